@@ -1,0 +1,68 @@
+# Needs Python 3.11 or newer and make; everything else goes into .venv.
+# `make` alone lists what there is: the text after ## is the help.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint types bench format all clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.core ## compare five schedules on eight GPUs and check them against dense attention
+	$(BIN)/ringloom compare --ranks 8 --seq 256k --heads 32 --head-dim 128 --mask causal \
+	  --hardware a100-nvlink --schedules ring,striped,zigzag,balanced,burst --check
+
+test: $(VENV)/.test ## run the tests
+	$(BIN)/pytest -n 2
+
+lint: $(VENV)/.dev ## find lint and unformatted files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## check the types
+	$(BIN)/mypy
+
+bench: $(VENV)/.core ## run the quick benchmarks
+	@set -e; for file in benchmarks/bench_*.py; do \
+	  [ -e "$$file" ] || { echo "bench: no file matches benchmarks/bench_*.py" >&2; exit 1; }; \
+	  echo "$(BIN)/python $$file --quick"; $(BIN)/python "$$file" --quick; \
+	done
+
+format: $(VENV)/.dev ## format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+all: lint types test bench ## lint, types, test and bench
+
+clean: ## remove caches and build products (delete .venv yourself for a fresh environment)
+	rm -rf build dist ./*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	find . -name .git -prune -o -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+# The environment. One stamp file per set of extras says that it was installed, and from what.
+# The two variables hold the build step to constraints.txt too, for older and for newer pips.
+
+$(VENV)/.core: SET  :=
+$(VENV)/.core: WHAT := ringloom
+$(VENV)/.test: SET  := [test]
+$(VENV)/.test: WHAT := ringloom and its test tools
+$(VENV)/.dev:  SET  := [dev]
+$(VENV)/.dev:  WHAT := ringloom, ruff and mypy
+
+$(VENV)/.core $(VENV)/.test $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "Installing $(WHAT) into $(VENV), pinned by constraints.txt (a minute or so, once) ..."
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+	  $(BIN)/python -m pip install --quiet -c constraints.txt --editable '.$(SET)'
+	@touch $@
+
+$(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "$(PYTHON) not found: ringloom needs Python 3.11 or newer; say which with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("ringloom needs Python 3.11 or newer, and $(PYTHON) is Python %d.%d; say which with make PYTHON=..." % sys.version_info[:2])'
+	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@

@@ -1,0 +1,1 @@
+"""Plans for distributed attention: IR, masks, partitions, schedules, passes, verifier, search."""

@@ -1,0 +1,218 @@
+"""Areas: how many pairs a mask allows between position sets, in closed form.
+
+A piece of a region is a box and a band. Clipped to the box, a query range and a key range are two
+arithmetic progressions, and the pairs of them with j - i <= c are a sum of clamped floors:
+
+    sum over a < na of clamp(floor((c - b0 + a0 + sa a) / sb) + 1, 0, nb)
+
+With equal steps the floor is a + constant, and the sum is a difference of two clamped triangles;
+with unequal steps it is a floor sum, which Euclid's algorithm evaluates in logarithmic time.
+
+Everything is exact in int64: a side's positions lie within +-2**31 and span at most 2**31, so
+differences stay below 2**33 and areas, and each partial sum of them, within 2**62; the sentinel
+2**40 is only added to and compared, never multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.regions import Ints, Region, overlaps
+
+Ranges = tuple[range, ...]
+LIMIT = 2**31
+DENSE = 64  # a matrix product does about this many multiplications while one pair is counted
+
+
+class Runs(NamedTuple):
+    """Arithmetic progressions start + step * k, 0 <= k < size, and which set each belongs to."""
+
+    owner: Ints
+    start: Ints
+    step: Ints
+    size: Ints
+
+    @property
+    def stop(self) -> Ints:
+        return self.start + self.step * (self.size - 1) + 1
+
+    def take(self, at: Ints) -> Runs:
+        return Runs(*(field[at] for field in self))
+
+    def clip(self, low: Ints, high: Ints) -> Runs:
+        """What lies in [low, high), run by run."""
+        first = np.clip(-((self.start - low) // self.step), 0, self.size)
+        last = np.clip(-((self.start - high) // self.step), first, self.size)
+        return self._replace(start=self.start + first * self.step, size=last - first)
+
+
+def areas(region: Region, q: Sequence[Ranges], kv: Sequence[Ranges]) -> Ints:
+    """The number of allowed pairs for every query set and key set, int64 [len(q), len(kv)].
+
+    All ranges of a side are disjoint; query positions are aligned. Raises PlanError for positions
+    outside +-2**31 or a side that spans more than 2**31.
+    """
+    rows, columns = runs(q), runs(kv)
+    total = np.zeros((len(q), len(kv)), np.int64)
+    pieces = region.pieces
+    boxes = _boxes_worth_multiplying(pieces, rows, columns)
+    if boxes.any():
+        total += _products(pieces[boxes], rows, columns, total.shape)
+        pieces = pieces[~boxes]
+    flat = total.reshape(-1)
+    for strips, bands, low, high in _strips(pieces, rows):
+        for at, column in overlaps(low, high, columns.start, columns.stop):
+            left = strips.take(at)
+            right = columns.take(column).clip(low[at], high[at])
+            count = _between(left, right, bands[0, at], bands[1, at])
+            np.add.at(flat, left.owner * len(kv) + right.owner, count)
+    return total
+
+
+def kinds(areas: Ints, q_sizes: Ints, kv_sizes: Ints) -> NDArray[np.int8]:
+    """0 where a tile is empty, 1 partial, 2 full; areas and result [len(q), len(kv)]."""
+    found = (areas > 0).astype(np.int8)
+    for kind, area, size in zip(found, areas, q_sizes, strict=True):
+        kind += (area > 0) & (area == size * kv_sizes)
+    return found
+
+
+def sizes(sets: Sequence[Ranges]) -> Ints:
+    """How many positions each set holds, int64 [len(sets)]."""
+    return np.array([sum(len(r) for r in ranges) for ranges in sets], np.int64)
+
+
+def runs(sets: Sequence[Ranges]) -> Runs:
+    """All non-empty ranges of the sets, their steps made positive."""
+    ordered = [
+        (owner, r if r.step > 0 else r[::-1]) for owner, rs in enumerate(sets) for r in rs if r
+    ]
+    least = min((r[0] for _, r in ordered), default=0)
+    most = max((r[-1] for _, r in ordered), default=0)
+    if least < -LIMIT or most >= LIMIT or most - least >= LIMIT:
+        raise PlanError(f"positions {least} to {most} are more than 2**31 tokens or beyond them")
+    table = [(owner, r.start, r.step if len(r) > 1 else 1, len(r)) for owner, r in ordered]
+    return Runs(*np.array(table, np.int64).reshape(-1, 4).T.copy())
+
+
+def _strips(pieces: Ints, rows: Runs) -> Iterator[tuple[Runs, Ints, Ints, Ints]]:
+    """Query runs clipped to the pieces they meet, with the bands [2, n] and key bounds there."""
+    for piece, row in overlaps(pieces[:, 0], pieces[:, 1], rows.start, rows.stop):
+        i0, i1, j0, j1, lo, hi = pieces[piece].T
+        strips = rows.take(row).clip(i0, i1)
+        low, high = np.maximum(j0, strips.start + lo), np.minimum(j1, strips.stop + hi)
+        hit = np.flatnonzero((strips.size > 0) & (low < high))
+        yield strips.take(hit), np.stack([lo, hi])[:, hit], low[hit], high[hit]
+
+
+def _between(left: Runs, right: Runs, lo: Ints, hi: Ints) -> Ints:
+    """Pairs with lo <= j - i <= hi, one count per row of the runs."""
+    return _upto(left, right, hi) - _upto(left, right, lo - 1)
+
+
+def _upto(left: Runs, right: Runs, most: Ints) -> Ints:
+    """Pairs with j - i <= most: all, none, or those on one side of a diagonal."""
+    nearest = right.start - left.stop + 1
+    furthest = right.stop - 1 - left.start
+    count = np.where(most >= furthest, left.size * right.size, 0)
+    cut = np.flatnonzero((most >= nearest) & (most < furthest))
+    if cut.size:
+        count[cut] = _under_diagonal(left.take(cut), right.take(cut), most[cut])
+    return count
+
+
+def _under_diagonal(left: Runs, right: Runs, most: Ints) -> Ints:
+    """Pairs with j - i <= most where the diagonal cuts the box of the two runs."""
+    shift = most - right.start + left.start
+    # A run of one position has any step, so it takes the other's.
+    step = np.where(right.size == 1, left.step, right.step)
+    first = shift // step + 1
+    count = _ramp(first + left.size - 1, right.size) - _ramp(first - 1, right.size)
+    odd = np.flatnonzero((left.step != right.step) & (left.size > 1) & (right.size > 1))
+    if odd.size:
+        count[odd] = _clamped_floors(left.take(odd), right.take(odd), shift[odd])
+    return count
+
+
+def _ramp(last: Ints, most: Ints) -> Ints:
+    """The sum of clamp(u, 0, most) over all u <= last: a triangle, then a plateau."""
+    side = np.clip(last, 0, most)
+    return np.asarray(side * (side + 1) // 2 + np.maximum(last - most, 0) * most)
+
+
+def _clamped_floors(left: Runs, right: Runs, shift: Ints) -> Ints:
+    """The sum over a < left.size of clamp((shift + left.step a) // right.step + 1, 0, nb)."""
+    first = np.clip(-(shift // left.step), 0, left.size)
+    enough = right.step * (right.size - 1)
+    last = np.clip(-((shift - enough) // left.step), first, left.size)
+    rising = last - first
+    floors = _floor_sums(rising, right.step, left.step, shift + first * left.step)
+    return np.asarray(floors + rising + (left.size - last) * right.size)
+
+
+def _floor_sums(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
+    """The sums over k < n of (a k + b) // m, for a, b >= 0 < m, by Euclid's algorithm.
+
+    Each round takes out the whole multiples of m and then counts the same lattice points by
+    columns instead of rows, which swaps a and m. No term exceeds the result.
+    """
+    total = np.zeros(len(n), np.int64)
+    live = np.flatnonzero(n > 0)
+    n, m, a, b = n[live], m[live], a[live], b[live]
+    while live.size:
+        total[live] += n * (n - 1) // 2 * (a // m) + n * (b // m)
+        a, b = a % m, b % m
+        top = a * n + b
+        n, m, a, b = top // m, a, m, top % m
+        more = n > 0
+        live, n, m, a, b = live[more], n[more], m[more], a[more], b[more]
+    return total
+
+
+def _boxes_worth_multiplying(pieces: Ints, rows: Runs, columns: Runs) -> NDArray[np.bool_]:
+    """Which pieces are plain boxes that so many runs meet that a matrix product is cheaper.
+
+    Thousands of blocks or documents against strided runs: every run meets every box.
+    """
+    i0, i1, j0, j1, lo, hi = pieces.T
+    plain = np.asarray((lo <= j0 - i1 + 1) & (hi >= j1 - 1 - i0))
+    exact = int(rows.size.sum()) * int(columns.size.sum()) < 2**53
+    if not exact or np.count_nonzero(plain) < 8:
+        return np.zeros(len(pieces), np.bool_)
+    meets = _meeting(i0[plain], i1[plain], rows) * _meeting(j0[plain], j1[plain], columns)
+    dense = np.count_nonzero(plain) * len(rows.start) * len(columns.start)
+    return plain & (int(meets.sum()) * DENSE > dense)
+
+
+def _meeting(low: Ints, high: Ints, run: Runs) -> Ints:
+    """How many runs overlap each interval, as bounding intervals."""
+    began = np.searchsorted(np.sort(run.start), high, side="left")
+    ended = np.searchsorted(np.sort(run.stop), low, side="right")
+    return np.asarray(np.maximum(began - ended, 0))
+
+
+def _products(pieces: Ints, rows: Runs, columns: Runs, shape: tuple[int, int]) -> Ints:
+    """Areas of plain boxes: (rows of q in box) times (columns of kv in box), summed; [q, kv].
+
+    Floats are exact here: every sum is below 2**53.
+    """
+    total = np.zeros(shape)
+    width = max(1, 2**21 // max(1, len(rows.start) + len(columns.start)))
+    for at in range(0, len(pieces), width):
+        i0, i1, j0, j1, _, _ = pieces[at : at + width].T
+        total += _inside(i0, i1, rows, shape[0]) @ _inside(j0, j1, columns, shape[1]).T
+    return total.astype(np.int64)
+
+
+def _inside(low: Ints, high: Ints, run: Runs, sets: int) -> NDArray[np.float64]:
+    """How many positions of each set lie in each interval, float64 [sets, intervals]."""
+    tall = Runs(*(field[:, None] for field in run))
+    count = tall.clip(low[None, :], high[None, :]).size
+    found = np.zeros((sets, len(low)))
+    np.add.at(found, run.owner, count)
+    return found

@@ -1,0 +1,32 @@
+"""Who has how much to attend in which round: counted in exact pairs, no hardware involved."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import Plan
+from planner.tiles import tiles
+
+
+def loads(plan: Plan) -> NDArray[np.int64]:
+    """Allowed (query, key, head) triples per round and rank, batch 1: int64 [rounds, ranks]."""
+    table, rounds = tiles(plan), []
+    for step in plan.steps:
+        if not step.attends:
+            continue
+        load = np.zeros(plan.ranks, np.int64)
+        for attend in step.attends:
+            pairs = table.pairs(attend.q[:, :, None], attend.kv[:, None, :]).sum(axis=(1, 2))
+            np.add.at(load, attend.rank, pairs)
+        rounds.append(load)
+    return np.array(rounds, np.int64).reshape(-1, plan.ranks)
+
+
+def imbalance(plan: Plan) -> float:
+    """Time of a lockstep run over the time of a perfectly shared one, counting pairs only.
+
+    The busiest rank of each round summed, over the mean: 1 is perfect; a causal contiguous ring
+    comes near 2 (Striped Attention, section 2).
+    """
+    load = loads(plan)
+    total = load.sum()
+    return float(load.max(axis=1).sum() * plan.ranks / total) if total else 1.0

@@ -1,0 +1,227 @@
+"""Plan files: JSON with a version, one plan or a (forward, backward) pair, gzip if named .gz.
+
+A plan file is untrusted input: sizes are capped before and after decompression, every field is
+checked by the constructor it goes to, and the verifier sees the plan before anybody else does.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from planner import spelling
+from planner.errors import PlanError
+from planner.ir import Attend, Held, Move, Plan, Step
+from planner.partitions import Block, Partition, Side
+from planner.verify import verify
+from planner.workload import Workload
+
+VERSION = 1
+LARGEST = 256 << 20  # bytes of JSON text
+Json = Any
+Plans = Plan | tuple[Plan, Plan]
+
+
+def dumps(plans: Plans) -> str:
+    """The JSON text of a plan or of a (forward, backward) pair."""
+    listed = plans if isinstance(plans, tuple) else (plans,)
+    return json.dumps({"ringloom": VERSION, "plans": [_plan_out(p) for p in listed]})
+
+
+def loads(text: str) -> Plans:
+    """The verified plan or pair that a JSON text holds; PlanError says what is wrong with it."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"not a plan file: {error}") from None
+    return _reading(_document_in, document)
+
+
+def save(plans: Plans, path: str | Path) -> None:
+    """Write a plan file; a name that ends in .gz is compressed."""
+    data = dumps(plans).encode()
+    if str(path).endswith(".gz"):
+        data = gzip.compress(data, mtime=0)
+    Path(path).write_bytes(data)
+
+
+def load(path: str | Path) -> Plans:
+    """Read and verify a plan file; PlanError for anything that is not one."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if data[:2] == b"\x1f\x8b":
+            data = zlib.decompressobj(31).decompress(data, LARGEST + 1)
+        if len(data) > LARGEST:
+            raise PlanError(f"{path}: more than {LARGEST} bytes of plan")
+        return loads(data.decode())
+    except (OSError, zlib.error, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: not a readable plan file ({error})") from None
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from None
+
+
+def _reading(read: Callable[[Json], Plans], document: Json) -> Plans:
+    try:
+        return read(document)
+    except PlanError:
+        raise
+    except KeyError as error:
+        raise PlanError(f"corrupt plan file: no {error.args[0]!r} where one belongs") from None
+    except (TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
+        raise PlanError(f"corrupt plan file: {error}") from None
+
+
+def _document_in(document: Json) -> Plans:
+    if not isinstance(document, dict) or "ringloom" not in document:
+        raise PlanError("not a plan file: no 'ringloom' version in it")
+    if document["ringloom"] != VERSION:
+        raise PlanError(f"plan file of version {document['ringloom']!r}; this reads {VERSION}")
+    plans = [verify(_plan_in(p)) for p in _list(document["plans"], "plans")]
+    match plans:
+        case [plan]:
+            return plan
+        case [forward, backward] if (forward.pass_, backward.pass_) == ("forward", "backward"):
+            if (forward.workload, forward.ranks) != (backward.workload, backward.ranks):
+                raise PlanError("corrupt plan file: a pair for two different workloads")
+            return forward, backward
+        case _:
+            raise PlanError(
+                f"a plan file holds a plan or a (forward, backward) pair, not {len(plans)} plans:"
+                f" {', '.join(p.pass_ for p in plans)}"
+            )
+
+
+# ---- out
+
+
+def _plan_out(plan: Plan) -> Json:
+    return {
+        "name": plan.name,
+        "pass": plan.pass_,
+        "ranks": plan.ranks,
+        "workload": _workload_out(plan.workload),
+        "partition": {s: [_block_out(b) for b in plan.partition.side(s).blocks] for s in SIDES},
+        "start": [
+            {"tensors": h.tensors, "blocks": h.blocks.tolist(), "rank": h.rank.tolist()}
+            for h in plan.start
+        ],
+        "buffers": [list(pair) for pair in plan.buffers],
+        "steps": [_step_out(step) for step in plan.steps],
+    }
+
+
+SIDES = ("q", "kv")
+NUMBERS = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch", "dtype", "scale")
+
+
+def _workload_out(work: Workload) -> Json:
+    return {"mask": str(work.mask), **{field: getattr(work, field) for field in NUMBERS}}
+
+
+def _block_out(block: Block) -> Json:
+    positions = [[p.start, p.stop, p.step] for p in block.positions]
+    return [positions, [block.heads.start, block.heads.stop], block.home]
+
+
+def _step_out(step: Step) -> Json:
+    attends = [
+        {"rank": a.rank.tolist(), "q": a.q.tolist(), "kv": a.kv.tolist()} for a in step.attends
+    ]
+    moves = [
+        {
+            "tensors": m.tensors,
+            "blocks": m.blocks.tolist(),
+            "src": m.src.tolist(),
+            "dst": m.dst.tolist(),
+        }
+        for m in step.moves
+    ]
+    return {"attends": attends, "moves": moves}
+
+
+# ---- in
+
+
+def _list(value: Json, what: str) -> list[Json]:
+    if not isinstance(value, list):
+        raise PlanError(f"corrupt plan file: {what} must be a list, not {type(value).__name__}")
+    return value
+
+
+def _fields(value: Json, what: str) -> Mapping[str, Json]:
+    if not isinstance(value, dict):
+        raise PlanError(f"corrupt plan file: {what} must be an object, not {value!r:.60}")
+    return value
+
+
+def _whole(value: Json, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PlanError(f"corrupt plan file: {what} must be a whole number, not {value!r:.60}")
+    return value
+
+
+def _plan_in(value: Json) -> Plan:
+    plan = _fields(value, "a plan")
+    sides = _fields(plan["partition"], "partition")
+    blocks = {s: tuple(_block_in(b) for b in _list(sides[s], f"{s} blocks")) for s in SIDES}
+    return Plan(
+        name=_text(plan["name"], "name"),
+        workload=_workload_in(plan["workload"]),
+        ranks=_whole(plan["ranks"], "ranks"),
+        partition=Partition(q=Side(blocks["q"]), kv=Side(blocks["kv"])),
+        pass_=plan["pass"],
+        start=tuple(
+            Held(_names(h), _table(h["blocks"]), _table(h["rank"]))
+            for h in (_fields(h, "a held copy") for h in _list(plan["start"], "start"))
+        ),
+        buffers=tuple(
+            (_text(t, "a tensor"), _whole(n, "slots")) for t, n in _list(plan["buffers"], "buffers")
+        ),
+        steps=tuple(_step_in(step) for step in _list(plan["steps"], "steps")),
+    )
+
+
+def _text(value: Json, what: str) -> str:
+    if not isinstance(value, str) or len(value) > 200:
+        raise PlanError(f"corrupt plan file: {what} must be a short text, not {value!r:.60}")
+    return value
+
+
+def _workload_in(value: Json) -> Workload:
+    fields = dict(_fields(value, "workload"))
+    spelled = fields.pop("mask")
+    if not isinstance(spelled, str) or "@" in spelled:
+        raise PlanError("corrupt plan file: the mask must be spelled out in the file")
+    if unknown := set(fields) - set(NUMBERS):
+        raise PlanError(f"corrupt plan file: unknown workload field {min(unknown)!r}")
+    return Workload(mask=spelling.mask(spelled), **fields)
+
+
+def _block_in(value: Json) -> Block:
+    positions, heads, home = _list(value, "a block")
+    spans = [[_whole(n, "a position") for n in _list(p, "positions")] for p in positions]
+    low, high = (_whole(n, "a head") for n in _list(heads, "heads"))
+    return Block(tuple(range(*span) for span in spans), range(low, high), _whole(home, "a home"))
+
+
+def _names(node: Mapping[str, Json]) -> tuple[str, ...]:
+    return tuple(_text(t, "a tensor") for t in _list(node["tensors"], "tensors"))
+
+
+def _table(value: Json) -> list[Json]:
+    return _list(value, "a column")
+
+
+def _step_in(value: Json) -> Step:
+    step = _fields(value, "a step")
+    attends = [_fields(a, "an attend") for a in _list(step["attends"], "attends")]
+    moves = [_fields(m, "a move") for m in _list(step["moves"], "moves")]
+    return Step(
+        tuple(Attend(_table(a["rank"]), _table(a["q"]), _table(a["kv"])) for a in attends),
+        tuple(
+            Move(_names(m), _table(m["blocks"]), _table(m["src"]), _table(m["dst"])) for m in moves
+        ),
+    )

@@ -1,0 +1,364 @@
+"""plan    ::= Plan(name, workload, ranks, partition, pass_, start, buffers, steps)
+step    ::= Step(attends, moves)         moves read what attends of this step do not yet change
+attend  ::= Attend(rank, q, kv)          a rectangle: q blocks x kv blocks, on one rank
+move    ::= Move(tensors, blocks, src, dst)   one message per row
+held    ::= Held(tensors, blocks, rank)  copies that are already elsewhere before step 0
+tensor  ::= Q DOUT STATS OUT DQ (query side) | KV DKV (KV side)
+
+By columns: a node holds small-integer arrays over its rows, -1 for "no block"; never an object
+per device. In a step: (1) every move reads its source as it was at the step's start: an input is
+copied, an accumulator is handed over (removed); (2) attends read inputs as they were at the step's
+start; (3) what attends produce, then what arrives, is added, in node order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from planner.errors import PlanError
+from planner.partitions import Ints, Partition, Side
+from planner.workload import DTYPES, Workload
+
+Pass = Literal["forward", "backward"]
+Index = NDArray[np.intp]
+LARGEST = 1 << 28  # ranks x blocks: the verifier and the passes keep tables of this size
+SMALL = 4000  # rows up to which a plan prints as the Python that builds it
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What one tensor name means; `vectors` of head_dim and `scalars` per token and head."""
+
+    side: Literal["q", "kv"]
+    accumulates: bool
+    vectors: int
+    scalars: int = 0
+    wide: bool = False  # kept in 32 bit (64 for float64 inputs), whatever the inputs' dtype
+
+    def bytes_per_token(self, work: Workload) -> int:
+        """Bytes per token and head of the tensor's own head count, all batch rows together."""
+        size = DTYPES[work.dtype]
+        width = max(4, size) if self.wide else size
+        return work.batch * width * (self.vectors * work.head_dim + self.scalars)
+
+
+TENSORS = {
+    "Q": Tensor("q", False, 1),
+    "DOUT": Tensor("q", False, 1),
+    "STATS": Tensor("q", False, 0, scalars=2, wide=True),  # lse and rowsum(dO * O)
+    "OUT": Tensor("q", True, 1, scalars=1, wide=True),  # o, normalised, and lse
+    "DQ": Tensor("q", True, 1, wide=True),
+    "KV": Tensor("kv", False, 2),
+    "DKV": Tensor("kv", True, 2, wide=True),
+}
+READS: dict[Pass, tuple[str, ...]] = {
+    "forward": ("Q", "KV"),
+    "backward": ("Q", "DOUT", "STATS", "KV"),
+}
+ADDS: dict[Pass, tuple[str, ...]] = {"forward": ("OUT",), "backward": ("DQ", "DKV")}
+TRAVELS: dict[Pass, tuple[str, ...]] = {"forward": ("Q",), "backward": ("Q", "DOUT", "STATS")}
+
+
+def result(pass_: Pass) -> str:
+    """The accumulator of the query side."""
+    return ADDS[pass_][0]
+
+
+def _column(values: ArrayLike, what: str) -> Ints:
+    array = np.asarray(values)
+    if array.size == 0:
+        return np.zeros(array.shape, np.int32)
+    if array.dtype.kind not in "iu":
+        raise PlanError(f"{what} must be whole numbers, not {array.dtype}")
+    if array.dtype != np.int32:
+        if array.min() < -1 or array.max() > np.iinfo(np.int32).max:
+            raise PlanError(f"{what} out of range: {array.min()}..{array.max()}")
+        array = array.astype(np.int32)
+    array = array.view()
+    array.flags.writeable = False
+    return array
+
+
+def _bundle(values: ArrayLike, rows: int, what: str) -> Ints:
+    """Blocks per row as [rows, width] without columns that are empty throughout."""
+    table = _column(values, what)
+    if table.ndim == 1:
+        table = table[:, None]
+    if table.ndim != 2 or len(table) != rows:
+        raise PlanError(f"{what}: {rows} rows need a [{rows}, width] table, not {table.shape}")
+    used = (table >= 0).any(axis=0)
+    return table if used.all() else table[:, used]
+
+
+def _rows(values: ArrayLike, what: str) -> Ints:
+    column = _column(values, what)
+    if column.ndim != 1:
+        raise PlanError(f"{what} must be one number per row, not shape {column.shape}")
+    return column
+
+
+class Node:
+    """Columns that compare by value and print as Python."""
+
+    __slots__ = ()
+
+    def _fields(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(
+            np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
+            for a, b in zip(self._fields(), other._fields(), strict=True)
+        )
+
+    def __hash__(self) -> int:
+        parts = (f.tobytes() if isinstance(f, np.ndarray) else f for f in self._fields())
+        return hash((type(self).__name__, *parts))
+
+    def __repr__(self) -> str:
+        parts = (f.tolist() if isinstance(f, np.ndarray) else f for f in self._fields())
+        return f"{type(self).__name__}({', '.join(map(repr, parts))})"
+
+
+def _pairs(blocks: Ints, ranks: Ints) -> tuple[Index, Index]:
+    """Each block of a table [n, w] beside the rank [n] of its row, absent blocks left out."""
+    if blocks.shape[1] == 1:
+        there = blocks[:, 0] >= 0
+        if there.all():
+            return blocks[:, 0].astype(np.intp), ranks.astype(np.intp)
+    row, column = np.nonzero(blocks >= 0)
+    return blocks[row, column].astype(np.intp), ranks[row].astype(np.intp)
+
+
+def _keep(node: Node, rows: NDArray[np.bool_], fields: Sequence[str]) -> None:
+    if not rows.all():
+        for name in fields:
+            object.__setattr__(node, name, getattr(node, name)[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Attend(Node):
+    """On `rank` [n], q blocks [n, a] attend kv blocks [n, b]; tiles follow from the mask."""
+
+    rank: Ints
+    q: Ints
+    kv: Ints
+
+    def __init__(self, rank: ArrayLike, q: ArrayLike, kv: ArrayLike) -> None:
+        ranks = _rows(rank, "attend: rank")
+        object.__setattr__(self, "rank", ranks)
+        object.__setattr__(self, "q", _bundle(q, len(ranks), "attend: q"))
+        object.__setattr__(self, "kv", _bundle(kv, len(ranks), "attend: kv"))
+        full = np.logical_and((self.q >= 0).any(axis=1), (self.kv >= 0).any(axis=1))
+        _keep(self, full, ("rank", "q", "kv"))
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def _fields(self) -> tuple[Any, ...]:
+        return self.rank, self.q, self.kv
+
+    def flat(self, side: Literal["q", "kv"]) -> tuple[Index, Index]:
+        """(block, rank), one entry per block of that side in a rectangle."""
+        return _pairs(self.q if side == "q" else self.kv, self.rank)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Move(Node):
+    """One message per row: `blocks` [n, w] of each of `tensors` go from `src` [n] to `dst` [n].
+
+    The tensors are of one side and one kind. Rows with src = dst or without a block are dropped.
+    """
+
+    tensors: tuple[str, ...]
+    blocks: Ints
+    src: Ints
+    dst: Ints
+
+    def __init__(
+        self, tensors: Sequence[str], blocks: ArrayLike, src: ArrayLike, dst: ArrayLike
+    ) -> None:
+        object.__setattr__(self, "tensors", _names(tensors))
+        object.__setattr__(self, "src", _rows(src, "move: src"))
+        object.__setattr__(self, "dst", _rows(dst, "move: dst"))
+        if len(self.src) != len(self.dst):
+            raise PlanError(f"move: {len(self.src)} sources but {len(self.dst)} destinations")
+        object.__setattr__(self, "blocks", _bundle(blocks, len(self.src), "move: blocks"))
+        travels = np.logical_and(self.src != self.dst, (self.blocks >= 0).any(axis=1))
+        _keep(self, travels, ("blocks", "src", "dst"))
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def _fields(self) -> tuple[Any, ...]:
+        return self.tensors, self.blocks, self.src, self.dst
+
+    @property
+    def side(self) -> Literal["q", "kv"]:
+        """The side whose blocks travel."""
+        return TENSORS[self.tensors[0]].side
+
+    @property
+    def accumulates(self) -> bool:
+        """True for hand-overs of accumulators, False for copies of inputs."""
+        return TENSORS[self.tensors[0]].accumulates
+
+    def flat(self) -> tuple[Index, Index, Index]:
+        """(block, src, dst), one entry per block that travels."""
+        block, src = _pairs(self.blocks, self.src)
+        return block, src, _pairs(self.blocks, self.dst)[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Held(Node):
+    """Copies of inputs that are on `rank` [n] before step 0: `blocks` [n, w] of each tensor."""
+
+    tensors: tuple[str, ...]
+    blocks: Ints
+    rank: Ints
+
+    def __init__(self, tensors: Sequence[str], blocks: ArrayLike, rank: ArrayLike) -> None:
+        object.__setattr__(self, "tensors", _names(tensors))
+        object.__setattr__(self, "rank", _rows(rank, "held: rank"))
+        object.__setattr__(self, "blocks", _bundle(blocks, len(self.rank), "held: blocks"))
+        if TENSORS[self.tensors[0]].accumulates:
+            raise PlanError(f"{self.tensors[0]} is an accumulator: only inputs can be held")
+
+    def _fields(self) -> tuple[Any, ...]:
+        return self.tensors, self.blocks, self.rank
+
+    @property
+    def side(self) -> Literal["q", "kv"]:
+        """The side whose blocks are held."""
+        return TENSORS[self.tensors[0]].side
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def flat(self) -> tuple[Index, Index]:
+        """(block, rank), one entry per copy."""
+        return _pairs(self.blocks, self.rank)
+
+
+def _names(tensors: Sequence[str]) -> tuple[str, ...]:
+    found = (tensors,) if isinstance(tensors, str) else tuple(tensors)
+    if not found or len(set(found)) < len(found):
+        raise PlanError(f"a message names its tensors once each, not {found!r}")
+    if unknown := [t for t in found if t not in TENSORS]:
+        raise PlanError(f"unknown tensor {unknown[0]!r}: choose among {', '.join(TENSORS)}")
+    if len({(TENSORS[t].side, TENSORS[t].accumulates) for t in found}) > 1:
+        raise PlanError(f"one message carries tensors of one side and one kind, not {found}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What may happen at once; empty nodes are dropped."""
+
+    attends: tuple[Attend, ...] = ()
+    moves: tuple[Move, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attends", tuple(a for a in self.attends if len(a)))
+        object.__setattr__(self, "moves", tuple(m for m in self.moves if len(m)))
+
+    def __bool__(self) -> bool:
+        return bool(self.attends or self.moves)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who attends what and what travels where, step by step, for one pass of one workload.
+
+    `buffers` bounds, per tensor, the blocks away from home that a rank may hold at once
+    (incoming ones count). Raises PlanError where names, ranks and block numbers do not fit.
+    """
+
+    name: str
+    workload: Workload
+    ranks: int
+    partition: Partition
+    pass_: Pass
+    start: tuple[Held, ...]
+    buffers: tuple[tuple[str, int], ...]
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        if self.pass_ not in READS:
+            raise PlanError(f"a pass is forward or backward, not {self.pass_!r}")
+        if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
+            raise PlanError(f"ranks must be a whole number from 1 up, not {self.ranks!r}")
+        self.partition.check(self.workload, self.ranks)
+        blocks = max(len(self.partition.q), len(self.partition.kv))
+        if self.ranks * blocks > LARGEST:
+            raise PlanError(
+                f"{self.ranks} ranks x {blocks} blocks is more than the {LARGEST} places that"
+                " a plan may have"
+            )
+        known = READS[self.pass_] + ADDS[self.pass_]
+        for tensor, slots in self.buffers:
+            if tensor not in known or slots < 0:
+                raise PlanError(f"no {tensor} buffers of {slots} slots in a {self.pass_} plan")
+        for held in self.start:
+            self._check_columns("start", held.tensors, held.blocks, held.rank)
+        for number, step in enumerate(self.steps):
+            for move in step.moves:
+                self._check_columns(f"step {number}", move.tensors, move.blocks, move.src, move.dst)
+            for attend in step.attends:
+                self._check_columns(f"step {number}", ("Q",), attend.q, attend.rank)
+                self._check_columns(f"step {number}", ("KV",), attend.kv)
+
+    def _check_columns(
+        self, where: str, tensors: Sequence[str], blocks: Ints, *ranks: Ints
+    ) -> None:
+        if foreign := [t for t in tensors if t not in READS[self.pass_] + ADDS[self.pass_]]:
+            raise PlanError(f"{where}: no {foreign[0]} in a {self.pass_} plan")
+        have = len(self.side(tensors[0]))
+        if blocks.size and not -1 <= blocks.min() <= blocks.max() < have:
+            raise PlanError(f"{where}: {tensors[0]} block {blocks.max()}, but there are {have}")
+        for column in ranks:
+            if column.size and not 0 <= column.min() <= column.max() < self.ranks:
+                wrong = column.max() if column.max() >= self.ranks else column.min()
+                raise PlanError(f"{where}: rank {wrong}, but ranks are 0..{self.ranks - 1}")
+
+    def side(self, tensor: str) -> Side:
+        """The side that a tensor's blocks belong to."""
+        return self.partition.side(TENSORS[tensor].side)
+
+    def block_bytes(self, tensor: str) -> NDArray[np.int64]:
+        """Bytes of each block of a tensor, all batch rows together: int64 [blocks]."""
+        side = self.side(tensor)
+        return side.sizes * side.head_counts * TENSORS[tensor].bytes_per_token(self.workload)
+
+    @property
+    def rounds(self) -> int:
+        """Steps in which somebody attends."""
+        return sum(bool(step.attends) for step in self.steps)
+
+    @cached_property
+    def rows(self) -> int:
+        """Attends and messages in all."""
+        return sum(len(a) for _, a in self.attends()) + sum(len(m) for _, m in self.moves())
+
+    def moves(self) -> Iterator[tuple[int, Move]]:
+        """Every move with the number of its step."""
+        return ((n, move) for n, step in enumerate(self.steps) for move in step.moves)
+
+    def attends(self) -> Iterator[tuple[int, Attend]]:
+        """Every attend with the number of its step."""
+        return ((n, attend) for n, step in enumerate(self.steps) for attend in step.attends)
+
+    def __repr__(self) -> str:
+        if self.rows > SMALL:
+            return (
+                f"<Plan {self.name} {self.pass_}: {self.ranks} ranks, {self.rounds} rounds,"
+                f" {self.rows} rows>"
+            )
+        fields = (f"{f}={getattr(self, f)!r}" for f in self.__dataclass_fields__)
+        return f"Plan({', '.join(fields)})"

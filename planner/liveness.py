@@ -1,0 +1,115 @@
+"""When each copy and each partial result lives where: one answer for everybody who asks.
+
+A copy of an input lives from its arrival to its last attend or move on that rank, and takes its
+slot from the step in which it is received, for a slot received into is not read in that step.
+Home inputs, and accumulators at home, live throughout and are not counted here.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import ADDS, READS, TENSORS, Index, Plan, Step
+from planner.partitions import Ints
+
+Weights = NDArray[np.int64]  # one number per block
+AT_START = -1
+
+
+def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
+    """(received in step, last read in step) of each copy of an input: int32 [ranks, blocks].
+
+    -1 received: there from the start; -2: never received, or never read, on that rank.
+    """
+    received, last = (np.full((plan.ranks, len(plan.side(tensor))), -2, np.int32) for _ in range(2))
+    for held in plan.start:
+        if tensor in held.tensors:
+            block, rank = held.flat()
+            received[rank, block] = AT_START
+    for number, step in enumerate(plan.steps):
+        for move in step.moves:
+            if tensor in move.tensors:
+                block, _, dst = move.flat()
+                received[dst, block] = number
+        for block, rank in _reads(plan, step, tensor):
+            last[rank, block] = number
+    return received, last
+
+
+def _reads(plan: Plan, step: Step, tensor: str) -> Iterator[tuple[Index, Index]]:
+    """(block, rank) of what moves and attends of a step read of an input."""
+    for move in step.moves:
+        if tensor in move.tensors:
+            block, src, _ = move.flat()
+            yield block, src
+    if tensor in READS[plan.pass_]:
+        for attend in step.attends:
+            yield attend.flat(TENSORS[tensor].side)
+
+
+def slots(plan: Plan, tensor: str) -> NDArray[np.int64]:
+    """Blocks of a tensor away from home that each rank holds in each step: int64 [steps, ranks]."""
+    return occupancy(plan, tensor, np.ones(len(plan.side(tensor)), np.int64))
+
+
+def occupancy(plan: Plan, tensor: str, weights: Weights) -> NDArray[np.int64]:
+    """Total weight of what `slots` counts, e.g. in bytes: int64 [steps, ranks]."""
+    history = (_accumulated if tensor in ADDS[plan.pass_] else _copied)(plan, tensor, weights)
+    return np.array(list(history), np.int64).reshape(-1, plan.ranks)
+
+
+def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[Weights]:
+    """Per step: the copies held, incoming ones included."""
+    received, last = lifetimes(plan, tensor)
+    held = np.zeros(plan.ranks, np.int64)
+    rank, block = np.nonzero(received == AT_START)
+    np.add.at(held, rank, weights[block])
+    for number, step in enumerate(plan.steps):
+        ending = list(_reads(plan, step, tensor))
+        for move in step.moves:
+            if tensor in move.tensors:
+                block, _, dst = move.flat()
+                np.add.at(held, dst, weights[block])
+                ending.append((block, dst))  # a copy that is never read goes at once
+        yield held.copy()
+        for block, rank in ending:
+            over = (last[rank, block] <= number) & (received[rank, block] > -2)
+            rank, block = rank[over], block[over]
+            if not (np.diff(rank) > 0).all():  # one copy may be read by several rows
+                copy = np.unique(rank * len(weights) + block)
+                rank, block = np.divmod(copy, len(weights))
+            received[rank, block] = -2
+            np.subtract.at(held, rank, weights[block])
+
+
+def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[NDArray[np.int64]]:
+    """Per step: what is held, what arrives beside it, and what attends begin anew."""
+    side = plan.side(tensor)
+    filled = np.zeros((plan.ranks, len(side)), bool)
+    held = np.zeros(plan.ranks, np.int64)
+
+    def add(rank: Index, block: Index, sign: int = 1) -> None:
+        away = side.homes[block] != rank
+        np.add.at(held, rank[away], sign * weights[block[away]])
+
+    for step in plan.steps:
+        handed = [m.flat() for m in step.moves if tensor in m.tensors]
+        for block, src, _ in handed:
+            filled[src, block] = False
+        outgoing = held.copy()
+        for block, src, _ in handed:
+            add(src, block, -1)
+        begun = held.copy()
+        for attend in step.attends:
+            block, rank = attend.flat(TENSORS[tensor].side)
+            new = ~filled[rank, block]
+            filled[rank[new], block[new]] = True
+            add(rank[new], block[new])
+        peak = outgoing + held - begun
+        for block, _, dst in handed:
+            np.add.at(peak, dst, weights[block])
+            new = ~filled[dst, block]
+            filled[dst[new], block[new]] = True
+            add(dst[new], block[new])
+        yield peak

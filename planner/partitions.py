@@ -1,0 +1,276 @@
+"""partition ::= Partition(q=Side, kv=Side)
+side      ::= Side(Block, ...)                blocks tile positions x heads exactly once
+block     ::= Block(positions, heads, home)   positions as a few ranges, a head slice, a rank
+
+Blocks keep their tokens in ascending order, whatever the order of their ranges.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.workload import Workload
+
+Ints = NDArray[np.int32]
+Ranges = tuple[range, ...]
+WINDOW = 1 << 24  # positions checked for overlaps at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A set of token positions and a slice of heads that move as one; `home` is its rank."""
+
+    positions: Ranges
+    heads: range
+    home: int
+
+    def __post_init__(self) -> None:
+        for part in self.positions:
+            if part.step < 1 or (len(part) and part[0] < 0):
+                raise PlanError(f"positions must ascend from 0 or above, not {part}")
+        if self.heads.step != 1 or self.heads.start < 0 or not len(self.heads):
+            raise PlanError(f"a head slice is a non-empty range of step 1, not {self.heads}")
+        if self.home < 0:
+            raise PlanError(f"a home is a rank from 0 up, not {self.home}")
+        object.__setattr__(self, "positions", tuple(p for p in self.positions if len(p)))
+
+    @property
+    def size(self) -> int:
+        """Tokens in the block."""
+        return sum(map(len, self.positions))
+
+    def tokens(self) -> NDArray[np.int64]:
+        """Positions of the block's tokens, ascending: int64 [size]."""
+        return merge(self.positions)
+
+
+def merge(positions: Ranges) -> NDArray[np.int64]:
+    """The positions of some ranges, ascending."""
+    parts = [np.arange(p.start, p.stop, p.step, dtype=np.int64) for p in positions]
+    return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The blocks of the query side or of the KV side, in block-number order."""
+
+    blocks: tuple[Block, ...]
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.blocks)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def homes(self) -> Ints:
+        """Home rank of each block."""
+        return np.array([b.home for b in self.blocks], np.int32)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Tokens of each block."""
+        return np.array([b.size for b in self.blocks], np.int64)
+
+    @cached_property
+    def head_counts(self) -> NDArray[np.int64]:
+        """Heads of each block."""
+        return np.array([len(b.heads) for b in self.blocks], np.int64)
+
+    @cached_property
+    def chunks(self) -> tuple[Ranges, ...]:
+        """The distinct sets of positions; blocks of several head slices share one."""
+        return tuple(dict.fromkeys(b.positions for b in self.blocks))
+
+    @cached_property
+    def chunk(self) -> Ints:
+        """Index into `chunks` of each block."""
+        return _indices((b.positions for b in self.blocks), self.chunks)
+
+    @cached_property
+    def slices(self) -> tuple[range, ...]:
+        """The distinct head slices."""
+        return tuple(dict.fromkeys(b.heads for b in self.blocks))
+
+    @cached_property
+    def slice(self) -> Ints:
+        """Index into `slices` of each block."""
+        return _indices((b.heads for b in self.blocks), self.slices)
+
+    def owned(self, ranks: int) -> Ints:
+        """Blocks at home on each rank, in block order: int32 [ranks, widest], padded with -1."""
+        order = np.argsort(self.homes, kind="stable")
+        counts = np.bincount(self.homes, minlength=ranks)[:ranks]
+        table = np.full((ranks, int(counts.max(initial=0))), -1, np.int32)
+        homes = self.homes[order]
+        column = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        table[homes, column] = order
+        return table
+
+    def positions(self, rank: int) -> NDArray[np.int64]:
+        """Positions that `rank` holds in layout order, each once however many head slices."""
+        here = dict.fromkeys(b.positions for b in self.blocks if b.home == rank)
+        return np.concatenate([merge(p) for p in here] or [np.zeros(0, np.int64)])
+
+    def order(self, ranks: int) -> NDArray[np.int64]:
+        """Positions in layout order, rank after rank: a permutation for every layout by tokens."""
+        return np.concatenate([self.positions(rank) for rank in range(ranks)])
+
+    def check_tiling(self, tokens: int, heads: int, name: str) -> None:
+        """Raise PlanError unless the blocks cover `tokens` x `heads` exactly once."""
+        cuts = sorted({0, heads} | {e for s in self.slices for e in (s.start, s.stop)})
+        if cuts[-1] > heads:
+            raise PlanError(f"{name} side: a head slice ends at {cuts[-1]}, but heads are {heads}")
+        seen = set[tuple[Ranges, ...]]()
+        for low, high in pairwise(cuts):
+            chunks = tuple(
+                b.positions for b in self.blocks if b.heads.start <= low and high <= b.heads.stop
+            )
+            if chunks not in seen:
+                _check_cover(chunks, tokens, f"{name} side, heads {low}..{high - 1}")
+                seen.add(chunks)
+
+
+def _indices(items: Iterable[object], distinct: tuple[object, ...]) -> Ints:
+    number = {item: i for i, item in enumerate(distinct)}
+    return np.array([number[item] for item in items], np.int32)
+
+
+def _check_cover(chunks: Sequence[Ranges], tokens: int, where: str) -> None:
+    parts = [p for chunk in chunks for p in chunk]
+    last = max((p[-1] + 1 for p in parts), default=0)
+    if last > tokens:
+        raise PlanError(f"{where}: position {last - 1} lies beyond the {tokens} tokens")
+    for low in range(0, tokens, WINDOW):
+        high = min(tokens, low + WINDOW)
+        count = np.zeros(high - low, np.uint8)
+        for p in parts:
+            first = p.start + max(0, -(-(low - p.start) // p.step)) * p.step
+            if first < min(high, p.stop):
+                cut = slice(first - low, min(high, p.stop) - low, p.step)
+                np.minimum(count[cut] + 1, 2, out=count[cut])
+        if (count != 1).any():
+            bad = int(np.argmax(count != 1))
+            held = "no block" if count[bad] == 0 else "more than one block"
+            raise PlanError(f"{where}: position {low + bad} belongs to {held}")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Who owns which queries (`q`) and which keys and values (`kv`)."""
+
+    q: Side
+    kv: Side
+
+    def side(self, name: str) -> Side:
+        """The query side for "q", the KV side for "kv"."""
+        return self.q if name == "q" else self.kv
+
+    def check(self, work: Workload, ranks: int) -> None:
+        """Raise PlanError unless both sides tile the workload and live on `ranks` ranks."""
+        for name, side, tokens, heads in (
+            ("query", self.q, work.seq, work.heads),
+            ("KV", self.kv, work.kv_seq, work.kv_heads),
+        ):
+            if len(side) and (home := int(side.homes.max())) >= ranks:
+                raise PlanError(f"{name} side: a block lives on rank {home}, but ranks are {ranks}")
+            side.check_tiling(tokens, heads, name)
+
+
+# ---- layouts by tokens: (tokens, ranks, grain) -> the positions and the home of each block
+
+Chunks = list[tuple[Ranges, int]]
+
+
+def cut(tokens: int, parts: int) -> list[range]:
+    """Consecutive ranges of nearly equal length; the remainder goes to the first ones."""
+    size, more = divmod(tokens, parts)
+    ends = [size * i + min(i, more) for i in range(parts + 1)]
+    return [range(a, b) for a, b in pairwise(ends)]
+
+
+def contiguous(tokens: int, ranks: int, grain: int = 1) -> Chunks:
+    """Rank r owns the r-th of `ranks` consecutive pieces (Ring Attention, section 3)."""
+    return [((piece,), rank) for rank, piece in enumerate(cut(tokens, ranks))]
+
+
+def striped(tokens: int, ranks: int, grain: int = 1) -> Chunks:
+    """Token i belongs to rank (i // grain) mod ranks (Striped Attention, section 3)."""
+    period, chunks = grain * ranks, Chunks()
+    for rank in range(ranks):
+        first = range(rank * grain, min(tokens, (rank + 1) * grain))
+        if tokens <= period * grain:  # fewer stripes than tokens in one: a range per stripe
+            starts = range(first.start, tokens, period)
+            chunks.append((tuple(range(s, min(tokens, s + grain)) for s in starts), rank))
+        else:
+            chunks.append((tuple(range(s, tokens, period) for s in first), rank))
+    return chunks
+
+
+def zigzag(tokens: int, ranks: int, grain: int = 1) -> Chunks:
+    """Of 2 x ranks consecutive pieces, rank r owns the r-th from the front and from the back."""
+    last = 2 * ranks - 1
+    return [((piece,), min(i, last - i)) for i, piece in enumerate(cut(tokens, 2 * ranks))]
+
+
+LAYOUTS: dict[str, Callable[[int, int, int], Chunks]] = {
+    "contiguous": contiguous,
+    "striped": striped,
+    "zigzag": zigzag,
+}
+PEER_NAMES = {
+    "contiguous": "the order of the sequence in every library",
+    "striped": "stripe (ring-flash-attention), strip (yunchang), Striped (Transformer Engine JAX)",
+    "zigzag": "zigzag (ring-flash-attention, yunchang), head-tail (PyTorch), dual-chunk swap"
+    " (Transformer Engine, Megatron-LM, MaxText), causal halves (BurstAttention)",
+}
+
+
+def chunks_of(layout: str, tokens: int, ranks: int, grain: int = 1) -> Chunks:
+    """The pieces of a named layout with their homes; grain in tokens, for stripes only."""
+    if layout not in LAYOUTS:
+        raise PlanError(f"unknown layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
+    if grain < 1:
+        raise PlanError(f"grain must be at least 1 token, not {grain}")
+    if grain > 1 and layout != "striped":
+        raise PlanError(f"grain={grain} is for stripes; the layout is {layout}")
+    return LAYOUTS[layout](tokens, ranks, grain)
+
+
+def by_tokens(work: Workload, ranks: int, layout: str, grain: int = 1) -> Partition:
+    """Both sides cut by the same layout, all heads together."""
+    return Partition(
+        q=whole_heads(chunks_of(layout, work.seq, ranks, grain), work.heads),
+        kv=whole_heads(chunks_of(layout, work.kv_seq, ranks, grain), work.kv_heads),
+    )
+
+
+def whole_heads(chunks: Chunks, heads: int) -> Side:
+    """One block per piece with every head in it."""
+    return Side(tuple(Block(positions, range(heads), home) for positions, home in chunks))
+
+
+def by_heads(chunks: Chunks, slices: Sequence[range]) -> Side:
+    """Each piece cut into head slices: block c * len(slices) + h is piece c, slice h."""
+    return Side(tuple(Block(p, heads, home) for p, home in chunks for heads in slices))
+
+
+def names(work: Workload, ranks: int, partition: Partition) -> str:
+    """What the query side is called here and by its peers: "zigzag = ..." or "custom"."""
+    held = [{b.positions for b in partition.q.blocks if b.home == r} for r in range(ranks)]
+    for layout in LAYOUTS:
+        own = [set[Ranges]() for _ in range(ranks)]
+        for positions, home in chunks_of(layout, work.seq, ranks):
+            own[home].add(Block(positions, range(1), home).positions)
+        if own == held:
+            return f"{layout} = {PEER_NAMES[layout]}"
+    return f"custom, {len(partition.q.chunks)} query and {len(partition.kv.chunks)} KV pieces"

@@ -1,0 +1,1 @@
+"""Passes: Plan -> Plan, each exact for every plan it accepts, each verified after it ran."""

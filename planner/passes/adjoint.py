@@ -1,0 +1,90 @@
+"""adjoint(plan)   forward plan  -->  backward plan with the same attends on the same ranks."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.ir import READS, TENSORS, TRAVELS, Attend, Held, Move, Plan, Step
+
+
+def adjoint(plan: Plan, keep: tuple[str, ...] = ()) -> Plan:
+    """Derive the backward plan of any forward plan.
+
+    Move(Q) --> Move(Q DOUT STATS)     Move(OUT) --> Move(DQ)     Move(KV) --> Move(KV)
+    and each DKV goes back over the reversed route of its KV, a step after the rank's last attend
+    of it or the last share that came back to the rank, whichever is later.
+    Tensors named in `keep` are not sent again: the forward pass left its copies in place.
+    """
+    if plan.pass_ != "forward":
+        raise PlanError(f"adjoint takes a forward plan; {plan.name} is a {plan.pass_} plan")
+    if any("Q" in held.tensors for held in plan.start):
+        raise PlanError(f"adjoint of {plan.name}: DOUT and STATS cannot follow a held Q")
+    if unknown := [t for t in keep if t not in READS["forward"] or t == "Q"]:
+        raise PlanError(f"adjoint can keep KV, not {unknown[0]}")
+    homeward = _returns(plan)
+    held = list(plan.start)
+    steps = []
+    for number in range(max(len(plan.steps), max(homeward, default=-1) + 1)):
+        step = plan.steps[number] if number < len(plan.steps) else Step()
+        moves = []
+        for move in step.moves:
+            if move.tensors[0] in keep:
+                held.append(Held(move.tensors, move.blocks, move.dst))
+            else:
+                moves.append(replace_tensors(move))
+        steps.append(Step(step.attends, (*moves, *homeward.get(number, ()))))
+    buffers = tuple((t, n) for t, n in plan.buffers if t == "KV")
+    backward = replace(
+        plan, pass_="backward", start=tuple(held), buffers=buffers, steps=tuple(steps)
+    )
+    return replace(backward, steps=tuple(filter(None, steps))) if keep else backward
+
+
+def replace_tensors(move: Move) -> Move:
+    """What the backward pass sends where the forward pass sends `move`."""
+    match move.tensors:
+        case ("OUT",):
+            return Move(("DQ",), move.blocks, move.src, move.dst)
+        case ("Q",):
+            return Move(TRAVELS["backward"], move.blocks, move.src, move.dst)
+        case _:
+            return move
+
+
+def _returns(plan: Plan) -> dict[int, list[Move]]:
+    """Step -> moves of DKV that leave in it, over the reversed routes of KV."""
+    done = np.full((plan.ranks, len(plan.partition.kv)), -1, np.int32)  # last change of a share
+    for number, attend in plan.attends():
+        note_last(done, attend, number)
+    back = defaultdict[int, list[Move]](list)
+    for number in reversed(range(len(plan.steps))):
+        for move in plan.steps[number].moves:
+            if TENSORS[move.tensors[0]].side == "q":
+                continue
+            block, src, dst = move.flat()
+            leaves = done[dst, block] + 1
+            if stranded := int((leaves == 0).sum()):
+                raise PlanError(f"adjoint: {stranded} copies are never used; trim the plan first")
+            np.maximum.at(done, (src, block), leaves.astype(np.int32))
+            _bundle_returns(back, move, leaves)
+    return dict(back)
+
+
+def note_last(done: NDArray[np.int32], attend: Attend, number: int) -> None:
+    """Record that each kv block of an attend got a contribution on its rank in this step."""
+    row, column = np.nonzero(attend.kv >= 0)
+    where = attend.rank[row], attend.kv[row, column]
+    done[where] = np.maximum(done[where], number)
+
+
+def _bundle_returns(back: dict[int, list[Move]], move: Move, leaves: NDArray[np.int32]) -> None:
+    """Keep messages whole: blocks of one message that are done in the same step return together."""
+    row, column = np.nonzero(move.blocks >= 0)
+    for step in np.unique(leaves):
+        now = leaves == step
+        blocks = np.full_like(move.blocks, -1)
+        blocks[row[now], column[now]] = move.blocks[row[now], column[now]]
+        back[int(step)].append(Move(("DKV",), blocks, move.dst, move.src))

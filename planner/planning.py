@@ -1,0 +1,84 @@
+"""plan(schedule, workload, ranks)   from a name to verified plans: build, then a list of passes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, overload
+
+from planner.errors import PlanError
+from planner.ir import Pass, Plan
+from planner.passes.homeward import direct, homeward
+from planner.passes.trim import trim
+from planner.schedules import SCHEDULES
+from planner.spelling import schedule as parse_schedule
+from planner.verify import verify
+from planner.workload import Workload
+
+Rewrite = Callable[[Plan], Plan]
+PASSES: tuple[Rewrite, ...] = (trim, homeward, direct)
+REGULAR: tuple[Rewrite, ...] = ()  # for loops that would rather stay regular, under a full mask
+Pair = tuple[Plan, Plan]
+
+
+@overload
+def plan(
+    schedule: str,
+    work: Workload,
+    ranks: int,
+    *,
+    pass_: Pass = "forward",
+    passes: Sequence[Rewrite] = PASSES,
+) -> Plan: ...
+
+
+@overload
+def plan(
+    schedule: str,
+    work: Workload,
+    ranks: int,
+    *,
+    pass_: Literal["both"],
+    passes: Sequence[Rewrite] = PASSES,
+) -> Pair: ...
+
+
+def plan(
+    schedule: str,
+    work: Workload,
+    ranks: int,
+    *,
+    pass_: Pass | Literal["both"] = "forward",
+    passes: Sequence[Rewrite] = PASSES,
+) -> Plan | Pair:
+    """Plan a workload on `ranks` ranks by a schedule such as "striped" or "usp:ulysses=2:ring=4".
+
+    Returns a verified plan, for pass_="both" a (forward, backward) pair. Raises PlanError for an
+    unknown schedule or parameter, and for whatever the verifier refuses.
+    """
+    if pass_ == "both":
+        return (
+            plan(schedule, work, ranks, pass_="forward", passes=passes),
+            plan(schedule, work, ranks, pass_="backward", passes=passes),
+        )
+    if pass_ not in ("forward", "backward"):
+        raise PlanError(f"a pass is forward, backward or both, not {pass_!r}")
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise PlanError(f"ranks must be a whole number from 1 up, not {ranks!r}")
+    name, parameters = parse_schedule(schedule)
+    if name not in SCHEDULES:
+        raise PlanError(f"unknown schedule {name!r}: choose one of {', '.join(SCHEDULES)}")
+    SCHEDULES[name].check(parameters)
+    built = SCHEDULES[name].build(work, ranks, pass_, **parameters)
+    if built.name != schedule:
+        built = replace(built, name=schedule)
+    return derive(built, passes)
+
+
+def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
+    """Run passes one after the other; the verifier sees the plan after each that changed it."""
+    done = None
+    for rewrite in passes:
+        after = rewrite(built)
+        if done is None or after is not built:
+            done = verify(after)
+        built = after
+    return done or verify(built)

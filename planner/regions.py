@@ -1,0 +1,181 @@
+r"""Regions: a mask as a disjoint union of pieces, each a box cut by a diagonal band.
+
+piece ::= (i0, i1, j0, j1, lo, hi)    queries i0 <= i < i1, keys j0 <= j < j1, lo <= j - i <= hi
+
+            j0        j1
+       i0   +----------+
+            |\ hi      |    A box alone is a document or a run of blocks, a band alone is
+            | \\\      |    causal or a window; everything else is made of these by
+            |  lo \    |    intersecting and uniting.
+       i1   +----------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+FAR = 2**40  # stands for "unbounded"; positions stay below 2**31
+CHUNK = 2**18  # pairs looked at together: temporaries of 2 MB fit a cache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Disjoint, non-empty pieces, int64 [K, 6]."""
+
+    pieces: Ints
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[int]] | Ints) -> Region:
+        """The region of these disjoint pieces, the empty ones dropped; rows: [K, 6]."""
+        pieces = _alive(np.array(rows, np.int64).reshape(-1, 6))
+        pieces.flags.writeable = False
+        return Region(pieces)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def intersect(self, other: Region) -> Region:
+        """The pairs in both regions."""
+        found = [np.empty((0, 6), np.int64)]
+        for mine, theirs in _neighbours(self.pieces, other.pieces):
+            found.append(_alive(_meet(self.pieces[mine], other.pieces[theirs])))
+        return Region.of(np.concatenate(found))
+
+    def union(self, other: Region) -> Region:
+        """The pairs in either region: the smaller set is cut out of the larger, then added."""
+        small, large = sorted((self, other), key=len)
+        rest = _difference(large.pieces, small.pieces)
+        return Region.of(np.concatenate([small.pieces, rest]))
+
+
+def overlaps(
+    low: Ints, high: Ints, other_low: Ints, other_high: Ints, limit: int = CHUNK
+) -> Iterator[tuple[Ints, Ints]]:
+    """Index pairs of the non-empty intervals [low, high) that overlap those of the other list.
+
+    Yields pairs of index arrays in order of the first list, about `limit` pairs at a time.
+    """
+    if not len(low) or not len(other_low):
+        return
+    order = np.argsort(other_low, kind="stable")
+    # Sorted by start, the candidates of an interval are one slice: it begins at the first
+    # interval whose running end passes ours, and ends where they start too late.
+    start = np.searchsorted(np.maximum.accumulate(other_high[order]), low, side="right")
+    stop = np.searchsorted(other_low[order], high, side="left")
+    ends = np.cumsum(np.maximum(stop - start, 0))
+    at = 0
+    while at < len(low):
+        before = ends[at - 1] if at else 0
+        upto = max(at + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        mine = np.repeat(np.arange(at, upto), np.diff(ends[at:upto], prepend=before))
+        begins = np.concatenate([[before], ends[at : upto - 1]])
+        place = np.arange(before, ends[upto - 1]) - begins[mine - at]
+        theirs = order[start[mine] + place]
+        hit = other_high[theirs] > low[mine]
+        yield (mine, theirs) if hit.all() else (mine[hit], theirs[hit])
+        at = upto
+
+
+def _neighbours(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Index pairs of pieces whose rows overlap and whose columns overlap."""
+    for mine, theirs in overlaps(left[:, 0], left[:, 1], right[:, 0], right[:, 1]):
+        a, b = left[mine], right[theirs]
+        hit = (a[:, 2] < b[:, 3]) & (b[:, 2] < a[:, 3])
+        yield mine[hit], theirs[hit]
+
+
+def _meet(left: Ints, right: Ints) -> Ints:
+    """Piece by piece, what both allow (possibly nothing); [K, 6] each."""
+    low, high = np.maximum(left, right), np.minimum(left, right)
+    return np.stack([low[:, 0], high[:, 1], low[:, 2], high[:, 3], low[:, 4], high[:, 5]], axis=1)
+
+
+def _is_alive(pieces: Ints) -> NDArray[np.bool_]:
+    """Which pieces allow some pair: a box attains every j - i between its two far corners."""
+    i0, i1, j0, j1, lo, hi = pieces.T
+    band = np.maximum(lo, j0 - i1 + 1) <= np.minimum(hi, j1 - 1 - i0)
+    return np.asarray((i0 < i1) & (j0 < j1) & band)
+
+
+def _alive(pieces: Ints) -> Ints:
+    """The pieces that allow some pair, their boxes shrunk to the rows and columns in the band."""
+    kept = pieces[_is_alive(pieces)]
+    i0, i1, j0, j1, lo, hi = kept.T
+    top, bottom = np.maximum(i0, j0 - hi), np.minimum(i1, j1 - lo)
+    left, right = np.maximum(j0, i0 + lo), np.minimum(j1, i1 + hi)
+    return np.stack([top, bottom, left, right, lo, hi], axis=1)
+
+
+def _difference(pieces: Ints, cuts: Ints) -> Ints:
+    """What the disjoint pieces allow and no cut does, as disjoint pieces.
+
+    Each piece knows the cuts near it; round r cuts every remnant by the r-th of them, so the
+    number of rounds is the largest number of cuts near one piece.
+    """
+    near = [*_neighbours(pieces, cuts)]
+    owner = np.concatenate([np.empty(0, np.int64), *(mine for mine, _ in near)])
+    cut = np.concatenate([np.empty(0, np.int64), *(theirs for _, theirs in near)])
+    at = np.searchsorted(owner, np.arange(len(pieces)), side="left")
+    end = np.searchsorted(owner, np.arange(len(pieces)), side="right")
+    done = [np.empty((0, 6), np.int64)]
+    while len(pieces):
+        done.append(pieces[at == end])
+        pieces, at, end = (x[at < end] for x in (pieces, at, end))
+        by = cuts[cut[at]]
+        hit = _is_alive(_meet(pieces, by))
+        parts, source = _fragments(pieces[hit], by[hit])
+        pieces = np.concatenate([pieces[~hit], parts])
+        at = np.concatenate([at[~hit], at[hit][source]]) + 1
+        end = np.concatenate([end[~hit], end[hit][source]])
+    return np.concatenate(done)
+
+
+def _fragments(pieces: Ints, cuts: Ints) -> tuple[Ints, Ints]:
+    r"""Each piece without its cut, as up to six pieces, and which piece each came from.
+
+    +---------------+
+    |     above     |      Inside the middle box the cut is a band, so what
+    +----+-----+----+      remains there lies under it or over it.
+    |left|mid\\|rght|
+    +----+-----+----+
+    |     below     |
+    +---------------+
+    """
+    middle = _meet(pieces, cuts)
+    i0, i1, j0, j1, lo, hi = pieces.T
+    m0, m1, n0, n1, _, _ = middle.T
+    parts = np.stack(
+        [
+            np.stack([i0, m0, j0, j1, lo, hi]),
+            np.stack([m1, i1, j0, j1, lo, hi]),
+            np.stack([m0, m1, j0, n0, lo, hi]),
+            np.stack([m0, m1, n1, j1, lo, hi]),
+            np.stack([m0, m1, n0, n1, lo, np.minimum(hi, cuts[:, 4] - 1)]),
+            np.stack([m0, m1, n0, n1, np.maximum(lo, cuts[:, 5] + 1), hi]),
+        ]
+    )  # [6 parts, 6 fields, pieces]
+    flat = parts.transpose(0, 2, 1).reshape(-1, 6)
+    source = np.tile(np.arange(len(pieces)), 6)
+    return _alive(flat), source[_is_alive(flat)]
+
+
+def rectangles(cells: NDArray[np.bool_]) -> Ints:
+    """The true cells as disjoint rectangles: runs of a row, joined with equal runs just below.
+
+    cells: [rows, columns]; result: int64 [4, K], each (top, bottom, left, right), ends excluded.
+    """
+    edges = np.diff(np.pad(cells, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    row, left = np.nonzero(edges == 1)
+    right = np.nonzero(edges == -1)[1]
+    order = np.lexsort((row, right, left))
+    row, left, right = row[order], left[order], right[order]
+    same = (np.diff(left) == 0) & (np.diff(right) == 0) & (np.diff(row) == 1)
+    heads = np.flatnonzero(np.concatenate([[True], ~same])[: len(row)])
+    tails = np.concatenate([heads[1:], [len(row)]])[: len(heads)] - 1
+    return np.stack([row[heads], row[tails] + 1, left[heads], right[heads]])

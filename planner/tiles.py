@@ -1,0 +1,92 @@
+"""The mask seen by a partition: how many (query, key) pairs each tile holds, which are live.
+
+A tile is the mask restricted to one q block and one kv block. Areas are counted between the
+distinct sets of positions (chunks), head slices are compared apart, so that a head-parallel
+partition of many blocks costs no more than its token layout.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.areas import areas
+from planner.ir import Plan
+from planner.partitions import Ints, Partition, Ranges
+from planner.workload import Workload
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Tile areas [q chunks, kv chunks] in pairs, and heads in common [q slices, kv slices]."""
+
+    work: Workload
+    partition: Partition
+    areas: NDArray[np.int64]
+
+    @cached_property
+    def live_chunks(self) -> NDArray[np.bool_]:
+        """Chunk pairs with at least one allowed pair."""
+        return self.areas > 0
+
+    @cached_property
+    def shared_heads(self) -> NDArray[np.int64]:
+        """Query heads that a q slice and a kv slice compute together under the GQA grouping."""
+        group, q, kv = self.work.group, self.partition.q.slices, self.partition.kv.slices
+        low = np.maximum.outer([s.start for s in q], [s.start * group for s in kv])
+        high = np.minimum.outer([s.stop for s in q], [s.stop * group for s in kv])
+        shared: NDArray[np.int64] = np.maximum(high - low, 0)
+        return shared
+
+    @cached_property
+    def one_slice(self) -> bool:
+        """True if heads never tell tiles apart (every block has every head)."""
+        return self.shared_heads.size == 1
+
+    @cached_property
+    def _direct(self) -> NDArray[np.bool_] | None:
+        """Liveness by block number where blocks are chunks, the layouts by tokens."""
+        q, kv = self.partition.q, self.partition.kv
+        plain = np.array_equal(q.chunk, np.arange(len(q))) and np.array_equal(
+            kv.chunk, np.arange(len(kv))
+        )
+        return self.live_chunks if self.one_slice and plain else None
+
+    def live(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
+        """Whether tiles (q, kv), broadcast together, hold an allowed pair; -1 is never live."""
+        present = (q >= 0) & (kv >= 0)
+        if self._direct is not None:
+            return self._direct[q, kv] & present
+        sides = self.partition
+        found: NDArray[np.bool_] = self.live_chunks[sides.q.chunk[q], sides.kv.chunk[kv]]
+        shared = self.shared_heads[sides.q.slice[q], sides.kv.slice[kv]] > 0
+        return found & shared & present
+
+    def pairs(self, q: Ints, kv: Ints) -> NDArray[np.int64]:
+        """Allowed (query, key) pairs of tiles x shared query heads (not x batch); -1 counts 0."""
+        sides = self.partition
+        area = self.areas[sides.q.chunk[q], sides.kv.chunk[kv]]
+        heads = self.shared_heads[sides.q.slice[q], sides.kv.slice[kv]]
+        pairs: NDArray[np.int64] = np.where((q >= 0) & (kv >= 0), area * heads, 0)
+        return pairs
+
+    def total_pairs(self) -> int:
+        """Allowed (query, key, query head) triples of the whole workload, one batch row."""
+        return int(self.areas.sum()) * self.work.heads
+
+
+@lru_cache(maxsize=8)
+def tiles_of(work: Workload, partition: Partition) -> Tiles:
+    """The tiles of a partition, counted once."""
+    shifted = [_shift(chunk, work.offset) for chunk in partition.q.chunks]
+    return Tiles(work, partition, areas(work.mask.region(), shifted, partition.kv.chunks))
+
+
+def tiles(plan: Plan) -> Tiles:
+    """The tiles that a plan has to cover."""
+    return tiles_of(plan.workload, plan.partition)
+
+
+def _shift(positions: Ranges, by: int) -> Ranges:
+    return tuple(range(p.start + by, p.stop + by, p.step) for p in positions)

@@ -1,0 +1,250 @@
+"""verify(plan)   the plan itself, or a PlanError that names step, rank and block.
+
+Hand-overs conserve contributions, so exactly-once is three checks: every live tile is attended
+exactly once, no hand-over is double or empty, and nothing ends away from home. With them: inputs
+are where moves and attends read them, copies fit the declared buffers, head slices agree.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.ir import ADDS, READS, TENSORS, Attend, Index, Plan
+from planner.liveness import slots
+from planner.partitions import Ints
+from planner.passes.trim import dead_edges
+from planner.tiles import Tiles, tiles
+
+NEVER = np.iinfo(np.int32).max
+CELLS = 1 << 24  # tiles looked at at a time
+
+
+def verify(plan: Plan) -> Plan:
+    """Prove a plan exact, or raise PlanError; vectorised, memory bounded by ranks x blocks."""
+    table = tiles(plan)
+    check_rectangles(plan, table)
+    check_inputs(plan)
+    check_handovers(plan)
+    check_tiles_once(plan, table)
+    check_buffers(plan)
+    return plan
+
+
+def check_rectangles(plan: Plan, table: Tiles) -> None:
+    """One head slice per side of a rectangle, blocks named once, no wholly dead block in it."""
+    for number, attend in plan.attends():
+        for side, blocks in (("q", attend.q), ("kv", attend.kv)):
+            slices = plan.partition.side(side).slice[blocks]
+            absent = blocks < 0
+            if blocks.shape[1] == 1:
+                continue
+            high = np.where(absent, -1, slices).max(axis=1)
+            mixed = (~absent & (slices != high[:, None])).any(axis=1)
+            _refuse_rows(number, attend, mixed, f"{side} blocks of different head slices")
+            ordered = np.sort(blocks, axis=1)
+            twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+            _refuse_rows(number, attend, twice, f"a {side} block twice in one rectangle")
+        for side, dead in zip(("q", "kv"), dead_edges(table, attend), strict=True):
+            if dead.any():
+                row, column = np.argwhere(dead)[0]
+                block = getattr(attend, side)[row, column]
+                raise PlanError(
+                    f"step {number}: rank {attend.rank[row]} attends {side} block {block},"
+                    " which has no live tile in that rectangle"
+                )
+
+
+def _refuse_rows(number: int, attend: Attend, wrong: NDArray[np.bool_], what: str) -> None:
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise PlanError(f"step {number}: rank {attend.rank[row]} attends {what}")
+
+
+def arrivals(plan: Plan, tensor: str) -> Ints:
+    """The first step in which each rank can read each block of an input: int32 [ranks, blocks].
+
+    0 for what is there from the start, NEVER where it never comes. Raises PlanError when a copy
+    comes to a rank that has the block already, at any time: a rank gets a block once.
+    """
+    side = plan.side(tensor)
+    table = np.full((plan.ranks, len(side)), NEVER, np.int32)
+    table[side.homes, np.arange(len(side))] = 0
+    for held in plan.start:
+        if tensor in held.tensors:
+            block, rank = held.flat()
+            _refuse_second(table, block, rank, "start", tensor)
+            table[rank, block] = 0
+    for number, move in plan.moves():
+        if tensor in move.tensors:
+            block, _, dst = move.flat()
+            _refuse_second(table, block, dst, f"step {number}", tensor)
+            table[dst, block] = number + 1
+    return table
+
+
+def _refuse_second(table: Ints, block: Index, rank: Index, where: str, tensor: str) -> None:
+    known = table[rank, block] != NEVER
+    if known.any():
+        at = int(np.argmax(known))
+        raise PlanError(
+            f"{where}: rank {rank[at]} is sent {tensor} block {block[at]} a second time"
+        )
+    if at_once := _repeated(rank * table.shape[1] + block):
+        rank_, block_ = divmod(at_once[0], table.shape[1])
+        raise PlanError(f"{where}: rank {rank_} is sent {tensor} block {block_} twice at once")
+
+
+def _repeated(keys: Index) -> list[int]:
+    """The first key that occurs more than once, if any."""
+    ordered = np.sort(keys)
+    again = ordered[1:] == ordered[:-1]
+    return [int(ordered[1:][np.argmax(again)])] if again.any() else []
+
+
+def check_inputs(plan: Plan) -> None:
+    """Every move and every attend finds its inputs where it reads them."""
+    for tensor in READS[plan.pass_]:
+        ready = arrivals(plan, tensor)
+        for number, step in enumerate(plan.steps):
+            for move in step.moves:
+                if tensor in move.tensors:
+                    block, src, dst = move.flat()
+                    _refuse_absent(ready, number, block, src, f"{tensor} to rank {{}}", dst)
+            for attend in step.attends:
+                block, rank = attend.flat(TENSORS[tensor].side)
+                _refuse_absent(ready, number, block, rank, f"{tensor}")
+
+
+def _refuse_absent(
+    ready: Ints, number: int, block: Index, rank: Index, what: str, dst: Index | None = None
+) -> None:
+    late = ready[rank, block] > number
+    if late.any():
+        at = int(np.argmax(late))
+        verb = "attends" if dst is None else "sends"
+        what = what if dst is None else what.format(dst[at])
+        comes = int(ready[rank[at], block[at]])
+        when = "never comes there" if comes == NEVER else f"is there from step {comes} only"
+        raise PlanError(
+            f"step {number}: rank {rank[at]} {verb} {what}, but block {block[at]} {when}"
+        )
+
+
+def check_handovers(plan: Plan) -> None:
+    """No accumulator is handed over empty or twice in a step; all of them end at home."""
+    for tensor in ADDS[plan.pass_]:
+        side = plan.side(tensor)
+        filled = np.zeros((plan.ranks, len(side)), bool)
+        for number, step in enumerate(plan.steps):
+            handed = [m.flat() for m in step.moves if tensor in m.tensors]
+            for block, src, _ in handed:
+                empty = ~filled[src, block]
+                if empty.any() or _repeated(src * len(side) + block):
+                    _blame_handover(number, tensor, empty, block, src)
+                filled[src, block] = False
+            for block, _, dst in handed:
+                filled[dst, block] = True
+            for attend in step.attends:
+                block, rank = attend.flat(TENSORS[tensor].side)
+                filled[rank, block] = True
+        filled[side.homes, np.arange(len(side))] = False
+        if filled.any():
+            rank, block = np.argwhere(filled)[0]
+            raise PlanError(
+                f"end: rank {rank} still holds {tensor} block {block}, whose home is rank"
+                f" {side.homes[block]}; {int(filled.sum())} such in all"
+            )
+
+
+def _blame_handover(
+    number: int, tensor: str, empty: NDArray[np.bool_], block: Index, src: Index
+) -> None:
+    at = int(np.argmax(empty)) if empty.any() else _second(src, block)
+    why = "has none (left), so the hand-over is empty" if empty.any() else "twice in one message"
+    raise PlanError(f"step {number}: rank {src[at]} hands over {tensor} block {block[at]}, {why}")
+
+
+def _second(src: Index, block: Index) -> int:
+    """Index of the first (src, block) that stood there before."""
+    seen = set[tuple[int, int]]()
+    pairs = list(zip(src.tolist(), block.tolist(), strict=True))
+    return next(i for i, pair in enumerate(pairs) if pair in seen or seen.add(pair))  # type: ignore[func-returns-value]
+
+
+def check_tiles_once(plan: Plan, table: Tiles) -> None:
+    """Each live (q block, kv block) pair is attended exactly once.
+
+    Counted per pair of head slices, so memory is bounded by the blocks of one slice.
+    """
+    q, kv = plan.partition.q, plan.partition.kv
+    for q_slice, kv_slice in np.argwhere(table.shared_heads > 0):
+        q_ids = np.flatnonzero(q.slice == q_slice)
+        kv_ids = np.flatnonzero(kv.slice == kv_slice)
+        seen = np.zeros((len(q_ids), len(kv_ids)), bool)
+        place_q, place_kv = _places(len(q), q_ids), _places(len(kv), kv_ids)
+        attended = 0
+        for _, attend in plan.attends():
+            attended += _mark(seen, table, attend, place_q, place_kv)
+        due = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
+        if missing := np.argwhere(due & ~seen).tolist():
+            a, b = missing[0]
+            raise PlanError(
+                f"q block {q_ids[a]} never attends kv block {kv_ids[b]};"
+                f" {len(missing)} live tiles of {int(due.sum())} are missing"
+            )
+        if attended > int(seen.sum()):
+            _blame_twice(plan, table, q_ids, kv_ids)
+
+
+def _places(blocks: int, ids: Index) -> Index:
+    """Block number -> row among `ids`, -1 for blocks of other slices (and for "no block")."""
+    place = np.full(blocks + 1, -1, np.intp)  # the last entry is what block -1 finds
+    place[ids] = np.arange(len(ids))
+    return place
+
+
+def _mark(
+    seen: NDArray[np.bool_], table: Tiles, attend: Attend, place_q: Index, place_kv: Index
+) -> int:
+    """Mark the live tiles of an attend in `seen`; how many it had, repeats included."""
+    marked = 0
+    height = max(1, CELLS // max(1, attend.q.shape[1] * attend.kv.shape[1]))
+    for at in range(0, len(attend), height):
+        rows = slice(at, at + height)
+        q, kv = attend.q[rows, :, None], attend.kv[rows, None, :]
+        a, b = np.broadcast_arrays(place_q[q], place_kv[kv])
+        live = table.live(q, kv) & (a >= 0) & (b >= 0)
+        seen[a[live], b[live]] = True
+        marked += int(live.sum())
+    return marked
+
+
+def _blame_twice(plan: Plan, table: Tiles, q_ids: Index, kv_ids: Index) -> None:
+    first = dict[tuple[int, int], tuple[int, int]]()
+    wanted_q, wanted_kv = set(q_ids.tolist()), set(kv_ids.tolist())
+    for number, attend in plan.attends():
+        for rank, qs, kvs in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
+            live = table.live(qs[:, None], kvs[None, :])
+            for a, b in np.argwhere(live):
+                tile = int(qs[a]), int(kvs[b])
+                if tile[0] not in wanted_q or tile[1] not in wanted_kv:
+                    continue
+                if tile in first:
+                    step, other = first[tile]
+                    raise PlanError(
+                        f"step {number}: rank {rank} attends q block {tile[0]} x kv block"
+                        f" {tile[1]}, which rank {other} attends in step {step}"
+                    )
+                first[tile] = number, rank
+
+
+def check_buffers(plan: Plan) -> None:
+    """No rank ever needs more slots for a tensor than `buffers` declares."""
+    for tensor, allowed in plan.buffers:
+        needed = slots(plan, tensor)
+        if needed.size and needed.max() > allowed:
+            step, rank = np.unravel_index(int(needed.argmax()), needed.shape)
+            raise PlanError(
+                f"step {step}: rank {rank} needs {needed.max()} slots for {tensor},"
+                f" but buffers allow {allowed}"
+            )

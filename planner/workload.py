@@ -1,0 +1,88 @@
+"""workload ::= Workload(seq, kv_seq, heads, kv_heads, head_dim, batch, dtype, mask, scale=None)
+
+What is to be computed, before anybody says by whom: softmax(Q K^T * scale) V under a mask.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.masks import Causal, Mask
+
+Positions = Sequence[int] | NDArray[np.integer]
+DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # name -> bytes of an input
+LONGEST = 2**31 - 1  # tokens; tile areas are exact in 64-bit integers up to here
+
+_SAME = cast(int, None)  # "as many as the query side has", filled in on construction
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One attention: sizes in tokens and heads, `head_dim` in elements, the mask, the dtype.
+
+    `kv_seq` defaults to `seq` and `kv_heads` to `heads`; `scale` to 1/sqrt(head_dim).
+    Raises PlanError where the numbers cannot mean anything.
+    """
+
+    seq: int
+    kv_seq: int = _SAME
+    heads: int = 32
+    kv_heads: int = _SAME
+    head_dim: int = 128
+    batch: int = 1
+    dtype: str = "bfloat16"
+    mask: Mask = Causal()  # noqa: RUF009  frozen, so one shared instance is safe
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        for field, same in (("kv_seq", self.seq), ("kv_heads", self.heads)):
+            if getattr(self, field) is None:
+                object.__setattr__(self, field, same)
+        for field in ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch"):
+            value = getattr(self, field)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool):
+                raise PlanError(f"{field} must be a whole number, not {value!r}")
+            if not 1 <= value <= LONGEST:
+                raise PlanError(f"{field} must be between 1 and {LONGEST}, not {value}")
+            object.__setattr__(self, field, int(value))
+        if self.heads % self.kv_heads:
+            raise PlanError(
+                f"{self.heads} query heads cannot share {self.kv_heads} KV heads evenly:"
+                " heads must be a multiple of kv_heads"
+            )
+        if self.dtype not in DTYPES:
+            raise PlanError(f"unknown dtype {self.dtype!r}: choose one of {', '.join(DTYPES)}")
+        if not isinstance(self.mask, Mask):
+            raise PlanError(f"the mask must be a Mask such as Causal(), not {self.mask!r}")
+        if self.scale is not None:
+            self._check_scale(self.scale)
+        self.mask.check(self.seq, self.kv_seq)
+
+    @staticmethod
+    def _check_scale(scale: object) -> None:
+        number = isinstance(scale, int | float) and not isinstance(scale, bool)
+        if not number or not np.isfinite(cast(float, scale)):
+            raise PlanError(f"scale must be a finite number, not {scale!r}")
+
+    @property
+    def group(self) -> int:
+        """Query heads per KV head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def offset(self) -> int:
+        """What turns a query index into its aligned position: the last query meets the last key."""
+        return self.kv_seq - self.seq
+
+    @property
+    def softmax_scale(self) -> float:
+        """The factor on Q K^T."""
+        return float(self.head_dim**-0.5) if self.scale is None else float(self.scale)
+
+    def allowed(self, q: Positions, kv: Positions) -> NDArray[np.bool_]:
+        """Which of the queries `q` may see which of the keys `kv`: bool [len(q), len(kv)]."""
+        return self.mask.allowed(np.asarray(q, dtype=np.int64) + self.offset, kv)

@@ -1,0 +1,156 @@
+"""compare(work, ranks)   every schedule on one workload: proved, predicted, and run when asked."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.balance import imbalance, loads
+from planner.errors import PlanError
+from planner.ir import Pass, Plan
+from planner.planning import plan
+from planner.schedules import SCHEDULES
+from planner.workload import Workload
+from runtimes.validation import check
+from simulator.hardware import Hardware
+from simulator.prediction import Prediction, simulate
+
+Passes = Pass | Literal["both"]
+TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
+RUNNABLE = 4096  # tokens up to which a workload runs at its own length
+NARROW = 16  # head_dim of the smaller workload: who attends what does not depend on it
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one rank has to attend, as a share of the mean over ranks."""
+
+    rank: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One schedule of a comparison; seconds, bytes, ratios. `exact` is None where nothing ran."""
+
+    schedule: str
+    makespan_s: float
+    speedup_vs_ring: float
+    idle_fraction: float
+    exposed_comm_s: float
+    max_bytes_sent: int
+    peak_bytes: int
+    bound_s: float
+    bound_ratio: float
+    imbalance: float
+    busiest: Load
+    lightest: Load
+    verified_seq: int
+    exact: bool | None = None
+    exact_seq: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def compare(
+    work: Workload,
+    ranks: int,
+    hardware: Hardware,
+    schedules: Sequence[str] = tuple(SCHEDULES),
+    *,
+    pass_: Passes = "forward",
+    overlap: bool = True,
+    checked: bool = False,
+    track: Callable[[Iterable[str]], Iterable[str]] = iter,
+) -> list[Row]:
+    """Plan, verify and simulate each schedule; ring is always simulated, for the speedup.
+
+    With `checked`, each schedule also runs on real arrays of `ranks` x 64 tokens against dense
+    attention in float64. `track` may wrap the names, to show progress.
+    """
+    ring = _predict("ring", work, ranks, hardware, pass_, overlap)[1].makespan
+    rows = []
+    for name in track(schedules):
+        plans, predicted = _predict(name, work, ranks, hardware, pass_, overlap)
+        rows.append(_row(name, plans, predicted, ring, work))
+        if checked and (small := smaller(work, ranks)):
+            found = check(plan(name, small, ranks, pass_=pass_))
+            rows[-1] = replace(rows[-1], exact=found.exact, exact_seq=small.seq)
+    return rows
+
+
+def _predict(
+    name: str, work: Workload, ranks: int, hardware: Hardware, pass_: Passes, overlap: bool
+) -> tuple[Plan | tuple[Plan, Plan], Prediction]:
+    plans = plan(name, work, ranks, pass_=pass_)
+    return plans, simulate(plans, hardware, overlap=overlap)
+
+
+def _row(
+    name: str, plans: Plan | tuple[Plan, Plan], found: Prediction, ring: float, work: Workload
+) -> Row:
+    first = plans[0] if isinstance(plans, tuple) else plans
+    total = loads(first).sum(axis=0)
+    return Row(
+        schedule=name,
+        makespan_s=found.makespan,
+        speedup_vs_ring=ring / found.makespan,
+        idle_fraction=found.idle_fraction,
+        exposed_comm_s=found.exposed,
+        max_bytes_sent=found.max_bytes_sent,
+        peak_bytes=found.peak_bytes,
+        bound_s=found.bound,
+        bound_ratio=found.bound_ratio,
+        imbalance=imbalance(first),
+        busiest=_load(total, int(total.argmax())),
+        lightest=_load(total, int(total.argmin())),
+        verified_seq=work.seq,
+    )
+
+
+def smaller(work: Workload, ranks: int) -> Workload | None:
+    """The same mask at a length that runs in a moment; None where the mask fixes the length."""
+    narrow = min(work.head_dim, NARROW)
+    if max(work.seq, work.kv_seq) <= RUNNABLE:
+        return replace(work, dtype="float64", head_dim=narrow)
+    seq = min(work.seq, ranks * TOKENS_PER_RANK)
+    kv_seq = seq if work.kv_seq == work.seq else max(1, seq * work.kv_seq // work.seq)
+    try:
+        short = replace(work, seq=seq, kv_seq=min(kv_seq, RUNNABLE), dtype="float64")
+        return replace(short, batch=1, head_dim=narrow)
+    except PlanError:
+        return None
+
+
+def _load(total: NDArray[np.int64], rank: int) -> Load:
+    return Load(rank, float(total[rank] / total.mean()) if total.any() else 1.0)
+
+
+def why(rows: Sequence[Row]) -> str:
+    """One sentence that explains the spread of a comparison from its numbers."""
+    slow, fast = max(rows, key=lambda r: r.makespan_s), min(rows, key=lambda r: r.makespan_s)
+    ratio = slow.makespan_s / fast.makespan_s
+    found = f"{slow.schedule} takes {ratio:.2f} times as long as {fast.schedule}"
+    if slow.busiest.share > 1.1 * fast.busiest.share:
+        return (
+            f"{found}: rank {slow.busiest.rank} attends {slow.busiest.share:.2f} times the mean of"
+            f" all ranks and rank {slow.lightest.rank} only {slow.lightest.share:.2f} times, so"
+            f" {slow.idle_fraction:.0%} of the machine idles; in {fast.schedule} the busiest rank"
+            f" attends {fast.busiest.share:.2f} times the mean."
+        )
+    if slow.imbalance > 1.1 * fast.imbalance:
+        return (
+            f"{found}: the busiest ranks of its rounds have {slow.imbalance:.2f} times the mean"
+            f" work ({fast.imbalance:.2f} in {fast.schedule}), and {slow.idle_fraction:.0%} of the"
+            " machine idles."
+        )
+    if slow.exposed_comm_s > 1.1 * fast.exposed_comm_s:
+        return (
+            f"{found}: its ranks wait up to {slow.exposed_comm_s * 1e3:.3g} ms for transfers"
+            f" ({fast.exposed_comm_s * 1e3:.3g} ms in {fast.schedule})."
+        )
+    return f"{found}."

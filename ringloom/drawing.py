@@ -1,0 +1,195 @@
+"""What people see in the terminal: the grid of a plan, tables, sizes; plain text when piped."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+from rich.text import Text
+
+from planner.ir import Plan, Step
+from planner.partitions import names
+from planner.tiles import Tiles, tiles
+from ringloom.comparison import Row
+from runtimes.validation import Check
+from simulator.prediction import Prediction
+
+Blocks = NDArray[np.int32]
+COLUMNS = ("time", "vs ring", "idle", "exposed", "sent", "peak", "bound", "proved")
+FULL, PARTIAL = "bold cyan", "yellow"
+WIDEST = 16  # characters of a cell before it is cut
+
+
+def grid(plan: Plan, width: int) -> Table:
+    """Who attends what in which round: a row per rank, a cell "q,kv" per rectangle.
+
+    ◣ marks a cell of which the mask hides a part; a dot is a round without work.
+    """
+    table = tiles(plan)
+    rounds = [_cells(plan, step, table) for step in plan.steps if step.attends]
+    fits = max(1, (width - 6) // (2 + max((len(c.plain) for r in rounds for c in r), default=1)))
+    drawn = Table(box=None, pad_edge=False, padding=(0, 1))
+    drawn.add_column("rank", justify="right", style="dim", no_wrap=True)
+    for number in range(min(fits, len(rounds))):
+        drawn.add_column(str(number), justify="center", no_wrap=True)
+    for rank in range(min(plan.ranks, 64)):
+        drawn.add_row(str(rank), *(cells[rank] for cells in rounds[:fits]))
+    if len(rounds) > fits or plan.ranks > 64:
+        drawn.caption = f"{len(rounds)} rounds x {plan.ranks} ranks; the first of them drawn"
+    return drawn
+
+
+def _cells(plan: Plan, step: Step, table: Tiles) -> list[Text]:
+    cells = [Text() for _ in range(plan.ranks)]
+    for attend in step.attends:
+        for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
+            q, kv = q[q >= 0], kv[kv >= 0]
+            full = _is_full(plan, table, q, kv)
+            text = f"{numbers(q)},{numbers(kv)}"
+            text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+            if cells[rank]:
+                cells[rank].append(" ")
+            cells[rank].append(text + ("" if full else "◣"), FULL if full else PARTIAL)
+    return [cell or Text("·", "dim") for cell in cells]
+
+
+def _is_full(plan: Plan, table: Tiles, q: Blocks, kv: Blocks) -> bool:
+    sides = plan.partition
+    area = table.areas[np.ix_(sides.q.chunk[q], sides.kv.chunk[kv])].sum()
+    return bool(area == sides.q.sizes[q].sum() * sides.kv.sizes[kv].sum())
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Whole numbers with runs shortened: 0-3+7."""
+    runs = list[list[int]]()
+    for value in sorted(map(int, values)):
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def layout(plan: Plan) -> str:
+    """The layout of a plan under the names its peers use."""
+    return names(plan.workload, plan.ranks, plan.partition)
+
+
+def traffic(plan: Plan) -> Table:
+    """Messages and bytes per tensor, in all and of the busiest sender."""
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("travels", "messages", "in all", "busiest sender"):
+        drawn.add_column(head, justify="left" if head == "travels" else "right")
+    for tensor, count, sent in messages(plan):
+        drawn.add_row(tensor, str(count), size(int(sent.sum())), size(int(sent.max())))
+    if not drawn.row_count:
+        drawn.add_row("nothing", "0", "0 B", "0 B")
+    return drawn
+
+
+def messages(plan: Plan) -> list[tuple[str, int, NDArray[np.int64]]]:
+    """(tensor, messages, bytes that each rank sends of it) for what travels."""
+    found = dict[str, tuple[int, NDArray[np.int64]]]()
+    for _, move in plan.moves():
+        block, src, _ = move.flat()
+        for tensor in move.tensors:
+            count, sent = found.get(tensor, (0, np.zeros(plan.ranks, np.int64)))
+            np.add.at(sent, src, plan.block_bytes(tensor)[block])
+            found[tensor] = count + len(move), sent
+    return [(tensor, *rest) for tensor, rest in found.items()]
+
+
+def comparison(rows: Sequence[Row]) -> Table:
+    """The table of `ringloom compare`: fastest first, bound and proof beside it."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for head in ("schedule", *COLUMNS, "ran"):
+        side: Literal["left", "right"] = "left" if head == "schedule" else "right"
+        table.add_column(head, justify=side, no_wrap=True)
+    best = min(row.makespan_s for row in rows)
+    for row in rows:
+        table.add_row(
+            row.schedule,
+            seconds(row.makespan_s),
+            f"{row.speedup_vs_ring:.2f}x",
+            f"{row.idle_fraction:.0%}",
+            seconds(row.exposed_comm_s),
+            size(row.max_bytes_sent),
+            size(row.peak_bytes),
+            f"{row.bound_ratio:.2f}",
+            length(row.verified_seq),
+            _run(row),
+            style="bold green" if row.makespan_s == best else "",
+        )
+    return table
+
+
+def _run(row: Row) -> str:
+    if row.exact is None:
+        return "-"
+    return f"{length(row.exact_seq or 0)} {'ok' if row.exact else 'WRONG'}"
+
+
+def length(tokens: int) -> str:
+    """Tokens as people write them: 256k, 1M, 203."""
+    for unit, scale in (("M", 1 << 20), ("k", 1 << 10)):
+        if tokens >= scale and tokens % scale == 0:
+            return f"{tokens // scale}{unit}"
+    return str(tokens)
+
+
+def seconds(value: float) -> str:
+    """A duration with three digits and its unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value * 1e6:.2g} us" if value else "0 s"
+
+
+def size(value: float) -> str:
+    """Bytes with three digits and a power-of-two unit."""
+    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def verdict(found: Check) -> Table:
+    """The errors of a check beside what they may be, and the leak probe."""
+    table = plain_table("", "error", "allowed", "")
+    for name, allowed in found.tolerances.items():
+        error = getattr(found, f"{name}_error")
+        good = error <= allowed
+        table.add_row(name, f"{error:.2g}", f"{allowed:.2g}", _mark(good))
+    leaks = "none" if found.leak_free else found.leaks[0]
+    table.add_row("leaks", leaks, "none", _mark(found.leak_free))
+    table.add_row("exact", "yes" if found.exact else "NO", "", _mark(found.exact))
+    return table
+
+
+def _mark(good: bool) -> Text:
+    return Text("ok", "green") if good else Text("WRONG", "bold red")
+
+
+def prediction(found: Prediction) -> Table:
+    """One simulated plan in words and units."""
+    table = plain_table("", "")
+    table.show_header = False
+    for name, value in (
+        ("time", seconds(found.makespan)),
+        ("lower bound", f"{seconds(found.bound)}, {found.bound_ratio:.2f} times that"),
+        ("idle", f"{found.idle_fraction:.1%} of all ranks' time"),
+        ("exposed transfers", f"{seconds(found.exposed)} on the rank that waits longest"),
+        ("sent", f"{size(found.max_bytes_sent)} by the busiest rank"),
+        ("memory", f"{size(found.peak_bytes)} on the fullest rank"),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def plain_table(*heads: str) -> Table:
+    """A table without lines."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for head in heads:
+        table.add_column(head)
+    return table

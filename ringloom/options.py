@@ -1,0 +1,116 @@
+"""What every command means by its options: the workload, the source of a plan, the hardware."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import click
+
+from planner import spelling
+from planner.errors import PlanError
+from planner.files import load
+from planner.ir import Pass, Plan
+from planner.planning import plan
+from planner.workload import DTYPES, Workload
+
+Plans = Plan | tuple[Plan, Plan]
+Function = TypeVar("Function", bound=Callable[..., Any])
+WORKLOAD = (
+    *("ranks", "seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch"),
+    *("mask", "dtype", "pass_"),
+)
+
+
+class Tokens(click.ParamType[int]):
+    """A length such as 4096, 256k or 1M."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The length as a number."""
+        return value if isinstance(value, int) else spelling.tokens(value)
+
+
+def workload_options(
+    pass_: str = "forward", dtype: str = "bfloat16"
+) -> Callable[[Function], Function]:
+    """The options of a workload, with the defaults of one command."""
+    options = [
+        click.option("--ranks", type=int, help="Devices that share the sequence."),
+        click.option("--seq", type=Tokens(), help="Query tokens, such as 4096, 256k or 1M."),
+        click.option("--kv-seq", type=Tokens(), help="Key tokens, if not as many as queries."),
+        click.option("--heads", type=int, default=32, show_default=True),
+        click.option("--kv-heads", type=int, help="KV heads, if fewer than query heads (GQA)."),
+        click.option("--head-dim", type=int, default=128, show_default=True),
+        click.option("--batch", type=int, default=1, show_default=True),
+        click.option(
+            "--mask",
+            default="causal",
+            show_default=True,
+            help="causal, full, window:4096, prefix:N, documents:A,B, global:N, blocks@FILE;"
+            " joined by & and |, with parentheses.",
+        ),
+        click.option("--dtype", type=click.Choice(list(DTYPES)), default=dtype, show_default=True),
+        click.option(
+            "--pass",
+            "pass_",
+            type=click.Choice(["forward", "backward", "both"]),
+            default=pass_,
+            show_default=True,
+        ),
+    ]
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def workload(given: dict[str, Any]) -> tuple[Workload, int]:
+    """The workload and the ranks that the options of `workload_options` describe."""
+    if missing := [f"--{name}" for name in ("ranks", "seq") if given[name] is None]:
+        raise click.UsageError(f"missing {' and '.join(missing)}")
+    sizes = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch")
+    work = Workload(
+        **{name: given[name] for name in sizes if given[name] is not None},
+        mask=spelling.mask(given["mask"]),
+        dtype=given["dtype"],
+    )
+    if given["ranks"] < 1:
+        raise PlanError(f"ranks must be a whole number from 1 up, not {given['ranks']}")
+    return work, given["ranks"]
+
+
+def is_file(source: str) -> bool:
+    """Whether a source names a plan file rather than a schedule."""
+    return source.endswith((".json", ".json.gz")) or Path(source).is_file()
+
+
+def plans_of(source: str, given: dict[str, Any]) -> Plans:
+    """The plan of a plan file, or of a schedule for the workload that the options describe."""
+    if not is_file(source):
+        work, ranks = workload(given)
+        pass_: Pass | Literal["both"] = given["pass_"]
+        return plan(source, work, ranks, pass_=pass_)
+    context = click.get_current_context()
+    typed = [
+        name
+        for name in WORKLOAD
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if typed:
+        option = "--" + typed[0].rstrip("_").replace("_", "-")
+        raise click.UsageError(f"{source} holds its own workload: leave out {option}")
+    return load(source)
+
+
+def forward_of(plans: Plans) -> Plan:
+    """The plan itself, the forward one of a pair."""
+    return plans[0] if isinstance(plans, tuple) else plans
+
+
+def listed(plans: Plans) -> tuple[Plan, ...]:
+    """One or two plans."""
+    return plans if isinstance(plans, tuple) else (plans,)

@@ -1,0 +1,43 @@
+"""run(plan, q, k, v)   a plan on real arrays, by the runtime of that name."""
+
+from typing import Any
+
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.workload import Workload
+from runtimes.arrays import draw
+from runtimes.backends import runtime
+
+LARGEST = 4 << 30  # bytes of one dense score matrix that a check on this machine may take
+Plans = Plan | tuple[Plan, Plan]
+
+
+def run(plan: Plans, q: Any, k: Any, v: Any, *, dout: Any = None, backend: str = "numpy") -> Any:
+    """Attend `q` [batch, heads, seq, head_dim] to `k` and `v` [batch, kv_heads, kv_seq, head_dim].
+
+    Arrays are in sequence order, in and out. Returns out, with `dout` (out, dq, dk, dv). Raises
+    PlanError for an unknown backend and for arrays that do not fit the plan.
+    """
+    return runtime(backend)(plan, q, k, v, dout=dout)
+
+
+def run_random(plan: Plans, backend: str, seed: int) -> dict[str, list[int]]:
+    """Run a plan on random arrays of its workload; the shapes of what comes out."""
+    forward_only = isinstance(plan, Plan) and plan.pass_ == "forward"
+    first = plan if isinstance(plan, Plan) else plan[0]
+    q, k, v, dout = draw(first.workload, seed)
+    found = run(plan, q, k, v, dout=None if forward_only else dout, backend=backend)
+    results = (found,) if forward_only else found
+    names = ("out", "dq", "dk", "dv")
+    return {name: list(x.shape) for name, x in zip(names, results, strict=False)}
+
+
+def refuse_huge(work: Workload) -> None:
+    """Raise PlanError where real arrays would not fit: dense scores of heads x seq x kv_seq."""
+    scores = work.batch * work.heads * work.seq * work.kv_seq * 8
+    if scores > LARGEST:
+        raise PlanError(
+            f"{work.seq} x {work.kv_seq} tokens and {work.heads} heads make dense scores of"
+            f" {scores / 2**30:.3g} GiB, more than the {LARGEST / 2**30:.3g} GiB that run takes:"
+            " give a smaller --seq; verification itself has no such limit"
+        )

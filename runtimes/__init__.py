@@ -1,0 +1,1 @@
+"""Runs plans and emitted programs: a numpy oracle, JAX meshes and torch processes."""

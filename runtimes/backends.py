@@ -1,0 +1,31 @@
+"""The table of backends that can run a plan: heavy libraries are imported when one is asked for.
+
+A backend is `run(plan, q, k, v, dout=None)`, as in `runtimes.oracle`; one that can also return lse
+has a row in WITH_LSE, `forward(plan, q, k, v) -> (out, lse)`.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, cast
+
+from planner.errors import PlanError
+
+RUNTIMES = {"numpy": "runtimes.oracle:run"}
+WITH_LSE = {"numpy": "runtimes.oracle:forward"}
+
+
+def runtime(name: str) -> Callable[..., Any]:
+    """The `run` function of a backend; raises PlanError, with what exists, for an unknown one."""
+    if name not in RUNTIMES:
+        raise PlanError(f"unknown backend {name!r}: choose one of {', '.join(RUNTIMES)}")
+    return _named(RUNTIMES[name])
+
+
+def forward_with_lse(name: str) -> Callable[..., Any] | None:
+    """The function of a backend that returns (out, lse), or None where it has none."""
+    return _named(WITH_LSE[name]) if name in WITH_LSE else None
+
+
+def _named(entry: str) -> Callable[..., Any]:
+    module, function = entry.split(":")
+    return cast(Callable[..., Any], getattr(import_module(module), function))

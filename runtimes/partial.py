@@ -1,0 +1,60 @@
+"""Partial attention: what one rectangle contributes, and how contributions add up.
+
+forward      (o, lse) of some keys, o normalised: o = sum_j exp(s_j - lse) v_j
+merge        lse = log(exp(lse1) + exp(lse2))      o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2
+backward     p = exp(s - lse) with the lse of all keys, so that gradients simply add
+
+Shapes: q, dout, o [batch, heads, q tokens, head_dim]; lse, rowsum [batch, heads, q tokens];
+k, v [batch, heads, kv tokens, head_dim]; sees bool [q tokens, kv tokens]; heads of k and v are
+repeated for the query heads that share them. Any length may be 0.
+"""
+
+import numpy as np
+
+from runtimes.arrays import Array
+
+
+def attend(q: Array, k: Array, v: Array, sees: Array, scale: float) -> tuple[Array, Array]:
+    """(o, lse) over these keys; 0 and -inf for queries that see none of them."""
+    scores = _scores(q, k, sees, scale)
+    top = _finite(scores.max(axis=-1, initial=-np.inf))
+    weights = np.exp(scores - top[..., None])
+    total = weights.sum(axis=-1)
+    nothing = total == 0
+    total = np.where(nothing, 1, total)
+    lse = np.where(nothing, -np.inf, top + np.log(total))
+    return (weights @ v) / total[..., None], lse
+
+
+def merge(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, Array]:
+    """Attention over the keys of both, disjoint; associative and commutative."""
+    (o1, lse1), (o2, lse2) = one, other
+    lse = np.logaddexp(lse1, lse2)
+    top = _finite(lse)
+    o = np.exp(lse1 - top)[..., None] * o1 + np.exp(lse2 - top)[..., None] * o2
+    return o, lse
+
+
+def gradients(
+    q: Array,
+    k: Array,
+    v: Array,
+    dout: Array,
+    lse: Array,
+    rowsum: Array,
+    sees: Array,
+    scale: float,
+) -> tuple[Array, Array, Array]:
+    """What these keys add to dq, and these queries to dk and dv, per query head."""
+    p = np.exp(_scores(q, k, sees, scale) - _finite(lse)[..., None])
+    ds = p * (dout @ v.swapaxes(-1, -2) - rowsum[..., None]) * scale
+    return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout
+
+
+def _scores(q: Array, k: Array, sees: Array, scale: float) -> Array:
+    return np.where(sees, q @ k.swapaxes(-1, -2) * scale, -np.inf)
+
+
+def _finite(lse: Array) -> Array:
+    """0 for -inf, so that exp(-inf - lse) is 0 instead of undefined."""
+    return np.where(np.isneginf(lse), 0, lse)

@@ -1,0 +1,203 @@
+"""check(plan)   is it exact, and does nothing leak through the mask?
+
+Errors are largest absolute differences to dense attention in float64 on the same inputs. The leak
+probe has no tolerance: after a change of one key, exactly the rows that may see it move.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from planner.ir import Plan
+from planner.planning import Pair
+from planner.workload import Workload
+from runtimes import dense
+from runtimes.arrays import Array, draw, dtype_of, wide
+from runtimes.backends import forward_with_lse, runtime
+from runtimes.oracle import passes
+
+FORWARD, BACKWARD = ("forward", "lse"), ("dq", "dk", "dv")  # the names of what is compared
+# Largest error of (out and lse, gradients) by the dtype of partial sums.
+EXACT = {"float64": (1e-12, 1e-11), "float32": (5e-6, 2e-5)}
+TWICE = 2  # 16 bit: this many times the error of dense attention that rounds its result
+LOUD = 1000.0  # what a probe adds: seen wherever a weight is more than rounding
+QUIET = 8.0  # the same for 16 bit, within the range of float16
+
+Run = Callable[..., Any]
+Arrays = Sequence[Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The verdict on a plan; None where the pass was not run or the backend returns no lse.
+
+    Errors are absolute; `tolerances` has one for each error that was measured, by its name
+    ("forward", "lse", "dq", "dk", "dv"). `leaks` says what moved that must not, or stayed.
+    """
+
+    leak_free: bool
+    exact: bool
+    tolerances: dict[str, float]
+    leaks: tuple[str, ...] = ()
+    forward_error: float | None = None
+    lse_error: float | None = None
+    dq_error: float | None = None
+    dk_error: float | None = None
+    dv_error: float | None = None
+
+
+def check(plan: Plan | Pair, backend: str = "numpy", seed: int = 0) -> Check:
+    """Run a plan, or a (forward, backward) pair, on random inputs and judge the results.
+
+    Inputs are standard normal numbers of the workload's dtype. exact: every error is within its
+    tolerance (1e-12 and 1e-11 for gradients in float64, 5e-6 and 2e-5 in float32, twice dense
+    attention's own error in 16 bit, but never less than in float32) and nothing leaks.
+    Raises PlanError for an unknown backend and for plans that cannot be run.
+    """
+    run = runtime(backend)
+    plans = passes(plan)
+    work = next(iter(plans.values())).workload
+    inputs, judged, leaks = draw(work, seed), list[Judged](), list[str]()
+    if ahead := plans.get("forward"):
+        judged += _judge_forward(ahead, run, forward_with_lse(backend), inputs[:3])
+        leaks += forward_leaks(work, partial(run, ahead), seed)
+    if "backward" in plans:
+        judged += _judge_backward(work, partial(run, plan), inputs)
+        leaks += backward_leaks(work, partial(run, plan), seed)
+    return Check(
+        **{f"{name}_error": error for name, error, _ in judged},
+        leak_free=not leaks,
+        exact=not leaks and all(error <= tolerance for _, error, tolerance in judged),
+        tolerances={name: tolerance for name, _, tolerance in judged},
+        leaks=tuple(leaks),
+    )
+
+
+Judged = tuple[str, float, float]  # name, error, tolerance
+
+
+def _judge_forward(plan: Plan, run: Run, with_lse: Run | None, qkv: Arrays) -> list[Judged]:
+    found = with_lse(plan, *qkv) if with_lse else (run(plan, *qkv),)
+    return _judge(plan.workload, FORWARD[: len(found)], found, dense.forward, qkv)
+
+
+def _judge_backward(work: Workload, run: Run, inputs: Arrays) -> list[Judged]:
+    return _judge(work, BACKWARD, run(*inputs)[1:], dense.backward, inputs)
+
+
+def _judge(
+    work: Workload, names: Sequence[str], found: Arrays, dense_pass: Run, inputs: Arrays
+) -> list[Judged]:
+    truth = dense_pass(work, *inputs)[: len(found)]
+    errors = map(distance, found, truth)
+    least = EXACT[wide(work.dtype).name][names == BACKWARD]
+    own = [0.0] * len(truth)
+    if _is_16_bit(work):
+        own = list(map(distance, dense_pass(work, *inputs, precision=work.dtype), truth))
+    tolerances = (max(least, TWICE * error) for error in own)
+    return list(zip(names, errors, tolerances, strict=True))
+
+
+def _is_16_bit(work: Workload) -> bool:
+    return dtype_of(work.dtype).itemsize == 2
+
+
+def distance(found: Array, truth: Array) -> float:
+    """The largest absolute difference; inf where only one of them is -inf, NaN for any NaN."""
+    found, truth = np.asarray(found).astype(np.float64), truth.astype(np.float64)
+    if found.shape != truth.shape:
+        return np.inf
+    nothing = np.isneginf(truth)
+    if not np.array_equal(nothing, np.isneginf(found)):
+        return np.inf
+    return float(np.max(np.abs(found[~nothing] - truth[~nothing]), initial=0.0))
+
+
+# ---- the leak probe
+
+
+def forward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
+    """Change one key and value at a time: out moves in the rows that may see it, and only there.
+
+    `run(q, k, v)` returns out. In 16 bit a row that may move need not.
+    """
+    q, k, v, _ = _probe_inputs(work, seed)
+    before, leaks = run(q, k, v), list[str]()
+    for key in probes(work, seed)[1]:
+        after = run(q, _changed(k, key, 1), _changed(v, key, _by(work)))
+        may = work.allowed(range(work.seq), [key])[:, 0]
+        leaks += _compare("out", f"key {key}", _moved(before, after), may, _certain(work))
+    return leaks
+
+
+def backward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
+    """Change dout at one query at a time: dq moves there, dk and dv at the keys that it may see.
+
+    `run(q, k, v, dout)` returns (out, dq, dk, dv). Only dv is certain to move, and not in 16 bit.
+    """
+    q, k, v, dout = _probe_inputs(work, seed)
+    before, leaks = run(q, k, v, dout)[1:], list[str]()
+    for query in probes(work, seed)[0]:
+        after = run(q, k, v, _changed(dout, query, _by(work)))[1:]
+        dq, dk, dv = map(_moved, before, after)
+        row, may = np.arange(work.seq) == query, work.allowed([query], range(work.kv_seq))[0]
+        cause = f"query {query}"
+        leaks += _compare("dq", cause, dq, row, certain=False)
+        leaks += _compare("dk", cause, dk, may, certain=False)
+        leaks += _compare("dv", cause, dv, may, _certain(work))
+    return leaks
+
+
+def probes(work: Workload, seed: int) -> tuple[list[int], list[int]]:
+    """A few queries and a few keys, among them both sides of an edge of the mask."""
+    random = np.random.default_rng([seed, 1])
+    query, key = int(random.integers(work.seq)), int(random.integers(work.kv_seq))
+    keys = _edge(work.allowed([query], range(work.kv_seq))[0], random)
+    queries = _edge(work.allowed(range(work.seq), [key])[:, 0], random)
+    return sorted({query, *queries}), sorted({key, *keys})
+
+
+def _edge(sees: Array, random: np.random.Generator) -> list[int]:
+    """Two neighbours of which just one is allowed; none where all are alike."""
+    edges = np.flatnonzero(sees[1:] != sees[:-1])
+    at = int(random.choice(edges)) if edges.size else 0
+    return [at, at + 1] if edges.size else []
+
+
+def _probe_inputs(work: Workload, seed: int) -> tuple[Array, Array, Array, Array]:
+    """Random inputs whose scores are of order 1, so that no allowed weight rounds to nothing."""
+    q, k, v, dout = draw(work, seed)
+    steep = max(1.0, abs(work.softmax_scale) * work.head_dim**0.5)
+    return (q.astype(np.float64) / steep).astype(q.dtype), k, v, dout
+
+
+def _by(work: Workload) -> float:
+    return QUIET if _is_16_bit(work) else LOUD
+
+
+def _certain(work: Workload) -> bool:
+    """Whether everything that may move must: not in 16 bit, where rounding can hide it."""
+    return not _is_16_bit(work)
+
+
+def _changed(array: Array, token: int, by: float) -> Array:
+    """The array with one token changed in every head; the others are the same to the last bit."""
+    changed = array.copy()
+    changed[:, :, token] += array.dtype.type(by)
+    return changed
+
+
+def _moved(before: Array, after: Array) -> Array:
+    """Tokens in which any number differs, without tolerance: bool [tokens]; NaN always differs."""
+    return np.asarray((np.asarray(before) != np.asarray(after)).any(axis=(0, 1, 3)))
+
+
+def _compare(name: str, cause: str, moved: Array, may: Array, certain: bool) -> list[str]:
+    wrong = np.flatnonzero(moved & ~may), np.flatnonzero(may & ~moved & certain)
+    return [
+        *(f"{name} moves at token {t}, which {cause} must not reach" for t in wrong[0]),
+        *(f"{name} stays at token {t}, which {cause} reaches" for t in wrong[1]),
+    ]

@@ -1,0 +1,242 @@
+"""Virtual ranks: each has a memory of its own, and only moves carry anything between them.
+
+In a step: moves read their sources as they were at its start (copies of inputs, whole
+accumulators handed over), attends read inputs as they were at its start, then what attends made
+and what arrived is added, in node order. A copy whose last use is over is filled with NaN.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.ir import READS, TENSORS, Attend, Move, Plan
+from planner.liveness import lifetimes
+from planner.partitions import Ints
+from runtimes.arrays import Array, wide
+from runtimes.partial import attend, gradients, merge
+
+Arrays = tuple[Array, ...]  # what a tensor is made of: KV is (k, v), OUT is (o, lse), and so on
+Place = tuple[str, int]  # tensor, block
+Delivery = tuple[int, Place, Arrays]  # to rank
+
+
+class Rank:
+    """The memory of one rank: inputs, accumulators, and which inputs are no longer in use."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.inputs = dict[Place, Arrays]()
+        self.sums = dict[Place, Arrays]()
+        self.freed = set[Place]()
+
+    def read(self, place: Place, step: int) -> Arrays:
+        """An input that is here; raises PlanError where it is not."""
+        if place not in self.inputs:
+            raise self._lacks("reads", place, step)
+        return self.inputs[place]
+
+    def hand_over(self, place: Place, step: int) -> Arrays:
+        """An accumulator, which is gone from here then; raises PlanError where there is none."""
+        if place not in self.sums:
+            raise self._lacks("hands over", place, step)
+        return self.sums.pop(place)
+
+    def keep(self, place: Place, arrays: Arrays) -> None:
+        """Store a copy of an input."""
+        self.inputs[place] = arrays
+
+    def add(self, place: Place, arrays: Arrays) -> None:
+        """Add to an accumulator; an absent one is zero."""
+        if place not in self.sums:
+            self.sums[place] = arrays
+        elif place[0] == "OUT":
+            self.sums[place] = merge(self.sums[place], arrays)
+        else:
+            self.sums[place] = tuple(a + b for a, b in zip(self.sums[place], arrays, strict=True))
+
+    def free(self, place: Place) -> None:
+        """The slot of a copy may be written over from now on: NaN, until something is."""
+        for array in self.inputs[place]:
+            array.fill(np.nan)
+        self.freed.add(place)
+
+    def _lacks(self, does: str, place: Place, step: int) -> PlanError:
+        tensor, block = place
+        return PlanError(
+            f"step {step}: rank {self.number} {does} {tensor} block {block}, which is not there"
+        )
+
+
+class VirtualRanks:
+    """All ranks of a plan. `memory` [ranks] is filled by whoever deals the home shards out."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.memory = [Rank(number) for number in range(plan.ranks)]
+        self.scale = plan.workload.softmax_scale
+        self.number = wide(plan.workload.dtype)
+        self.tokens = {
+            side: [b.tokens() for b in plan.partition.side(side).blocks] for side in ("q", "kv")
+        }
+
+    def run(self) -> None:
+        """Every step of the plan."""
+        for number in range(len(self.plan.steps)):
+            self.advance(number)
+
+    def advance(self, number: int) -> None:
+        """One step; raises PlanError for absent data and for more copies than `buffers` allow."""
+        step, slots = self.plan.steps[number], self._away()
+        flying = [one for move in step.moves for one in self._depart(move, number)]
+        made = [one for attend in step.attends for one in self._attend(attend, number)]
+        for rank, place, arrays in made:
+            slots[rank, place[0]] += self._is_away(rank, place) and (
+                place not in self.memory[rank].sums
+            )
+            self.memory[rank].add(place, arrays)
+        for rank, place, arrays in flying:
+            slots[rank, place[0]] += 1
+            memory = self.memory[rank]
+            (memory.add if TENSORS[place[0]].accumulates else memory.keep)(place, arrays)
+        self._check_buffers(number, slots)
+        for rank, place in self._over[number]:
+            self.memory[rank].free(place)
+
+    def _depart(self, move: Move, step: int) -> Iterator[Delivery]:
+        for block, src, dst in zip(*(column.tolist() for column in move.flat()), strict=True):
+            for tensor in move.tensors:
+                memory, place = self.memory[src], (tensor, block)
+                if TENSORS[tensor].accumulates:
+                    yield dst, place, memory.hand_over(place, step)
+                else:
+                    yield dst, place, tuple(a.copy() for a in memory.read(place, step))
+
+    def _attend(self, attend: Attend, step: int) -> Iterator[Delivery]:
+        for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
+            rectangle = Rectangle(self, self.memory[rank], step, _present(q), _present(kv))
+            made = rectangle.forward if self.plan.pass_ == "forward" else rectangle.backward
+            yield from ((rank, place, arrays) for place, arrays in made())
+
+    # ---- slots: what is away from home and still in use
+
+    def _is_away(self, rank: int, place: Place) -> bool:
+        return bool(self.plan.side(place[0]).homes[place[1]] != rank)
+
+    def _away(self) -> Counter[tuple[int, str]]:
+        """Copies and accumulators away from home by (rank, tensor), where the plan bounds them."""
+        bounded = {tensor for tensor, _ in self.plan.buffers}
+        return Counter(
+            (memory.number, place[0])
+            for memory in self.memory
+            for place in (*(memory.inputs.keys() - memory.freed), *memory.sums)
+            if place[0] in bounded and self._is_away(memory.number, place)
+        )
+
+    def _check_buffers(self, step: int, slots: Counter[tuple[int, str]]) -> None:
+        allowed = dict(self.plan.buffers)
+        for (rank, tensor), needed in slots.items():
+            if needed > allowed.get(tensor, needed):
+                raise PlanError(
+                    f"step {step}: rank {rank} has {allowed[tensor]} slots for {tensor},"
+                    f" but {needed} are in use"
+                )
+
+    @cached_property
+    def _over(self) -> dict[int, list[tuple[int, Place]]]:
+        """Step -> the copies whose last use is in it."""
+        over = defaultdict[int, list[tuple[int, Place]]](list)
+        for tensor in READS[self.plan.pass_]:
+            received, last = lifetimes(self.plan, tensor)
+            end = np.maximum(np.maximum(received, last), 0)
+            for rank, block in np.argwhere(received > -2).tolist():
+                if self._is_away(rank, (tensor, block)):
+                    over[int(end[rank, block])].append((rank, (tensor, block)))
+        return over
+
+
+class Rectangle:
+    """Some q blocks and some kv blocks on one rank, and the query heads they have in common."""
+
+    def __init__(
+        self, ranks: VirtualRanks, memory: Rank, step: int, q: list[int], kv: list[int]
+    ) -> None:
+        self.ranks, self.memory, self.step, self.q, self.kv = ranks, memory, step, q, kv
+        mine, theirs = self._slice("q", q), self._slice("kv", kv)
+        group = ranks.plan.workload.group
+        common = np.arange(
+            max(mine.start, theirs.start * group), min(mine.stop, theirs.stop * group)
+        )
+        self.heads, self.kv_heads = common - mine.start, common // group - theirs.start
+
+    def _slice(self, side: str, blocks: list[int]) -> range:
+        found = {self.ranks.plan.partition.side(side).blocks[b].heads for b in blocks}
+        if len(found) > 1:
+            raise PlanError(
+                f"step {self.step}: rank {self.memory.number} attends {side} blocks {blocks}"
+                f" of different head slices {sorted(map(str, found))}"
+            )
+        return found.pop()
+
+    def _read(self, tensor: str, blocks: list[int]) -> list[Array]:
+        """What a tensor is made of, block after block, in the precision of partial sums."""
+        found = [self.memory.read((tensor, block), self.step) for block in blocks]
+        return [
+            np.concatenate(parts, axis=2).astype(self.ranks.number)
+            for parts in zip(*found, strict=True)
+        ]
+
+    @cached_property
+    def sees(self) -> Array:
+        """The mask between these tokens."""
+        q, kv = (
+            np.concatenate([self.ranks.tokens[side][b] for b in blocks])
+            for side, blocks in (("q", self.q), ("kv", self.kv))
+        )
+        return self.ranks.plan.workload.allowed(q, kv)
+
+    def forward(self) -> Iterator[tuple[Place, Arrays]]:
+        """(o, lse) of every q block; 0 and -inf for its heads that are not computed here."""
+        (q,), (k, v) = self._read("Q", self.q), self._read("KV", self.kv)
+        o, lse = np.zeros_like(q), np.full_like(q[..., 0], -np.inf)
+        k, v = k[:, self.kv_heads], v[:, self.kv_heads]
+        o[:, self.heads], lse[:, self.heads] = attend(
+            q[:, self.heads], k, v, self.sees, self.ranks.scale
+        )
+        yield from self._by_block("OUT", self.q, o, lse)
+
+    def backward(self) -> Iterator[tuple[Place, Arrays]]:
+        """What every q block adds to its dq, and every kv block to its (dk, dv)."""
+        (q,), (k, v) = self._read("Q", self.q), self._read("KV", self.kv)
+        (dout,), (lse, rowsum) = self._read("DOUT", self.q), self._read("STATS", self.q)
+        dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+        dq[:, self.heads], dk_, dv_ = gradients(
+            q[:, self.heads],
+            k[:, self.kv_heads],
+            v[:, self.kv_heads],
+            dout[:, self.heads],
+            lse[:, self.heads],
+            rowsum[:, self.heads],
+            self.sees,
+            self.ranks.scale,
+        )
+        for at, shared in enumerate(self.kv_heads):
+            dk[:, shared] += dk_[:, at]
+            dv[:, shared] += dv_[:, at]
+        yield from self._by_block("DQ", self.q, dq)
+        yield from self._by_block("DKV", self.kv, dk, dv)
+
+    def _by_block(
+        self, tensor: str, blocks: list[int], *whole: Array
+    ) -> Iterator[tuple[Place, Arrays]]:
+        sizes = self.ranks.plan.side(tensor).sizes[blocks]
+        parts = (np.split(x, np.cumsum(sizes)[:-1], axis=2) for x in whole)
+        for block, *arrays in zip(blocks, *parts, strict=True):
+            yield (tensor, block), tuple(arrays)
+
+
+def _present(blocks: Ints) -> list[int]:
+    found: list[int] = blocks[blocks >= 0].tolist()
+    return found

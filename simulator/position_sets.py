@@ -1,0 +1,77 @@
+"""Sets of positions, many at a time: how many lie below a place, which is the next, the last.
+
+A set is a few ranges, interleaved or not; all answers are closed forms, row by row.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.partitions import Ranges, merge
+from planner.regions import Ints
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Sets of positions as padded ranges, int64 [sets, widest], for closed forms on them."""
+
+    start: Ints
+    step: Ints
+    size: Ints
+
+    @staticmethod
+    def of(chunks: tuple[Ranges, ...], shift: int) -> "Sets":
+        """The ranges of each set, all positions shifted; padding is an empty range."""
+        fields = np.zeros((3, len(chunks), max(map(len, chunks), default=0)), np.int64)
+        fields[1] = 1
+        for row, ranges in enumerate(chunks):
+            for column, r in enumerate(ranges):
+                fields[:, row, column] = r.start + shift, r.step, len(r)
+        return Sets(*fields)
+
+    def below(self, row: Ints | int, position: Ints) -> Ints:
+        """How many positions of a set lie below the given ones."""
+        found = np.zeros_like(position)
+        for start, step, size in self.columns(row):
+            found += np.clip(-((start - position) // step), 0, size)
+        return found
+
+    def next(self, row: Ints, position: Ints) -> Ints:
+        """The first position of a set from the given ones up; far above all if there is none."""
+        found = np.full_like(position, 2**40)
+        for start, step, size in self.columns(row):
+            k = np.maximum(-((start - position) // step), 0)
+            found = np.where(k < size, np.minimum(found, start + k * step), found)
+        return found
+
+    def previous(self, row: Ints, position: Ints) -> Ints:
+        """The last position of a set up to the given ones; far below all if there is none."""
+        found = np.full_like(position, -(2**40))
+        for start, step, size in self.columns(row):
+            k = np.minimum((position - start) // step, size - 1)
+            found = np.where(k >= 0, np.maximum(found, start + k * step), found)
+        return found
+
+    def columns(self, row: Ints | int) -> Iterator[tuple[Ints, Ints, Ints]]:
+        """(start, step, size) of the first range of each row's set, then of the second, ..."""
+        for c in range(self.start.shape[1]):
+            yield self.start[row, c], self.step[row, c], self.size[row, c]
+
+
+def runs_of(ranges: Ranges, width: int) -> tuple[Ints, Ints, int]:
+    """First and last position of each run of `width` tokens, and the widest gap in the set."""
+    if len(ranges) == 1:
+        r = ranges[0]
+        first = np.arange(r.start, r.stop, r.step * width, dtype=np.int64)
+        return first, np.minimum(first + r.step * (width - 1), r[-1]), r.step
+    tokens = merge(ranges)
+    first = tokens[::width]
+    last = tokens[np.minimum(np.arange(len(first)) * width + width, len(tokens)) - 1]
+    return first, last, int(np.diff(tokens).max(initial=1))
+
+
+def ragged(counts: Ints) -> tuple[Ints, Ints]:
+    """(which, place): 0 to counts[which] - 1 for each entry, one after the other."""
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

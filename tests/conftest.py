@@ -1,0 +1,43 @@
+"""What every test shares: Hypothesis profiles and golden texts."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: tests run side by side
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# "ci" repeats itself exactly, so a failure belongs to the change; "nightly" looks for new ones.
+SLOW_MACHINE = [HealthCheck.too_slow]
+settings.register_profile(
+    "ci",
+    deadline=None,
+    max_examples=int(os.environ.get("RINGLOOM_EXAMPLES", "50")),
+    derandomize=True,
+    suppress_health_check=SLOW_MACHINE,
+)
+settings.register_profile(
+    "nightly",
+    deadline=None,
+    max_examples=int(os.environ.get("RINGLOOM_EXAMPLES", "2000")),
+    print_blob=True,
+    suppress_health_check=SLOW_MACHINE,
+)
+settings.load_profile(os.environ.get("RINGLOOM_PROFILE", "ci"))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Compare a text with tests/golden/TEST_NAME.txt; BLESS=1 accepts the text as it is now."""
+    path = Path(__file__).parent / "golden" / f"{request.node.name}.txt"
+
+    def check(text: str) -> None:
+        if os.environ.get("BLESS") == "1":
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"no golden text {path.name} yet; BLESS=1 writes it"
+        assert text == path.read_text(encoding="utf-8")
+
+    return check

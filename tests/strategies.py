@@ -1,0 +1,110 @@
+"""The Hypothesis strategies of every test, small enough for the slow oracles."""
+
+from hypothesis import strategies as st
+
+from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
+from planner.partitions import LAYOUTS
+from planner.schedules import SCHEDULES
+from planner.workload import Workload
+
+ranks = st.integers(1, 9)
+
+
+@st.composite
+def parts(draw: st.DrawFn, total: int, count: int) -> tuple[int, ...]:
+    """`count` lengths, zeros among them, that sum to `total`."""
+    cuts = sorted(draw(st.lists(st.integers(0, total), min_size=count - 1, max_size=count - 1)))
+    return tuple(b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True))
+
+
+@st.composite
+def documents(draw: st.DrawFn, seq: int, kv_seq: int) -> Documents:
+    """Documents over kv_seq keys, with or without lengths for the queries."""
+    count = draw(st.integers(1, 5))
+    lengths = draw(parts(kv_seq, count))
+    return Documents(lengths, draw(parts(seq, count)) if draw(st.booleans()) else None)
+
+
+@st.composite
+def blocks(draw: st.DrawFn, kv_seq: int) -> Blocks:
+    """Grids that cover kv_seq positions, or a little more."""
+    size = draw(st.integers(max(1, kv_seq // 6), kv_seq + 2))
+    least = -(-kv_seq // size)
+    row = st.lists(st.booleans(), min_size=least, max_size=least)
+    extra = draw(st.integers(0, 1))
+    grid = draw(st.lists(row, min_size=least + extra, max_size=least + extra))
+    return Blocks(tuple(map(tuple, grid)), size)
+
+
+def masks(seq: int, kv_seq: int, depth: int = 2) -> st.SearchStrategy[Mask]:
+    """Every mask that fits the lengths, `&` and `|` nested up to `depth`."""
+    number = st.integers(0, kv_seq + 2)
+    side = st.none() | number
+    leaves: st.SearchStrategy[Mask] = st.one_of(
+        st.just(Full()),
+        st.just(Causal()),
+        st.builds(Window, side, side),
+        st.builds(Prefix, number),
+        st.builds(Global, number),
+        documents(seq, kv_seq),
+        blocks(kv_seq),
+    )
+    if not depth:
+        return leaves
+    inner = masks(seq, kv_seq, depth - 1)
+    pairs = st.tuples(inner, inner)
+    return leaves | pairs.map(lambda p: p[0] & p[1]) | pairs.map(lambda p: p[0] | p[1])
+
+
+@st.composite
+def range_sets(draw: st.DrawFn, limit: int) -> tuple[range, ...]:
+    """Disjoint ranges within [0, limit), some strided, some backwards, some empty."""
+    found = []
+    cuts = sorted(draw(st.lists(st.integers(0, limit), max_size=4)))
+    for low, high in zip([0, *cuts], [*cuts, limit], strict=True):
+        step = draw(st.integers(1, 7))
+        one = range(low + draw(st.integers(0, 3)), high, step)
+        found.append(one[::-1] if draw(st.booleans()) else one)
+        # Two strides of one interval interlace, as the stripes of a partition do.
+        if step > 1 and draw(st.booleans()):
+            found.append(range(one.start + 1, high, step))
+    kept = draw(st.lists(st.booleans(), min_size=len(found), max_size=len(found)))
+    return tuple(r for r, keep in zip(found, kept, strict=True) if keep)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, dtype: str = "float64", longest: int = 33) -> Workload:
+    """Any lengths (fewer tokens than ranks too), masks, head groups, one or two batch rows."""
+    seq = draw(st.integers(1, longest))
+    kv_seq = draw(st.just(seq) | st.integers(1, longest))
+    kv_heads = draw(st.integers(1, 5))
+    return Workload(
+        seq=seq,
+        kv_seq=kv_seq,
+        heads=kv_heads * draw(st.integers(1, 3)),
+        kv_heads=kv_heads,
+        head_dim=draw(st.integers(1, 5)),
+        batch=draw(st.integers(1, 2)),
+        dtype=dtype,
+        mask=draw(masks(seq, kv_seq)),
+        scale=draw(st.none() | st.sampled_from([-0.5, 0.0, 1.5])),
+    )
+
+
+@st.composite
+def schedules(draw: st.DrawFn, ranks: int) -> str:
+    """A schedule of the table as it is spelled, some of its parameters set."""
+    name = draw(st.sampled_from(sorted(SCHEDULES)))
+    defaults = SCHEDULES[name].parameters
+    choices: dict[str, list[int | str]] = {
+        "layout": sorted(LAYOUTS),
+        "grain": [1, 2, 3],
+        "keep": [0, 1],
+    }
+    if defaults.get("ring") == 0:  # both degrees are free
+        choices["ulysses"] = [u for u in range(1, ranks + 1) if ranks % u == 0]
+    chosen = [p for p in sorted(defaults.keys() & choices.keys()) if draw(st.booleans())]
+    found = {p: draw(st.sampled_from(choices[p])) for p in chosen}
+    if found.get("layout", defaults.get("layout")) != "striped":
+        found.pop("grain", None)  # stripes only
+    return ":".join([name, *(f"{p}={value}" for p, value in found.items())])

@@ -1,0 +1,281 @@
+"""The house rules: what may import what, and how big and how named a file may be.
+
+A rule is a function from a root folder to the complaints it has. Each is tried on this repository,
+on a small house that keeps every rule, and on houses that break it.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BELOW = {
+    "planner": set[str](),
+    "simulator": {"planner"},
+    "codegen": {"planner"},
+    "runtimes": {"planner", "codegen"},
+    "ringloom": {"planner", "simulator", "codegen", "runtimes"},
+}
+FRAMEWORKS = {"torch", "jax", "jaxlib"}
+LONGEST = 400
+VAGUE = {"utils", "util", "core", "helpers", "helper", "common", "misc"}
+OUR_MODULE = re.compile(rf"({'|'.join(BELOW)})(\.\w+)+(:\w+)?")
+IMPORTERS = {"__import__", "import_module", "run_module"}
+
+Complaints = list[str]
+Rule = Callable[[Path], Complaints]
+
+
+def sources(root: Path, package: str) -> list[Path]:
+    found = sorted((root / package).rglob("*.py"))
+    assert found, f"no file in {package}: a check that finds nothing must not pass"
+    return found
+
+
+def modules(root: Path) -> Iterator[tuple[str, str, ast.Module]]:
+    """(package, path, syntax tree) of every file of every package."""
+    for package in BELOW:
+        for path in sources(root, package):
+            tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+            yield package, str(path.relative_to(root)), tree
+
+
+def called(node: ast.Call) -> str:
+    match node.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def literal(node: ast.expr) -> str:
+    """The text that a string, or the fixed head of an f-string, begins with."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=[first, *_]):
+            return literal(first)
+        case _:
+            return ""
+
+
+def written_imports(tree: ast.Module) -> Iterator[str]:
+    """Modules named by import statements and by the arguments of import functions."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(name), level=0):
+                yield name
+            case ast.Call(args=args, keywords=keywords) if called(node) in IMPORTERS:
+                yield from map(literal, [*args, *(word.value for word in keywords)])
+
+
+def tabled_imports(tree: ast.Module) -> Iterator[str]:
+    """Our modules named in strings, "runtimes.oracle:run", where a file imports by name at all."""
+    nodes = list(ast.walk(tree))
+    if any(isinstance(node, ast.Call) and called(node) in IMPORTERS for node in nodes):
+        texts = (literal(node) for node in nodes if isinstance(node, ast.Constant))
+        yield from (text for text in texts if OUR_MODULE.fullmatch(text))
+
+
+def top(name: str) -> str:
+    return name.split(".")[0]
+
+
+def imports_that_point_up(root: Path) -> Complaints:
+    return [
+        f"{path} reaches up to {name}"
+        for package, path, tree in modules(root)
+        for name in sorted({*written_imports(tree), *tabled_imports(tree)})
+        if top(name) in BELOW.keys() - BELOW[package] - {package}
+    ]
+
+
+def relative_imports(root: Path) -> Complaints:
+    return [
+        f"{path}:{node.lineno} imports relative to itself"
+        for _, path, tree in modules(root)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+
+
+def frameworks_outside_runtimes(root: Path) -> Complaints:
+    return [
+        f"{path} imports {name}"
+        for package, path, tree in modules(root)
+        for name in sorted(set(written_imports(tree)))
+        if package != "runtimes" and top(name) in FRAMEWORKS
+    ]
+
+
+def long_files(root: Path) -> Complaints:
+    lengths = {
+        path: len(path.read_text(encoding="utf-8").splitlines())
+        for package in BELOW
+        for path in sources(root, package)
+    }
+    return [f"{path} has {n} lines" for path, n in lengths.items() if n > LONGEST]
+
+
+def names_that_name_no_idea(root: Path) -> Complaints:
+    paths = [path.relative_to(root) for package in BELOW for path in sources(root, package)]
+    return [f"{path} names no idea" for path in paths if VAGUE & {*path.with_suffix("").parts}]
+
+
+def folders_left_out_of_the_wheel(root: Path) -> Complaints:
+    folders = {path.parent for package in BELOW for path in sources(root, package)}
+    lacking = sorted(folder for folder in folders if not (folder / "__init__.py").exists())
+    return [f"{folder.relative_to(root)} has no __init__.py" for folder in lacking]
+
+
+def prints_below_the_front_door(root: Path) -> Complaints:
+    return [
+        f"{path}:{node.lineno} prints"
+        for package, path, tree in modules(root)
+        for node in ast.walk(tree)
+        if package != "ringloom" and isinstance(node, ast.Name) and node.id == "print"
+    ]
+
+
+RULES: list[Rule] = [
+    imports_that_point_up,
+    relative_imports,
+    frameworks_outside_runtimes,
+    long_files,
+    names_that_name_no_idea,
+    folders_left_out_of_the_wheel,
+    prints_below_the_front_door,
+]
+
+# What breaks each rule: the file, its text, and what the complaint must say.
+BREACHES: list[tuple[Rule, str, str, str]] = [
+    (imports_that_point_up, "planner/a.py", "import simulator.costs", "simulator.costs"),
+    (imports_that_point_up, "planner/b/c.py", "from ringloom import plan", "ringloom"),
+    (imports_that_point_up, "simulator/a.py", "def f():\n    import codegen", "codegen"),
+    (imports_that_point_up, "codegen/a.py", "from runtimes.oracle import run", "runtimes.oracle"),
+    (imports_that_point_up, "runtimes/a.py", "__import__('simulator')", "simulator"),
+    (
+        imports_that_point_up,
+        "codegen/a.py",
+        "import importlib\nimportlib.import_module(name=f'runtimes.{x}')",
+        "runtimes.",
+    ),
+    (
+        imports_that_point_up,
+        "simulator/a.py",
+        "from importlib import import_module\nT = {'a': 'runtimes.x:run'}\nimport_module(T['a'])",
+        "runtimes.x:run",
+    ),
+    (relative_imports, "planner/a.py", "from . import masks", "planner/a.py:1"),
+    (relative_imports, "ringloom/a.py", "\nfrom ..planner import ir", "ringloom/a.py:2"),
+    (frameworks_outside_runtimes, "planner/a.py", "def f():\n    import torch", "torch"),
+    (frameworks_outside_runtimes, "codegen/a.py", "from jax.sharding import Mesh", "jax.sharding"),
+    (frameworks_outside_runtimes, "ringloom/a.py", "__import__('jax')", "jax"),
+    (long_files, "codegen/a.py", "x = 1\n" * 401, "401 lines"),
+    (names_that_name_no_idea, "simulator/utils.py", "", "utils.py"),
+    (names_that_name_no_idea, "planner/common/ir.py", "", "common"),
+    (folders_left_out_of_the_wheel, "planner/b/c.py", "", "planner/b"),
+    (prints_below_the_front_door, "runtimes/a.py", "\nprint(1)", "runtimes/a.py:2"),
+    (prints_below_the_front_door, "planner/a.py", "list(map(print, [1]))", "planner/a.py:1"),
+]
+
+# What must not be mistaken for a breach.
+GOOD_HOUSE = {
+    "planner/ir.py": "x = 1\n" * 400,
+    "planner/schedules/__init__.py": "",
+    "planner/schedules/ring.py": "from planner.ir import x\n",
+    "simulator/costs.py": "import planner.ir\n",
+    "codegen/torch_program.py": "HEAD = 'import torch'\nEND = 'print(1)'\n",
+    "runtimes/torch_ranks.py": "def run():\n    import torch\n    import codegen\n",
+    "ringloom/cli.py": "import importlib\nfrom runtimes import oracle\n"
+    "print(importlib.import_module('simulator.costs'))\n",
+}
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def build(root: Path, files: dict[str, str]) -> Path:
+    return write(root, {f"{package}/__init__.py": "" for package in BELOW} | files)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_repository_keeps(rule: Rule) -> None:
+    assert rule(ROOT) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_good_house_gives_no_complaint(rule: Rule, tmp_path: Path) -> None:
+    assert rule(build(tmp_path, GOOD_HOUSE)) == []
+
+
+@pytest.mark.parametrize(("rule", "name", "text", "said"), BREACHES)
+def test_a_breach_is_found(rule: Rule, name: str, text: str, said: str, tmp_path: Path) -> None:
+    complaints = rule(build(tmp_path, {**GOOD_HOUSE, name: text}))
+    assert len(complaints) == 1
+    assert said in complaints[0]
+
+
+def test_every_rule_has_a_breach() -> None:
+    assert {rule for rule, *_ in BREACHES} == {*RULES}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("package", BELOW)
+def test_a_rule_that_finds_no_file_fails(rule: Rule, package: str, tmp_path: Path) -> None:
+    (build(tmp_path, {}) / package / "__init__.py").unlink()
+    with pytest.raises(AssertionError, match=f"no file in {package}"):
+        rule(tmp_path)
+
+
+def names_of_modules(root: Path, package: str) -> list[str]:
+    paths = [path.relative_to(root).with_suffix("") for path in sources(root, package)]
+    return [".".join(path.parts).removesuffix(".__init__") for path in paths]
+
+
+def frameworks_loaded_by(names: list[str], root: Path, stand_ins: Path) -> list[str]:
+    """Import the modules in a fresh interpreter; which frameworks are loaded then?
+
+    Stand-ins for the frameworks come first on the path, so that an import of one succeeds, and is
+    seen, on a machine that has none.
+    """
+    write(stand_ins, {f"{framework}.py": "" for framework in FRAMEWORKS})
+    probe = (
+        "import importlib, sys\n"
+        f"sys.path[:0] = {[str(stand_ins), str(root)]!r}\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        f"sys.stdout.write(' '.join({FRAMEWORKS!r} & set(sys.modules)))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return sorted(ran.stdout.split())
+
+
+@pytest.mark.parametrize("package", ["planner", "simulator", "codegen"])
+def test_no_module_below_the_runtimes_loads_a_framework(package: str, tmp_path: Path) -> None:
+    assert frameworks_loaded_by(names_of_modules(ROOT, package), ROOT, tmp_path) == []
+
+
+def test_the_front_door_loads_no_framework(tmp_path: Path) -> None:
+    assert "ringloom" in names_of_modules(ROOT, "ringloom")
+    assert frameworks_loaded_by(["ringloom"], ROOT, tmp_path) == []
+
+
+def test_a_framework_loaded_on_import_is_seen(tmp_path: Path) -> None:
+    house = build(tmp_path / "house", {"planner/passes/__init__.py": "import torch, jax"})
+    names = names_of_modules(house, "planner")
+    assert names == ["planner", "planner.passes"]
+    assert frameworks_loaded_by(["planner"], house, tmp_path / "stand_ins") == []
+    assert frameworks_loaded_by(names, house, tmp_path / "stand_ins") == ["jax", "torch"]

@@ -1,0 +1,197 @@
+"""The command line: what it prints, what it refuses, and its exit status."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ringloom as rl
+from ringloom.cli import main
+
+SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
+COMMANDS = [
+    ["schedules"],
+    ["plan", "zigzag", *SMALL],
+    ["compare", *SMALL, "--hardware", "a100-nvlink"],
+    ["simulate", "burst", *SMALL, "--pass", "both"],
+    ["run", "ring", *SMALL, "--backend", "numpy", "--check"],
+    ["run", "ring", *SMALL],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_json_is_one_object_and_nothing_else(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert isinstance(json.loads(printed.out), dict)
+    assert printed.err == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_plain_output_fits_eighty_columns(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert printed.strip()
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "\x1b" not in printed
+
+
+BAD = [
+    (["plan", "spiral", *SMALL], "unknown schedule 'spiral'"),
+    (["plan", "striped:grain=0", *SMALL], "grain must be at least 1"),
+    (["plan", "ring", "--ranks", "-3", "--seq", "64"], "ranks must be a whole number from 1 up"),
+    (["plan", "ring", "--ranks", "3", "--seq", "-64"], "-64"),
+    (["plan", "ring", "--ranks", "3"], "missing --seq"),
+    (["plan", "ring", *SMALL, "--mask", "documents:100,100"], "256"),
+    (["plan", "ring", *SMALL, "--mask", "dropout"], "not expressible"),
+    (["plan", "ring", *SMALL, "--mask", "causal &"], "mask"),
+    (["plan", "ring", *SMALL, "--mask", "documents@nowhere"], "nowhere"),
+    (["plan", "ring", *SMALL, "--kv-heads", "3"], "cannot share 3 KV heads"),
+    (["plan", "ring", *SMALL, "--dtype", "int8"], "int8"),
+    (["plan", "ring", *SMALL, "-o", "/nowhere/plan.json"], "cannot write /nowhere/plan.json"),
+    (["plan", "nowhere.json"], "nowhere.json"),
+    (["compare", *SMALL, "--schedules", "ring,spiral"], "unknown schedule 'spiral'"),
+    (["compare", *SMALL, "--schedules", ","], "--schedules names none"),
+    (["compare", *SMALL, "--hardware", "abacus"], "a100-nvlink"),
+    (["run", "ring", "--ranks", "2", "--seq", "1M"], "smaller --seq"),
+    (["run", "ring", *SMALL, "--backend", "fortran"], "fortran"),
+    (["fly"], "fly"),
+    (["plan", "ring", "--wings", "2"], "--wings"),
+]
+
+
+@pytest.mark.parametrize(("command", "said"), BAD, ids=[" ".join(c) for c, _ in BAD])
+def test_bad_input_gives_one_line_and_exit_2(
+    command: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("ringloom: ")
+    assert printed.err.count("\n") == 1
+    assert said in printed.err
+
+
+def test_a_plan_file_goes_from_one_command_to_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "plan.json.gz")
+    assert main(["plan", "usp", *SMALL, "--pass", "both", "-o", path, "--json"]) == 0
+    capsys.readouterr()
+    assert main(["run", path, "--check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["exact"] is True
+
+
+def test_a_plan_file_refuses_workload_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "plan.json")
+    assert main(["plan", "ring", *SMALL, "-o", path, "--json"]) == 0
+    assert main(["simulate", path, "--kv-seq", "64"]) == 2
+    assert "holds its own workload: leave out --kv-seq" in capsys.readouterr().err
+    assert main(["simulate", path, "--json"]) == 0
+
+
+def test_a_corrupt_plan_file_gives_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"ringloom": 1, "plans": [{}]}')
+    assert main(["simulate", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "corrupt plan file" in said
+
+
+def test_a_check_that_fails_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from runtimes import dense
+
+    right = dense.forward
+    monkeypatch.setattr(dense, "forward", lambda *a, **k: tuple(1.001 * x for x in right(*a, **k)))
+    assert main(["run", "ring", *SMALL, "--check", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["exact"] is False
+    assert main(["compare", *SMALL, "--schedules", "ring", "--check"]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+CASES = [
+    ("--ranks 5 --heads 4 --kv-heads 2", "documents:50,100,53 & window:40"),
+    ("--ranks 4 --heads 6 --kv-heads 3", "causal & (window:30 | global:7)"),
+]
+
+
+@pytest.mark.parametrize("schedule", sorted(rl.SCHEDULES))
+@pytest.mark.parametrize(("ranks_and_heads", "mask"), CASES)
+def test_every_schedule_runs_exactly(
+    schedule: str, ranks_and_heads: str, mask: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = [*["--seq", "203", "--head-dim", "16"], *ranks_and_heads.split(), "--mask", mask]
+    command = ["run", schedule, "--backend", "numpy", *work, "--pass", "both"]
+    assert main([*command, "--check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["exact"] is True
+    assert found["leak_free"] is True
+    assert max(found["forward_error"], found["lse_error"]) <= 1e-12
+    assert max(found["dq_error"], found["dk_error"], found["dv_error"]) <= 1e-11
+
+
+def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    work = ["--ranks", "8", "--seq", "256k", "--mask", "causal", "--hardware", "a100-nvlink"]
+    names = ["ring", "striped", "zigzag", "balanced", "burst"]
+    assert main(["compare", *work, "--schedules", ",".join(names), "--check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["schedule"]: row for row in found["rows"]}
+    assert list(rows) == names
+    for name in names[1:]:
+        assert 1.6 < rows[name]["speedup_vs_ring"] < 2.0
+    for row in rows.values():
+        assert (row["verified_seq"], row["exact_seq"], row["exact"]) == (256 * 1024, 512, True)
+    assert re.search(
+        r"ring takes 1\.\d+ times as long as .*rank 7 attends 1\.87 times the mean", found["why"]
+    )
+
+
+def test_compare_of_both_passes_sums_times_and_takes_the_larger_peak(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = {}
+    for pass_ in ("forward", "backward", "both"):
+        assert main(["compare", *SMALL, "--schedules", "burst", "--pass", pass_, "--json"]) == 0
+        rows[pass_] = json.loads(capsys.readouterr().out)["rows"][0]
+    forward, backward, both = rows["forward"], rows["backward"], rows["both"]
+    for key in ("makespan_s", "exposed_comm_s", "bound_s"):
+        assert both[key] == pytest.approx(forward[key] + backward[key])
+    assert both["peak_bytes"] == max(forward["peak_bytes"], backward["peak_bytes"])
+
+
+def test_a_package_that_shadows_ours_is_named(tmp_path: Path) -> None:
+    (tmp_path / "planner").mkdir()
+    (tmp_path / "planner" / "__init__.py").write_text("")
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import planner; import ringloom"
+    here = str(Path(__file__).parent.parent)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=here, check=False
+    )
+    assert run.returncode != 0
+    assert "ringloom needs its own package 'planner'" in run.stderr
+    assert str(tmp_path) in run.stderr
+
+
+def test_the_front_door_is_what_the_readme_says() -> None:
+    work = rl.Workload(seq=64, heads=2, head_dim=8, mask=rl.Causal(), dtype="float64")
+    plan = rl.verify(rl.plan("striped", work, ranks=4))
+    result = rl.simulate(plan, rl.hardware("a100-nvlink"))
+    assert 0 < result.bound <= result.makespan
+    assert 0 <= result.idle_fraction < 1

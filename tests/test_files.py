@@ -1,0 +1,144 @@
+"""Plan files: what is written is what is read, and nothing else is believed."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ringloom as rl
+from planner import files
+from planner.errors import PlanError
+from strategies import masks
+
+WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal(), scale=0.25)
+PLAN = rl.plan("striped", WORK, 3)
+
+
+@given(
+    st.data(),
+    st.sampled_from([*rl.SCHEDULES, "allgather:keep=1"]),
+    st.sampled_from(["forward", "backward", "both"]),
+    st.integers(1, 5),
+)
+def test_a_plan_comes_back_from_its_json(
+    data: st.DataObject, name: str, pass_: str, P: int
+) -> None:
+    work = rl.Workload(seq=20, kv_seq=23, heads=4, kv_heads=2, mask=data.draw(masks(20, 23)))
+    plan = rl.plan(name, work, P, pass_=pass_)
+    assert files.loads(files.dumps(plan)) == plan
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.json.gz"])
+def test_a_file_may_be_compressed_and_is_the_same_each_time(tmp_path: Path, name: str) -> None:
+    rl.save(PLAN, tmp_path / name)
+    rl.save(PLAN, tmp_path / f"again-{name}")
+    assert rl.load(tmp_path / name) == PLAN
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"again-{name}").read_bytes()
+
+
+def test_a_small_file_that_unpacks_to_a_huge_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LARGEST", 1000)
+    bomb = tmp_path / "bomb.json.gz"
+    bomb.write_bytes(gzip.compress(b" " * 10_000))
+    with pytest.raises(PlanError, match="more than 1000 bytes of plan"):
+        rl.load(bomb)
+
+
+def corrupted(path: tuple[Any, ...], value: Any) -> str:
+    document = json.loads(files.dumps(PLAN))
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    if value is KeyError:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return json.dumps(document)
+
+
+FIRST = ("plans", 0)
+STEP = (*FIRST, "steps", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a plan file"),
+        ("[" * 100_000, "not a plan file"),
+        ("[1, 2]", "no 'ringloom' version"),
+        ('{"ringloom": 99}', "version 99; this reads 1"),
+        ('{"ringloom": 1}', "no 'plans'"),
+        ('{"ringloom": 1, "plans": []}', "not 0 plans"),
+        ('{"ringloom": 1, "plans": [7]}', "a plan must be an object, not 7"),
+        (corrupted((*FIRST, "steps"), KeyError), "no 'steps'"),
+        (corrupted((*FIRST, "ranks"), 2.5), "ranks must be a whole number"),
+        (corrupted((*FIRST, "ranks"), True), "ranks must be a whole number"),
+        (corrupted((*FIRST, "ranks"), 10**12), "more than the"),
+        (corrupted((*FIRST, "name"), 7), "name must be a short text"),
+        (corrupted((*FIRST, "pass"), "both"), "forward or backward"),
+        (corrupted((*FIRST, "workload", "mask"), "documents:5,5"), "10"),
+        (corrupted((*FIRST, "workload", "mask"), "documents@/etc/passwd"), "must be spelled out"),
+        (corrupted((*FIRST, "workload", "seq"), 10**30), "seq must be between"),
+        (corrupted((*FIRST, "workload", "seq"), "12"), "seq must be a whole number"),
+        (corrupted((*FIRST, "workload", "dropout"), 0.1), "unknown workload field 'dropout'"),
+        (
+            corrupted((*FIRST, "partition", "q", 0), [[[0, 4]], [0, 4], 0]),
+            "more than one block|no block",
+        ),
+        (corrupted((*FIRST, "partition", "q", 0), [[[0, 4, 0]], [0, 4], 0]), "corrupt plan file"),
+        (
+            corrupted((*FIRST, "partition", "q", 0), [[[0, 10**40, 1]], [0, 4], 0]),
+            "corrupt plan file|beyond",
+        ),
+        (corrupted((*STEP, "moves", 0, "tensors"), ["V"]), "unknown tensor 'V'"),
+        (corrupted((*STEP, "moves", 0, "blocks"), [[0], [1, 2]]), "corrupt plan file"),
+        (corrupted((*STEP, "moves", 0, "src"), [0, 1, "two"]), "whole numbers|corrupt"),
+        (corrupted((*STEP, "moves", 0, "dst"), [0, 1, 0.5]), "whole numbers"),
+        (corrupted((*STEP, "moves"), []), "never comes there"),
+        (corrupted((*STEP, "attends"), []), "never attends"),
+        (corrupted((*FIRST, "buffers"), [["KV", 0]]), "needs 2 slots|needs 1 slots"),
+    ],
+)
+def test_a_corrupt_file_says_in_one_line_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message) as refused:
+        files.loads(text)
+    assert "\n" not in str(refused.value)
+
+
+@given(st.data())
+def test_no_corruption_gets_past_the_checks_as_anything_but_a_plan_error(
+    data: st.DataObject,
+) -> None:
+    text = files.dumps(PLAN)
+    at = data.draw(st.integers(0, len(text) - 1))
+    broken = text[:at] + data.draw(st.sampled_from('0179-.,]}[{" x')) + text[at + 1 :]
+    try:
+        plan = files.loads(broken)
+    except PlanError:
+        return
+    rl.verify(plan)
+
+
+def test_a_pair_must_be_of_one_workload() -> None:
+    other = rl.plan("striped", rl.Workload(seq=24, heads=4), 3, pass_="backward")
+    with pytest.raises(PlanError, match="a pair for two different workloads"):
+        files.loads(files.dumps((PLAN, other)))
+    with pytest.raises(PlanError, match="not 2 plans: forward, forward"):
+        files.loads(files.dumps((PLAN, PLAN)))
+
+
+def test_a_file_that_is_not_there_or_not_text_is_a_plan_error(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="not a readable plan file"):
+        rl.load(tmp_path / "nowhere.json")
+    (tmp_path / "noise.json").write_bytes(bytes(range(256)))
+    with pytest.raises(PlanError, match="not a readable plan file"):
+        rl.load(tmp_path / "noise.json")
+    (tmp_path / "cut.json.gz").write_bytes(gzip.compress(files.dumps(PLAN).encode())[:-40])
+    with pytest.raises(PlanError, match="not a"):
+        rl.load(tmp_path / "cut.json.gz")

@@ -1,0 +1,121 @@
+"""Hardware: constants with sources, presets, and files that say in one line what is wrong."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import PlanError
+from simulator.hardware import PRESETS, UNITS, Constant, Hardware, hardware, presets
+
+NAMES = {
+    *("a100-nvlink", "a100-pcie", "h100", "h200", "h800", "b200"),
+    *("tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p"),
+}
+GOOD = (PRESETS / "a100-nvlink.toml").read_text()
+
+# What breaks a file: its text, and what the complaint must say.
+BROKEN = {
+    "[": "cannot be read",
+    "x = 1\n" + GOOD: "unknown key x = 1",
+    GOOD + "\n[chip]\ncores = { value = 1, source = 's', calibrated = true }": "chip.cores",
+    GOOD.replace("capacity", "size"): "unknown constant memory.size",
+    GOOD.replace("\nranks = {", "\nchips = {"): "unknown constant node.chips",
+    GOOD.replace("value = 2039e9", "value = -1"): "memory.bandwidth = -1 is negative",
+    GOOD.replace("value = 2039e9", "value = 0"): "memory.bandwidth = 0 is too small",
+    GOOD.replace("value = 2039e9", "value = nan"): "memory.bandwidth = nan is not finite",
+    GOOD.replace("value = 2039e9", "value = '1'"): "the value is '1', not a number",
+    GOOD.replace("value = 2039e9", "value = true"): "the value is True, not a number",
+    GOOD.replace("value = 0.65", "value = 1.5"): "attention.forward = 1.5 is more than 1",
+    GOOD.replace("value = 128", "value = 1.5"): "attention.tile_q = 1.5 is not a whole number",
+    GOOD.replace("value = 80e9, source", "value = 80e9, origin"): "memory.capacity must be {",
+    GOOD.replace('name = "a100-nvlink"', "name = 3"): "the name is 3, not a text",
+}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_preset_loads_and_every_constant_has_a_source(name: str) -> None:
+    found = hardware(name)
+    assert found.name == name
+    assert found.constants.keys() == UNITS.keys()
+    for constant in found.constants.values():
+        assert len(constant.source) > 3
+        assert isinstance(constant.calibrated, bool)
+
+
+def test_the_presets_are_those_that_are_promised() -> None:
+    assert set(presets()) == NAMES
+
+
+def test_effective_bandwidths_lie_below_the_data_sheet() -> None:
+    spec = {"a100-nvlink": 300e9, "h100": 450e9, "h200": 450e9, "h800": 200e9, "b200": 900e9}
+    for name, bandwidth in spec.items():
+        assert 0.5 * bandwidth < hardware(name).links[0].bandwidth < bandwidth
+
+
+def test_tpu_attention_is_uncalibrated() -> None:
+    for name in (n for n in presets() if n.startswith("tpu")):
+        for pass_ in ("forward", "backward"):
+            assert hardware(name).constants[f"attention.{pass_}"].value == 0.5
+            assert not hardware(name).constants[f"attention.{pass_}"].calibrated
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_preset_reads_back_the_same_from_json(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(tomllib.loads((PRESETS / f"{name}.toml").read_text())))
+    assert hardware(path) == hardware(name)
+    assert hash(hardware(path)) == hash(hardware(name))
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_bad_file_gives_one_clear_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(PlanError) as refused:
+        hardware(path)
+    assert BROKEN[text] in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200))
+def test_no_file_gives_anything_but_a_plan_error(
+    tmp_path_factory: pytest.TempPathFactory, content: str | bytes
+) -> None:
+    for suffix in ("toml", "json"):
+        path = tmp_path_factory.getbasetemp() / f"noise.{suffix}"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(PlanError):
+            hardware(path)
+
+
+def test_an_unknown_name_lists_the_presets() -> None:
+    with pytest.raises(PlanError, match=r"'a100': .* a100-nvlink, a100-pcie, b200, h100"):
+        hardware("a100")
+
+
+@pytest.mark.parametrize("key", UNITS)
+def test_a_missing_constant_is_named(key: str) -> None:
+    constants = {k: c for k, c in hardware("h100").constants.items() if k != key}
+    with pytest.raises(PlanError, match=f"missing {key}"):
+        Hardware("mine", constants)
+
+
+@pytest.mark.parametrize("key", UNITS)
+def test_no_constant_may_be_negative(key: str) -> None:
+    with pytest.raises(PlanError, match=f"{key} = -1 "):
+        hardware("h100").changed({key: -1})
+
+
+def test_a_changed_constant_is_uncalibrated_and_leaves_the_preset_alone() -> None:
+    before = hardware("h100").links[0].bandwidth
+    changed = hardware("h100").changed({"intra.bandwidth": 1e9}, "what if")
+    assert changed.links[0].bandwidth == 1e9
+    assert changed.constants["intra.bandwidth"] == Constant(1e9, "what if", False)
+    assert hardware("h100").links[0].bandwidth == before
+    with pytest.raises(TypeError):
+        changed.constants["intra.alpha"] = Constant(1.0, "no", True)  # type: ignore[index]

@@ -1,0 +1,123 @@
+"""The IR: values that print as the Python that builds them, and refuse what means nothing."""
+
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ringloom as rl
+from planner.errors import PlanError
+from planner.ir import TENSORS, Attend, Held, Move, Step
+from planner.schedules import SCHEDULES
+
+WORK = rl.Workload(seq=23, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal())
+
+
+@given(
+    st.sampled_from([*SCHEDULES, "striped:grain=3", "allgather:keep=1"]),
+    st.integers(1, 6),
+    st.sampled_from(["forward", "backward"]),
+)
+def test_a_plan_prints_as_the_python_that_builds_it(name: str, P: int, pass_: str) -> None:
+    plan = rl.plan(name, WORK, P, pass_=pass_)
+    again = eval(repr(plan), vars(rl).copy())
+    assert again == plan
+    assert hash(again) == hash(plan)
+
+
+def test_a_large_plan_prints_in_one_line() -> None:
+    plan = rl.plan("ring", rl.Workload(seq=4096, mask=rl.Full()), 64)
+    assert repr(plan) == "<Plan ring forward: 64 ranks, 64 rounds, 8128 rows>"
+
+
+def test_nodes_compare_by_value_and_cannot_be_changed() -> None:
+    one = Move(("KV",), [[0], [1]], [0, 1], [1, 0])
+    assert one == Move(("KV",), np.array([0, 1]), np.array([0, 1]), np.array([1, 0]))
+    assert one != Move(("DKV",), [[0], [1]], [0, 1], [1, 0])
+    assert one != Attend([0, 1], [[0], [1]], [[0], [1]])
+    with pytest.raises(FrozenInstanceError):
+        one.tensors = ("Q",)
+    with pytest.raises(ValueError, match="read-only"):
+        one.blocks[0, 0] = 5
+
+
+def test_rows_that_go_nowhere_or_carry_nothing_fall_away() -> None:
+    move = Move(("KV",), [[3, -1], [4, -1], [-1, -1]], [0, 1, 2], [0, 2, 1])
+    assert move == Move(("KV",), [[4]], [1], [2])
+    assert len(Attend([0, 1], [[0], [-1]], [[0], [1]])) == 1
+    assert not Step((Attend([0], [[-1]], [[0]]),), (Move(("KV",), [[1]], [1], [1]),))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Move(("Q", "KV"), [[0]], [0], [1]), "one side and one kind"),
+        (lambda: Move(("Q", "OUT"), [[0]], [0], [1]), "one side and one kind"),
+        (lambda: Move(("Q", "Q"), [[0]], [0], [1]), "once each"),
+        (lambda: Move((), [[0]], [0], [1]), "once each"),
+        (lambda: Move(("K",), [[0]], [0], [1]), "unknown tensor 'K'"),
+        (lambda: Move(("KV",), [[0]], [0, 1], [1]), "2 sources but 1 destinations"),
+        (lambda: Move(("KV",), [[0]], [0, 1], [1, 0]), "2 rows need"),
+        (lambda: Move(("KV",), [[0.5]], [0], [1]), "whole numbers"),
+        (lambda: Move(("KV",), [[2**40]], [0], [1]), "out of range"),
+        (lambda: Attend([[0]], [[0]], [[0]]), "one number per row"),
+        (lambda: Held(("OUT",), [[0]], [0]), "only inputs can be held"),
+    ],
+)
+def test_nodes_that_mean_nothing_cannot_be_built(make, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pass_": "sideways"}, "forward or backward, not 'sideways'"),
+        ({"ranks": 0}, "ranks must be a whole number from 1 up, not 0"),
+        ({"ranks": 2}, "a block lives on rank 2, but ranks are 2"),
+        ({"ranks": 2**30}, "more than the"),
+        ({"buffers": (("DKV", 2),)}, "no DKV buffers of 2 slots in a forward plan"),
+        ({"steps": (Step((), (Move(("DQ",), [[0]], [0], [1]),)),)}, "no DQ in a forward plan"),
+        ({"steps": (Step((), (Move(("KV",), [[7]], [0], [1]),)),)}, "KV block 7, but there are 3"),
+        ({"steps": (Step((Attend([5], [[0]], [[0]]),)),)}, "rank 5, but ranks are 0..2"),
+        ({"steps": (Step((), (Move(("KV",), [[1]], [0], [-1]),)),)}, "rank -1, but ranks are"),
+    ],
+)
+def test_plans_with_wrong_numbers_cannot_be_built(change: dict, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        replace(rl.plan("ring", WORK, 3), **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seq": 0}, "seq must be between 1 and"),
+        ({"seq": 2.5}, "seq must be a whole number, not 2.5"),
+        ({"batch": True}, "batch must be a whole number"),
+        ({"heads": 6, "kv_heads": 4}, "6 query heads cannot share 4 KV heads evenly"),
+        ({"dtype": "int8"}, "unknown dtype 'int8'"),
+        ({"mask": "causal"}, "must be a Mask"),
+        ({"scale": float("nan")}, "scale must be a finite number"),
+        ({"mask": rl.Documents((10, 5))}, "15"),
+    ],
+)
+def test_workloads_that_mean_nothing_cannot_be_built(change: dict, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        rl.Workload(**({"seq": 23, "heads": 4} | change))
+
+
+def test_bytes_follow_the_dtypes_of_inputs_and_accumulators() -> None:
+    work = rl.Workload(seq=8, heads=4, kv_heads=2, head_dim=16, batch=3, dtype="bfloat16")
+    size = {name: tensor.bytes_per_token(work) for name, tensor in TENSORS.items()}
+    assert size == {
+        "Q": 3 * 2 * 16,
+        "DOUT": 3 * 2 * 16,
+        "STATS": 3 * 4 * 2,
+        "OUT": 3 * 4 * 17,
+        "DQ": 3 * 4 * 16,
+        "KV": 3 * 2 * 32,
+        "DKV": 3 * 4 * 32,
+    }
+    assert TENSORS["OUT"].bytes_per_token(replace(work, dtype="float64")) == 3 * 8 * 17

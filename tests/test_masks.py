@@ -1,0 +1,234 @@
+"""Masks against the definition, pair by pair, and their regions."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner import masks as names
+from planner.errors import PlanError
+from planner.masks import And, Blocks, Causal, Documents, Full, Global, Mask, Or, Prefix, Window
+from planner.regions import Region
+from strategies import masks, range_sets
+
+lengths = st.integers(1, 24)
+often = settings(max_examples=4 * settings().max_examples)
+
+SAMPLES = [  # fit 11 queries and 9 keys
+    Full(),
+    Causal(),
+    Window(3),
+    Window(None, 2),
+    Window(2, None),
+    Prefix(4),
+    Global(2),
+    Documents((4, 0, 5)),
+    Documents((4, 0, 5), (3, 6, 2)),
+    Blocks(((True, False, True), (True, False, True), (False, True, True)), 3),
+]
+
+
+def document_of(index: int, lengths: tuple[int, ...]) -> int | None:
+    for number, length in enumerate(lengths):
+        if 0 <= index < length:
+            return number
+        index -= length
+    return None
+
+
+def meets(mask: Mask, i: int, j: int) -> bool:
+    """The oracle: one aligned query position, one key position, the definition in words."""
+    match mask:
+        case Full():
+            return True
+        case Causal():
+            return j <= i
+        case Window(left, right):
+            return (left is None or i - left <= j) and (right is None or j <= i + right)
+        case Prefix(n):
+            return i >= 0 and (j < n or j <= i)
+        case Global(n):
+            return i >= 0 and (i < n or j < n)
+        case Documents(keys, None):
+            return document_of(i, keys) is not None and document_of(i, keys) == document_of(j, keys)
+        case Documents(keys, queries) if queries is not None:
+            raw = i - (sum(keys) - sum(queries))
+            mine = document_of(raw, queries)
+            return mine is not None and mine == document_of(j, keys)
+        case Blocks(grid, size):
+            inside = 0 <= i < len(grid) * size and 0 <= j < len(grid[0]) * size
+            return inside and grid[i // size][j // size]
+        case And(left, right):
+            return meets(left, i, j) and meets(right, i, j)
+        case Or(left, right):
+            return meets(left, i, j) or meets(right, i, j)
+    raise AssertionError(mask)
+
+
+def covered(region: Region, queries: range, keys: range) -> np.ndarray:
+    """How many pieces allow each pair, piece by piece."""
+    i, j = np.array(queries)[:, None], np.array(keys)[None, :]
+    count = np.zeros((len(queries), len(keys)), int)
+    for i0, i1, j0, j1, lo, hi in region.pieces:
+        count += (i0 <= i) & (i < i1) & (j0 <= j) & (j < j1) & (lo <= j - i) & (j - i <= hi)
+    return count
+
+
+@often
+@given(st.data(), lengths, lengths)
+def test_a_mask_allows_what_its_definition_says(data: st.DataObject, seq: int, kv_seq: int) -> None:
+    mask = data.draw(masks(seq, kv_seq))
+    mask.check(seq, kv_seq)
+    queries, keys = range(kv_seq - seq, kv_seq), range(kv_seq)
+    expected = [[meets(mask, i, j) for j in keys] for i in queries]
+    np.testing.assert_array_equal(mask.allowed(queries, np.array(keys)), expected)
+
+
+@often
+@given(st.data(), lengths, lengths)
+def test_a_region_covers_each_allowed_pair_once(data: st.DataObject, seq: int, kv_seq: int) -> None:
+    mask = data.draw(masks(seq, kv_seq, depth=3))
+    queries, keys = range(kv_seq - seq - 3, kv_seq + 3), range(kv_seq + 3)
+    np.testing.assert_array_equal(
+        covered(mask.region(), queries, keys), mask.allowed(queries, keys).astype(int)
+    )
+
+
+@pytest.mark.parametrize("left", SAMPLES, ids=str)
+def test_any_two_masks_meet_and_join_into_disjoint_regions(left: Mask) -> None:
+    queries, keys = range(-2, 9), range(9)
+    for right in SAMPLES:
+        for mask in (left & right, left | right):
+            expected = [[int(meets(mask, i, j)) for j in keys] for i in queries]
+            np.testing.assert_array_equal(covered(mask.region(), queries, keys), expected)
+
+
+@often
+@given(st.lists(st.integers(0, 6), min_size=4, max_size=4), st.integers(-9, 9), st.integers(0, 3))
+def test_a_piece_is_kept_exactly_if_it_allows_a_pair(box: list[int], lo: int, width: int) -> None:
+    i0, i1, j0, j1 = box
+    kept = Region.of([(*box, lo, lo + width)]).pieces
+    found = [(i, j) for i in range(i0, i1) for j in range(j0, j1) if lo <= j - i <= lo + width]
+    assert len(kept) == bool(found)
+    if found:
+        rows, columns = zip(*found, strict=True)
+        tight = [min(rows), max(rows) + 1, min(columns), max(columns) + 1]
+        assert kept[0, :4].tolist() == tight
+
+
+@often
+@given(st.data(), lengths, lengths)
+def test_printing_a_mask_is_the_python_that_builds_it(
+    data: st.DataObject, seq: int, kv_seq: int
+) -> None:
+    mask = data.draw(masks(seq, kv_seq, depth=3))
+    again = eval(repr(mask), vars(names).copy())
+    assert again == mask
+    assert hash(again) == hash(mask)
+
+
+@given(st.data(), lengths, range_sets(24), range_sets(24))
+def test_a_tile_is_empty_full_or_partial_as_its_pairs_say(
+    data: st.DataObject, seq: int, q: tuple[range, ...], kv: tuple[range, ...]
+) -> None:
+    mask = data.draw(masks(seq, 24))
+    cells = [meets(mask, i, j) for r in q for i in r for s in kv for j in s]
+    expected = "empty" if not any(cells) else "full" if all(cells) else "partial"
+    assert mask.pairs(q, kv) == sum(cells)
+    assert mask.kind(q, kv) == expected
+
+
+def test_parentheses_appear_only_where_the_grouping_needs_them() -> None:
+    a, b, c = Causal(), Window(4096), Global(64)
+    assert str(a & (b | c)) == "causal & (window:4096 | global:64)"
+    assert repr(a & (b | c)) == "Causal() & (Window(4096) | Global(64))"
+    assert str((a & b) | c) == str(a & b | c) == "causal & window:4096 | global:64"
+    assert str((a | b) | c) == "causal | window:4096 | global:64"
+    assert str(a | (b | c)) == "causal | (window:4096 | global:64)"
+    assert str((a | b) & (b | c)) == "(causal | window:4096) & (window:4096 | global:64)"
+
+
+def test_masks_spell_themselves_as_on_the_command_line() -> None:
+    assert str(Window(None)) == "window:inf"
+    assert str(Window(None, None)) == "window:inf,inf"
+    assert str(Window(128, 128)) == "window:128,128"
+    assert str(Documents((2, 3), (1, 4))) == "documents:2,3/1,4"
+    assert str(Blocks(((False, True), (True, False)), 8)) == "blocks:8:01/10"
+    assert repr(Window(0, None)) == "Window(0, None)"
+    assert repr(Documents((2,), (1,))) == "Documents((2,), (1,))"
+
+
+def test_a_query_before_the_first_key_sees_only_full_windows_and_its_named_document() -> None:
+    grid = ((True,),)
+    blind = [Causal(), Prefix(9), Documents((4,)), Global(9), Blocks(grid, 4)]
+    assert not any(mask.allowed([-1], range(4)).any() for mask in blind)
+    assert Full().allowed([-1], range(2)).all()
+    np.testing.assert_array_equal(Window(0, 1).allowed([-1], range(2)), [[True, False]])
+    assert Documents((4,), (6,)).allowed([-2, -1], range(4)).all()
+
+
+def test_any_grid_of_zeros_and_ones_becomes_the_same_blocks() -> None:
+    mask = Blocks(((True, False), (False, True)), 2)
+    assert mask == Blocks(np.eye(2), 2)  # type: ignore[arg-type]
+    assert mask == Blocks([[1, 0], [0, 1]], np.int64(2))  # type: ignore[arg-type]
+    assert hash(mask) == hash(Blocks(np.eye(2, dtype=bool), 2))  # type: ignore[arg-type]
+
+
+def test_runs_of_blocks_become_few_pieces() -> None:
+    assert len(Blocks(np.ones((50, 50)), 7).region()) == 1  # type: ignore[arg-type]
+    assert len(Blocks(np.tri(50), 7).region()) == 50  # type: ignore[arg-type]
+    assert len(Documents((0, 5, 0, 5)).region()) == 2
+    assert len(Blocks(np.zeros((3, 3)), 7).region()) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [Window(2**70, 2**70), Prefix(2**70), Global(2**70), Blocks(((True,),), 2**70)],
+)
+def test_widths_beyond_every_position_count_as_everything(mask: Mask) -> None:
+    assert mask.allowed(range(3), range(3)).all()
+    assert mask.kind((range(3),), (range(3),)) == "full"
+
+
+def test_lengths_that_do_not_fit_are_refused_with_their_numbers() -> None:
+    nested = Causal() | (Full() & Documents((3, 4), (2, 2)))
+    nested.check(4, 7)
+    with pytest.raises(PlanError, match="sum to 7 tokens, not to kv_seq 8"):
+        nested.check(4, 8)
+    with pytest.raises(PlanError, match="sum to 4 tokens, not to seq 5"):
+        nested.check(5, 7)
+    Blocks(((True, True),) * 2, 4).check(3, 8)
+    with pytest.raises(PlanError, match="2 x 3 blocks of 4 covers 8 x 12 positions, not 9"):
+        (Blocks(((True, True, True),) * 2, 4) & Full()).check(9, 9)
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: Window(-1), "Window left -1 is less than 0"),
+        (lambda: Window(0, -3), "Window right -3 is less than 0"),
+        (
+            lambda: Window(1.5),  # type: ignore[arg-type]
+            r"Window left 1\.5 is not a whole number",
+        ),
+        (lambda: Prefix(-2), "Prefix -2 is less than 0"),
+        (lambda: Global(-2), "Global -2 is less than 0"),
+        (lambda: Documents((3, -1)), "Documents length -1 is less than 0"),
+        (lambda: Documents(()), "0 lengths sum to 0, where at least one"),
+        (lambda: Documents((1, 2), (3,)), "2 lengths but 1 q_lengths"),
+        (lambda: Documents((2**31, 1)), "2 lengths sum to 2147483649"),
+        (lambda: Blocks(((True,),), 0), "Blocks size 0 is less than 1"),
+        (
+            lambda: Blocks([[1, 0], [1]], 4),  # type: ignore[arg-type]
+            "rows of equal length",
+        ),
+        (
+            lambda: Blocks([[1, 2]], 4),  # type: ignore[arg-type]
+            "each of 0s and 1s",
+        ),
+        (lambda: Blocks((), 4), "rows of equal length"),
+    ],
+)
+def test_masks_that_mean_nothing_are_refused(build, text: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(PlanError, match=text):
+        build()

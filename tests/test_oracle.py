@@ -1,0 +1,398 @@
+"""The oracle against dense attention, for any schedule, mask, length and head grouping."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner import planning
+from planner.errors import PlanError
+from planner.ir import ADDS, READS, Attend, Held, Move, Pass, Plan, Step
+from planner.liveness import lifetimes, slots
+from planner.masks import Blocks, Causal, Documents, Full, Window
+from planner.passes.adjoint import adjoint
+from planner.schedules import SCHEDULES
+from planner.workload import DTYPES, Workload
+from runtimes import backends, dense, oracle, partial, virtual_ranks
+from runtimes.arrays import Array, draw, dtype_of, shapes
+from runtimes.partial import attend, merge
+from runtimes.virtual_ranks import VirtualRanks
+from strategies import ranks, schedules, workloads
+
+SMALL = Workload(seq=22, heads=4, kv_heads=2, head_dim=3, mask=Causal(), dtype="float64")
+MANY = settings(max_examples=4 * settings.default.max_examples)
+RING = planning.plan("ring", replace(SMALL, mask=Full()), 4)
+
+
+def plain(name: str, work: Workload, ranks: int, pass_: Pass) -> Plan:
+    return planning.plan(name, work, ranks, pass_=pass_)
+
+
+def assert_close(found: Array, truth: Array, within: float) -> None:
+    np.testing.assert_allclose(found, truth, rtol=0, atol=within, equal_nan=False)
+
+
+def assert_exact(found: tuple[Array, ...], work: Workload, inputs: tuple[Array, ...]) -> None:
+    """(out, lse, dq, dk, dv) against dense attention."""
+    out, lse = dense.forward(work, *inputs[:3])
+    for array, truth in zip(found[:2], (out, lse), strict=True):
+        assert_close(array, truth, 1e-12)
+    for array, truth in zip(found[2:], dense.backward(work, *inputs), strict=True):
+        assert_close(array, truth, 1e-11)
+
+
+def refused(message: str, *arguments: object, of: Callable[..., object] = oracle.run) -> None:
+    with pytest.raises(PlanError, match=message):
+        of(*arguments)
+
+
+# ---- laws
+
+
+@MANY
+@given(st.data(), ranks, workloads(), st.integers(0, 99))
+def test_every_plan_computes_what_dense_attention_computes(
+    data: st.DataObject, ranks: int, work: Workload, seed: int
+) -> None:
+    ahead, back = planning.plan(data.draw(schedules(ranks)), work, ranks, pass_="both")
+    q, k, v, dout = draw(work, seed)
+    out, lse = oracle.forward(ahead, q, k, v)
+    again, *gradients = oracle.run((ahead, back), q, k, v, dout)
+    np.testing.assert_array_equal(out, again)
+    assert_exact((out, lse, *gradients), work, (q, k, v, dout))
+    blind = ~work.allowed(range(work.seq), range(work.kv_seq)).any(axis=1)
+    assert not out[:, :, blind].any()
+    assert np.isneginf(lse[:, :, blind]).all()
+    assert not gradients[0][:, :, blind].any()
+
+
+@MANY
+@given(st.data(), ranks, workloads(longest=20), st.integers(0, 99))
+def test_the_adjoint_of_every_forward_plan_is_exact(
+    data: st.DataObject, ranks: int, work: Workload, seed: int
+) -> None:
+    ahead = planning.plan(data.draw(schedules(ranks)), work, ranks)
+    inputs = draw(work, seed)
+    _, *gradients = oracle.run(ahead, *inputs)
+    assert_exact((*oracle.forward(ahead, *inputs[:3]), *gradients), work, inputs)
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_a_backward_plan_may_reuse_what_the_forward_plan_gathered(keep: int) -> None:
+    work, back = SMALL, plain(f"allgather:keep={keep}", SMALL, 4, "backward")
+    assert bool(back.start) == bool(keep)
+    inputs = draw(work, 1)
+    for array, truth in zip(
+        oracle.run(back, *inputs)[1:], dense.backward(work, *inputs), strict=True
+    ):
+        assert_close(array, truth, 1e-11)
+
+
+@pytest.mark.parametrize("lengths", [(22, 5), (5, 22), (3, 9), (1, 1), (7, 200)])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_queries_and_keys_may_differ_in_number(name: str, lengths: tuple[int, int]) -> None:
+    seq, kv_seq = lengths
+    work = Workload(seq, kv_seq, heads=2, head_dim=3, batch=2, mask=Causal(), dtype="float64")
+    pair = planning.plan(name, work, 4, pass_="both")
+    inputs = draw(work, 2)
+    _, *gradients = oracle.run(pair, *inputs)
+    assert_exact((*oracle.forward(pair[0], *inputs[:3]), *gradients), work, inputs)
+
+
+@given(st.integers(0, 99), st.integers(0, 9), st.integers(0, 9))
+def test_partial_attentions_merge_to_the_whole_in_any_order(seed: int, a: int, b: int) -> None:
+    random = np.random.default_rng(seed)
+    q = random.normal(size=(1, 2, 5, 3))
+    k, v = random.normal(size=(2, 1, 2, 12, 3))
+    sees = random.random((5, 12)) < 0.4
+    a, b = sorted((a, b))
+    pieces = [slice(0, a), slice(a, b), slice(b, 12)]
+    one, two, three = (attend(q, k[:, :, p], v[:, :, p], sees[:, p], 0.7) for p in pieces)
+    whole = attend(q, k, v, sees, 0.7)
+    for parts in merge(merge(one, two), three), merge(three, merge(two, one)):
+        for found, truth in zip(parts, whole, strict=True):
+            assert_close(found, truth, 1e-14)
+
+
+def test_a_nan_that_was_read_is_never_taken_for_a_row_that_sees_nothing() -> None:
+    q, k, v = np.full((1, 1, 2, 3), np.nan), np.ones((1, 1, 4, 3)), np.ones((1, 1, 4, 3))
+    o, lse = attend(q, k, v, np.ones((2, 4), bool), 1.0)
+    assert np.isnan(o).all()
+    assert np.isnan(lse).all()
+
+
+# ---- memories are apart
+
+
+def dealt(plan: Plan, *inputs: Array) -> VirtualRanks:
+    ranks = VirtualRanks(plan)
+    q, k, v, *dout = inputs
+    given = {"Q": (q,), "KV": (k, v), "DOUT": tuple(dout)}
+    oracle.deal(ranks, given, *(dense.forward(plan.workload, q, k, v) if dout else ()))
+    return ranks
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_once_shards_are_dealt_nobody_reads_the_whole_arrays(name: str) -> None:
+    plan = plain(name, SMALL, 4, "forward")
+    q, k, v, _ = draw(SMALL, 3)
+    truth, _ = dense.forward(SMALL, q, k, v)
+    ranks = dealt(plan, q, k, v)
+    for array in (q, k, v):
+        array.fill(np.nan)
+    ranks.run()
+    assert_close(oracle.collect(ranks, "OUT", 0, q.shape), truth, 1e-12)
+
+
+def test_a_copy_is_nan_once_its_last_use_is_over_and_its_home_is_not() -> None:
+    inputs = draw(RING.workload, 4)
+    ranks = dealt(RING, *inputs[:3])
+    received, last = lifetimes(RING, "KV")
+    homes = RING.partition.kv.homes
+    for number in range(len(RING.steps)):
+        ranks.advance(number)
+        for memory in ranks.memory:
+            for (tensor, block), arrays in memory.inputs.items():
+                away = tensor == "KV" and homes[block] != memory.number
+                over = away and last[memory.number, block] <= number
+                over = over and received[memory.number, block] < number
+                assert all(np.isnan(a).all() == over for a in arrays)
+    assert any(memory.freed for memory in ranks.memory)
+
+
+def test_a_read_after_the_stated_end_of_a_copy_spoils_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_short(plan: Plan, tensor: str) -> tuple[Array, Array]:
+        received, last = lifetimes(plan, tensor)
+        return received, last - 1
+
+    monkeypatch.setattr(virtual_ranks, "lifetimes", too_short)
+    with np.errstate(invalid="ignore"):
+        out, _ = oracle.forward(RING, *draw(RING.workload, 5)[:3])
+    assert np.isnan(out).any()
+
+
+LATE = Held(("KV",), [[3]], [0])  # rank 0 has block 3 from the start, and reads it in step 1
+
+
+def test_a_plan_that_sends_a_freed_buffer_onwards_gives_nan() -> None:
+    """The plan frees by its own steps; then other steps are run, which read one step too late."""
+    first = Step((Attend([0], [[0]], [[3]]),), ())
+    late = Step((), (Move(("KV",), [[3]], [0], [1]),)), Step((Attend([1], [[1]], [[3]]),), ())
+    ranks = dealt(replace(RING, start=(LATE,), buffers=(), steps=(first,)), *draw(SMALL, 6)[:3])
+    ranks.advance(0)
+    assert all(np.isnan(a).all() for a in ranks.memory[0].inputs["KV", 3])
+    ranks.plan = replace(ranks.plan, steps=(first, *late))
+    with np.errstate(invalid="ignore"):
+        ranks.advance(1)
+        ranks.advance(2)
+    assert np.isnan(ranks.memory[1].sums["OUT", 1][0]).all()
+
+
+ABSENT = [
+    (Step((Attend([0], [[0]], [[2]]),), ()), "step 0: rank 0 reads KV block 2, which is not there"),
+    (Step((Attend([0], [[1]], [[0]]),), ()), "step 0: rank 0 reads Q block 1, which is not there"),
+    (
+        Step((), (Move(("KV",), [[2]], [0], [1]),)),
+        "step 0: rank 0 reads KV block 2, which is not there",
+    ),
+    (
+        Step((), (Move(("OUT",), [[2]], [3], [2]),)),
+        "step 0: rank 3 hands over OUT block 2, which is not there",
+    ),
+    (
+        # what arrives in a step is not read in it
+        Step((Attend([1], [[1]], [[0]]),), (Move(("KV",), [[0]], [0], [1]),)),
+        "step 0: rank 1 reads KV block 0, which is not there",
+    ),
+]
+
+
+@pytest.mark.parametrize(("step", "message"), ABSENT)
+def test_absent_data_is_named(step: Step, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        oracle.run(replace(RING, steps=(step,)), *draw(RING.workload, 0)[:3])
+
+
+def test_a_rectangle_over_different_head_slices_is_refused() -> None:
+    plan = plain("ulysses", replace(SMALL, mask=Full()), 2, "forward")
+    number, attend = next(plan.attends())
+    q = np.unique(attend.q)
+    assert len({plan.partition.q.blocks[b].heads for b in q}) > 1
+    mixed = Step((Attend([0], [q], attend.kv[:1]),), ())
+    everything = Held(("Q",), [[b for b in q if plan.partition.q.homes[b] != 0]], [0])
+    plan = replace(plan, start=(everything,), steps=(*plan.steps[:number], mixed))
+    message = (
+        r"rank 0 attends q blocks .* of different head slices \['range\(0, 2\)', 'range\(2, 4\)'\]"
+    )
+    refused(message, plan, *draw(SMALL, 0)[:3])
+
+
+def test_what_a_hand_over_leaves_behind_is_only_what_its_step_attends() -> None:
+    """In step 1 rank 0 gives away what it had and begins anew: together they make the row."""
+    first, second = Attend([0], [[0]], [[0]]), Attend([0], [[0]], [[1]])
+    away = Move(("OUT",), [[0]], [0], [1])
+    back = Move(("OUT",), [[0]], [1], [0])
+    steps = Step((first,)), Step((second,), (away,)), Step((), (back,))
+    plan = replace(RING, start=(Held(("KV",), [[1]], [0]),), buffers=(), steps=steps)
+    q, k, v, _ = draw(plan.workload, 7)
+    ranks = dealt(plan, q, k, v)
+    ranks.advance(0)
+    whole = ranks.memory[0].sums["OUT", 0]
+    ranks.advance(1)
+    np.testing.assert_array_equal(ranks.memory[1].sums["OUT", 0][0], whole[0])
+    rest = ranks.memory[0].sums["OUT", 0]
+    ranks.advance(2)
+    assert not ranks.memory[1].sums
+    for found, truth in zip(ranks.memory[0].sums["OUT", 0], merge(rest, whole), strict=True):
+        assert_close(found, truth, 1e-15)
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_ranks_use_as_many_slots_as_liveness_says_and_no_fewer(name: str, pass_: Pass) -> None:
+    work = replace(SMALL, heads=6, kv_heads=3, mask=Causal() | Window(3, 6))
+    plan = plain(name, work, 4, pass_)
+    inputs = draw(work, 8)[: 4 if pass_ == "backward" else 3]
+    needed = {t: int(slots(plan, t).max()) for t in READS[pass_] + ADDS[pass_]}
+    assert any(needed.values())
+    oracle.run(replace(plan, buffers=tuple(needed.items())), *inputs)
+    for tensor, most in needed.items():
+        if most:
+            fewer = replace(plan, buffers=((tensor, most - 1),))
+            refused(f"has {most - 1} slots for {tensor}, but {most} are in use", fewer, *inputs)
+
+
+# ---- what goes in and comes out
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_have_the_dtype_and_the_shapes_of_the_inputs(dtype: str) -> None:
+    work = replace(SMALL, dtype=dtype, batch=2)
+    inputs = draw(work, 9)
+    pair = planning.plan("zigzag", work, 3, pass_="both")
+    assert oracle.run(pair, *inputs[:3]).dtype == dtype_of(dtype)
+    for found, like in zip(oracle.run(pair, *inputs), ("q", "q", "k", "v"), strict=True):
+        assert found.dtype == dtype_of(dtype)
+        assert found.shape == shapes(work)[like]
+    _, lse = oracle.forward(pair[0], *inputs[:3])
+    assert lse.dtype == np.dtype("float64" if dtype == "float64" else "float32")
+
+
+def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
+    q, k, v, _ = draw(SMALL, 0)
+    fits = r"but the workload takes float64 \[1, 4, 22, 3\]"
+    refused(rf"q is float64 \[1, 4, 21, 3\], {fits}", RING, q[:, :, 1:], k, v)
+    refused(rf"q is float32 \[1, 4, 22, 3\], {fits}", RING, q.astype(np.float32), k, v)
+    refused(r"v is float64 .*takes float64 \[1, 2, 22, 3\]", RING, q, k, q)
+    refused(r"dout is float64 \[1, 2, 22, 3\]", RING, q, k, v, k)
+    refused("k must be a numpy array, not list", RING, q, k.tolist(), v)
+
+
+def test_only_a_forward_plan_a_backward_plan_or_both_in_this_order_run() -> None:
+    ahead, back = planning.plan("ring", SMALL, 4, pass_="both")
+    inputs = draw(SMALL, 0)
+    refused(r"not \('backward', 'forward'\)", (back, ahead), *inputs)
+    refused(r"not \('forward',\)", (ahead,), *inputs)
+    refused(r"not \('forward', 'str'\)", (ahead, "ring"), *inputs)
+    refused("a pair has one workload", (replace(ahead, workload=RING.workload), back), *inputs)
+    refused("a backward plan alone needs dout", back, *inputs[:3])
+    refused("ring is a backward plan", back, *inputs[:3], of=oracle.forward)
+    refused("ring is a forward plan", ahead, *inputs, *inputs[:2], of=oracle.backward)
+
+
+def test_a_plan_with_useless_copies_trains_too() -> None:
+    plan = plain("ring", SMALL, 4, "forward")
+    useless = Step((), (Move(("KV",), [[3]], [3], [0]),))
+    plan = replace(plan, buffers=(), steps=(useless, *plan.steps))
+    refused("adjoint: 1 copies are never used", plan, of=adjoint)
+    inputs = draw(SMALL, 10)
+    _, *gradients = oracle.run(plan, *inputs)
+    assert_exact((*oracle.forward(plan, *inputs[:3]), *gradients), SMALL, inputs)
+
+
+def test_an_unknown_backend_is_refused_with_those_that_exist() -> None:
+    refused("unknown backend 'abacus': choose one of numpy", "abacus", of=backends.runtime)
+    assert backends.runtime("numpy") is oracle.run
+    assert backends.forward_with_lse("abacus") is None
+
+
+# ---- dense attention itself
+
+
+def by_hand(work: Workload, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    """Attention one query at a time, by the formula in the books."""
+    out, lse = np.zeros(q.shape), np.full(q.shape[:3], -np.inf)
+    for b, h, i in np.ndindex(q.shape[:3]):
+        keys = [j for j in range(work.kv_seq) if work.allowed([i], [j])[0, 0]]
+        shared = b, h * work.kv_heads // work.heads
+        scores = [float(q[b, h, i] @ k[shared][j]) * work.softmax_scale for j in keys]
+        if keys:
+            total = sum(np.exp(scores))
+            lse[b, h, i] = np.log(total)
+            weights = np.exp(scores) / total
+            out[b, h, i] = sum(w * v[shared][j] for w, j in zip(weights, keys, strict=True))
+    return out, lse
+
+
+@given(workloads(longest=6), st.integers(0, 99))
+def test_dense_attention_is_the_formula(work: Workload, seed: int) -> None:
+    q, k, v, _ = draw(work, seed)
+    for found, truth in zip(dense.forward(work, q, k, v), by_hand(work, q, k, v), strict=True):
+        assert_close(found, truth, 1e-13)
+
+
+@given(workloads(longest=4), st.integers(0, 99))
+def test_dense_gradients_are_finite_differences(work: Workload, seed: int) -> None:
+    inputs, small = draw(work, seed), 1e-5
+    random = np.random.default_rng(seed)
+
+    def loss(arrays: list[Array]) -> float:
+        return float(np.sum(dense.forward(work, *arrays)[0] * inputs[3]))
+
+    for number, gradient in enumerate(dense.backward(work, *inputs)):
+        direction = random.normal(size=gradient.shape)
+        sides = []
+        for sign in (small, -small):
+            arrays = list(inputs[:3])
+            arrays[number] = arrays[number] + sign * direction
+            sides.append(loss(arrays))
+        slope = (sides[0] - sides[1]) / (2 * small)
+        assert slope == pytest.approx(float(np.sum(gradient * direction)), abs=1e-6, rel=1e-6)
+
+
+def test_a_query_that_sees_nothing_gets_nothing_and_a_lone_key_gets_everything() -> None:
+    work = Workload(4, heads=1, head_dim=2, dtype="float64", mask=Documents((1, 3), (0, 4)))
+    work = replace(work, mask=Blocks(((1, 0, 0, 0), (0,) * 4, (0, 0, 1, 0), (1, 1, 1, 1)), 1))
+    q, k, v, dout = draw(work, 11)
+    out, lse = dense.forward(work, q, k, v)
+    np.testing.assert_array_equal(out[0, 0, :3], [v[0, 0, 0], [0, 0], v[0, 0, 2]])
+    assert np.isneginf(lse[0, 0]).tolist() == [False, True, False, False]
+    dq, _, _ = dense.backward(work, q, k, v, dout)
+    assert not dq[0, 0, :3].any()
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [("bfloat16", 2**-8), ("float16", 2**-11)])
+def test_dense_attention_in_16_bit_rounds_once_at_the_end(dtype: str, unit: float) -> None:
+    work = replace(SMALL, dtype=dtype)
+    q, k, v, dout = draw(work, 12)
+    out, lse = dense.forward(work, q, k, v, precision=dtype)
+    truth, _ = dense.forward(work, q, k, v)
+    assert out.dtype == dtype_of(dtype)
+    assert lse.dtype == np.float32
+    assert 0 < np.max(np.abs(out.astype(float) - truth) / np.abs(truth)) <= unit * 1.001
+    assert all(g.dtype == out.dtype for g in dense.backward(work, q, k, v, dout, dtype))
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    refused("unknown dtype 'float8'", SMALL, *draw(SMALL, 0)[:3], "float8", of=dense.forward)
+
+
+def test_the_oracle_shares_no_arithmetic_with_dense_attention() -> None:
+    for module in (virtual_ranks, partial):
+        assert "dense" not in vars(module)
+    assert not {"attend", "merge", "gradients"} & vars(dense).keys()

@@ -1,0 +1,140 @@
+"""Partitions: who owns which positions, under every layout and its peers' names."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import PlanError
+from planner.partitions import (
+    LAYOUTS,
+    Block,
+    Partition,
+    Side,
+    by_heads,
+    by_tokens,
+    chunks_of,
+    cut,
+    names,
+)
+from planner.schedules import SCHEDULES
+from planner.workload import Workload
+
+layouts, lengths, ranks = st.sampled_from(sorted(LAYOUTS)), st.integers(1, 70), st.integers(1, 9)
+
+
+@given(layouts, lengths, ranks)
+def test_every_layout_is_a_permutation_of_the_sequence(layout: str, tokens: int, P: int) -> None:
+    work = Workload(seq=tokens, heads=2)
+    order = by_tokens(work, P, layout).q.order(P)
+    assert sorted(order.tolist()) == list(range(tokens))
+
+
+@given(lengths, ranks, st.integers(1, 9))
+def test_stripes_deal_out_grains_in_turn(tokens: int, P: int, grain: int) -> None:
+    work = Workload(seq=tokens, heads=2)
+    side = by_tokens(work, P, "striped", grain).q
+    for rank in range(P):
+        mine = [i for i in range(tokens) if i // grain % P == rank]
+        assert side.positions(rank).tolist() == mine
+
+
+@given(lengths, ranks)
+def test_zigzag_gives_each_rank_a_piece_from_the_front_and_its_mirror(tokens: int, P: int) -> None:
+    pieces = cut(tokens, 2 * P)
+    side = by_tokens(Workload(seq=tokens, heads=2), P, "zigzag").q
+    for rank in range(P):
+        mine = [*pieces[rank], *pieces[2 * P - 1 - rank]]
+        assert side.positions(rank).tolist() == mine
+
+
+@given(lengths, st.integers(1, 20))
+def test_a_cut_gives_the_remainder_to_the_first_pieces(tokens: int, parts: int) -> None:
+    sizes = [len(piece) for piece in cut(tokens, parts)]
+    assert sum(sizes) == tokens
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
+
+
+@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 50), st.integers(1, 50), ranks)
+def test_every_schedule_tiles_both_sides(name: str, seq: int, kv_seq: int, P: int) -> None:
+    work = Workload(seq=seq, kv_seq=kv_seq, heads=6, kv_heads=3)
+    partition = SCHEDULES[name].build(work, P, "forward").partition
+    count = {"q": np.zeros((6, seq), int), "kv": np.zeros((3, kv_seq), int)}
+    for side, table in count.items():
+        for block in partition.side(side).blocks:
+            for head in block.heads:
+                table[head, block.tokens()] += 1
+        assert (table == 1).all()
+
+
+def test_a_custom_partition_may_mix_ranges_and_head_slices() -> None:
+    work = Workload(seq=10, heads=4, kv_heads=2)
+    odd_even = [((range(1, 10, 2),), 0), ((range(0, 10, 2),), 1)]
+    partition = Partition(
+        q=by_heads(odd_even, [range(3), range(3, 4)]),
+        kv=Side((Block((range(5), range(5, 10)), range(2), 1),)),
+    )
+    partition.check(work, 2)
+    assert partition.q.order(2).tolist() == [1, 3, 5, 7, 9, 0, 2, 4, 6, 8]
+    assert names(work, 2, partition) == "custom, 2 query and 1 KV pieces"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([Block((range(4),), range(2), 0)], "position 4 belongs to no block"),
+        (
+            [Block((range(6),), range(2), 0), Block((range(5, 6),), range(2), 1)],
+            "position 5 belongs to more than one block",
+        ),
+        ([Block((range(7),), range(2), 0)], "position 6 lies beyond the 6 tokens"),
+        ([Block((range(6),), range(1), 0)], "heads 1..1: position 0 belongs to no block"),
+        ([Block((range(6),), range(3), 0)], "a head slice ends at 3, but heads are 2"),
+        ([Block((range(6),), range(2), 5)], "a block lives on rank 5, but ranks are 2"),
+    ],
+)
+def test_blocks_that_do_not_tile_are_refused_with_the_numbers(
+    blocks: list[Block], message: str
+) -> None:
+    work = Workload(seq=6, heads=2)
+    partition = Partition(q=Side(tuple(blocks)), kv=by_tokens(work, 2, "contiguous").kv)
+    with pytest.raises(PlanError, match=message):
+        partition.check(work, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Block((range(5, 0, -1),), range(1), 0), "positions must ascend"),
+        (lambda: Block((range(-3, 2),), range(1), 0), "positions must ascend"),
+        (lambda: Block((range(2),), range(0), 0), "a head slice is a non-empty range"),
+        (lambda: Block((range(2),), range(1), -1), "a home is a rank"),
+        (lambda: chunks_of("spiral", 8, 2), "unknown layout 'spiral'.*zigzag"),
+        (lambda: chunks_of("striped", 8, 2, 0), "grain must be at least 1"),
+        (lambda: chunks_of("zigzag", 8, 2, 4), "grain=4 is for stripes"),
+    ],
+)
+def test_blocks_and_layouts_that_mean_nothing_cannot_be_built(make, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_a_layout_prints_under_its_peers_names(layout: str) -> None:
+    work = Workload(seq=64, heads=2)
+    said = names(work, 4, by_tokens(work, 4, layout))
+    assert said.startswith(f"{layout} = ")
+    if layout == "zigzag":
+        assert "head-tail (PyTorch)" in said
+        assert "dual-chunk swap" in said
+
+
+def test_blocks_are_counted_once_per_set_of_positions_and_per_head_slice() -> None:
+    work = Workload(seq=64, heads=8)
+    side = by_heads(chunks_of("contiguous", work.seq, 4), [range(4), range(4, 8)])
+    assert len(side) == 8
+    assert len(side.chunks) == 4
+    assert side.chunk.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert side.slice.tolist() == [0, 1] * 4
+    assert side.owned(4).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]

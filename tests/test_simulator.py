@@ -1,0 +1,217 @@
+"""Predictions: laws that hold for every plan, and numbers known from the papers."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.masks import Blocks, Full
+from planner.planning import plan
+from planner.workload import Workload
+from simulator.hardware import Hardware, hardware, presets
+from simulator.memory import memory
+from simulator.prediction import Prediction, simulate
+from simulator.timeline import spans
+from test_simulator_reference import crowded, machines, plans
+
+A100 = hardware("a100-nvlink")
+LONG = Workload(seq=2**18, heads=32, head_dim=128)
+FREE_LINKS = {"intra.alpha": 0, "intra.bandwidth": 1e30, "inter.alpha": 0, "inter.bandwidth": 1e30}
+LINKS = ["intra.bandwidth", "inter.bandwidth"]
+ROUNDING = 1 + 1e-9
+
+
+@given(plans() | crowded(), machines, st.booleans())
+def test_no_plan_beats_its_bounds(one: Plan, machine: Hardware, overlap: bool) -> None:
+    found = simulate(one, machine, overlap=overlap)
+    assert found.makespan * ROUNDING >= found.bound == max(found.compute_bound, found.link_bound)
+    assert found.bound_ratio * ROUNDING >= 1.0
+
+
+@given(plans() | crowded(), machines)
+def test_overlap_is_never_slower(one: Plan, machine: Hardware) -> None:
+    with_, without = (simulate(one, machine, overlap=overlap) for overlap in (True, False))
+    assert with_.makespan <= without.makespan * ROUNDING
+    np.testing.assert_allclose(with_.busy, without.busy)
+
+
+@given(plans() | crowded(), machines, st.sampled_from(LINKS), st.floats(1, 1e6), st.booleans())
+def test_more_bandwidth_is_never_slower(
+    one: Plan, machine: Hardware, link: str, times: float, overlap: bool
+) -> None:
+    faster = machine.changed({link: machine[link] * times})
+    before, after = (simulate(one, m, overlap=overlap) for m in (machine, faster))
+    assert after.makespan <= before.makespan * ROUNDING
+
+
+@given(plans() | crowded(), machines, st.sampled_from(["peak.float64", "peak.bfloat16"]))
+def test_a_faster_chip_is_never_slower(one: Plan, machine: Hardware, peak: str) -> None:
+    before, after = (simulate(one, m) for m in (machine, machine.changed({peak: 1e18})))
+    assert after.makespan <= before.makespan * ROUNDING
+
+
+@given(plans() | crowded(), machines, st.booleans())
+def test_fractions_waits_and_sums_make_sense(one: Plan, machine: Hardware, overlap: bool) -> None:
+    found = simulate(one, machine, overlap=overlap)
+    assert 0.0 <= found.idle_fraction <= 1.0
+    assert 0.0 <= found.exposed <= found.makespan * ROUNDING
+    assert (found.busy <= found.makespan * ROUNDING).all()
+    assert found.max_bytes_sent == found.bytes_sent.max()
+    assert found.messages == sum(len(move) for _, move in one.moves())
+    assert found.rounds == one.rounds
+
+
+@given(plans(), machines)
+def test_a_pair_sums_times_and_bytes_and_takes_the_larger_peak(
+    one: Plan, machine: Hardware
+) -> None:
+    one = replace(one, pass_=one.pass_)
+    single = simulate(one, machine)
+    both = simulate((one, one), machine)
+    doubled = ("makespan", "exposed", "max_bytes_sent", "bound", "rounds", "messages")
+    for name in doubled:
+        assert getattr(both, name) == 2 * getattr(single, name)
+    assert both.peak_bytes == single.peak_bytes
+    assert both.idle_fraction == pytest.approx(single.idle_fraction)
+    assert both.bound_ratio == pytest.approx(single.bound_ratio)
+    assert [p.makespan for p in both.passes] == [single.makespan] * 2
+
+
+@given(plans(), machines)
+def test_a_row_is_plain_json(one: Plan, machine: Hardware) -> None:
+    row = simulate(one, machine).as_row()
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+    assert list(row) == [
+        *("makespan_s", "idle_fraction", "exposed_comm_s", "max_bytes_sent", "peak_bytes"),
+        *("bound_s", "bound_ratio"),
+    ]
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_simulates_by_name_forward_and_backward(name: str) -> None:
+    both = simulate(plan("zigzag", LONG, 8, pass_="both"), name)
+    assert both.hardware == name
+    assert 1.0 <= both.bound_ratio < 3.0
+    assert 2.4 < both.passes[1].makespan / both.passes[0].makespan < 4.0
+
+
+def test_a_causal_ring_wastes_nearly_half_of_eight_gpus() -> None:
+    found = {
+        s: simulate(plan(s, LONG, 8), A100)
+        for s in ("ring", "striped", "zigzag", "balanced", "burst")
+    }
+    ring = found.pop("ring")
+    assert 0.4 < ring.idle_fraction < 0.5
+    for name, other in found.items():
+        gain = 1.6 if name == "balanced" else 1.8  # helpers rest in its last round
+        assert gain < ring.makespan / other.makespan < 15 / 8
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+def test_stripes_gain_what_the_pairs_say_when_links_and_tiles_cost_nothing(ranks: int) -> None:
+    """Striped Attention's theoretical maximum, attention alone: the critical path in pairs."""
+    c = 64
+    work = Workload(seq=c * ranks, heads=2, head_dim=16)
+    ideal = {"attention.launch": 0, "attention.tile_q": 1, "attention.tile_kv": 1}
+    machine = A100.changed({**FREE_LINKS, **ideal, "memory.bandwidth": 1e30})
+    times = [simulate(plan(s, work, ranks), machine).makespan for s in ("ring", "striped")]
+    pairs = c * (c + 1) // 2 + (ranks - 1) * c**2, ranks * c * (c + 1) // 2
+    assert times[0] / times[1] == pytest.approx(pairs[0] / pairs[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_ring_holds_one_q_two_kv_and_one_output_block(ranks: int) -> None:
+    """Ring Attention counts 6bch 16-bit elements: Q, K and V current and arriving, output.
+
+    Ours differs in two ways: the output is kept in 32 bits with its log-sum-exp, and from the
+    second round on the home's own K and V, which the backward pass needs, are there as well.
+    """
+    work = Workload(seq=1024 * ranks, heads=4, head_dim=32, batch=3, mask=Full())
+    b, c, h = work.batch, 1024, work.heads * work.head_dim
+    wider = 2 * b * c * h + 4 * b * c * work.heads
+    kept = 2 * (2 * b * c * h) if ranks > 2 else 0
+    used = memory(plan("ring", work, ranks))
+    assert used.peak.tolist() == [2 * (6 * b * c * h) + wider + kept] * ranks
+    assert (used.peak_step == (1 if ranks > 2 else 0)).all()
+
+
+def test_memory_over_time_begins_with_home_and_its_peak_is_its_maximum() -> None:
+    used = memory(plan("allgather", LONG, 8, pass_="backward"))
+    assert used.live is not None
+    assert (used.live >= used.home).all()
+    assert (used.live.max(axis=0) == used.peak).all()
+    assert (used.live[used.peak_step, np.arange(8)] == used.peak).all()
+
+
+def test_ranks_fill_nodes_in_order_and_the_slow_links_show() -> None:
+    one, two = (A100.changed({"node.ranks": n, "inter.bandwidth": 1e9}) for n in (8, 4))
+    near, far = (simulate(plan("striped", LONG, 8), machine) for machine in (one, two))
+    assert far.makespan > 2 * near.makespan
+    assert far.link_bound == pytest.approx(near.link_bound * 240)
+    assert far.bound == far.link_bound
+
+
+def test_exposure_is_the_gather_where_nothing_can_hide_it() -> None:
+    found = simulate(plan("allgather", LONG, 8), A100)
+    assert found.exposed == pytest.approx(found.link_bound, rel=0.01)
+    assert simulate(plan("zigzag", LONG, 8), A100).exposed == 0.0
+
+
+def test_a_rank_without_work_that_awaits_results_is_idle_but_not_exposed() -> None:
+    """Rank 0 of a causal ring waits for its gradients until the last rank has computed them."""
+    found = simulate(plan("ring", LONG, 8, pass_="backward"), A100)
+    assert found.idle_fraction > 0.4
+    assert found.exposed < 0.01 * found.makespan
+
+
+def timed(one: Prediction) -> list[tuple[str, int, int]]:
+    assert one.timeline is not None
+    return [(s.stream, s.rank, s.step) for s in spans(one.timeline)]
+
+
+def test_spans_tell_the_story_of_a_small_ring() -> None:
+    found = simulate(plan("ring", Workload(seq=2048, heads=2, mask=Full()), 2), A100)
+    assert found.timeline is not None
+    named = {s.name: s for s in spans(found.timeline) if s.rank == 1}
+    assert list(named) == [
+        *("send KV 1 to 0", "receive KV 0 from 0", "q 1 x kv 1", "q 1 x kv 0", "add q 1 x kv 0"),
+    ]
+    assert named["q 1 x kv 0"].start >= named["receive KV 0 from 0"].end
+    assert ("compute", 0, 1) in timed(found)
+
+
+def test_large_plans_keep_their_sums_but_neither_rows_nor_steps() -> None:
+    found = simulate(plan("ring", LONG, 8), A100, record=False)
+    assert found.timeline is not None
+    assert found.timeline.begin.shape == (8, 8)
+    with pytest.raises(PlanError, match="not kept"):
+        spans(found.timeline)
+    with pytest.raises(PlanError, match="times of 8 steps on 8 ranks were not kept"):
+        replace(found.timeline, steps=None).begin.sum()
+
+
+def test_nothing_to_do_takes_no_time() -> None:
+    work = Workload(seq=64, mask=Blocks(((False,),), 64))
+    found = simulate(plan("ring", work, 4), A100)
+    assert (found.makespan, found.idle_fraction, found.bound_ratio) == (0.0, 0.0, 1.0)
+    assert math.isfinite(simulate(plan("ring", work, 4, pass_="backward"), A100).bound_ratio)
+
+
+def test_a_plan_that_reads_what_never_comes_is_refused() -> None:
+    whole = plan("ring", LONG, 4)
+    broken = replace(whole, steps=(replace(whole.steps[0], moves=()), *whole.steps[1:]))
+    with pytest.raises(PlanError, match="step 1: rank 1 waits for a block that never comes"):
+        simulate(broken, A100)
+
+
+def test_a_thousand_ranks_are_simulated_by_columns() -> None:
+    found = simulate(plan("striped", Workload(seq=2**16, heads=1), 256), "h100")
+    assert found.messages == 255 * 256
+    assert found.timeline is not None
+    assert found.timeline.rows is None or len(found.timeline.rows) < 5 * 256

@@ -1,0 +1,124 @@
+"""Kernel tiles counted in closed form equal kernel tiles looked at one by one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import simulator.kernel_tiles
+from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.partitions import LAYOUTS, Block, Partition, Ranges, Side, by_tokens, cut, merge
+from planner.regions import Ints
+from planner.workload import Workload
+from simulator.kernel_tiles import kernel_tiles
+from strategies import masks
+
+SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
+
+
+@st.composite
+def scattered(draw: st.DrawFn, tokens: int) -> Side:
+    """Blocks of tokens dealt out anyhow: many ranges, interleaved, in any order."""
+    owner = draw(st.lists(st.integers(0, 3), min_size=tokens, max_size=tokens))
+    chunks = [[range(i, i + 1) for i in range(tokens) if owner[i] == o] for o in range(4)]
+    return Side(tuple(Block(tuple(draw(st.permutations(c))), range(1), 0) for c in chunks))
+
+
+@st.composite
+def partitions(draw: st.DrawFn, work: Workload) -> Partition:
+    """Every layout by tokens, and sides of scattered blocks."""
+    if draw(st.booleans()):
+        return Partition(draw(scattered(work.seq)), draw(scattered(work.kv_seq)))
+    layout = draw(st.sampled_from(sorted(LAYOUTS)))
+    grain = draw(st.integers(1, 5)) if layout == "striped" else 1
+    return by_tokens(work, draw(st.integers(1, 6)), layout, grain)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Workload, Partition]:
+    seq, kv_seq = draw(st.integers(1, 50)), draw(st.integers(1, 50))
+    work = Workload(seq=seq, kv_seq=kv_seq, heads=1, mask=draw(masks(seq, kv_seq)))
+    return work, draw(partitions(work))
+
+
+def one_by_one(work: Workload, q: Ranges, kv: Ranges, tile: tuple[int, int]) -> int:
+    """The definition: a kernel tile counts unless the mask allows no pair in it."""
+    allowed = work.allowed(merge(q), merge(kv))
+    rows, columns = allowed.shape
+    return sum(
+        bool(allowed[i : i + tile[0], j : j + tile[1]].any())
+        for i in range(0, rows, tile[0])
+        for j in range(0, columns, tile[1])
+    )
+
+
+@given(cases(), SIZES)
+def test_counting_equals_looking_at_every_kernel_tile(
+    case: tuple[Workload, Partition], tile: tuple[int, int]
+) -> None:
+    work, partition = case
+    expected = [
+        [one_by_one(work, q, kv, tile) for kv in partition.kv.chunks] for q in partition.q.chunks
+    ]
+    np.testing.assert_array_equal(kernel_tiles(work, partition, tile), expected)
+
+
+@given(cases())
+def test_kernel_tiles_of_one_pair_are_pairs(case: tuple[Workload, Partition]) -> None:
+    work, partition = case
+    pairs = [[work.mask.pairs(q, kv) for kv in partition.kv.chunks] for q in shifted(case)]
+    np.testing.assert_array_equal(kernel_tiles(work, partition, (1, 1)), pairs)
+
+
+def shifted(case: tuple[Workload, Partition]) -> list[Ranges]:
+    work, partition = case
+    return [
+        tuple(range(p.start + work.offset, p.stop + work.offset, p.step) for p in chunk)
+        for chunk in partition.q.chunks
+    ]
+
+
+@given(cases(), SIZES)
+def test_where_counting_is_too_much_work_the_answer_is_an_upper_bound(
+    case: tuple[Workload, Partition], tile: tuple[int, int]
+) -> None:
+    exact = kernel_tiles(*case, tile)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(simulator.kernel_tiles, "WORK", -1)
+        bound = kernel_tiles.__wrapped__(*case, tile)
+    assert (bound >= exact).all()
+    assert ((bound > 0) == (exact > 0)).all()
+
+
+@pytest.mark.parametrize("ranks", [1, 7, 64])
+def test_a_causal_block_of_three_tiles_computes_six_of_nine(ranks: int) -> None:
+    work = Workload(seq=1536 * ranks, heads=1)
+    found = kernel_tiles(work, by_tokens(work, ranks, "contiguous"), (512, 512))
+    expected: Ints = 9 * np.tri(ranks, k=-1, dtype=np.int64) + 6 * np.eye(ranks, dtype=np.int64)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [Causal(), Full(), Window(4096), Causal() & Documents((2**18, 2**18, 2**19))],
+    ids=str,
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_million_tokens_on_hundreds_of_ranks_count_the_same_as_on_a_few(
+    mask: Mask, layout: str
+) -> None:
+    """Blocks in multiples of the kernel tile cut contiguous layouts into the same kernel tiles."""
+    work = Workload(seq=2**20, heads=1, mask=mask)
+    few, many = (by_tokens(work, ranks, layout) for ranks in (4, 256))
+    total = [int(kernel_tiles(work, p, (128, 64)).sum()) for p in (few, many)]
+    if layout == "striped":
+        full = -(-(2**20) // 128) * -(-(2**20) // 64)
+        assert all(work.mask.pairs(*[(range(2**20),)] * 2) / 2**13 <= t <= full for t in total)
+    else:
+        assert total[0] == total[1]
+
+
+def test_remainders_round_up() -> None:
+    work = Workload(seq=10, kv_seq=7, heads=1, mask=Full())
+    sides = [Side(tuple(Block((r,), range(1), 0) for r in cut(n, 2))) for n in (10, 7)]
+    np.testing.assert_array_equal(kernel_tiles(work, Partition(*sides), (4, 2)), [[4, 4], [4, 4]])

@@ -1,0 +1,280 @@
+"""The vectorised recurrence equals a slow simulation, one rank and one row at a time."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.ir import ADDS, READS, TENSORS, Attend, Move, Plan, Step
+from planner.masks import Full
+from planner.partitions import Block, merge
+from planner.planning import plan
+from planner.workload import DTYPES, Workload
+from simulator.costs import Costs
+from simulator.hardware import Hardware, hardware
+from simulator.prediction import Prediction, simulate
+from simulator.recurrence import run
+from simulator.timeline import Span, spans
+from strategies import schedules, workloads
+
+Arrived = tuple[Move, int, int, list[int], float]
+SLOW = {  # a chip and links slow enough for small workloads to matter on all of them
+    "intra.alpha": st.sampled_from([0.0, 1e-6, 1e-3]),
+    "intra.bandwidth": st.sampled_from([1e5, 1e7, 1e12]),
+    "inter.alpha": st.sampled_from([0.0, 1e-4]),
+    "inter.bandwidth": st.sampled_from([1e4, 1e6]),
+    "memory.bandwidth": st.sampled_from([1e5, 1e7, 1e12]),
+    "peak.float64": st.sampled_from([1e5, 1e7, 1e12]),
+    "peak.bfloat16": st.sampled_from([1e5, 1e7, 1e12]),
+    "attention.launch": st.sampled_from([0.0, 1e-5, 1e-2]),
+    "attention.tile_q": st.integers(1, 9),
+    "attention.tile_kv": st.integers(1, 9),
+    "node.ranks": st.integers(1, 4),
+}
+machines = st.fixed_dictionaries(SLOW).map(hardware("a100-nvlink").changed)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Plans of every schedule, both passes, on 1 to 7 ranks."""
+    ranks = draw(st.integers(1, 7))
+    work = draw(workloads(draw(st.sampled_from(["float64", "bfloat16"])), longest=24))
+    pass_ = draw(st.sampled_from(["forward", "backward"]))
+    return plan(draw(schedules(ranks)), work, ranks, pass_=pass_)
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> Plan:
+    """Nodes in which a rank has several rows and messages share ports in every way."""
+    ranks = draw(st.integers(2, 4))
+    work = Workload(seq=9, heads=2, head_dim=3, dtype="float64", mask=Full())
+    base = plan("allgather", work, ranks)
+    rows = [(b, r) for b in range(len(base.partition.kv)) for r in range(ranks)]
+    homes = base.partition.kv.homes
+    rows = draw(st.permutations([(b, r) for b, r in rows if homes[b] != r]))
+    block, dst = zip(*rows, strict=True)
+    tiles = draw(
+        st.permutations([(q, kv) for q in range(len(base.partition.q)) for kv in range(len(homes))])
+    )
+    q, kv = zip(*tiles, strict=True)
+    attend = Attend(base.partition.q.homes[list(q)], q, kv)
+    steps = Step((), (Move(("KV",), block, homes[list(block)], dst),)), Step((attend,), ())
+    return Plan("crowded", work, ranks, base.partition, "forward", (), (), steps)
+
+
+@dataclass
+class Reference:
+    """The semantics of a step, one row at a time, with every price from its definition."""
+
+    plan: Plan
+    machine: Hardware
+    overlap: bool
+    now: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    port: dict[tuple[str, bool, int], float] = field(default_factory=lambda: defaultdict(float))
+    busy: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    exposed: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    ready: dict[tuple[str, int, int], tuple[float, float]] = field(default_factory=dict)
+    held: set[tuple[str, int, int]] = field(default_factory=set)
+    last: float = 0.0
+    times: list[list[list[float]]] = field(default_factory=list)
+
+    def price(self, tensor: str, block: int, arriving: bool) -> float:
+        what, work, side = TENSORS[tensor], self.plan.workload, self.plan.side(tensor)
+        rows = side.blocks[block].size * len(side.blocks[block].heads) * work.batch
+        wide = max(4, DTYPES[work.dtype])
+        there = rows * wide * (what.vectors * work.head_dim + what.scalars)
+        kernel = rows * (DTYPES[work.dtype] * what.vectors * work.head_dim + wide * what.scalars)
+        read = there if arriving else kernel
+        return (2 * there + read) / self.machine["memory.bandwidth"]
+
+    def kernel(self, q: Block, kv: Block) -> float:
+        work = self.plan.workload
+        rows, columns = self.machine.tile
+        allowed = work.allowed(merge(q.positions), merge(kv.positions))
+        tiles = sum(
+            allowed[i : i + rows, j : j + columns].any()
+            for i in range(0, allowed.shape[0], rows)
+            for j in range(0, allowed.shape[1], columns)
+        )
+        heads = len({h for h in q.heads if h // work.group in kv.heads})
+        flop = 4 * work.head_dim * work.batch * (2.5 if self.plan.pass_ == "backward" else 1)
+        speed = self.machine.peak(work.dtype) * self.machine.efficiency(self.plan.pass_)
+        return float(tiles * rows * columns * heads * flop / speed)
+
+    def add(self, rank: int, tensor: str, blocks: list[int], arriving: bool) -> float:
+        seconds = 0.0
+        for block in blocks:
+            if (tensor, block, rank) in self.held:
+                seconds += self.price(tensor, block, arriving)
+            self.held.add((tensor, block, rank))
+        return seconds
+
+    def start(self) -> None:
+        plan, work = self.plan, self.plan.workload
+        for tensor in READS[plan.pass_]:
+            for block, home in enumerate(plan.side(tensor).homes.tolist()):
+                self.ready[tensor, block, home] = 0.0, 0.0
+        for held in plan.start:
+            for block, rank in zip(*held.flat(), strict=True):
+                self.ready.update({(t, int(block), int(rank)): (0.0, 0.0) for t in held.tensors})
+        for block in plan.partition.q.blocks if plan.pass_ == "backward" else ():
+            row = 2 * DTYPES[work.dtype] * work.head_dim + max(4, DTYPES[work.dtype])
+            rows = block.size * len(block.heads) * work.batch
+            self.now[block.home] += rows * row / self.machine["memory.bandwidth"]
+        self.busy.update(self.now)
+
+    def send(self, move: Move, begin: dict[int, float]) -> Iterator[Arrived]:
+        nodes = self.machine.ranks_per_node
+        for src, dst, row in zip(move.src.tolist(), move.dst.tolist(), move.blocks, strict=True):
+            blocks = [b for b in row.tolist() if b >= 0]
+            size = sum(int(self.plan.block_bytes(t)[b]) for t in move.tensors for b in blocks)
+            far = src // nodes != dst // nodes
+            out, in_ = ("out", far, src), ("in", far, dst)
+            link = self.machine.links[far]
+            began = max(begin[src], self.port[out], self.port[in_])
+            if not self.overlap:
+                began = max(began, begin[dst])
+            for tensor in move.tensors:
+                for block in blocks:
+                    if move.accumulates:
+                        self.held.remove((tensor, block, src))
+                    else:
+                        began = max(began, self.ready[tensor, block, src][1])
+            self.port[out] = self.port[in_] = began + size / link.bandwidth
+            arrival = began + size / link.bandwidth + link.alpha
+            if not move.accumulates:
+                new = {(t, b, dst): (begin[src], arrival) for t in move.tensors for b in blocks}
+                self.ready.update(new)
+            self.sent[src] += size
+            self.last = max(self.last, arrival)
+            yield move, src, dst, blocks, arrival
+
+    def attend(self, node: Attend) -> Iterator[tuple[int, float]]:
+        for rank, qs, kvs in zip(node.rank.tolist(), node.q, node.kv, strict=True):
+            sides = {"q": qs[qs >= 0].tolist(), "kv": kvs[kvs >= 0].tolist()}
+            free = self.now[rank]
+            inputs = [
+                self.ready[t, b, rank]
+                for t in READS[self.plan.pass_]
+                for b in sides[TENSORS[t].side]
+            ]
+            start = max(free, *(arrival for _, arrival in inputs))
+            waits = [arrival - max(free, offered) for offered, arrival in inputs]
+            seconds = self.machine["attention.launch"] * len(sides["q"])
+            partition = self.plan.partition
+            for q in sides["q"]:
+                for kv in sides["kv"]:
+                    seconds += self.kernel(partition.q.blocks[q], partition.kv.blocks[kv])
+            for tensor in ADDS[self.plan.pass_]:
+                seconds += self.add(rank, tensor, sides[TENSORS[tensor].side], arriving=False)
+            self.exposed[rank] += max(0.0, *waits)
+            self.busy[rank] += seconds
+            self.now[rank] = start + seconds
+            yield rank, start
+
+    def step(self, step: Step) -> None:
+        begin = {rank: self.now[rank] for rank in range(self.plan.ranks)}
+        arrivals = [message for move in step.moves for message in self.send(move, begin)]
+        if not self.overlap:
+            waits = defaultdict[int, float](float)
+            for _, src, dst, _, arrival in arrivals:
+                for rank in (src, dst):
+                    since = max(begin[rank], begin[src])
+                    waits[rank] = max(waits[rank], arrival - since)
+                    self.now[rank] = max(self.now[rank], arrival)
+            for rank, wait in waits.items():
+                self.exposed[rank] += wait
+        first = dict[int, float]()
+        for node in step.attends:
+            for rank, start in self.attend(node):
+                first.setdefault(rank, start)
+        ranks = range(self.plan.ranks)
+        ends = [self.now[rank] for rank in ranks]
+        self.times.append([[*begin.values()], [first.get(r, self.now[r]) for r in ranks], ends])
+        for move, src, dst, blocks, arrival in arrivals:
+            if move.accumulates:
+                self.exposed[dst] += max(0.0, arrival - max(self.now[dst], begin[src]))
+                seconds = sum(self.add(dst, t, blocks, arriving=True) for t in move.tensors)
+                self.now[dst] = max(self.now[dst], arrival) + seconds
+                self.busy[dst] += seconds
+
+    def run(self) -> "Reference":
+        self.start()
+        for step in self.plan.steps:
+            self.step(step)
+        return self
+
+    def of_ranks(self, values: dict[int, float] | dict[int, int]) -> list[float]:
+        return [values[rank] for rank in range(self.plan.ranks)]
+
+
+def close(found: object, expected: object) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)  # type: ignore[arg-type]
+
+
+def compare(one: Plan, machine: Hardware, overlap: bool) -> None:
+    slow = Reference(one, machine, overlap).run()
+    timeline, sums = run(Costs(one, machine), overlap=overlap, record=True)
+    close(timeline.finish, slow.of_ranks(slow.now))
+    close(timeline.end, max(slow.last, *slow.of_ranks(slow.now)))
+    close(sums.busy, slow.of_ranks(slow.busy))
+    close(sums.exposed, slow.of_ranks(slow.exposed))
+    close(sums.sent, slow.of_ranks(slow.sent))
+    kept = timeline.begin, timeline.attend_start, timeline.attend_end
+    for found, expected in zip(kept, zip(*slow.times, strict=True), strict=bool(slow.times)):
+        close(found, expected)
+
+
+@given(plans(), machines, st.booleans())
+def test_the_recurrence_equals_the_slow_simulation(
+    one: Plan, machine: Hardware, overlap: bool
+) -> None:
+    compare(one, machine, overlap)
+
+
+@given(crowded(), machines, st.booleans())
+def test_rows_that_share_ranks_and_ports_take_turns(
+    one: Plan, machine: Hardware, overlap: bool
+) -> None:
+    compare(one, machine, overlap)
+
+
+def overlapping(one: list[Span]) -> bool:
+    """Whether any two of these spans run at the same time, rounding forgiven."""
+    ordered = sorted((s.start, s.end) for s in one)
+    return any(b < a - 1e-9 * max(1.0, a) for (_, a), (b, _) in pairwise(ordered))
+
+
+def recorded(one: Plan, machine: Hardware, overlap: bool) -> tuple[Prediction, list[list[Span]]]:
+    found = simulate(one, machine, overlap=overlap, record=True)
+    assert found.timeline is not None
+    every = spans(found.timeline)
+    return found, [[s for s in every if s.rank == rank] for rank in range(one.ranks)]
+
+
+@given(plans() | crowded(), machines, st.booleans())
+def test_a_rank_does_one_thing_at_a_time_and_spans_add_up_to_its_busy_time(
+    one: Plan, machine: Hardware, overlap: bool
+) -> None:
+    found, ranks = recorded(one, machine, overlap)
+    prologue = Costs(one, machine).prologue
+    for rank, mine in enumerate(ranks):
+        work = [s for s in mine if s.stream in ("compute", "merge")]
+        assert not overlapping(work)
+        assert all(0 <= s.start < s.end <= found.makespan * (1 + 1e-12) for s in mine)
+        close(prologue[rank] + sum(s.end - s.start for s in work), found.busy[rank])
+
+
+@given(plans() | crowded(), machines)
+def test_without_overlap_nothing_travels_to_or_from_a_rank_while_it_attends(
+    one: Plan, machine: Hardware
+) -> None:
+    for mine in recorded(one, machine, False)[1]:
+        wires = [s for s in mine if s.stream in ("send", "receive")]
+        for attend in (s for s in mine if s.stream == "compute"):
+            assert not any(overlapping([attend, wire]) for wire in wires)

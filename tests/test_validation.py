@@ -1,0 +1,289 @@
+"""check(plan): exact plans pass in every dtype, and nothing else does."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner import planning
+from planner.errors import PlanError
+from planner.ir import Attend, Plan, Step
+from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.schedules import SCHEDULES
+from planner.spelling import mask
+from planner.workload import DTYPES, Workload
+from runtimes import backends, dense, oracle, validation
+from runtimes.arrays import Array, draw, dtype_of
+from runtimes.validation import backward_leaks, check, distance, forward_leaks, probes
+from strategies import ranks, schedules, workloads
+
+PACKED = Workload(
+    203,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    dtype="float64",
+    mask=mask("documents:50,100,53 & window:40"),
+)
+SPARSE = Workload(
+    203,
+    heads=6,
+    kv_heads=3,
+    head_dim=16,
+    dtype="float64",
+    mask=mask("causal & (window:30 | global:7)"),
+)
+SMALL = Workload(29, heads=4, kv_heads=2, head_dim=4, dtype="float64", mask=Causal())
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("work", "ranks"), [(PACKED, 5), (SPARSE, 4)], ids=["packed", "sparse"])
+def test_every_schedule_is_exact(name: str, work: Workload, ranks: int) -> None:
+    found = check(planning.plan(name, work, ranks, pass_="both"))
+    assert found.exact
+    assert found.leak_free
+    assert found.leaks == ()
+    assert (found.tolerances["forward"], found.tolerances["lse"]) == (1e-12, 1e-12)
+    assert [found.tolerances[name] for name in ("dq", "dk", "dv")] == [1e-11] * 3
+    assert 0 < found.forward_error <= 1e-12
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_is_exact_in_every_dtype(name: str, dtype: str) -> None:
+    work = replace(SMALL, seq=61, kv_seq=70, dtype=dtype, batch=2)
+    found = check(planning.plan(name, work, 3, pass_="both"), seed=3)
+    assert found.exact, found
+
+
+@given(st.data(), ranks, st.sampled_from(sorted(DTYPES)).flatmap(workloads), st.integers(0, 9))
+def test_whatever_the_planner_makes_is_exact(
+    data: st.DataObject, ranks: int, work: Workload, seed: int
+) -> None:
+    found = check(planning.plan(data.draw(schedules(ranks)), work, ranks, pass_="both"), seed=seed)
+    assert found.exact, found
+
+
+def test_only_the_passes_of_a_plan_are_judged() -> None:
+    ahead = check(planning.plan("ring", SMALL, 3))
+    assert ahead.exact
+    assert (ahead.dq_error, ahead.dk_error, ahead.dv_error) == (None, None, None)
+    assert ahead.tolerances.keys() == {"forward", "lse"}
+    back = check(planning.plan("ring", SMALL, 3, pass_="backward"))
+    assert back.exact
+    assert (back.forward_error, back.lse_error) == (None, None)
+    assert back.tolerances.keys() == {"dq", "dk", "dv"}
+
+
+def test_a_check_repeats_itself_and_follows_its_seed() -> None:
+    pair = planning.plan("usp", replace(SMALL, dtype="bfloat16"), 4, pass_="both")
+    assert check(pair, seed=5) == check(pair, seed=5)
+    assert check(pair, seed=5).forward_error != check(pair, seed=6).forward_error
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(PlanError, match="unknown backend 'abacus': choose one of numpy"):
+        check(planning.plan("ring", SMALL, 3), backend="abacus")
+
+
+# ---- what is wrong is found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pass_", ["forward", "backward"])
+def test_a_plan_that_forgets_a_tile_is_not_exact(pass_: str, dtype: str) -> None:
+    work = replace(SMALL, dtype=dtype, mask=Full())
+    plan = planning.plan("allgather:layout=contiguous", work, 3, pass_=pass_)
+    assert check(plan).exact
+    number, attend = next(plan.attends())
+    kv = attend.kv.copy()
+    kv[0, attend.rank[0]] = -1  # a tile at home, which no move is about
+    step = Step((Attend(attend.rank, attend.q, kv),), plan.steps[number].moves)
+    steps = (*plan.steps[:number], step, *plan.steps[number + 1 :])
+    assert not check(replace(plan, steps=steps)).exact
+
+
+Program = Callable[..., Any]
+
+
+def faulty(change: Callable[..., Any]) -> Program:
+    """A backend that computes what the oracle does, changed."""
+
+    def run(plan: Any, *arrays: Array) -> Any:
+        return change(oracle.run(plan, *arrays), *arrays)
+
+    return run
+
+
+def scaled(result: Any, *_: Array) -> Any:
+    if isinstance(result, tuple):
+        return tuple(x * x.dtype.type(1.01) for x in result)
+    return result * result.dtype.type(1.01)
+
+
+def with_a_nan(result: Any, *_: Array) -> Any:
+    result[-1][0, 0, 0] = np.nan
+    return result
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("change", [scaled, with_a_nan])
+@pytest.mark.parametrize("pass_", ["forward", "both", "backward"])
+def test_a_backend_that_computes_something_else_is_not_exact(
+    change: Program, pass_: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planning.plan("zigzag", replace(SMALL, dtype=dtype), 3, pass_=pass_)
+    monkeypatch.setattr(validation, "runtime", lambda _: faulty(change))
+    monkeypatch.setattr(validation, "forward_with_lse", lambda _: None)
+    found = check(plan)
+    assert not found.exact
+    assert found.lse_error is None
+
+
+def test_a_backend_in_the_table_is_judged_without_lse_unless_it_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(backends.RUNTIMES, "copy", "runtimes.oracle:run")
+    found = check(planning.plan("ring", SMALL, 3), backend="copy")
+    assert found.exact
+    assert found.lse_error is None
+    assert found.tolerances.keys() == {"forward"}
+
+
+def test_a_wrong_lse_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    def off(plan: Plan, *arrays: Array) -> tuple[Array, Array]:
+        out, lse = oracle.forward(plan, *arrays)
+        return out, lse + 1e-9
+
+    plan = planning.plan("ring", SMALL, 3)
+    monkeypatch.setattr(validation, "forward_with_lse", lambda _: off)
+    found = check(plan)
+    assert found.leak_free
+    assert not found.exact
+    assert found.lse_error == pytest.approx(1e-9, rel=1e-3)
+
+
+def test_distance_counts_minus_infinity_and_nan() -> None:
+    truth = np.array([0.0, -np.inf, 2.0])
+    assert distance(truth, truth) == 0
+    assert distance(np.array([0.5, -np.inf, 2.0]), truth) == 0.5
+    assert distance(np.array([0.0, -1e300, 2.0]), truth) == np.inf
+    assert distance(np.array([-np.inf, -np.inf, 2.0]), truth) == np.inf
+    assert np.isnan(distance(np.array([np.nan, -np.inf, 2.0]), truth))
+    assert distance(truth[:2], truth) == np.inf
+    assert distance(np.full(3, -np.inf), np.full(3, -np.inf)) == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bit_results_may_err_twice_as_much_as_dense_attention_does(dtype: str) -> None:
+    work = replace(SMALL, dtype=dtype)
+    inputs = draw(work, 0)
+    found = check(planning.plan("ring", work, 3, pass_="both"))
+    own = distance(dense.forward(work, *inputs[:3], dtype)[0], dense.forward(work, *inputs[:3])[0])
+    assert found.tolerances["forward"] == 2 * own
+    assert found.tolerances["lse"] == 5e-6
+    rounded, truth = dense.backward(work, *inputs, dtype), dense.backward(work, *inputs)
+    for name, rough, true in zip(("dq", "dk", "dv"), rounded, truth, strict=True):
+        assert found.tolerances[name] == 2 * distance(rough, true)
+
+
+# ---- the leak probe
+
+
+def attention_under(other: Mask, work: Workload) -> tuple[Program, Program]:
+    """Dense attention, forward and with gradients, that goes by another mask."""
+    wrong = replace(work, mask=other)
+
+    def ahead(q: Array, k: Array, v: Array) -> Array:
+        return dense.forward(wrong, q, k, v, work.dtype)[0]
+
+    def both(q: Array, k: Array, v: Array, dout: Array) -> tuple[Array, ...]:
+        return (ahead(q, k, v), *dense.backward(wrong, q, k, v, dout, work.dtype))
+
+    return ahead, both
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("true", "wrong"),
+    [
+        (Causal(), Window(None, 1)),
+        (Window(9), Window(10)),
+        (Documents((10, 19)), Documents((11, 18))),
+        (Documents((10, 19)) & Window(5), Window(5)),
+    ],
+)
+def test_a_mask_that_is_off_by_one_leaks(true: Mask, wrong: Mask, dtype: str) -> None:
+    work = replace(SMALL, mask=true, dtype=dtype)
+    ahead, both = attention_under(wrong, work)
+    seeds = range(4)  # an edge is chosen by chance; one of a few is the wrong one
+    assert any("moves at token" in leak for s in seeds for leak in forward_leaks(work, ahead, s))
+    assert any("moves at token" in leak for s in seeds for leak in backward_leaks(work, both, s))
+
+
+def test_a_leak_far_below_the_tolerance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tainted(plan: Plan, q: Array, k: Array, v: Array) -> Array:
+        return oracle.run(plan, q, k, v) + 1e-16 * v.sum()
+
+    monkeypatch.setattr(validation, "runtime", lambda _: tainted)
+    found = check(planning.plan("ring", SMALL, 3))
+    assert found.forward_error <= 1e-12
+    assert not found.leak_free
+    assert not found.exact
+
+
+def test_a_leak_through_the_normaliser_alone_is_found() -> None:
+    """A softmax that divides by the weights of masked keys too: their values never show."""
+    work = replace(SMALL, mask=Window(4))
+
+    def ahead(q: Array, k: Array, v: Array) -> Array:
+        out, lse = dense.forward(work, q, k, v)
+        _, everything = dense.forward(replace(work, mask=Full()), q, k, v)
+        return out * np.exp(lse - everything)[..., None]
+
+    assert any("moves at token" in leak for leak in forward_leaks(work, ahead))
+
+
+def test_a_row_that_should_move_and_stays_is_reported() -> None:
+    work = replace(SMALL, mask=Full())
+    ahead, both = attention_under(Causal(), work)
+    key, query = probes(work, 0)[1][0], probes(work, 0)[0][0]
+    assert f"out stays at token 0, which key {key} reaches" in forward_leaks(work, ahead)
+    assert f"dv stays at token 28, which query {query} reaches" in backward_leaks(work, both)
+
+
+@given(workloads("float64", longest=12) | workloads("float32", longest=12), st.integers(0, 9))
+def test_dense_attention_under_its_own_mask_never_leaks(work: Workload, seed: int) -> None:
+    ahead, both = attention_under(work.mask, work)
+    assert forward_leaks(work, ahead, seed) == []
+    assert backward_leaks(work, both, seed) == []
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_steep_softmax_hides_nothing_from_the_probe(dtype: str) -> None:
+    work = Workload(300, heads=1, head_dim=64, dtype=dtype, mask=Causal(), scale=8.0)
+    for s in range(3):
+        ahead, both = attention_under(work.mask, work)
+        assert forward_leaks(work, ahead, s) + backward_leaks(work, both, s) == []
+
+
+def test_probes_stand_on_both_sides_of_an_edge_of_the_mask() -> None:
+    work = replace(SMALL, mask=Documents((10, 19)))
+    for seed in range(9):
+        queries, keys = probes(work, seed)
+        assert {9, 10} <= set(keys)
+        assert {9, 10} <= set(queries)
+        assert len(keys) <= 3
+    assert all(map(len, probes(replace(SMALL, mask=Full()), 0)))
+
+
+def test_changed_inputs_keep_their_dtype() -> None:
+    for name in DTYPES:
+        array = np.zeros((1, 1, 2, 2), dtype_of(name))
+        changed = validation._changed(array, 1, 8.0)
+        assert changed.dtype == array.dtype
+        assert changed.astype(float).sum(axis=(0, 1, 3)).tolist() == [0, 16]

@@ -1,0 +1,126 @@
+"""The verifier: what it refuses, and how it says where."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import ringloom as rl
+from planner.errors import PlanError
+from planner.ir import Attend, Held, Move, Plan, Step
+from planner.verify import verify
+
+WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Full())
+RING = rl.plan("ring", WORK, 3)
+BACKWARD = rl.plan("ring", WORK, 3, pass_="backward")
+
+
+def with_step(plan: Plan, number: int, change: Callable[[Step], Step]) -> Plan:
+    """The plan with one step changed and no promise about buffers."""
+    steps = [change(step) if n == number else step for n, step in enumerate(plan.steps)]
+    return replace(plan, steps=tuple(steps), buffers=())
+
+
+def adding(*moves: Move) -> Callable[[Step], Step]:
+    return lambda step: Step(step.attends, (*step.moves, *moves))
+
+
+def attending(*attends: Attend) -> Callable[[Step], Step]:
+    return lambda step: Step((*step.attends, *attends), step.moves)
+
+
+def only(attends: tuple = (), moves: tuple = ()) -> Callable[[Step], Step]:
+    return lambda _: Step(attends, moves)
+
+
+KV, DKV = ("KV",), ("DKV",)
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (
+            with_step(RING, 1, lambda s: Step((), s.moves)),
+            "q block 0 never attends kv block 2; 3 live tiles of 9 are missing",
+        ),
+        (
+            with_step(RING, 2, attending(Attend([1], [[1]], [[1]]))),
+            "step 2: rank 1 attends q block 1 x kv block 1, which rank 1 attends in step 0",
+        ),
+        (
+            with_step(RING, 0, lambda s: Step(s.attends, ())),
+            "step 1: rank 0 sends KV to rank 1, but block 2 never comes there",
+        ),
+        (
+            with_step(RING, 0, attending(Attend([0], [[0]], [[1]]))),
+            "step 0: rank 0 attends KV, but block 1 is there from step 2 only",
+        ),
+        (
+            with_step(RING, 1, adding(Move(KV, [[0]], [0], [1]))),
+            "step 1: rank 1 is sent KV block 0 a second time",
+        ),
+        (
+            with_step(RING, 0, only((), (Move(KV, [[0], [0]], [0, 0], [1, 1]),))),
+            "step 0: rank 1 is sent KV block 0 twice at once",
+        ),
+        (
+            with_step(BACKWARD, 0, adding(Move(DKV, [[0]], [1], [0]))),
+            "step 0: rank 1 hands over DKV block 0, has none",
+        ),
+        (
+            with_step(BACKWARD, 1, adding(Move(DKV, [[0]], [0], [2]))),
+            "step 1: rank 0 hands over DKV block 0, has none",
+        ),
+        (
+            with_step(BACKWARD, 3, lambda s: Step(s.attends, ())),
+            "still holds DKV block .* whose home is rank .*; 3 such in all",
+        ),
+        (
+            replace(RING, buffers=(("KV", 1),)),
+            "step 0: rank 0 needs 2 slots for KV, but buffers allow 1|needs 2 slots for KV",
+        ),
+        (
+            replace(RING, start=(Held(KV, [[0]], [0]),)),
+            "start: rank 0 is sent KV block 0 a second time",
+        ),
+    ],
+)
+def test_a_broken_plan_is_refused_with_step_rank_and_block(plan: Plan, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        verify(plan)
+
+
+def test_a_rectangle_with_a_dead_edge_is_refused() -> None:
+    causal = replace(RING, workload=replace(WORK, mask=rl.Causal()), buffers=())
+    with pytest.raises(PlanError, match="step 1: rank 0 attends q block 0, which has no live tile"):
+        verify(causal)
+
+
+def test_a_rectangle_names_a_block_once_and_one_head_slice_per_side() -> None:
+    plan = rl.plan("ulysses", WORK, 2)
+    attend = next(a for _, a in plan.attends())
+    number = next(n for n, s in enumerate(plan.steps) if s.attends)
+    twice = Attend(attend.rank[:1], [[*attend.q[0], attend.q[0, 0]]], attend.kv[:1])
+    with pytest.raises(PlanError, match="rank 0 attends a q block twice in one rectangle"):
+        verify(with_step(plan, number, only((twice,))))
+    slices = plan.partition.q.slice
+    foreign = next(b for b in range(len(slices)) if slices[b] != slices[attend.q[0, 0]])
+    mixed = Attend(attend.rank[:1], [[attend.q[0, 0], foreign]], attend.kv[:1])
+    with pytest.raises(PlanError, match="rank 0 attends q blocks of different head slices"):
+        verify(with_step(plan, number, only((mixed,))))
+
+
+def test_dead_inner_tiles_of_a_rectangle_are_legal() -> None:
+    plan = rl.plan("allgather:layout=contiguous", replace(WORK, mask=rl.Causal()), 2)
+    two = replace(WORK, seq=16, kv_seq=16, mask=rl.Causal())
+    wide = rl.plan("zigzag", two, 1)
+    assert next(a for _, a in wide.attends()) == Attend([0], [[0, 1]], [[0, 1]])
+    assert verify(wide) is wide
+    assert verify(plan) is plan
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward"])
+def test_an_empty_mask_needs_an_empty_plan(pass_: str) -> None:
+    nothing = replace(WORK, mask=rl.Blocks(((0,),), 12))
+    for name in rl.SCHEDULES:
+        assert rl.plan(name, nothing, 3, pass_=pass_).steps == ()
