@@ -193,7 +193,7 @@ def compare(
         notes += ";\nran: on real arrays of that length (float64, narrow heads), ok within 1e-12"
     notes += "[/]"
     document = {"rows": [row.as_dict() for row in rows], "why": why(rows)}
-    show(as_json, document, title, drawing.comparison(rows), notes, why(rows))
+    show(as_json, document, title, drawing.comparison(rows, checked), notes, why(rows))
     return int(any(row.exact is False for row in rows))
 
 

@@ -135,6 +135,12 @@ def why(rows: Sequence[Row]) -> str:
     slow, fast = max(rows, key=lambda r: r.makespan_s), min(rows, key=lambda r: r.makespan_s)
     ratio = slow.makespan_s / fast.makespan_s
     found = f"{slow.schedule} takes {ratio:.2f} times as long as {fast.schedule}"
+    waits = slow.exposed_comm_s - fast.exposed_comm_s
+    if waits > 0.5 * (slow.makespan_s - fast.makespan_s):
+        return (
+            f"{found}: its ranks wait up to {slow.exposed_comm_s * 1e3:.3g} ms for transfers"
+            f" ({fast.exposed_comm_s * 1e3:.3g} ms in {fast.schedule})."
+        )
     if slow.busiest.share > 1.1 * fast.busiest.share:
         return (
             f"{found}: rank {slow.busiest.rank} attends {slow.busiest.share:.2f} times the mean of"
@@ -147,10 +153,5 @@ def why(rows: Sequence[Row]) -> str:
             f"{found}: the busiest ranks of its rounds have {slow.imbalance:.2f} times the mean"
             f" work ({fast.imbalance:.2f} in {fast.schedule}), and {slow.idle_fraction:.0%} of the"
             " machine idles."
-        )
-    if slow.exposed_comm_s > 1.1 * fast.exposed_comm_s:
-        return (
-            f"{found}: its ranks wait up to {slow.exposed_comm_s * 1e3:.3g} ms for transfers"
-            f" ({fast.exposed_comm_s * 1e3:.3g} ms in {fast.schedule})."
         )
     return f"{found}."

@@ -1,7 +1,6 @@
 """What people see in the terminal: the grid of a plan, tables, sizes; plain text when piped."""
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,15 +99,15 @@ def messages(plan: Plan) -> list[tuple[str, int, NDArray[np.int64]]]:
     return [(tensor, *rest) for tensor, rest in found.items()]
 
 
-def comparison(rows: Sequence[Row]) -> Table:
-    """The table of `ringloom compare`: fastest first, bound and proof beside it."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for head in ("schedule", *COLUMNS, "ran"):
-        side: Literal["left", "right"] = "left" if head == "schedule" else "right"
-        table.add_column(head, justify=side, no_wrap=True)
+def comparison(rows: Sequence[Row], ran: bool) -> Table:
+    """The table of `ringloom compare`, the fastest row in green; `ran` adds what ran on arrays."""
+    table = plain_table("schedule")
+    table.padding = (0, 1, 0, 0)
+    for head in (*COLUMNS, "ran") if ran else COLUMNS:
+        table.add_column(head, justify="right", no_wrap=True)
     best = min(row.makespan_s for row in rows)
     for row in rows:
-        table.add_row(
+        cells = (
             row.schedule,
             seconds(row.makespan_s),
             f"{row.speedup_vs_ring:.2f}x",
@@ -116,15 +115,15 @@ def comparison(rows: Sequence[Row]) -> Table:
             seconds(row.exposed_comm_s),
             size(row.max_bytes_sent),
             size(row.peak_bytes),
-            f"{row.bound_ratio:.2f}",
+            f"{row.bound_ratio:.2f}" if row.bound_ratio < 1000 else ">999",
             length(row.verified_seq),
-            _run(row),
-            style="bold green" if row.makespan_s == best else "",
+            *([_ran(row)] if ran else []),
         )
+        table.add_row(*cells, style="bold green" if row.makespan_s == best else "")
     return table
 
 
-def _run(row: Row) -> str:
+def _ran(row: Row) -> str:
     if row.exact is None:
         return "-"
     return f"{length(row.exact_seq or 0)} {'ok' if row.exact else 'WRONG'}"
