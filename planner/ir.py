@@ -229,6 +229,7 @@ class Held(Node):
         object.__setattr__(self, "blocks", _bundle(blocks, len(self.rank), "held: blocks"))
         if TENSORS[self.tensors[0]].accumulates:
             raise PlanError(f"{self.tensors[0]} is an accumulator: only inputs can be held")
+        _keep(self, np.asarray((self.blocks >= 0).any(axis=1)), ("blocks", "rank"))
 
     def _fields(self) -> tuple[Any, ...]:
         return self.tensors, self.blocks, self.rank

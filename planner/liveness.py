@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import ADDS, READS, TENSORS, Index, Plan, Step
+from planner.ir import READS, TENSORS, Index, Plan, Step
 from planner.partitions import Ints
 
 Weights = NDArray[np.int64]  # one number per block
 AT_START = -1
+SLAB = 1 << 20  # copies looked at at a time
 
 
 def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
@@ -55,32 +56,28 @@ def slots(plan: Plan, tensor: str) -> NDArray[np.int64]:
 
 def occupancy(plan: Plan, tensor: str, weights: Weights) -> NDArray[np.int64]:
     """Total weight of what `slots` counts, e.g. in bytes: int64 [steps, ranks]."""
-    history = (_accumulated if tensor in ADDS[plan.pass_] else _copied)(plan, tensor, weights)
-    return np.array(list(history), np.int64).reshape(-1, plan.ranks)
+    if tensor in READS[plan.pass_]:
+        return _copied(plan, tensor, weights)
+    return np.array(list(_accumulated(plan, tensor, weights)), np.int64).reshape(-1, plan.ranks)
 
 
-def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[Weights]:
-    """Per step: the copies held, incoming ones included."""
+def _copied(plan: Plan, tensor: str, weights: Weights) -> NDArray[np.int64]:
+    """The copies held in each step, incoming ones included; a slab of ranks at a time."""
     received, last = lifetimes(plan, tensor)
-    held = np.zeros(plan.ranks, np.int64)
-    rank, block = np.nonzero(received == AT_START)
-    np.add.at(held, rank, weights[block])
-    for number, step in enumerate(plan.steps):
-        ending = list(_reads(plan, step, tensor))
-        for move in step.moves:
-            if tensor in move.tensors:
-                block, _, dst = move.flat()
-                np.add.at(held, dst, weights[block])
-                ending.append((block, dst))  # a copy that is never read goes at once
-        yield held.copy()
-        for block, rank in ending:
-            over = (last[rank, block] <= number) & (received[rank, block] > -2)
-            rank, block = rank[over], block[over]
-            if not (np.diff(rank) > 0).all():  # one copy may be read by several rows
-                copy = np.unique(rank * len(weights) + block)
-                rank, block = np.divmod(copy, len(weights))
-            received[rank, block] = -2
-            np.subtract.at(held, rank, weights[block])
+    steps = len(plan.steps)
+    held = np.zeros((steps, plan.ranks), np.int64)
+    height = max(1, SLAB // max(1, len(weights)))
+    for low in range(0, plan.ranks if steps else 0, height):
+        rank, block = np.nonzero(received[low : low + height] > -2)
+        first = np.maximum(received[low + rank, block], 0)
+        over = np.maximum(last[low + rank, block], first) + 1  # never read: gone at once
+        ranks = len(received[low : low + height])
+        size, weight = (steps + 1) * ranks, weights[block]
+        begun = np.bincount(first.astype(np.int64) * ranks + rank, weight, size)
+        ended = np.bincount(over.astype(np.int64) * ranks + rank, weight, size)
+        change = (begun - ended).reshape(steps + 1, ranks)[:-1]  # exact: far below 2**53
+        held[:, low : low + height] = np.cumsum(change, axis=0)
+    return held
 
 
 def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[NDArray[np.int64]]:

@@ -98,7 +98,7 @@ def _row(
     return Row(
         schedule=name,
         makespan_s=found.makespan,
-        speedup_vs_ring=ring / found.makespan,
+        speedup_vs_ring=ring / found.makespan if found.makespan else 1.0,
         idle_fraction=found.idle_fraction,
         exposed_comm_s=found.exposed,
         max_bytes_sent=found.max_bytes_sent,
@@ -133,6 +133,8 @@ def _load(total: NDArray[np.int64], rank: int) -> Load:
 def why(rows: Sequence[Row]) -> str:
     """One sentence that explains the spread of a comparison from its numbers."""
     slow, fast = max(rows, key=lambda r: r.makespan_s), min(rows, key=lambda r: r.makespan_s)
+    if not fast.makespan_s:
+        return "The mask allows nothing: there is nothing to attend."
     ratio = slow.makespan_s / fast.makespan_s
     found = f"{slow.schedule} takes {ratio:.2f} times as long as {fast.schedule}"
     waits = slow.exposed_comm_s - fast.exposed_comm_s

@@ -93,12 +93,11 @@ class VirtualRanks:
         flying = [one for move in step.moves for one in self._depart(move, number)]
         made = [one for attend in step.attends for one in self._attend(attend, number)]
         for rank, place, arrays in made:
-            slots[rank, place[0]] += self._is_away(rank, place) and (
-                place not in self.memory[rank].sums
-            )
+            begun = place not in self.memory[rank].sums and self._is_away(rank, place)
+            slots[rank, place[0]] += begun
             self.memory[rank].add(place, arrays)
         for rank, place, arrays in flying:
-            slots[rank, place[0]] += 1
+            slots[rank, place[0]] += 1  # what is received takes a slot, even at home
             memory = self.memory[rank]
             (memory.add if TENSORS[place[0]].accumulates else memory.keep)(place, arrays)
         self._check_buffers(number, slots)

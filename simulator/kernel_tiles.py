@@ -152,7 +152,7 @@ class Cut:
         return entry, low, high
 
     def touched(self, reach: Reach, kv: int) -> Ints:
-        """For each reach, how many kernel tiles of chunk `kv` it adds to those of its run."""
+        """How many kernel tiles of chunk `kv` each reach adds to its run's, in order of runs."""
         begin, end = self.kv.below(kv, reach.low), self.kv.below(kv, reach.high)
         begin, end = begin // self.tile_kv, np.where(end > begin, -(-end // self.tile_kv), 0)
         end = np.maximum(begin, end)
@@ -162,9 +162,8 @@ class Cut:
         width = int(end.max()) + 1
         begin, end = (reach.run[order] * width + x[order] for x in (begin, end))
         seen = np.maximum.accumulate(end)  # runs ascend, so this never carries into the next run
-        new = np.zeros_like(end)
-        new[order] = np.maximum(end - np.maximum(begin, np.concatenate([begin[:1], seen[:-1]])), 0)
-        return new
+        new: Ints = end - np.maximum(begin, np.concatenate([begin[:1], seen[:-1]]))
+        return np.maximum(new, 0)
 
 
 def _shapes(chunks: tuple[Ranges, ...], shift: int) -> tuple[Ints, Ints]:

@@ -176,6 +176,15 @@ def test_compare_of_both_passes_sums_times_and_takes_the_larger_peak(
     assert both["peak_bytes"] == max(forward["peak_bytes"], backward["peak_bytes"])
 
 
+def test_a_mask_that_allows_nothing_takes_no_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = tmp_path / "nothing.json"
+    grid.write_text('{"size": 256, "grid": [[0]]}')
+    assert main(["compare", *SMALL, "--mask", f"blocks@{grid}", "--check"]) == 0
+    assert "nothing to attend" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_package_that_shadows_ours_is_named(tmp_path: Path) -> None:
     (tmp_path / "planner").mkdir()
     (tmp_path / "planner" / "__init__.py").write_text("")

@@ -71,16 +71,16 @@ def test_fractions_waits_and_sums_make_sense(one: Plan, machine: Hardware, overl
 def test_a_pair_sums_times_and_bytes_and_takes_the_larger_peak(
     one: Plan, machine: Hardware
 ) -> None:
-    one = replace(one, pass_=one.pass_)
-    single = simulate(one, machine)
-    both = simulate((one, one), machine)
-    doubled = ("makespan", "exposed", "max_bytes_sent", "bound", "rounds", "messages")
-    for name in doubled:
-        assert getattr(both, name) == 2 * getattr(single, name)
-    assert both.peak_bytes == single.peak_bytes
-    assert both.idle_fraction == pytest.approx(single.idle_fraction)
-    assert both.bound_ratio == pytest.approx(single.bound_ratio)
-    assert [p.makespan for p in both.passes] == [single.makespan] * 2
+    pair = plan(one.name, one.workload, one.ranks, pass_="both")
+    parts, both = [simulate(p, machine) for p in pair], simulate(pair, machine)
+    summed = "makespan", "exposed", "max_bytes_sent", "bound", "compute_bound", "link_bound"
+    for name in (*summed, "rounds", "messages"):
+        assert getattr(both, name) == getattr(parts[0], name) + getattr(parts[1], name)
+    assert both.peak_bytes == max(p.peak_bytes for p in parts)
+    np.testing.assert_array_equal(both.busy, parts[0].busy + parts[1].busy)
+    idle = sum(p.idle_fraction * p.makespan for p in parts)
+    assert both.idle_fraction * both.makespan == pytest.approx(idle, abs=1e-9 * both.makespan)
+    assert [p.makespan for p in both.passes] == [p.makespan for p in parts]
 
 
 @given(plans(), machines)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator.kernel_tiles
-from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.masks import Blocks, Causal, Documents, Full, Mask, Window
 from planner.partitions import LAYOUTS, Block, Partition, Ranges, Side, by_tokens, cut, merge
 from planner.regions import Ints
 from planner.workload import Workload
@@ -56,11 +56,38 @@ def one_by_one(work: Workload, q: Ranges, kv: Ranges, tile: tuple[int, int]) -> 
 def test_counting_equals_looking_at_every_kernel_tile(
     case: tuple[Workload, Partition], tile: tuple[int, int]
 ) -> None:
-    work, partition = case
-    expected = [
-        [one_by_one(work, q, kv, tile) for kv in partition.kv.chunks] for q in partition.q.chunks
-    ]
+    compare(*case, tile)
+
+
+def compare(work: Workload, partition: Partition, tile: tuple[int, int]) -> None:
+    sides = partition.q.chunks, partition.kv.chunks
+    expected = [[one_by_one(work, q, kv, tile) for kv in sides[1]] for q in sides[0]]
     np.testing.assert_array_equal(kernel_tiles(work, partition, tile), expected)
+
+
+@pytest.mark.parametrize("left", range(5))
+@pytest.mark.parametrize("right", range(3))
+def test_bands_between_the_queries_of_a_stripe_leave_gaps(left: int, right: int) -> None:
+    work = Workload(seq=24, heads=1, mask=Window(left, right))
+    for ranks in range(2, 8):
+        stripes, pieces = (by_tokens(work, ranks, layout) for layout in ("striped", "contiguous"))
+        for tile in (2, 1), (3, 2), (4, 4):
+            compare(work, stripes, tile)
+            compare(work, Partition(stripes.q, pieces.kv), tile)
+
+
+@pytest.mark.parametrize("missing", [(0, 1), (1, 0), (1, 1)])
+def test_a_mask_that_ends_one_position_early_looks_at_more_than_the_distance(
+    missing: tuple[int, int],
+) -> None:
+    n = 12
+    rows, columns = (n - one for one in missing)
+    grid = np.zeros((n, n), bool)
+    grid[:rows, :columns] = True
+    work = Workload(seq=n, heads=1, mask=Blocks(tuple(map(tuple, grid.tolist())), 1) & Window(1, 1))
+    for layout in LAYOUTS:
+        compare(work, by_tokens(work, 4, layout), (1, 1))
+        compare(work, by_tokens(work, 4, layout), (2, 2))
 
 
 @given(cases())
@@ -87,6 +114,7 @@ def test_where_counting_is_too_much_work_the_answer_is_an_upper_bound(
         patched.setattr(simulator.kernel_tiles, "WORK", -1)
         bound = kernel_tiles.__wrapped__(*case, tile)
     assert (bound >= exact).all()
+    assert (bound <= kernel_tiles(*case, (1, 1))).all()
     assert ((bound > 0) == (exact > 0)).all()
 
 

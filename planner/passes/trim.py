@@ -68,8 +68,8 @@ def drop_unused(plan: Plan) -> Plan:
     start = [
         Held(h.tensors, _used(needed, h.tensors, h.blocks, h.rank), h.rank) for h in plan.start
     ]
-    held = tuple(h for h in start if h.blocks.size)
-    return replace(plan, start=held, steps=tuple(filter(None, reversed(steps))))
+    kept = tuple(filter(None, reversed(steps)))
+    return replace(plan, start=tuple(filter(len, start)), steps=kept)
 
 
 def _mark(tables: Tables, tensors: tuple[str, ...], rank: Index, block: Index, value: bool) -> None:
