@@ -48,8 +48,8 @@ clean: ## remove caches and build products (delete .venv yourself for a fresh en
 
 $(VENV)/.core: SET  :=
 $(VENV)/.core: WHAT := ringloom
-$(VENV)/.test: SET  := [test]
-$(VENV)/.test: WHAT := ringloom and its test tools
+$(VENV)/.test: SET  := [test,torch,jax]
+$(VENV)/.test: WHAT := ringloom, its test tools, torch and jax
 $(VENV)/.dev:  SET  := [dev]
 $(VENV)/.dev:  WHAT := ringloom, ruff and mypy
 

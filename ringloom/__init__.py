@@ -18,6 +18,7 @@ for _name in ("planner", "simulator", "codegen", "runtimes"):
             " move that out of the way, or start Python elsewhere"
         )
 
+from codegen import emit
 from planner.errors import PlanError
 from planner.files import load, save
 from planner.ir import Attend, Held, Move, Plan, Step
@@ -74,6 +75,7 @@ __all__ = [
     "adjoint",
     "derive",
     "direct",
+    "emit",
     "hardware",
     "homeward",
     "load",

@@ -1,6 +1,5 @@
 """The command line: every command takes --json, exits 0, 2 on bad input, 1 on a failed check."""
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -8,7 +7,6 @@ from time import perf_counter
 from typing import Any
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.progress import track
 
@@ -21,13 +19,15 @@ from ringloom import __version__, drawing
 from ringloom.comparison import compare as compare_schedules
 from ringloom.comparison import why
 from ringloom.options import Plans, listed, plans_of, workload, workload_options
+from ringloom.output import json_option, show
+from ringloom.programs import check as check_program
+from ringloom.programs import emit
 from ringloom.running import refuse_huge, run_random
 from runtimes.backends import RUNTIMES
 from runtimes.validation import check
 from simulator.hardware import hardware as find_hardware
 from simulator.prediction import Prediction, simulate
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", show_default=True, help="A preset or a TOML/JSON file."
 )
@@ -55,20 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     return 2
-
-
-def show(as_json: bool, document: dict[str, Any], *pictures: Any) -> None:
-    """The one JSON object, or the pictures of it."""
-    if as_json:
-        click.echo(json.dumps(document, default=_plain))
-        return
-    console = Console(highlight=False)
-    for picture in pictures:
-        console.print(picture)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
 @cli.command()
@@ -254,6 +240,10 @@ def run(source: str, backend: str, checked: bool, seed: int, as_json: bool, **gi
 def _headline(plan: Plan) -> str:
     work = plan.workload
     return f"{plan.name}, {plan.ranks} ranks, {work.seq} tokens, {work.mask}, {work.dtype}"
+
+
+cli.add_command(emit)
+cli.add_command(check_program)
 
 
 if __name__ == "__main__":

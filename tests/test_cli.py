@@ -63,6 +63,9 @@ BAD = [
     (["compare", *SMALL, "--hardware", "abacus"], "a100-nvlink"),
     (["run", "ring", "--ranks", "2", "--seq", "1M"], "smaller --seq"),
     (["run", "ring", *SMALL, "--backend", "fortran"], "fortran"),
+    (["emit", "fortran", "ring", *SMALL], "fortran"),
+    (["emit", "torch", "ring", *SMALL, "-o", "/nowhere/ring.py"], "cannot write /nowhere/ring.py"),
+    (["check", "nowhere.py"], "no file nowhere.py"),
     (["fly"], "fly"),
     (["plan", "ring", "--wings", "2"], "--wings"),
 ]
@@ -88,6 +91,27 @@ def test_a_plan_file_goes_from_one_command_to_the_next(
     capsys.readouterr()
     assert main(["run", path, "--check", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["exact"] is True
+
+
+def test_a_program_is_written_to_a_file_or_to_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "attention.py"
+    assert main(["emit", "torch", "zigzag", *SMALL, "-o", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["lines"] == len(path.read_text().splitlines())
+    assert main(["emit", "torch", "zigzag", *SMALL]) == 0
+    assert capsys.readouterr().out == path.read_text()
+    work = rl.Workload(seq=256, heads=4, head_dim=16)
+    assert rl.emit(rl.plan("zigzag", work, 4, pass_="both"), "torch") == path.read_text()
+
+
+def test_check_believes_the_exit_status_of_a_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for status, text in ((0, "print('fine')"), (1, "raise SystemExit('wrong')")):
+        (tmp_path / "program.py").write_text(text)
+        assert main(["check", str(tmp_path / "program.py"), "--json"]) == status
+        assert json.loads(capsys.readouterr().out)["exact"] is (status == 0)
 
 
 def test_a_plan_file_refuses_workload_options(

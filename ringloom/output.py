@@ -1,0 +1,24 @@
+"""How a command answers: one JSON object for programs, pictures for people."""
+
+import json
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+
+
+def show(as_json: bool, document: dict[str, Any], *pictures: Any) -> None:
+    """The one JSON object, or the pictures of it."""
+    if as_json:
+        click.echo(json.dumps(document, default=_plain))
+        return
+    console = Console(highlight=False)
+    for picture in pictures:
+        console.print(picture)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)

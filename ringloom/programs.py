@@ -1,0 +1,71 @@
+"""ringloom emit, ringloom check   programs written from plans, and programs judged."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from codegen import TARGETS
+from codegen import emit as write
+from planner.errors import PlanError
+from ringloom.options import plans_of, workload_options
+from ringloom.output import json_option, show
+
+KEPT = 4000  # characters of a program's last words that are shown
+
+
+@click.command()
+@click.argument("target", type=click.Choice(list(TARGETS)))
+@click.argument("source", metavar="SCHEDULE|PLAN.json")
+@workload_options(pass_="both")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the program there.")
+@json_option
+def emit(target: str, source: str, output: str | None, as_json: bool, **given: Any) -> None:
+    """Write a plan as one readable file that runs without ringloom."""
+    program = write(plans_of(source, given), target)
+    document = {
+        "target": target,
+        "file": output,
+        "lines": program.count("\n"),
+        "bytes": len(program),
+    }
+    if output:
+        _write(program, output)
+        show(
+            as_json, document, f"{output}: {document['lines']} lines; python {output} checks itself"
+        )
+    elif as_json:
+        show(True, document | {"source": program})
+    else:
+        click.echo(program, nl=False)
+
+
+def _write(program: str, output: str) -> None:
+    try:
+        Path(output).write_text(program)
+    except OSError as error:
+        raise PlanError(f"cannot write {output}: {error.strerror}") from None
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@click.option("--seq", type=int, help="Queries, if not as many as the program chooses.")
+@click.option("--time-limit", type=float, default=600.0, show_default=True, help="Seconds.")
+@json_option
+def check(file: str, seq: int | None, time_limit: float, as_json: bool) -> int:
+    """Run the self-check of an emitted file: output and gradients against dense attention."""
+    if not Path(file).is_file():
+        raise PlanError(f"no file {file}")
+    command = [sys.executable, file, *([] if seq is None else ["--seq", str(seq)])]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=time_limit, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise PlanError(f"{file} took more than {time_limit:g} s") from None
+    said = (done.stdout + done.stderr).strip()[-KEPT:]
+    exact = done.returncode == 0
+    show(as_json, {"file": file, "exact": exact, "output": said}, said)
+    return 0 if exact else 1

@@ -1,0 +1,69 @@
+"""Reproductions as people read them: tables of at most 80 columns."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table as Drawing
+
+from ringloom.drawing import plain_table
+from ringloom.reproduce.fitting import Fit
+from ringloom.reproduce.striped_time import CONSTANTS
+from ringloom.reproduce.tables import Summary, Table
+
+WIDE = 1e6  # numbers from here on are printed in powers of ten
+
+
+def pages(tables: Sequence[Table]) -> Iterator[Any]:
+    """Each table with its title above and its notes and its summary below."""
+    for table in tables:
+        yield f"[bold]{table.title}[/]"
+        yield drawing(table)
+        yield from (f"[dim]{note}[/]" for note in (*table.notes, in_words(table.summary)) if note)
+        yield ""
+
+
+def drawing(table: Table) -> Drawing:
+    """published, ours, error, note: a row per line."""
+    drawn = plain_table("", "published", "ours", "error", "")
+    for column in drawn.columns[1:4]:
+        column.justify = "right"
+        column.no_wrap = True
+    for line in table.lines:
+        mark = "=" if line.equal else _percent(line.error)
+        numbers = (number(value, line.digits) for value in (line.published, line.ours))
+        drawn.add_row(line.what, *numbers, mark, line.note)
+    return drawn
+
+
+def number(value: float | None, digits: int) -> str:
+    """A number with the decimals that the paper prints."""
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if abs(value) >= WIDE else f"{value:.{digits}f}"
+
+
+def _percent(error: float | None) -> str:
+    return "" if error is None else f"{error:+.1%}"
+
+
+def in_words(summary: Summary) -> str:
+    """One line on how well a table agrees."""
+    if summary.mean_error is None or summary.worst_error is None:
+        return ""
+    said = [f"{summary.equal} of {summary.compared} printed alike"]
+    said.append(f"error {summary.mean_error:.2%} mean, {summary.worst_error:.2%} worst")
+    if summary.rank_correlation is not None:
+        said.append(f"rank correlation {summary.rank_correlation:.3f}")
+    return "; ".join(said)
+
+
+def fitted(fits: Mapping[str, Fit]) -> Drawing:
+    """Refitted constants and their errors, on rows seen and on rows left out."""
+    drawn = plain_table("", *CONSTANTS, "seen", "worst", "left out", "halves")
+    for name, fit in fits.items():
+        errors = (fit.mean_error, fit.worst_error, fit.leave_one_out, fit.halves)
+        constants = (f"{value:.4g}" for value in fit.constants)
+        drawn.add_row(name, *constants, *(f"{error:.2%}" for error in errors))
+    return drawn
+
+

@@ -1,0 +1,105 @@
+"""What was published beside what we get: lines, tables of lines, and how well a table agrees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Line:
+    """One published number beside ours; None where the paper, or the model, gives none.
+
+    `digits` are the decimals that the paper prints, and so those that can be compared.
+    """
+
+    what: str
+    published: float | None
+    ours: float | None
+    digits: int = 2
+    note: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """ours / published - 1, or None where either is missing."""
+        if self.published is None or self.ours is None or not self.published:
+            return None if self.published is None or self.ours != self.published else 0.0
+        return self.ours / self.published - 1
+
+    @property
+    def equal(self) -> bool:
+        """Whether both are printed alike."""
+        if self.published is None or self.ours is None:
+            return False
+        return f"{self.ours:.{self.digits}f}" == f"{self.published:.{self.digits}f}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "what": self.what,
+            "published": self.published,
+            "ours": self.ours,
+            "error": self.error,
+            "equal": self.equal,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How well a table agrees: relative errors, rows printed alike, Spearman's correlation."""
+
+    rows: int
+    compared: int
+    equal: int
+    mean_error: float | None
+    worst_error: float | None
+    rank_correlation: float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines of one published table or claim; `notes` say what was assumed and what differs."""
+
+    title: str
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> Summary:
+        """Mean and worst absolute relative error, and the rank correlation of the two columns."""
+        both = [line for line in self.lines if line.error is not None]
+        sizes = [abs(line.error) for line in both if line.error is not None]
+        return Summary(
+            rows=len(self.lines),
+            compared=len(both),
+            equal=sum(line.equal for line in both),
+            mean_error=float(np.mean(sizes)) if sizes else None,
+            worst_error=max(sizes, default=None),
+            rank_correlation=spearman([pair(line) for line in both]),
+        )
+
+
+def pair(line: Line) -> tuple[float, float]:
+    """(published, ours) of a line that has both."""
+    assert line.published is not None and line.ours is not None
+    return line.published, line.ours
+
+
+def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Rank correlation with ties at their mean rank; None for under three pairs or a constant."""
+    if len(pairs) < 3:
+        return None
+    x, y = (ranked(np.array(column, np.float64)) for column in zip(*pairs, strict=True))
+    x, y = x - x.mean(), y - y.mean()
+    spread = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / spread if spread else None
+
+
+def ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks from 0, equal values at the mean of theirs."""
+    below = (values[None, :] < values[:, None]).sum(axis=1)
+    same = (values[None, :] == values[:, None]).sum(axis=1)
+    return below + (same - 1) / 2
