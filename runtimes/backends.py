@@ -10,8 +10,12 @@ from typing import Any, cast
 
 from planner.errors import PlanError
 
-RUNTIMES = {"numpy": "runtimes.oracle:run"}
-WITH_LSE = {"numpy": "runtimes.oracle:forward"}
+RUNTIMES = {
+    "numpy": "runtimes.oracle:run",
+    "jax": "runtimes.jax_mesh:run",
+    "torch": "runtimes.torch_ranks:run",
+}
+WITH_LSE = {"numpy": "runtimes.oracle:forward", "jax": "runtimes.jax_mesh:forward"}
 
 
 def runtime(name: str) -> Callable[..., Any]:

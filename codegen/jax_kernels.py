@@ -1,0 +1,255 @@
+"""jax_kernels   the text of a JAX program that computes: masks by tiles, kernels, rectangles."""
+
+MASKS = {
+    "full": '''
+def sees(i, j):
+    """Which keys j the queries i may see: all."""
+    return jnp.ones((len(i), len(j)), bool)
+
+
+def reach(i, j):
+    """Whether any query of i = (first, last) may see any key of j, and whether all see all."""
+    some = j[0] <= j[1]
+    return some, some
+''',
+    "causal": '''
+def sees(i, j):
+    """Which keys j the queries i may see, by their positions; the last query meets the last key."""
+    return j[None, :] <= i[:, None]
+
+
+def reach(i, j):
+    """Whether any query of i = (first, last) may see any key of j, and whether all see all."""
+    return j[0] <= i[1], j[1] <= i[0]
+''',
+    "boxes": '''
+def sees(i, j):
+    """Which keys j the queries i may see, by their positions; the last query meets the last key."""
+    i0, i1, j0, j1, low, high = jnp.asarray(BOXES)
+    a, b, c, d = i.min(), i.max(), j.min(), j.max()
+    near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1) & (low <= d - a) & (c - b <= high)
+    order = jnp.flatnonzero(near, size=len(near), fill_value=0)
+    i, j = i[:, None], j[None, :]
+
+    def add(n, seen):
+        box = order[n]
+        inside = (i0[box] <= i) & (i < i1[box]) & (j0[box] <= j) & (j < j1[box])
+        return seen | (inside & (low[box] <= j - i) & (j - i <= high[box]))
+
+    return lax.fori_loop(0, near.sum(), add, jnp.zeros((len(i), j.shape[1]), bool))
+
+
+def reach(i, j):
+    """Whether any query of i = (first, last) may see any key of j, and whether all see all."""
+    i0, i1, j0, j1, low, high = jnp.asarray(BOXES)[:, :, None]
+    (a, b), (c, d) = i, j
+    near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1) & (low <= d - a) & (c - b <= high)
+    inside = (i0 <= a) & (b < i1) & (j0 <= c) & (d < j1) & (low <= c - b) & (d - a <= high)
+    return near.any(axis=0), inside.any(axis=0)
+''',
+}
+
+TILES = '''
+def ends(at):
+    """The first and the last position of tiles [n, tile], and whether all of a tile is tokens."""
+    first = jnp.where(at >= 0, at, FAR).min(axis=-1)
+    return first, at.max(axis=-1), at.min(axis=-1) >= 0
+
+
+def seen_tiles(q_at, kv_at, offset):
+    """Which KV tiles a query tile has to meet, in front: (how many, their numbers, unmasked)."""
+    (a, b, whole), (c, d, wholes) = ends(q_at), ends(kv_at)
+    some, every = reach((a + offset, b + offset), (c, d))
+    some = some & (b >= 0) & (d >= 0)
+    order = jnp.flatnonzero(some, size=len(some), fill_value=0)
+    return some.sum(), order.astype(jnp.uint32), every & whole & wholes
+
+
+def tile_mask(q_at, kv_at, offset, unmasked):
+    """Which pairs of a tile count: [rows, columns]; padding has position -1 and never does."""
+
+    def masked():
+        tokens = (q_at >= 0)[:, None] & (kv_at >= 0)[None, :]
+        return tokens & sees(q_at + offset, kv_at)
+
+    return lax.cond(unmasked, lambda: jnp.ones((len(q_at), len(kv_at)), bool), masked)
+
+
+def tile_start(store, slot, row):
+    """Where a tile begins in a store [slots, ..., rows, width]; unsigned, so never from the end."""
+    return slot, *[np.uint32(0)] * (store.ndim - 3), row, np.uint32(0)
+
+
+def cut_tile(store, slot, row, size):
+    """Rows of one block: store [slots, ..., rows, width] -> [..., size, width]."""
+    shape = (1, *store.shape[1:-2], size, store.shape[-1])
+    return lax.dynamic_slice(store, tile_start(store, slot, row), shape)[0]
+
+
+def put_tile(store, part, slot, row):
+    """The store with some rows of one block replaced."""
+    return lax.dynamic_update_slice(store, part[None], tile_start(store, slot, row))
+
+
+def tiles_at(table, blocks):
+    """The tiles of some blocks: their positions [n, tile], and the row where each begins."""
+    at = jnp.asarray(table)[blocks].reshape(-1, table.shape[-1])
+    rows = np.arange(table.shape[1], dtype=np.uint32) * np.uint32(table.shape[2])
+    return at, jnp.tile(rows, len(blocks))
+'''
+
+PER_KV_HEAD = '''
+def per_kv_head(x, k):
+    """Queries [batch, heads, rows, width] that share a KV head, one below the other."""
+    return x.reshape(*k.shape[:2], -1, x.shape[-1])
+
+
+def where_seen(seen, x, other):
+    """x [rows of all queries that share a KV head, columns] where they see it, else other."""
+    return jnp.where(seen, x.reshape(-1, *seen.shape), other).reshape(x.shape)
+'''
+
+KERNEL = '''
+def products(form, a, b):
+    """An einsum of scores or weights with inputs, as precise as sums are; of 16-bit inputs
+    accelerators multiply 16-bit numbers, as they are built for."""
+    number = wide(b.dtype)
+
+    def exact(a, b):
+        a, b = a.astype(number), b.astype(number)
+        return jnp.einsum(form, a, b, precision=lax.Precision.HIGHEST)
+
+    def fast(a, b):
+        return jnp.einsum(form, a.astype(b.dtype), b, preferred_element_type=number)
+
+    if b.dtype.itemsize > 2:
+        return exact(a, b)
+    return lax.platform_dependent(a, b, cpu=exact, default=fast)
+
+
+def by_kv_head(function, *arrays):
+    """Run a kernel on arrays [batch, KV heads, ...]: at once, but on a CPU one head after the
+    other, so that the scores of a tile stay in its cache."""
+
+    def one_by_one(*arrays):
+        heads = arrays[0].shape[:2]
+        flat = [x.reshape(-1, *x.shape[2:]) for x in arrays]
+        found = lax.map(lambda one: function(*one), tuple(flat))
+        return tuple(x.reshape(*heads, *x.shape[1:]) for x in found)
+
+    at_once = jax.vmap(jax.vmap(function))
+    return lax.platform_dependent(*arrays, cpu=one_by_one, default=at_once)
+
+
+def kernel(part, q, k, v, seen):
+    """Add one tile to (sum of weighted values, largest score, sum of weights) of its rows."""
+
+    def one(total, top, weight, q, k, v):
+        scores = where_seen(seen, products("id,jd->ij", q, k) * SCALE, -jnp.inf)
+        new_top = jnp.maximum(top, scores.max(axis=-1, keepdims=True))
+        base = jnp.where(new_top == -jnp.inf, 0, new_top)
+        weights, old = jnp.exp(scores - base), jnp.exp(top - base)
+        total = total * old + products("ij,jd->id", weights, v)
+        return total, new_top, weight * old + weights.sum(axis=-1, keepdims=True)
+
+    of_queries = (per_kv_head(x, k) for x in (*part, q))
+    found = by_kv_head(one, *of_queries, k, v)
+    return tuple(x.reshape(y.shape) for x, y in zip(found, part))
+'''
+
+KERNEL_BACKWARD = '''
+def kernel_backward(q, dout, stats, k, v, seen):
+    """The share of one tile in dq and in (dk, dv), given lse and rowsum(dout * out) of its rows."""
+
+    def one(q, dout, stats, k, v):
+        lse, rowsum = stats[:, :1], stats[:, 1:]
+        scores = products("id,jd->ij", q, k) * SCALE
+        weights = jnp.exp(scores - jnp.where(lse == -jnp.inf, 0, lse))
+        weights = where_seen(seen, weights, 0)
+        slope = weights * (products("id,jd->ij", dout, v) - rowsum) * SCALE
+        dk, dv = products("ij,id->jd", slope, q), products("ij,id->jd", weights, dout)
+        return products("ij,jd->id", slope, k), dk, dv
+
+    of_queries = (per_kv_head(x, k) for x in (q, dout, stats))
+    dq, dk, dv = by_kv_head(one, *of_queries, k, v)
+    return dq.reshape(q.shape), jnp.stack([dk, dv])
+'''
+
+FORWARD = '''
+def attend(setup, state, row):
+    """One rectangle of the forward pass: every query tile meets the KV tiles that it sees."""
+    q_at, q_rows = tiles_at(setup.q_at, row["q"] // len(SLICES[0]))
+    kv_at, kv_rows = tiles_at(setup.kv_at, row["kv"] // len(SLICES[1]))
+    slots = {t: jnp.repeat(row[t], setup.q_at.shape[1]) for t in ("Q", "OUT")}
+    kv_slots = jnp.repeat(row["KV"], setup.kv_at.shape[1])
+#H
+
+    def meet(sums, tile):
+        at, first, slot = tile
+        q = cut_tile(state["Q"], slot["Q"], first, len(at))
+        count, order, unmasked = seen_tiles(at, kv_at, setup.offset)
+
+        def add(n, part):
+            n = order[n]
+            k, v = cut_tile(state["KV"], kv_slots[n], kv_rows[n], kv_at.shape[1])
+            seen = tile_mask(at, kv_at[n], setup.offset, unmasked[n])
+#K
+            return kernel(part, q, k, v, seen)
+
+        part = tuple(cut_tile(x, slot["OUT"], first, len(at)) for x in sums)
+        part = lax.fori_loop(0, count, add, part)
+        return tuple(put_tile(x, y, slot["OUT"], first) for x, y in zip(sums, part)), None
+
+    tiles = q_at, q_rows, slots
+    sums, _ = lax.scan(meet, state["OUT"], tiles, unroll=len(q_at) == 1)
+    return state | {"OUT": sums}
+'''
+
+BACKWARD = '''
+def attend_backward(setup, state, row):
+    """One rectangle of the backward pass."""
+    q_at, q_rows = tiles_at(setup.q_at, row["q"] // len(SLICES[0]))
+    kv_at, kv_rows = tiles_at(setup.kv_at, row["kv"] // len(SLICES[1]))
+    tensors = "Q", "DOUT", "STATS", "DQ"
+    slots = {t: jnp.repeat(row[t], setup.q_at.shape[1]) for t in tensors}
+    kv_slots, dkv_slots = (jnp.repeat(row[t], setup.kv_at.shape[1]) for t in ("KV", "DKV"))
+#H
+
+    def meet(sums, tile):
+        at, first, slot = tile
+        rows = [cut_tile(state[t], slot[t], first, len(at)) for t in tensors[:3]]
+        count, order, unmasked = seen_tiles(at, kv_at, setup.offset)
+
+        def add(n, sums):
+            n = order[n]
+            k, v = cut_tile(state["KV"], kv_slots[n], kv_rows[n], kv_at.shape[1])
+            seen = tile_mask(at, kv_at[n], setup.offset, unmasked[n])
+#K
+            dq, dkv = kernel_backward(*rows, k, v, seen)
+            old = cut_tile(sums[1], dkv_slots[n], kv_rows[n], kv_at.shape[1])
+#B
+            return sums[0] + dq, put_tile(sums[1], old + dkv, dkv_slots[n], kv_rows[n])
+
+        dq = cut_tile(sums[0], slot["DQ"], first, len(at))
+        dq, dkv = lax.fori_loop(0, count, add, (dq, sums[1]))
+        return (put_tile(sums[0], dq, slot["DQ"], first), dkv), None
+
+    tiles = q_at, q_rows, slots
+    sums = state["DQ"], state["DKV"]
+    (dq, dkv), _ = lax.scan(meet, sums, tiles, unroll=len(q_at) == 1)
+    return state | {"DQ": dq, "DKV": dkv}
+'''
+
+HEAD_CHOICE = {  # what stands at a mark where a query slice does not use whole KV slices
+    "#H\n": '''    heads = row["q"].max() % len(SLICES[0]), row["kv"].max() % len(SLICES[1])
+    heads = jnp.asarray(HEADS_OF)[heads]
+    common = (heads >= 0)[:, None, None]
+''',
+    "#K\n": "            k, v = (x[:, jnp.maximum(heads, 0)] for x in (k, v))\n",
+    "            return kernel(part, q, k, v, seen)\n": '''            new = kernel(part, q, k, v, seen)
+            return tuple(jnp.where(common, x, y) for x, y in zip(new, part))
+''',
+    "#B\n": '''            dq, dkv = jnp.where(common, dq, 0), jnp.where(common, dkv, 0)
+            dkv = jnp.zeros_like(old).at[:, :, jnp.maximum(heads, 0)].add(dkv)
+''',
+}

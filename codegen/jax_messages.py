@@ -1,0 +1,108 @@
+"""jax_messages   the text of a JAX program that sends and stores: what one turn does on a device."""
+
+MESSAGES = '''
+def depart(state, tensor, slots):
+    """What a message takes of one tensor; sums are handed over, so nothing stays behind."""
+    if tensor == "OUT":
+        total, top, weight = (x.at[slots].get(mode="clip") for x in state["OUT"])
+        sums = (x.at[slots].set(y, mode="drop") for x, y in zip(state["OUT"], (0, -jnp.inf, 0)))
+        return state | {"OUT": tuple(sums)}, jnp.concatenate(normalised(total, top, weight), -1)
+    part = state[tensor].at[slots].get(mode="clip")
+    if tensor in ("DQ", "DKV"):
+        state = state | {tensor: state[tensor].at[slots].set(0, mode="drop")}
+    return state, part
+
+
+def arrive(state, tensor, slots, part):
+    """Store the copies that a message brought, or add its sums."""
+    if tensor == "OUT":
+        sums, _ = lax.scan(merge, state["OUT"], (slots, part))
+        return state | {"OUT": sums}
+    store = state[tensor].at[slots]
+    put = store.add if tensor in ("DQ", "DKV") else store.set
+    return state | {tensor: put(part, mode="drop")}
+
+
+def merge(sums, message):
+    """Add one partial output, with its lse as last column, to the sums in one slot."""
+    slot, (o, lse) = message[0], jnp.split(message[1], (HEAD_DIM,), axis=-1)
+    total, top, weight = (x.at[slot].get(mode="clip") for x in sums)
+    new_top = jnp.maximum(top, lse)
+    base = jnp.where(new_top == -jnp.inf, 0, new_top)
+    old, new = jnp.exp(top - base), jnp.exp(lse - base)
+    parts = total * old + o * new, new_top, weight * old + new
+    return tuple(x.at[slot].set(y, mode="drop") for x, y in zip(sums, parts)), None
+
+
+def normalised(total, top, weight):
+    """Output and log-sum-exp of summed tiles: 0 and -inf where nothing was seen."""
+    none = weight == 0
+    weight = jnp.where(none, 1, weight)
+    return total / weight, jnp.where(none, -jnp.inf, top + jnp.log(weight))
+
+
+def pack(parts):
+    """Several tensors as one message, bit by bit; a lone tensor is its own message."""
+    size = min(part.dtype.itemsize for part in parts)
+    return parts[0] if len(parts) == 1 else jnp.concatenate([bits(x, size) for x in parts], -1)
+
+
+def bits(x, size):
+    """An array as unsigned numbers of `size` bytes."""
+    return lax.bitcast_convert_type(x, f"uint{8 * size}").reshape(*x.shape[:-1], -1)
+
+
+def unpack(message, like):
+    """The tensors of a message."""
+    if len(like) == 1:
+        return [message]
+    size, found = message.dtype.itemsize, []
+    for part in like:
+        times = part.dtype.itemsize // size
+        some, message = jnp.split(message, (part.shape[-1] * times,), axis=-1)
+        some = some.reshape(*some.shape[:-1], -1, times) if times > 1 else some
+        found.append(lax.bitcast_convert_type(some, part.dtype))
+    return found
+
+
+def exchange(kind, ends, message, axis):
+    """One collective: what was sent to this rank, in the order of its senders."""
+    if kind == "permute":
+        return lax.ppermute(message, axis, ends)
+    groups = [list(range(a, a + ends)) for a in range(0, P, ends)] if ends < P else None
+    if kind == "all-gather":
+        return lax.all_gather(message, axis, axis_index_groups=groups, tiled=True)
+    return lax.all_to_all(message, axis, 0, 0, axis_index_groups=groups, tiled=True)
+'''
+
+FOLLOW = '''
+def follow(setup, state, attend, axis):
+    """Run a schedule: every rank the same collectives, each with the slots of its own tables."""
+    rank = lax.axis_index(axis)
+    for segment in setup.placement.segments:
+        tables = segment.sends, segment.receives, segment.attends
+        tables = jax.tree.map(lambda table: jnp.asarray(table)[:, rank], tables)
+        turn = partial(one_turn, setup, segment.collectives, attend, axis)
+        state, _ = lax.scan(turn, state, tables, unroll=segment.turns == 1)
+    return state
+
+
+def one_turn(setup, collectives, attend, axis, state, tables):
+    """Send, attend while that travels, then store what arrived."""
+    sends, receives, attends = tables
+    arrivals = []
+    for (tensors, kind, ends), slots in zip(collectives, sends):
+        parts = []
+        for tensor in tensors:
+            state, part = depart(state, tensor, slots[tensor])
+            parts.append(part)
+        arrivals.append(unpack(exchange(kind, ends, pack(parts), axis), parts))
+    if attends:
+        rectangle = partial(attend, setup)
+        one = len(attends["q"]) == 1
+        state, _ = lax.scan(lambda x, row: (rectangle(x, row), None), state, attends, unroll=one)
+    for (tensors, *_), slots, parts in zip(collectives, receives, arrivals):
+        for tensor, part in zip(tensors, parts):
+            state = arrive(state, tensor, slots[tensor], part)
+    return state, None
+'''

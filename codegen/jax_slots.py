@@ -1,0 +1,206 @@
+"""jax_slots   where each device keeps each block: the tables that a program in lockstep reads.
+
+Every tensor is one array [slots, ...] per device. Blocks at home have the first slots; a copy takes
+the first slot whose last reader is done, a running sum one that was handed over. NOWHERE is read as
+anything and never written. All of this is written into emitted programs word for word.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from codegen.jax_routes import Route, Turn, arriving, everybody_gets_the_same, widened
+from codegen.rows import Flags, Held, Ints
+
+NOWHERE = 2**30  # the slot of what is not there
+FOREVER = 2**30  # later than any step
+
+
+class Slots:
+    """The slots of one tensor on every rank, as they are at some step."""
+
+    def __init__(self, home: Ints, blocks: int) -> None:
+        ranks, self.fixed = home.shape
+        self.slot = np.full((ranks, blocks + 1), NOWHERE)  # the last column answers for -1
+        self.until = np.full((ranks, 0), -1)  # the step up to which a slot is in use
+        self.owner = np.full((ranks, 0), -1)  # the block that a slot was last given to
+        rank, column = np.nonzero(home >= 0)
+        self.slot[rank, home[rank, column]] = column
+
+    @property
+    def size(self) -> int:
+        """Slots of each rank, so far."""
+        return int(self.fixed + self.until.shape[1])
+
+    def find(self, blocks: Ints) -> Ints:
+        """The slots of blocks [ranks, ...]."""
+        rank = np.arange(len(blocks)).reshape(-1, *[1] * (blocks.ndim - 1))
+        return self.slot[rank, blocks]
+
+    def take(self, blocks: Ints, now: int, until: Ints) -> None:
+        """Give free slots to blocks [ranks, n] that have none; until: [ranks, blocks + 1]."""
+        for column in blocks.T:
+            rank = np.flatnonzero(column >= 0)
+            rank = rank[~self.has(rank, column[rank], now)]
+            if not len(rank):
+                continue
+            if not (self.until[rank] <= now).any(axis=1).all():
+                none = np.full((len(blocks), 1), -1)
+                self.until, self.owner = np.hstack([self.until, none]), np.hstack([self.owner, none])
+            found, block = (self.until[rank] <= now).argmax(axis=1), column[rank]
+            self.slot[rank, block] = self.fixed + found
+            self.owner[rank, found] = block
+            self.until[rank, found] = np.maximum(until[rank, block], now + 1)
+
+    def has(self, rank: Ints, block: Ints, now: int) -> Flags:
+        """Which of these blocks are on their ranks, in use beyond the step `now` or at home."""
+        slot = self.slot[rank, block]
+        if not self.until.shape[1]:
+            return np.asarray(slot < self.fixed)
+        place = np.clip(slot - self.fixed, 0, self.until.shape[1] - 1)
+        mine = (self.owner[rank, place] == block) & (self.until[rank, place] > now)
+        return np.asarray((slot < self.fixed) | ((slot < NOWHERE) & mine))
+
+    def leave(self, blocks: Ints) -> None:
+        """Free the slots of sums [ranks, n] that are handed over, but for those at home."""
+        rank, column = np.nonzero(blocks >= 0)
+        block = blocks[rank, column]
+        slot = self.slot[rank, block]
+        away = (slot >= self.fixed) & (slot < NOWHERE)
+        self.until[rank[away], slot[away] - self.fixed] = -1
+        self.slot[rank[away], block[away]] = NOWHERE
+
+
+class Segment(NamedTuple):
+    """Turns of one loop: collectives (tensors, kind, pairs or group size), and per turn and rank
+    the slots and blocks that they and the attends are about, each [turns, ranks, ...]."""
+
+    turns: int
+    collectives: list[tuple[tuple[str, ...], str, tuple[tuple[int, int], ...] | int]]
+    sends: list[dict[str, Ints]]
+    receives: list[dict[str, Ints]]
+    attends: dict[str, Ints]
+
+
+class Placement:
+    """The slots of one pass, and its segments."""
+
+    def __init__(
+        self,
+        loops: list[list[Turn]],
+        held: list[Held],
+        homes: dict[str, Ints],
+        blocks: dict[str, int],
+        keep: dict[str, Ints],
+    ) -> None:
+        self.slots = {t: Slots(home, blocks[t]) for t, home in homes.items()}
+        self.inputs = [t for t in homes if t not in ("OUT", "DQ", "DKV")]
+        self.until = self.last_reads([turn for loop in loops for turn in loop], blocks)
+        for tensor, kept in keep.items():
+            self.until[tensor][np.arange(len(kept))[:, None], kept] = FOREVER
+        self.held = {t: self.place_held(t, held) for t in self.inputs}
+        now, self.segments = 0, list[Segment]()
+        for loop in loops:
+            rows = [self.turn(turn, now + n) for n, turn in enumerate(loop)]
+            now += len(loop)
+            self.segments.append(segment(loop[0], rows))
+        self.kept = {t: self.slots[t].find(kept).astype("uint32") for t, kept in keep.items()}
+
+    def side(self, tensor: str) -> int:
+        """0 for tensors of queries, 1 for keys and values."""
+        return int(tensor in ("KV", "DKV"))
+
+    def last_reads(self, turns: list[Turn], blocks: dict[str, int]) -> dict[str, Ints]:
+        """The last step that reads each block of each tensor, [ranks, blocks + 1]; sums are kept."""
+        ranks = len(next(iter(self.slots.values())).slot)
+        until = {t: np.full((ranks, n + 1), FOREVER) for t, n in blocks.items()}
+        rank = np.arange(ranks)[:, None]
+        for tensor in self.inputs:
+            until[tensor][:] = -1
+            for now, turn in enumerate(turns):
+                for layer in turn.attends:
+                    until[tensor][rank, layer[self.side(tensor)]] = now
+                for route in turn.routes:
+                    if tensor in route.tensors:
+                        until[tensor][rank, route.blocks.reshape(ranks, -1)] = now
+        return until
+
+    def place_held(self, tensor: str, held: list[Held]) -> Ints:
+        """The copies that a rank has from the start: blocks [ranks, slots away from home]."""
+        slots = self.slots[tensor]
+        for node in held:
+            if tensor in node.tensors:
+                blocks = np.full((len(slots.slot), node.blocks.shape[1]), -1)
+                blocks[node.rank] = node.blocks
+                slots.take(blocks, -1, self.until[tensor])
+        found = np.full((len(slots.slot), slots.size - slots.fixed), -1)
+        away = (slots.slot >= slots.fixed) & (slots.slot < NOWHERE)
+        rank, block = np.nonzero(away)
+        found[rank, slots.slot[rank, block] - slots.fixed] = block
+        return found
+
+    def turn(self, turn: Turn, now: int) -> dict[str, list[dict[str, Ints]]]:
+        """The slots that one turn is about; what arrives has its slots from the next turn on."""
+        sends = [self.leaving(route) for route in turn.routes]
+        attends = [self.rectangle(q, kv, now) for q, kv in turn.attends]
+        receives = [self.coming(route, now) for route in turn.routes]
+        return {"sends": sends, "receives": receives, "attends": attends}
+
+    def leaving(self, route: Route) -> dict[str, Ints]:
+        """The slots that a collective sends, [ranks, n]; sums leave them."""
+        blocks = route.blocks
+        if everybody_gets_the_same(route):
+            blocks = blocks.max(axis=1, keepdims=True)
+        blocks = blocks.reshape(len(blocks), -1)
+        found = {t: self.slots[t].find(blocks) for t in route.tensors}
+        for tensor in set(route.tensors).difference(self.inputs):
+            self.slots[tensor].leave(blocks)
+        return found
+
+    def coming(self, route: Route, now: int) -> dict[str, Ints]:
+        """The slots for what a collective brings, [ranks, n]."""
+        blocks = arriving(route).reshape(len(route.blocks), -1)
+        for tensor in route.tensors:
+            self.slots[tensor].take(blocks, now, self.until[tensor])
+        return {t: self.slots[t].find(blocks) for t in route.tensors}
+
+    def rectangle(self, q: Ints, kv: Ints, now: int) -> dict[str, Ints]:
+        """The blocks and slots of one rectangle per rank, [ranks, n] each."""
+        found = {"q": q, "kv": kv}
+        for tensor, slots in self.slots.items():
+            blocks = (q, kv)[self.side(tensor)]
+            if tensor not in self.inputs:
+                slots.take(blocks, now, self.until[tensor])
+            found[tensor] = slots.find(blocks)
+        return found
+
+
+def segment(first: Turn, rows: list[dict[str, list[dict[str, Ints]]]]) -> Segment:
+    """The rows of the turns of one loop as tables, and its collectives."""
+    collectives = []
+    for route in first.routes:
+        pairs = tuple((int(src), int(dst)) for src, dst in enumerate(route.to) if dst >= 0)
+        kind = "all-gather" if everybody_gets_the_same(route) else "all-to-all"
+        what = (kind, route.group) if route.group else ("permute", pairs)
+        collectives.append((route.tensors, *what))
+    sends, receives = (
+        [stacked([row[way][n] for row in rows]) for n in range(len(collectives))]
+        for way in ("sends", "receives")
+    )
+    layers = max(len(row["attends"]) for row in rows)
+    nothing = [{key: np.full_like(x, -1) for key, x in a.items()} for a in rows[0]["attends"][:1]]
+    attends = [row["attends"] + nothing * (layers - len(row["attends"])) for row in rows]
+    tables = [stacked([row[n] for row in attends]) for n in range(layers)]
+    return Segment(len(rows), collectives, sends, receives, stacked(tables, axis=2))
+
+
+def stacked(rows: list[dict[str, Ints]], axis: int = 0) -> dict[str, Ints]:
+    """Tables of one name side by side on a new axis, made equally wide."""
+    found: dict[str, Ints] = {}
+    for key in rows[0] if rows else ():
+        width = max(row[key].shape[-1] for row in rows)
+        table = np.stack([widened(row[key], width) for row in rows], axis)
+        empty = -1 if key in ("q", "kv") else NOWHERE
+        kind = "int32" if key in ("q", "kv") else "uint32"
+        found[key] = np.where(table < 0, empty, table).astype(kind)
+    return found

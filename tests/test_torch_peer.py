@@ -1,0 +1,102 @@
+"""Emitted torch programs against PyTorch's own ring attention, which nobody here wrote."""
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen import emit
+from planner.masks import Causal
+from planner.planning import plan
+from planner.workload import Workload
+from runtimes.arrays import draw
+
+torch = pytest.importorskip("torch")
+ring = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._attention")
+
+from runtimes import torch_ranks  # noqa: E402  only where torch is
+
+RANKS = 4
+WORK = Workload(seq=64, heads=4, head_dim=8, batch=2, mask=Causal(), dtype="float64")
+MODES = [(rotate, balance) for rotate in ("ALL_GATHER", "ALL_TO_ALL") for balance in (False, True)]
+
+
+def head_tail(balanced: bool) -> Any:
+    """Positions in the order of the ranks' shards, from PyTorch's own load balancer."""
+    if not balanced:
+        return torch.arange(WORK.seq)
+    name = "torch.distributed.tensor.experimental._context_parallel._load_balancer"
+    balancer = pytest.importorskip(name)._HeadTailLoadBalancer(WORK.seq, RANKS, "cpu")
+    return balancer._generate_indices().flatten()
+
+
+def forward_op(query: Any, key: Any, value: Any, is_causal: bool, **_: Any) -> Any:
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return op(query, key, value, 0.0, is_causal)
+
+
+def backward_op(
+    grad_out: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, is_causal: bool
+) -> Any:
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return op(grad_out, query, key, value, out, logsumexp.contiguous(), 0.0, is_causal)
+
+
+def peer_rank(rank: int, folder: str) -> None:
+    """One rank of PyTorch's template in its four modes; results go to the folder."""
+    dist = torch.distributed
+    torch.set_num_threads(1)
+    where = f"file://{folder}/meeting-point"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
+    group, options = dist.group.WORLD, ring._cp_options
+    options.convert_to_f32 = False
+    for rotate, balanced in MODES:
+        options.rotate_method = ring._RotateMethod[rotate]
+        options.enable_load_balance = balanced
+        mine = head_tail(balanced).chunk(RANKS)[rank]
+        q, k, v, dout = (torch.from_numpy(x)[:, :, mine].contiguous() for x in draw(WORK, 5))
+        out, lse = ring._templated_ring_attention(group, 2, forward_op, q, k, v, is_causal=True)[:2]
+        grads = ring._templated_ring_attention_backward(
+            group, 2, backward_op, dout, "grad_out", q, k, v, out, lse, True
+        )
+        results = [x.numpy() for x in (out, *grads[:3])]
+        np.savez(Path(folder, f"{rotate}-{balanced}-{rank}.npz"), *results)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the results of PyTorch's template."""
+    folder = tmp_path_factory.mktemp("peer")
+    context = multiprocessing.get_context("forkserver")
+    workers = [
+        context.Process(target=peer_rank, args=(rank, str(folder)), daemon=True)
+        for rank in range(RANKS)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+        worker.kill()
+    assert [worker.exitcode for worker in workers] == [0] * RANKS
+    return folder
+
+
+@pytest.mark.parametrize(("rotate", "balanced"), MODES)
+def test_programs_agree_with_pytorch_s_ring(peer: Path, rotate: str, balanced: bool) -> None:
+    pair = plan("zigzag" if balanced else "ring", WORK, RANKS, pass_="both")
+    ours = torch_ranks.run(pair, *draw(WORK, 5), vehicle="threads", timeout=30.0)
+    order = head_tail(balanced).numpy()
+    for number, mine in enumerate(ours):
+        files = [np.load(peer / f"{rotate}-{balanced}-{rank}.npz") for rank in range(RANKS)]
+        theirs = np.concatenate([file[f"arr_{number}"] for file in files], axis=2)
+        np.testing.assert_allclose(mine[:, :, order], theirs, rtol=0, atol=1e-12)
+
+
+def test_our_zigzag_is_pytorch_s_head_tail() -> None:
+    program = torch_ranks.load(emit(plan("zigzag", WORK, RANKS), "torch"))
+    ours = np.concatenate([program.positions(rank) for rank in range(RANKS)])
+    np.testing.assert_array_equal(ours, head_tail(True).numpy())
