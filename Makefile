@@ -4,14 +4,15 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+HTA    := .venv-hta
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types bench format all clean
+.PHONY: help demo test lint types bench test-hta format all clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.core ## compare five schedules on eight GPUs and check them against dense attention
 	$(BIN)/ringloom compare --ranks 8 --seq 256k --heads 32 --head-dim 128 --mask causal \
@@ -27,11 +28,14 @@ lint: $(VENV)/.dev ## find lint and unformatted files
 types: $(VENV)/.dev ## check the types
 	$(BIN)/mypy
 
-bench: $(VENV)/.core ## run the quick benchmarks
+bench: $(VENV)/.bench ## run the quick benchmarks
 	@set -e; for file in benchmarks/bench_*.py; do \
 	  [ -e "$$file" ] || { echo "bench: no file matches benchmarks/bench_*.py" >&2; exit 1; }; \
 	  echo "$(BIN)/python $$file --quick"; $(BIN)/python "$$file" --quick; \
 	done
+
+test-hta: $(HTA)/.made ## check traces with HolisticTraceAnalysis, in its own environment
+	PYTHONPATH=. $(HTA)/bin/python tests/hta_overlap.py
 
 format: $(VENV)/.dev ## format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
@@ -41,7 +45,7 @@ all: lint types test bench ## lint, types, test and bench
 
 clean: ## remove caches and build products (delete .venv yourself for a fresh environment)
 	rm -rf build dist ./*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
-	find . -name .git -prune -o -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+	find . -name .git -prune -o -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 # The environment. One stamp file per set of extras says that it was installed, and from what.
 # The two variables hold the build step to constraints.txt too, for older and for newer pips.
@@ -50,10 +54,12 @@ $(VENV)/.core: SET  :=
 $(VENV)/.core: WHAT := ringloom
 $(VENV)/.test: SET  := [test,torch,jax]
 $(VENV)/.test: WHAT := ringloom, its test tools, torch and jax
+$(VENV)/.bench: SET  := [bench]
+$(VENV)/.bench: WHAT := ringloom and SimPy, which a benchmark runs beside it
 $(VENV)/.dev:  SET  := [dev]
 $(VENV)/.dev:  WHAT := ringloom, ruff and mypy
 
-$(VENV)/.core $(VENV)/.test $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.core $(VENV)/.test $(VENV)/.bench $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "Installing $(WHAT) into $(VENV), pinned by constraints.txt (a minute or so, once) ..."
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	  $(BIN)/python -m pip install --quiet -c constraints.txt --editable '.$(SET)'
@@ -65,4 +71,12 @@ $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("ringloom needs Python 3.11 or newer, and $(PYTHON) is Python %d.%d; say which with make PYTHON=..." % sys.version_info[:2])'
 	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# HolisticTraceAnalysis brings a hundred packages of its own: none of them belongs in .venv.
+
+$(HTA)/.made: tests/hta-requirements.txt
+	@echo "Installing HolisticTraceAnalysis into $(HTA) (a minute or two, once) ..."
+	@$(PYTHON) -m venv $(HTA)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(HTA)/bin/python -m pip install --quiet -r $<
 	@touch $@

@@ -29,7 +29,8 @@ def dense_parts(q, k, v, dout, rows):
     found = [np.zeros(x.shape) for x in (q, q, k, v)]
     for head, n in np.ndindex(HEADS, -(-len(rows) // 512)):
         some, kv = rows[512 * n : 512 * (n + 1)], head // (HEADS // KV_HEADS)
-        o, dq, dk, dv = dense(q[head, some], k[kv], v[kv], dout[head, some], some, offset)
+        what = q[head, some], k[kv], v[kv], dout[head, some]
+        o, dq, dk, dv = dense(*what, some, offset)
         found[0][head, some], found[1][head, some] = o, dq
         found[2][kv] += dk
         found[3][kv] += dv
@@ -53,18 +54,21 @@ def check(mesh, seq, kv_seq, dtype):
     dout[:, np.setdiff1d(np.arange(seq), rows)] = 0
     where = Where(mesh, mesh.axis_names[0], None, None)
     run = partial(attention_of_length, where=where, seq=seq, kv_seq=kv_seq)
-    at = [positions(r, seq) for r in range(P)], [kv_positions(r, kv_seq) for r in range(P)]
-    inputs = [scattered(x, at[n], mesh, dtype) for x, n in ((q, 0), (k, 1), (v, 1), (dout, 0))]
+    q_at = np.array([positions(rank, seq) for rank in range(P)])
+    kv_at = np.array([kv_positions(rank, kv_seq) for rank in range(P)])
+    pairs = (q, q_at), (k, kv_at), (v, kv_at), (dout, q_at)
+    inputs = [scattered(x, at, mesh, dtype) for x, at in pairs]
 {run}
     truth = dense_parts(q, k, v, dout, rows)
     limits = {{"float64": (1e-12, 1e-11), "float32": (5e-6, 2e-5)}}.get(dtype)
     verdicts = []
-    for name, x, exact, n in zip(("out", "dq", "dk", "dv"), found, truth, (0, 0, 1, 1)):
-        some = np.isin(at[n], rows) if not n else np.array(at[n]) >= 0
-        error = max(difference(s, exact, np.array(at[n]), some) for s in x.addressable_shards)
+    for name, x, exact in zip(("out", "dq", "dk", "dv"), found, truth):
+        at = q_at if name in ("out", "dq") else kv_at
+        some = np.isin(at, rows) if at is q_at else at >= 0
+        error = max(difference(s, exact, at, some) for s in x.addressable_shards)
         rounded = np.asarray(jnp.asarray(exact, dtype)).astype(np.float64)
-        limit = limits[name != "out"] if limits else 2 * float(np.abs(rounded - exact).max())
-        verdicts.append((name, error, limit))
+        own = float(np.abs(rounded - exact).max())
+        verdicts.append((name, error, limits[name != "out"] if limits else 2 * own))
     return verdicts
 
 
@@ -86,10 +90,10 @@ def difference(shard, exact, at, some):
     return float(np.nan_to_num(error, nan=np.inf))
 '''
 
-GRADS = '''    out, pull_back = jax.vjp(run, *inputs[:3])
-    found = [out, *pull_back(inputs[3])]'''
+GRADS = """    out, pull_back = jax.vjp(run, *inputs[:3])
+    found = [out, *pull_back(inputs[3])]"""
 
-NO_GRADS = '''    found = [jax.jit(run)(*inputs[:3])]'''
+NO_GRADS = """    found = [jax.jit(run)(*inputs[:3])]"""
 
 MAIN = '''
 def main():

@@ -27,7 +27,8 @@ def sees(i, j):
     """Which keys j the queries i may see, by their positions; the last query meets the last key."""
     i0, i1, j0, j1, low, high = jnp.asarray(BOXES)
     a, b, c, d = i.min(), i.max(), j.min(), j.max()
-    near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1) & (low <= d - a) & (c - b <= high)
+    near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1)
+    near = near & (low <= d - a) & (c - b <= high)
     order = jnp.flatnonzero(near, size=len(near), fill_value=0)
     i, j = i[:, None], j[None, :]
 
@@ -43,8 +44,10 @@ def reach(i, j):
     """Whether any query of i = (first, last) may see any key of j, and whether all see all."""
     i0, i1, j0, j1, low, high = jnp.asarray(BOXES)[:, :, None]
     (a, b), (c, d) = i, j
-    near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1) & (low <= d - a) & (c - b <= high)
-    inside = (i0 <= a) & (b < i1) & (j0 <= c) & (d < j1) & (low <= c - b) & (d - a <= high)
+    near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1)
+    near = near & (low <= d - a) & (c - b <= high)
+    inside = (i0 <= a) & (b < i1) & (j0 <= c) & (d < j1)
+    inside = inside & (low <= c - b) & (d - a <= high)
     return near.any(axis=0), inside.any(axis=0)
 ''',
 }
@@ -198,11 +201,12 @@ def attend(setup, state, row):
 
         part = tuple(cut_tile(x, slot["OUT"], first, len(at)) for x in sums)
         part = lax.fori_loop(0, count, add, part)
-        return tuple(put_tile(x, y, slot["OUT"], first) for x, y in zip(sums, part)), None
+        pairs = zip(sums, part)
+        return tuple(put_tile(x, y, slot["OUT"], first) for x, y in pairs), None
 
     tiles = q_at, q_rows, slots
     sums, _ = lax.scan(meet, state["OUT"], tiles, unroll=len(q_at) == 1)
-    return state | {"OUT": sums}
+    return state | {"OUT": sums}, None
 '''
 
 BACKWARD = '''
@@ -212,7 +216,8 @@ def attend_backward(setup, state, row):
     kv_at, kv_rows = tiles_at(setup.kv_at, row["kv"] // len(SLICES[1]))
     tensors = "Q", "DOUT", "STATS", "DQ"
     slots = {t: jnp.repeat(row[t], setup.q_at.shape[1]) for t in tensors}
-    kv_slots, dkv_slots = (jnp.repeat(row[t], setup.kv_at.shape[1]) for t in ("KV", "DKV"))
+    tiles = setup.kv_at.shape[1]
+    kv_slots, dkv_slots = (jnp.repeat(row[t], tiles) for t in ("KV", "DKV"))
 #H
 
     def meet(sums, tile):
@@ -237,19 +242,20 @@ def attend_backward(setup, state, row):
     tiles = q_at, q_rows, slots
     sums = state["DQ"], state["DKV"]
     (dq, dkv), _ = lax.scan(meet, sums, tiles, unroll=len(q_at) == 1)
-    return state | {"DQ": dq, "DKV": dkv}
+    return state | {"DQ": dq, "DKV": dkv}, None
 '''
 
-HEAD_CHOICE = {  # what stands at a mark where a query slice does not use whole KV slices
-    "#H\n": '''    heads = row["q"].max() % len(SLICES[0]), row["kv"].max() % len(SLICES[1])
+PLAIN = "            return kernel(part, q, k, v, seen)\n"
+HEAD_CHOICE = {  # what stands at a mark where query slices and KV slices do not line up
+    "#H\n": """    heads = row["q"].max() % len(SLICES[0]), row["kv"].max() % len(SLICES[1])
     heads = jnp.asarray(HEADS_OF)[heads]
     common = (heads >= 0)[:, None, None]
-''',
+""",
     "#K\n": "            k, v = (x[:, jnp.maximum(heads, 0)] for x in (k, v))\n",
-    "            return kernel(part, q, k, v, seen)\n": '''            new = kernel(part, q, k, v, seen)
+    PLAIN: """            new = kernel(part, q, k, v, seen)
             return tuple(jnp.where(common, x, y) for x, y in zip(new, part))
-''',
-    "#B\n": '''            dq, dkv = jnp.where(common, dq, 0), jnp.where(common, dkv, 0)
+""",
+    "#B\n": """            dq, dkv = jnp.where(common, dq, 0), jnp.where(common, dkv, 0)
             dkv = jnp.zeros_like(old).at[:, :, jnp.maximum(heads, 0)].add(dkv)
-''',
+""",
 }

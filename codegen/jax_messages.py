@@ -1,12 +1,14 @@
-"""jax_messages   the text of a JAX program that sends and stores: what one turn does on a device."""
+"""jax_messages   the text of a JAX program that sends and stores: one turn on one device."""
 
 MESSAGES = '''
 def depart(state, tensor, slots):
     """What a message takes of one tensor; sums are handed over, so nothing stays behind."""
     if tensor == "OUT":
         total, top, weight = (x.at[slots].get(mode="clip") for x in state["OUT"])
-        sums = (x.at[slots].set(y, mode="drop") for x, y in zip(state["OUT"], (0, -jnp.inf, 0)))
-        return state | {"OUT": tuple(sums)}, jnp.concatenate(normalised(total, top, weight), -1)
+        pairs = zip(state["OUT"], (0, -jnp.inf, 0))
+        sums = tuple(x.at[slots].set(y, mode="drop") for x, y in pairs)
+        message = jnp.concatenate(normalised(total, top, weight), axis=-1)
+        return state | {"OUT": sums}, message
     part = state[tensor].at[slots].get(mode="clip")
     if tensor in ("DQ", "DKV"):
         state = state | {tensor: state[tensor].at[slots].set(0, mode="drop")}
@@ -43,8 +45,10 @@ def normalised(total, top, weight):
 
 def pack(parts):
     """Several tensors as one message, bit by bit; a lone tensor is its own message."""
+    if len(parts) == 1:
+        return parts[0]
     size = min(part.dtype.itemsize for part in parts)
-    return parts[0] if len(parts) == 1 else jnp.concatenate([bits(x, size) for x in parts], -1)
+    return jnp.concatenate([bits(part, size) for part in parts], axis=-1)
 
 
 def bits(x, size):
@@ -98,9 +102,8 @@ def one_turn(setup, collectives, attend, axis, state, tables):
             parts.append(part)
         arrivals.append(unpack(exchange(kind, ends, pack(parts), axis), parts))
     if attends:
-        rectangle = partial(attend, setup)
         one = len(attends["q"]) == 1
-        state, _ = lax.scan(lambda x, row: (rectangle(x, row), None), state, attends, unroll=one)
+        state, _ = lax.scan(partial(attend, setup), state, attends, unroll=one)
     for (tensors, *_), slots, parts in zip(collectives, receives, arrivals):
         for tensor, part in zip(tensors, parts):
             state = arrive(state, tensor, slots[tensor], part)

@@ -27,7 +27,8 @@ def piece_positions(pieces):
 
 def shard(x, rank, axis=2, kv=False):
     """The part of a whole array that belongs on a rank, padding zero{kv_note}."""
-    at, xp = {at}, np if isinstance(x, np.ndarray) else jnp
+    at = {at}
+    xp = np if isinstance(x, np.ndarray) else jnp
     real = (at >= 0).reshape(-1, *[1] * (x.ndim - 1 - axis % x.ndim))
     return xp.where(real, xp.take(x, np.maximum(at, 0), axis=axis), x.dtype.type(0))
 
@@ -36,7 +37,7 @@ def unshard(parts, axis=2, kv=False):
     """The whole array in the order of the sequence from the parts of all ranks{kv_note}."""
     parts = list(parts)
     kv = kv or parts[0].shape[axis] != len(positions(0))
-    order = np.concatenate([kv_positions(rank) if kv else positions(rank) for rank in range(P)])
+    order = np.concatenate(list(map(kv_positions if kv else positions, range(P))))
     pick = np.argsort(order, kind="stable")[np.count_nonzero(order < 0) :]
     xp = np if isinstance(parts[0], np.ndarray) else jnp
     return xp.take(xp.concatenate(parts, axis=axis), pick, axis=axis)
@@ -80,12 +81,15 @@ def chosen(seq, kv_seq):
     leaves, or with those of a full mask too where that makes shorter loops."""
     options = []
     for everything in (False, True):
-        passes = [list(schedule(b, everything, seq, kv_seq)) for b in range(len(TENSORS))]
-        helds = [[node for node in nodes if isinstance(node, Held)] for nodes in passes]
-        options.append([(loops_of(turns_of(n, P)), held) for n, held in zip(passes, helds)])
-    if any(held for _, held in options[0]):  # what one pass keeps, the other must have got
-        return min(options, key=lambda passes: sum(effort(loops) for loops, _ in passes))
-    return [min(passes, key=lambda option: effort(option[0])) for passes in zip(*options)]
+        found = []
+        for backward in range(len(TENSORS)):
+            nodes = list(schedule(backward, everything, seq, kv_seq))
+            held = [node for node in nodes if isinstance(node, Held)]
+            found.append((loops_of(turns_of(nodes, P)), held))
+        options.append(found)
+    if any(held for _, held in options[0]):  # one pass keeps what the other one got
+        return min(options, key=lambda passes: sum(effort(p[0]) for p in passes))
+    return [min(passes, key=lambda p: effort(p[0])) for passes in zip(*options)]
 
 
 def with_slices(home, slices):
@@ -110,7 +114,8 @@ def wide(dtype):
 
 def to_blocks(setup, tensor, x):
     """A local shard [batch, heads, tokens, width] as blocks [n, batch, heads, rows, width]."""
-    slices, rows = SLICES[tensor == "KV"], setup.rows(tensor)
+    slices = SLICES[tensor == "KV"]
+    rows = setup.rows(tensor)
     pieces = setup.placement.slots[tensor].fixed // len(slices)
     x = jnp.moveaxis(x.reshape(*x.shape[:2], pieces, -1, x.shape[-1]), 2, 0)
     x = jnp.pad(x, ((0, 0),) * 3 + ((0, rows - x.shape[3]), (0, 0)))
@@ -119,8 +124,7 @@ def to_blocks(setup, tensor, x):
 
 def from_blocks(setup, tensor, blocks, like):
     """The blocks at home as a local shard with the heads and tokens of `like`."""
-    slices = SLICES[tensor == "DKV"]
-    blocks = blocks[: setup.placement.slots[tensor].fixed]
+{slices}    blocks = blocks[: setup.placement.slots[tensor].fixed]
 {join}    x = x[:, :, :, : like.shape[2] // len(x)]
     return jnp.moveaxis(x, 0, 2).reshape(*like.shape[:3], -1)
 
@@ -138,15 +142,15 @@ def no_sums(setup, tensor, like, width):
     return jnp.zeros(shape, wide(like.dtype))
 '''
 
-SPLIT = '''    most = max(map(len, slices))
-    parts = [x[:, :, s.start : s.stop] for s in slices]
-    parts = [jnp.pad(y, ((0, 0),) * 2 + ((0, most - y.shape[2]),) + ((0, 0),) * 2) for y in parts]
+SPLIT = """    most = max(map(len, slices))
+    x = jnp.pad(x, ((0, 0),) * 2 + ((0, most),) + ((0, 0),) * 2)
+    parts = [x[:, :, s.start : s.start + most] for s in slices]
     x = jnp.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
-'''
+"""
 
-JOIN = '''    x = blocks.reshape(-1, len(slices), *blocks.shape[1:])
+JOIN = """    x = blocks.reshape(-1, len(slices), *blocks.shape[1:])
     x = jnp.concatenate([x[:, n, :, : len(s)] for n, s in enumerate(slices)], axis=2)
-'''
+"""
 
 ATTENTION = '''
 class Where(NamedTuple):
@@ -160,10 +164,9 @@ class Where(NamedTuple):
     def shard_map(self, function, *specs, out):
         """The function on every device's shards; specs say by letter which axis is which."""
         axes = {"b": self.batch_axis, "h": self.head_axis, "t": self.axis, ".": None}
-        specs, out = (tuple(Spec(*map(axes.get, s)) for s in some) for some in (specs, out))
-        return jax.shard_map(
-            function, mesh=self.mesh, in_specs=specs, out_specs=out, check_vma=False
-        )
+        specs, out = ([Spec(*map(axes.get, s)) for s in some] for some in (specs, out))
+        known = {"mesh": self.mesh, "in_specs": tuple(specs), "out_specs": tuple(out)}
+        return jax.shard_map(function, **known, check_vma=False)
 
 
 def attention(q, k, v, *, mesh, axis="sp", batch_axis=None, head_axis=None):
@@ -181,7 +184,7 @@ def check_shapes(q, k, v, where, seq, kv_seq):
     """Raise ValueError for a mesh or arrays that this program is not made for."""
     if where.mesh.shape[where.axis] != P:
         size = where.mesh.shape[where.axis]
-        raise ValueError(f"this program is for {P} ranks, but axis {where.axis!r} has {size}")
+        raise ValueError(f"this is for {P} ranks, but axis {where.axis!r} has {size}")
     tokens, kv_tokens = P * len(positions(0, seq)), P * len(kv_positions(0, kv_seq))
     heads, kv_heads = q.shape[1], k.shape[1]
     for name, x, shape in (
@@ -223,13 +226,15 @@ def differentiable(q, k, v, where, seq, kv_seq):
 def run_forward(q, k, v, where, seq, kv_seq):
     """Output, log-sum-exp and the copies that the backward pass reuses."""
     run = partial(forward_pass, seq=seq, kv_seq=kv_seq, axis=where.axis)
-    return where.shard_map(run, "bht.", "bht.", "bht.", out=("bht.", "bht.", "t.bh.."))(q, k, v)
+    out = "bht.", "bht.", "t.bh.."
+    return where.shard_map(run, "bht.", "bht.", "bht.", out=out)(q, k, v)
 
 
 def remember(q, k, v, where, seq, kv_seq):
     """The forward pass, and what the backward pass needs of it."""
     out, lse, kept = run_forward(q, k, v, where, seq, kv_seq)
-    out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
+    out = checkpoint_name(out, "attention_out")
+    lse = checkpoint_name(lse, "attention_lse")
     return out, (q, k, v, out, lse, checkpoint_name(kept, "attention_kept"))
 
 
@@ -260,7 +265,8 @@ def forward_only(q, k, v, where, seq, kv_seq):
 def run_forward(q, k, v, where, seq, kv_seq):
     """Output, log-sum-exp and no copies for a backward pass."""
     run = partial(forward_pass, seq=seq, kv_seq=kv_seq, axis=where.axis)
-    return where.shard_map(run, "bht.", "bht.", "bht.", out=("bht.", "bht.", "t.bh.."))(q, k, v)
+    out = "bht.", "bht.", "t.bh.."
+    return where.shard_map(run, "bht.", "bht.", "bht.", out=out)(q, k, v)
 
 
 def refuse(*_):
@@ -294,7 +300,8 @@ BACKWARD_PASS = '''
 def backward_pass(q, k, v, out, lse, kept, dout, *, seq, kv_seq, axis):
     """On one device: the gradients of its queries, keys and values."""
     setup = setups(seq, kv_seq)[1]
-    rowsum = (dout.astype(lse.dtype) * out.astype(lse.dtype)).sum(axis=-1, keepdims=True)
+    rowsum = dout.astype(lse.dtype) * out.astype(lse.dtype)
+    rowsum = rowsum.sum(axis=-1, keepdims=True)
     stats = jnp.concatenate([lse, rowsum], axis=-1)
     blocks = {"Q": q, "DOUT": dout, "STATS": stats}
     state = {t: with_room(setup, t, to_blocks(setup, t, x)) for t, x in blocks.items()}

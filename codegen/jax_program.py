@@ -125,7 +125,7 @@ def _sliced(p: Program) -> bool:
 def _layout(w: Writer, p: Program) -> None:
     maker = p.layout.maker
     w.title(f"layout: {maker.function if maker else 'as listed'}")
-    names = {"q_pieces": "Q_PIECES", "kv_pieces": "KV_PIECES", "kv_note": "; kv=True: of keys or values"}
+    names = {"q_pieces": "Q_PIECES", "kv_pieces": "KV_PIECES", "kv_note": "; kv=True: of keys"}
     at = "kv_positions(rank) if kv or x.shape[axis] != SEQ else positions(rank)"
     if _cuts(p):
         w.paste(layouts.cut)
@@ -198,9 +198,13 @@ def _slices(w: Writer, p: Program) -> None:
     else:
         lines.append("SLICES = (  # the head slices of queries and of keys")
         for side in (p.layout.q_slices, p.layout.kv_slices):
-            lines += ["    [", *[f"        range({s.start}, {s.stop})," for s in side], "    ],"]
+            lines += ["    [", *[f"        {_range(s)}," for s in side], "    ],"]
         lines.append(")")
     w.section("\n".join(lines))
+
+
+def _range(s: range) -> str:
+    return f"range({s.start}, {s.stop})" if s.start else f"range({s.stop})"
 
 
 def _schedule_function(p: Program) -> str:
@@ -234,7 +238,7 @@ def _schedule_function(p: Program) -> str:
     if names[0] != names[-1]:
         lines.append(f"    rule = {names[-1]} if backward else {names[0]}")
     rule = names[0] if names[0] == names[-1] else "rule"
-    lines.append(f"    what = P, owned(q, P), owned(kv, P), q_homes, kv_homes, live, backward")
+    lines.append("    what = P, owned(q, P), owned(kv, P), q_homes, kv_homes, live, backward")
     lines.append(f"    return {rule}(*what)")
     return "\n".join(lines)
 
@@ -244,11 +248,13 @@ def _lockstep(w: Writer, p: Program) -> None:
     w.paste(*_definitions(jax_routes))
     w.title("slots: where each rank keeps each block")
     w.section(
-        f"NOWHERE = 2**30  # the slot of what is not there: read as anything, never written\n"
-        f"FOREVER = 2**30  # later than any step"
+        "NOWHERE = 2**30  # the slot of what is not there: read as anything, never written\n"
+        "FOREVER = 2**30  # later than any step"
     )
     w.paste(*_definitions(jax_slots))
-    sides = ("Q_PIECES", "KV_PIECES") if p.layout.maker is None else ("pieces(seq)", "pieces(kv_seq)")
+    sides = "pieces(seq)", "pieces(kv_seq)"
+    if p.layout.maker is None:
+        sides = "Q_PIECES", "KV_PIECES"
     w.section(jax_passes.SETUP.format(q_pieces=sides[0], kv_pieces=sides[1]))
 
 
@@ -291,11 +297,11 @@ def _attention(w: Writer, p: Program) -> None:
     w.section(jax_messages.MESSAGES)
     w.section(jax_messages.FOLLOW)
     w.title("attention")
-    blocks = jax_passes.BLOCKS
+    marks = {"split": "", "join": "    x = blocks\n", "slices": ""}
     if _sliced(p):
-        w.section(blocks.format(split=jax_passes.SPLIT, join=jax_passes.JOIN))
-    else:
-        w.section(blocks.format(split="", join="    x = blocks\n"))
+        slices = '    slices = SLICES[tensor == "DKV"]\n'
+        marks = {"split": jax_passes.SPLIT, "join": jax_passes.JOIN, "slices": slices}
+    w.section(jax_passes.BLOCKS.format(**marks))
     w.section(_shapes(p))
     w.section(jax_passes.FUNCTION if p.backward else jax_passes.FUNCTION_FORWARD_ONLY)
     w.section(jax_passes.FORWARD_PASS)

@@ -56,16 +56,13 @@ def add_attend(layers: list[tuple[Ints, Ints]], node: Attend, ranks: int) -> Non
     rank, q, kv = node.rank[some], node.q[some], node.kv[some]
     while len(rank):
         first = np.unique(rank, return_index=True)[1]
-        for layer, (have, _) in enumerate(layers):
-            if not (have[rank[first]] >= 0).any():
-                layers[layer] = tuple(
-                    fill(old, rank[first], new[first])
-                    for old, new in zip(layers[layer], (q, kv), strict=True)
-                )  # type: ignore[assignment]
-                break
-        else:
-            empty = np.full((ranks, 1), -1)
-            layers.append((fill(empty, rank[first], q[first]), fill(empty, rank[first], kv[first])))
+        mine = rank[first]
+        taken = [n for n, layer in enumerate(layers) if (layer[0][mine] >= 0).any()]
+        n = min({*range(len(layers) + 1)}.difference(taken))
+        if n == len(layers):
+            layers.append((np.full((ranks, 1), -1), np.full((ranks, 1), -1)))
+        old_q, old_kv = layers[n]
+        layers[n] = fill(old_q, mine, q[first]), fill(old_kv, mine, kv[first])
         rank, q, kv = (np.delete(x, first, axis=0) for x in (rank, q, kv))
 
 
@@ -96,17 +93,20 @@ def permutations(move: Move) -> Iterator[Move]:
 
 def add_route(routes: list[Route], move: Move, ranks: int) -> None:
     """Send messages with a collective whose senders and receivers are all others, or a new one."""
-    for n, (tensors, _, to, blocks) in enumerate(routes):
-        if tensors == move.tensors and not (
-            (to[move.src] >= 0).any() or np.isin(move.dst, to).any()
-        ):
-            break
-    else:
-        n, to, blocks = len(routes), np.full(ranks, -1), np.full((ranks, 1, 1), -1)
-        routes.append(Route(move.tensors, 0, to, blocks))
-    to = to.copy()
+    n = 0
+    while n < len(routes) and (
+        routes[n].tensors != move.tensors
+        or (routes[n].to[move.src] >= 0).any()
+        or np.isin(move.dst, routes[n].to).any()
+    ):
+        n += 1
+    if n == len(routes):
+        nothing = np.full(ranks, -1), np.full((ranks, 1, 1), -1)
+        routes.append(Route(move.tensors, 0, *nothing))
+    to = routes[n].to.copy()
     to[move.src] = move.dst
-    routes[n] = Route(move.tensors, 0, to, fill(blocks, move.src, move.blocks[:, None]))
+    blocks = fill(routes[n].blocks, move.src, move.blocks[:, None])
+    routes[n] = Route(move.tensors, 0, to, blocks)
 
 
 def joined_routes(routes: list[Route], ranks: int) -> list[Route]:
@@ -121,8 +121,8 @@ def whole_exchange(routes: list[Route], ranks: int) -> list[Route]:
     """One exchange in groups of ranks, if three or more permutations fill most of it."""
     src = np.concatenate([np.flatnonzero(route.to >= 0) for route in routes])
     dst = np.concatenate([route.to[route.to >= 0] for route in routes])
-    sizes = [u for u in range(2, ranks + 1) if ranks % u == 0 and (src // u == dst // u).all()]
-    group = min(sizes, default=1)
+    sizes = [u for u in range(2, ranks + 1) if ranks % u == 0]
+    group = min((u for u in sizes if (src // u == dst // u).all()), default=1)
     pairs = len(np.unique(src * ranks + dst))
     if len(routes) < 3 or pairs < len(src) or 2 * pairs < ranks * (group - 1):
         return routes
@@ -130,15 +130,17 @@ def whole_exchange(routes: list[Route], ranks: int) -> list[Route]:
     blocks = np.full((ranks, group, width), -1)
     for route in routes:
         sender = np.flatnonzero(route.to >= 0)
-        blocks[sender, route.to[sender] % group] = widened(route.blocks[sender, 0], width)
+        sent = widened(route.blocks[sender, 0], width)
+        blocks[sender, route.to[sender] % group] = sent
     return [Route(routes[0].tensors, group, np.full(ranks, -1), blocks)]
 
 
 def everybody_gets_the_same(route: Route) -> bool:
     """Whether an exchange is an all-gather: a rank sends the same to whomever it sends."""
-    inputs = route.tensors[0] not in ("OUT", "DQ", "DKV")
+    if not route.group or route.tensors[0] in ("OUT", "DQ", "DKV"):
+        return False
     sent = route.blocks.max(axis=1, keepdims=True)
-    return inputs and bool(route.group and ((route.blocks == sent) | (route.blocks < 0)).all())
+    return bool(((route.blocks == sent) | (route.blocks < 0)).all())
 
 
 def arriving(route: Route) -> Ints:
@@ -196,9 +198,14 @@ def with_ends(loop: list[Turn]) -> list[Turn]:
     return turns
 
 
+def routes_of(loops: list[list[Turn]]) -> list[Route]:
+    """Every collective, once per turn."""
+    return [route for loop in loops for turn in loop for route in turn.routes]
+
+
 def executed(loops: list[list[Turn]]) -> int:
     """How many messages these collectives carry, empty ones included."""
-    return sum(messages(route) for loop in loops for turn in loop for route in turn.routes)
+    return sum(map(messages, routes_of(loops)))
 
 
 def messages(route: Route) -> int:
@@ -208,7 +215,5 @@ def messages(route: Route) -> int:
 
 def effort(loops: list[list[Turn]]) -> int:
     """Rounds of messages, and twice the number of steps that have to be compiled."""
-    rounds = sum(
-        max(route.group - 1, 1) for loop in loops for turn in loop for route in turn.routes
-    )
+    rounds = sum(max(route.group - 1, 1) for route in routes_of(loops))
     return rounds + 2 * len(loops)

@@ -21,7 +21,7 @@ class Slots:
 
     def __init__(self, home: Ints, blocks: int) -> None:
         ranks, self.fixed = home.shape
-        self.slot = np.full((ranks, blocks + 1), NOWHERE)  # the last column answers for -1
+        self.slot = np.full((ranks, blocks + 1), NOWHERE)  # last column: block -1
         self.until = np.full((ranks, 0), -1)  # the step up to which a slot is in use
         self.owner = np.full((ranks, 0), -1)  # the block that a slot was last given to
         rank, column = np.nonzero(home >= 0)
@@ -46,7 +46,8 @@ class Slots:
                 continue
             if not (self.until[rank] <= now).any(axis=1).all():
                 none = np.full((len(blocks), 1), -1)
-                self.until, self.owner = np.hstack([self.until, none]), np.hstack([self.owner, none])
+                self.until = np.hstack([self.until, none])
+                self.owner = np.hstack([self.owner, none])
             found, block = (self.until[rank] <= now).argmax(axis=1), column[rank]
             self.slot[rank, block] = self.fixed + found
             self.owner[rank, found] = block
@@ -104,14 +105,15 @@ class Placement:
             rows = [self.turn(turn, now + n) for n, turn in enumerate(loop)]
             now += len(loop)
             self.segments.append(segment(loop[0], rows))
-        self.kept = {t: self.slots[t].find(kept).astype("uint32") for t, kept in keep.items()}
+        found = ((t, self.slots[t].find(kept)) for t, kept in keep.items())
+        self.kept = {t: slots.astype("uint32") for t, slots in found}
 
     def side(self, tensor: str) -> int:
         """0 for tensors of queries, 1 for keys and values."""
         return int(tensor in ("KV", "DKV"))
 
     def last_reads(self, turns: list[Turn], blocks: dict[str, int]) -> dict[str, Ints]:
-        """The last step that reads each block of each tensor, [ranks, blocks + 1]; sums are kept."""
+        """The last step that reads each block of each tensor, [ranks, blocks + 1]."""
         ranks = len(next(iter(self.slots.values())).slot)
         until = {t: np.full((ranks, n + 1), FOREVER) for t, n in blocks.items()}
         rank = np.arange(ranks)[:, None]
@@ -179,7 +181,8 @@ def segment(first: Turn, rows: list[dict[str, list[dict[str, Ints]]]]) -> Segmen
     """The rows of the turns of one loop as tables, and its collectives."""
     collectives = []
     for route in first.routes:
-        pairs = tuple((int(src), int(dst)) for src, dst in enumerate(route.to) if dst >= 0)
+        to = enumerate(route.to.tolist())
+        pairs = tuple((src, dst) for src, dst in to if dst >= 0)
         kind = "all-gather" if everybody_gets_the_same(route) else "all-to-all"
         what = (kind, route.group) if route.group else ("permute", pairs)
         collectives.append((route.tensors, *what))
@@ -188,10 +191,16 @@ def segment(first: Turn, rows: list[dict[str, list[dict[str, Ints]]]]) -> Segmen
         for way in ("sends", "receives")
     )
     layers = max(len(row["attends"]) for row in rows)
-    nothing = [{key: np.full_like(x, -1) for key, x in a.items()} for a in rows[0]["attends"][:1]]
-    attends = [row["attends"] + nothing * (layers - len(row["attends"])) for row in rows]
-    tables = [stacked([row[n] for row in attends]) for n in range(layers)]
-    return Segment(len(rows), collectives, sends, receives, stacked(tables, axis=2))
+    attends = [[layer(row["attends"], n) for row in rows] for n in range(layers)]
+    tables = stacked(list(map(stacked, attends)), axis=2)
+    return Segment(len(rows), collectives, sends, receives, tables)
+
+
+def layer(rectangles: list[dict[str, Ints]], n: int) -> dict[str, Ints]:
+    """The n-th rectangle of every rank, or one without blocks."""
+    if n < len(rectangles):
+        return rectangles[n]
+    return {key: np.full_like(table, -1) for key, table in rectangles[0].items()}
 
 
 def stacked(rows: list[dict[str, Ints]], axis: int = 0) -> dict[str, Ints]:

@@ -16,15 +16,27 @@ from planner.files import save
 from planner.ir import SMALL, Plan
 from planner.schedules import SCHEDULES
 from ringloom import __version__, drawing
+from ringloom.calibrating import calibrate_command, fit_command
 from ringloom.comparison import compare as compare_schedules
 from ringloom.comparison import why
 from ringloom.options import Plans, listed, plans_of, workload, workload_options
 from ringloom.output import json_option, show
 from ringloom.programs import check as check_program
 from ringloom.programs import emit
+from ringloom.reproduce.command import reproduce
+from ringloom.reproduce.formula_command import formula
 from ringloom.running import refuse_huge, run_random
+from ringloom.simulating import (
+    condition_options,
+    conditions,
+    path_picture,
+    path_rows,
+    paths,
+    write_trace,
+)
 from runtimes.backends import RUNTIMES
 from runtimes.validation import check
+from simulator.critical_path import Leg
 from simulator.hardware import hardware as find_hardware
 from simulator.prediction import Prediction, simulate
 
@@ -194,21 +206,35 @@ def _progress(names: Iterable[str]) -> Iterable[str]:
 @workload_options()
 @hardware_option
 @overlap_option
+@condition_options
+@click.option("--trace", "trace_file", help="Write a Chrome trace, .json or .json.gz.")
 @json_option
 def simulate_command(
-    source: str, hardware: str, overlap: bool, as_json: bool, **given: Any
+    source: str,
+    hardware: str,
+    overlap: bool,
+    trace_file: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Predict one plan: time, idle share, exposed transfers, bytes, memory, bounds."""
-    plans = plans_of(source, given)
-    found = simulate(plans, find_hardware(hardware), overlap=overlap)
-    table = drawing.prediction(found)
-    show(
-        as_json, _prediction(plans, found), f"[bold]{listed(plans)[0].name}[/] on {hardware}", table
-    )
+    under = conditions(given)
+    plans, record = plans_of(source, given), True if trace_file else None
+    found = simulate(plans, find_hardware(hardware), overlap=overlap, record=record, **under)
+    legs, head = paths(found), f"[bold]{listed(plans)[0].name}[/] on {hardware}"
+    written = [write_trace(found, trace_file)] if trace_file else []
+    pictures = drawing.prediction(found), *map(path_picture, legs), *written
+    show(as_json, _prediction(plans, found, legs), head, *pictures)
 
 
-def _prediction(plans: Plans, found: Prediction) -> dict[str, Any]:
-    return {"schedule": listed(plans)[0].name, **found.as_row()}
+def _prediction(plans: Plans, found: Prediction, legs: list[tuple[Leg, ...]]) -> dict[str, Any]:
+    return {
+        "schedule": listed(plans)[0].name,
+        **found.as_row(),
+        "engine": found.engine,
+        "contended": found.contended,
+        "critical_path": [row for path in legs for row in path_rows(path)] if legs else None,
+    }
 
 
 @cli.command()
@@ -244,6 +270,10 @@ def _headline(plan: Plan) -> str:
 
 cli.add_command(emit)
 cli.add_command(check_program)
+cli.add_command(reproduce)
+cli.add_command(formula)
+cli.add_command(calibrate_command)
+cli.add_command(fit_command)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -123,10 +124,8 @@ class Program:
         """One device per rank, or None where this process cannot have so many."""
         import jax
 
-        try:
+        with suppress(RuntimeError):  # once devices are there, there are no more
             jax.config.update("jax_num_cpu_devices", max(DEVICES, self.ranks))
-        except RuntimeError:
-            pass  # devices are there already
         for kind in (None, "cpu"):
             if len(found := jax.devices(kind)) >= self.ranks:
                 return list(found[: self.ranks])

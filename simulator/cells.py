@@ -8,20 +8,26 @@ from simulator.rounds import Where
 
 
 class Cells:
-    """The layout of a table of `ranks` x `blocks`; the last entry of a row is for block -1.
+    """The layout of a table of `ranks` x `blocks`, with one more place per rank for block -1.
 
-    Block -1 of a rank comes out as the last entry of the row before, or of the table: any of
-    them serves, as nobody ever writes there.
+    The places (rank r, block r + d) of all ranks lie side by side: in a ring, what all ranks touch
+    in one step is one stretch of memory. Places may be negative, counted from the table's end.
     """
 
     def __init__(self, ranks: int, blocks: int) -> None:
-        self.shape = ranks, blocks + 1
-        self.size = ranks * (blocks + 1)
-        self._first = np.arange(ranks) * (blocks + 1)
+        self._ranks = ranks
+        self.size = ranks * max(ranks, blocks + 1)
+        self._first = np.arange(ranks) * (1 - ranks)
 
     def of(self, rank: Where, blocks: Ints) -> NDArray[np.int64]:
-        """Entries of a block table [rows, width]: [rows] for width 1, [rows, width] otherwise."""
-        first = self._first[rank]
+        """Places of a block table [rows, width]: [rows] for width 1, [rows, width] otherwise."""
+        one, first = blocks.shape[1] == 1, self._first[rank]
         cells: NDArray[np.int64]
-        cells = first + blocks[:, 0] if blocks.shape[1] == 1 else first[:, None] + blocks
+        cells = np.multiply(blocks[:, 0] if one else blocks, self._ranks, dtype=np.int64)
+        cells += first if one else first[:, None]
+        return cells
+
+    def nowhere(self) -> NDArray[np.int64]:
+        """The places of block -1, which nobody ever writes to: [ranks]."""
+        cells: NDArray[np.int64] = self._first - self._ranks
         return cells

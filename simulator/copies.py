@@ -12,37 +12,35 @@ from simulator.cells import Cells
 from simulator.costs import Floats
 from simulator.rounds import Where, where
 
+Pairs = NDArray[np.complex128]  # (offered, arrives) as one number
+
 
 class Arrivals:
-    """When every (rank, block) of one side was offered by its source, and when it arrives."""
+    """When every (rank, block) of one side was offered by its source, and when it arrives.
+
+    The two times are the two parts of one complex number, which moves in one piece.
+    """
 
     def __init__(self, plan: Plan, tensor: str) -> None:
         side = plan.side(tensor)
         self._cells = Cells(plan.ranks, len(side))
-        times: Floats = np.full((*self._cells.shape, 2), np.inf)
-        times[:, -1] = times[side.homes, np.arange(len(side))] = 0.0
-        self._times = times.reshape(-1, 2)
+        self._times = np.full(self._cells.size, complex(np.inf, np.inf))
+        numbers = np.arange(len(side), dtype=np.int32)[:, None]
+        self._times[self._cells.of(where(side.homes), numbers)] = 0.0
+        self._times[self._cells.nowhere()] = 0.0
 
     def put(self, rank: Where, blocks: Ints, times: Floats) -> None:
         """Each row's blocks were offered and arrive on its rank at `times` [rows, 2]."""
-        cells = self._cells.of(rank, blocks)
+        cells, pairs = self._cells.of(rank, blocks), times.view(np.complex128)[:, 0]
         if blocks.shape[1] == 1:
-            self._times[cells] = times
+            self._times[cells] = pairs
         else:
             row, column = np.nonzero(blocks >= 0)
-            self._times[cells[row, column]] = times[row]
+            self._times[cells[row, column]] = pairs[row]
 
-    def ready(self, rank: Where, blocks: Ints) -> Floats:
-        """When all of each row's blocks are on its rank: [rows]."""
-        found = self._times[:, 1][self._cells.of(rank, blocks)]
-        times: Floats = found if found.ndim == 1 else found.max(axis=1)
-        return times
-
-    def exposed(self, rank: Where, blocks: Ints, free: Floats) -> Floats:
-        """How long each rank, free from then on, waits for blocks already offered: [rows]."""
-        times = self._times[self._cells.of(rank, blocks)].reshape(len(blocks), -1, 2)
-        waited: Floats = (times[..., 1] - np.maximum(times[..., 0], free[:, None])).max(axis=1)
-        return np.maximum(waited, 0.0)
+    def of(self, rank: Where, blocks: Ints) -> Pairs:
+        """When each row's blocks were offered and arrive on its rank: [rows] or [rows, width]."""
+        return self._times[self._cells.of(rank, blocks)]
 
 
 class Copies:
@@ -57,22 +55,20 @@ class Copies:
         for held in plan.start:
             self._put(held, where(held.rank), np.zeros((len(held), 2)))
 
-    def send(self, move: Move, src: Where) -> Floats | None:
-        """When everything that each message carries is at its source; None: from the start."""
-        return _last([table.ready(src, move.blocks) for table in self._of(move)])
+    def send(self, move: Move, src: Where) -> list[Pairs]:
+        """The times of everything that each message carries, at its source."""
+        return [table.of(src, move.blocks) for table in self._of(move)]
 
-    def attend(self, node: Attend, rank: Where) -> Floats | None:
-        """When all the inputs of each row are on its rank; None: from the start."""
-        return _last([table.ready(rank, blocks) for table, blocks in self._read(node)])
-
-    def exposed(self, node: Attend, rank: Where, free: Floats) -> Floats:
-        """How long each rank, free from then on, waits for messages under way: [rows]."""
-        found = _last([table.exposed(rank, blocks, free) for table, blocks in self._read(node)])
-        return np.zeros(len(node)) if found is None else found
+    def attend(self, node: Attend, rank: Where) -> list[Pairs]:
+        """The times of all the inputs of each row, on its rank."""
+        sides = ("q", node.q), ("kv", node.kv)
+        return [table.of(rank, blocks) for side, blocks in sides for table in self._sides[side]]
 
     def arrive(self, move: Move, dst: Where, offered: Floats, arrival: Floats) -> None:
         """Every message of a move of inputs was offered and will arrive then: [rows] each."""
-        self._put(move, dst, np.stack([offered, arrival], axis=1))
+        times = np.empty((len(move), 2))
+        times[:, 0], times[:, 1] = offered, arrival
+        self._put(move, dst, times)
 
     def _put(self, node: Move | Held, rank: Where, times: Floats) -> None:
         for table in self._of(node):
@@ -81,16 +77,23 @@ class Copies:
     def _of(self, node: Move | Held) -> list[Arrivals]:
         return list(dict.fromkeys(self._tables[t] for t in node.tensors if t in self._tables))
 
-    def _read(self, node: Attend) -> list[tuple[Arrivals, NDArray[np.int32]]]:
-        sides = ("q", node.q), ("kv", node.kv)
-        return [(table, blocks) for side, blocks in sides for table in self._sides[side]]
+
+def ready(times: list[Pairs]) -> Floats | None:
+    """When all of each row's blocks are there: [rows]; None: from the start."""
+    found = [t.imag if t.ndim == 1 else t.imag.max(axis=1) for t in times]
+    if len(found) < 2:
+        return found[0] if found else None
+    latest: Floats = np.max(found, axis=0)
+    return latest
 
 
-def _last(times: list[Floats]) -> Floats | None:
-    if len(times) < 2:
-        return times[0] if times else None
-    found: Floats = np.max(times, axis=0)
-    return found
+def exposed(times: list[Pairs], free: Floats) -> Floats:
+    """How long each rank, free from then on, waits for blocks already offered: [rows]."""
+    longest = np.zeros(len(free))
+    for found in times:
+        waited = found.imag - np.maximum(found.real, free if found.ndim == 1 else free[:, None])
+        np.maximum(longest, waited if waited.ndim == 1 else waited.max(axis=1), out=longest)
+    return longest
 
 
 def _together(plan: Plan) -> dict[str, Arrivals]:

@@ -1,11 +1,15 @@
 """What attends, merges and messages cost: seconds and bytes, row by row.
 
-attend    one kernel call per q block of a rectangle, over the row's KV blocks; a call computes the
-          live kernel tiles (see kernel_tiles) of tq x tk pairs at 4 head_dim flop per pair and
-          head, 2.5 times that in the backward pass, plus the launch
+attend    kernel calls (see `simulator.kernels`) at 4 head_dim flop per pair and head, 2.5 times
+          that in the backward pass. Where programs split: the calls that a rectangle is cut into
+          and the merging of their results. Where kernels skip whatever a mask hides: one call per
+          q block of a rectangle, over the row's KV blocks, that computes the live kernel tiles
+          (see kernel_tiles) of tq x tk pairs
 add       what an attend computed joins the accumulator that is there already: the partial result
           is read as the kernel wrote it, the accumulator read and written
-merge     an accumulator that arrived joins the one that is there: both are read, one is written
+merge     an accumulator that arrived joins the one that is there: both are read, one is written;
+          partial outputs, which several kernels merge where nothing fuses them, take
+          `attention.merge` times that
 prologue  rowsum(dO * O) at home before a backward pass: both are read, a number per row is written
 
 Adding to an absent accumulator is free. HBM traffic runs at the memory's full rate.
@@ -23,10 +27,12 @@ from planner.partitions import Ints, Side
 from planner.tiles import Tiles, tiles
 from planner.workload import DTYPES
 from simulator.hardware import Hardware
+from simulator.kernel_calls import Call
 from simulator.kernel_tiles import kernel_tiles
+from simulator.kernels import Kernels
+from simulator.rectangles import Rectangles
 
 Floats = NDArray[np.float64]
-FLOP = {"forward": 4.0, "backward": 10.0}  # per (query, key) pair, head and element of head_dim
 CELLS = 1 << 22  # tiles of a node looked at at a time
 
 
@@ -43,27 +49,87 @@ class Costs:
         return tiles(self.plan)
 
     @cached_property
-    def seconds_per_pair(self) -> float:
-        """Kernel seconds of one (query, key) pair of one head, all batch rows together."""
-        work, pass_ = self.plan.workload, self.plan.pass_
-        rate = self.hardware.peak(work.dtype) * self.hardware.efficiency(pass_)
-        return FLOP[pass_] * work.head_dim * work.batch / rate
+    def kernels(self) -> Kernels:
+        """What one kernel call costs."""
+        return Kernels(self.hardware, self.plan.workload, self.plan.pass_)
 
     @cached_property
-    def seconds_per_tile(self) -> float:
-        """Kernel seconds of one kernel tile of one head, all batch rows together."""
-        rows, columns = self.hardware.tile
-        return rows * columns * self.seconds_per_pair
+    def seconds_per_pair(self) -> float:
+        """Kernel seconds of one (query, key) pair of one head, all batch rows together."""
+        return self.kernels.seconds_per_pair
 
     def attend(self, node: Attend) -> Floats:
-        """Kernel seconds of each row, launches included: float64 [rows]."""
-        launch = self.hardware["attention.launch"] * (node.q >= 0).sum(axis=1)
-        seconds: Floats = launch + self._head_tiles(node) * self.seconds_per_tile
+        """Seconds of each row, launches included: float64 [rows]."""
+        return self._split(node) if self.kernels.splits else self._whole(node)
+
+    def _whole(self, node: Attend) -> Floats:
+        """One kernel per q block, that skips what the mask hides."""
+        rows, columns = self.kernels.tile
+        per_row, _ = self.hardware.overheads(self.plan.pass_)
+        launch = self.kernels.launch * (node.q >= 0).sum(axis=1)
+        pairs = self._head_tiles(node) * (rows * columns)
+        if per_row:
+            pairs = pairs + per_row * self._tokens(node) * self._heads(node)
+        seconds: Floats = launch + pairs * self.seconds_per_pair
         return seconds
+
+    def _split(self, node: Attend) -> Floats:
+        """The calls that a program cuts each rectangle into, and the merging of their results."""
+        if self._blocks_are_chunks and node.q.shape[1] == node.kv.shape[1] == 1:
+            place = np.multiply(node.q[:, 0], self._pairs.shape[1], dtype=np.intp) + node.kv[:, 0]
+            return self._pairs.reshape(-1).take(place, mode="wrap")
+        return self._price(self.rectangles.of(node), self._heads(node))
+
+    def _price(self, cuts: Floats, heads: NDArray[np.int64]) -> Floats:
+        """Seconds of cut rectangles, as `Rectangles` counts them, for some heads each: [rows]."""
+        calls, pairs, rows, columns = cuts
+        seconds = self.kernels.launch * calls + pairs * heads * self.seconds_per_pair
+        again = {"OUT": rows, "DQ": rows, "DKV": columns / self.plan.workload.group}
+        for tensor in ADDS[self.plan.pass_]:
+            seconds = seconds + again[tensor] * heads * self._per_token(tensor, arriving=False)
+        found: Floats = seconds
+        return found
+
+    @cached_property
+    def _pairs(self) -> Floats:
+        """The same for every pair of one block each, where blocks are chunks: [q, kv blocks]."""
+        heads = self.tiles.shared_heads[0, :1]
+        return self.rectangles.of_pairs(lambda cuts: self._price(cuts, heads))
+
+    def calls(self, rank: int) -> Iterator[tuple[Call, int]]:
+        """The kernel calls of one rank in plan order, each with its query heads."""
+        for _, node in self.plan.attends():
+            heads = self._heads(node)
+            for row in np.flatnonzero(node.rank == rank):
+                for call in self.rectangles.calls(node.q[row], node.kv[row]):
+                    yield call, int(heads[row])
+
+    @cached_property
+    def rectangles(self) -> Rectangles:
+        """The kernel calls of every row."""
+        return Rectangles(self.plan, self.kernels, self._of_pairs)
+
+    def _heads(self, node: Attend) -> NDArray[np.int64]:
+        """Query heads that each row computes: all of its q blocks, and of its kv blocks, agree."""
+        if self.tiles.one_slice:
+            return np.full(len(node), self.tiles.shared_heads[0, 0])
+        q, kv = (
+            side.slice[blocks[np.arange(len(node)), (blocks >= 0).argmax(axis=1)]]
+            for side, blocks in zip(self._sides, (node.q, node.kv), strict=True)
+        )
+        heads: NDArray[np.int64] = self.tiles.shared_heads[q, kv]
+        return heads
+
+    def _tokens(self, node: Attend) -> NDArray[np.int64]:
+        """Queries of each row, in whole kernel tiles."""
+        rows = self.kernels.tile[0]
+        sizes = np.append(-(-self._sides[0].sizes // rows) * rows, 0)
+        total: NDArray[np.int64] = sizes[node.q].sum(axis=1)
+        return total
 
     @cached_property
     def _tiles(self) -> NDArray[np.integer]:
-        return kernel_tiles(self.plan.workload, self.plan.partition, self.hardware.tile)
+        return kernel_tiles(self.plan.workload, self.plan.partition, self.kernels.tile)
 
     @cached_property
     def _blocks_are_chunks(self) -> bool:
@@ -132,16 +198,21 @@ class Costs:
         return dict(self._traffic(arriving=True))
 
     def _traffic(self, arriving: bool) -> Iterator[tuple[str, Floats]]:
-        work = self.plan.workload
         for name in ADDS[self.plan.pass_]:
-            tensor, there = TENSORS[name], self.weights((name,))
-            wide = tensor.bytes_per_token(work)
-            narrow = work.batch * (
-                tensor.vectors * work.head_dim * DTYPES[work.dtype]
-                + tensor.scalars * max(4, DTYPES[work.dtype])
-            )
-            read = there if arriving else there // wide * narrow
-            yield name, (2 * there + read) / self.hardware["memory.bandwidth"]
+            tokens = self.weights((name,)) // TENSORS[name].bytes_per_token(self.plan.workload)
+            yield name, (tokens * self._per_token(name, arriving)).astype(np.float64)
+
+    def _per_token(self, name: str, arriving: bool) -> float:
+        """Seconds of adding to an accumulator, per token and head."""
+        work, tensor = self.plan.workload, TENSORS[name]
+        wide = tensor.bytes_per_token(work)
+        narrow = work.batch * (
+            tensor.vectors * work.head_dim * DTYPES[work.dtype]
+            + tensor.scalars * max(4, DTYPES[work.dtype])
+        )
+        again = self.hardware.option("attention.merge") if tensor.scalars else 1.0
+        read = wide if arriving else narrow
+        return again * (2 * wide + read) / self.hardware["memory.bandwidth"]
 
     @cached_property
     def prologue(self) -> Floats:

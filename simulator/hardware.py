@@ -4,6 +4,20 @@ constant ::= key = { value = 312e12, source = "datasheet", calibrated = true }
 
 No constant without a source. `calibrated` is true where the value was measured on this very
 hardware or is its vendor's figure, false where it was carried over from a relative or assumed.
+`OPTIONAL` constants may be left out: their defaults leave their effect out. They are
+
+attention.forward_rows ...    what a kernel spends per row (or column) of a call, in pairs of that
+                              row: TF(S) = Tmax S / (S + S_half) with S_half = rows + columns
+attention.head_half           head_dim at which scores cost as much as products with them; `forward`
+                              and `backward` are shares of the peak at head_dim 128
+attention.split               1: programs cut rectangles into full, causal and masked calls, as
+                              torch programs do; 0: one kernel per q block skips what masks hide
+attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they differ from `tile`
+attention.sram                bytes of on-chip memory, where tiles of M / 4d rows follow from it
+attention.causal, masked      seconds per pair of a causal or masked call, relative to a full one
+attention.merge               traffic of merging two partial outputs, relative to a fused kernel
+attention.backward_launch ... what the backward pass has of its own
+intra.sm_share ...            share of the chip that a transfer takes from compute at both ends
 """
 
 import json
@@ -64,6 +78,38 @@ UNITS: dict[str, Unit] = {
     "inter.alpha": SECONDS,
     "inter.bandwidth": RATE,
 }
+HALF = Unit("tokens", zero=True)
+RATIO = Unit("ratio", least=1.0)
+PART = Unit("share of the chip", most=0.95, zero=True)
+SWITCH = Unit("0 or 1", most=1, whole=True, zero=True)
+# What the backward pass may have of its own; without, it is as in the forward pass.
+OWN = {
+    "launch": SECONDS,
+    "head_half": Unit("head_dim", zero=True),
+    "skip_q": TOKENS,
+    "skip_kv": TOKENS,
+    "causal": RATIO,
+    "masked": RATIO,
+}
+# What a file may leave out, and what then holds; None: the tile stands in for it, or nothing does.
+OPTIONAL: dict[str, tuple[Unit, float | None]] = {
+    "attention.forward_rows": (HALF, 0.0),
+    "attention.forward_columns": (HALF, 0.0),
+    "attention.backward_rows": (HALF, 0.0),
+    "attention.backward_columns": (HALF, 0.0),
+    "attention.head_half": (Unit("head_dim", zero=True), 0.0),
+    **{f"attention.backward_{name}": (unit, None) for name, unit in OWN.items()},
+    "attention.split": (SWITCH, 0.0),
+    "attention.skip_q": (TOKENS, None),
+    "attention.skip_kv": (TOKENS, None),
+    "attention.sram": (Unit("bytes", least=1), None),
+    "attention.causal": (RATIO, 1.0),
+    "attention.masked": (RATIO, 1.0),
+    "attention.merge": (RATIO, 1.0),
+    "intra.sm_share": (PART, 0.0),
+    "inter.sm_share": (PART, 0.0),
+}
+REFERENCE_DIM = 128  # the head_dim for which shares of the peak are stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +123,22 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What one transfer costs: alpha [s] + bytes / bandwidth [bytes/s, one way per rank]."""
+    """What one transfer costs: alpha [s] + bytes / bandwidth [bytes/s, one way per rank].
+
+    While it lasts it takes a `share` of the chip from compute at both ends.
+    """
 
     alpha: float
     bandwidth: float
+    share: float = 0.0
 
 
 @dataclass(frozen=True)
 class Hardware:
     """Chips, their memory and their links, ranks filling nodes in order; `constants` by name.
 
-    The names are those of `UNITS`. Raises PlanError for missing, unknown or impossible constants.
+    The names are those of `UNITS`, all of them, and of `OPTIONAL`. Raises PlanError for missing,
+    unknown or impossible constants.
     """
 
     name: str
@@ -96,12 +147,13 @@ class Hardware:
     def __post_init__(self) -> None:
         object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
         for key in self.constants:
-            if key not in UNITS:
+            if key not in UNITS and key not in OPTIONAL:
                 raise PlanError(f"hardware {self.name}: unknown constant {key}")
         if missing := [key for key in UNITS if key not in self.constants]:
             raise PlanError(f"hardware {self.name}: missing {', '.join(missing)}")
         for key, constant in self.constants.items():
-            if why := UNITS[key].refuses(constant.value):
+            unit = UNITS[key] if key in UNITS else OPTIONAL[key][0]
+            if why := unit.refuses(constant.value):
                 raise PlanError(f"hardware {self.name}: {key} = {constant.value:g} {why}")
 
     def __hash__(self) -> int:
@@ -110,18 +162,60 @@ class Hardware:
     def __getitem__(self, key: str) -> float:
         return self.constants[key].value
 
+    def option(self, key: str) -> float:
+        """An optional constant, or what holds without it; one without a default must be given."""
+        default = OPTIONAL[key][1]
+        return self[key] if key in self.constants or default is None else default
+
     def peak(self, dtype: str) -> float:
         """Matrix flop/s of one rank for inputs of a dtype."""
         return self[f"peak.{dtype}"]
 
-    def efficiency(self, pass_: Pass) -> float:
+    def of_kernels(self, name: str, pass_: Pass) -> float:
+        """A constant that a backward pass may have of its own: one of `OWN`."""
+        own, both = _names(name, pass_)
+        return self[own] if own in self.constants else self.option(both)
+
+    def efficiency(self, pass_: Pass, head_dim: int = REFERENCE_DIM) -> float:
         """The share of the peak that attention kernels reach on long blocks."""
-        return self[f"attention.{pass_}"]
+        half = self.of_kernels("head_half", pass_)
+        other = (1 + half / REFERENCE_DIM) / (1 + half / head_dim)
+        return min(1.0, self[f"attention.{pass_}"] * other)
+
+    def overheads(self, pass_: Pass) -> tuple[float, float]:
+        """What a kernel spends per row and per column of a call, in pairs of that row or column."""
+        names = "rows", "columns"
+        rows, columns = (self.option(f"attention.{pass_}_{name}") for name in names)
+        return rows, columns
+
+    def launch(self, pass_: Pass) -> float:
+        """Seconds that every kernel call takes however little it does."""
+        own = f"attention.{pass_}_launch"
+        return self[own if own in self.constants else "attention.launch"]
 
     @property
     def tile(self) -> tuple[int, int]:
         """Queries and keys of one kernel tile."""
         return int(self["attention.tile_q"]), int(self["attention.tile_kv"])
+
+    def tile_for(self, head_dim: int, width: int) -> tuple[int, int]:
+        """The kernel tile for elements of some bytes; from `attention.sram` where that is given.
+
+        With M elements of on-chip memory, ceil(M / 4d) keys and at most d queries, of which four
+        blocks (q, k, v, o) fit (FlashAttention, algorithm 1).
+        """
+        if "attention.sram" not in self.constants:
+            return self.tile
+        keys = math.ceil(self["attention.sram"] / width / (4 * head_dim))
+        return min(keys, head_dim), keys
+
+    def skips(self, tile: tuple[int, int], pass_: Pass = "forward") -> tuple[int, int]:
+        """Queries and keys of what causal calls skip, for kernels of some tile."""
+        rows, columns = (
+            next((int(self[key]) for key in _names(name, pass_) if key in self.constants), size)
+            for name, size in zip(("skip_q", "skip_kv"), tile, strict=True)
+        )
+        return rows, columns
 
     @property
     def ranks_per_node(self) -> int:
@@ -132,7 +226,8 @@ class Hardware:
     def links(self) -> tuple[Link, Link]:
         """The link inside a node and the link between nodes."""
         intra, inter = (
-            Link(self[f"{s}.alpha"], self[f"{s}.bandwidth"]) for s in ("intra", "inter")
+            Link(self[f"{s}.alpha"], self[f"{s}.bandwidth"], self.option(f"{s}.sm_share"))
+            for s in ("intra", "inter")
         )
         return intra, inter
 
@@ -140,6 +235,10 @@ class Hardware:
         """The same hardware with other values of some constants, which count as uncalibrated."""
         new = {key: Constant(float(value), source, False) for key, value in values.items()}
         return Hardware(self.name, {**self.constants, **new})
+
+
+def _names(name: str, pass_: Pass) -> tuple[str, str]:
+    return f"attention.{pass_}_{name}", f"attention.{name}"
 
 
 def presets() -> tuple[str, ...]:

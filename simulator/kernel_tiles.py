@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 
 from planner.areas import kinds, sizes
 from planner.masks import region_of
-from planner.partitions import Partition, Ranges
+from planner.partitions import Partition
 from planner.regions import Ints, overlaps
 from planner.tiles import tiles_of
 from planner.workload import Workload
 from simulator.position_sets import Sets, ragged, runs_of
+from simulator.shapes import shapes
 
 PARTIAL, FULL = 1, 2
 CELLS = 1 << 22  # tiles looked at at a time
@@ -95,8 +96,8 @@ class Cut:
             pieces=region_of(work.mask).pieces,
             q=Sets.of(partition.q.chunks, work.offset),
             kv=Sets.of(partition.kv.chunks, 0),
-            q_shapes=_shapes(partition.q.chunks, work.offset),
-            kv_shapes=_shapes(partition.kv.chunks, 0),
+            q_shapes=shapes(partition.q.chunks, work.offset),
+            kv_shapes=shapes(partition.kv.chunks, 0),
             chunk=np.repeat(np.arange(len(runs)), [len(run[0]) for run in runs]),
             first=first,
             last=last,
@@ -164,17 +165,6 @@ class Cut:
         seen = np.maximum.accumulate(end)  # runs ascend, so this never carries into the next run
         new: Ints = end - np.maximum(begin, np.concatenate([begin[:1], seen[:-1]]))
         return np.maximum(new, 0)
-
-
-def _shapes(chunks: tuple[Ranges, ...], shift: int) -> tuple[Ints, Ints]:
-    """(shape number, first position) of each chunk; equal shapes are equal but for a shift."""
-    base = np.array([min((r.start for r in c), default=0) for c in chunks], np.int64)
-    shapes = [
-        tuple((r.start - b, r.step, len(r)) for r in c)
-        for c, b in zip(chunks, base.tolist(), strict=True)
-    ]
-    number = {shape: i for i, shape in enumerate(dict.fromkeys(shapes))}
-    return np.array([number[shape] for shape in shapes], np.int64), base + shift
 
 
 def _count_partial(

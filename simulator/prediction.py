@@ -2,18 +2,24 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Plan
-from simulator.bounds import compute_bound, link_bound
+from simulator.bounds import link_bound
+from simulator.conditions import CHUNK, Conditions, Speeds
 from simulator.costs import Costs
+from simulator.engines import Engine, place_of, reach_of, timed
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find
+from simulator.lower_bounds import Bounds, lower_bounds
 from simulator.memory import Memory, memory
-from simulator.recurrence import run
+from simulator.routes import Links
 from simulator.timeline import Timeline
+from simulator.topology import Topology
 
 Floats = NDArray[np.float64]
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
@@ -39,13 +45,16 @@ class Prediction:
     max_bytes_sent: int  # of the rank that sends most, pass by pass
     peak_bytes: int  # of the rank that holds most
     compute_bound: float  # for any schedule on this hardware
-    link_bound: float  # for this plan
-    bound: float  # the larger of the two, pass by pass
+    link_bound: float  # for this plan: its busiest port or link
+    bound: float  # the largest of all that hold for this plan, pass by pass
     rounds: int
     messages: int
     timeline: Timeline | None = None
     memory: Memory | None = None
     passes: tuple["Prediction", ...] = ()
+    engine: Engine = "recurrence"  # the one that timed it
+    contended: bool = False  # whether messages may have met on a link
+    bounds: Bounds | None = None  # for any schedule of this workload from this partition
 
     @property
     def idle_fraction(self) -> float:
@@ -59,6 +68,19 @@ class Prediction:
         if not self.bound:
             return 1.0 if not self.makespan else float("inf")
         return self.makespan / self.bound
+
+    @property
+    def best_bound(self) -> float:
+        """Seconds below which no schedule from this partition can be, pass by pass."""
+        if self.bounds is not None:
+            return self.bounds.best
+        return sum(one.best_bound for one in self.passes)
+
+    @property
+    def gap(self) -> float:
+        """makespan / best_bound: how far any other schedule could be ahead at the most."""
+        best = self.best_bound
+        return self.makespan / best if best else (float("inf") if self.makespan else 1.0)
 
     def as_row(self) -> dict[str, float | int]:
         """The numbers that schedules are compared by, as plain Python numbers for JSON."""
@@ -78,43 +100,82 @@ def simulate(
     hardware: Hardware | str | Path,
     *,
     overlap: bool = True,
+    engine: Engine = "auto",
+    topology: Topology | nx.Graph | str | None = None,
+    speeds: Speeds | None = None,
+    links: Links | None = None,
+    buffers: int | Literal["plan"] | None = None,
+    late: bool = False,
+    share: float | None = None,
+    chunk: int = CHUNK,
     record: bool | None = None,
 ) -> Prediction:
     """Predict how a verified plan, or a (forward, backward) pair, runs on some hardware.
 
     `hardware` may be the name of a preset or of a file. Without overlap, transfers and compute of
-    a rank take turns. `record` keeps every row in the timeline (default: for small plans). Raises
-    PlanError for unknown hardware and for a plan that reads what is not there.
+    a rank take turns. `engine`: "recurrence" is fast, "events" also knows shared links, `buffers`,
+    `late` launches and the `share` of the chip that transfers take; "auto" takes the fast one
+    where both apply. `topology` is one of `simulator.topology`, its spelling or a networkx graph;
+    `speeds` maps ranks to factors, `links` pairs of places to factors (0 cuts a link): see
+    `simulator.conditions`. `record` keeps every row in the timeline (default: for small plans).
+    Raises PlanError for unknown hardware, for conditions that make no sense, for a plan that reads
+    what is not there and for one that gets stuck.
     """
     on = hardware if isinstance(hardware, Hardware) else find(hardware)
     if isinstance(plan, Plan):
-        return _one(plan, on, overlap, plan.rows <= KEPT if record is None else record)
-    return _both(*(simulate(one, on, overlap=overlap, record=record) for one in plan))
+        place = place_of(topology, on, plan)
+        under = Conditions(overlap, speeds, links or {}, place, buffers, late, share, chunk)
+        return _one(plan, on, under, engine, plan.rows <= KEPT if record is None else record)
+    return _both(
+        *(
+            simulate(
+                one,
+                on,
+                overlap=overlap,
+                engine=engine,
+                topology=topology,
+                speeds=speeds,
+                links=links,
+                buffers=buffers,
+                late=late,
+                share=share,
+                chunk=chunk,
+                record=record,
+            )
+            for one in plan
+        )
+    )
 
 
-def _one(plan: Plan, hardware: Hardware, overlap: bool, record: bool) -> Prediction:
+def _one(
+    plan: Plan, hardware: Hardware, conditions: Conditions, engine: Engine, record: bool
+) -> Prediction:
     costs = Costs(plan, hardware)
-    timeline, sums = run(costs, overlap=overlap, record=record)
-    used = memory(plan)
-    computing, linking = compute_bound(costs), link_bound(sums)
+    found = timed(costs, conditions, engine, record=record)
+    timeline, sums, used = found.timeline, found.sums, memory(plan)
+    limits = lower_bounds(costs, reach_of(costs, conditions), conditions.pace(plan.ranks))
+    linking = link_bound(sums)
     return Prediction(
         name=plan.name,
         hardware=hardware.name,
         ranks=plan.ranks,
-        overlap=overlap,
+        overlap=conditions.overlap,
         makespan=timeline.end,
         busy=sums.busy,
         exposed=float(sums.exposed.max()),
         bytes_sent=sums.sent,
         max_bytes_sent=int(sums.sent.max()),
         peak_bytes=int(used.peak.max()),
-        compute_bound=computing,
+        compute_bound=limits.compute,
         link_bound=linking,
-        bound=max(computing, linking),
+        bound=max(limits.best, linking),
         rounds=plan.rounds,
         messages=sums.messages,
         timeline=timeline,
         memory=used,
+        engine=found.engine,
+        contended=found.contended,
+        bounds=limits,
     )
 
 
@@ -136,4 +197,6 @@ def _both(first: Prediction, second: Prediction) -> Prediction:
         rounds=first.rounds + second.rounds,
         messages=first.messages + second.messages,
         passes=(first, second),
+        engine="events" if "events" in (first.engine, second.engine) else "recurrence",
+        contended=first.contended or second.contended,
     )

@@ -5,6 +5,7 @@ for; so the rows of every rank keep their order. A partial permutation is one ro
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from planner.partitions import Ints
 
 Index = NDArray[np.intp]
 Where = slice | Index
+REMEMBERED = 64  # columns
 
 
 def attend_rounds(node: Attend) -> list[Attend]:
@@ -34,7 +36,13 @@ def move_rounds(node: Move) -> list[Move]:
 
 
 def alone(ranks: Ints) -> bool:
-    """True if no rank occurs twice; cheapest for a rotated ascending column, as rings have."""
+    """True if no rank occurs twice; the columns of a ring are the same in every step."""
+    return _alone(ranks.tobytes())
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _alone(column: bytes) -> bool:
+    ranks: Ints = np.frombuffer(column, np.int32)
     falls = np.count_nonzero(ranks[1:] <= ranks[:-1])
     if falls == 0 or (falls == 1 and ranks[-1] < ranks[0]):
         return True
@@ -57,6 +65,12 @@ def rounds(*columns: Ints) -> Iterator[Index]:
 
 def where(ranks: Ints) -> Where:
     """A column of ranks as an index; a slice, which is far cheaper, if they are consecutive."""
+    return _where(ranks.tobytes())
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _where(column: bytes) -> Where:
+    ranks: Ints = np.frombuffer(column, np.int32)
     low, high = int(ranks[0]), int(ranks[-1]) + 1
     if high - low == len(ranks) and (ranks[1:] > ranks[:-1]).all():
         return slice(low, high)

@@ -119,9 +119,11 @@ def spans(timeline: Timeline) -> list[Span]:
 def _spans(rows: Attended | Merged | Sent) -> Iterator[Span]:
     match rows:
         case Attended(step, node, start, end):
-            yield from _on("compute", step, node.rank, _tiles(node), start, end)
+            yield from _on("compute", step, node.rank, tile_names(node), start, end)
         case Merged(step, Attend() as node, start, end):
-            yield from _on("merge", step, node.rank, [f"add {n}" for n in _tiles(node)], start, end)
+            yield from _on(
+                "merge", step, node.rank, [f"add {n}" for n in tile_names(node)], start, end
+            )
         case Merged(step, Move() as node, start, end):
             yield from _on("merge", step, node.dst, _names("merge", node), start, end)
         case Sent(step, node, start, end, arrival):
@@ -136,19 +138,22 @@ def _on(
         yield Span(r, stream, name, step, a, b)
 
 
-def _tiles(node: Attend) -> list[str]:
-    """q 0 x kv 3,4"""
+def tile_names(node: Attend) -> list[str]:
+    """What each row attends: q 0 x kv 3,4"""
     return [f"q {_list(q)} x kv {_list(kv)}" for q, kv in zip(node.q, node.kv, strict=True)]
+
+
+def block_names(node: Move) -> list[str]:
+    """What each message carries: Q,DOUT,STATS 3"""
+    what = ",".join(node.tensors)
+    return [f"{what} {_list(blocks)}" for blocks in node.blocks]
 
 
 def _names(verb: str, node: Move) -> list[str]:
     """send KV 3 to 1; receive KV 3 from 0; merge OUT 3 from 0"""
     other, word = (node.dst, "to") if verb == "send" else (node.src, "from")
-    what = ",".join(node.tensors)
-    return [
-        f"{verb} {what} {_list(blocks)} {word} {peer}"
-        for blocks, peer in zip(node.blocks, other.tolist(), strict=True)
-    ]
+    named = zip(block_names(node), other.tolist(), strict=True)
+    return [f"{verb} {what} {word} {peer}" for what, peer in named]
 
 
 def _list(blocks: Ints) -> str:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
-from simulator.hardware import PRESETS, UNITS, Constant, Hardware, hardware, presets
+from simulator.hardware import OPTIONAL, PRESETS, UNITS, Constant, Hardware, hardware, presets
 
+DEFAULTS = {key for key, (_, default) in OPTIONAL.items() if default is not None}
 NAMES = {
     *("a100-nvlink", "a100-pcie", "h100", "h200", "h800", "b200"),
     *("tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p"),
@@ -29,7 +30,9 @@ BROKEN = {
     GOOD.replace("value = 2039e9", "value = nan"): "memory.bandwidth = nan is not finite",
     GOOD.replace("value = 2039e9", "value = '1'"): "the value is '1', not a number",
     GOOD.replace("value = 2039e9", "value = true"): "the value is True, not a number",
-    GOOD.replace("value = 0.65", "value = 1.5"): "attention.forward = 1.5 is more than 1",
+    GOOD.replace("forward = { value = 0.657", "forward = { value = 1.5"): "forward = 1.5 is more",
+    GOOD.replace("split = { value = 1", "split = { value = 0.5"): "split = 0.5 is not a whole",
+    GOOD.replace("causal = { value = 1.057", "causal = { value = 0.9"): "causal = 0.9 is too small",
     GOOD.replace("value = 128", "value = 1.5"): "attention.tile_q = 1.5 is not a whole number",
     GOOD.replace("value = 80e9, source", "value = 80e9, origin"): "memory.capacity must be {",
     GOOD.replace('name = "a100-nvlink"', "name = 3"): "the name is 3, not a text",
@@ -40,7 +43,7 @@ BROKEN = {
 def test_every_preset_loads_and_every_constant_has_a_source(name: str) -> None:
     found = hardware(name)
     assert found.name == name
-    assert found.constants.keys() == UNITS.keys()
+    assert UNITS.keys() <= found.constants.keys() <= UNITS.keys() | OPTIONAL.keys()
     for constant in found.constants.values():
         assert len(constant.source) > 3
         assert isinstance(constant.calibrated, bool)
@@ -103,6 +106,41 @@ def test_a_missing_constant_is_named(key: str) -> None:
     constants = {k: c for k, c in hardware("h100").constants.items() if k != key}
     with pytest.raises(PlanError, match=f"missing {key}"):
         Hardware("mine", constants)
+
+
+def test_what_an_older_file_leaves_out_has_no_effect() -> None:
+    known = hardware("h100").constants
+    old = Hardware("old", {key: known[key] for key in UNITS})
+    assert all(not old.option(key) or old.option(key) == 1 for key in OPTIONAL if key in DEFAULTS)
+    assert old.overheads("forward") == old.overheads("backward") == (0, 0)
+    assert old.launch("backward") == old["attention.launch"]
+    assert old.efficiency("forward", 64) == old.efficiency("forward") == old["attention.forward"]
+    assert old.tile_for(64, 2) == old.skips(old.tile) == old.tile
+    assert [link.share for link in old.links] == [0, 0]
+
+
+def test_a_backward_pass_may_have_its_own_kernels() -> None:
+    own = {"launch": 1e-3, "causal": 1.5, "skip_q": 32, "head_half": 0}
+    machine = hardware("h100").changed({f"attention.backward_{key}": v for key, v in own.items()})
+    assert machine.launch("backward") == 1e-3 > machine.launch("forward")
+    assert machine.of_kernels("causal", "backward") == 1.5 > machine.of_kernels("causal", "forward")
+    assert (machine.skips((64, 64)), machine.skips((64, 64), "backward")) == ((64, 64), (32, 64))
+    assert machine.efficiency("backward", 64) == machine.efficiency("backward", 128)
+
+
+def test_the_size_of_on_chip_memory_decides_the_tile() -> None:
+    """100 KB hold 51,200 elements of 16 bits: ceil(51200 / (4 x 64)) = 200 keys, 64 queries."""
+    small = hardware("h100").changed({"attention.sram": 102_400})
+    assert small.tile_for(64, 2) == (64, 200)
+    assert small.tile_for(64, 4) == (64, 100)
+    assert small.tile_for(512, 4) == (13, 13)
+
+
+def test_scores_cost_as_much_as_products_where_heads_are_small() -> None:
+    h100 = hardware("h100")
+    assert h100.efficiency("forward", 64) / h100.efficiency("forward") == pytest.approx(
+        510 / 669, rel=0.01
+    )
 
 
 @pytest.mark.parametrize("key", UNITS)

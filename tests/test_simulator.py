@@ -30,7 +30,8 @@ ROUNDING = 1 + 1e-9
 @given(plans() | crowded(), machines, st.booleans())
 def test_no_plan_beats_its_bounds(one: Plan, machine: Hardware, overlap: bool) -> None:
     found = simulate(one, machine, overlap=overlap)
-    assert found.makespan * ROUNDING >= found.bound == max(found.compute_bound, found.link_bound)
+    assert found.makespan * ROUNDING >= found.bound == max(found.best_bound, found.link_bound)
+    assert found.best_bound >= found.compute_bound
     assert found.bound_ratio * ROUNDING >= 1.0
 
 
@@ -109,7 +110,7 @@ def test_a_causal_ring_wastes_nearly_half_of_eight_gpus() -> None:
     ring = found.pop("ring")
     assert 0.4 < ring.idle_fraction < 0.5
     for name, other in found.items():
-        gain = 1.6 if name == "balanced" else 1.8  # helpers rest in its last round
+        gain = {"balanced": 1.6, "striped": 1.7}.get(name, 1.8)  # rests at the end; half tiles
         assert gain < ring.makespan / other.makespan < 15 / 8
 
 
@@ -119,6 +120,7 @@ def test_stripes_gain_what_the_pairs_say_when_links_and_tiles_cost_nothing(ranks
     c = 64
     work = Workload(seq=c * ranks, heads=2, head_dim=16)
     ideal = {"attention.launch": 0, "attention.tile_q": 1, "attention.tile_kv": 1}
+    ideal |= {"attention.forward_rows": 0, "attention.causal": 1}
     machine = A100.changed({**FREE_LINKS, **ideal, "memory.bandwidth": 1e30})
     times = [simulate(plan(s, work, ranks), machine).makespan for s in ("ring", "striped")]
     pairs = c * (c + 1) // 2 + (ranks - 1) * c**2, ranks * c * (c + 1) // 2

@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codegen.calls import Call, causal_calls, count, mask_calls
 from planner.ir import ADDS, READS, TENSORS, Attend, Move, Plan, Step
-from planner.masks import Full
+from planner.masks import Full, region_of
 from planner.partitions import Block, merge
 from planner.planning import plan
 from planner.workload import DTYPES, Workload
@@ -33,6 +34,13 @@ SLOW = {  # a chip and links slow enough for small workloads to matter on all of
     "attention.launch": st.sampled_from([0.0, 1e-5, 1e-2]),
     "attention.tile_q": st.integers(1, 9),
     "attention.tile_kv": st.integers(1, 9),
+    "attention.split": st.booleans(),
+    "attention.skip_q": st.integers(1, 5),
+    "attention.skip_kv": st.integers(1, 5),
+    **{f"attention.{p}_{n}": st.sampled_from([0, 7]) for p in READS for n in ("rows", "columns")},
+    "attention.causal": st.sampled_from([1.0, 1.5]),
+    "attention.masked": st.sampled_from([1.0, 2.0]),
+    "attention.merge": st.sampled_from([1.0, 4.0]),
     "node.ranks": st.integers(1, 4),
 }
 machines = st.fixed_dictionaries(SLOW).map(hardware("a100-nvlink").changed)
@@ -66,6 +74,46 @@ def crowded(draw: st.DrawFn) -> Plan:
     return Plan("crowded", work, ranks, base.partition, "forward", (), (), steps)
 
 
+def up(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def program_calls(one: Plan, qs: list[Block], kvs: list[Block]) -> list[tuple[Call, int, int]]:
+    """The kernel calls that an emitted program makes of a rectangle: each with its first row and
+    column in it. Blocks come in the order of their first positions.
+    """
+    work, pieces = one.workload, region_of(one.workload.mask).pieces
+    q, kv = ([merge(b.positions) for b in sorted(s, key=first) if b.size] for s in (qs, kvs))
+    if not (q and kv):
+        return []
+    blocks = [p for side in (one.partition.q, one.partition.kv) for p in side.chunks if p]
+    plain = str(work.mask) == "causal" and all(len(p) == 1 for p in blocks)
+    plain = plain and len({p[0].step for p in blocks if len(p[0]) > 1}) <= 1
+    rows, columns = np.concatenate(q), np.concatenate(kv)
+    straight = (np.diff(rows) > 0).all() and (np.diff(columns) > 0).all()
+    if straight and work.allowed(rows, columns).all():
+        return [(Call(slice(0, len(rows)), slice(0, len(columns)), "full"), 0, 0)]
+    for q_parts, kv_parts in (([rows], [columns]), (q, [columns]), (q, kv)):
+        found, row = list[tuple[Call, int, int] | None](), 0
+        for i in q_parts:
+            column = 0
+            for j in kv_parts:
+                calls = None
+                if (np.diff(i) > 0).all() and (np.diff(j) > 0).all():
+                    plainly = causal_calls(i, j, work.offset)
+                    calls = plainly if plain else mask_calls(i, j, work.offset, pieces)
+                found += [None] if calls is None else [(call, row, column) for call in calls]
+                column += len(j)
+            row += len(i)
+        if None not in found:
+            break
+    return [call for call in found if call]
+
+
+def first(block: Block) -> int:
+    return min((r.start for r in block.positions), default=0)
+
+
 @dataclass
 class Reference:
     """The semantics of a step, one row at a time, with every price from its definition."""
@@ -83,28 +131,72 @@ class Reference:
     last: float = 0.0
     times: list[list[list[float]]] = field(default_factory=list)
 
-    def price(self, tensor: str, block: int, arriving: bool) -> float:
-        what, work, side = TENSORS[tensor], self.plan.workload, self.plan.side(tensor)
-        rows = side.blocks[block].size * len(side.blocks[block].heads) * work.batch
+    def per_token(self, tensor: str, arriving: bool) -> float:
+        what, work = TENSORS[tensor], self.plan.workload
         wide = max(4, DTYPES[work.dtype])
-        there = rows * wide * (what.vectors * work.head_dim + what.scalars)
-        kernel = rows * (DTYPES[work.dtype] * what.vectors * work.head_dim + wide * what.scalars)
-        read = there if arriving else kernel
-        return (2 * there + read) / self.machine["memory.bandwidth"]
+        there = work.batch * wide * (what.vectors * work.head_dim + what.scalars)
+        kernel = DTYPES[work.dtype] * what.vectors * work.head_dim + wide * what.scalars
+        read = there if arriving else work.batch * kernel
+        again = self.machine["attention.merge"] if tensor == "OUT" else 1.0
+        return again * (2 * there + read) / self.machine["memory.bandwidth"]
 
-    def kernel(self, q: Block, kv: Block) -> float:
-        work = self.plan.workload
-        rows, columns = self.machine.tile
-        allowed = work.allowed(merge(q.positions), merge(kv.positions))
-        tiles = sum(
-            allowed[i : i + rows, j : j + columns].any()
-            for i in range(0, allowed.shape[0], rows)
-            for j in range(0, allowed.shape[1], columns)
-        )
-        heads = len({h for h in q.heads if h // work.group in kv.heads})
-        flop = 4 * work.head_dim * work.batch * (2.5 if self.plan.pass_ == "backward" else 1)
-        speed = self.machine.peak(work.dtype) * self.machine.efficiency(self.plan.pass_)
-        return float(tiles * rows * columns * heads * flop / speed)
+    def price(self, tensor: str, block: int, arriving: bool) -> float:
+        found = self.plan.side(tensor).blocks[block]
+        return found.size * len(found.heads) * self.per_token(tensor, arriving)
+
+    def per_pair(self) -> float:
+        work, pass_ = self.plan.workload, self.plan.pass_
+        flop = 4 * work.head_dim * work.batch * (2.5 if pass_ == "backward" else 1)
+        speed = self.machine.peak(work.dtype) * self.machine.efficiency(pass_, work.head_dim)
+        return float(flop / speed)
+
+    def heads(self, q: Block, kv: Block) -> int:
+        return len({h for h in q.heads if h // self.plan.workload.group in kv.heads})
+
+    def whole(self, qs: list[Block], kvs: list[Block]) -> float:
+        """One kernel per q block that skips the tiles in which nothing is allowed."""
+        (rows, columns), work = self.machine.tile, self.plan.workload
+        per_row, _ = self.machine.overheads(self.plan.pass_)
+        pairs = 0.0
+        for q in qs:
+            pairs += per_row * up(q.size, rows) * self.heads(q, kvs[0])
+            for kv in kvs:
+                allowed = work.allowed(merge(q.positions), merge(kv.positions))
+                tiles = sum(
+                    allowed[i : i + rows, j : j + columns].any()
+                    for i in range(0, allowed.shape[0], rows)
+                    for j in range(0, allowed.shape[1], columns)
+                )
+                pairs += tiles * rows * columns * self.heads(q, kv)
+        return self.machine.launch(self.plan.pass_) * len(qs) + pairs * self.per_pair()
+
+    def split(self, qs: list[Block], kvs: list[Block]) -> float:
+        """The calls of an emitted program, and the merging of their results."""
+        calls = program_calls(self.plan, qs, kvs)
+        seconds, per_head = self.machine.launch(self.plan.pass_) * len(calls), 0.0
+        rows, columns = list[int](), list[int]()
+        for call, row, column in calls:
+            per_head += self.per_pair() * self.pairs(call)
+            rows += (np.arange(10**4)[call.rows] + row).tolist()
+            columns += (np.arange(10**4)[call.columns] + column).tolist()
+        again, group = len(rows) - len(set(rows)), self.plan.workload.group
+        more = {"OUT": again, "DQ": again, "DKV": (len(columns) - len(set(columns))) / group}
+        per_head += sum(more[t] * self.per_token(t, False) for t in ADDS[self.plan.pass_])
+        return seconds + per_head * self.heads(qs[0], kvs[0])
+
+    def pairs(self, call: Call) -> float:
+        (tq, tk), (rows, columns) = self.machine.tile, (count(call.rows), count(call.columns))
+        sq, sk = self.machine.skips(self.machine.tile)
+        per_row, per_column = self.machine.overheads(self.plan.pass_)
+        looked = up(rows, tq) * up(columns, tk)
+        if call.kind == "causal":
+            looked = sum(
+                up(min(sq, rows - i), tq) * up(min(columns, up(min(rows, i + sq), sk)), tk)
+                for i in range(0, rows, sq)
+            )
+        dear = {"full": 1.0, "causal": self.machine["attention.causal"]}
+        dear["spans"] = self.machine["attention.masked"]
+        return looked * dear[call.kind] + per_row * up(rows, tq) + per_column * up(columns, tk)
 
     def add(self, rank: int, tensor: str, blocks: list[int], arriving: bool) -> float:
         seconds = 0.0
@@ -165,11 +257,8 @@ class Reference:
             ]
             start = max(free, *(arrival for _, arrival in inputs))
             waits = [arrival - max(free, offered) for offered, arrival in inputs]
-            seconds = self.machine["attention.launch"] * len(sides["q"])
-            partition = self.plan.partition
-            for q in sides["q"]:
-                for kv in sides["kv"]:
-                    seconds += self.kernel(partition.q.blocks[q], partition.kv.blocks[kv])
+            q, kv = ([getattr(self.plan.partition, s).blocks[b] for b in sides[s]] for s in sides)
+            seconds = (self.split if self.machine["attention.split"] else self.whole)(q, kv)
             for tensor in ADDS[self.plan.pass_]:
                 seconds += self.add(rank, tensor, sides[TENSORS[tensor].side], arriving=False)
             self.exposed[rank] += max(0.0, *waits)

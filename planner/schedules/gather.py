@@ -6,9 +6,10 @@ backward adds step 2: each rank's share of dkv[k] -> k (a reduce-scatter)
 
 import numpy as np
 
-from planner.ir import Attend, Move, Pass, Plan, Step
+from planner.ir import Attend, Pass, Plan, Step
 from planner.partitions import by_tokens
 from planner.passes.adjoint import adjoint
+from planner.schedules.exchange import to_everybody
 from planner.workload import Workload
 
 
@@ -20,14 +21,18 @@ def allgather(
     layout: str = "zigzag",
     grain: int = 1,
     keep: int = 0,
+    node: int = 0,
 ) -> Plan:
-    """KV goes to every rank at once; keep=1: the backward pass reuses what the forward gathered."""
+    """KV goes to every rank at once, with node=n once into every node of n ranks.
+
+    keep=1: the backward pass reuses what the forward gathered.
+    """
     if pass_ == "backward":
-        forward = allgather(work, ranks, "forward", layout=layout, grain=grain)
+        forward = allgather(work, ranks, "forward", layout=layout, grain=grain, node=node)
         return adjoint(forward, keep=("KV",) if keep else ())
-    partition = by_tokens(work, ranks, layout, grain)
-    q, kv, rank = partition.q.owned(ranks), partition.kv.owned(ranks), np.arange(ranks)
-    sends = [Move(("KV",), kv, rank, (rank + hop) % ranks) for hop in range(1, ranks)]
+    partition, rank = by_tokens(work, ranks, layout, grain), np.arange(ranks)
     everything = np.broadcast_to(np.arange(len(partition.kv)), (ranks, len(partition.kv)))
-    steps = Step((), tuple(sends)), Step((Attend(rank, q, everything),), ())
+    sends = to_everybody(partition.kv.owned(ranks), node)
+    attend = Attend(rank, partition.q.owned(ranks), everything)
+    steps = *(Step((), moves) for moves in sends), Step((attend,), ())
     return Plan("allgather", work, ranks, partition, pass_, (), (), tuple(filter(None, steps)))

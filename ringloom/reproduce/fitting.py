@@ -86,6 +86,4 @@ def _blind(
 ) -> Iterator[Floats]:
     for seen, unseen in splits:
         if len(seen) and len(unseen):
-            yield errors(
-                model, measured, unseen, least_squares(model, measured, seen, start)
-            )
+            yield errors(model, measured, unseen, least_squares(model, measured, seen, start))

@@ -18,8 +18,23 @@ def pages(tables: Sequence[Table]) -> Iterator[Any]:
     for table in tables:
         yield f"[bold]{table.title}[/]"
         yield drawing(table)
-        yield from (f"[dim]{note}[/]" for note in (*table.notes, in_words(table.summary)) if note)
+        yield from (f"[dim]{note}[/]" for note in (table.note, in_words(table.summary)) if note)
         yield ""
+
+
+def overview(tables: Sequence[Table]) -> Iterator[Any]:
+    """One row per table: how many rows, how many printed alike, errors, rank correlation."""
+    drawn = plain_table("", "rows", "alike", "mean", "worst", "rank")
+    for table in tables:
+        found = table.summary
+        errors = ("-" if e is None else f"{e:.1%}" for e in (found.mean_error, found.worst_error))
+        rank = "-" if found.rank_correlation is None else f"{found.rank_correlation:.3f}"
+        drawn.add_row(table.title, str(found.rows), str(found.equal), *errors, rank)
+    for column in drawn.columns[1:]:
+        column.justify = "right"
+        column.no_wrap = True
+    yield drawn
+    yield "[dim]ringloom reproduce striped|ring|distflash|burst|charts shows every row[/]"
 
 
 def drawing(table: Table) -> Drawing:
@@ -65,5 +80,3 @@ def fitted(fits: Mapping[str, Fit]) -> Drawing:
         constants = (f"{value:.4g}" for value in fit.constants)
         drawn.add_row(name, *constants, *(f"{error:.2%}" for error in errors))
     return drawn
-
-

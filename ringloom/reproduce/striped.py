@@ -23,6 +23,7 @@ from ringloom.reproduce.striped_time import (
 from ringloom.reproduce.tables import Line, Table
 
 COLUMNS = ("hardware", "model", "model_parallel", "sequence_parallel", "n_seq")
+MOST_RANKS = 1024
 START = np.array([1.0, 1e9, 0.1])  # of every fit: projections as fast as attention, small others
 
 
@@ -43,9 +44,7 @@ class Row:
     @property
     def mesh(self) -> Mesh:
         """The run itself."""
-        return Mesh(
-            MODELS[self.model], self.model_parallel, self.sequence_parallel, self.n_seq
-        )
+        return Mesh(MODELS[self.model], self.model_parallel, self.sequence_parallel, self.n_seq)
 
     @property
     def name(self) -> str:
@@ -65,14 +64,16 @@ def judged(path: str | Path = "striped_speedups.csv") -> list[Row]:
 def _row(where: str, record: Record) -> Row:
     hardware = chosen(where, record["hardware"], chips(), "hardware")
     model = chosen(where, record["model"], MODELS, "model")
-    sizes = [whole(where, record, column) for column in COLUMNS[2:]]
-    if sizes[1] > 4096:
-        raise PlanError(f"{where}: sequence_parallel is at most 4096, not {sizes[1]}")
-    mesh, chip = Mesh(MODELS[model], *sizes), chips()[hardware]
+    model_parallel, ranks, seq = (whole(where, record, column) for column in COLUMNS[2:])
+    if ranks > MOST_RANKS:
+        raise PlanError(f"{where}: sequence_parallel is at most {MOST_RANKS}, not {ranks}")
+    mesh, chip = Mesh(MODELS[model], model_parallel, ranks, seq), chips()[hardware]
     return Row(
         hardware,
         model,
-        *sizes,
+        model_parallel,
+        ranks,
+        seq,
         tms=theoretical_maximum_speedup(mesh, chip.slowdown),
         published_tms=maybe(where, record, "tms"),
         predicted_speedup=speedup(mesh, chip),
@@ -97,7 +98,7 @@ def _speedups(hardware: str, rows: Sequence[Row]) -> Table:
         f"three fitted constants: projections {chip.projections:.3g} x, visit {chip.visit:.3g}"
         f" flop, masked {chip.masked:.3g} x; --fit refits them"
     )
-    return Table(f"Striped Attention: end-to-end speedup on {hardware}", tuple(lines), (note,))
+    return Table(f"Striped Attention: end-to-end speedup on {hardware}", tuple(lines), note)
 
 
 def as_json(rows: Sequence[Row]) -> dict[str, Any]:

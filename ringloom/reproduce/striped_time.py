@@ -9,6 +9,9 @@ visit        flop that pass while a tile is looked at, skipped or not: its loop 
 masked       extra share of a tile's time in a block that the mask cuts: ring has one such block,
              striped one in every round
 
+Which three terms to take was itself chosen by comparing candidates on the published rows, the same
+three for every chip; errors of rows left out of a fit do not know of that choice.
+
 The backward pass multiplies every term, so it leaves the ratio of the two schedules alone.
 """
 
@@ -143,7 +146,8 @@ def terms(schedule: str, mesh: Mesh, chip: Chip) -> Floats:
     padded = -(-model.head_dim // chip.lanes) * chip.lanes * model.heads
     per_tile = 4 * padded * tile[0] * tile[1] * chip.slowdown / mesh.model_parallel
     each = np.array([count.live * per_tile, 0, count.visited, count.cut * per_tile])
-    return each * model.layers + np.array([0, rest(mesh), 0, 0])
+    found: Floats = each * model.layers + np.array([0, rest(mesh), 0, 0])
+    return found
 
 
 def both(mesh: Mesh, chip: Chip) -> Floats:
@@ -154,8 +158,8 @@ def both(mesh: Mesh, chip: Chip) -> Floats:
 def ratio(both: Floats, constants: Floats) -> Floats:
     """Predicted ring time over striped time of terms [..., 2, 4]: float64 [...]."""
     times: Floats = both[..., 0] + both[..., 1:] @ constants
-    quotient: Floats = times[..., 0] / times[..., 1]
-    return quotient
+    found: Floats = times[..., 0] / times[..., 1]
+    return found
 
 
 def speedup(mesh: Mesh, chip: Chip) -> float:

@@ -61,11 +61,11 @@ class Summary:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of one published table or claim; `notes` say what was assumed and what differs."""
+    """Lines of one published table or claim; `note` says what was assumed and what differs."""
 
     title: str
     lines: tuple[Line, ...]
-    notes: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def summary(self) -> Summary:
@@ -84,7 +84,8 @@ class Table:
 
 def pair(line: Line) -> tuple[float, float]:
     """(published, ours) of a line that has both."""
-    assert line.published is not None and line.ours is not None
+    assert line.published is not None
+    assert line.ours is not None
     return line.published, line.ours
 
 
@@ -102,4 +103,5 @@ def ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks from 0, equal values at the mean of theirs."""
     below = (values[None, :] < values[:, None]).sum(axis=1)
     same = (values[None, :] == values[:, None]).sum(axis=1)
-    return below + (same - 1) / 2
+    ranks: NDArray[np.float64] = below + (same - 1) / 2
+    return ranks

@@ -1,0 +1,63 @@
+"""What a plan itself counts, in the units of the formulas: pairs, elements, cells, slots."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.balance import loads
+from planner.ir import TENSORS, Plan
+
+
+def sent_elements(plan: Plan) -> dict[str, NDArray[np.int64]]:
+    """Elements of each tensor that each rank sends, batch rows included: int64 [ranks] each.
+
+    A block of t tokens and h heads has t h head_dim elements per vector, t h per scalar.
+    """
+    work, found = plan.workload, dict[str, NDArray[np.int64]]()
+    for _, move in plan.moves():
+        block, src, _ = move.flat()
+        for name in move.tensors:
+            tensor, side = TENSORS[name], plan.side(name)
+            each = work.batch * (tensor.vectors * work.head_dim + tensor.scalars)
+            here = found.setdefault(name, np.zeros(plan.ranks, np.int64))
+            np.add.at(here, src, (side.sizes * side.head_counts)[block] * each)
+    return found
+
+
+def sent_vectors(plan: Plan) -> float:
+    """Elements of vectors (scalars left out) that a rank sends on average."""
+    width, total = plan.workload.head_dim, 0.0
+    for name, sent in sent_elements(plan).items():
+        tensor = TENSORS[name]
+        vectors = tensor.vectors * width
+        total += float(sent.mean()) * vectors / (vectors + tensor.scalars)
+    return total
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Idle share of a lockstep run, counted in three ways."""
+
+    cells_of_square: float  # idle cells over P^2, as DistFlashAttn prints
+    cells_of_schedule: float  # idle cells over P x rounds
+    areas: float  # pairs: 1 - mean / busiest, round by round
+
+
+def idle(plan: Plan) -> Idle:
+    """Cells are (rank, round) places; an idle one attends nothing."""
+    load, ranks = loads(plan), plan.ranks
+    spare = int((load == 0).sum())
+    time = int(load.max(axis=1).sum()) * ranks
+    areas = 1 - int(load.sum()) / time if time else 0.0
+    return Idle(spare / ranks**2, spare / load.size if load.size else 0.0, areas)
+
+
+def critical_pairs(plan: Plan) -> int:
+    """(query, key, head) triples of the busiest rank of each round, summed, one batch row."""
+    return int(loads(plan).max(axis=1).sum())
+
+
+def cells_speedup(plan: Plan) -> float:
+    """Cells attended over rounds: the speedup over one device where every cell takes as long."""
+    return int((loads(plan) > 0).sum()) / plan.rounds

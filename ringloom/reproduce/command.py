@@ -1,0 +1,87 @@
+"""`ringloom reproduce`: each paper's numbers beside ours, and rows never seen with --rows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+import numpy as np
+
+from ringloom.output import json_option, show
+from ringloom.reproduce import burst, charts, distflash, distflash_time, pages, ring, striped
+from ringloom.reproduce.fitting import Fit
+from ringloom.reproduce.striped_time import CONSTANTS
+from ringloom.reproduce.tables import Table
+
+PAPERS: Mapping[str, Callable[[], list[Table]]] = {
+    "striped": lambda: striped.tables(striped.judged()),
+    "ring": ring.tables,
+    "distflash": distflash.tables,
+    "burst": burst.tables,
+    "charts": charts.tables,
+}
+
+
+@click.command()
+@click.argument("paper", type=click.Choice([*PAPERS, "all"]))
+@click.option(
+    "--rows",
+    type=click.Path(exists=True, dir_okay=False, readable=True),
+    help="striped: judge the rows of a CSV file of that form instead.",
+)
+@click.option("--fit", "fitting", is_flag=True, help="striped, distflash: refit, print constants.")
+@json_option
+def reproduce(paper: str, rows: str | None, fitting: bool, as_json: bool) -> None:
+    """Published tables and claims beside ours, row by row, with errors."""
+    if rows and paper != "striped":
+        raise click.UsageError(f"--rows judges rows of striped, not of {paper}")
+    if fitting:
+        _refit(paper, rows, as_json)
+    elif paper == "striped":
+        judged = striped.judged(rows) if rows else striped.judged()
+        shown = striped.tables(judged)
+        show(
+            as_json, striped.as_json(judged) | {"tables": as_documents(shown)}, *pages.pages(shown)
+        )
+    else:
+        chosen = PAPERS if paper == "all" else {paper: PAPERS[paper]}
+        shown = [table for tables in chosen.values() for table in tables()]
+        pictures = pages.pages(shown) if paper != "all" else pages.overview(shown)
+        show(as_json, {"tables": as_documents(shown)}, *pictures)
+
+
+def as_documents(tables: list[Table]) -> list[dict[str, Any]]:
+    """Tables as plain values for JSON."""
+    return [
+        {
+            "title": table.title,
+            "rows": [line.as_dict() for line in table.lines],
+            "summary": asdict(table.summary),
+            "note": table.note,
+        }
+        for table in tables
+    ]
+
+
+def _refit(paper: str, rows: str | None, as_json: bool) -> None:
+    if paper == "striped":
+        fits = striped.fits(striped.judged(rows) if rows else striped.judged())
+        note = (
+            "[dim]seen and worst: errors of the rows fitted; left out: of each row, fitted to all"
+            " others; halves: of each half, fitted to the other[/]"
+        )
+        document = {"constants": {name: fit_document(fit) for name, fit in fits.items()}}
+        show(as_json, document, pages.fitted(fits), note)
+    elif paper == "distflash":
+        attention, matrix = distflash_time.refit().tolist()
+        found = {"attention": attention, "matrix": matrix}
+        text = "\n".join(f"{name} {value:.4g}" for name, value in found.items())
+        show(as_json, {"constants": found}, text, "fitted on the one-node rows alone")
+    else:
+        raise click.UsageError(f"--fit refits striped or distflash, not {paper}")
+
+
+def fit_document(fit: Fit) -> dict[str, float]:
+    """A fit as plain values for JSON."""
+    values = {k: v for k, v in asdict(fit).items() if not isinstance(v, np.ndarray)}
+    return dict(zip(CONSTANTS, fit.constants.tolist(), strict=True)) | values

@@ -1,0 +1,93 @@
+"""Timing messages between two ranks of this machine: bytes and seconds.
+
+cpu    two processes that send to each other over gloo, as the ranks of a ring do
+cuda   copies from one device to the next, where there are two
+"""
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+Rows = list[tuple[int, float]]
+SIZES = tuple(4**n for n in range(6, 13))  # 4 KB to 16 MB
+REPEATS = 15
+TIMEOUT = 60.0  # seconds
+
+
+def between_processes(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> Rows:
+    """Median seconds in which two processes exchange messages of some bytes; [] without gloo."""
+    if not (dist.is_available() and dist.is_gloo_available()):
+        return []
+    context = multiprocessing.get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder:
+        what = str(Path(folder) / "store"), tuple(sizes), repeats
+        ranks = [context.Process(target=_rank, args=(r, *what, writer)) for r in (0, 1)]
+        for rank in ranks:
+            rank.start()
+        writer.close()
+        try:
+            rows: Rows = reader.recv() if reader.poll(TIMEOUT) else []
+        except EOFError:
+            rows = []
+        for rank in ranks:
+            rank.join(5.0)
+            if rank.is_alive():
+                rank.terminate()
+    return rows
+
+
+def _rank(rank: int, store: str, sizes: Sequence[int], repeats: int, answer: Any) -> None:
+    torch.set_num_threads(1)
+    about = {"rank": rank, "world_size": 2, "timeout": timedelta(seconds=TIMEOUT)}
+    dist.init_process_group("gloo", init_method=f"file://{store}", **about)
+    rows = [(size, _exchange(rank, size, repeats)) for size in sizes]
+    if rank == 0:
+        answer.send(rows)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _exchange(rank: int, size: int, repeats: int) -> float:
+    """Median seconds of sending and receiving at once, after a first time that does not count."""
+    sent, received = (torch.ones(size // 4) for _ in range(2))
+    times = []
+    for _ in range(repeats + 1):
+        dist.barrier()
+        began = time.perf_counter()
+        both = [
+            dist.P2POp(dist.isend, sent, 1 - rank),
+            dist.P2POp(dist.irecv, received, 1 - rank),
+        ]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        times.append(time.perf_counter() - began)
+    return float(np.median(times[1:]))
+
+
+def between_devices(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> Rows:
+    """Median seconds of copies from one CUDA device to the next; [] where there is only one."""
+    if torch.cuda.device_count() < 2:
+        return []
+    rows = Rows()
+    for size in (*sizes, 4 * sizes[-1]):
+        here, there = (torch.ones(size // 4, device=f"cuda:{n}") for n in (0, 1))
+        times = []
+        for _ in range(repeats + 1):
+            torch.cuda.synchronize(0)
+            torch.cuda.synchronize(1)
+            began = time.perf_counter()
+            there.copy_(here)
+            torch.cuda.synchronize(0)
+            torch.cuda.synchronize(1)
+            times.append(time.perf_counter() - began)
+        rows.append((size, float(np.median(times[1:]))))
+    return rows

@@ -1,0 +1,128 @@
+"""What `runtimes.calibration` times, in torch: the flash kernels that emitted programs call.
+
+On a CPU that is one core, timed by the thread's own clock; on a CUDA device, by its events.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from runtimes.calibration import Sample, cpu_seconds, memory_bytes, processor
+
+DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
+
+
+class TorchBench:
+    """Kernel calls, merges, copies and products on one device; kind is cpu or cuda."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.kinds = kind, tuple[str, ...](["full", "causal"])
+        self._device, self._cuda = torch.device(kind), kind == "cuda"
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self.libraries = f"torch {torch.__version__}"
+        if self._cuda:
+            about = torch.cuda.get_device_properties(0)
+            self.name, self.dtype = about.name, "bfloat16"
+            self.ranks, self.capacity = torch.cuda.device_count(), float(about.total_memory)
+            self.libraries += f", CUDA {torch.version.cuda}"
+        else:
+            self.name, self.dtype = processor(), "float32"
+            self.kinds += ("masked",)
+            self.ranks = os.cpu_count() or 1
+            self.capacity = memory_bytes() / self.ranks
+            self.libraries += ", one thread per rank"
+
+    def _random(self, *shape: int, dtype: str) -> Any:
+        return torch.randn(*shape, device=self._device).to(DTYPES[dtype])
+
+    def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
+        """A call of the flash kernel of this device."""
+        heads, kv_heads = sample.heads, sample.kv_heads or sample.heads
+        q = self._random(1, heads, sample.rows, sample.head_dim, dtype=dtype)
+        k, v = (
+            self._random(1, kv_heads, sample.columns, sample.head_dim, dtype=dtype)
+            for _ in range(2)
+        )
+        make = self._on_cuda if self._cuda else self._on_cpu
+        forward, backward = make(q, k, v, sample)
+        run: Callable[[], object] = forward if sample.pass_ == "forward" else backward()
+        return run
+
+    def _on_cpu(self, q: Any, k: Any, v: Any, sample: Sample) -> tuple[Any, Any]:
+        causal, mask = sample.kind == "causal", None
+        if sample.kind == "masked":
+            seen = torch.rand(sample.rows, sample.columns) < 0.5
+            seen[:, 0] = True
+            mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -torch.inf)
+        op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+        def forward() -> Any:
+            return op(q, k, v, 0.0, causal, attn_mask=mask)
+
+        def backward() -> Callable[[], object]:
+            (out, lse), dout = forward(), torch.randn_like(q)
+            back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+            return lambda: back(dout, q, k, v, out, lse, 0.0, causal, attn_mask=mask)
+
+        return forward, backward
+
+    def _on_cuda(self, q: Any, k: Any, v: Any, sample: Sample) -> tuple[Any, Any]:
+        causal = sample.kind == "causal"
+        op = torch.ops.aten._scaled_dot_product_flash_attention
+
+        def forward() -> Any:
+            return op(q, k, v, 0.0, causal, False)
+
+        def backward() -> Callable[[], object]:
+            (out, lse), dout = forward()[:2], torch.randn_like(q)
+            back = torch.ops.aten._scaled_dot_product_flash_attention_backward
+            seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
+            rest = (None, None, sample.rows, sample.columns, 0.0, causal, seed, seed[:0])
+            return lambda: back(dout, q, k, v, out, lse, *rest)
+
+        return forward, backward
+
+    def merging(self, rows: int, heads: int, head_dim: int) -> Callable[[], object]:
+        """What emitted programs do with a partial output."""
+        total = self._random(1, heads, rows, head_dim + 1, dtype="float32")
+        o = self._random(1, heads, rows, head_dim, dtype=self.dtype)
+        lse = self._random(1, heads, rows, 1, dtype="float32")
+
+        def merge() -> None:
+            weight = torch.sigmoid(lse - total[..., head_dim:]).nan_to_num(0.0)
+            total[..., :head_dim].lerp_(o.to(total.dtype), weight)
+            total[..., head_dim:] = torch.logaddexp(total[..., head_dim:], lse)
+
+        return merge
+
+    def copying(self, size: int) -> Callable[[], object]:
+        """A copy within this device's memory."""
+        a, b = (torch.ones(size // 4, device=self._device) for _ in range(2))
+        return lambda: a.copy_(b)
+
+    def multiplying(self, size: int, dtype: str) -> Callable[[], object]:
+        """A square product; tf32 is float32 with its products rounded."""
+        products = torch.backends.cuda.matmul
+        a, b = (self._random(size, size, dtype=dtype.replace("tf32", "float32")) for _ in range(2))
+
+        def product() -> Any:
+            products.allow_tf32 = dtype == "tf32"
+            return a @ b
+
+        return product
+
+    def seconds(self, run: Callable[[], object], times: int) -> float:
+        """Seconds of some calls in a row: of the device where there is one, else of this thread."""
+        if not self._cuda:
+            return cpu_seconds(run, times)
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        first.record()
+        for _ in range(times):
+            run()
+        last.record()
+        torch.cuda.synchronize()
+        return float(first.elapsed_time(last)) / 1e3

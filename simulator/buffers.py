@@ -1,0 +1,110 @@
+"""Flow control: a copy away from home takes a slot of its rank until it was read for the last time.
+
+A message starts only when its destination has a free slot for each of its blocks. Accumulators
+need none: they are merged where they arrive.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from planner.errors import PlanError
+from planner.ir import TENSORS, Attend, Move, Plan
+from simulator.tasks import Tasks
+
+
+class Buffers:
+    """Free slots per input and rank while a plan runs; messages and calls by number."""
+
+    def __init__(self, plan: Plan, rows: Tasks, room: Mapping[str, int]) -> None:
+        self._plan, self.room = plan, dict(room)
+        self._free = {t: [n] * plan.ranks for t, n in self.room.items()}
+        self._tensor, self._rank, self._uses = list[str](), list[int](), list[int]()
+        self._here = dict[tuple[str, int, int], int]()  # the copy of (input, block, rank)
+        self._brings = [list[int]() for _ in rows.messages.src]
+        self._sends = [list[int]() for _ in rows.messages.src]
+        self._reads = [list[int]() for _ in rows.calls.rank]
+        for held in plan.start:
+            for tensor in held.tensors:
+                for block, rank in zip(*(a.tolist() for a in held.flat()), strict=True):
+                    self._begin(tensor, block, rank)
+        self._follow(rows)
+
+    def _follow(self, rows: Tasks) -> None:
+        """Who reads which copy, in plan order; in a step messages come before calls."""
+        parts = list[tuple[int, int, Attend | Move]]([*rows.messages.parts, *rows.calls.parts])
+        parts.sort(key=lambda part: (part[1], isinstance(part[2], Attend)))
+        for first, _, node in parts:
+            if isinstance(node, Attend):
+                for call, rank in enumerate(node.rank.tolist(), first):
+                    sides = {"q": node.q[call - first], "kv": node.kv[call - first]}
+                    for tensor in self.room:
+                        blocks = sides[TENSORS[tensor].side].tolist()
+                        self._reads[call] += self._read(tensor, blocks, rank)
+                continue
+            tensors = [t for t in node.tensors if t in self.room]
+            for message, blocks in enumerate(node.blocks.tolist(), first):
+                src, dst = rows.messages.src[message], rows.messages.dst[message]
+                for tensor in tensors:
+                    self._sends[message] += self._read(tensor, blocks, src)
+                    self._brings[message] += self._copies(tensor, blocks, dst)
+
+    def _read(self, tensor: str, blocks: Sequence[int], rank: int) -> Iterator[int]:
+        for block in blocks:
+            if (copy := self._here.get((tensor, block, rank))) is not None:
+                self._uses[copy] += 1
+                yield copy
+
+    def _copies(self, tensor: str, blocks: Sequence[int], rank: int) -> Iterator[int]:
+        homes = self._plan.side(tensor).homes
+        for block in blocks:
+            if block >= 0 and homes[block] != rank:
+                yield self._copy(tensor, block, rank)
+
+    def _copy(self, tensor: str, block: int, rank: int) -> int:
+        copy = self._here[tensor, block, rank] = len(self._uses)
+        self._tensor.append(tensor)
+        self._rank.append(rank)
+        self._uses.append(0)
+        return copy
+
+    def _begin(self, tensor: str, block: int, rank: int) -> None:
+        """A copy that is held from the start has a slot from the start."""
+        if tensor in self.room and self._plan.side(tensor).homes[block] != rank:
+            self._copy(tensor, block, rank)
+            self._free[tensor][rank] -= 1
+            if self._free[tensor][rank] < 0:
+                raise PlanError(
+                    f"{self._plan.name}: rank {rank} holds more copies of {tensor} from the start"
+                    f" than the {self.room[tensor]} it has room for"
+                )
+
+    def take(self, message: int) -> bool:
+        """Take a slot for each block of a message that is to start; False if one is missing."""
+        wanted = dict[str, int]()
+        for copy in self._brings[message]:
+            wanted[self._tensor[copy]] = wanted.get(self._tensor[copy], 0) + 1
+        rank = self._rank[self._brings[message][0]] if wanted else 0
+        if any(self._free[tensor][rank] < n for tensor, n in wanted.items()):
+            return False
+        for tensor, n in wanted.items():
+            self._free[tensor][rank] -= n
+        return True
+
+    def sent(self, message: int) -> None:
+        """A message is through: its source needs its copies once less."""
+        self._read_once(self._sends[message])
+
+    def attended(self, call: int) -> None:
+        """A call has ended: its rank needs its copies once less."""
+        self._read_once(self._reads[call])
+
+    def arrived(self, message: int) -> None:
+        """Copies that nobody will read go at once."""
+        for copy in self._brings[message]:
+            if not self._uses[copy]:
+                self._free[self._tensor[copy]][self._rank[copy]] += 1
+
+    def _read_once(self, copies: list[int]) -> None:
+        for copy in copies:
+            self._uses[copy] -= 1
+            if not self._uses[copy]:
+                self._free[self._tensor[copy]][self._rank[copy]] += 1

@@ -1,0 +1,259 @@
+"""The time of every row of a plan whose messages may meet: ranks, streams and links as they are.
+
+A rank is a generator: in each step it offers its messages, attends once its blocks are there, and
+merges what arrives, in the same order as in the recurrence. What its messages go through is told
+in `simulator.network`. Where no link is shared and nothing but speeds is asked for, all times are
+those of the recurrence.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.ir import Attend, Move
+from simulator.buffers import Buffers
+from simulator.chips import Chips
+from simulator.conditions import Conditions
+from simulator.costs import Costs, Floats
+from simulator.events import Clock
+from simulator.network import NEVER, Network
+from simulator.recurrence import KEPT, Sums
+from simulator.routes import Traffic
+from simulator.tasks import Turn, tasks
+from simulator.timeline import Attended, Merged, Sent, Timeline
+
+Want = int | float | None  # a message by number, a time, or the end of the kernel on the chip
+Node = TypeVar("Node", Attend, Move)
+Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, end of attends, of all
+
+
+def run_events(
+    costs: Costs, traffic: Traffic, conditions: Conditions, *, record: bool = False
+) -> tuple[Timeline, Sums]:
+    """When everything happens; `record` keeps every row, for spans and traces.
+
+    Raises PlanError, naming rank, step and block, where nothing can go on: when a block is read
+    where it never comes, or when full buffers wait for each other.
+    """
+    engine = Contended(costs, traffic, conditions, record)
+    engine.run()
+    return engine.timeline(), engine.sums()
+
+
+class Contended:
+    """The state of all ranks while the clock runs."""
+
+    def __init__(
+        self, costs: Costs, traffic: Traffic, conditions: Conditions, record: bool
+    ) -> None:
+        plan = self._plan = costs.plan
+        self._traffic, self._conditions, self._record = traffic, conditions, record
+        self._clock, self._rows = Clock(), tasks(costs)
+        self._prologue: list[float] = costs.prologue.tolist()
+        if (pace := conditions.pace(plan.ranks)) is not None:
+            self._slow_down(pace)
+        self._network = Network(self._clock, self._rows.messages, traffic, conditions)
+        room = conditions.room(plan)
+        self._buffers = Buffers(plan, self._rows, room) if room is not None else None
+        takes = any(path.share for path in traffic.paths)
+        takes = takes if conditions.share is None else bool(conditions.share)
+        self._chips = Chips(self._clock, plan.ranks, self._resume) if takes else None
+        self._network.attach(self._resume, self._buffers, self._chips)
+        calls, messages = len(self._rows.calls.rank), len(self._rows.messages.src)
+        self._call_start, self._call_end = [0.0] * calls, [0.0] * calls
+        self._offered, self._merge_start = [NEVER] * messages, [0.0] * messages
+        self._busy, self._finish = self._prologue.copy(), self._prologue.copy()
+        self._exposed, self._done = [0.0] * plan.ranks, [False] * plan.ranks
+        self._keeps = record or len(plan.steps) * plan.ranks <= KEPT
+        self._marks = [list[Mark]() for _ in range(plan.ranks)]
+        self._lives = [self._life(rank, turns) for rank, turns in enumerate(self._rows.turns)]
+
+    def _slow_down(self, pace: Floats) -> None:
+        """Everything that a rank computes takes longer by its speed."""
+        self._prologue = (np.array(self._prologue) / pace).tolist()
+        speed, calls, messages = pace.tolist(), self._rows.calls, self._rows.messages
+        calls.seconds = [s / speed[r] for s, r in zip(calls.seconds, calls.rank, strict=True)]
+        calls.adding = [s / speed[r] for s, r in zip(calls.adding, calls.rank, strict=True)]
+        messages.merge = [s / speed[r] for s, r in zip(messages.merge, messages.dst, strict=True)]
+
+    def run(self) -> None:
+        """Run until all is done; being stuck is an error."""
+        for rank, begin in enumerate(self._prologue):
+            self._clock.at(begin, self._resume, rank)
+        self._clock.run()
+        if not all(self._done) or NEVER in self._network.arrived:
+            raise PlanError(self._stuck())
+
+    def _resume(self, rank: int) -> None:
+        """Let a rank go on until it has to wait."""
+        for want in self._lives[rank]:
+            if type(want) is float:
+                self._clock.at(want, self._resume, rank)
+            elif type(want) is int:
+                self._network.await_arrival(want, rank)
+            return
+        self._done[rank] = True
+
+    def _life(self, rank: int, turns: list[Turn]) -> Iterator[Want]:
+        clock = self._clock
+        for turn in turns:
+            begin = clock.now
+            self._offer(turn, begin)
+            if not self._conditions.overlap:
+                yield from self._wait_for_all(rank, turn, begin)
+            for call in turn.calls:
+                yield from self._attend(rank, turn, call)
+            end = clock.now
+            first = self._call_start[turn.calls[0]] if turn.calls else end
+            for message in turn.merges:
+                yield from self._merge(rank, message)
+            self._finish[rank] = clock.now
+            if self._keeps:
+                self._marks[rank].append((turn.step, begin, first, end, clock.now))
+
+    def _offer(self, turn: Turn, begin: float) -> None:
+        """A rank begins a step: it offers what it sends, and launches it unless it does so late."""
+        for message in turn.sends:
+            self._offered[message] = begin
+        if not self._conditions.late or not turn.calls:
+            self._launch(turn)
+
+    def _launch(self, turn: Turn) -> None:
+        for message in turn.sends:
+            self._network.count_down(message)
+        if self._conditions.late or not self._conditions.overlap:
+            for message in turn.receives:
+                self._network.count_down(message)
+
+    def _wait_for_all(self, rank: int, turn: Turn, begin: float) -> Iterator[Want]:
+        """Nobody computes in a step before its own messages of the step are through."""
+        arrived, wait = self._network.arrived, 0.0
+        for message in chain(turn.sends, turn.receives):
+            if arrived[message] == NEVER:
+                yield message
+        for message in chain(turn.sends, turn.receives):
+            wait = max(wait, arrived[message] - max(begin, self._offered[message]))
+        self._exposed[rank] += wait
+
+    def _attend(self, rank: int, turn: Turn, call: int) -> Iterator[Want]:
+        calls, clock = self._rows.calls, self._clock
+        if needs := calls.needs[call]:
+            yield from self._wait_for(rank, needs)
+        start = self._call_start[call] = clock.now
+        if self._chips:
+            self._chips.start(rank, calls.seconds[call])
+            yield None
+            end = clock.now
+        else:
+            end = start + calls.seconds[call]
+            if self._buffers or self._conditions.late:
+                yield end
+        self._call_end[call] = end
+        if self._buffers:
+            self._buffers.attended(call)
+            self._network.room(rank)
+        if self._conditions.late and call == turn.calls[0]:
+            self._launch(turn)
+        now = end + calls.adding[call]
+        self._busy[rank] += now - start
+        if now > clock.now:
+            yield now
+
+    def _wait_for(self, rank: int, needs: tuple[int, ...]) -> Iterator[Want]:
+        """Wait for messages, and note how long they were under way meanwhile."""
+        arrived, offered, free, wait = self._network.arrived, self._offered, self._clock.now, 0.0
+        for message in needs:
+            if arrived[message] == NEVER:
+                yield message
+        for message in needs:
+            since = offered[message]
+            wait = max(wait, arrived[message] - (since if since > free else free))
+        self._exposed[rank] += wait
+
+    def _merge(self, rank: int, message: int) -> Iterator[Want]:
+        yield from self._wait_for(rank, (message,))
+        start = self._merge_start[message] = self._clock.now
+        seconds = self._rows.messages.merge[message]
+        self._busy[rank] += seconds
+        if seconds:
+            yield start + seconds
+
+    def _stuck(self) -> str:
+        """Which message cannot go on, and why."""
+        messages = self._rows.messages
+        if full := self._network.without_room():
+            message, why = full[0], "where no receive buffer ever becomes free"
+        else:
+            message, why = self._network.arrived.index(NEVER), "which never gets its turn"
+        first, step, move = next(p for p in reversed(messages.parts) if p[0] <= message)
+        row = move.blocks[message - first]
+        what = f"{','.join(move.tensors)} {','.join(map(str, row[row >= 0].tolist()))}"
+        ends = f"rank {messages.src[message]} cannot send {what} to rank {messages.dst[message]}"
+        return f"{self._plan.name}: stuck in step {step}: {ends}, {why}"
+
+    def timeline(self) -> Timeline:
+        """When everything happened."""
+        end = max([*self._finish, *self._network.arrived])
+        rows = tuple(self._log()) if self._record else None
+        finish = np.array(self._finish)
+        return Timeline(self._plan, end, finish, self._steps() if self._keeps else None, rows)
+
+    def _steps(self) -> Floats:
+        """The times of each step; a rank without anything to do in it passes in no time."""
+        times = np.full((3, len(self._plan.steps), self._plan.ranks), np.nan)
+        after = np.full(times.shape[1:], np.nan)
+        for rank, marks in enumerate(self._marks):
+            for step, *found, done in marks:
+                times[:, step, rank], after[step, rank] = found, done
+        now = np.array(self._prologue)
+        for step, idle in enumerate(np.isnan(after)):
+            times[:, step, idle] = now[idle]
+            now = np.where(idle, now, after[step])
+        return times
+
+    def _log(self) -> Iterator[Attended | Merged | Sent]:
+        """Every row in the order in which the recurrence logs them."""
+        messages, calls = _by_step(self._rows.messages.parts), _by_step(self._rows.calls.parts)
+        for step in range(len(self._plan.steps)):
+            sent, called = messages.get(step, []), calls.get(step, [])
+            yield from (self._sent(step, first, move) for first, move in sent)
+            for first, node in called:
+                yield from self._attended(step, first, node)
+            yield from (self._merged(step, first, m) for first, m in sent if m.accumulates)
+
+    def _sent(self, step: int, first: int, move: Move) -> Sent:
+        network, rows = self._network, slice(first, first + len(move))
+        start, end, arrived = (
+            np.array(times[rows]) for times in (network.start, network.end, network.arrived)
+        )
+        size = np.array(self._rows.messages.size[rows], np.int64)
+        return Sent(step, move, start, end, arrived, size)
+
+    def _attended(self, step: int, first: int, node: Attend) -> Iterator[Attended | Merged]:
+        rows = slice(first, first + len(node))
+        start, end = np.array(self._call_start[rows]), np.array(self._call_end[rows])
+        yield Attended(step, node, start, end)
+        yield Merged(step, node, end, end + np.array(self._rows.calls.adding[rows]))
+
+    def _merged(self, step: int, first: int, move: Move) -> Merged:
+        rows = slice(first, first + len(move))
+        start = np.array(self._merge_start[rows])
+        return Merged(step, move, start, start + np.array(self._rows.messages.merge[rows]))
+
+    def sums(self) -> Sums:
+        """What everybody did; a port is a link."""
+        messages, sent = self._rows.messages, np.zeros(self._plan.ranks, np.int64)
+        np.add.at(sent, np.array(messages.src, np.intp), np.array(messages.size, np.int64))
+        ports = self._traffic.seconds(messages.src, messages.dst, messages.size)
+        busy, exposed = np.array(self._busy), np.array(self._exposed)
+        return Sums(busy, exposed, sent, ports, len(messages.src))
+
+
+def _by_step(parts: list[tuple[int, int, Node]]) -> dict[int, list[tuple[int, Node]]]:
+    found = dict[int, list[tuple[int, Node]]]()
+    for first, step, node in parts:
+        found.setdefault(step, []).append((first, node))
+    return found

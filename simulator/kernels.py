@@ -1,0 +1,109 @@
+"""What kernel calls cost: launch + (pairs computed + overheads) x seconds per pair.
+
+    full     ceil(rows / tq) tq x ceil(columns / tk) tk pairs: tiles are computed whole
+    causal   per run of rows that is skipped together, the columns up to its last row, likewise
+    masked   as full
+
+A pair of a causal or of a masked call may be dearer than one of a full call. To this come, per row
+and per column of a call, `overheads` pairs: loading, the softmax's beginning and end, storing. For
+a square full call of S tokens that is TF(S) = Tmax S / (S + S_half), the curve that measurements
+follow, with S_half = both overheads together; for a causal one S_half comes out twice as large plus
+the width of a tile, the half-empty tiles on the diagonal, and so it is measured.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import Pass
+from planner.workload import DTYPES, Workload
+from simulator.hardware import Hardware
+from simulator.kernel_calls import Call
+
+Floats = NDArray[np.float64]
+FLOP = {"forward": 4.0, "backward": 10.0}  # per (query, key) pair, head and element of head_dim
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The attention kernels of some hardware, for one pass of one workload."""
+
+    hardware: Hardware
+    work: Workload
+    pass_: Pass
+
+    @property
+    def seconds_per_pair(self) -> float:
+        """Seconds of one (query, key) pair of one head on long blocks, all batch rows together."""
+        work = self.work
+        share = self.hardware.efficiency(self.pass_, work.head_dim)
+        rate = self.hardware.peak(work.dtype) * share
+        return FLOP[self.pass_] * work.head_dim * work.batch / rate
+
+    @property
+    def launch(self) -> float:
+        """Seconds of a call that does nothing."""
+        return self.hardware.launch(self.pass_)
+
+    @cached_property
+    def tile(self) -> tuple[int, int]:
+        """Queries and keys of one kernel tile."""
+        return self.hardware.tile_for(self.work.head_dim, DTYPES[self.work.dtype])
+
+    @property
+    def splits(self) -> bool:
+        """Whether programs cut rectangles into calls; if not, kernels skip what masks hide."""
+        return bool(self.hardware.option("attention.split"))
+
+    @cached_property
+    def _overheads(self) -> tuple[float, float]:
+        return self.hardware.overheads(self.pass_)
+
+    def full(self, rows: Floats, columns: Floats) -> Floats:
+        """Pairs per head, overheads included, that full calls cost: [calls]."""
+        (tq, tk), (per_row, per_column) = self.tile, self._overheads
+        height, width = -(-rows // tq) * tq, -(-columns // tk) * tk
+        pairs: Floats = (height + per_column) * width + per_row * height
+        return pairs
+
+    def one(self, rows: int, columns: int) -> float:
+        """The same for one full call."""
+        return float(self.full(np.array(rows, float), np.array(columns, float)))
+
+    def pairs(self, calls: Sequence[Call]) -> float:
+        """Pairs per head, overheads included, that some calls cost together."""
+        return sum(self._pairs(call.height, call.width, call.kind) for call in calls)
+
+    def _pairs(self, rows: int, columns: int, kind: str) -> float:
+        whole = self.one(rows, columns)
+        if kind == "full":
+            return whole
+        tq, tk = self.tile
+        area = -(-rows // tq) * tq * -(-columns // tk) * tk
+        if kind == "causal":
+            below = causal_pairs(rows, self.tile, self.hardware.skips(self.tile, self.pass_))
+            return whole - area + below * self.hardware.of_kernels("causal", self.pass_)
+        return whole + (self.hardware.of_kernels("masked", self.pass_) - 1.0) * area
+
+    def seconds(self, call: Call, heads: int) -> float:
+        """Seconds of one call for some query heads, all batch rows together."""
+        return self.launch + self._pairs(call.height, call.width, call.kind) * (
+            heads * self.seconds_per_pair
+        )
+
+
+@lru_cache(maxsize=1 << 12)
+def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> int:
+    """Pairs that a causal call of n x n computes: runs of skip[0] rows, keys in runs of skip[1].
+
+    The last key that a run needs ends a run of keys, or the call; both sides are computed in whole
+    tiles.
+    """
+    (tq, tk), (sq, sk) = tile, skip
+    first = np.arange(0, n, sq)
+    rows = np.minimum(n - first, sq)
+    keys = np.minimum(-(-np.minimum(first + sq, n) // sk) * sk, n)
+    return int((-(-rows // tq) * tq * (-(-keys // tk) * tk)).sum())

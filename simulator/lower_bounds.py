@@ -1,0 +1,211 @@
+"""What no schedule can beat: four lower bounds on the time of a workload on some hardware.
+
+They hold for every schedule, whatever it sends where and in which order, under these rules.
+
+* Inputs begin at home, at the homes of this plan's partition (and where the plan's `start` says
+  that copies are), and every accumulator ends at home. Blocks of this partition move whole, and
+  every tile of theirs with an allowed pair is attended once, by one rank.
+* An attend takes its allowed pairs at the kernels' full rate, and one launch at least. Merging
+  takes no time. In a backward pass, a rank begins with its share of rowsum(dO * O).
+* A message takes at least the least latency of the links and its bytes at the widest link's rate;
+  all that a rank, or a node, sends or receives takes its bytes at the rate of all its ports.
+
+compute      every pair once, evenly on all ranks by their speeds
+link         pairs whose query or key is not at home have to be paid for by bytes received, and
+             those by what they allow to be computed: each query row received sees all keys at the
+             most, each key row received all queries at home, or the other way round. The first
+             time by which all ranks together (and all nodes) could have computed everything
+latency      a launch, and where some tile has two homes a message (backward: and one back)
+dependency   the longest tile by itself, on whichever of its homes it ends sooner: its inputs come,
+             its attend, its results go home
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import ADDS, READS, TENSORS
+from planner.partitions import Ints, Side
+from simulator.costs import Costs
+from simulator.reach import Reach
+
+Floats = NDArray[np.float64]
+Index = NDArray[np.int64]
+TILES = 1 << 16  # looked at for the longest one; fewer make the bound lower, never wrong
+HALVINGS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds below which no schedule can be, each for its own reason."""
+
+    compute: float
+    link: float
+    latency: float
+    dependency: float
+
+    @property
+    def best(self) -> float:
+        """The largest, which holds as well."""
+        return max(self.compute, self.link, self.latency, self.dependency)
+
+    @property
+    def reason(self) -> str:
+        """The name of the largest."""
+        return max(("compute", "link", "latency", "dependency"), key=lambda n: getattr(self, n))
+
+
+def lower_bounds(costs: Costs, reach: Reach | None = None, pace: Floats | None = None) -> Bounds:
+    """The bounds for a plan's workload and partition; `pace` [ranks] are the ranks' speeds."""
+    found = reach or Reach.of_hardware(costs.hardware, costs.plan.ranks)
+    limits = Limits(costs, found, np.ones(costs.plan.ranks) if pace is None else pace)
+    return Bounds(limits.compute(), limits.link(), limits.latency(), limits.dependency())
+
+
+class Limits:
+    """The quantities that the bounds have in common."""
+
+    def __init__(self, costs: Costs, reach: Reach, pace: Floats) -> None:
+        self._costs, self._reach, self._pace = costs, reach, pace
+        self._plan, self._q, self._kv = costs.plan, costs.plan.partition.q, costs.plan.partition.kv
+        self._rate = pace / costs.seconds_per_pair  # pairs per second of each rank
+        self._prologue = costs.prologue / pace
+        self._pairs = float(costs.tiles.total_pairs())
+        launch = costs.hardware.launch(costs.plan.pass_) / float(pace.max())
+        self._launch = launch if self._pairs else 0.0
+
+    def compute(self) -> float:
+        """Every pair, and the prologue, evenly on all ranks; and each rank's own prologue."""
+        busy = self._pairs * self._costs.seconds_per_pair + self._costs.prologue.sum()
+        return max(float(busy / self._pace.sum()), float(self._prologue.max(initial=0.0)))
+
+    def latency(self) -> float:
+        """What is left where chips and links have infinite rates."""
+        if not self._remote:
+            return self._launch
+        back = 2 if self._plan.pass_ == "backward" else 1
+        return self._launch + back * self._reach.least_alpha
+
+    @cached_property
+    def _remote(self) -> bool:
+        """Whether some pair has its query and its key on two ranks."""
+        return bool(not self._plan.start and self._local(self._ranks).sum() < self._pairs)
+
+    @cached_property
+    def _ranks(self) -> Ints:
+        return np.arange(self._plan.ranks, dtype=np.int32)
+
+    def _local(self, group: Ints) -> Floats:
+        """Pairs of which both sides are at home in a group; `group` [ranks] numbers the groups."""
+        q, kv = (_members(side, group) for side in (self._q, self._kv))
+        found = [
+            self._costs.tiles.pairs(a[:, None], b[None, :]).sum()
+            for a, b in zip(q, kv, strict=True)
+        ]
+        return np.array(found, np.float64)
+
+    def link(self) -> float:
+        """The first time by which all groups together could have computed everything."""
+        reach, ranks = self._reach, self._plan.ranks
+        if self._plan.start or not self._pairs:
+            return 0.0
+        found = self._first_time(self._ranks, reach.out, reach.into)
+        if 1 < len(reach.gate) < ranks:
+            found = max(found, self._first_time(reach.node, reach.gate, reach.gate))
+        return found
+
+    def _first_time(self, group: Ints, out: Floats, into: Floats) -> float:
+        """Bisection: at `low` the groups are too slow, whatever they do."""
+        local, rates = self._local(group), self._rates(group, out, into)
+        low, high = 0.0, max(self.compute(), 1e-12)
+        while self._done(high, group, local, rates) < self._pairs:
+            low, high = high, 2 * high
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            if self._done(middle, group, local, rates) < self._pairs:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _done(self, time: float, group: Ints, local: Floats, rates: Floats) -> float:
+        """The most pairs that all groups together can have computed by then."""
+        left = np.maximum(time - self._prologue, 0.0)
+        own = np.bincount(group, self._rate * left)
+        foreign = rates * max(0.0, time - self._reach.least_alpha)
+        return float(np.minimum(own, local + foreign).sum())
+
+    def _rates(self, group: Ints, out: Floats, into: Floats) -> Floats:
+        """Pairs with a side that is not at home that a group may compute per second of transfer."""
+        work, heads = self._plan.workload, self._plan.workload.group
+        rows, columns = (_rows(side, group) for side in (self._q, self._kv))
+        least = np.full(len(rows), np.inf)
+        for ports, tensors in ((into, READS[self._plan.pass_]), (out, ADDS[self._plan.pass_])):
+            q, kv = (self._row_bytes(tensors, side) for side in ("q", "kv"))
+            by_query = np.maximum(_over(work.kv_seq, q), _over(heads * rows, kv))
+            by_key = np.maximum(_over(columns, q), _over(heads * work.seq, kv))
+            some = np.minimum(by_query, by_key)
+            bound = np.isfinite(some)
+            least = np.where(bound, np.minimum(least, ports * np.where(bound, some, 0.0)), least)
+        return least
+
+    def _row_bytes(self, tensors: tuple[str, ...], side: str) -> int:
+        """Bytes of one row of one head, of those tensors that belong to a side."""
+        work = self._plan.workload
+        return sum(TENSORS[t].bytes_per_token(work) for t in tensors if TENSORS[t].side == side)
+
+    def dependency(self) -> float:
+        """The longest tile by itself, of as many as there is time for."""
+        if self._plan.start or not self._pairs:
+            return 0.0
+        kv = np.arange(min(len(self._kv), TILES), dtype=np.int32)
+        some = np.linspace(0, len(self._q) - 1, max(1, TILES // len(kv)))
+        q = np.unique(some.astype(np.int32))[:, None]
+        pairs = self._costs.tiles.pairs(q, kv[None, :])
+        seconds = np.where(pairs > 0, self._travel(q, kv[None, :]), 0.0)
+        calls = pairs * self._costs.seconds_per_pair / self._pace.max()
+        return self._launch + float((seconds + calls).max(initial=0.0))
+
+    def _travel(self, q: Ints, kv: Ints) -> Floats:
+        """Seconds before and after the attend of each tile on the better of its two homes."""
+        a, b = self._q.homes[q], self._kv.homes[kv]
+        found = []
+        for here, there, side, block in ((a, b, "kv", kv), (b, a, "q", q)):
+            come = self._message(READS[self._plan.pass_], side, block)
+            go = self._message(ADDS[self._plan.pass_], side, block)
+            alpha, wide = self._reach.alpha(there, here), self._reach.bandwidth(there, here)
+            there_by = np.maximum(self._prologue[there] + alpha + come / wide, self._prologue[here])
+            back = np.where(go > 0, alpha + go / wide, 0.0)
+            found.append(np.where(here == there, self._prologue[here], there_by + back))
+        nearer: Floats = np.minimum(*found)
+        return nearer
+
+    def _message(self, tensors: tuple[str, ...], side: str, block: Ints) -> Index:
+        """Bytes of each block of those tensors that belong to a side."""
+        total = np.zeros(block.shape, np.int64)
+        for tensor in tensors:
+            if TENSORS[tensor].side == side:
+                total = total + self._plan.block_bytes(tensor)[block]
+        return total
+
+
+def _members(side: Side, group: Ints) -> list[Ints]:
+    """Blocks at home in each group."""
+    order = np.argsort(group[side.homes], kind="stable").astype(np.int32)
+    counts = np.bincount(group[side.homes], minlength=int(group.max()) + 1)
+    return np.split(order, np.cumsum(counts)[:-1])
+
+
+def _rows(side: Side, group: Ints) -> Floats:
+    """The most tokens of one head at home in each group: float64 [groups]."""
+    table = np.zeros((int(group.max()) + 1, len(side.slices)))
+    np.add.at(table, (group[side.homes], side.slice), side.sizes)
+    most: Floats = table.max(axis=1, initial=0.0)
+    return most
+
+
+def _over(pairs: Floats | float, size: int) -> Floats | float:
+    """Pairs per byte; a row that need not travel allows any number."""
+    return pairs / size if size else np.inf * np.ones_like(pairs)

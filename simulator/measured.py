@@ -1,0 +1,201 @@
+"""Hardware from measurements: kernel calls, merges, copies and messages that were timed somewhere.
+
+The kernels' constants are fitted to all timed calls of a pass together; the tiles that causal calls
+skip, and the head_dim at which scores cost as much as products, are those that fit best.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.ir import Pass
+from simulator.fitting import positive, robust
+from simulator.hardware import REFERENCE_DIM, Constant, Hardware
+from simulator.kernels import FLOP, causal_pairs
+
+Floats = NDArray[np.float64]
+Tile = tuple[int, int]
+SKIPS: tuple[Tile, ...] = tuple(product((64, 128, 256, 512), (64, 128, 256, 512)))
+HALVES = (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One kind of kernel call and how many seconds it took."""
+
+    pass_: Pass
+    rows: int
+    columns: int
+    kind: str  # full, causal or masked
+    heads: int  # times batch rows
+    head_dim: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What was fitted to the calls of one pass; `errors` are relative, call by call."""
+
+    launch: float
+    rate: float  # flop/s at head_dim 128 on long blocks
+    rows: float
+    columns: float
+    causal: float
+    masked: float
+    half: int
+    skip: Tile
+    errors: Floats
+
+    @property
+    def median_error(self) -> float:
+        """Median absolute relative error of the calls."""
+        return float(np.median(np.abs(self.errors)))
+
+
+def fit_kernel(
+    calls: Sequence[Timed],
+    pass_: Pass,
+    tile: Tile = (1, 1),
+    skips: Sequence[Tile] = SKIPS,
+    halves: Sequence[int] = HALVES,
+) -> Kernel:
+    """The constants of one pass's kernels; raises PlanError where calls are too few for them."""
+    mine = [call for call in calls if call.pass_ == pass_]
+    if len(mine) < 4 or not any(call.kind == "full" for call in mine):
+        raise PlanError(f"{len(mine)} timed calls do not tell what {pass_} kernels cost")
+    seconds = np.array([call.seconds for call in mine])
+    dims = np.array([call.head_dim for call in mine])
+    halves = halves if len(set(dims.tolist())) > 1 else (0,)
+    best: tuple[float, int, Tile, Floats] | None = None
+    for skip in skips:
+        work = _columns(mine, tile, skip)
+        for half in halves:
+            columns = work.copy()
+            columns[:, 1:] *= (FLOP[pass_] * (dims + half) * _heads(mine))[:, None]
+            error = np.abs(columns @ positive(columns, seconds) / seconds - 1)
+            if best is None or error.mean() < best[0]:
+                best = float(error.mean()), half, skip, columns
+    assert best is not None
+    _, half, skip, columns = best
+    return _kernel(mine, pass_, half, skip, columns, seconds)
+
+
+def _heads(calls: Sequence[Timed]) -> Floats:
+    return np.array([call.heads for call in calls], float)
+
+
+def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
+    """Per call 1, its pairs as full, causal and masked ones, its rows, its columns."""
+    found = np.zeros((len(calls), 6))
+    tq, tk = tile
+    for row, call in zip(found, calls, strict=True):
+        height, width = -(-call.rows // tq) * tq, -(-call.columns // tk) * tk
+        row[0], row[4:] = 1.0, (height, width)
+        if call.kind == "causal":
+            row[2] = causal_pairs(call.rows, tile, skip)
+        else:
+            row[1 if call.kind == "full" else 3] = height * width
+    return found
+
+
+def _kernel(
+    calls: Sequence[Timed], pass_: Pass, half: int, skip: Tile, columns: Floats, seconds: Floats
+) -> Kernel:
+    used = columns.any(axis=0)
+    x = np.zeros(columns.shape[1])
+    x[used] = robust(columns[:, used], seconds)
+    launch, full, causal, masked, rows, across = x.tolist()
+    if not full:
+        raise PlanError(f"the times of {pass_} calls do not grow with their size")
+    errors: Floats = columns @ x / seconds - 1
+    return Kernel(
+        launch=launch,
+        rate=REFERENCE_DIM / (REFERENCE_DIM + half) / full,
+        rows=rows / full,
+        columns=across / full,
+        causal=max(1.0, causal / full),
+        masked=max(1.0, masked / full),
+        half=half,
+        skip=skip,
+        errors=errors,
+    )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was measured beside kernel calls; `note` says where, when and with what."""
+
+    name: str
+    note: str
+    ranks: int  # that share the fast links
+    dtype: str  # of the inputs of the timed kernel calls
+    peaks: Mapping[str, float]  # flop/s of matrix products, by dtype
+    bandwidth: float  # of the memory, bytes/s
+    capacity: float  # bytes
+    merge: float  # traffic of a merge relative to a fused one
+    alpha: float  # s
+    link: float  # bytes/s
+    link_note: str
+    linked: bool  # whether a link was measured at all
+
+
+def measured_hardware(machine: Machine, kernels: Mapping[Pass, Kernel], tile: Tile) -> Hardware:
+    """The hardware that was measured; what was not is marked as uncalibrated."""
+    here, found = machine.note, dict[str, Constant]()
+    for key, value in _kernel_constants(machine, kernels, tile).items():
+        pass_: Pass = "backward" if key.startswith("attention.backward") else "forward"
+        some = kernels[pass_]
+        fitted = f"fitted to {len(some.errors)} calls, median error {some.median_error:.1%}"
+        found[key] = Constant(value, f"{here}; {fitted}", True)
+    for kind, value in machine.peaks.items():
+        found[f"peak.{kind}"] = Constant(value, f"{here}; matrix products", True)
+    programs = "emitted programs call kernels that know full and causal"
+    found["attention.split"] = Constant(1, programs, True)
+    found["attention.tile_q"] = Constant(tile[0], "tile that the fit assumed", True)
+    found["attention.tile_kv"] = Constant(tile[1], "tile that the fit assumed", True)
+    merging = f"{here}; merging as emitted programs do"
+    found["attention.merge"] = Constant(max(1.0, machine.merge), merging, True)
+    found["memory.bandwidth"] = Constant(machine.bandwidth, f"{here}; copies, both ways", True)
+    found["memory.capacity"] = Constant(machine.capacity, f"{here}; by the system", True)
+    found["node.ranks"] = Constant(machine.ranks, f"{here}; by the system", True)
+    for section in ("intra", "inter"):
+        near = section == "intra"
+        note = machine.link_note if near else f"{machine.link_note}; carried over"
+        found[f"{section}.alpha"] = Constant(machine.alpha, note, machine.linked and near)
+        found[f"{section}.bandwidth"] = Constant(machine.link, note, machine.linked and near)
+    return Hardware(machine.name, found)
+
+
+def _kernel_constants(
+    machine: Machine, kernels: Mapping[Pass, Kernel], tile: Tile
+) -> dict[str, float]:
+    found = dict[str, float]()
+    for name, kernel in kernels.items():
+        found[f"attention.{name}"] = min(1.0, kernel.rate / machine.peaks[machine.dtype])
+        found[f"attention.{name}_rows"] = kernel.rows
+        found[f"attention.{name}_columns"] = kernel.columns
+        own = "attention." if name == "forward" else f"attention.{name}_"
+        found |= {own + "launch": kernel.launch, own + "head_half": float(kernel.half)}
+        found |= {own + "causal": kernel.causal, own + "masked": kernel.masked}
+        if kernel.skip != tile:
+            found |= {own + "skip_q": kernel.skip[0], own + "skip_kv": kernel.skip[1]}
+    return found
+
+
+def as_toml(hardware: Hardware, head: str = "") -> str:
+    """A hardware file: what `simulator.hardware.load` reads back as the same hardware."""
+    sections = dict[str, list[str]]()
+    for key, constant in hardware.constants.items():
+        section, name = key.split(".")
+        value = f"value = {constant.value!r}, source = {json.dumps(constant.source)}"
+        flag = str(constant.calibrated).lower()
+        sections.setdefault(section, []).append(f"{name} = {{ {value}, calibrated = {flag} }}")
+    lines = [*(f"# {line}" for line in head.splitlines()), f"name = {json.dumps(hardware.name)}"]
+    for section, rows in sections.items():
+        lines += ["", f"[{section}]", *rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,176 @@
+"""Messages under way: streams that take turns, links that are shared, buffers that must be free.
+
+stream    a rank handles the messages of one link that leaves (or enters) it in plan order, one at
+          a time, from their start to the end of their last byte
+message   starts when it is launched, its blocks are at its source, it is first in both its streams
+          and its destination has a free slot; it arrives the way's alpha after its last byte
+link      serves chunks in the order in which they come to it; a chunk goes on over its next link
+          as soon as its head has passed, and the next chunk enters when this one's head has begun
+          the last link
+
+A message none of whose links can be shared takes bytes / bandwidth in one go.
+"""
+
+import math
+
+import numpy as np
+
+from simulator.buffers import Buffers
+from simulator.chips import Chips
+from simulator.conditions import Conditions
+from simulator.events import Action, Clock
+from simulator.routes import Traffic
+from simulator.tasks import Messages
+
+MOST = 32  # chunks of a message
+NEVER = math.inf
+Head = tuple[int, int, float, float]  # message, link of its route; ends on the link before, first
+
+
+class Network:
+    """When each message was launched, starts, ends and arrives, by number; `NEVER` until then."""
+
+    def __init__(
+        self, clock: Clock, messages: Messages, traffic: Traffic, conditions: Conditions
+    ) -> None:
+        self._clock, self._messages, self._most = clock, messages, conditions.chunk
+        self._wake: Action | None = None
+        self._buffers: Buffers | None = None
+        self._chips: Chips | None = None
+        self._share = conditions.share
+        count = len(messages.src)
+        self.start, self.end, self.arrived = ([NEVER] * count for _ in range(3))
+        self._waiting = [list[int]() for _ in range(count)]
+        self._no_room = dict[int, list[int]]()
+        self._set_links(traffic)
+        self._set_order(traffic, launches=2 if conditions.late or not conditions.overlap else 1)
+
+    def attach(self, wake: Action, buffers: Buffers | None, chips: Chips | None) -> None:
+        """Who is told of arrivals; the slots that messages need; the chips that they slow."""
+        self._wake, self._buffers, self._chips = wake, buffers, chips
+
+    def _set_links(self, traffic: Traffic) -> None:
+        self._bandwidth = traffic.routes.bandwidth
+        self._free = [0.0] * len(self._bandwidth)  # when the last turn of each link ends
+        ends = (np.array(e, np.int32) for e in (self._messages.src, self._messages.dst))
+        self._pair: list[int] = traffic.pair(*ends).tolist()
+        self._paths = traffic.paths
+        self._alone = [traffic.shared.isdisjoint(path.links) for path in traffic.paths]
+        self._left, self._piece = dict[int, int](), dict[int, float]()
+
+    def _set_order(self, traffic: Traffic, launches: int) -> None:
+        """What each message waits for: `_blocked` counts it, the other tables say what frees it."""
+        count = len(self._pair)
+        self._blocked = [launches + len(needs) for needs in self._messages.needs]
+        self._feeds = [list[int]() for _ in range(count)]
+        for message, needs in enumerate(self._messages.needs):
+            for need in needs:
+                self._feeds[need].append(message)
+        self._after = self._queue(traffic.out.tolist()), self._queue(traffic.into.tolist())
+
+    def _queue(self, streams: list[int]) -> list[int]:
+        """The message after each in its stream, -1 for the last; `streams` by pair of ranks."""
+        after, last = [-1] * len(self._pair), dict[int, int]()
+        for message, pair in enumerate(self._pair):
+            stream = streams[pair]
+            if stream in last:
+                after[last[stream]] = message
+                self._blocked[message] += 1
+            last[stream] = message
+        return after
+
+    def await_arrival(self, message: int, rank: int) -> None:
+        """Tell a rank when a message has arrived."""
+        self._waiting[message].append(rank)
+
+    def count_down(self, message: int) -> None:
+        """One of the things that a message waits for has come true."""
+        self._blocked[message] -= 1
+        if not self._blocked[message]:
+            self._try(message)
+
+    def _try(self, message: int) -> None:
+        if self._buffers and not self._buffers.take(message):
+            self._no_room.setdefault(self._messages.dst[message], []).append(message)
+        else:
+            self._begin(message)
+
+    def room(self, rank: int) -> None:
+        """Slots may have become free on a rank."""
+        for message in self._no_room.pop(rank, ()):
+            self._try(message)
+
+    def without_room(self) -> list[int]:
+        """The messages that wait for nothing but a free slot."""
+        return sorted(m for messages in self._no_room.values() for m in messages)
+
+    def _begin(self, message: int) -> None:
+        now, pair = self._clock.now, self._pair[message]
+        self.start[message] = now
+        if self._chips:
+            self._load(message, 1.0)
+        size = self._messages.size[message]
+        if self._alone[pair]:
+            self._clock.at(now + size / self._paths[pair].bandwidth, self._through, message)
+            return
+        pieces = max(1, min(MOST, -(-size // self._most)))
+        self._left[message], self._piece[message] = pieces, size / pieces
+        self._cross((message, 0, 0.0, 0.0))
+
+    def _cross(self, head: Head) -> None:
+        """The head of a chunk comes to a link of its way, and takes its turn there."""
+        message, place, before, first = head
+        links, now, free = self._paths[self._pair[message]].links, self._clock.now, self._free
+        piece = self._piece[message]
+        while True:
+            link = links[place]
+            start = free[link] if free[link] > now else now
+            end = start + piece / self._bandwidth[link]
+            free[link] = before = end if end > before else before
+            if not place:
+                first = before
+            place += 1
+            if place == len(links):
+                break
+            if start > now:
+                self._clock.at(start, self._cross, (message, place, before, first))
+                return
+        self._left[message] -= 1
+        if self._left[message]:
+            self._clock.at(max(first, start), self._cross, (message, 0, 0.0, 0.0))
+        else:
+            self._clock.at(before, self._through, message)
+
+    def _through(self, message: int) -> None:
+        """The last byte has left the last link: both streams are free."""
+        now = self.end[message] = self._clock.now
+        if self._chips:
+            self._load(message, -1.0)
+        for after in self._after:
+            if after[message] >= 0:
+                self.count_down(after[message])
+        if self._buffers:
+            self._buffers.sent(message)
+            self.room(self._messages.src[message])
+        alpha = self._paths[self._pair[message]].alpha
+        if alpha:
+            self._clock.at(now + alpha, self._arrive, message)
+        else:
+            self._arrive(message)
+
+    def _load(self, message: int, sign: float) -> None:
+        assert self._chips is not None
+        share = self._paths[self._pair[message]].share if self._share is None else self._share
+        for rank in (self._messages.src[message], self._messages.dst[message]):
+            self._chips.take(rank, sign * share)
+
+    def _arrive(self, message: int) -> None:
+        self.arrived[message] = self._clock.now
+        if self._buffers:
+            self._buffers.arrived(message)
+            self.room(self._messages.dst[message])
+        for other in self._feeds[message]:
+            self.count_down(other)
+        assert self._wake is not None
+        for rank in self._waiting[message]:
+            self._wake(rank)

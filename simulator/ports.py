@@ -1,0 +1,65 @@
+"""Which ports a message takes, how wide its way is and how long: for whole moves at once.
+
+NodePorts   as the hardware's constants say: a rank has one port out and one in for the links
+            inside its node, and one of each for those between nodes
+LinkPorts   on a topology: the first and the last link of the way
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import Move
+from simulator.hardware import Hardware
+from simulator.rounds import Where
+from simulator.routes import Traffic
+
+Floats = NDArray[np.float64]
+Taken = tuple[Where, Where, Floats | float, Floats | float]
+
+
+class Ports(Protocol):
+    """Numbers its ports; `out` and `into` are how many there are of each."""
+
+    out: int
+    into: int
+
+    def of(self, move: Move, src: Where, dst: Where) -> Taken:
+        """(out port, in port, bandwidth in bytes/s, alpha in s) of each message: [rows]."""
+        ...
+
+
+class NodePorts:
+    """Ports inside the node, numbered like ranks, then those between nodes."""
+
+    def __init__(self, hardware: Hardware, ranks: int) -> None:
+        self._ranks, self._links = ranks, hardware.links
+        self._node = np.arange(ranks) // hardware.ranks_per_node
+        self._one = ranks <= hardware.ranks_per_node
+        self._alpha = np.array([link.alpha for link in self._links])
+        self._bandwidth = np.array([link.bandwidth for link in self._links])
+        self.out = self.into = ranks if self._one else 2 * ranks
+
+    def of(self, move: Move, src: Where, dst: Where) -> Taken:
+        """Ports and link of each message, by whether it leaves its node."""
+        if self._one:
+            return src, dst, self._links[0].bandwidth, self._links[0].alpha
+        far = (self._node[move.src] != self._node[move.dst]).astype(np.intp)
+        first = far * self._ranks
+        return first + move.src, first + move.dst, self._bandwidth[far], self._alpha[far]
+
+
+class LinkPorts:
+    """Ports of a topology, for plans whose messages share no link beyond those of their ports."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._alpha = np.array([path.alpha for path in traffic.paths])
+        self._bandwidth = np.array([path.bandwidth for path in traffic.paths])
+        self.out, self.into = (int(p.max(initial=-1)) + 1 for p in (traffic.out, traffic.into))
+
+    def of(self, move: Move, src: Where, dst: Where) -> Taken:
+        """Ports and way of each message, by its pair of ranks."""
+        pair, traffic = self._traffic.pair(move.src, move.dst), self._traffic
+        return traffic.out[pair], traffic.into[pair], self._bandwidth[pair], self._alpha[pair]

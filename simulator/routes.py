@@ -1,0 +1,223 @@
+"""Which links a message crosses, after some were slowed or cut; and the ports it takes.
+
+direct link      the link itself
+torus            axis by axis, the shorter way round
+otherwise        the fewest hops; past other ranks only where the topology's ranks relay
+
+A slowed or cut link may also be named by two ranks behind one switch: then what these two send
+each other is slowed by that much, as if by a narrow link between the two halves of their way.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.ir import Plan
+from simulator.topology import Place, Topology, moved, number
+
+Links = Mapping[tuple[Place, Place], float]  # factor on the bandwidth both ways; 0 cuts the link
+Floats = NDArray[np.float64]
+Route = tuple[int, ...]  # numbers of links
+CUT = 0.0
+
+
+def name_of(ends: tuple[Place, Place]) -> str:
+    """A link as it is named everywhere: 6-7, 3-s0."""
+    return f"{ends[0]}-{ends[1]}"
+
+
+@dataclass(frozen=True)
+class Path:
+    """The way of a message: links by number, and what they amount to for a message alone."""
+
+    links: Route
+    bandwidth: float  # of the narrowest, bytes/s
+    alpha: float  # of all links together, seconds
+    share: float  # of the chip that a transfer takes from compute at both ends, at the most
+
+
+class Routes:
+    """The ways between the ranks of a topology; `links` are (place, place) by number.
+
+    Raises PlanError for factors that make no sense, for links that are not there, and, naming the
+    cut link, where no way is left.
+    """
+
+    def __init__(self, topology: Topology, faults: Links | None = None) -> None:
+        self.topology, self.links = topology, list[tuple[Place, Place]]()
+        self.bandwidth, self._number = list[float](), dict[tuple[Place, Place], int]()
+        self._pairs, self._cut = dict[tuple[Place, Place], float](), list[tuple[Place, Place]]()
+        self._found = dict[tuple[int, int], Path]()
+        self._trees = dict[int, dict[Place, list[Place]]]()
+        self.graph = topology.graph.copy() if faults else topology.graph
+        for ends, factor in (faults or {}).items():
+            self._fault(ends, factor)
+
+    def _fault(self, ends: tuple[Place, Place], factor: float) -> None:
+        if not math.isfinite(factor) or factor < 0:
+            raise PlanError(f"link {name_of(ends)}: a factor is 0 (cut) or more, not {factor:g}")
+        both = [e for e in (ends, ends[::-1]) if self.graph.has_edge(*e)]
+        for e in both:
+            if factor == CUT:
+                self.graph.remove_edge(*e)
+            else:
+                self.graph.edges[e]["bandwidth"] *= factor
+        if not both and not self._behind_one_switch(*ends):
+            raise PlanError(self._unknown(ends))
+        if not both:
+            self._pairs.update({ends: factor, ends[::-1]: factor})
+        if factor == CUT:
+            self._cut += [ends, ends[::-1]]
+
+    def _behind_one_switch(self, a: Place, b: Place) -> bool:
+        ranks = range(self.topology.ranks)
+        return not self.topology.relays and a in ranks and b in ranks and a != b
+
+    def _unknown(self, ends: tuple[Place, Place]) -> str:
+        here = f"topology {self.topology.name} has no link {name_of(ends)}"
+        for place in ends:
+            if place not in self.topology.graph:
+                return f"{here}: there is no {place}"
+        near = ", ".join(map(str, list(self.topology.graph.successors(ends[0]))[:8]))
+        return f"{here}: {ends[0]} is linked with {near}"
+
+    def path(self, src: int, dst: int) -> Path:
+        """The way from one rank to another."""
+        if (src, dst) not in self._found:
+            self._found[src, dst] = self._path(src, dst)
+        return self._found[src, dst]
+
+    def _path(self, src: int, dst: int) -> Path:
+        places = self._places(src, dst)
+        hops = list(pairwise(places))
+        edges = [self.graph.edges[hop] for hop in hops]
+        bandwidths = [float(edge["bandwidth"]) for edge in edges]
+        links = [self._link(*hop) for hop in zip(hops, bandwidths, strict=True)]
+        if (src, dst) in self._pairs:
+            bandwidths.append(self._pairs[src, dst] * min(bandwidths))
+            links.insert(len(links) // 2, self._link((src, dst), bandwidths[-1]))
+        alpha = float(sum(edge.get("alpha", 0.0) for edge in edges))
+        share = max(edges[0].get("share", 0.0), edges[-1].get("share", 0.0))
+        return Path(tuple(links), min(bandwidths), alpha, share)
+
+    def _link(self, ends: tuple[Place, Place], bandwidth: float) -> int:
+        if ends not in self._number:
+            self._number[ends] = len(self.links)
+            self.links.append(ends)
+            self.bandwidth.append(bandwidth)
+        return self._number[ends]
+
+    def _places(self, src: int, dst: int) -> list[Place]:
+        if self._pairs.get((src, dst)) == CUT:
+            raise PlanError(self._no_way(src, dst))
+        if self.graph.has_edge(src, dst):
+            return [src, dst]
+        for middle in self.graph.successors(src):
+            if not isinstance(middle, int) and self.graph.has_edge(middle, dst):
+                return [src, middle, dst]
+        if self.topology.shape:
+            along = self._along_axes(src, dst)
+            if all(map(self.graph.has_edge, along[:-1], along[1:])):
+                return along
+        return self._shortest(src, dst)
+
+    def _along_axes(self, src: int, dst: int) -> list[Place]:
+        """Axis by axis, the shorter way round; upwards where both are as long."""
+        shape = self.topology.shape
+        at, end = (tuple(map(int, np.unravel_index(r, shape))) for r in (src, dst))
+        places: list[Place] = [src]
+        for axis, length in enumerate(shape):
+            ahead = (end[axis] - at[axis]) % length
+            by = 1 if ahead <= length - ahead else -1
+            for _ in range(min(ahead, length - ahead)):
+                at = moved(at, shape, axis, by)
+                places.append(number(at, shape))
+        return places
+
+    def _shortest(self, src: int, dst: int) -> list[Place]:
+        """The fewest hops, of several ways the one whose links were there first."""
+        if src not in self._trees:
+            graph = self.graph
+            if not self.topology.relays:
+                graph = nx.subgraph_view(
+                    graph, filter_edge=lambda a, b: a == src or not isinstance(a, int)
+                )
+            self._trees[src] = nx.single_source_dijkstra_path(graph, src, weight="hops")
+        if dst not in self._trees[src]:
+            raise PlanError(self._no_way(src, dst))
+        return self._trees[src][dst]
+
+    def _no_way(self, src: int, dst: int) -> str:
+        cut = [ends for ends in self._cut if src in ends or dst in ends] or self._cut
+        if not cut:
+            return f"topology {self.topology.name}: no way leads from rank {src} to rank {dst}"
+        named = name_of(cut[0])
+        return f"link {named} is cut, and no other way leads from rank {src} to rank {dst}"
+
+
+class Traffic:
+    """The messages of one plan on the links of a topology; rows are the pairs of ranks that talk.
+
+    A rank has one stream per link that leaves it towards its peers and one per link over which
+    its peers reach it; each handles one message at a time.
+    """
+
+    def __init__(self, plan: Plan, routes: Routes) -> None:
+        ranks, self.routes = plan.ranks, routes
+        keys = [np.unique(m.src.astype(np.int64) * ranks + m.dst) for _, m in plan.moves()]
+        self.keys = np.unique(np.concatenate([*keys, np.zeros(0, np.int64)]))
+        self._ranks = ranks
+        pairs = [divmod(key, ranks) for key in self.keys.tolist()]
+        self.paths = [routes.path(src, dst) for src, dst in pairs]
+        ends = [(p.links[0], p.links[-1]) for p in self.paths]
+        outs, ins = dict[int, int](), dict[int, int]()
+        self.out = np.array([outs.setdefault(a, len(outs)) for a, _ in ends], np.intp)
+        self.into = np.array([ins.setdefault(b, len(ins)) for _, b in ends], np.intp)
+
+    def pair(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.intp]:
+        """The row of each message's pair: [rows]."""
+        return np.searchsorted(self.keys, src.astype(np.int64) * self._ranks + dst)
+
+    @cached_property
+    def shared(self) -> frozenset[int]:
+        """Links over which messages of several senders' and of several receivers' streams go.
+
+        On all others no two messages can ever meet, as a stream handles one at a time.
+        """
+        outs = [set[int]() for _ in self.routes.links]
+        ins = [set[int]() for _ in self.routes.links]
+        for path, out, into in zip(self.paths, self.out.tolist(), self.into.tolist(), strict=True):
+            for link in path.links:
+                outs[link].add(out)
+                ins[link].add(into)
+        both = enumerate(zip(outs, ins, strict=True))
+        return frozenset(link for link, (a, b) in both if len(a) > 1 and len(b) > 1)
+
+    def seconds(self, src: Sequence[int], dst: Sequence[int], size: Sequence[int]) -> Floats:
+        """How long messages of so many bytes take each link, and each stream: float64 [both]."""
+        of_pair = np.zeros(len(self.paths), np.int64)
+        pair = self.pair(np.array(src, np.int32), np.array(dst, np.int32))
+        np.add.at(of_pair, pair, np.array(size, np.int64))
+        links = np.zeros(len(self.routes.links))
+        streams = np.zeros((2, len(self.paths)))
+        for path, out, into, total in zip(self.paths, self.out, self.into, of_pair, strict=True):
+            streams[[0, 1], [out, into]] += total / path.bandwidth
+            for link in path.links:
+                links[link] += total / self.routes.bandwidth[link]
+        return np.concatenate([links, streams.reshape(-1)])
+
+    @property
+    def contended(self) -> bool:
+        """Whether messages of this plan may have to share a link."""
+        return bool(self.shared)
+
+    def example(self) -> str:
+        """The name of one link that messages may have to share."""
+        return name_of(self.routes.links[min(self.shared)])

@@ -1,0 +1,249 @@
+"""A timeline as a Chrome trace, which Perfetto opens and HolisticTraceAnalysis counts.
+
+process   a rank                       X   a slice: an attend, a merge, a send, a receive
+thread    a stream of that rank        s f a flow arrow from each send to its receive
+counter   bytes live on a rank         M   the names of ranks and streams
+
+Analysers tell transfers by names that begin with nccl and by args.stream, and read whole
+microseconds only: `whole` rounds to those, and `scale` stretches time so that they are enough.
+A rank may have several messages under way, on different ports: a second one at a time goes to a
+second thread, so slices of one thread never overlap.
+"""
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.ir import Attend
+from simulator.memory import Memory
+from simulator.prediction import Prediction
+from simulator.timeline import Attended, Sent, Timeline, block_names, tile_names
+
+Event = dict[str, Any]
+Stream = Literal["compute", "merge", "send", "receive"]
+STREAMS: tuple[Stream, ...] = ("compute", "merge", "send", "receive")
+TRANSFER = "ncclDevKernel_SendRecv"  # what analysers take for a transfer
+LANES = 100  # thread = stream * LANES + lane
+LARGEST = 2_000_000  # events
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """Seconds as the numbers of a trace: thousandths of microseconds, or whole ones."""
+
+    scale: float
+    whole: bool
+    offset: float = 0.0
+
+    def at(self, seconds: float) -> int:
+        """A time in the smallest unit that is kept."""
+        return round((self.offset + seconds) * self.scale * (1e6 if self.whole else 1e9))
+
+    def micro(self, ticks: int) -> float | int:
+        """Microseconds, as traces want them."""
+        return ticks if self.whole else ticks / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Something that a stream did, in ticks; `flow` is the number of its message, if any."""
+
+    rank: int
+    stream: Stream
+    name: str
+    start: int
+    end: int
+    args: Event
+    flow: int = -1
+
+
+def trace(
+    found: Prediction,
+    *,
+    scale: float = 1.0,
+    whole: bool = False,
+    ranks: Iterable[int] | None = None,
+) -> dict[str, Any]:
+    """The trace of a prediction whose rows were kept, as a JSON object; a pair runs in turn.
+
+    `scale` stretches time, `whole` rounds to microseconds, `ranks` keeps some ranks only. Raises
+    PlanError where rows were not kept, and for more than two million events.
+    """
+    if not scale > 0:
+        raise PlanError(f"a time scale is more than 0, not {scale:g}")
+    chosen = range(found.ranks) if ranks is None else sorted(set(ranks))
+    passes, offset, flows = found.passes or (found,), 0.0, 0
+    slices, counters = list[Slice](), list[Event]()
+    for one in passes:
+        timeline, ticks = _kept(one), Ticks(scale, whole, offset)
+        slices += _slices(timeline, ticks, flows)
+        counters += _counters(timeline, one.memory, ticks, chosen)
+        offset, flows = offset + one.makespan, flows + one.messages
+    if len(slices) > LARGEST:
+        raise PlanError(
+            f"a trace of {len(slices)} events is more than the {LARGEST} that one holds"
+        )
+    kept = set(chosen)
+    body = _threads([s for s in slices if s.rank in kept], Ticks(scale, whole))
+    events = [*_processes(chosen), *body, *counters]
+    return {
+        "displayTimeUnit": "ns",
+        "otherData": {"plan": found.name, "hardware": found.hardware, "time_scale": scale},
+        "traceEvents": events,
+    }
+
+
+def _kept(one: Prediction) -> Timeline:
+    if one.timeline is None or one.timeline.rows is None:
+        raise PlanError(f"{one.name}: the rows were not kept; simulate with record=True")
+    return one.timeline
+
+
+def _slices(timeline: Timeline, ticks: Ticks, flow: int) -> Iterator[Slice]:
+    """All slices with a length; messages are numbered from `flow` on, in plan order."""
+    for rows in timeline.rows or ():
+        start, end = rows.start.tolist(), rows.end.tolist()
+        if isinstance(rows, Sent):
+            yield from _messages(rows, ticks, flow)
+            flow += len(rows.node)
+            continue
+        node, attends = rows.node, isinstance(rows, Attended)
+        named = tile_names(node) if isinstance(node, Attend) else block_names(node)
+        rank = node.rank if isinstance(node, Attend) else node.dst
+        verb, stream = ("attend", STREAMS[0]) if attends else ("merge", STREAMS[1])
+        for r, name, a, b in zip(rank.tolist(), named, start, end, strict=True):
+            yield from _slice(r, stream, f"{verb} {name}", ticks.at(a), ticks.at(b), rows.step)
+
+
+def _slice(
+    rank: int,
+    stream: Stream,
+    name: str,
+    start: int,
+    end: int,
+    step: int,
+    bytes_: int = 0,
+    flow: int = -1,
+) -> Iterator[Slice]:
+    if end > start:
+        args = {"step": step} | ({"bytes": bytes_} if flow >= 0 else {})
+        yield Slice(rank, stream, name, start, end, args, flow)
+
+
+def _messages(rows: Sent, ticks: Ticks, flow: int) -> Iterator[Slice]:
+    """A send, and as long a receive that ends when the message has arrived."""
+    node, times = rows.node, (rows.start.tolist(), rows.end.tolist(), rows.arrival.tolist())
+    columns = zip(
+        block_names(node), node.src.tolist(), node.dst.tolist(), *times, rows.bytes, strict=True
+    )
+    for number, (what, src, dst, a, b, there, size) in enumerate(columns, flow):
+        start, end, arrival = ticks.at(a), ticks.at(b), ticks.at(there)
+        about = rows.step, int(size), number
+        yield from _slice(src, "send", f"{TRANSFER} send {what} to {dst}", start, end, *about)
+        late = arrival - (end - start)
+        yield from _slice(
+            dst, "receive", f"{TRANSFER} receive {what} from {src}", late, arrival, *about
+        )
+
+
+def _threads(slices: list[Slice], ticks: Ticks) -> Iterator[Event]:
+    """The events of all slices, thread by thread, and the arrows whose both ends are there."""
+    ends = [s.flow for s in slices if s.flow >= 0]
+    whole = {flow for flow, n in zip(*np.unique(ends, return_counts=True), strict=True) if n == 2}
+    streams = dict[tuple[int, int], list[Slice]]()
+    for s in slices:
+        streams.setdefault((s.rank, STREAMS.index(s.stream)), []).append(s)
+    for (rank, stream), found in sorted(streams.items()):
+        free = list[int]()  # when each lane's last slice ends
+        for s in sorted(found, key=attrgetter("start", "end", "name")):
+            lane = next((n for n, end in enumerate(free) if end <= s.start), len(free))
+            free[lane:] = [s.end, *free[lane + 1 :]]
+            thread = stream * LANES + lane
+            yield _event(s, thread, ticks)
+            if s.flow in whole:
+                yield _arrow(s, thread, ticks)
+        for lane in range(len(free)):
+            yield from _thread_names(rank, stream, lane)
+
+
+def _event(s: Slice, thread: int, ticks: Ticks) -> Event:
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": s.name,
+        "pid": s.rank,
+        "tid": thread,
+        "ts": ticks.micro(s.start),
+        "dur": ticks.micro(s.end - s.start),
+        "args": {"stream": thread, **s.args},
+    }
+
+
+def _arrow(s: Slice, thread: int, ticks: Ticks) -> Event:
+    """From the start of a send to the start of its receive."""
+    end = {"ph": "s"} if s.stream == "send" else {"ph": "f", "bp": "e"}
+    place = {"pid": s.rank, "tid": thread, "ts": ticks.micro(s.start)}
+    return {**end, "cat": "message", "name": "message", "id": s.flow, **place}
+
+
+def _processes(ranks: Iterable[int]) -> Iterator[Event]:
+    for rank in ranks:
+        yield {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
+
+
+def _thread_names(rank: int, stream: int, lane: int) -> Iterator[Event]:
+    name = STREAMS[stream] + (f" {lane + 1}" if lane else "")
+    thread = {"ph": "M", "pid": rank, "tid": stream * LANES + lane}
+    yield {**thread, "name": "thread_name", "args": {"name": name}}
+    yield {**thread, "name": "thread_sort_index", "args": {"sort_index": thread["tid"]}}
+
+
+def _counters(
+    timeline: Timeline, used: Memory | None, ticks: Ticks, ranks: Iterable[int]
+) -> Iterator[Event]:
+    """Bytes live on each rank from the beginning of each step."""
+    if used is None or used.live is None or timeline.steps is None:
+        return
+    begins = timeline.begin
+    for rank in ranks:
+        times, sizes = begins[:, rank].tolist(), used.live[:, rank].tolist()
+        for time, size in zip(times, sizes, strict=True):
+            at = ticks.micro(ticks.at(time))
+            yield {"ph": "C", "name": "memory", "pid": rank, "ts": at, "args": {"bytes": size}}
+
+
+def save_trace(document: dict[str, Any], path: str | Path) -> Path:
+    """Write a trace as .json or .json.gz: the same bytes for the same trace, whenever written.
+
+    Raises PlanError for another ending and where the file cannot be written.
+    """
+    file = Path(path)
+    if not file.name.endswith((".json", ".json.gz")):
+        raise PlanError(f"a trace file ends in .json or .json.gz, not {file.name}")
+    content = json.dumps(document, separators=(",", ": "), allow_nan=False).encode()
+    if file.name.endswith(".gz"):
+        content = gzip.compress(content, mtime=0)
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        raise PlanError(f"cannot write {file}: {error.strerror}") from None
+    return file
+
+
+def save_ranks(found: Prediction, folder: str | Path, *, scale: float = 1.0) -> list[Path]:
+    """One file per rank in whole microseconds, as HolisticTraceAnalysis wants them."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    files = []
+    for rank in range(found.ranks):
+        document = trace(found, scale=scale, whole=True, ranks=[rank])
+        document = {"schemaVersion": 1, "distributedInfo": {"rank": rank}} | document
+        files.append(save_trace(document, Path(folder) / f"rank-{rank}.json.gz"))
+    return files

@@ -1,0 +1,217 @@
+"""Lower bounds: no plan beats them, and on small instances not even the best of all plans."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.ir import Attend, Move, Plan, Step
+from planner.masks import Blocks, Causal, Full, Mask, Window
+from planner.partitions import by_tokens
+from planner.planning import plan
+from planner.tiles import tiles
+from planner.verify import verify
+from planner.workload import Workload
+from simulator.costs import Costs
+from simulator.hardware import Hardware, hardware
+from simulator.lower_bounds import Bounds, lower_bounds
+from simulator.prediction import simulate
+from simulator.recurrence import run
+from test_simulator_reference import crowded, machines, plans
+
+A100 = hardware("a100-nvlink")
+ROUNDING = 1 + 1e-9
+EVERY = os.environ.get("RINGLOOM_PROFILE") == "nightly"
+Tile = tuple[int, int]
+
+
+@given(plans() | crowded(), machines, st.booleans())
+def test_no_plan_beats_any_bound(one: Plan, machine: Hardware, overlap: bool) -> None:
+    found = simulate(one, machine, overlap=overlap)
+    assert found.bounds is not None
+    for name in ("compute", "link", "latency", "dependency"):
+        assert found.makespan * ROUNDING >= getattr(found.bounds, name), name
+    assert found.bounds.best == getattr(found.bounds, found.bounds.reason)
+    assert found.gap * ROUNDING >= 1.0
+    assert found.bound_ratio <= found.gap * ROUNDING
+    assert found.compute_bound == found.bounds.compute
+
+
+PLACES = st.sampled_from([None, "ring", "switch", "nodes:nics=1"])
+
+
+@given(plans() | crowded(), machines, PLACES, st.floats(0.1, 3.0), st.floats(0.05, 2.0))
+def test_no_plan_beats_a_bound_under_any_conditions(
+    one: Plan, machine: Hardware, place: str | None, speed: float, factor: float
+) -> None:
+    links: dict[Any, float] = {(0, 1): factor} if one.ranks > 1 else {}
+    found = simulate(one, machine, topology=place, speeds={0: speed}, links=links)
+    assert found.makespan * ROUNDING >= found.best_bound
+    assert found.makespan * ROUNDING >= found.bound
+
+
+def assignments(one: Plan) -> Iterator[dict[Tile, int]]:
+    """Every way to give every live tile of a plan to a rank."""
+    table = tiles(one)
+    q, kv = (np.arange(len(side), dtype=np.int32) for side in (one.partition.q, one.partition.kv))
+    live = [(int(i), int(j)) for i, j in product(q, kv) if table.live(q[i : i + 1], kv[j])[0]]
+    for ranks in product(range(one.ranks), repeat=len(live)):
+        yield dict(zip(live, ranks, strict=True))
+
+
+def schedules(one: Plan, given_to: dict[Tile, int]) -> Iterator[Plan]:
+    """Plans in which every tile is attended where it was given to.
+
+    Inputs go straight from home, what is at home is attended first, all tiles of a q block in one
+    row; accumulators go straight home. Every night also in all orders of messages, with what is
+    at home last, and tile by tile.
+    """
+    homes = [one.partition.q.homes.tolist(), one.partition.kv.homes.tolist()]
+    q = sorted({(i, r) for (i, _), r in given_to.items() if homes[0][i] != r})
+    kv = sorted({(j, r) for (_, j), r in given_to.items() if homes[1][j] != r})
+    sent = [("Q", i, homes[0][i], r) for i, r in q] + [("KV", j, homes[1][j], r) for j, r in kv]
+    ready = {t: r for t, r in given_to.items() if homes[0][t[0]] == r == homes[1][t[1]]}
+    later = {t: r for t, r in given_to.items() if t not in ready}
+    back = Step((), moves([("OUT", i, r, homes[0][i]) for i, r in q]))
+    for order in permutations(sent) if EVERY and one.ranks < 3 else [tuple(sent)]:
+        for joined in (True, False) if EVERY else (True,):
+            attends = [rows(part, joined) for part in (ready, later)]
+            early = Step(attends[0], moves(order)), Step(attends[1], ()), back
+            late = Step((), moves(order)), Step((*attends[1], *attends[0]), ()), back
+            for steps in (early, late) if EVERY else (early,):
+                yield replace(one, start=(), buffers=(), steps=tuple(filter(None, steps)))
+
+
+def moves(sent: Sequence[tuple[str, int, int, int]]) -> tuple[Move, ...]:
+    return tuple(Move((t,), [block], [src], [dst]) for t, block, src, dst in sent)
+
+
+def rows(part: dict[Tile, int], joined: bool) -> tuple[Attend, ...]:
+    if not joined:
+        return tuple(Attend([r], [i], [j]) for (i, j), r in part.items())
+    together = dict[tuple[int, int], list[int]]()
+    for (i, j), r in part.items():
+        together.setdefault((r, i), []).append(j)
+    return tuple(Attend([r], [[i]], [kv]) for (r, i), kv in together.items())
+
+
+def optimum(one: Plan, machine: Hardware) -> float:
+    """The shortest makespan of all these plans; the best of them is verified."""
+    found = [
+        (run(Costs(built, machine))[0].end, number, built)
+        for number, built in enumerate(
+            built for given_to in assignments(one) for built in schedules(one, given_to)
+        )
+    ]
+    assert found, "nothing was enumerated"
+    best, _, built = min(found)
+    verify(built)
+    return best
+
+
+def tiny(ranks: int, mask: Mask, kv_heads: int = 2) -> Plan:
+    work = Workload(
+        seq=6 * ranks, heads=2, kv_heads=kv_heads, head_dim=4, dtype="float64", mask=mask
+    )
+    partition = by_tokens(work, ranks, "contiguous", 1)
+    return Plan("tiny", work, ranks, partition, "forward", (), (), ())
+
+
+@settings(max_examples=200 if EVERY else 20)
+@given(machines, st.sampled_from([Full(), Causal(), Window(3, 2)]), st.integers(1, 2))
+def test_two_ranks_cannot_do_better_however_tiles_are_dealt(
+    machine: Hardware, mask: Mask, kv_heads: int
+) -> None:
+    one = tiny(2, mask, kv_heads)
+    found = lower_bounds(Costs(one, machine))
+    assert optimum(one, machine) * ROUNDING >= found.best
+
+
+MACHINES = {
+    "slow links": {"intra.bandwidth": 1e5, "intra.alpha": 1e-6, "peak.float64": 1e9},
+    "long ways": {"intra.bandwidth": 1e9, "intra.alpha": 1e-3, "peak.float64": 1e9},
+    "slow chips": {"intra.bandwidth": 1e12, "intra.alpha": 0, "peak.float64": 1e5},
+    "two nodes": {"node.ranks": 2, "inter.bandwidth": 1e5, "inter.alpha": 1e-5},
+}
+
+
+CELLS = Blocks(((True, True, False), (False, True, True), (True, False, True)), 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [*zip(MACHINES, [Causal(), CELLS, CELLS, Causal()], strict=True)],
+)
+def test_three_ranks_cannot_do_better_however_tiles_are_dealt(name: str, mask: Mask) -> None:
+    plain = {"attention.launch": 1e-6, "attention.tile_q": 1, "attention.tile_kv": 1}
+    machine, one = A100.changed(plain | MACHINES[name]), tiny(3, mask)
+    best = optimum(one, machine)
+    found = lower_bounds(Costs(one, machine))
+    assert best * ROUNDING >= found.best
+    assert found.best > 0
+
+
+def bounds(one: Plan, machine: Hardware = A100, **under: Any) -> Bounds:
+    found = simulate(one, machine, **under).bounds
+    assert found is not None
+    return found
+
+
+def test_slow_chips_are_bound_by_compute_and_slow_links_by_links() -> None:
+    work = Workload(seq=2**14, heads=32, mask=Full())
+    one = plan("ulysses", work, 8)
+    assert bounds(one, A100.changed({"peak.bfloat16": 1e10})).reason == "compute"
+    assert bounds(one, A100.changed({"intra.bandwidth": 1e7})).reason == "link"
+    found = bounds(one, A100.changed({"intra.alpha": 1.0}))
+    assert found.best == pytest.approx(found.latency, rel=1e-3)
+
+
+def test_the_link_bound_of_two_ranks_is_what_one_has_to_receive() -> None:
+    """Infinitely fast chips: one rank receives the Q rows (or K and V rows) of the other.
+
+    Half of all pairs has both sides at home. The other half needs at least one Q row per seq pairs
+    (16 bytes each at head_dim 8, 36 of output back) or one K and V row per 256 queries at home.
+    """
+    work = Workload(seq=512, heads=1, head_dim=8, mask=Full())
+    fast = {"peak.bfloat16": 1e30, "intra.alpha": 0, "attention.launch": 0}
+    machine = A100.changed(fast | {"intra.bandwidth": 1e3})
+    found = bounds(plan("ring", work, 2), machine)
+    foreign = 512 * 512 / 2
+    per_byte = max(512 / 16, 256 / 32), max(256 / 16, 512 / 32)
+    assert found.link == pytest.approx(foreign / (2 * min(per_byte) * 1e3), rel=1e-6)
+    assert simulate(plan("ring", work, 2), machine).makespan > found.link
+
+
+@pytest.mark.parametrize(("pass_", "ways"), [("forward", 1), ("backward", 2)])
+def test_latency_is_a_launch_and_a_message_each_way(pass_: str, ways: int) -> None:
+    machine = A100.changed({"attention.launch": 3e-6, "intra.alpha": 1e-5})
+    found = bounds(plan("ring", Workload(seq=512), 4, pass_=pass_), machine)  # type: ignore[call-overload]
+    assert found.latency == pytest.approx(machine.launch(pass_) + ways * 1e-5)  # type: ignore[arg-type]
+
+
+def test_documents_at_home_need_no_message() -> None:
+    grid = tuple(tuple(i == j for j in range(4)) for i in range(4))
+    one = plan("ring", Workload(seq=512, mask=Blocks(grid, 128)), 4)
+    assert bounds(one).latency == A100.launch("forward")
+    assert simulate(one, A100).messages == 0
+
+
+def test_a_straggler_lowers_what_all_can_do_by_its_share() -> None:
+    one = plan("striped", Workload(seq=2**14), 8)
+    assert bounds(one, speeds={3: 0.5}).compute == pytest.approx(bounds(one).compute * 8 / 7.5)
+
+
+def test_the_gap_tells_what_the_plans_own_links_hide() -> None:
+    """A striped ring over slow links is near its own bound and far from the best of all plans."""
+    slow = A100.changed({"intra.bandwidth": 1e9})
+    found = simulate(plan("striped", Workload(seq=2**14), 8), slow)
+    assert found.bound == found.link_bound
+    assert found.bound_ratio < 1.1
+    assert found.gap > 2
+    assert simulate(plan("ulysses", Workload(seq=2**14), 8), slow).gap < found.gap

@@ -1,0 +1,356 @@
+"""Calibration: constants are found again from times that they made, and from this machine."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import PlanError
+from planner.ir import Pass
+from planner.masks import Full
+from planner.planning import plan
+from planner.workload import Workload
+from ringloom import measuring
+from ringloom.cli import main
+from ringloom.measuring import calibrate, samples
+from runtimes.calibration import NumpyBench, Sample, bench, medians
+from simulator.fitting import fit_curve, fit_link, positive, robust
+from simulator.hardware import OPTIONAL, UNITS, Hardware, hardware, load
+from simulator.kernel_calls import Call
+from simulator.kernels import Kernels
+from simulator.measured import Machine, Timed, as_toml, fit_kernel, measured_hardware
+from simulator.prediction import simulate
+
+torch = pytest.importorskip("torch")
+SEVERAL = st.lists(st.integers(64, 2**26), min_size=4, max_size=12, unique=True)
+
+
+@given(st.floats(1e-7, 1e-3), st.floats(1e8, 1e12), SEVERAL)
+def test_a_link_is_found_from_its_times(alpha: float, bandwidth: float, sizes: list[int]) -> None:
+    found = fit_link(sizes, [alpha + n / bandwidth for n in sizes])
+    assert found.mean_error < 1e-6
+    if alpha > 1e-3 * max(sizes) / bandwidth and min(sizes) / bandwidth < 0.1 * alpha:
+        assert found.constants["alpha"] == pytest.approx(alpha, rel=1e-4)
+
+
+@given(st.floats(1, 1e3), st.floats(1, 4000), SEVERAL)
+def test_a_curve_is_found_from_its_rates(tmax: float, half: float, sizes: list[int]) -> None:
+    found = fit_curve(sizes, [tmax * s / (s + half) for s in sizes])
+    assert found.worst_error < 1e-4
+
+
+def test_the_published_curve_of_a_kernel_is_found() -> None:
+    """FlashAttention-3, forward, H100, d 128, full: 669 TF S / (S + 209) within 2.9%."""
+    sizes, rates = (512, 1024, 2048, 4096, 8192, 16384), (467, 565, 625, 638, 646, 648)
+    found = fit_curve(sizes, rates)
+    assert found.constants["tmax"] == pytest.approx(669, abs=1)
+    assert found.constants["s_half"] == pytest.approx(209, abs=1)
+    assert found.worst_error == pytest.approx(0.029, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "times", "said"),
+    [
+        ([1.0], [1.0], "need two rows"),
+        ([4.0, 4.0], [1.0, 2.0], "need two rows of different size"),
+        ([1.0, 2.0], [1.0, 0.0], "more than 0"),
+        ([1.0, 2.0], [1.0, math.inf], "finite"),
+        ([1.0, 1000.0], [1.0, 1e-6], "no bandwidth fits"),
+    ],
+)
+def test_rows_that_tell_nothing_are_refused(
+    sizes: list[float], times: list[float], said: str
+) -> None:
+    with pytest.raises(PlanError, match=said):
+        fit_link(sizes, times)
+
+
+def test_constants_are_never_negative() -> None:
+    found = positive(np.array([[1.0, 10.0], [1.0, 20.0], [1.0, 30.0]]), np.array([1.0, 3.0, 5.0]))
+    assert (found >= 0).all()
+    assert found[0] == 0
+
+
+def test_a_disturbed_row_hardly_matters() -> None:
+    columns = np.stack([np.ones(9), np.arange(1.0, 10)], axis=1)
+    values = columns @ [2.0, 3.0]
+    values[4] *= 5
+    np.testing.assert_allclose(robust(columns, values), [2, 3], rtol=0.02)
+
+
+# ---- kernels, from the times that known ones would take
+
+SHAPES = ((64, 64), (256, 1024), (1024, 256), (1024, 64), (64, 1024), (2048, 2048), (700, 300))
+
+
+def timed(machine: Hardware, pass_: Pass) -> list[Timed]:
+    """The calls of kernels whose constants are known."""
+    calls = [(q, kv, "full") for q, kv in SHAPES] + [(300, 500, "masked"), (64, 700, "masked")]
+    calls += [(n, n, "causal") for n in (100, 500, 1024, 1500, 2048)]
+    found = []
+    for d in (32, 64, 128):
+        work = Workload(seq=4096, heads=4, head_dim=d, dtype="float32")
+        for q, kv, kind in calls:
+            call = Call((0, q), (0, kv), q, kind)  # type: ignore[arg-type]
+            seconds = Kernels(machine, work, pass_).seconds(call, 4)
+            found.append(Timed(pass_, q, kv, kind, 4, d, seconds))
+    return found
+
+
+KNOWN = {
+    "attention.tile_q": 1,
+    "attention.tile_kv": 1,
+    "attention.forward": 0.6,
+    "attention.backward": 0.5,
+    "attention.forward_rows": 20,
+    "attention.forward_columns": 30,
+    "attention.backward_rows": 0,
+    "attention.backward_columns": 50,
+    "attention.launch": 2e-5,
+    "attention.backward_launch": 5e-5,
+    "attention.head_half": 24,
+    "attention.backward_head_half": 8,
+    "attention.causal": 1.1,
+    "attention.masked": 1.3,
+    "attention.skip_q": 64,  # as any that divides skip_kv: the keys then decide
+    "attention.skip_kv": 512,
+    "attention.split": 1,
+}
+PEAKS = {"bfloat16": 4e11, "float16": 1e11, "tf32": 1.5e11, "float32": 1.5e11, "float64": 7e10}
+MACHINE = Machine(
+    name="here",
+    note="measured here",
+    ranks=2,
+    dtype="float32",
+    peaks=PEAKS,
+    bandwidth=1e10,
+    capacity=1e10,
+    merge=1.7,
+    alpha=1e-4,
+    link=2e9,
+    link_note="measured here",
+    linked=True,
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> Hardware:
+    peaks = {f"peak.{kind}": value for kind, value in PEAKS.items()}
+    known = hardware("h100").changed({**KNOWN, **peaks})
+    passes: tuple[Pass, Pass] = "forward", "backward"
+    calls = [call for pass_ in passes for call in timed(known, pass_)]
+    return measured_hardware(MACHINE, {p: fit_kernel(calls, p) for p in passes}, (1, 1))
+
+
+@pytest.mark.parametrize("key", KNOWN)
+def test_the_constants_of_kernels_are_found_from_their_times(found: Hardware, key: str) -> None:
+    assert found[key] == pytest.approx(KNOWN[key], rel=1e-3, abs=1e-9)
+
+
+def test_what_was_measured_is_marked_and_says_where(found: Hardware) -> None:
+    assert UNITS.keys() <= found.constants.keys() <= UNITS.keys() | OPTIONAL.keys()
+    for key, constant in found.constants.items():
+        assert constant.calibrated == (not key.startswith("inter"))
+        assert len(constant.source) > 3
+
+
+def test_a_machine_without_a_second_rank_has_an_uncalibrated_link(found: Hardware) -> None:
+    calls = timed(found, "forward")
+    kernel = fit_kernel(calls, "forward")
+    alone = replace(MACHINE, linked=False)
+    other = measured_hardware(alone, {"forward": kernel, "backward": kernel}, (1, 1))
+    assert not other.constants["intra.bandwidth"].calibrated
+
+
+def test_a_measured_machine_reads_back_from_its_file(found: Hardware, tmp_path: Path) -> None:
+    strange = replace(found, name='a "chip"\\ of mine')
+    path = tmp_path / "mine.toml"
+    path.write_text(as_toml(strange, "two\nlines"))
+    assert load(path) == strange
+    assert path.read_text().startswith("# two\n# lines\n")
+    work = Workload(seq=4096, heads=4, mask=Full(), dtype="float32")
+    assert simulate(plan("zigzag", work, 4), path).makespan > 0
+
+
+def test_too_few_calls_are_refused(found: Hardware) -> None:
+    with pytest.raises(PlanError, match="3 timed calls do not tell what forward kernels cost"):
+        fit_kernel(timed(found, "forward")[:3], "forward")
+    with pytest.raises(PlanError, match="backward"):
+        fit_kernel(timed(found, "forward"), "backward")
+
+
+# ---- this machine
+
+
+@dataclass
+class Clockwork:
+    """A bench on which time passes as the constants of some hardware say."""
+
+    machine: Hardware
+    kind: str = "cpu"
+    name: str = "clockwork"
+    dtype: str = "float32"
+    kinds: tuple[str, ...] = ("full", "causal", "masked")
+    libraries: str = "none"
+    ranks: int = 2
+    capacity: float = 1e10
+
+    def prepare(self, sample: Sample, dtype: str) -> object:
+        work = Workload(seq=4096, heads=sample.heads, head_dim=sample.head_dim, dtype=dtype)
+        pass_: Pass = "backward" if sample.pass_ == "backward" else "forward"
+        call = Call((0, sample.rows), (0, sample.columns), sample.rows, sample.kind)  # type: ignore[arg-type]
+        return Tick(Kernels(self.machine, work, pass_).seconds(call, sample.heads))
+
+    def merging(self, rows: int, heads: int, head_dim: int) -> object:
+        return Tick(1.8 * rows * heads * (12 * head_dim + 12) / 1e10)
+
+    def copying(self, size: int) -> object:
+        return Tick(2 * size / 1e10)
+
+    def multiplying(self, size: int, dtype: str) -> object:
+        return Tick(2 * size**3 / self.machine.peak(dtype))
+
+    def seconds(self, run: "Tick", times: int) -> float:
+        return run.took * times
+
+
+@dataclass
+class Tick:
+    took: float
+
+    def __call__(self) -> None:
+        """Nothing needs to be done for time to pass here."""
+
+
+@pytest.fixture
+def clockwork(found: Hardware, monkeypatch: pytest.MonkeyPatch) -> Clockwork:
+    made = Clockwork(found)
+    monkeypatch.setattr(measuring, "bench", lambda kind: made)
+    monkeypatch.setattr(
+        "runtimes.calibration_links.between_processes",
+        lambda: [(n, 1e-4 + n / 2e9) for n in (4096, 65536, 2**20, 2**24)],
+    )
+    return made
+
+
+def test_calibrating_finds_the_constants_that_the_clock_obeys(clockwork: Clockwork) -> None:
+    told = calibrate().hardware
+    for key in (*KNOWN, "intra.alpha", "intra.bandwidth", "memory.bandwidth", "attention.merge"):
+        expected = 1.8 if key == "attention.merge" else clockwork.machine[key]
+        assert told[key] == pytest.approx(expected, rel=0.02, abs=1e-9), key
+
+
+def test_the_command_writes_a_file_that_predicts(
+    clockwork: Clockwork, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "here.toml"
+    assert main(["calibrate", "-o", str(path), "--quick", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["output"] == str(path)
+    assert document["median_error"]["forward"] < 1e-6
+    assert document["constants"] == {k: c.value for k, c in load(path).constants.items()}
+    work = ["--ranks", "2", "--seq", "4096", "--dtype", "float32"]
+    assert main(["simulate", "ring", *work, "--hardware", str(path), "--json"]) == 0
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["calibrate", "-o", "/no/such/folder/x.toml"]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+def few(on: object) -> Iterable[Sample]:
+    every = samples(on)  # type: ignore[arg-type]
+    return [s for s in every if s.rows * s.columns <= 2**16 or s.rows == s.columns == 512]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "numpy"])
+def test_this_machine_is_measured(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small calls only, once each: that all parts work, not that the numbers are good."""
+    monkeypatch.setattr(measuring, "samples", few)
+    monkeypatch.setattr(measuring, "ROUNDS", {"cpu": (1, 1), "numpy": (1, 1)})
+    monkeypatch.setattr(measuring, "COPIED", 1 << 22)
+    monkeypatch.setattr("runtimes.calibration_links.between_processes", list)
+    told = calibrate(kind, quick=True)
+    assert 1e8 < told.kernels["forward"].rate < 1e14
+    assert 1e8 < told.hardware["memory.bandwidth"] < 1e13
+    assert not told.hardware.constants["intra.alpha"].calibrated
+
+
+def test_two_processes_exchange_messages() -> None:
+    from runtimes.calibration_links import between_processes
+
+    rows = between_processes((4096, 1 << 20), repeats=2)
+    assert [n for n, _ in rows] == [4096, 1 << 20]
+    assert all(0 < seconds < 10 for _, seconds in rows)
+
+
+def test_every_kind_of_call_runs_in_every_pass() -> None:
+    for on in (bench("cpu"), NumpyBench()):
+        runs = [
+            on.prepare(Sample(pass_, 32, 32, kind, 4, 16, kv_heads), "float32")
+            for pass_ in ("forward", "backward")
+            for kind in on.kinds
+            for kv_heads in ((0, 2) if on.kind == "cpu" else (0,))
+        ]
+        assert all(seconds > 0 for seconds in medians(on, runs, 1))
+
+
+# ---- ringloom fit
+
+
+def fitted(text: str, tmp_path: Path) -> int:
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    return main(["fit", str(path), "--json"])
+
+
+def test_fit_tells_a_link_from_bytes_and_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "\n".join(f"{n},{1e-5 + n / 1e11},x" for n in (10**3, 10**5, 10**7))
+    assert fitted(f"Bytes, seconds,note\n{rows}\n", tmp_path) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["form"] == "alpha-beta"
+    assert document["alpha"] == pytest.approx(1e-5)
+    assert document["bandwidth"] == pytest.approx(1e11)
+    assert document["worst_error"] < 1e-6
+    assert [row["bytes"] for row in document["rows"]] == [1e3, 1e5, 1e7]
+
+
+def test_fit_tells_a_curve_from_sizes_and_rates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "\n".join(f"{600 * s / (s + 200)},{s}" for s in (512, 2048, 8192))
+    assert fitted(f"tflops,size\n{rows}\n", tmp_path) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["form"], round(document["tmax"]), round(document["s_half"])) == (
+        *("curve", 600, 200),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the first line must name bytes,seconds or size,tflops"),
+        ("a,b\n1,2\n", "not 'a,b'"),
+        ("bytes,seconds\n1,x\n", "could not convert"),
+        ("bytes,seconds\n1\n2\n", "float()"),
+        ("bytes,seconds\n1,1\n", "two constants need two rows"),
+        ("size,tflops\n1,1\n2,-1\n", "more than 0"),
+    ],
+)
+def test_fit_says_in_one_line_what_is_wrong_with_a_file(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fitted(text, tmp_path) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1

@@ -1,0 +1,274 @@
+"""Formulas equal what plans count, and crossovers are where the counts cross."""
+
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import sympy
+
+from planner.balance import loads
+from planner.errors import PlanError
+from planner.formula_counts import (
+    cells_speedup,
+    critical_pairs,
+    idle,
+    sent_elements,
+    sent_vectors,
+)
+from planner.formula_loops import LOOPS, P, c, over, t
+from planner.formulas import (
+    crossovers,
+    formulas,
+    grouping,
+    hiding_block,
+    parities,
+    striping_length,
+    summed,
+)
+from planner.ir import Pass, Plan
+from planner.liveness import occupancy
+from planner.masks import Full
+from planner.planning import REGULAR, plan
+from planner.schedules import SCHEDULES
+from planner.workload import Workload
+from ringloom.cli import main
+from ringloom.reproduce.striped_time import coarse_tiles
+from simulator.memory import memory
+
+HEAD_DIM = 4
+RANKS = {
+    **dict.fromkeys(LOOPS, (2, 3, 4, 5, 7, 8, 12)),
+    "balanced": (7, 8, 9, 11, 12, 16),
+    "usp": (6, 8, 12),
+}
+CASES = [
+    (schedule, ranks, block)
+    for schedule, most in RANKS.items()
+    for ranks in most
+    for block in (2, 6, 16)
+]
+
+
+def groups(schedule: str, ranks: int) -> int:
+    return 2 if schedule == "usp" else ranks
+
+
+def spelled(schedule: str) -> str:
+    return "usp:ulysses=2" if schedule == "usp" else schedule
+
+
+def work(schedule: str, ranks: int, block: int) -> Workload:
+    kv_heads = ranks if schedule == "ulysses" else 2
+    return Workload(
+        seq=ranks * block, heads=2 * kv_heads, kv_heads=kv_heads, head_dim=HEAD_DIM, batch=1
+    )
+
+
+def predicted(schedule: str, ranks: int, block: int) -> dict[str, Fraction]:
+    sizes = work(schedule, ranks, block)
+    numbers = {
+        "P": ranks,
+        "U": groups(schedule, ranks),
+        "R": ranks // groups(schedule, ranks),
+        "c": block,
+        "h": sizes.heads,
+        "g": sizes.kv_heads,
+        "d": HEAD_DIM,
+        "e": 2,
+        "w": 4,
+    }
+    found = {}
+    for name, expr in formulas(schedule).expressions().items():
+        value = expr.subs({symbol: numbers[symbol.name] for symbol in expr.free_symbols})
+        found[name] = Fraction(int(value.p), int(value.q))
+    return found
+
+
+def planned(schedule: str, ranks: int, block: int, pass_: Pass = "forward") -> Plan:
+    return plan(spelled(schedule), work(schedule, ranks, block), ranks, pass_=pass_)
+
+
+def sent_bytes(found: Plan) -> int:
+    return sum(
+        int(found.block_bytes(tensor)[move.flat()[0]].sum())
+        for _, move in found.moves()
+        for tensor in move.tensors
+    )
+
+
+def held(found: Plan, tensor: str, block: int) -> Fraction:
+    side = found.side(tensor)
+    most = occupancy(found, tensor, side.sizes * side.head_counts).max(initial=0)
+    return Fraction(int(most), block * int(side.head_counts.sum() // len(side.chunks)))
+
+
+def test_every_schedule_has_formulas() -> None:
+    assert LOOPS.keys() == SCHEDULES.keys()
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "block"), CASES)
+def test_work_rounds_and_idle_shares_are_what_the_plan_counts(
+    schedule: str, ranks: int, block: int
+) -> None:
+    said, found = predicted(schedule, ranks, block), planned(schedule, ranks, block)
+    heads, seq = found.workload.heads, ranks * block
+    assert said["rounds"] == found.rounds
+    assert said["pairs"] == critical_pairs(found)
+    assert said["all_pairs"] == seq * (seq + 1) // 2 * heads
+    shares = idle(found)
+    assert float(said["idle_cells"]) == pytest.approx(shares.cells_of_schedule, abs=1e-12)
+    assert float(said["idle_cells_of_square"]) == pytest.approx(shares.cells_of_square, abs=1e-12)
+    assert float(said["idle_areas"]) == pytest.approx(shares.areas, abs=1e-12)
+    ring = critical_pairs(plan("ring", found.workload, ranks))
+    assert said["speedup"] == Fraction(seq * (seq + 1) // 2 * heads, critical_pairs(found))
+    assert said["speedup_over_ring"] == Fraction(ring, critical_pairs(found))
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "block"), CASES)
+@pytest.mark.parametrize("pass_", ["forward", "backward"])
+def test_traffic_is_what_the_plan_sends(schedule: str, ranks: int, block: int, pass_: Pass) -> None:
+    said, found = predicted(schedule, ranks, block), planned(schedule, ranks, block, pass_)
+    elements = sum(int(sent.sum()) for sent in sent_elements(found).values())
+    assert said[f"{pass_}_elements"] * ranks == elements
+    assert said[f"{pass_}_bytes"] * ranks == sent_bytes(found)
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "block"), [x for x in CASES if x[1] > 2])
+def test_slots_are_what_liveness_counts(schedule: str, ranks: int, block: int) -> None:
+    said, found = predicted(schedule, ranks, block), planned(schedule, ranks, block)
+    assert said["slots_kv"] == held(found, "KV", block)
+    assert said["slots_q"] == held(found, "Q", block)
+
+
+def test_slots_are_what_the_simulators_memory_holds_beside_the_home_blocks() -> None:
+    found = planned("striped", 8, 16)
+    used, kv = memory(found), int(found.block_bytes("KV")[0])
+    assert used.peak.max() == used.home.max() + formulas("striped").slots_kv * kv
+
+
+def test_formulas_are_sums_over_the_loop() -> None:
+    assert summed((over(t, 1, P - 1),)) == P * (P - 1) / 2
+    assert sympy.expand(summed((over(c, 0, 0), over(c**2, 1, P - 1))) - c - (P - 1) * c**2) == 0
+    assert summed(()) == 0
+
+
+def test_the_printed_idle_shares_and_speedups_come_out() -> None:
+    ring, balanced = formulas("ring"), formulas("balanced")
+    assert sympy.simplify(ring.idle_cells_of_square - (P**2 - P) / (2 * P**2)) == 0
+    assert sympy.limit(ring.idle_areas, c, sympy.oo) == (P - 1) / (2 * P - 1)
+    even, odd = (parities(balanced.idle_cells_of_square)[name] for name in ("even P", "odd P"))
+    assert even == 1 / (2 * P)
+    assert odd == 0
+    assert parities(balanced.idle_cells)["even P"] == 1 / (P + 2)
+    areas = parities(balanced.idle_areas)["even P"]
+    assert sympy.simplify(sympy.limit(areas, c, sympy.oo) - 1 / (P + 1)) == 0
+    assert cells_speedup(planned("ring", 8, 4)) == 4.5
+    assert cells_speedup(planned("balanced", 8, 4)) == 7.2
+
+
+def test_scalars_are_left_out_of_vectors() -> None:
+    found = planned("burst", 4, 8, "backward")
+    parts = {name: float(sent.mean()) for name, sent in sent_elements(found).items()}
+    assert sent_vectors(found) == pytest.approx(sum(parts.values()) - parts["STATS"])
+
+
+# Crossovers
+
+
+def test_the_block_that_hides_the_ring_computes_as_long_as_it_travels() -> None:
+    flops, bandwidth, block = 64e9, 1e9, 64
+    sizes = {"e": 2, "g": 4, "h": 4, "F": flops, "B": bandwidth}
+    found = hiding_block()
+    assert float(found.subs({s: sizes[s.name] for s in found.free_symbols})) == block
+    built = plan("ring", Workload(seq=4 * block, heads=4, head_dim=8), 4)
+    computes = 4 * 8 * critical_pairs_of_a_full_block(built) / flops
+    assert computes == pytest.approx(built.block_bytes("KV")[0] / bandwidth)
+
+
+def critical_pairs_of_a_full_block(built: Plan) -> int:
+    return int(loads(built)[1].max())
+
+
+def tile_times(tiles: int, extra: Fraction, ranks: int, tile: int = 16) -> tuple[Fraction, ...]:
+    seq = ranks * tiles * tile
+    counts = [coarse_tiles(name, seq, ranks, (tile, tile)) for name in ("ring", "striped")]
+    return tuple(count.live + extra * count.cut for count in counts)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("extra", [Fraction(0), Fraction(1, 3), Fraction(1, 2)])
+def test_striping_wins_from_the_length_that_is_solved(ranks: int, extra: Fraction) -> None:
+    numbers = {"P": ranks, "a": 16, "mu": sympy.Rational(extra.numerator, extra.denominator)}
+    length = striping_length()
+    solved = length.subs({s: numbers[s.name] for s in length.free_symbols})
+    assert solved == ranks * 16 * (1 + extra) / (1 - extra)
+    for tiles in range(1, 8):
+        ring, striped = tile_times(tiles, extra, ranks)
+        assert (striped < ring) == (ranks * tiles * 16 > solved)
+        assert (striped == ring) == (ranks * tiles * 16 == solved)
+
+
+@pytest.mark.parametrize("head_dim", [16, 128])
+def test_queries_travel_backward_until_groups_are_large_enough(head_dim: int) -> None:
+    found = grouping(in_bytes=True)
+    numbers = {"d": head_dim, "e": 2, "w": 4}
+    crossing = float(found.subs({s: numbers[s.name] for s in found.free_symbols}))
+    assert 1 < crossing < 2
+    for group in (1, 2, 4):
+        sizes = Workload(seq=16, heads=4, kv_heads=4 // group, head_dim=head_dim, mask=Full())
+        keys, queries = (
+            hop_bytes(plan(s, sizes, 4, pass_="backward", passes=REGULAR), tensors)
+            for s, tensors in (("ring", ("KV", "DKV")), ("burst", ("Q", "DOUT", "STATS", "DQ")))
+        )
+        assert (keys < queries) == (group > crossing)
+    elements = grouping(in_bytes=False)
+    assert sympy.limit(elements, next(iter(elements.free_symbols)), sympy.oo) == sympy.Rational(
+        4, 3
+    )
+
+
+def hop_bytes(found: Plan, tensors: tuple[str, ...]) -> int:
+    """Bytes of a rank's own blocks of what travels."""
+    own = {tensor: found.side(tensor).homes == 0 for tensor in tensors}
+    return sum(int(found.block_bytes(tensor)[home].sum()) for tensor, home in own.items())
+
+
+# The command
+
+
+@pytest.mark.parametrize("schedule", LOOPS)
+def test_the_command_prints_within_80_columns(
+    schedule: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["formula", schedule]) == 0
+    shown = capsys.readouterr().out
+    assert "pairs on the critical path" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_json_formulas_are_expressions_that_sympy_reads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["formula", "striped", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    said = sympy.sympify(document["formulas"]["pairs"])
+    values = {"P": 8, "c": 4, "h": 2}
+    assert said.subs({s: values[s.name] for s in said.free_symbols}) == 8 * 10 * 2
+    assert len(document["crossovers"]) == len(crossovers()) == 4
+
+
+def test_a_schedule_without_formulas_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PlanError, match="no formulas of 'spiral'"):
+        formulas("spiral")
+    assert main(["formula", "spiral"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_values_come_as_numbers() -> None:
+    found = formulas("ring").at(P=8, c=4, h=1, g=1, d=4, e=2, w=4)
+    assert found["rounds"] == 8
+    assert math.isclose(found["idle_cells"], 7 / 16)
+    assert np.isfinite(list(found.values())).all()

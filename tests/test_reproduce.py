@@ -1,0 +1,272 @@
+"""The published tables beside ours: what must be equal is equal, what is predicted is near."""
+
+import csv
+import json
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.errors import PlanError
+from ringloom.cli import main
+from ringloom.reproduce import burst, charts, distflash, distflash_time, ring
+from ringloom.reproduce.command import PAPERS
+from ringloom.reproduce.published import DATA, records
+from ringloom.reproduce.ring import within_two
+from ringloom.reproduce.tables import Line, Table, spearman
+
+
+def lines(table: Table) -> dict[str, Line]:
+    assert table.lines
+    return {line.what: line for line in table.lines}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_paper_has_tables_with_errors_and_words(paper: str) -> None:
+    tables = PAPERS[paper]()
+    assert tables
+    for table in tables:
+        assert table.title
+        assert table.summary.compared
+        assert table.summary.mean_error is not None
+
+
+@pytest.mark.parametrize("paper", [*PAPERS, "all"])
+def test_the_command_prints_within_80_columns(
+    paper: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["reproduce", paper]) == 0
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) > 10
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_json_has_every_row_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "ring", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = [row for table in document["tables"] for row in table["rows"]]
+    assert len(rows) == 10 + 5 + 1 + 15 + 45
+    assert all(
+        {"what", "published", "ours", "error", "equal", "note"} <= row.keys() for row in rows
+    )
+
+
+def test_every_data_file_is_cited() -> None:
+    cited = (DATA / "CITATIONS.md").read_text(encoding="utf-8")
+    files = [path.name for path in DATA.iterdir() if path.suffix == ".csv"]
+    assert len(files) >= 8
+    assert [name for name in files if name not in cited] == []
+
+
+def test_constants_say_where_they_come_from() -> None:
+    striped = tomllib.loads((DATA / "striped_time.toml").read_text())
+    entries = [entry for chip in striped.values() for entry in chip.values()]
+    entries += tomllib.loads((DATA / "distflash_time.toml").read_text()).values()
+    assert len(entries) == 3 * 7 + 2
+    assert all(entry.keys() == {"value", "source", "calibrated"} for entry in entries)
+
+
+# Ring Attention
+
+
+def test_the_smallest_blocks_are_printed_alike_but_for_infiniband() -> None:
+    found = ring.min_blocks()
+    differ = [line for line in found.lines if not line.equal]
+    assert [line.what.split(" ")[1] for line in differ] == ["InfiniBand"] * 2
+    assert all("published discrepancy" in line.note for line in differ)
+    assert len(found.lines) == 10
+
+
+def test_the_ring_plan_holds_six_blocks_like_the_paper() -> None:
+    found = lines(ring.activations())
+    assert found["ring, counted in the plan"].ours == 6
+    assert all(line.equal for line in found.values())
+
+
+def test_a_dataset_costs_162_6_times_as_much() -> None:
+    (line,) = ring.flops().lines
+    assert line.equal
+    assert line.published == 162.6
+
+
+def test_every_ring_context_is_the_best_baseline_times_the_devices() -> None:
+    found = ring.ring_contexts()
+    assert len(found.lines) == 15
+    assert all(line.equal for line in found.lines)
+
+
+def test_most_baseline_contexts_are_within_a_factor_of_two_and_the_rest_explained() -> None:
+    found = ring.baseline_contexts().lines
+    near = [line for line in found if within_two(line)]
+    assert len(found) == 45
+    assert len(near) >= 0.8 * 45
+    assert all(line.note for line in found if not within_two(line))
+
+
+# DistFlashAttn
+
+
+def test_the_grid_steps_and_speedups_are_the_printed_ones() -> None:
+    assert all(line.equal for line in distflash.schedule().lines)
+    found = lines(distflash.speedups())
+    assert found["ring, cells"].ours == 4.5
+    assert found["balanced, cells"].ours == 7.2
+    assert all(line.equal for line in found.values())
+
+
+def test_all_idle_shares_agree_in_every_counting() -> None:
+    found = distflash.idle_shares()
+    assert len(found.lines) == 15
+    assert all(line.equal for line in found.lines)
+
+
+def test_traffic_is_nd_2nd_3nd_from_plans_and_10nd_14nd_from_the_model() -> None:
+    found = lines(distflash.traffic())
+    for what, times in (("forward", 1), ("backward", 2), ("in all", 3)):
+        assert found[f"causal fetches, {what}"].ours == pytest.approx(times, rel=1e-12)
+    assert found["balanced, forward"].ours == pytest.approx(1, rel=1e-12)
+    assert found["balanced, backward"].ours == pytest.approx(2, rel=0.06)
+    assert found["Megatron v3"].ours == 10
+    assert found["Megatron v3, checkpointed"].ours == 14
+
+
+def test_overlap_takes_the_overhead_from_105_to_44_percent() -> None:
+    found = lines(distflash.overlap())
+    assert found["128k, one after the other (%)"].ours == pytest.approx(105, abs=15)
+    assert found["128k, overlapped (%)"].ours == pytest.approx(44, abs=10)
+    assert found["256k, overlapped (%)"].ours == pytest.approx(8, abs=5)
+    assert found["512k, overlapped (%)"].ours == pytest.approx(1, abs=5)
+
+
+def test_rematerialisation_gains_what_was_published() -> None:
+    found = distflash.rematerialisation()
+    assert len(found.lines) == 3
+    assert found.summary.worst_error < 0.08
+    ours = [line.ours for line in found.lines]
+    assert ours == sorted(ours)
+
+
+def test_iteration_times_are_near_with_two_constants_from_one_node() -> None:
+    found = distflash.times()
+    assert len(found.lines) == 36
+    assert found.summary.mean_error <= 0.15
+    unseen = Table("", tuple(line for line in found.lines if "16 GPUs" in line.what))
+    assert unseen.summary.compared == 18
+    assert unseen.summary.mean_error <= 0.15
+
+
+def test_the_two_constants_are_as_good_as_a_fit_of_the_one_node_rows() -> None:
+    seen = distflash_time.one_node(distflash_time.runs())
+    assert len(seen) == 18
+
+    def mean_error(fitted: tuple[float, float]) -> float:
+        return np.mean([abs(distflash_time.seconds(r, fitted) / r.seconds - 1) for r in seen])
+
+    refitted = tuple(distflash_time.refit().tolist())
+    assert mean_error(distflash_time.constants()) <= mean_error(refitted) + 0.01
+
+
+# BurstAttention
+
+
+def test_burst_traffic_is_counted_from_its_plan() -> None:
+    found = lines(burst.counted_traffic())
+    assert found["burst forward, BZNd"].ours == 2
+    assert found["burst backward, BZNd"].ours == 3
+    assert found["burst backward, BZN"].ours == 2
+    assert found["our ring backward, BZNd"].ours == 4
+    assert found["our ring backward, BZNd"].published == 6
+
+
+def test_hops_are_one_less_than_the_ranks_for_copies_and_all_for_what_returns() -> None:
+    assert burst.hops("burst", "forward", "KV", 8) == 7
+    assert burst.hops("burst", "backward", "Q", 8) == 7
+    assert burst.hops("burst", "backward", "STATS", 8) == 7
+    assert burst.hops("burst", "backward", "DQ", 8) == 8
+    assert burst.hops("ring", "backward", "DKV", 8) == 8
+
+
+def test_every_cell_of_the_cost_table_comes_from_the_models() -> None:
+    found = burst.costs()
+    assert len(found.lines) == 20
+    assert all(line.error == pytest.approx(0, abs=1e-12) for line in found.lines)
+
+
+def test_claims_are_predicted_with_errors_beside_them() -> None:
+    saved, many, *few = burst.claims().lines
+    assert saved.ours == pytest.approx(40, rel=0.1)
+    assert many.ours > 1.2
+    assert len(few) == 2
+    assert all(line.ours > 1.2 for line in few)
+    assert all(line.error is not None for line in burst.claims().lines)
+
+
+# Charts
+
+
+def test_the_h100_chart_has_every_row_and_counts_pairs_in_order() -> None:
+    chart = charts.h100()
+    assert len(chart.lines) == 16
+    apart = charts.order(chart)
+    assert [line.published for line in apart.lines] == [3, 3, 3, 3]
+    perfect = Table("", tuple(Line(c.what, c.published, c.published) for c in chart.lines))
+    assert all(line.equal for line in charts.order(perfect).lines)
+    flat = Table("", tuple(Line(c.what, c.published, 1.0) for c in chart.lines))
+    assert [line.ours for line in charts.order(flat).lines] == [0, 0, 0, 0]
+
+
+def test_the_h100_chart_is_predicted_and_every_clear_difference_in_its_order() -> None:
+    chart = charts.h100()
+    assert chart.summary.mean_error <= 0.10
+    assert all(line.equal for line in charts.order(chart).lines)
+
+
+def test_the_h800_shares_are_within_5_points() -> None:
+    found = charts.h800().lines
+    assert len(found) == 6
+    assert max(abs(line.ours - line.published) for line in found) <= 5
+
+
+def test_two_parameter_curves_follow_the_kernel_charts() -> None:
+    found = charts.curves()
+    assert len(found.lines) == 54
+    assert found.summary.worst_error < 0.055
+
+
+# Tables and files
+
+
+def test_ties_share_their_mean_rank() -> None:
+    assert spearman([(1, 1), (2, 2), (3, 3)]) == pytest.approx(1)
+    assert spearman([(1, 3), (2, 2), (3, 1)]) == pytest.approx(-1)
+    tied = spearman([(1, 1), (2, 2), (2, 3), (4, 4)])
+    assert tied == pytest.approx(np.corrcoef([0, 1.5, 1.5, 3], [0, 1, 2, 3])[0, 1])
+    assert spearman([(1, 5), (2, 5), (3, 5)]) is None
+
+
+def test_a_line_is_equal_if_it_prints_alike() -> None:
+    assert Line("", 1.22, 1.2249).equal
+    assert not Line("", 1.22, 1.2251).equal
+    assert Line("", 0.0, 0.0).error == 0
+    assert Line("", 0.0, 0.1).error is None
+    assert Line("", 2.0, 1.0).error == -0.5
+    assert asdict(Table("", (Line("", None, 1.0),)).summary)["compared"] == 0
+
+
+def test_a_file_without_rows_or_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("hardware,model\n")
+    with pytest.raises(PlanError, match="no rows"):
+        records(path)
+    with pytest.raises(PlanError, match="no column 'n_seq'"):
+        records(path, ["hardware", "n_seq"])
+    with pytest.raises(PlanError, match="cannot be read"):
+        records(tmp_path / "none.csv")
+
+
+def test_the_data_are_read_as_they_are() -> None:
+    with (DATA / "striped_speedups.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(records("striped_speedups.csv")) == 69

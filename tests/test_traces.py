@@ -1,0 +1,215 @@
+"""Traces by their schema: what Perfetto draws and analysers count. And the critical path."""
+
+import gzip
+import json
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.masks import Full
+from planner.planning import plan
+from planner.workload import Workload
+from simulator.critical_path import Leg, critical_path
+from simulator.hardware import Hardware, hardware
+from simulator.prediction import Prediction, simulate
+from simulator.timeline import spans
+from simulator.traces import STREAMS, TRANSFER, save_ranks, save_trace, trace
+from test_simulator_reference import crowded, machines, plans
+
+A100 = hardware("a100-nvlink")
+WORK = Workload(seq=2**15, heads=16)
+FULL = Workload(seq=2**15, heads=16, mask=Full())
+ENGINES = st.sampled_from(["recurrence", "events"])
+
+
+def kept(one: Plan, machine: Hardware, **under: Any) -> Prediction:
+    return simulate(one, machine, record=True, **under)
+
+
+def events(document: dict[str, Any], phase: str) -> list[dict[str, Any]]:
+    return [e for e in document["traceEvents"] if e["ph"] == phase]
+
+
+@given(plans() | crowded(), machines, ENGINES, st.booleans(), st.sampled_from([1.0, 1e3]))
+def test_a_trace_keeps_the_schema(
+    one: Plan, machine: Hardware, engine: str, whole: bool, scale: float
+) -> None:
+    found = kept(one, machine, engine=engine)
+    document = trace(found, scale=scale, whole=whole)
+    slices = events(document, "X")
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    number = int if whole else (int, float)
+    for e in slices:
+        assert {"name", "cat", "pid", "tid", "ts", "dur", "args"} <= e.keys()
+        assert isinstance(e["ts"], number)
+        assert isinstance(e["dur"], number)
+        assert e["ts"] >= -1e-9
+        assert e["dur"] > 0
+        assert 0 <= e["pid"] < one.ranks
+        assert e["args"]["stream"] == e["tid"]
+        moves = STREAMS[e["tid"] // 100] in ("send", "receive")
+        assert e["name"].startswith(TRANSFER) == moves
+    no_two_slices_of_a_thread_overlap(slices)
+    every_arrow_has_two_ends_on_slices(document)
+    every_thread_is_named(document)
+
+
+def no_two_slices_of_a_thread_overlap(slices: list[dict[str, Any]]) -> None:
+    threads = defaultdict(list)
+    for e in slices:
+        threads[e["pid"], e["tid"]].append((round(e["ts"] * 1e3), round(e["dur"] * 1e3)))
+    for found in threads.values():
+        assert found == sorted(found)
+        assert all(start + took <= after for (start, took), (after, _) in pairwise(found))
+
+
+def every_arrow_has_two_ends_on_slices(document: dict[str, Any]) -> None:
+    starts = {e["id"]: e for e in events(document, "s")}
+    ends = {e["id"]: e for e in events(document, "f")}
+    assert starts.keys() == ends.keys()
+    assert len(starts) == len(events(document, "s"))
+    begun = {(e["pid"], e["tid"], e["ts"]): e["name"] for e in events(document, "X")}
+    for number, start in starts.items():
+        end = ends[number]
+        assert end["bp"] == "e"
+        assert " send " in begun[start["pid"], start["tid"], start["ts"]]
+        assert " receive " in begun[end["pid"], end["tid"], end["ts"]]
+        assert start["ts"] <= end["ts"] + 1e-6
+
+
+def every_thread_is_named(document: dict[str, Any]) -> None:
+    named = {(e["pid"], e.get("tid")) for e in events(document, "M")}
+    assert {(e["pid"], e["tid"]) for e in events(document, "X")} <= named
+
+
+def test_slices_are_the_spans_of_the_timeline() -> None:
+    found = kept(plan("zigzag", WORK, 4, pass_="backward"), A100)
+    assert found.timeline is not None
+    slices = events(trace(found), "X")
+    assert len(slices) == len(spans(found.timeline))
+    assert len(events(trace(found), "s")) == found.messages
+    busy = sum(e["dur"] for e in slices if e["tid"] // 100 < 2 and e["pid"] == 1) / 1e6
+    assert found.memory is not None
+    prologue = found.timeline.begin[0, 1]
+    assert busy + prologue == pytest.approx(found.busy[1], rel=1e-4)
+
+
+def test_messages_on_two_ports_at_once_go_to_two_threads() -> None:
+    """The third rank of a node sends to its neighbour and to the next node."""
+    machine = A100.changed({"node.ranks": 2, "inter.bandwidth": 1e9})
+    document = trace(kept(plan("allgather", FULL, 4), machine))
+    names = {e["args"]["name"] for e in events(document, "M") if e["name"] == "thread_name"}
+    assert names == {"compute", "send", "send 2", "receive", "receive 2"}
+
+
+def test_memory_is_a_counter_that_reaches_the_peak() -> None:
+    found = kept(plan("allgather", WORK, 4), A100)
+    counted = [e["args"]["bytes"] for e in events(trace(found), "C")]
+    assert max(counted) == found.peak_bytes
+
+
+def test_a_pair_runs_in_turn() -> None:
+    both = kept(plan("ring", WORK, 4, pass_="both"), A100)  # type: ignore[arg-type]
+    document = trace(both)
+    first = events(trace(both.passes[0]), "X")
+    ends = [e["ts"] + e["dur"] for e in events(document, "X")]
+    assert max(ends) == pytest.approx(both.makespan * 1e6, abs=0.01)
+    assert len(events(document, "X")) == len(first) + len(events(trace(both.passes[1]), "X"))
+    arrows = [e["id"] for e in events(document, "s")]
+    assert len(arrows) == len(set(arrows)) == both.messages
+
+
+def test_files_are_the_same_bytes_every_time(tmp_path: Path) -> None:
+    one = plan("zigzag", WORK, 4)
+    for name in ("t.json", "t.json.gz"):
+        first, second = (
+            save_trace(trace(kept(one, A100, engine=e)), tmp_path / f"{e}-{name}")
+            for e in ("events", "recurrence")
+        )
+        assert first.read_bytes() == second.read_bytes()
+    packed = gzip.decompress((tmp_path / "events-t.json.gz").read_bytes())
+    assert packed == (tmp_path / "events-t.json").read_bytes()
+
+
+def test_one_file_per_rank_for_analysers_that_want_it_so(tmp_path: Path) -> None:
+    files = save_ranks(kept(plan("ring", WORK, 4), A100), tmp_path, scale=1000)
+    assert len(files) == 4
+    for rank, file in enumerate(files):
+        text = gzip.decompress(file.read_bytes()).decode()
+        assert f'"distributedInfo": {{"rank": {rank}}}' in text
+        document = json.loads(text)
+        assert {e["pid"] for e in document["traceEvents"]} == {rank}
+        assert all(isinstance(e["ts"], int) for e in events(document, "X"))
+        assert not events(document, "s"), "an arrow would lead out of the file"
+
+
+def test_what_cannot_be_traced_is_told(tmp_path: Path) -> None:
+    found = kept(plan("ring", WORK, 4), A100)
+    with pytest.raises(PlanError, match=r"ends in \.json or \.json\.gz, not t\.txt"):
+        save_trace(trace(found), tmp_path / "t.txt")
+    with pytest.raises(PlanError, match="cannot write"):
+        save_trace(trace(found), tmp_path / "nowhere" / "t.json")
+    with pytest.raises(PlanError, match="a time scale is more than 0"):
+        trace(found, scale=0)
+    with pytest.raises(PlanError, match="rows were not kept"):
+        trace(simulate(plan("ring", WORK, 4), A100, record=False))
+
+
+def path(found: Prediction) -> tuple[Leg, ...]:
+    assert found.timeline is not None
+    return critical_path(found.timeline)
+
+
+@given(
+    plans() | crowded(),
+    machines,
+    ENGINES,
+    st.booleans(),
+    st.sampled_from([None, "nodes:nics=1", "ring"]),
+)
+def test_the_critical_path_leaves_no_gap_from_beginning_to_end(
+    one: Plan, machine: Hardware, engine: str, overlap: bool, place: str | None
+) -> None:
+    engine = "events" if place else engine
+    found = kept(one, machine, engine=engine, overlap=overlap, topology=place)
+    legs = path(found)
+    if found.makespan == 0:
+        return
+    near = 1e-8 * found.makespan
+    assert legs[0].start == pytest.approx(0.0, abs=near)
+    assert legs[-1].end == pytest.approx(found.makespan)
+    assert all(a.end == pytest.approx(b.start, abs=near) for a, b in pairwise(legs))
+    assert sum(leg.end - leg.start for leg in legs) == pytest.approx(found.makespan)
+
+
+def test_the_critical_path_of_a_slow_link_waits_for_it() -> None:
+    found = kept(plan("ring", FULL, 8), A100, links={(6, 7): 0.01})
+    words = [leg.words for leg in path(found)]
+    assert any(w.startswith("rank 7 waits for KV") and w.endswith("over link 6-7") for w in words)
+    waits = sum(leg.end - leg.start for leg in path(found) if leg.link == "6-7")
+    assert waits > 0.9 * found.makespan
+
+
+def test_the_critical_path_of_a_straggler_is_the_straggler() -> None:
+    found = kept(plan("striped", WORK, 8), A100, speeds={3: 0.5})
+    mine = sum(leg.end - leg.start for leg in path(found) if leg.rank == 3 and not leg.link)
+    assert mine > 0.8 * found.makespan
+
+
+def test_a_path_needs_the_rows() -> None:
+    found = simulate(plan("ring", WORK, 4), A100, record=False)
+    with pytest.raises(PlanError, match="not kept"):
+        path(found)
+
+
+def test_nothing_to_do_has_no_path() -> None:
+    one = plan("ring", WORK, 4)
+    assert path(kept(replace(one, steps=()), A100)) == ()

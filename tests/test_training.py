@@ -1,0 +1,177 @@
+"""The training model, its comparators and activation memory: laws rather than numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from planner.masks import Full
+from planner.planning import plan
+from planner.workload import Workload
+from simulator import comparators
+from simulator.activations import (
+    SCHEMES,
+    Cluster,
+    blocks_held,
+    layer,
+    longest_context,
+    training_need,
+)
+from simulator.comparators import Shape, checkpointed, padded, traffic
+from simulator.hardware import hardware
+from simulator.memory import memory
+from simulator.models import Model
+from simulator.training import (
+    Setting,
+    collective_bandwidth,
+    communication_overhead,
+    heads_computed,
+    hop_bandwidth,
+    iteration,
+    sent_share,
+    unbounded,
+    waste,
+)
+
+LLAMA = Model("LLaMA-7B", 4096, 11008, 32, 32)
+A100 = hardware("a100-nvlink")
+BASE = Setting(LLAMA, A100, 8, 65536, "balanced")
+SHAPE = Shape(8, 2, 32, 128, 65536, 4096, 98304)
+
+
+def test_a_model_knows_its_parameters() -> None:
+    assert LLAMA.parameters == pytest.approx(6.74e9, rel=0.01)
+    assert replace(LLAMA, kv_heads=8).attention_weights < LLAMA.attention_weights
+    assert Model("", 3200, 8640, 26, 32).head_dim == 100
+
+
+def test_rematerialisation_saves_one_attention_forward_pass_and_nothing_else() -> None:
+    whole, aware = iteration(BASE), iteration(replace(BASE, rematerialise=True))
+    assert aware.attention < whole.attention
+    assert aware.matrices == whole.matrices
+    more = iteration(replace(BASE, seq=4 * BASE.seq))
+    gain = more.seconds / iteration(replace(BASE, seq=4 * BASE.seq, rematerialise=True)).seconds
+    assert gain > whole.seconds / aware.seconds
+
+
+def test_free_communication_is_never_slower_and_overlap_never_hurts() -> None:
+    two_nodes = replace(BASE, ranks=16, seq=131072)
+    free = iteration(replace(two_nodes, hardware=unbounded(A100))).seconds
+    overlapped = iteration(two_nodes).seconds
+    serial = iteration(replace(two_nodes, overlap=False)).seconds
+    assert free < overlapped < serial
+    assert communication_overhead(two_nodes) == pytest.approx(overlapped / free - 1)
+
+
+@pytest.mark.parametrize("system", ["megatron-v1", "megatron-v3", "ulysses-system"])
+def test_head_parallel_systems_pay_for_padding(system: str) -> None:
+    odd = Setting(replace(LLAMA, heads=33, kv_heads=33, width=4224), A100, 16, 65536, system)
+    even = replace(odd, model=replace(odd.model, heads=48, kv_heads=48))
+    assert heads_computed(odd) == 48
+    assert iteration(odd).attention == pytest.approx(iteration(even).attention)
+    assert heads_computed(replace(odd, system="ring")) == 33
+
+
+def test_33_heads_on_16_devices_waste_45_percent() -> None:
+    assert padded(33, 16) == 48
+    assert waste(33, 16) == pytest.approx(0.4545, abs=1e-4)
+    assert waste(32, 16) == 0
+
+
+@pytest.mark.parametrize("system", ["ring", "balanced", "burst", "megatron-v3", "rsa"])
+def test_longer_sequences_and_more_layers_take_longer(system: str) -> None:
+    setting = replace(BASE, system=system)
+    deeper = replace(setting, model=replace(LLAMA, layers=64))
+    assert iteration(replace(setting, seq=131072)).seconds > 2 * iteration(setting).seconds
+    assert iteration(deeper).seconds > 1.8 * iteration(setting).seconds
+
+
+def test_materialised_scores_make_rsa_the_slowest() -> None:
+    times = {s: iteration(replace(BASE, system=s)).seconds for s in ("rsa", "ring", "balanced")}
+    assert times["rsa"] > times["ring"] > times["balanced"]
+
+
+def test_partial_results_in_16_bit_shrink_messages_and_only_those() -> None:
+    work = Workload(seq=4096, heads=4, mask=Full())
+    backward = plan("ring", work, 4, pass_="backward", passes=())
+    assert sent_share(backward, 4) == 1
+    # 3 hops of KV at 4 bytes beside 4 hops of DKV at 8 bytes, of 4 in 16 bit
+    assert sent_share(backward, 2) == pytest.approx((3 * 4 + 4 * 4) / (3 * 4 + 4 * 8))
+    assert sent_share(plan("ring", work, 4), 2) == 1
+
+
+def test_collectives_use_every_port_of_a_node_and_a_ring_only_one() -> None:
+    inter = A100["inter.bandwidth"]
+    assert collective_bandwidth(A100, 8) == A100["intra.bandwidth"]
+    assert collective_bandwidth(A100, 16) == min(A100["intra.bandwidth"], 8 * inter)
+    assert hop_bandwidth(A100, 16) == inter
+
+
+# Comparators
+
+
+def test_megatron_moves_10nd_and_with_checkpoints_14nd() -> None:
+    assert traffic("megatron-v3", SHAPE).total == 10 * SHAPE.tensor
+    assert checkpointed("megatron-v3", SHAPE) == 14 * SHAPE.tensor
+    assert traffic("megatron-v1", SHAPE).total == 8 * SHAPE.tensor
+
+
+def test_ulysses_traffic_falls_with_the_devices_and_a_rings_does_not() -> None:
+    more = replace(SHAPE, devices=16)
+    assert traffic("ulysses", SHAPE).total == 2 * traffic("ulysses", more).total
+    assert traffic("ring self-attention", SHAPE) == traffic("ring self-attention", more)
+
+
+def test_burst_moves_less_than_the_ring_of_separate_rounds() -> None:
+    burst, rsa = traffic("burst", SHAPE), traffic("ring self-attention", SHAPE)
+    assert burst.forward == rsa.forward
+    assert burst.backward == 3 * SHAPE.tensor + 2 * SHAPE.tensor / 128
+    assert rsa.backward == 6 * SHAPE.tensor
+
+
+def test_tiling_on_chip_and_splitting_rows_both_shrink_the_scores() -> None:
+    kept = [
+        comparators.activations(system, SHAPE)
+        for system in ("ring self-attention", "burst", "burst flash")
+    ]
+    assert kept == sorted(kept, reverse=True)
+    flash = comparators.activations("tensor parallel flash", SHAPE)
+    assert flash < comparators.activations("tensor parallel", SHAPE)
+
+
+# Activations
+
+
+def test_each_scheme_keeps_less_than_the_one_before() -> None:
+    sizes = [layer(s, 1, 131072, 4096, 32, 16384).most for s in SCHEMES]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_ring_plan_holds_six_blocks_however_many_ranks(ranks: int) -> None:
+    found = plan("ring", Workload(seq=ranks * 128, heads=4, dtype="float32"), ranks)
+    assert blocks_held(found) == (6 if ranks > 2 else 4)
+
+
+def test_the_simulators_peak_is_the_six_blocks_and_the_kv_block_kept_at_home() -> None:
+    work = Workload(seq=8 * 128, heads=4, head_dim=64, dtype="float32")
+    found = plan("ring", work, 8)
+    block = 128 * 4 * 64 * 4  # bytes of one vector per token and head
+    lse = 128 * 4 * 4
+    assert memory(found).peak.max() == (blocks_held(found) + 2) * block + lse
+
+
+def test_states_take_12_bytes_per_parameter_over_all_devices() -> None:
+    need = training_need("blockwise FFN", LLAMA, Cluster("", 4, 1, 2), 1024)
+    assert need.states == 12 * LLAMA.parameters / 4
+    assert need.checkpoints == 4 * 1024 * (4096 * 32 + 32000) / 2
+    assert need.working == 2 * 2 * 1024 * 2 * 4096  # 2bsh in 16 bit, in 32 bit with its gradient
+
+
+def test_context_grows_with_memory_and_falls_with_the_model() -> None:
+    small, large = (Cluster("", 8, gb * 1e9, 8) for gb in (40, 80))
+    for scheme in SCHEMES:
+        assert longest_context(scheme, LLAMA, small) <= longest_context(scheme, LLAMA, large)
+        found = longest_context(scheme, LLAMA, large)
+        if scheme != "ring":
+            assert training_need(scheme, LLAMA, large, found).total <= large.memory
+            assert training_need(scheme, LLAMA, large, 2 * found).total > large.memory
