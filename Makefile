@@ -54,8 +54,8 @@ $(VENV)/.core: SET  :=
 $(VENV)/.core: WHAT := ringloom
 $(VENV)/.test: SET  := [test,torch,jax]
 $(VENV)/.test: WHAT := ringloom, its test tools, torch and jax
-$(VENV)/.bench: SET  := [bench]
-$(VENV)/.bench: WHAT := ringloom and SimPy, which a benchmark runs beside it
+$(VENV)/.bench: SET  := [bench,torch]
+$(VENV)/.bench: WHAT := ringloom, and SimPy and torch, which benchmarks run beside it
 $(VENV)/.dev:  SET  := [dev]
 $(VENV)/.dev:  WHAT := ringloom, ruff and mypy
 

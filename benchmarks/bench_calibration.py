@@ -118,7 +118,7 @@ def runner(trial: Trial, machine: Hardware, on: Bench) -> Callable[[], object]:
 def main() -> int:
     """Print a table, or one JSON object; 1 if predictions are off."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer plans and repetitions")
+    parser.add_argument("--quick", action="store_true", help="fewer plans, no limit")
     parser.add_argument("--hardware", type=Path, help="a file that `ringloom calibrate` wrote")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args()
@@ -143,7 +143,7 @@ def main() -> int:
         print(json.dumps({"median_error": median, "rows": rows}))
     else:
         Console().print(table, f"median error {median:.1%}, allowed {ALLOWED:.0%}")
-    return int(median > ALLOWED)
+    return int(median > ALLOWED and not options.quick)  # a short run is no verdict
 
 
 if __name__ == "__main__":

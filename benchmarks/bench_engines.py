@@ -220,7 +220,7 @@ def scale() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller plans")
+    parser.add_argument("--quick", action="store_true", help="smaller plans, no limits")
     quick = parser.parse_args().quick
     shown = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("case", "rows", "engine", "seconds", "SimPy / engine", "at least"):
@@ -241,7 +241,7 @@ def main() -> None:
     if took > SCALE:
         missed.append(f"scale: {took:.3f} s, not {SCALE:g} s")
     Console().print(shown)
-    if missed:
+    if missed and not quick:  # a short run on a busy machine is no verdict
         raise SystemExit("\n".join(missed))
 
 

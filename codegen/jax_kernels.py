@@ -161,6 +161,15 @@ def kernel(part, q, k, v, seen):
 '''
 
 KERNEL_BACKWARD = '''
+def transposed(x):
+    """x.T; on a CPU as an array of its own, which multiplies twice as fast."""
+
+    def copied(x):
+        return lax.optimization_barrier(x.T)
+
+    return lax.platform_dependent(x, cpu=copied, default=jnp.transpose)
+
+
 def kernel_backward(q, dout, stats, k, v, seen):
     """The share of one tile in dq and in (dk, dv), given lse and rowsum(dout * out) of its rows."""
 
@@ -170,7 +179,8 @@ def kernel_backward(q, dout, stats, k, v, seen):
         weights = jnp.exp(scores - jnp.where(lse == -jnp.inf, 0, lse))
         weights = where_seen(seen, weights, 0)
         slope = weights * (products("id,jd->ij", dout, v) - rowsum) * SCALE
-        dk, dv = products("ij,id->jd", slope, q), products("ij,id->jd", weights, dout)
+        dk = products("ji,id->jd", transposed(slope), q)
+        dv = products("ji,id->jd", transposed(weights), dout)
         return products("ij,jd->id", slope, k), dk, dv
 
     of_queries = (per_kv_head(x, k) for x in (q, dout, stats))

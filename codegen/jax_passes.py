@@ -220,7 +220,7 @@ def attention_of_length(q, k, v, where, seq, kv_seq):
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def differentiable(q, k, v, where, seq, kv_seq):
     """The forward and the backward plan as one function."""
-    return run_forward(q, k, v, where, seq, kv_seq)[0]
+    return run_forward(q, k, v, where, seq, kv_seq)[0].astype(q.dtype)
 
 
 def run_forward(q, k, v, where, seq, kv_seq):
@@ -235,7 +235,8 @@ def remember(q, k, v, where, seq, kv_seq):
     out, lse, kept = run_forward(q, k, v, where, seq, kv_seq)
     out = checkpoint_name(out, "attention_out")
     lse = checkpoint_name(lse, "attention_lse")
-    return out, (q, k, v, out, lse, checkpoint_name(kept, "attention_kept"))
+    kept = checkpoint_name(kept, "attention_kept")
+    return out.astype(q.dtype), (q, k, v, out, lse, kept)
 
 
 def run_backward(where, seq, kv_seq, known, dout):
@@ -259,7 +260,7 @@ def attention_of_length(q, k, v, where, seq, kv_seq):
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def forward_only(q, k, v, where, seq, kv_seq):
     """The forward plan; gradients would need a backward plan, so asking for them is an error."""
-    return run_forward(q, k, v, where, seq, kv_seq)[0]
+    return run_forward(q, k, v, where, seq, kv_seq)[0].astype(q.dtype)
 
 
 def run_forward(q, k, v, where, seq, kv_seq):
@@ -279,7 +280,7 @@ forward_only.defvjp(refuse, refuse)
 
 FORWARD_PASS = '''
 def forward_pass(q, k, v, *, seq, kv_seq, axis):
-    """On one device: output and lse [batch, heads, tokens, 1], and the copies to be kept."""
+    """On one device: output, not rounded, lse [batch, heads, tokens, 1] and copies to be kept."""
     setup = setups(seq, kv_seq)[0]
     blocks = to_blocks(setup, "Q", q)
     kv = jnp.stack([to_blocks(setup, "KV", x) for x in (k, v)], axis=1)
@@ -293,15 +294,14 @@ def forward_pass(q, k, v, *, seq, kv_seq, axis):
     out, lse = normalised(*(from_blocks(setup, "OUT", x, q) for x in state["OUT"]))
     kept = jnp.asarray(setup.placement.kept.get("KV", np.zeros((P, 0), np.int32)))
     kept = state["KV"].at[kept[lax.axis_index(axis)]].get(mode="clip")
-    return out.astype(q.dtype), lse, kept
+    return out, lse, kept
 '''
 
 BACKWARD_PASS = '''
 def backward_pass(q, k, v, out, lse, kept, dout, *, seq, kv_seq, axis):
     """On one device: the gradients of its queries, keys and values."""
     setup = setups(seq, kv_seq)[1]
-    rowsum = dout.astype(lse.dtype) * out.astype(lse.dtype)
-    rowsum = rowsum.sum(axis=-1, keepdims=True)
+    rowsum = (dout.astype(out.dtype) * out).sum(axis=-1, keepdims=True)
     stats = jnp.concatenate([lse, rowsum], axis=-1)
     blocks = {"Q": q, "DOUT": dout, "STATS": stats}
     state = {t: with_room(setup, t, to_blocks(setup, t, x)) for t, x in blocks.items()}

@@ -76,6 +76,8 @@ def fill(table: Ints, rows: Ints, values: Ints) -> Ints:
 
 def widened(table: Ints, width: int) -> Ints:
     """The table with -1 in new last columns."""
+    if table.shape[-1] == width:
+        return table
     room = [(0, 0)] * (table.ndim - 1) + [(0, width - table.shape[-1])]
     return np.pad(table, room, constant_values=-1)
 
@@ -119,12 +121,14 @@ def joined_routes(routes: list[Route], ranks: int) -> list[Route]:
 
 def whole_exchange(routes: list[Route], ranks: int) -> list[Route]:
     """One exchange in groups of ranks, if three or more permutations fill most of it."""
+    if len(routes) < 3:
+        return routes
     src = np.concatenate([np.flatnonzero(route.to >= 0) for route in routes])
     dst = np.concatenate([route.to[route.to >= 0] for route in routes])
     sizes = [u for u in range(2, ranks + 1) if ranks % u == 0]
     group = min((u for u in sizes if (src // u == dst // u).all()), default=1)
     pairs = len(np.unique(src * ranks + dst))
-    if len(routes) < 3 or pairs < len(src) or 2 * pairs < ranks * (group - 1):
+    if pairs < len(src) or 2 * pairs < ranks * (group - 1):
         return routes
     width = max(route.blocks.shape[-1] for route in routes)
     blocks = np.full((ranks, group, width), -1)

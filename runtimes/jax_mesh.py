@@ -182,7 +182,8 @@ class Program:
         return self.where, self.module.SEQ, self.module.KV_SEQ
 
     def _forward(self, q: Any, k: Any, v: Any) -> Any:
-        return self.module.run_forward(q, k, v, *self._lengths())[:2]
+        out, lse, _ = self.module.run_forward(q, k, v, *self._lengths())
+        return out.astype(q.dtype), lse
 
     def _both(self, q: Any, k: Any, v: Any, dout: Any) -> Any:
         import jax

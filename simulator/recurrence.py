@@ -52,6 +52,7 @@ class Way:
     """Where the rows of a move go, and the bytes that went there so far: [rows]."""
 
     src: Where
+    dst: Where
     taken: Taken
     bytes: NDArray[np.int64]
 
@@ -125,13 +126,14 @@ class Recurrence:
 
     def _send(self, number: int, move: Move) -> Arrived:
         """Arrival of each message; ports are taken in row order."""
-        size, src, dst = self._costs.message(move), where(move.src), where(move.dst)
+        size, way = self._costs.message(move), self._way(move)
+        src, dst = way.src, way.dst
         offered = self._begin[src]
         there = ready(self._copies.send(move, src))
         start = offered if there is None else np.maximum(offered, there)
         if not self._overlap:
             start = np.maximum(start, self._begin[dst])
-        start, end, arrival = self._transfer(move, src, dst, size, start)
+        start, end, arrival = self._transfer(way, size, start)
         if move.accumulates:
             self._held.leave(move, src)
         else:
@@ -143,24 +145,23 @@ class Recurrence:
         return move, src, dst, arrival
 
     def _transfer(
-        self, move: Move, src: Where, dst: Where, size: NDArray[np.int64], start: Floats
+        self, way: Way, size: NDArray[np.int64], start: Floats
     ) -> tuple[Floats, Floats, Floats]:
         """(start, end, arrival) of messages that could start then: both ports are taken."""
-        way = self._way(move, src, dst)
         out, into, bandwidth, alpha = way.taken
         way.bytes += size
         start = np.maximum(np.maximum(start, self._out[out]), self._in[into])
         self._out[out] = self._in[into] = end = start + size / bandwidth
         return start, end, end + alpha
 
-    def _way(self, move: Move, src: Where, dst: Where) -> Way:
+    def _way(self, move: Move) -> Way:
         """The ports and links of a move; those of a ring are the same in every step."""
         key = move.src.tobytes(), move.dst.tobytes()
         if key not in self._ways:
             if len(self._ways) >= REMEMBERED:
                 self._add_up()
-            taken, nothing = self._ports.of(move, src, dst), np.zeros(len(move), np.int64)
-            self._ways[key] = Way(src, taken, nothing)
+            src, dst, nothing = where(move.src), where(move.dst), np.zeros(len(move), np.int64)
+            self._ways[key] = Way(src, dst, self._ports.of(move, src, dst), nothing)
         return self._ways[key]
 
     def _add_up(self) -> None:

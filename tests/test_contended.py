@@ -1,7 +1,10 @@
 """The event engine: equal to the recurrence where both apply, and right where only it does."""
 
+import gzip
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from planner.ir import Move, Plan, Step
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
+from ringloom.cli import main
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
 from simulator.timeline import Span, spans
@@ -256,3 +260,43 @@ def test_a_share_of_the_chip_slows_compute_only_while_something_travels() -> Non
 def test_what_makes_no_sense_is_refused(asked: dict[str, object], said: str) -> None:
     with pytest.raises(PlanError, match=said):
         simulate(plan("ring", WORK, 8), A100, **asked)  # type: ignore[arg-type]
+
+
+SMALL = ["--ranks", "4", "--seq", "4096", "--heads", "4"]
+
+
+def test_the_command_line_takes_every_condition(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    under = ["--straggler", "3=0.5", "--slow-link", "2-3=0.1", "--slow-link", "0-1=0.5"]
+    under += ["--topology", "ring", "--buffers", "plan", "--engine", "events"]
+    trace = tmp_path / "t.json.gz"
+    assert main(["simulate", "striped", *SMALL, *under, "--trace", str(trace), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["engine"] == "events"
+    assert found["critical_path"][-1]["end_s"] == pytest.approx(found["makespan_s"])
+    assert "traceEvents" in json.loads(gzip.decompress(trace.read_bytes()))
+    assert main(["simulate", "striped", *SMALL]) == 0
+    assert "critical path" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--slow-link", "2-3=cut"], "link 2-3 is cut, and no other way leads from rank 2"),
+        (["--slow-link", "2=cut"], "'2=cut' is not A-B=FACTOR"),
+        (["--straggler", "x=1"], "'x=1' is not RANK=FACTOR"),
+        (["--buffers", "0"], "'0' is neither a number from 1 up nor plan"),
+        (["--buffers", "1", "--mask", "full"], "stuck in step 1: rank"),
+        (["--topology", "mesh"], "unknown topology 'mesh'"),
+        (["--trace", "t.txt"], "a trace file ends in .json or .json.gz"),
+    ],
+)
+def test_the_command_line_refuses_in_one_line(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "ring", *SMALL, *options]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""

@@ -24,6 +24,7 @@ from runtimes.arrays import draw
 jax = pytest.importorskip("jax")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)  # compiling is what takes the time
+import jax.extend  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402
 
 Array = NDArray[np.float32]
@@ -81,7 +82,7 @@ def test_programs_batch_by_vmap() -> None:
 
 def count(jaxpr: object, name: str) -> int:
     """How often a primitive stands in a jaxpr."""
-    inner = (count(j, name) for e in jaxpr.eqns for j in jax.core.jaxprs_in_params(e.params))
+    inner = (count(j, name) for e in jaxpr.eqns for j in jax.extend.core.jaxprs_in_params(e.params))
     return sum(eqn.primitive.name == name for eqn in jaxpr.eqns) + sum(inner)
 
 

@@ -25,6 +25,7 @@ from strategies import schedules, workloads
 jax = pytest.importorskip("jax")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)  # compiling is what takes the time
+import jax.extend  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402
 
 from runtimes import jax_mesh  # noqa: E402
@@ -173,7 +174,7 @@ def sent(jaxpr: object, times: int = 1) -> int:
             groups = params["axis_index_groups"] or [range(8)]
             total += times * sum(len(g) * (len(g) - 1) for g in groups)
         trips = params["length"] if name == "scan" else 1
-        for inner in jax.core.jaxprs_in_params(params):
+        for inner in jax.extend.core.jaxprs_in_params(params):
             total += sent(inner, times * trips)
     return total
 
