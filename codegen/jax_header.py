@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator
 
 from codegen import layouts
-from codegen.jax_routes import Turn, executed
+from codegen.jax_routes import Loops, executed
 from codegen.program import Program
 from codegen.rows import Ints, Move
 
@@ -13,7 +13,7 @@ FAR = 2**31 - 1  # no bound; positions are below it, and JAX counts in 32 bits
 TILE = 512  # rows and columns of a tile: the best of 128, 256, 512 and 1024 on CPUs
 
 
-def header(p: Program, loops: list[list[list[Turn]]]) -> str:
+def header(p: Program, loops: list[Loops]) -> str:
     """The docstring: what is computed, how, by whom, and how it was checked."""
     work = p.work
     passes = "forward and backward" if p.backward else "forward only"
@@ -41,12 +41,12 @@ def header(p: Program, loops: list[list[list[Turn]]]) -> str:
     return "\n".join(lines)
 
 
-def _messages(p: Program, loops: list[list[list[Turn]]]) -> Iterator[str]:
-    """What the plan sends, and what is added so that all devices can do the same at once."""
+def _messages(p: Program, loops: list[Loops]) -> Iterator[str]:
+    """What the plan sends, and what is sent where all devices do the same at once."""
     for name, schedule, chosen in zip(("forward", "backward"), p.passes, loops, strict=False):
         planned = sum(len(n.src) for n in schedule.nodes if isinstance(n, Move))
-        extra = executed(chosen) - planned
-        yield f"          {name}: {planned} messages, and {extra} more as padding"
+        sent = executed(chosen)
+        yield f"          {name}: {planned} messages planned, {sent} sent, empty ones included"
 
 
 def plain(text: str) -> str:
@@ -71,7 +71,7 @@ def imports(cuts: bool) -> str:
 import argparse
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 {pairwise}from typing import NamedTuple
 
@@ -105,6 +105,7 @@ def constants(p: Program) -> str:
         "Ints = Flags = np.ndarray",
         "Pieces = list[tuple[tuple[range, ...], int]]  # positions, home rank",
         "Rows = Iterator[NamedTuple]  # Attend, Move and Held",
+        "Node, Loops = NamedTuple, list[list[NamedTuple]]",
     ]
     return "\n".join(lines)
 

@@ -77,19 +77,15 @@ def setups(seq, kv_seq):
 
 
 def chosen(seq, kv_seq):
-    """The loops of each pass, and the copies held at its start: with the messages that the mask
-    leaves, or with those of a full mask too where that makes shorter loops."""
-    options = []
-    for everything in (False, True):
-        found = []
-        for backward in range(len(TENSORS)):
-            nodes = list(schedule(backward, everything, seq, kv_seq))
-            held = [node for node in nodes if isinstance(node, Held)]
-            found.append((loops_of(turns_of(nodes, P)), held))
-        options.append(found)
-    if any(held for _, held in options[0]):  # one pass keeps what the other one got
-        return min(options, key=lambda passes: sum(effort(p[0]) for p in passes))
-    return [min(passes, key=lambda p: effort(p[0])) for passes in zip(*options)]
+    """The loops of each pass, and the copies that are there at its start."""
+    found = []
+    for backward in range(len(TENSORS)):
+        rows = partial(schedule, backward, seq=seq, kv_seq=kv_seq)
+        nodes = list(rows(everything=False))
+        held = [node for node in nodes if isinstance(node, Held)]
+        loops, full = loops_of(turns_of(nodes, P)), partial(rows, everything=True)
+        found.append((loops if held else simpler(loops, full, P), held))
+    return found
 
 
 def with_slices(home, slices):

@@ -6,6 +6,7 @@ so its length depends on the kind of plan and not on its ranks.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from codegen import (
     tables,
 )
 from codegen.jax_header import constants, header, imports
-from codegen.jax_routes import Turn, effort, loops_of, turns_of
+from codegen.jax_routes import Loops, loops_of, simpler, turns_of
 from codegen.program import Node, Program, Schedule
 from codegen.rows import Held, Move
 from codegen.writer import Writer
@@ -72,13 +73,14 @@ def check_held(p: Program) -> None:
 # ---- what the program will choose, for its header
 
 
-def chosen(p: Program) -> list[list[list[Turn]]]:
+def chosen(p: Program) -> list[Loops]:
     """The loops of each pass as the function `chosen` of the program picks them."""
-    options = [[loops_of(turns_of(s.nodes, p.ranks)) for s in p.passes]]
-    options.append([loops_of(turns_of(_full(p, s), p.ranks)) for s in p.passes])
-    if any(isinstance(node, Held) for s in p.passes for node in s.nodes):
-        return min(options, key=lambda passes: sum(map(effort, passes)))
-    return [min(passes, key=effort) for passes in zip(*options, strict=True)]
+    found = []
+    for schedule in p.passes:
+        loops = loops_of(turns_of(schedule.nodes, p.ranks))
+        held = any(isinstance(node, Held) for node in schedule.nodes)
+        found.append(loops if held else simpler(loops, partial(_full, p, schedule), p.ranks))
+    return found
 
 
 def _full(p: Program, schedule: Schedule) -> Iterator[Node]:
@@ -209,7 +211,7 @@ def _range(s: range) -> str:
 
 def _schedule_function(p: Program) -> str:
     lines = [
-        "def schedule(backward, everything, seq, kv_seq):",
+        "def schedule(backward, seq, kv_seq, everything):",
         '    """The rows of one pass, in order; `everything`: as if the mask were full."""',
     ]
     listed = [s.rule is None for s in p.passes]

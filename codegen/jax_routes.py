@@ -9,12 +9,14 @@ all-to-all or all-gather. Turns that need the same collectives become one loop, 
 does not grow with the ranks. All of this is written into emitted programs word for word.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from codegen.rows import Attend, Held, Ints, Move
+from codegen.rows import Attend, Flags, Held, Ints, Move
+
+Node = Attend | Move | Held
 
 
 class Route(NamedTuple):
@@ -34,7 +36,10 @@ class Turn(NamedTuple):
     routes: list[Route]
 
 
-def turns_of(nodes: Iterable[Attend | Move | Held], ranks: int) -> list[Turn]:
+Loops = list[list[Turn]]
+
+
+def turns_of(nodes: Iterable[Node], ranks: int) -> list[Turn]:
     """The steps of a schedule, in order."""
     steps: dict[int, Turn] = {}
     for node in nodes:
@@ -55,7 +60,7 @@ def add_attend(layers: list[tuple[Ints, Ints]], node: Attend, ranks: int) -> Non
     some = (node.q >= 0).any(axis=1) & (node.kv >= 0).any(axis=1)
     rank, q, kv = node.rank[some], node.q[some], node.kv[some]
     while len(rank):
-        first = np.unique(rank, return_index=True)[1]
+        first = firsts(rank)
         mine = rank[first]
         taken = [n for n, layer in enumerate(layers) if (layer[0][mine] >= 0).any()]
         n = min({*range(len(layers) + 1)}.difference(taken))
@@ -63,7 +68,16 @@ def add_attend(layers: list[tuple[Ints, Ints]], node: Attend, ranks: int) -> Non
             layers.append((np.full((ranks, 1), -1), np.full((ranks, 1), -1)))
         old_q, old_kv = layers[n]
         layers[n] = fill(old_q, mine, q[first]), fill(old_kv, mine, kv[first])
-        rank, q, kv = (np.delete(x, first, axis=0) for x in (rank, q, kv))
+        rank, q, kv = rank[~first], q[~first], kv[~first]
+
+
+def firsts(values: Ints) -> Flags:
+    """Where each value appears for the first time."""
+    if np.bincount(values).max() == 1:
+        return np.ones(len(values), bool)
+    first = np.zeros(len(values), bool)
+    first[np.unique(values, return_index=True)[1]] = True
+    return first
 
 
 def fill(table: Ints, rows: Ints, values: Ints) -> Ints:
@@ -87,10 +101,10 @@ def permutations(move: Move) -> Iterator[Move]:
     some = (move.blocks >= 0).any(axis=1) & (move.src != move.dst)
     blocks, src, dst = move.blocks[some], move.src[some], move.dst[some]
     while len(src):
-        first = np.unique(src, return_index=True)[1]
-        first = first[np.unique(dst[first], return_index=True)[1]]
+        first = firsts(src)
+        first[first] = firsts(dst[first])
         yield Move(move.step, move.tensors, blocks[first], src[first], dst[first])
-        blocks, src, dst = (np.delete(x, first, axis=0) for x in (blocks, src, dst))
+        blocks, src, dst = blocks[~first], src[~first], dst[~first]
 
 
 def add_route(routes: list[Route], move: Move, ranks: int) -> None:
@@ -99,7 +113,7 @@ def add_route(routes: list[Route], move: Move, ranks: int) -> None:
     while n < len(routes) and (
         routes[n].tensors != move.tensors
         or (routes[n].to[move.src] >= 0).any()
-        or np.isin(move.dst, routes[n].to).any()
+        or receives(routes[n], ranks)[move.dst].any()
     ):
         n += 1
     if n == len(routes):
@@ -109,6 +123,13 @@ def add_route(routes: list[Route], move: Move, ranks: int) -> None:
     to[move.src] = move.dst
     blocks = fill(routes[n].blocks, move.src, move.blocks[:, None])
     routes[n] = Route(move.tensors, 0, to, blocks)
+
+
+def receives(route: Route, ranks: int) -> Flags:
+    """Which ranks receive something from a permutation."""
+    table = np.zeros(ranks, bool)
+    table[route.to[route.to >= 0]] = True
+    return table
 
 
 def joined_routes(routes: list[Route], ranks: int) -> list[Route]:
@@ -160,9 +181,9 @@ def arriving(route: Route) -> Ints:
 # ---- loops
 
 
-def loops_of(turns: list[Turn]) -> list[list[Turn]]:
+def loops_of(turns: list[Turn]) -> Loops:
     """Neighbouring turns that can be turns of one loop, their permutations united."""
-    loops: list[list[Turn]] = []
+    loops: Loops = []
     for turn in turns:
         united = unite(loops[-1][0], turn) if loops else None
         if united is None:
@@ -185,7 +206,7 @@ def unite(one: Turn, other: Turn) -> list[Route] | None:
         same = everybody_gets_the_same(a) == everybody_gets_the_same(b)
         if (a.tensors, a.group) != (b.tensors, b.group) or clash.any() or not same:
             return None
-        if len(np.unique(ends)) < len(ends):
+        if not firsts(ends).all():
             return None
         united.append(Route(a.tensors, a.group, to, a.blocks))
     return united
@@ -202,12 +223,12 @@ def with_ends(loop: list[Turn]) -> list[Turn]:
     return turns
 
 
-def routes_of(loops: list[list[Turn]]) -> list[Route]:
+def routes_of(loops: Loops) -> list[Route]:
     """Every collective, once per turn."""
     return [route for loop in loops for turn in loop for route in turn.routes]
 
 
-def executed(loops: list[list[Turn]]) -> int:
+def executed(loops: Loops) -> int:
     """How many messages these collectives carry, empty ones included."""
     return sum(map(messages, routes_of(loops)))
 
@@ -217,7 +238,15 @@ def messages(route: Route) -> int:
     return int((route.to >= 0).sum()) or len(route.blocks) * (route.group - 1)
 
 
-def effort(loops: list[list[Turn]]) -> int:
+def simpler(exact: Loops, schedule: Callable[[], Iterable[Node]], ranks: int) -> Loops:
+    """Loops with the messages that the mask leaves, unless these are irregular and those of a
+    full mask, made by `schedule`, make less work."""
+    if len(exact) <= 4:
+        return exact
+    return min(exact, loops_of(turns_of(schedule(), ranks)), key=effort)
+
+
+def effort(loops: Loops) -> int:
     """Rounds of messages, and twice the number of steps that have to be compiled."""
     rounds = sum(max(route.group - 1, 1) for route in routes_of(loops))
     return rounds + 2 * len(loops)

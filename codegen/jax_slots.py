@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codegen.jax_routes import Route, Turn, arriving, everybody_gets_the_same, widened
+from codegen.jax_routes import Loops, Route, Turn, arriving, everybody_gets_the_same, widened
 from codegen.rows import Flags, Held, Ints
 
 NOWHERE = 2**30  # the slot of what is not there
@@ -88,7 +88,7 @@ class Placement:
 
     def __init__(
         self,
-        loops: list[list[Turn]],
+        loops: Loops,
         held: list[Held],
         homes: dict[str, Ints],
         blocks: dict[str, int],

@@ -15,7 +15,7 @@ from planner.ir import Pass
 from runtimes.calibration import Bench, Sample, about, bench, medians
 from simulator.fitting import fit_link
 from simulator.hardware import Hardware
-from simulator.measured import SKIPS, Kernel, Machine, Timed, fit_kernel, measured_hardware
+from simulator.measured import SKIPS, Kernel, Machine, Peak, Timed, fit_kernel, measured_hardware
 
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 ROUNDS = {"cpu": (31, 9), "cuda": (9, 5), "numpy": (9, 3)}  # full, quick
@@ -67,15 +67,16 @@ def calibrate(kind: str = "", quick: bool = False, track: Track = iter) -> Calib
     on = bench(kind)
     rounds = ROUNDS[on.kind][quick]
     wanted = samples(on)
-    runs = [on.prepare(sample, on.dtype) for sample in wanted]
-    seconds = medians(on, runs, rounds, track)
+    runs = [product(on), *(on.prepare(sample, on.dtype) for sample in wanted)]
+    multiplied, *seconds = medians(on, runs, rounds, track)
     del runs
     calls = tuple(_timed(s, t) for s, t in zip(wanted, seconds, strict=True))
     tile = GPU_TILE if on.kind == "cuda" else (1, 1)
     skips: Sequence[tuple[int, int]] = SKIPS if on.kind == "cpu" else (tile,)
     passes: tuple[Pass, Pass] = "forward", "backward"
     kernels = {p: fit_kernel(calls, p, tile, skips) for p in passes}
-    return Calibration(measured_hardware(_machine(on, kernels), kernels, tile), calls, kernels)
+    own = max(flop(on) / multiplied, *(kernel.rate for kernel in kernels.values()))
+    return Calibration(measured_hardware(_machine(on, own), kernels, tile), calls, kernels)
 
 
 def _timed(sample: Sample, seconds: float) -> Timed:
@@ -84,7 +85,17 @@ def _timed(sample: Sample, seconds: float) -> Timed:
     return Timed(pass_, *shape, seconds)
 
 
-def _machine(on: Bench, kernels: dict[Pass, Kernel]) -> Machine:
+def product(on: Bench) -> Callable[[], object]:
+    """The matrix product that is the peak for the dtype of the timed calls."""
+    return on.multiplying(PRODUCT[on.kind], on.dtype)
+
+
+def flop(on: Bench) -> float:
+    """Of that product."""
+    return 2.0 * PRODUCT[on.kind] ** 3
+
+
+def _machine(on: Bench, own: float) -> Machine:
     copied, merged = medians(on, [on.copying(COPIED), on.merging(*MERGED)], 9)
     bandwidth = 2 * COPIED / copied
     rows, heads, d = MERGED
@@ -96,7 +107,7 @@ def _machine(on: Bench, kernels: dict[Pass, Kernel]) -> Machine:
         note=about(on),
         ranks=on.ranks,
         dtype=on.dtype,
-        peaks=_peaks(on, max(kernel.rate for kernel in kernels.values())),
+        peaks=_peaks(on, own),
         bandwidth=bandwidth,
         capacity=on.capacity,
         merge=merged / fused,
@@ -107,27 +118,32 @@ def _machine(on: Bench, kernels: dict[Pass, Kernel]) -> Machine:
     )
 
 
-def _peaks(on: Bench, least: float) -> dict[str, float]:
-    """flop/s of products, by dtype; on a CPU those of others than the timed kernels' dtype are in
-    the proportion of their kernels, as attention is what they are for."""
-    size = PRODUCT[on.kind]
-    found = {kind: _rate(on, kind, size) for kind in KINDS if on.kind == "cuda" or kind == on.dtype}
-    found[on.dtype] = max(found[on.dtype], least)
-    call = Sample("forward", 1024, 1024, "full", 2, 64)
+def _peaks(on: Bench, own: float) -> dict[str, Peak]:
+    """What matrix products reach, by dtype of their inputs; `own` is known for the timed calls'.
+
+    On a CPU, other dtypes have a peak in proportion to their own kernels, as attention is what
+    peaks are for here.
+    """
+    found = {on.dtype: Peak(own, "matrix products", True)}
     for kind in (k for k in KINDS if k not in found):
-        as_timed = "float32" if kind == "tf32" else kind
-        try:
-            both = [on.prepare(call, name) for name in (on.dtype, as_timed)]
-            base, other = medians(on, both, 5)
-            found[kind] = found[on.dtype] * base / other
-        except (RuntimeError, TypeError):  # no kernel for this dtype here
-            found[kind] = found[on.dtype]
+        if on.kind == "cuda":
+            (seconds,) = medians(on, [on.multiplying(PRODUCT["cuda"], kind)], 5)
+            found[kind] = Peak(flop(on) / seconds, "matrix products", True)
+            continue
+        rate = None if on.kind == "numpy" or kind == "tf32" else _ratio(on, kind)
+        how = f"as {on.dtype}: not timed" if rate is None else f"{on.dtype} by the time of kernels"
+        found[kind] = Peak(own * (rate or 1.0), how, rate is not None)
     return found
 
 
-def _rate(on: Bench, kind: str, size: int) -> float:
-    (seconds,) = medians(on, [on.multiplying(size, kind)], 5)
-    return 2.0 * size**3 / seconds
+def _ratio(on: Bench, kind: str) -> float | None:
+    """How much faster kernels are with another dtype; None where there are none."""
+    call = Sample("forward", 1024, 1024, "full", 2, 64)
+    try:
+        base, other = medians(on, [on.prepare(call, name) for name in (on.dtype, kind)], 5)
+    except (RuntimeError, TypeError):
+        return None
+    return base / other
 
 
 def _link(on: Bench, bandwidth: float) -> tuple[tuple[float, float], str, bool]:

@@ -126,6 +126,15 @@ def _kernel(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """flop/s of matrix products for inputs of one dtype, and how that was found."""
+
+    rate: float
+    how: str
+    measured: bool
+
+
 @dataclass(frozen=True)
 class Machine:
     """What was measured beside kernel calls; `note` says where, when and with what."""
@@ -134,7 +143,7 @@ class Machine:
     note: str
     ranks: int  # that share the fast links
     dtype: str  # of the inputs of the timed kernel calls
-    peaks: Mapping[str, float]  # flop/s of matrix products, by dtype
+    peaks: Mapping[str, Peak]  # by dtype
     bandwidth: float  # of the memory, bytes/s
     capacity: float  # bytes
     merge: float  # traffic of a merge relative to a fused one
@@ -152,8 +161,8 @@ def measured_hardware(machine: Machine, kernels: Mapping[Pass, Kernel], tile: Ti
         some = kernels[pass_]
         fitted = f"fitted to {len(some.errors)} calls, median error {some.median_error:.1%}"
         found[key] = Constant(value, f"{here}; {fitted}", True)
-    for kind, value in machine.peaks.items():
-        found[f"peak.{kind}"] = Constant(value, f"{here}; matrix products", True)
+    for kind, peak in machine.peaks.items():
+        found[f"peak.{kind}"] = Constant(peak.rate, f"{here}; {peak.how}", peak.measured)
     programs = "emitted programs call kernels that know full and causal"
     found["attention.split"] = Constant(1, programs, True)
     found["attention.tile_q"] = Constant(tile[0], "tile that the fit assumed", True)
@@ -176,7 +185,7 @@ def _kernel_constants(
 ) -> dict[str, float]:
     found = dict[str, float]()
     for name, kernel in kernels.items():
-        found[f"attention.{name}"] = min(1.0, kernel.rate / machine.peaks[machine.dtype])
+        found[f"attention.{name}"] = min(1.0, kernel.rate / machine.peaks[machine.dtype].rate)
         found[f"attention.{name}_rows"] = kernel.rows
         found[f"attention.{name}_columns"] = kernel.columns
         own = "attention." if name == "forward" else f"attention.{name}_"

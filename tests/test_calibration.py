@@ -24,7 +24,7 @@ from simulator.fitting import fit_curve, fit_link, positive, robust
 from simulator.hardware import OPTIONAL, UNITS, Hardware, hardware, load
 from simulator.kernel_calls import Call
 from simulator.kernels import Kernels
-from simulator.measured import Machine, Timed, as_toml, fit_kernel, measured_hardware
+from simulator.measured import Machine, Peak, Timed, as_toml, fit_kernel, measured_hardware
 from simulator.prediction import simulate
 
 torch = pytest.importorskip("torch")
@@ -128,7 +128,7 @@ MACHINE = Machine(
     note="measured here",
     ranks=2,
     dtype="float32",
-    peaks=PEAKS,
+    peaks={kind: Peak(value, "matrix products", True) for kind, value in PEAKS.items()},
     bandwidth=1e10,
     capacity=1e10,
     merge=1.7,

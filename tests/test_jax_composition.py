@@ -1,0 +1,195 @@
+"""Emitted JAX programs compose: jit, vmap, checkpoint policies, meshes, processes, files."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from codegen import emit
+from planner.errors import PlanError
+from planner.ir import Held, Plan
+from planner.masks import Causal
+from planner.planning import plan
+from planner.workload import Workload
+from runtimes import dense
+from runtimes.arrays import draw
+
+jax = pytest.importorskip("jax")
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_disable_most_optimizations", True)  # compiling is what takes the time
+import jax.extend  # noqa: E402
+from jax.sharding import Mesh  # noqa: E402
+
+Array = NDArray[np.float32]
+WORK = Workload(24, heads=4, kv_heads=2, head_dim=4, batch=2, mask=Causal(), dtype="float32")
+
+
+def emitted(pair: Plan | tuple[Plan, Plan]) -> ModuleType:
+    module = ModuleType("emitted")
+    exec(emit(pair, "jax"), module.__dict__)
+    return module
+
+
+def in_layout(module: ModuleType, x: Array) -> Array:
+    return np.concatenate([module.shard(x, r) for r in range(module.P)], axis=2)
+
+
+def in_sequence(module: ModuleType, x: object) -> Array:
+    return module.unshard(np.split(np.asarray(x), module.P, axis=2))
+
+
+def test_a_mesh_may_shard_batch_and_heads_too() -> None:
+    module = emitted(plan("zigzag", WORK, 2, pass_="both"))
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("data", "sp", "tensor"))
+    *inputs, dout = draw(WORK, 0)
+
+    @jax.jit
+    def both(q: Array, k: Array, v: Array, dout: Array) -> tuple[Array, ...]:
+        def attend(q: Array, k: Array, v: Array) -> Array:
+            return module.attention(q, k, v, mesh=mesh, batch_axis="data", head_axis="tensor")
+
+        out, pull_back = jax.vjp(attend, q, k, v)
+        return out, *pull_back(dout)
+
+    sharding = jax.NamedSharding(mesh, jax.P("data", "tensor", "sp"))
+    placed = [jax.device_put(in_layout(module, x), sharding) for x in (*inputs, dout)]
+    out, *gradients = both(*placed)
+    assert out.sharding.is_equivalent_to(sharding, 4)
+    np.testing.assert_allclose(in_sequence(module, out), dense.forward(WORK, *inputs)[0], atol=5e-6)
+    for found, truth in zip(gradients, dense.backward(WORK, *inputs, dout), strict=True):
+        np.testing.assert_allclose(in_sequence(module, found), truth, atol=2e-5)
+
+
+def test_programs_batch_by_vmap() -> None:
+    module = emitted(plan("ring", WORK, 4))
+    mesh = Mesh(np.array(jax.devices()[:4]), ("sp",))
+    *inputs, _ = (in_layout(module, x) for x in draw(WORK, 1))
+
+    def attend(q: Array, k: Array, v: Array) -> Array:
+        return module.attention(q, k, v, mesh=mesh)
+
+    twice = jax.vmap(attend)(*(np.stack([x, -x]) for x in inputs))
+    np.testing.assert_allclose(twice[0], attend(*inputs), atol=1e-6)
+    np.testing.assert_allclose(twice[1], attend(*(-x for x in inputs)), atol=1e-6)
+
+
+def count(jaxpr: object, name: str) -> int:
+    """How often a primitive stands in a jaxpr."""
+    inner = (count(j, name) for e in jaxpr.eqns for j in jax.extend.core.jaxprs_in_params(e.params))
+    return sum(eqn.primitive.name == name for eqn in jaxpr.eqns) + sum(inner)
+
+
+def test_a_checkpoint_policy_saves_attention_and_its_communication() -> None:
+    module = emitted(plan("ring", WORK, 4, pass_="both"))
+    mesh = Mesh(np.array(jax.devices()[:4]), ("sp",))
+    q, k, v, _ = (in_layout(module, x) for x in draw(WORK, 2))
+    names = jax.checkpoint_policies.save_only_these_names("attention_out", "attention_lse")
+
+    def loss(q: Array, k: Array, v: Array) -> Array:
+        return module.attention(q * 2.0, k, v, mesh=mesh).sum()
+
+    plain, again, saved = (
+        jax.make_jaxpr(jax.grad(f, (0, 1, 2)))(q, k, v).jaxpr
+        for f in (loss, jax.checkpoint(loss), jax.checkpoint(loss, policy=names))
+    )
+    once, twice, policy = (count(j, "ppermute") for j in (plain, again, saved))
+    assert policy == once < twice
+    kept = jax.jit(jax.grad(jax.checkpoint(loss, policy=names), (0, 1, 2)))(q, k, v)
+    for x, y in zip(kept, jax.jit(jax.grad(loss, (0, 1, 2)))(q, k, v), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6)
+
+
+def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
+    module = emitted(plan("ring", WORK, 4))
+    mesh = Mesh(np.array(jax.devices()[:4]), ("sp",))
+    q, k, v, _ = draw(WORK, 3)
+    with pytest.raises(ValueError, match=r"q is \[2, 4, 20, 4\], not \[2, 4, 24, 4\]"):
+        module.attention(q[:, :, :20], k, v, mesh=mesh)
+    with pytest.raises(ValueError, match="for 4 ranks, but axis 'sp' has 8"):
+        module.attention(q, k, v, mesh=Mesh(np.array(jax.devices()), ("sp",)))
+    with pytest.raises(ValueError, match="2 query heads per KV head"):
+        module.attention(q[:, :3], k, v, mesh=mesh)
+    with pytest.raises(NotImplementedError, match="without a backward plan"):
+        jax.grad(lambda q: module.attention(q, k, v, mesh=mesh).sum())(q)
+
+
+# ---- the file
+
+
+def run(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(path), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_the_file_checks_itself_and_fails_when_it_is_wrong(tmp_path: Path) -> None:
+    text = emit(plan("striped", replace(WORK, seq=4096, kv_seq=4096), 4, pass_="both"), "jax")
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    good = run(path, "--seq", "50")
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.endswith("exact at 50 queries and 50 keys\n")
+    path.write_text(text.replace("dout, v) - rowsum)", "dout, v) + rowsum)"))
+    bad = run(path, "--seq", "50")
+    assert (bad.returncode, bad.stdout.split()[-7]) == (1, "WRONG"), bad.stderr
+
+
+def test_four_processes_with_a_device_each_run_it_together(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(emit(plan("zigzag", WORK, 4, pass_="both"), "jax"))
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        where = f"localhost:{free.getsockname()[1]}"
+    words = [sys.executable, str(path), "--coordinator", where, "--processes", "4"]
+    running = [
+        subprocess.Popen([*words, "--process", str(n)], stdout=subprocess.PIPE, text=True)
+        for n in range(4)
+    ]
+    try:
+        texts = [process.communicate(timeout=300)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0] * 4
+    assert all("exact at 24 queries" in text for text in texts)
+
+
+@pytest.mark.parametrize("schedule", ["ring", "burst", "balanced", "usp", "allgather:keep=1"])
+@pytest.mark.parametrize("width", [88, 100])
+def test_emitted_files_pass_ruff(schedule: str, width: int, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    heads = replace(WORK, heads=6, kv_heads=2)
+    path.write_text(emit(plan(schedule, heads, 6, pass_="both"), "jax"))
+    ruff = [sys.executable, "-m", "ruff"]
+    rest = ["--isolated", "--line-length", str(width), str(path)]
+    for words in (["check"], ["format", "--diff"]):
+        done = subprocess.run([*ruff, *words, *rest], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_files_do_not_grow_with_the_ranks() -> None:
+    long = replace(WORK, seq=2**16, kv_seq=2**16)
+    small, large = (emit(plan("ring", long, n, pass_="both"), "jax") for n in (8, 1024))
+    assert small.count("\n") == large.count("\n")
+    assert abs(len(small) - len(large)) < 0.05 * len(small)
+    assert "ringloom" not in small
+
+
+def test_emitted_jax_ring_of_four(golden: Callable[[str], None]) -> None:
+    golden(emit(plan("ring", WORK, 4, pass_="both"), "jax"))
+
+
+def test_copies_that_nobody_sends_are_refused() -> None:
+    forward = plan("ring", WORK, 2)
+    held = Held(("KV",), [[1], [0]], [0, 1])
+    with pytest.raises(PlanError, match="nobody sends them"):
+        emit(replace(forward, start=(held,)), "jax")
+    backward = replace(plan("ring", WORK, 2, pass_="backward"), start=(held,))
+    with pytest.raises(PlanError, match="does not bring"):
+        emit((replace(forward, steps=forward.steps[1:]), backward), "jax")
