@@ -27,15 +27,15 @@ from planner.ir import Plan
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.conditions import CHUNK, Conditions
-from simulator.contended import run_events
 from simulator.costs import Costs
+from simulator.engines.conditions import CHUNK, Conditions
+from simulator.engines.contended import run_events
+from simulator.engines.network import MOST
+from simulator.engines.recurrence import run
+from simulator.engines.tasks import Tasks, Turn, tasks
 from simulator.hardware import hardware
-from simulator.network import MOST
-from simulator.recurrence import run
-from simulator.routes import Routes, Traffic
-from simulator.tasks import Tasks, Turn, tasks
-from simulator.topology import default_topology, given
+from simulator.links.routes import Routes, Traffic
+from simulator.links.topology import default_topology, given
 
 try:
     import simpy

@@ -8,9 +8,9 @@ from rich.table import Table
 
 from ringloom import drawing
 from simulator.critical_path import Leg, critical_path
-from simulator.engines import ENGINES
+from simulator.engines.choice import ENGINES
+from simulator.links.topology import Place
 from simulator.prediction import Prediction
-from simulator.topology import Place
 from simulator.traces import save_trace, trace
 
 Function = TypeVar("Function", bound=Callable[..., Any])

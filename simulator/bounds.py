@@ -1,6 +1,6 @@
 """What not even this plan can beat, whatever its order: see `simulator.lower_bounds` for any."""
 
-from simulator.recurrence import Sums
+from simulator.engines.recurrence import Sums
 
 
 def link_bound(sums: Sums) -> float:

@@ -1,6 +1,6 @@
 """What attends, merges and messages cost: seconds and bytes, row by row.
 
-attend    kernel calls (see `simulator.kernels`) at 4 head_dim flop per pair and head, 2.5 times
+attend    kernel calls (`simulator.calls.kernels`) at 4 head_dim flop per pair and head, 2.5 times
           that in the backward pass. Where programs split: the calls that a rectangle is cut into
           and the merging of their results. Where kernels skip whatever a mask hides: one call per
           q block of a rectangle, over the row's KV blocks, that computes the live kernel tiles
@@ -26,11 +26,11 @@ from planner.ir import ADDS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints, Side
 from planner.tiles import Tiles, tiles
 from planner.workload import DTYPES
+from simulator.calls.kernel_calls import Call
+from simulator.calls.kernel_tiles import kernel_tiles
+from simulator.calls.kernels import Kernels
+from simulator.calls.rectangles import Rectangles
 from simulator.hardware import Hardware
-from simulator.kernel_calls import Call
-from simulator.kernel_tiles import kernel_tiles
-from simulator.kernels import Kernels
-from simulator.rectangles import Rectangles
 
 Floats = NDArray[np.float64]
 CELLS = 1 << 22  # tiles of a node looked at at a time

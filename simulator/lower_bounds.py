@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from planner.ir import ADDS, READS, TENSORS
 from planner.partitions import Ints, Side
 from simulator.costs import Costs
-from simulator.reach import Reach
+from simulator.links.reach import Reach
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from planner.ir import Plan
 from simulator.bounds import link_bound
-from simulator.conditions import CHUNK, Conditions, Speeds
 from simulator.costs import Costs
-from simulator.engines import Engine, place_of, reach_of, timed
+from simulator.engines.choice import Engine, place_of, reach_of, timed
+from simulator.engines.conditions import CHUNK, Conditions, Speeds
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find
+from simulator.links.routes import Links
+from simulator.links.topology import Topology
 from simulator.lower_bounds import Bounds, lower_bounds
 from simulator.memory import Memory, memory
-from simulator.routes import Links
 from simulator.timeline import Timeline
-from simulator.topology import Topology
 
 Floats = NDArray[np.float64]
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
@@ -115,9 +115,9 @@ def simulate(
     `hardware` may be the name of a preset or of a file. Without overlap, transfers and compute of
     a rank take turns. `engine`: "recurrence" is fast, "events" also knows shared links, `buffers`,
     `late` launches and the `share` of the chip that transfers take; "auto" takes the fast one
-    where both apply. `topology` is one of `simulator.topology`, its spelling or a networkx graph;
+    where both apply. `topology` is one of `links.topology`, its spelling or a networkx graph;
     `speeds` maps ranks to factors, `links` pairs of places to factors (0 cuts a link): see
-    `simulator.conditions`. `record` keeps every row in the timeline (default: for small plans).
+    `engines.conditions`. `record` keeps every row in the timeline (default: for small plans).
     Raises PlanError for unknown hardware, for conditions that make no sense, for a plan that reads
     what is not there and for one that gets stuck.
     """

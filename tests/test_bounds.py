@@ -19,10 +19,10 @@ from planner.tiles import tiles
 from planner.verify import verify
 from planner.workload import Workload
 from simulator.costs import Costs
+from simulator.engines.recurrence import run
 from simulator.hardware import Hardware, hardware
 from simulator.lower_bounds import Bounds, lower_bounds
 from simulator.prediction import simulate
-from simulator.recurrence import run
 from test_simulator_reference import crowded, machines, plans
 
 A100 = hardware("a100-nvlink")

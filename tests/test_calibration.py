@@ -20,10 +20,10 @@ from ringloom import measuring
 from ringloom.cli import main
 from ringloom.measuring import calibrate, samples
 from runtimes.calibration import NumpyBench, Sample, bench, medians
+from simulator.calls.kernel_calls import Call
+from simulator.calls.kernels import Kernels
 from simulator.fitting import fit_curve, fit_link, positive, robust
 from simulator.hardware import OPTIONAL, UNITS, Hardware, hardware, load
-from simulator.kernel_calls import Call
-from simulator.kernels import Kernels
 from simulator.measured import Machine, Peak, Timed, as_toml, fit_kernel, measured_hardware
 from simulator.prediction import simulate
 

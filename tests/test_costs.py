@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import codegen.calls
-import simulator.kernel_calls
+import simulator.calls.kernel_calls
 from planner.ir import Plan
 from planner.masks import Causal, Documents, Full, Mask, Window, region_of
 from planner.partitions import merge
 from planner.planning import plan
 from planner.workload import Workload
+from simulator.calls.kernel_calls import Call, causal_calls, mask_calls
+from simulator.calls.kernels import Kernels, causal_pairs
+from simulator.calls.rectangles import Rectangles
 from simulator.costs import Costs
 from simulator.hardware import Hardware, hardware
-from simulator.kernel_calls import Call, causal_calls, mask_calls
-from simulator.kernels import Kernels, causal_pairs
 from simulator.prediction import simulate
-from simulator.rectangles import Rectangles
 from strategies import masks, range_sets
 from test_simulator_reference import plans
 
@@ -46,7 +46,7 @@ def test_calls_are_those_that_programs_make(
     q, kv = (merge(data.draw(range_sets(n))) for n in (seq, kv_seq))
     offset, pieces = kv_seq - seq, region_of(mask).pieces
     with pytest.MonkeyPatch.context() as patched:
-        for module in (codegen.calls, simulator.kernel_calls):
+        for module in (codegen.calls, simulator.calls.kernel_calls):
             patched.setattr(module, "TILE", tile)
         expected = codegen.calls.mask_calls(q, kv, offset, pieces)
         assert sizes(mask_calls(q + offset, kv, pieces)) == written(expected)
@@ -152,7 +152,7 @@ def test_rectangles_too_many_to_cut_cost_as_kernels_that_skip(
     mask = Documents((100, 28, 300, 84)) & Window(50)
     one = plan("zigzag", Workload(seq=512, heads=2, mask=mask), 4)
     exact = simulate(one, H100).makespan
-    monkeypatch.setattr("simulator.rectangles.WORK", -1)
+    monkeypatch.setattr("simulator.calls.rectangles.WORK", -1)
     rough = simulate(one, H100).makespan
     assert 0.3 < rough / exact < 3
 

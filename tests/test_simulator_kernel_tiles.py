@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import simulator.kernel_tiles
+import simulator.calls.kernel_tiles
 from planner.masks import Blocks, Causal, Documents, Full, Mask, Window
 from planner.partitions import LAYOUTS, Block, Partition, Ranges, Side, by_tokens, cut, merge
 from planner.regions import Ints
 from planner.workload import Workload
-from simulator.kernel_tiles import kernel_tiles
+from simulator.calls.kernel_tiles import kernel_tiles
 from strategies import masks
 
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
@@ -111,7 +111,7 @@ def test_where_counting_is_too_much_work_the_answer_is_an_upper_bound(
 ) -> None:
     exact = kernel_tiles(*case, tile)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(simulator.kernel_tiles, "WORK", -1)
+        patched.setattr(simulator.calls.kernel_tiles, "WORK", -1)
         bound = kernel_tiles.__wrapped__(*case, tile)
     assert (bound >= exact).all()
     assert (bound <= kernel_tiles(*case, (1, 1))).all()

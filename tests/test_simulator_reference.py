@@ -16,9 +16,9 @@ from planner.partitions import Block, merge
 from planner.planning import plan
 from planner.workload import DTYPES, Workload
 from simulator.costs import Costs
+from simulator.engines.recurrence import run
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
-from simulator.recurrence import run
 from simulator.timeline import Span, spans
 from strategies import schedules, workloads
 

@@ -14,10 +14,9 @@ from planner.errors import PlanError
 from planner.planning import plan
 from planner.workload import Workload
 from simulator.hardware import Link, hardware, presets
-from simulator.prediction import simulate
-from simulator.routes import Links, Routes, Traffic
-from simulator.routes import Path as Way
-from simulator.topology import (
+from simulator.links.routes import Links, Routes, Traffic
+from simulator.links.routes import Path as Way
+from simulator.links.topology import (
     Place,
     Topology,
     default_topology,
@@ -27,7 +26,8 @@ from simulator.topology import (
     topology,
     torus,
 )
-from simulator.topology import given as of_links
+from simulator.links.topology import given as of_links
+from simulator.prediction import simulate
 
 A100 = hardware("a100-nvlink")
 LINK = Link(1e-6, 1e9)

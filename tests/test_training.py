@@ -7,8 +7,9 @@ import pytest
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
-from simulator import comparators
-from simulator.activations import (
+from simulator.hardware import hardware
+from simulator.layers import comparators
+from simulator.layers.activations import (
     SCHEMES,
     Cluster,
     blocks_held,
@@ -16,11 +17,9 @@ from simulator.activations import (
     longest_context,
     training_need,
 )
-from simulator.comparators import Shape, checkpointed, padded, traffic
-from simulator.hardware import hardware
-from simulator.memory import memory
-from simulator.models import Model
-from simulator.training import (
+from simulator.layers.comparators import Shape, checkpointed, padded, traffic
+from simulator.layers.models import Model
+from simulator.layers.training import (
     Setting,
     collective_bandwidth,
     communication_overhead,
@@ -31,6 +30,7 @@ from simulator.training import (
     unbounded,
     waste,
 )
+from simulator.memory import memory
 
 LLAMA = Model("LLaMA-7B", 4096, 11008, 32, 32)
 A100 = hardware("a100-nvlink")

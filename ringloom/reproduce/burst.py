@@ -9,11 +9,11 @@ from planner.planning import REGULAR, plan
 from planner.workload import Workload
 from ringloom.reproduce.published import records
 from ringloom.reproduce.tables import Line, Table
-from simulator import comparators
-from simulator.comparators import Shape
 from simulator.hardware import hardware
-from simulator.models import Model
-from simulator.training import Setting, iteration
+from simulator.layers import comparators
+from simulator.layers.comparators import Shape
+from simulator.layers.models import Model
+from simulator.layers.training import Setting, iteration
 
 SHAPE = Shape(devices=32, batch=1, heads=32, head_dim=128, seq=131072, width=4096, sram=98304)
 LLAMA_7B = Model("LLaMA-7B", 4096, 11008, 32, 32)

@@ -16,9 +16,9 @@ from ringloom.reproduce.distflash_time import (
     setting,
 )
 from ringloom.reproduce.tables import Line, Table
-from simulator import comparators
-from simulator.comparators import Shape
-from simulator.training import communication_overhead, iteration, waste
+from simulator.layers import comparators
+from simulator.layers.comparators import Shape
+from simulator.layers.training import communication_overhead, iteration, waste
 
 BLOCK = 16384  # tokens per rank where pairs are counted: (c + 1)/c is then near enough to 1
 GRID = (  # DistFlashAttn, figure 1, workers counted from 1: "query,key" per step

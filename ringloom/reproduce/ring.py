@@ -4,7 +4,7 @@ from planner.planning import plan
 from planner.workload import Workload
 from ringloom.reproduce.published import Record, records
 from ringloom.reproduce.tables import Line, Table, pair
-from simulator.activations import (
+from simulator.layers.activations import (
     SCHEMES,
     Cluster,
     blocks_held,
@@ -13,7 +13,7 @@ from simulator.activations import (
     longest_context,
     training_need,
 )
-from simulator.models import Model
+from simulator.layers.models import Model
 
 MODELS = {  # LLaMA shapes
     "3B": Model("3B", 3200, 8640, 26, 32),

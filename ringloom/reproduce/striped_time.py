@@ -30,8 +30,8 @@ from planner.planning import plan
 from planner.tiles import tiles
 from planner.workload import Workload
 from ringloom.reproduce.published import DATA
-from simulator.kernel_tiles import kernel_tiles
-from simulator.models import Model
+from simulator.calls.kernel_tiles import kernel_tiles
+from simulator.layers.models import Model
 
 Floats = NDArray[np.float64]
 CONSTANTS = ("projections", "visit", "masked")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from planner.errors import PlanError
 from planner.ir import TENSORS, Attend, Move, Plan
-from simulator.tasks import Tasks
+from simulator.engines.tasks import Tasks
 
 
 class Buffers:

@@ -15,12 +15,12 @@ import math
 
 import numpy as np
 
-from simulator.buffers import Buffers
-from simulator.chips import Chips
-from simulator.conditions import Conditions
-from simulator.events import Action, Clock
-from simulator.routes import Traffic
-from simulator.tasks import Messages
+from simulator.engines.buffers import Buffers
+from simulator.engines.chips import Chips
+from simulator.engines.conditions import Conditions
+from simulator.engines.events import Action, Clock
+from simulator.engines.tasks import Messages
+from simulator.links.routes import Traffic
 
 MOST = 32  # chunks of a message
 NEVER = math.inf

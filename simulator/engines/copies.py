@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from planner.ir import READS, TENSORS, Attend, Held, Move, Plan
 from planner.partitions import Ints
-from simulator.cells import Cells
 from simulator.costs import Floats
-from simulator.rounds import Where, where
+from simulator.engines.cells import Cells
+from simulator.engines.rounds import Where, where
 
 Pairs = NDArray[np.complex128]  # (offered, arrives) as one number
 
@@ -44,7 +44,7 @@ class Arrivals:
 
 
 class Copies:
-    """The arrivals of all inputs that travel or are held; rows as in `simulator.rounds`."""
+    """The arrivals of all inputs that travel or are held; rows as in `simulator.engines.rounds`."""
 
     def __init__(self, plan: Plan) -> None:
         self._tables = _together(plan)

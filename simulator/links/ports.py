@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Move
+from simulator.engines.rounds import Where
 from simulator.hardware import Hardware
-from simulator.rounds import Where
-from simulator.routes import Traffic
+from simulator.links.routes import Traffic
 
 Floats = NDArray[np.float64]
 Taken = tuple[Where, Where, Floats | float, Floats | float]

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from planner.ir import Pass
 from planner.workload import DTYPES, Workload
+from simulator.calls.kernel_calls import Call
 from simulator.hardware import Hardware
-from simulator.kernel_calls import Call
 
 Floats = NDArray[np.float64]
 FLOP = {"forward": 4.0, "backward": 10.0}  # per (query, key) pair, head and element of head_dim

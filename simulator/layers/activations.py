@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from planner.ir import TENSORS, Plan
 from planner.liveness import slots
-from simulator.models import Model
+from simulator.layers.models import Model
 
 SCHEMES = ("vanilla", "memory-efficient", "blockwise FFN", "ring")
 FULL = 4  # bytes of a full-precision number

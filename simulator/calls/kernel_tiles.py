@@ -27,8 +27,8 @@ from planner.partitions import Partition
 from planner.regions import Ints, overlaps
 from planner.tiles import tiles_of
 from planner.workload import Workload
-from simulator.position_sets import Sets, ragged, runs_of
-from simulator.shapes import shapes
+from simulator.calls.position_sets import Sets, ragged, runs_of
+from simulator.calls.shapes import shapes
 
 PARTIAL, FULL = 1, 2
 CELLS = 1 << 22  # tiles looked at at a time

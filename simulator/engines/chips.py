@@ -1,6 +1,6 @@
 """Kernels on chips whose transfers take a share: they slow down while messages come and go."""
 
-from simulator.events import Action, Clock
+from simulator.engines.events import Action, Clock
 
 LEAST = 0.05  # of the chip that compute keeps however many transfers run
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.ir import READS, TENSORS, Attend, Held, Move, Plan
 from planner.partitions import Ints
-from simulator.accumulators import Accumulators
-from simulator.cells import Cells
 from simulator.costs import Costs
-from simulator.rounds import Where, attend_rounds, move_rounds, where
+from simulator.engines.accumulators import Accumulators
+from simulator.engines.cells import Cells
+from simulator.engines.rounds import Where, attend_rounds, move_rounds, where
 
 AT_HOME, NOWHERE = -1, -2
 Needs = tuple[int, ...]  # numbers of messages

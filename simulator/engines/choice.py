@@ -18,17 +18,17 @@ import networkx as nx
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from simulator.conditions import Conditions
-from simulator.contended import run_events
 from simulator.costs import Costs
+from simulator.engines.conditions import Conditions
+from simulator.engines.contended import run_events
+from simulator.engines.recurrence import Sums, run
 from simulator.hardware import Hardware
-from simulator.ports import LinkPorts
-from simulator.reach import Reach
-from simulator.recurrence import Sums, run
-from simulator.routes import Routes, Traffic
+from simulator.links.ports import LinkPorts
+from simulator.links.reach import Reach
+from simulator.links.routes import Routes, Traffic
+from simulator.links.topology import Topology, default_topology
+from simulator.links.topology import topology as spelled_topology
 from simulator.timeline import Timeline
-from simulator.topology import Topology, default_topology
-from simulator.topology import topology as spelled_topology
 
 Engine = Literal["auto", "recurrence", "events"]
 LARGE = 1 << 18  # rows

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import ADDS, Plan
-from simulator.routes import Links
-from simulator.topology import Topology
+from simulator.links.routes import Links
+from simulator.links.topology import Topology
 
 Speeds = Mapping[int, float] | Sequence[float]
 CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into

@@ -1,7 +1,7 @@
 """The kernel calls of every row of an attend: how many, how much work, how much merged in between.
 
 A rectangle in which everything is seen is one call. Others are cut into calls as programs cut them
-(see `simulator.kernel_calls`); rectangles that are alike but for a shift, under a mask that only
+(see `kernel_calls`); rectangles that are alike but for a shift, under a mask that only
 looks at distances, are cut once. Where rectangles are so many that cutting each would take minutes,
 a rectangle counts as one call per q block that computes the kernel tiles which its mask touches.
 """
@@ -20,9 +20,9 @@ from planner.masks import region_of
 from planner.partitions import Ranges, Side, merge
 from planner.regions import FAR
 from planner.tiles import Tiles, tiles
-from simulator.kernel_calls import Call, rectangle_calls
-from simulator.kernels import Kernels
-from simulator.shapes import Index, Shapes
+from simulator.calls.kernel_calls import Call, rectangle_calls
+from simulator.calls.kernels import Kernels
+from simulator.calls.shapes import Index, Shapes
 
 Floats = NDArray[np.float64]
 CELLS = 1 << 22  # tiles looked at at a time

@@ -2,7 +2,7 @@
 
 A rank is a generator: in each step it offers its messages, attends once its blocks are there, and
 merges what arrives, in the same order as in the recurrence. What its messages go through is told
-in `simulator.network`. Where no link is shared and nothing but speeds is asked for, all times are
+in `network`. Where no link is shared and nothing but speeds is asked for, all times are
 those of the recurrence.
 """
 
@@ -14,15 +14,15 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Attend, Move
-from simulator.buffers import Buffers
-from simulator.chips import Chips
-from simulator.conditions import Conditions
 from simulator.costs import Costs, Floats
-from simulator.events import Clock
-from simulator.network import NEVER, Network
-from simulator.recurrence import KEPT, Sums
-from simulator.routes import Traffic
-from simulator.tasks import Turn, tasks
+from simulator.engines.buffers import Buffers
+from simulator.engines.chips import Chips
+from simulator.engines.conditions import Conditions
+from simulator.engines.events import Clock
+from simulator.engines.network import NEVER, Network
+from simulator.engines.recurrence import KEPT, Sums
+from simulator.engines.tasks import Turn, tasks
+from simulator.links.routes import Traffic
 from simulator.timeline import Attended, Merged, Sent, Timeline
 
 Want = int | float | None  # a message by number, a time, or the end of the kernel on the chip

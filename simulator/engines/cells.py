@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.partitions import Ints
-from simulator.rounds import Where
+from simulator.engines.rounds import Where
 
 
 class Cells:

@@ -17,9 +17,9 @@ from functools import lru_cache
 from planner.ir import Pass, Plan
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.comparators import Shape, padded, traffic
 from simulator.hardware import Hardware
-from simulator.models import Model
+from simulator.layers.comparators import Shape, padded, traffic
+from simulator.layers.models import Model
 from simulator.prediction import simulate
 
 WIDTH = 2  # bytes of a 16-bit weight or activation

@@ -10,7 +10,7 @@
 
 Ports serve messages in plan order (step, node, row), first in first out. A rank has one pair of
 ports for the links inside its node and one for those between nodes, or those of a topology on
-which no two messages meet (see `simulator.ports`). Without overlap a message also
+which no two messages meet (see `simulator.links.ports`). Without overlap a message also
 waits for its receiver to begin the step, and the attends of a step for every message of that step
 that the rank sends or receives: nothing travels to or from a rank while it attends. All times are
 maxima and sums of earlier ones, so no shorter row can make a plan slower. Each step is a few numpy
@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.ir import Attend, Move, Step
 from planner.partitions import Ints
-from simulator.accumulators import Accumulators
-from simulator.copies import Copies, exposed, ready
 from simulator.costs import Costs, Floats
-from simulator.ports import NodePorts, Ports, Taken
-from simulator.rounds import REMEMBERED, Where, attend_rounds, move_rounds, where
+from simulator.engines.accumulators import Accumulators
+from simulator.engines.copies import Copies, exposed, ready
+from simulator.engines.rounds import REMEMBERED, Where, attend_rounds, move_rounds, where
+from simulator.links.ports import NodePorts, Ports, Taken
 from simulator.timeline import Attended, Merged, Sent, Timeline
 
 KEPT = 1 << 22  # steps x ranks up to which every step's times are kept

@@ -8,13 +8,13 @@ import numpy as np
 
 from planner.ir import ADDS, TENSORS, Attend, Move
 from planner.partitions import Ints
-from simulator.cells import Cells
 from simulator.costs import Costs, Floats
-from simulator.rounds import Where
+from simulator.engines.cells import Cells
+from simulator.engines.rounds import Where
 
 
 class Accumulators:
-    """The accumulators of all ranks while a plan's rounds go by; rows as in `simulator.rounds`."""
+    """The accumulators of all ranks while a plan's rounds go by; rows as in `rounds`."""
 
     def __init__(self, costs: Costs) -> None:
         plan = costs.plan

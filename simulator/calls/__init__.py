@@ -1,0 +1,1 @@
+"""Kernel calls: which calls an attend becomes, and what each costs."""

@@ -1,0 +1,1 @@
+"""Around attention: layers, iterations and the systems that papers compare with."""

@@ -1,0 +1,1 @@
+"""Links: topologies, the ways of messages over them, and the most they can carry."""
