@@ -32,7 +32,8 @@ from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
 from ringloom.measuring import calibrate, flop, product
-from runtimes.calibration import Bench, Sample, bench, medians
+from runtimes.calibration.benches import Bench, Sample
+from runtimes.calibration.timing import bench, medians
 from simulator.costs import Costs
 from simulator.hardware import Hardware, hardware
 

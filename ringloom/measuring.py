@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import Any
 
 from planner.ir import Pass
-from runtimes.calibration import Bench, Sample, about, bench, medians
+from runtimes.calibration.benches import Bench, Sample
+from runtimes.calibration.timing import about, bench, medians
 from simulator.fitting import fit_link
 from simulator.hardware import Hardware
 from simulator.measured import SKIPS, Kernel, Machine, Peak, Timed, fit_kernel, measured_hardware
@@ -150,7 +151,7 @@ def _link(on: Bench, bandwidth: float) -> tuple[tuple[float, float], str, bool]:
     """(alpha, bandwidth), where they come from, and whether messages were timed at all."""
     rows, how = [], ""
     if on.kind != "numpy":
-        links = import_module("runtimes.calibration_links")
+        links = import_module("runtimes.calibration.links")
         if on.kind == "cuda":
             rows, how = links.between_devices(), "copies from one device to the next"
         else:

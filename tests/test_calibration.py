@@ -19,7 +19,9 @@ from planner.workload import Workload
 from ringloom import measuring
 from ringloom.cli import main
 from ringloom.measuring import calibrate, samples
-from runtimes.calibration import NumpyBench, Sample, bench, medians
+from runtimes.calibration.benches import Sample
+from runtimes.calibration.numpy_bench import NumpyBench
+from runtimes.calibration.timing import bench, medians
 from simulator.calls.kernel_calls import Call
 from simulator.calls.kernels import Kernels
 from simulator.fitting import fit_curve, fit_link, positive, robust
@@ -233,7 +235,7 @@ def clockwork(found: Hardware, monkeypatch: pytest.MonkeyPatch) -> Clockwork:
     made = Clockwork(found)
     monkeypatch.setattr(measuring, "bench", lambda kind: made)
     monkeypatch.setattr(
-        "runtimes.calibration_links.between_processes",
+        "runtimes.calibration.links.between_processes",
         lambda: [(n, 1e-4 + n / 2e9) for n in (4096, 65536, 2**20, 2**24)],
     )
     return made
@@ -277,7 +279,7 @@ def test_this_machine_is_measured(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(measuring, "samples", few)
     monkeypatch.setattr(measuring, "ROUNDS", {"cpu": (1, 1), "numpy": (1, 1)})
     monkeypatch.setattr(measuring, "COPIED", 1 << 22)
-    monkeypatch.setattr("runtimes.calibration_links.between_processes", list)
+    monkeypatch.setattr("runtimes.calibration.links.between_processes", list)
     told = calibrate(kind, quick=True)
     assert 1e8 < told.kernels["forward"].rate < 1e14
     assert 1e8 < told.hardware["memory.bandwidth"] < 1e13
@@ -285,7 +287,7 @@ def test_this_machine_is_measured(kind: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_two_processes_exchange_messages() -> None:
-    from runtimes.calibration_links import between_processes
+    from runtimes.calibration.links import between_processes
 
     rows = between_processes((4096, 1 << 20), repeats=2)
     assert [n for n, _ in rows] == [4096, 1 << 20]

@@ -1,4 +1,4 @@
-"""What `runtimes.calibration` times, in torch: the flash kernels that emitted programs call.
+"""What `timing` times, in torch: the flash kernels that emitted programs call.
 
 On a CPU that is one core, timed by the thread's own clock; on a CUDA device, by its events.
 """
@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from runtimes.calibration import Sample, cpu_seconds, memory_bytes, processor
+from runtimes.calibration.benches import Sample
+from runtimes.calibration.machine import cpu_seconds, memory_bytes, processor
 
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 

@@ -1,0 +1,1 @@
+"""Calibration: timing on this machine what predictions are made of."""
