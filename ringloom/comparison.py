@@ -1,6 +1,6 @@
 """compare(work, ranks)   every schedule on one workload: proved, predicted, and run when asked."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ from simulator.hardware import Hardware
 from simulator.prediction import Prediction, simulate
 
 Passes = Pass | Literal["both"]
+Plans = Plan | tuple[Plan, Plan]
+Track = Callable[[Iterable[str]], Iterable[str]]
 TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
 NARROW = 16  # head_dim of the smaller workload: who attends what does not depend on it
@@ -29,6 +31,21 @@ class Load:
 
     rank: int
     share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One schedule of a comparison with what its row was made of."""
+
+    row: "Row"
+    plans: Plans
+    found: Prediction
+
+    @property
+    def passes(self) -> tuple[tuple[Plan, Prediction], ...]:
+        """Each pass with its own prediction, in the order in which they run."""
+        plans = self.plans if isinstance(self.plans, tuple) else (self.plans,)
+        return tuple(zip(plans, self.found.passes or (self.found,), strict=True))
 
 
 @dataclass(frozen=True)
@@ -65,34 +82,48 @@ def compare(
     pass_: Passes = "forward",
     overlap: bool = True,
     checked: bool = False,
-    track: Callable[[Iterable[str]], Iterable[str]] = iter,
+    track: Track = iter,
 ) -> list[Row]:
     """Plan, verify and simulate each schedule; ring is always simulated, for the speedup.
 
     With `checked`, each schedule also runs on real arrays of `ranks` x 64 tokens against dense
     attention in float64. `track` may wrap the names, to show progress.
     """
-    ring = _predict("ring", work, ranks, hardware, pass_, overlap)[1].makespan
     rows = []
-    for name in track(schedules):
-        plans, predicted = _predict(name, work, ranks, hardware, pass_, overlap)
-        rows.append(_row(name, plans, predicted, ring, work))
+    for case in cases(work, ranks, hardware, schedules, pass_=pass_, overlap=overlap, track=track):
+        rows.append(case.row)
         if checked and (small := smaller(work, ranks)):
-            found = check(plan(name, small, ranks, pass_=pass_))
+            found = check(plan(case.row.schedule, small, ranks, pass_=pass_))
             rows[-1] = replace(rows[-1], exact=found.exact, exact_seq=small.seq)
     return rows
 
 
+def cases(
+    work: Workload,
+    ranks: int,
+    hardware: Hardware,
+    schedules: Sequence[str],
+    *,
+    pass_: Passes = "forward",
+    overlap: bool = True,
+    track: Track = iter,
+) -> Iterator[Case]:
+    """Each schedule planned, verified and simulated, one after the other."""
+    ring = _predict("ring", work, ranks, hardware, pass_, overlap)
+    for name in track(schedules):
+        again = name == "ring"
+        plans, found = ring if again else _predict(name, work, ranks, hardware, pass_, overlap)
+        yield Case(_row(name, plans, found, ring[1].makespan, work), plans, found)
+
+
 def _predict(
     name: str, work: Workload, ranks: int, hardware: Hardware, pass_: Passes, overlap: bool
-) -> tuple[Plan | tuple[Plan, Plan], Prediction]:
+) -> tuple[Plans, Prediction]:
     plans = plan(name, work, ranks, pass_=pass_)
     return plans, simulate(plans, hardware, overlap=overlap)
 
 
-def _row(
-    name: str, plans: Plan | tuple[Plan, Plan], found: Prediction, ring: float, work: Workload
-) -> Row:
+def _row(name: str, plans: Plans, found: Prediction, ring: float, work: Workload) -> Row:
     first = plans[0] if isinstance(plans, tuple) else plans
     total = loads(first).sum(axis=0)
     return Row(
