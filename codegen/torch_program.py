@@ -20,8 +20,15 @@ from codegen.writer import Writer
 
 def write(program: Program) -> str:
     """The file, formatted as ruff formats it, for any line length from 88 to 100."""
+    w = attention_file(program, header(program))
+    _check(w, program)
+    return w.text()
+
+
+def attention_file(program: Program, head: str) -> Writer:
+    """The file as far as its attention function, for what else is built around one."""
     w = Writer()
-    w(header(program))
+    w(head)
     w()
     w(imports(program))
     w()
@@ -32,8 +39,7 @@ def write(program: Program) -> str:
     _follow(w, program)
     _compute(w, program)
     _attention(w, program)
-    _check(w, program)
-    return w.text()
+    return w
 
 
 # ---- the parts of the file
