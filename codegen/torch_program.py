@@ -266,19 +266,21 @@ def _attention(w: Writer, p: Program) -> None:
 
 
 def _check(w: Writer, p: Program) -> None:
-    work = p.work
     w.title("self-check")
     w.section(torch_check.DENSE)
     grads = torch_check.GRADS if p.backward else torch_check.NO_GRADS
     w.section(torch_check.CHECK.format(backward=bool(p.backward), grads=grads.strip("\n")))
+    w.section(self_check_main(p))
+
+
+def self_check_main(p: Program) -> str:
+    """The text that launches a self-check, on ranks of torchrun or on ranks of its own."""
     fixed = p.fixed_length
-    default = "SEQ" if fixed else str(min(work.seq, 512 * p.ranks))
-    w.section(
-        torch_check.MAIN.format(
-            default=default,
-            fixed=" or options.seq != SEQ" if fixed else "",
-            complaint='f"mask and tables are for --seq {SEQ} only"'
-            if fixed
-            else '"--seq must be at least 1"',
-        )
+    default = "SEQ" if fixed else str(min(p.work.seq, 512 * p.ranks))
+    return torch_check.MAIN.format(
+        default=default,
+        fixed=" or options.seq != SEQ" if fixed else "",
+        complaint='f"mask and tables are for --seq {SEQ} only"'
+        if fixed
+        else '"--seq must be at least 1"',
     )

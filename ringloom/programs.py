@@ -17,14 +17,24 @@ KEPT = 4000  # characters of a program's last words that are shown
 
 
 @click.command()
-@click.argument("target", type=click.Choice(list(TARGETS)))
+@click.argument("target", type=click.Choice(TARGETS))
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options(pass_="both")
+@click.option("--dynamic", is_flag=True, help="Tables are an argument: masks may change per batch.")
+@click.option("--layer", is_flag=True, help="A decoder layer whose backward repeats no attention.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the program there.")
 @json_option
-def emit(target: str, source: str, output: str | None, as_json: bool, **given: Any) -> None:
+def emit(
+    target: str,
+    source: str,
+    dynamic: bool,
+    layer: bool,
+    output: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Write a plan as one readable file that runs without ringloom."""
-    program = write(plans_of(source, given), target)
+    program = write(plans_of(source, given), target, dynamic=dynamic, layer=layer)
     document = {
         "target": target,
         "file": output,
