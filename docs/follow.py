@@ -1,0 +1,42 @@
+"""Runs a lesson up to its exercise, and leaves you there:  python -i docs/follow.py ring
+
+The names of the page are then yours; `check(answer)` tells whether an answer is right. Without -i
+it runs the page to its end, solution and all.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pages import Block, blocks, execute
+
+LESSONS = Path(__file__).parent / "lessons"
+
+
+def lessons() -> list[Path]:
+    """The pages of the lessons, in the order of their numbers."""
+    return sorted(LESSONS.glob("[0-9]*.md"))
+
+
+def parts(page: Path) -> tuple[list[Block], list[Block]]:
+    """The python blocks before the solution, and those of the solution."""
+    fold = page.read_text(encoding="utf-8").partition("<details>")[0].count("\n")
+    code = [block for block in blocks(page) if block.language == "python"]
+    return [b for b in code if b.line <= fold], [b for b in code if b.line > fold]
+
+
+def follow(page: Path, solved: bool) -> dict[str, Any]:
+    """The namespace of a page after its blocks, with or without those of the solution."""
+    scope: dict[str, Any] = {"__name__": "__lesson__"}
+    lesson, solution = parts(page)
+    for block in [*lesson, *solution] if solved else lesson:
+        execute(block, page, scope)
+    return scope
+
+
+if __name__ == "__main__":
+    chosen = [page for page in lessons() if sys.argv[1:] and sys.argv[1] in page.stem]
+    if len(chosen) != 1:
+        sys.exit(f"which one? {', '.join(page.stem for page in lessons())}")
+    globals().update(follow(chosen[0], solved=not sys.flags.interactive))
+    print(f"{chosen[0].stem}: every block ran")

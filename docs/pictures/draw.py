@@ -1,0 +1,20 @@
+"""Draws every picture anew:  python docs/pictures/draw.py"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def pictures() -> dict[Path, str]:
+    """Each SVG file that is drawn, and its text as the code draws it now."""
+    names = sorted(path.stem for path in HERE.glob("*.py") if "\ndef picture(" in path.read_text())
+    return {HERE / f"{name}.svg": import_module(name).picture() for name in names}
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    for path, drawn in pictures().items():
+        path.write_text(drawn, encoding="utf-8")
+        print(path, len(drawn))

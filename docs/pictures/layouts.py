@@ -1,0 +1,41 @@
+"""Draws layouts.svg: what four ranks attend in round 1 of 16 causal tokens under three layouts."""
+
+from mask_cells import Colour, square
+from shapes import drawing, text
+
+import ringloom as rl
+from planner.ir import Plan
+
+ROUND, SIZE = 1, 13
+
+
+def attended(plan: Plan) -> Colour:
+    """The rank that attends a pair in that round."""
+    attends = [step.attends for step in plan.steps if step.attends][ROUND]
+    q, kv = plan.partition.q.blocks, plan.partition.kv.blocks
+    ranks = {
+        (int(i), int(j)): int(rank)
+        for attend in attends
+        for rank, queries, keys in zip(attend.rank, attend.q, attend.kv, strict=True)
+        for a in queries[queries >= 0]
+        for b in keys[keys >= 0]
+        for i in q[a].tokens()
+        for j in kv[b].tokens()
+    }
+    return lambda i, j: ranks.get((i, j))
+
+
+def picture() -> str:
+    """Three squares; pairs of other rounds are faint."""
+    work, shapes = rl.Workload(seq=16, heads=4), []
+    for number, name in enumerate(("ring", "striped", "zigzag")):
+        plan = rl.plan(name, work, 4)
+        colour = attended(plan)
+        x = 10 + number * (16 * SIZE + 36)
+        shapes += square(plan, x, 34, SIZE, name, colour)
+        allowed = work.allowed(range(16), range(16))
+        pairs = [colour(i, j) for i in range(16) for j in range(16) if allowed[i, j]]
+        counts = ", ".join(str(pairs.count(rank)) for rank in range(4))
+        shapes.append(text(x, 34 + 16 * SIZE + 20, f"pairs of ranks 0-3: {counts}", 13))
+    said = "Round 1 of 16 causal tokens on four ranks, by rank, under three layouts"
+    return drawing(10 + 3 * (16 * SIZE + 36), 34 + 16 * SIZE + 30, said, shapes)

@@ -1,0 +1,45 @@
+"""Who attends what in which round, as boxes: a row per rank, a column per round."""
+
+from shapes import cell, text
+
+from planner.ir import Plan
+
+SIZE, GAP, HIGH = 62, 4, 30
+
+
+def grid(plan: Plan, x: float, y: float, title: str) -> list[str]:
+    """One plan; a box names the queries and the keys, its colour is the home of the keys."""
+    shapes = [text(x, y, title, 14)]
+    attending = [step.attends for step in plan.steps if step.attends]
+    for round_, attends in enumerate(attending):
+        left = x + round_ * (SIZE + GAP)
+        shapes.append(text(left + SIZE / 2, y + 22, f"round {round_}", 12, "middle"))
+        rows = [row for a in attends for row in zip(a.rank, a.q[:, 0], a.kv[:, 0], strict=True)]
+        there = {int(rank): (int(q), int(kv)) for rank, q, kv in rows}
+        for rank in range(plan.ranks):
+            top = y + 30 + rank * (HIGH + GAP)
+            if rank in there:
+                q, kv = there[rank]
+                home = int(plan.partition.kv.homes[kv])
+                shapes.append(cell(left, top, SIZE, HIGH, f"q{q} kv{kv}", home))
+            else:
+                shapes.append(cell(left, top, SIZE, HIGH, "waits", None))
+    return shapes
+
+
+def height(plan: Plan) -> int:
+    """Of the grid of a plan, its title included."""
+    return 34 + plan.ranks * (HIGH + GAP)
+
+
+def width(plan: Plan) -> int:
+    """Of the grid of a plan."""
+    return plan.rounds * (SIZE + GAP)
+
+
+def ranks(plan: Plan, y: float) -> list[str]:
+    """The names of the rows."""
+    tops = (y + 30 + rank * (HIGH + GAP) for rank in range(plan.ranks))
+    return [
+        text(54, top + HIGH / 2 + 5, f"rank {rank}", 12, "end") for rank, top in enumerate(tops)
+    ]

@@ -1,0 +1,27 @@
+"""Draws search.svg: the ten cells of four causal ranks and who attends them, found in two ways."""
+
+from shapes import cell, drawing, text
+
+SIZE = 52
+HOMES = {(q, kv): q for q in range(4) for kv in range(q + 1)}
+SHARED = {**HOMES, (3, 0): 0, (3, 1): 1, (2, 0): 0}
+
+
+def square(owner: dict[tuple[int, int], int], x: float, y: float, title: str) -> list[str]:
+    """A cell is labelled by its rank; below, the loads, a diagonal cell counting half."""
+    load = [0.0] * 4
+    shapes = [text(x, y - 12, title, 14)]
+    for (q, kv), rank in owner.items():
+        load[rank] += 0.5 if q == kv else 1
+        shapes.append(cell(x + kv * SIZE, y + q * SIZE, SIZE - 4, SIZE - 4, f"rank {rank}", rank))
+    said = ", ".join(f"{each:g}" for each in load)
+    return [*shapes, text(x, y + 4 * SIZE + 16, f"loads {said}")]
+
+
+def picture() -> str:
+    """Every cell with its queries, and the best where queries or keys stay."""
+    shapes = [
+        *square(HOMES, 10, 36, "ring: with its queries"),
+        *square(SHARED, 300, 36, "searched"),
+    ]
+    return drawing(540, 36 + 4 * SIZE + 30, "Cells of four ranks and who attends them", shapes)
