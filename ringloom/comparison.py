@@ -187,4 +187,15 @@ def why(rows: Sequence[Row]) -> str:
             f" work ({fast.imbalance:.2f} in {fast.schedule}), and {slow.idle_fraction:.0%} of the"
             " machine idles."
         )
+    busy, other = (r.makespan_s * (1 - r.idle_fraction) for r in (slow, fast))
+    if busy > 1.1 * other:
+        return (
+            f"{found}: for the same pairs its kernels and merges take {busy / other:.2f} times as"
+            f" long, {busy * 1e3:.3g} ms on a rank rather than {other * 1e3:.3g} ms."
+        )
+    if slow.idle_fraction > fast.idle_fraction:
+        return (
+            f"{found}: {slow.idle_fraction:.0%} of the machine idles"
+            f" ({fast.idle_fraction:.0%} in {fast.schedule})."
+        )
     return f"{found}."

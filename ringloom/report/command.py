@@ -1,0 +1,80 @@
+"""`ringloom report`: schedules compared on one page that works offline."""
+
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import track
+
+from planner.errors import PlanError
+from ringloom.options import workload, workload_options
+from ringloom.output import json_option, show
+from simulator.hardware import hardware as find_hardware
+
+DEFAULT = "ring,striped,zigzag,balanced,burst"
+
+
+@click.command()
+@workload_options()
+@click.option("--hardware", default="a100-nvlink", show_default=True, help="A preset or a file.")
+@click.option("--schedules", default=DEFAULT, show_default=True, help="Separated by commas.")
+@click.option("--overlap/--no-overlap", default=True, help="Whether transfers run beside compute.")
+@click.option(
+    "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
+)
+@click.option("-o", "--output", default="report.html", show_default=True, help="The page.")
+@json_option
+def report(
+    hardware: str,
+    schedules: str,
+    overlap: bool,
+    trace: str | None,
+    output: str,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Schedules compared on one HTML page: what happens when, where and why."""
+    study, page = _drawing()
+    work, ranks = workload(given)
+    if not (names := [name.strip() for name in schedules.split(",") if name.strip()]):
+        raise click.UsageError("--schedules names none")
+    run = None
+    if trace:
+        run = import_module("ringloom.report.recorded").recorded(trace)
+    machine = find_hardware(hardware)
+    found = study.study(
+        work, ranks, machine, names, pass_=given["pass_"], overlap=overlap, track=progress
+    )
+    content = page.page(found, run)
+    try:
+        Path(output).write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise PlanError(f"cannot write {output}: {error.strerror}") from None
+    document = {
+        "file": output,
+        "bytes": len(content.encode()),
+        "finding": found.finding,
+        "rows": [row.as_dict() for row in found.rows],
+        "measured_s": run.makespan if run else None,
+    }
+    show(as_json, document, found.finding, f"{output} shows why: open it in a browser")
+
+
+def _drawing() -> tuple[Any, Any]:
+    """The modules that draw; bokeh is loaded here and no sooner."""
+    try:
+        return import_module("ringloom.report.study"), import_module("ringloom.report.page")
+    except ModuleNotFoundError as error:
+        raise PlanError(
+            f"report needs {error.name}: pip install 'ringloom[report]' brings it"
+        ) from None
+
+
+def progress(names: Iterable[str]) -> Iterable[str]:
+    """The same names, with a bar on a terminal's stderr."""
+    console = Console(stderr=True)
+    hidden = not console.is_terminal
+    return track(list(names), "planning", console=console, transient=True, disable=hidden)

@@ -1,0 +1,186 @@
+"""The page: facts of a study drawn, and put into one HTML file that needs no network."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bokeh.embed import components
+from bokeh.models import Range1d
+from bokeh.resources import Resources
+from markupsafe import Markup
+
+import ringloom
+from planner.errors import PlanError
+from ringloom.comparison import Case
+from ringloom.drawing import seconds, size
+from ringloom.report import heat
+from ringloom.report.loads import Held, links_of, load_of, memory_of
+from ringloom.report.memory import MemoryPicture, colour_of, dash_of, width_of
+from ringloom.report.recorded import Recorded
+from ringloom.report.spans import SHOWN, Bars, bars_of
+from ringloom.report.stepper import StepperPicture, drawable
+from ringloom.report.study import Study, legs
+from ringloom.report.summary import TEMPLATES, summary
+from ringloom.report.tiles import TileFacts, tile_facts
+from ringloom.report.timeline import TimelinePicture
+
+PAGE = Path(__file__).parent / "page"
+Figures = dict[str, Any]
+
+
+def page(study: Study, run: Recorded | None = None) -> str:
+    """The whole report as HTML; `run` is laid over the schedule of its name.
+
+    Raises PlanError for a run of another schedule or of other ranks.
+    """
+    figures: Figures = {}
+    end = max([row.makespan_s for row in study.rows] + ([run.makespan] if run else []))
+    axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")
+    facts, skipped = _facts(study)
+    if facts:
+        stepper = StepperPicture(study.ranks)
+        stepper.show(facts)
+        figures |= {"tiles": stepper.tiles, "ways": stepper.ways}
+    content = {
+        "timelines": _timelines(study, run, axis, figures),
+        "loads": _heat_maps(study, figures),
+        "links": _link_maps(study, figures),
+    }
+    memory = _memory(study, axis, figures)
+    scripts, drawn = components(figures) if figures else ("", {})
+    for one in (o for group in content.values() for o in group):
+        one["picture"] = Markup(drawn[one.pop("figure")])
+    return TEMPLATES.get_template("page.html").render(
+        title=study.title,
+        finding=study.finding,
+        summary=Markup(summary(study.rows)),
+        steps=[{"title": f.title, "steps": max(1, f.steps)} for f in facts],
+        skipped=skipped,
+        pictures={name: Markup(drawn[name]) for name in ("tiles", "ways") if facts},
+        memory=Markup(drawn["memory"]) if memory else "",
+        legend=memory,
+        run=_told(study, run) if run else "",
+        notes=_notes(study),
+        version=ringloom.__version__,
+        numbers=Markup(_numbers(study)),
+        style=Markup(_text("style.css")),
+        behaviour=Markup(_text("theme.js") + _text("page.js")),
+        library=Markup(Resources(mode="inline", components=["bokeh"]).render_js()),
+        scripts=Markup(scripts),
+        **content,
+    )
+
+
+def _text(name: str) -> str:
+    return (PAGE / name).read_text(encoding="utf-8")
+
+
+def _numbers(study: Study) -> str:
+    """The rows as JSON that may stand inside a script element."""
+    return json.dumps({"rows": [row.as_dict() for row in study.rows]}).replace("<", "\\u003c")
+
+
+def _facts(study: Study) -> tuple[list[TileFacts], str]:
+    """Tables for the stepper, and a word on those that are too large for one."""
+    every = [tile_facts(leg.title, leg.plan) for _, leg in study.legs()]
+    left_out = [facts.title for facts in every if not drawable(facts)]
+    said = f"Too many tiles to draw step by step: {', '.join(left_out)}." if left_out else ""
+    return [facts for facts in every if drawable(facts)], said
+
+
+def _timelines(
+    study: Study, run: Recorded | None, axis: Range1d, figures: Figures
+) -> list[dict[str, Any]]:
+    if run is not None:
+        _check(study, run)
+    drawn = []
+    for number, case in enumerate(study.cases):
+        bars = bars_of(legs(case))
+        own = run if run is not None and run.plan == case.row.schedule else None
+        picture = TimelinePicture(f"timeline-{number}", axis)
+        picture.show(bars, study.ranks, own)
+        figures[f"timeline-{number}"] = picture.figure
+        words = _timed(case, bars) + (f"; measured {seconds(own.makespan)}" if own else "")
+        drawn.append({"title": case.row.schedule, "words": words, "figure": f"timeline-{number}"})
+    return drawn
+
+
+def _timed(case: Case, bars: Bars) -> str:
+    said = f"{seconds(case.row.makespan_s)}, {case.row.idle_fraction:.0%} idle"
+    if not len(bars):
+        return f"{said}; its times were too many to keep"
+    return said if bars.whole else f"{said}; the attends of each step only, rows being too many"
+
+
+def _check(study: Study, run: Recorded) -> None:
+    names = [row.schedule for row in study.rows]
+    if run.plan not in names:
+        raise PlanError(f"the recorded run is of {run.plan!r}, the report of {', '.join(names)}")
+    if run.ranks != study.ranks:
+        raise PlanError(f"the recorded run has {run.ranks} ranks, the report {study.ranks}")
+
+
+def _told(study: Study, run: Recorded) -> str:
+    """How a real run compares with its prediction, in a sentence."""
+    row = next(row for row in study.rows if row.schedule == run.plan)
+    where = f" on {run.hardware}" if run.hardware else ""
+    return (
+        f"A recorded run of {run.plan}{where} lies below its prediction, hatched: it took"
+        f" {seconds(run.makespan)}, {run.makespan / row.makespan_s:.2f} times the"
+        f" {seconds(row.makespan_s)} predicted for {study.hardware}."
+    )
+
+
+def _heat_maps(study: Study, figures: Figures) -> list[dict[str, Any]]:
+    tables = [load_of(legs(case)) for case in study.cases]
+    drawn, high = [], heat.most(*tables)
+    for number, (case, table) in enumerate(zip(study.cases, tables, strict=True)):
+        picture = heat.load_picture(f"load-{number}")
+        heat.show_load(picture, table, high)
+        figures[f"load-{number}"] = picture.figure
+        row = case.row
+        words = (
+            f"rank {row.busiest.rank} attends {row.busiest.share:.2f} times the mean,"
+            f" rank {row.lightest.rank} {row.lightest.share:.2f} times"
+        )
+        drawn.append({"title": row.schedule, "words": words, "figure": f"load-{number}"})
+    return drawn
+
+
+def _link_maps(study: Study, figures: Figures) -> list[dict[str, Any]]:
+    tables = [links_of(legs(case)) for case in study.cases]
+    drawn, high = [], heat.most(*tables)
+    for number, (case, table) in enumerate(zip(study.cases, tables, strict=True)):
+        picture = heat.link_picture(f"links-{number}")
+        heat.show_links(picture, table, high)
+        figures[f"links-{number}"] = picture.figure
+        total, busiest = case.found.bytes_sent.sum(), case.row.max_bytes_sent
+        words = f"{size(int(total))} in all, {size(busiest)} by the busiest sender"
+        drawn.append({"title": case.row.schedule, "words": words, "figure": f"links-{number}"})
+    return drawn
+
+
+def _memory(study: Study, axis: Range1d, figures: Figures) -> list[dict[str, Any]]:
+    """The picture's legend: a line per schedule whose memory over time was kept."""
+    found = [(case.row.schedule, memory_of(legs(case))) for case in study.cases]
+    held: Sequence[tuple[str, Held]] = [(name, one) for name, one in found if one is not None]
+    if held:
+        picture = MemoryPicture(axis, len(held))
+        picture.show(held)
+        figures["memory"] = picture.figure
+    return [
+        {
+            "words": f"{name}: {size(one.peak)} at most, on rank {one.rank}",
+            "colour": colour_of(number),
+            "width": width_of(number, len(held)),
+            "dashes": " ".join(map(str, dash_of(number))),
+        }
+        for number, (name, one) in enumerate(held)
+    ]
+
+
+def _notes(study: Study) -> str:
+    if study.ranks <= SHOWN:
+        return ""
+    return f"Timelines and maps show the first {SHOWN} of {study.ranks} ranks."

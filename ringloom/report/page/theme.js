@@ -1,0 +1,31 @@
+// Pictures follow the page's colours, which follow the reader's: light, dark, and light in print.
+function ringloomPaint(doc, dark) {
+  const paper = dark ? "#14181d" : "#ffffff", ink = dark ? "#e8ebee" : "#1b1f24"
+  const faint = dark ? "#39424d" : "#d5dae0", resting = dark ? ["#14181d", "#2c343d", "#66717d"]
+    : ["#ffffff", "#dfe4ea", "#9aa5b1"]
+  for (const model of doc._all_models.values()) {
+    switch (model.type) {
+      case "Figure": case "Plot":
+        model.setv({background_fill_color: paper, border_fill_color: paper, outline_line_color: faint})
+        break
+      case "LinearAxis":
+        model.setv({axis_label_text_color: ink, major_label_text_color: ink, axis_line_color: faint,
+          major_tick_line_color: faint, minor_tick_line_color: faint,
+          axis_label_text_font_style: "normal"})
+        break
+      case "Grid": model.setv({grid_line_color: faint}); break
+      case "LinearColorMapper":
+        if (model.name === "ranks") model.palette = [...model.palette.slice(0, -3), ...resting]
+        break
+    }
+  }
+}
+
+function ringloomFollow(doc) {
+  const dark = matchMedia("(prefers-color-scheme: dark)")
+  const follow = () => ringloomPaint(doc, dark.matches)
+  dark.addEventListener("change", follow)
+  addEventListener("beforeprint", () => ringloomPaint(doc, false))
+  addEventListener("afterprint", follow)
+  follow()
+}

@@ -1,0 +1,13 @@
+// What the tile under the pointer is, and who attends it when.
+const leg = Math.min(state.data.leg[0], facts.data.size.length - 1)
+const table = (name) => facts.data[name][leg]
+const [cuts, rows, columns] = table("size")
+const i = Math.min(rows - 1, Math.max(0, Math.floor(special_vars.y)))
+const j = Math.min(columns - 1, Math.max(0, Math.floor(special_vars.x)))
+const tile = i * columns + j
+const place = Math.min(state.data.cut[0], cuts - 1) * rows * columns + tile
+const when = table("step")[place]
+const pairs = table("pairs")[tile]
+const who = when < 0 ? "nobody: the mask allows nothing here"
+  : `rank ${table("rank")[place]} in step ${when + 1}, ${pairs.toLocaleString("en")} pairs a head`
+return `queries ${table("q_names")[i]}<br>keys ${table("kv_names")[j]}<br>${who}`

@@ -1,0 +1,221 @@
+"""The stepper picture: the mask in tiles, coloured by who attends them, and what travels.
+
+Nothing here draws a step: `page/stepper.js` does, in the browser, whenever `state` or `facts`
+change. A page moves the step by writing to `state`, a program on a server likewise.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bokeh.models import (
+    Arrow,
+    BasicTicker,
+    ColumnDataSource,
+    CustomJS,
+    CustomJSHover,
+    HoverTool,
+    LinearColorMapper,
+    NormalHead,
+    Range1d,
+)
+from bokeh.plotting import figure
+
+from ringloom.report.palette import LIGHT, Theme, rank_colours
+from ringloom.report.tiles import TileFacts
+
+PAGE = Path(__file__).parent / "page"
+MOST = 1 << 19  # head cuts x tiles of one pass that are drawn
+RESTING = 3  # colours behind those of the ranks: masked, coming, done
+DARK_INK, LIGHT_INK = "#000000", "#ffffff"
+
+
+class StepperPicture:
+    """Two figures, `tiles` and `ways`, that show step `state.data.step` of one of `facts`."""
+
+    def __init__(self, ranks: int) -> None:
+        # Before the first step, so that writing the first one is a change, and draws.
+        self.state = ColumnDataSource(data={"leg": [0], "step": [-1], "cut": [0]}, name="state")
+        self.facts = ColumnDataSource(data={}, name="facts")
+        self.pixels = ColumnDataSource(data=_no_image(), name="pixels")
+        self.labels = ColumnDataSource(
+            data={"x": [], "y": [], "text": [], "ink": []}, name="labels"
+        )
+        self.places = ColumnDataSource(data={}, name="places")
+        self.messages = ColumnDataSource(data=_no_messages(), name="messages")
+        self.colours = LinearColorMapper(palette=["#000000"], name="ranks")
+        self.tiles = self._tiles()
+        self.ways = self._ways()
+        self._ranks(ranks)
+        self.draw = CustomJS(
+            args={
+                name: getattr(self, name)
+                for name in ("state", "facts", "pixels", "labels", "places", "messages")
+            }
+            | {"axes": [self.tiles.x_range, self.tiles.y_range]},
+            code=(PAGE / "stepper.js").read_text(encoding="utf-8"),
+        )
+        self.state.js_on_change("data", self.draw)
+        self.facts.js_on_change("data", self.draw)
+
+    def show(self, facts: Sequence[TileFacts]) -> None:
+        """Draw from these facts, one entry per pass and schedule, all of as many ranks."""
+        self._ranks(facts[0].ranks if facts else 1)
+        self.facts.data = columns(facts)
+
+    def _ranks(self, ranks: int, theme: Theme = LIGHT) -> None:
+        self.colours.palette = [*rank_colours(ranks), theme.masked, theme.coming, theme.done]
+        self.colours.low, self.colours.high = -0.5, ranks + RESTING - 0.5
+        self.places.data = _circle(ranks)
+
+    def _tiles(self) -> figure:
+        drawn = figure(
+            name="tiles",
+            aspect_ratio=1.1,
+            sizing_mode="stretch_width",
+            min_width=220,
+            tools="",
+            toolbar_location=None,
+            x_axis_label="keys and values, piece by piece",
+            y_axis_label="queries, piece by piece",
+            x_range=Range1d(0, 1),
+            y_range=Range1d(1, 0),
+        )
+        image = drawn.image(
+            image="image",
+            x="x",
+            y="y",
+            dw="dw",
+            dh="dh",
+            color_mapper=self.colours,
+            source=self.pixels,
+        )
+        drawn.text(
+            x="x",
+            y="y",
+            text="text",
+            text_color="ink",
+            text_align="center",
+            text_baseline="middle",
+            text_font_size="12px",
+            text_font_style="bold",
+            source=self.labels,
+        )
+        told = CustomJSHover(
+            args={"state": self.state, "facts": self.facts},
+            code=(PAGE / "tile_hover.js").read_text(encoding="utf-8"),
+        )
+        tip = '<div style="max-width:18rem;color:#111">@image{custom}</div>'
+        drawn.add_tools(HoverTool(renderers=[image], tooltips=tip, formatters={"@image": told}))
+        drawn.grid.visible = False
+        for axis in (*drawn.xaxis, *drawn.yaxis):
+            axis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
+        return drawn
+
+    def _ways(self) -> figure:
+        drawn = figure(
+            name="ways",
+            aspect_ratio=1.1,
+            sizing_mode="stretch_width",
+            min_width=220,
+            tools="",
+            toolbar_location=None,
+            x_range=Range1d(-1.25, 1.25),
+            y_range=Range1d(-1.25, 1.25),
+        )
+        drawn.axis.visible = drawn.grid.visible = False
+        ways = drawn.segment("x0", "y0", "x1", "y1", line_width=2, line_color="#7F7F7F",
+                             source=self.messages)  # fmt: skip
+        head = NormalHead(size=9, fill_color="#7F7F7F", line_color="#7F7F7F")
+        drawn.add_layout(
+            Arrow(
+                end=head,
+                source=self.messages,
+                line_alpha=0,
+                x_start="x0",
+                y_start="y0",
+                x_end="x1",
+                y_end="y1",
+            )
+        )
+        drawn.scatter("x", "y", size="size", fill_color="fill", line_color="line", line_width=2,
+                      source=self.places)  # fmt: skip
+        drawn.text(
+            x="x",
+            y="y",
+            text="text",
+            text_color="ink",
+            text_align="center",
+            text_baseline="middle",
+            text_font_size="12px",
+            text_font_style="bold",
+            source=self.places,
+        )
+        tip = '<div style="max-width:18rem;color:#111">rank @src to @dst: @words</div>'
+        drawn.add_tools(HoverTool(renderers=[ways], tooltips=tip, line_policy="interp"))
+        return drawn
+
+
+def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
+    """What `stepper.js` reads: an entry per pass and schedule in every column."""
+    return {
+        "title": [f.title for f in facts],
+        "size": [[*f.step.shape, *f.fine, f.ranks, f.steps] for f in facts],
+        "step": [f.step.astype(np.int32).ravel() for f in facts],
+        "rank": [f.rank.astype(np.int32).ravel() for f in facts],
+        "live": [(f.shares > 0).astype(np.uint8).ravel() for f in facts],
+        "image": [np.zeros(f.shares.shape, np.uint32) for f in facts],
+        "busy": [f.busy.astype(np.uint8).ravel() for f in facts],
+        "pairs": [f.pairs.astype(np.float64).ravel() for f in facts],
+        "heads": [list(f.heads) for f in facts],
+        "q_names": [list(f.names[0]) for f in facts],
+        "kv_names": [list(f.names[1]) for f in facts],
+        "words": [[f.words(step) for step in range(f.steps)] for f in facts],
+        "at": [f.messages.at for f in facts],
+        "src": [f.messages.src for f in facts],
+        "dst": [f.messages.dst for f in facts],
+        "what": [f.messages.words.tolist() for f in facts],
+        "bytes": [f.messages.bytes.astype(np.float64) for f in facts],
+    }
+
+
+def drawable(facts: TileFacts) -> bool:
+    """Whether a browser can hold the tables."""
+    return facts.step.size <= MOST
+
+
+def _no_image() -> dict[str, list[Any]]:
+    return {"image": [np.zeros((1, 1), np.uint32)], "x": [0], "y": [0], "dw": [1], "dh": [1]}
+
+
+def _no_messages() -> dict[str, list[Any]]:
+    return {name: [] for name in ("x0", "y0", "x1", "y1", "src", "dst", "words")}
+
+
+def _circle(ranks: int) -> dict[str, list[Any]]:
+    """Ranks around a circle, rank 0 on top, clockwise; big ones carry their number."""
+    turns = [2 * math.pi * r / ranks for r in range(ranks)]
+    colours, named = rank_colours(ranks), ranks <= 24
+    return {
+        "x": [math.sin(t) for t in turns],
+        "y": [math.cos(t) for t in turns],
+        "text": [str(r) if named or r % 8 == 0 else "" for r in range(ranks)],
+        "size": [28 if named else 11] * ranks,
+        "colour": colours,
+        "fill": colours,
+        "line": colours,
+        "ink": [ink_on(c) for c in colours],
+        "on": [ink_on(c) for c in colours],
+    }
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever is easier to read on a colour (WCAG relative luminance)."""
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [
+        c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)
+    ]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return DARK_INK if light > 0.179 else LIGHT_INK

@@ -1,0 +1,211 @@
+"""Which rank attends which tile of the mask in which step: the facts of the step slider.
+
+Each live tile of each head is attended exactly once, so two tables hold a whole animation: the
+step and the rank of every (query piece, key piece). Heads are cut where any block's slice ends;
+every cut has tables of its own.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.areas import areas
+from planner.ir import Plan
+from planner.partitions import Ranges, cut
+from planner.tiles import tiles
+from ringloom.drawing import numbers, size
+
+PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them
+FINEST = 16  # pixels that a piece gets at the most
+CUTS = 16  # head slices that are kept
+
+
+@dataclass(frozen=True, eq=False)
+class TileFacts:
+    """One pass of one schedule; steps count from 0, -1 stands for tiles that hold no pair.
+
+    `step`, `rank` [cuts, q pieces, kv pieces]; `pairs` [q pieces, kv pieces] allowed pairs of a
+    head; `shares` [q pixels, kv pixels] the share of allowed pairs that a pixel stands for.
+    """
+
+    title: str
+    ranks: int
+    steps: int
+    heads: tuple[str, ...]
+    step: NDArray[np.int32]
+    rank: NDArray[np.int32]
+    pairs: NDArray[np.int64]
+    shares: NDArray[np.float64]
+    names: tuple[tuple[str, ...], tuple[str, ...]]  # of the pieces: queries, keys
+    busy: NDArray[np.bool_]  # who attends anything: [steps, ranks]
+    count: NDArray[np.int64]  # tiles attended, heads apart: [steps]
+    messages: "Messages"
+
+    @property
+    def fine(self) -> tuple[int, int]:
+        """Pixels per piece: queries, keys."""
+        return (
+            self.shares.shape[0] // max(1, self.pairs.shape[0]),
+            self.shares.shape[1] // max(1, self.pairs.shape[1]),
+        )
+
+    def words(self, step: int) -> str:
+        """What happens in a step, for a reader or a listener."""
+        here = self.messages.at == step
+        busy, count = int(self.busy[step].sum()), int(self.count[step])
+        sent = int(self.messages.bytes[here].sum())
+        attends = (
+            f"{busy} of {self.ranks} ranks attend {count} tile{'s' * (count != 1)}"
+            if busy
+            else "nobody attends"
+        )
+        kinds = ", ".join(sorted({k for what in self.messages.kinds[here] for k in what.split()}))
+        travels = f"{kinds} travels: {int(here.sum())} ways, {size(sent)}" if sent else ""
+        return f"step {step + 1} of {self.steps}: {attends}; {travels or 'nothing travels'}"
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """What travels between two ranks in one step, taken together: columns of equal length."""
+
+    at: NDArray[np.int32]  # the step
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    bytes: NDArray[np.int64]
+    kinds: NDArray[np.object_]  # tensors, such as "KV OUT"
+    words: NDArray[np.object_]  # such as "KV 3; OUT 1"
+
+
+def tile_facts(title: str, plan: Plan) -> TileFacts:
+    """The facts of one verified pass."""
+    sides = plan.partition
+    q, kv = sides.q.chunks, sides.kv.chunks
+    edges = _head_edges(plan)
+    shape = len(edges) - 1, len(q), len(kv)
+    step, rank = np.full((2, *shape), -1, np.int32)
+    busy = np.zeros((len(plan.steps), plan.ranks), np.bool_)
+    count = np.zeros(len(plan.steps), np.int64)
+    for number, attend in plan.attends():
+        rows, i, j = np.nonzero((attend.q[:, :, None] >= 0) & (attend.kv[:, None, :] >= 0))
+        a, b = attend.q[rows, i], attend.kv[rows, j]
+        alive = tiles(plan).live(a, b)
+        rows, a, b = rows[alive], a[alive], b[alive]
+        busy[number, attend.rank[rows]] = True
+        count[number] += len(rows)
+        low, high = _heads(plan, a, b)
+        for number_of_cut, start in enumerate(edges[:-1]):
+            here = (low <= start) & (start < high)
+            place = number_of_cut, sides.q.chunk[a[here]], sides.kv.chunk[b[here]]
+            step[place], rank[place] = number, attend.rank[rows[here]]
+    heads = tuple(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in pairwise(edges))
+    return TileFacts(
+        title,
+        plan.ranks,
+        len(plan.steps),
+        heads[:CUTS],
+        step[:CUTS],
+        rank[:CUTS],
+        tiles(plan).areas,
+        _shares(plan, q, kv),
+        (tuple(map(_name, q)), tuple(map(_name, kv))),
+        busy,
+        count,
+        messages(plan),
+    )
+
+
+def _head_edges(plan: Plan) -> list[int]:
+    """Query heads at which a slice of either side begins or ends."""
+    sides, group = plan.partition, plan.workload.group
+    ends = {e for s in sides.q.slices for e in (s.start, s.stop)}
+    return sorted(ends | {e * group for s in sides.kv.slices for e in (s.start, s.stop)})
+
+
+def _heads(
+    plan: Plan, q: NDArray[np.int32], kv: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], ...]:
+    """The first query head, and the one after the last, that tiles (q, kv) compute."""
+    sides, group = plan.partition, plan.workload.group
+    mine = np.array([(s.start, s.stop) for s in sides.q.slices])[sides.q.slice[q]]
+    other = np.array([(s.start, s.stop) for s in sides.kv.slices])[sides.kv.slice[kv]] * group
+    return np.maximum(mine[:, 0], other[:, 0]), np.minimum(mine[:, 1], other[:, 1])
+
+
+def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArray[np.float64]:
+    """The share of allowed pairs of every pixel, counted exactly: [q pixels, kv pixels]."""
+    offset = plan.workload.offset
+    rows = [_moved(p, offset) for p in _pieces(q)]
+    columns = _pieces(kv)
+    count = areas(plan.workload.mask.region(), rows, columns)
+    full = np.multiply.outer([_size(p) for p in rows], [_size(p) for p in columns])
+    return np.divide(count, full, out=np.zeros(count.shape), where=full > 0)
+
+
+def _pieces(chunks: tuple[Ranges, ...]) -> list[Ranges]:
+    """Each chunk cut along its tokens into as many parts as it gets pixels."""
+    shortest = min((_size(c) for c in chunks if _size(c)), default=1)
+    parts = max(1, min(FINEST, PIXELS // max(1, len(chunks)), shortest))
+    return [piece for chunk in chunks for piece in _parts(chunk, parts)]
+
+
+def _parts(chunk: Ranges, parts: int) -> list[Ranges]:
+    """Interleaved ranges are cut alike, consecutive ones at their tokens: disjoint either way."""
+    consecutive = all(a[-1] < b[0] for a, b in pairwise(chunk))
+    if len(chunk) > 1 and consecutive:
+        ends = np.cumsum([0, *map(len, chunk)]).tolist()
+        cuts = cut(ends[-1], parts)
+        return [
+            tuple(
+                r[max(0, c.start - e) : max(0, c.stop - e)]
+                for r, e in zip(chunk, ends, strict=False)
+            )
+            for c in cuts
+        ]
+    pieces = [[r[c.start : c.stop] for c in cut(len(r), parts)] for r in chunk]
+    return [tuple(p[n] for p in pieces) for n in range(parts)]
+
+
+def _size(positions: Ranges) -> int:
+    return sum(map(len, positions))
+
+
+def _moved(positions: Ranges, by: int) -> Ranges:
+    return tuple(range(p.start + by, p.stop + by, p.step) for p in positions)
+
+
+def _name(positions: Ranges) -> str:
+    """The tokens of a piece: 0-255; 3, 11, 19 ... 251"""
+    if len(positions) != 1:
+        return f"{_size(positions)} tokens from {min((p[0] for p in positions), default=0)} on"
+    (one,) = positions
+    if one.step == 1 or len(one) == 1:
+        return numbers(one) if len(one) == 1 else f"{one[0]}-{one[-1]}"
+    return f"{one[0]}, {one[1]} ... {one[-1]}"
+
+
+def messages(plan: Plan) -> Messages:
+    """Everything that travels, by step and pair of ranks."""
+    found = dict[tuple[int, int, int], tuple[int, list[str], list[str]]]()
+    for number, move in plan.moves():
+        per_block = sum(plan.block_bytes(t) for t in move.tensors)
+        sizes = np.where(move.blocks >= 0, np.asarray(per_block)[move.blocks], 0).sum(axis=1)
+        columns = zip(move.src.tolist(), move.dst.tolist(), sizes.tolist(), strict=True)
+        for (src, dst, sent), blocks in zip(columns, move.blocks, strict=True):
+            total, kinds, words = found.get((number, src, dst), (0, [], []))
+            what = f"{','.join(move.tensors)} {numbers(blocks[blocks >= 0])}"
+            found[number, src, dst] = total + sent, [*kinds, *move.tensors], [*words, what]
+    places = np.array(list(found), np.int32).reshape(-1, 3)
+    return Messages(
+        places[:, 0],
+        places[:, 1],
+        places[:, 2],
+        np.array([total for total, _, _ in found.values()], np.int64),
+        _texts([" ".join(dict.fromkeys(kinds)) for _, kinds, _ in found.values()]),
+        _texts(["; ".join(words) for _, _, words in found.values()]),
+    )
+
+
+def _texts(values: list[str]) -> NDArray[np.object_]:
+    return np.array(values, dtype=object)
