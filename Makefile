@@ -9,17 +9,25 @@ HTA    := .venv-hta
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types bench test-hta format all clean
+.PHONY: help demo test test-browser lint types bench test-hta format all clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.core ## compare five schedules on eight GPUs and check them against dense attention
+demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and draw report.html
 	$(BIN)/ringloom compare --ranks 8 --seq 256k --heads 32 --head-dim 128 --mask causal \
 	  --hardware a100-nvlink --schedules ring,striped,zigzag,balanced,burst --check
 
+	$(BIN)/ringloom report --ranks 8 --seq 256k --heads 32 --head-dim 128 --mask causal \
+	  --hardware a100-nvlink --schedules ring,striped,zigzag,balanced,burst -o report.html
+
 test: $(VENV)/.test ## run the tests
 	$(BIN)/pytest -n 2
+
+test-browser: $(VENV)/.browser ## try the pages in a real browser (Debian: chromium, chromium-driver)
+	@for program in chromium chromedriver; do command -v $$program >/dev/null || { \
+	  echo "test-browser: no $$program; on Debian: apt-get install chromium chromium-driver (as root)" >&2; exit 1; }; done
+	$(BIN)/pytest -o python_files='*_page.py' tests/browser
 
 lint: $(VENV)/.dev ## find lint and unformatted files
 	$(BIN)/ruff check .
@@ -50,16 +58,18 @@ clean: ## remove caches and build products (delete .venv yourself for a fresh en
 # The environment. One stamp file per set of extras says that it was installed, and from what.
 # The two variables hold the build step to constraints.txt too, for older and for newer pips.
 
-$(VENV)/.core: SET  :=
-$(VENV)/.core: WHAT := ringloom
-$(VENV)/.test: SET  := [test,torch,jax]
-$(VENV)/.test: WHAT := ringloom, its test tools, torch and jax
+$(VENV)/.core: SET  := [report]
+$(VENV)/.core: WHAT := ringloom, and bokeh, which draws its report
+$(VENV)/.test: SET  := [test,torch,jax,plots,app]
+$(VENV)/.test: WHAT := ringloom, its test tools, torch and jax, and what draws its pages
+$(VENV)/.browser: SET  := [test,report,app,browser]
+$(VENV)/.browser: WHAT := ringloom, its pages, and selenium, which drives a browser
 $(VENV)/.bench: SET  := [bench,torch]
 $(VENV)/.bench: WHAT := ringloom, and SimPy and torch, which benchmarks run beside it
 $(VENV)/.dev:  SET  := [dev]
 $(VENV)/.dev:  WHAT := ringloom, ruff and mypy
 
-$(VENV)/.core $(VENV)/.test $(VENV)/.bench $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.core $(VENV)/.test $(VENV)/.browser $(VENV)/.bench $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "Installing $(WHAT) into $(VENV), pinned by constraints.txt (a minute or so, once) ..."
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	  $(BIN)/python -m pip install --quiet -c constraints.txt --editable '.$(SET)'
