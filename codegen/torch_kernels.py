@@ -6,11 +6,12 @@ def wide(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def merge(total, o, lse):
-    """Add the part (o, lse) to `total`, whose last column is its lse."""
-    weight = torch.sigmoid(lse - total[..., HEAD_DIM:]).nan_to_num(0.0)
-    total[..., :HEAD_DIM].lerp_(o.to(total.dtype), weight)
-    total[..., HEAD_DIM:] = torch.logaddexp(total[..., HEAD_DIM:], lse)
+def merge(total, part):
+    """Add a part (output, lse) to the total of the same rows, in place."""
+    (out, lse), (o, more) = total, part
+    weight = torch.sigmoid(more - lse).nan_to_num(0.0)
+    out.lerp_(o.to(out.dtype), weight)
+    lse.copy_(torch.logaddexp(lse, more))
 '''
 
 BIAS = '''

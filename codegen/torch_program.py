@@ -184,7 +184,8 @@ def _follow(w: Writer, p: Program) -> None:
         setup = setup.rstrip("\n") + "\n" + torch_setup.COMMON_HEADS
     w.section(setup)
     w.section(torch_setup.PREPARE)
-    w.section(torch_steps.STORE)
+    masked = p.call_rule == "mask_calls"
+    w.section(torch_steps.store(sliced=_sliced(p), masked=masked))
     w.section(torch_steps.MESSAGES)
     w.section(torch_steps.FOLLOW_KEEPING if _kept(p) else torch_steps.FOLLOW)
 

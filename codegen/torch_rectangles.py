@@ -25,22 +25,18 @@ def forward(w: Writer, has: Features) -> None:
     w.section("def attend(store, q_blocks, kv_blocks):")
     with w.inside():
         w('"""One rectangle of the forward pass: some blocks of queries meet some of keys."""')
-        w('q, kv = store.view("Q", q_blocks), store.view("KV", kv_blocks)')
-        w('total = store.sums("OUT", q_blocks)')
+        w('(q,), (k, v) = store.view("Q", q_blocks), store.view("KV", kv_blocks)')
         if has.sliced:
             w("q_heads, kv_heads = store.setup.common_heads(q_blocks[0], kv_blocks[0])")
-            w("q, total = q[..., q_heads, :, :], total[..., q_heads, :, :]")
-            w("kv = kv[..., kv_heads, :, :]")
+            w("q = q[..., q_heads, :, :]")
+            w("k, v = (x[..., kv_heads, :, :] for x in (k, v))")
         if has.signed:
             w("q = q * SIGN")
         with w.block("for call in store.setup.calls(q_blocks, kv_blocks):"):
-            w("k, v = kv[..., call.columns, :]")
-            w("o, lse = kernel(q[..., call.rows, :], k, v, call)")
-            w("part = total[..., call.rows, :]")
-            w("merge(part, o, lse)")
-            if has.masked:
-                with w.block("if not isinstance(call.rows, slice):"):
-                    w("total[..., call.rows, :] = part")
+            w("rows, columns = call.rows, call.columns")
+            w("seen = k[..., columns, :], v[..., columns, :]")
+            w("part = kernel(q[..., rows, :], *seen, call)")
+            w(f'store.add("OUT", q_blocks, part, {"q_heads, " if has.sliced else ""}rows)')
 
 
 def backward(w: Writer, has: Features) -> None:
@@ -51,30 +47,29 @@ def backward(w: Writer, has: Features) -> None:
     with w.inside():
         w('"""One rectangle of the backward pass: its shares in dq, dk and dv."""')
         w(f"tensors = {json.dumps([tensors[name] for name in names])}")
-        w(f"{', '.join(names)} = (store.view(t, q_blocks) for t in tensors)")
-        w('kv = store.view("KV", kv_blocks)')
-        w('dq_sum, dkv_sum = store.sums("DQ", q_blocks), store.sums("DKV", kv_blocks)')
+        w(f"{', '.join(names)} = (store.view(t, q_blocks)[0] for t in tensors)")
+        w('k, v = store.view("KV", kv_blocks)')
         if has.sliced:
-            queries = ", ".join([*names, "dq_sum"])
+            queries = ", ".join(names)
             w("q_heads, kv_heads = store.setup.common_heads(q_blocks[0], kv_blocks[0])")
-            w(f"of_queries = {queries}")
-            w(f"{queries} = (x[..., q_heads, :, :] for x in of_queries)")
-            w("kv, dkv_sum = (x[..., kv_heads, :, :] for x in (kv, dkv_sum))")
+            w(f"{queries} = (x[..., q_heads, :, :] for x in ({queries}))")
+            w("k, v = (x[..., kv_heads, :, :] for x in (k, v))")
         if has.signed:
             w("q = q * SIGN")
         with w.block("for call in store.setup.calls(q_blocks, kv_blocks):"):
             w("rows, columns = call.rows, call.columns")
-            w("k, v = kv[..., columns, :]")
             out = "stand_in(dout[..., rows, :], stats[..., rows, 1:])"
             with w.block("dq, dk, dv = kernel_backward("):
                 w("dout[..., rows, :],")
                 w("q[..., rows, :],")
-                w("k,")
-                w("v,")
+                w("k[..., columns, :],")
+                w("v[..., columns, :],")
                 w(f"{out if has.travelling else 'out[..., rows, :]'},")
                 w("stats[..., rows, 0],")
                 w("call,")
             w(")")
-            w(f"dq_sum[..., rows, :] += dq{' * SIGN' if has.signed else ''}")
-            w("dkv_sum[0, ..., columns, :] += dk")
-            w("dkv_sum[1, ..., columns, :] += dv")
+            if has.signed:
+                w("dq = dq * SIGN")
+            q_at, kv_at = ("q_heads, ", "kv_heads, ") if has.sliced else ("", "")
+            w(f'store.add("DQ", q_blocks, [dq], {q_at}rows)')
+            w(f'store.add("DKV", kv_blocks, [dk, dv], {kv_at}columns)')

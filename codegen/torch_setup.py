@@ -218,11 +218,11 @@ def forward_pass(q, k, v, group, seq, kv_seq):
     rank = group.rank()
     store = Store(setup(rank, seq, kv_seq), q)
     store.shard("Q", q.contiguous())
-    store.shard("KV", torch.stack([k, v]).contiguous())
+    store.shard("KV", k.contiguous(), v.contiguous())
     _, steps = tasks(rank, False, seq, kv_seq)
     follow(steps, store, attend, group)
-    total = store.unshard("OUT")
-    return total[..., :HEAD_DIM].to(q.dtype).contiguous(), total[..., HEAD_DIM:]
+    out, lse = store.unshard("OUT")
+    return out.to(q.dtype), lse
 '''
 
 FORWARD_PASS_KEEPING = '''
@@ -232,13 +232,13 @@ def forward_pass(q, k, v, group, seq, kv_seq):
     rank = group.rank()
     store = Store(setup(rank, seq, kv_seq), q)
     store.shard("Q", q.contiguous())
-    store.shard("KV", torch.stack([k, v]).contiguous())
+    store.shard("KV", k.contiguous(), v.contiguous())
     held, _ = tasks(rank, True, seq, kv_seq)
     _, steps = tasks(rank, False, seq, kv_seq)
     follow(steps, store, attend, group, keep=held)
-    total = store.unshard("OUT")
+    out, lse = store.unshard("OUT")
     kept = {place: store.view(place[0], [place[1]]) for place in held}
-    return total[..., :HEAD_DIM].to(q.dtype).contiguous(), total[..., HEAD_DIM:], kept
+    return out.to(q.dtype), lse, kept
 '''
 
 BACKWARD_PASS = '''
@@ -247,12 +247,12 @@ def backward_pass(dout, q, k, v, out, lse, group, seq, kv_seq{kept}):
     rank = group.rank()
     store = Store(setup(rank, seq, kv_seq), q)
     store.shard("Q", q.contiguous())
-    store.shard("KV", torch.stack([k, v]).contiguous())
+    store.shard("KV", k.contiguous(), v.contiguous())
     store.shard("DOUT", dout.contiguous())
 {stats}
 {place}    _, steps = tasks(rank, True, seq, kv_seq)
     follow(steps, store, attend_backward, group)
-    dq, (dk, dv) = store.unshard("DQ"), store.unshard("DKV")
+    (dq,), (dk, dv) = store.unshard("DQ"), store.unshard("DKV")
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 '''
 

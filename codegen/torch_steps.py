@@ -58,129 +58,165 @@ def note_last_reads(steps, backward):
 
 STORE = '''
 class Store:
-    """The blocks on this rank: (tensor, block) -> rows a to b of a buffer [..., rows, width].
+    """The blocks here: (tensor, block) -> rows a to b of arrays [batch, heads, rows, width].
 
-    Blocks that lie side by side in a buffer are one tensor to a kernel or a message. K and V are
-    one tensor [2, ...]; a partial result is its output and, as one more column, its lse.
+    A tensor is one array or two: KV is k and v, DKV is dk and dv, OUT is output and lse. Blocks
+    that lie side by side in their arrays are one to a kernel or a message.
     """
 
     def __init__(self, setup, q):
         self.setup, self.batch, self.device = setup, q.shape[0], q.device
         self.narrow, self.wide = q.dtype, wide(q.dtype)
         self.places = {}
+        self.arrived = {}  # the inputs of the last step as they came: fit to be sent on
 
-    def shape(self, tensor, block, rows):
-        """The shape of so many rows of blocks like this one."""
-        heads = len(self.setup.heads(tensor, block))
-        width = {"OUT": HEAD_DIM + 1, "STATS": 2}.get(tensor, HEAD_DIM)
-        pair = (2,) if tensor in ("KV", "DKV") else ()
-        return (*pair, self.batch, heads, rows, width)
+    def shapes(self, tensor, blocks):
+        """The shapes of the arrays of some blocks with the same heads."""
+        widths = {"KV": (HEAD_DIM, HEAD_DIM), "OUT": (HEAD_DIM, 1), "STATS": (2,)}
+        widths["DKV"] = widths["KV"]
+        heads = len(self.setup.heads(tensor, blocks[0]))
+        rows = sum(self.setup.size(tensor, block) for block in blocks)
+        return [(self.batch, heads, rows, w) for w in widths.get(tensor, (HEAD_DIM,))]
 
     def dtype(self, tensor):
         """Inputs keep their dtype; sums and statistics have at least 32 bits."""
         return self.narrow if tensor in ("Q", "DOUT", "KV") else self.wide
 
-    def rows(self, tensor, blocks):
-        """How many tokens the blocks have together."""
-        return sum(self.setup.size(tensor, block) for block in blocks)
-
-    def place(self, tensor, blocks, buffer):
-        """Note that the rows of a buffer are these blocks, in this order."""
+    def place(self, tensor, blocks, arrays):
+        """Note that the rows of these arrays are these blocks, in this order."""
         a = 0
         for block in blocks:
             b = a + self.setup.size(tensor, block)
-            self.places[tensor, block] = buffer, a, b
+            self.places[tensor, block] = arrays, a, b
             a = b
 
     def view(self, tensor, blocks):
-        """The blocks as one tensor; where they are apart they are first brought together."""
+        """The arrays of some blocks; those that are apart are first brought together."""
         spans = []
         for block in blocks:
-            buffer, a, b = self.places[tensor, block]
-            if spans and spans[-1][0] is buffer and spans[-1][2] == a:
+            arrays, a, b = self.places[tensor, block]
+            if spans and spans[-1][0] is arrays and spans[-1][2] == a:
                 spans[-1][2] = b
             else:
-                spans.append([buffer, a, b])
-        parts = [buffer.narrow(-2, a, b - a) for buffer, a, b in spans]
+                spans.append([arrays, a, b])
+        parts = [[x.narrow(-2, a, b - a) for x in arrays] for arrays, a, b in spans]
         if len(parts) == 1:
             return parts[0]
-        whole = torch.cat(parts, dim=-2)
+        whole = [torch.cat(some, dim=-2) for some in zip(*parts, strict=True)]
         self.place(tensor, blocks, whole)
         return whole
 
     def sums(self, tensor, blocks):
-        """The running sums of some blocks as one tensor; what nobody has begun is zero."""
+        """The running sums of some blocks; what nobody has begun is zero."""
         absent = [block for block in blocks if (tensor, block) not in self.places]
         if absent:
-            shape = self.shape(tensor, absent[0], self.rows(tensor, absent))
-            zeros = torch.zeros(shape, dtype=self.wide, device=self.device)
+            shapes = self.shapes(tensor, absent)
+            like = {"dtype": self.wide, "device": self.device}
+            zeros = [torch.zeros(shape, **like) for shape in shapes]
             if tensor == "OUT":
-                zeros[..., HEAD_DIM] = -torch.inf
+                zeros[1].fill_(-torch.inf)
             self.place(tensor, absent, zeros)
         return self.view(tensor, blocks)
 
-    def add(self, tensor, blocks, part):
-        """Add a part that arrived; where there was nothing, it is the sum."""
-        if any((tensor, block) in self.places for block in blocks):
-            total = self.sums(tensor, blocks)
-            if tensor == "OUT":
-                merge(total, part[..., :HEAD_DIM], part[..., HEAD_DIM:])
-            else:
-                total += part
+    def add(self, tensor, blocks, part{heads}, rows=slice(None)):
+        """Add a part to sums, or to some of their {what}; the first part is the sum."""
+        begun = any((tensor, block) in self.places for block in blocks)
+        if not begun and part[0].shape == self.shapes(tensor, blocks)[0]:
+            self.place(tensor, blocks, [x.to(self.wide) for x in part])
+            return
+        sums = self.sums(tensor, blocks)
+        total = [x[..., {at}rows, :] for x in sums]
+        if tensor == "OUT":
+            merge(total, part)
         else:
-            self.place(tensor, blocks, part)
-
-    def shard(self, tensor, x):
-        """Place the blocks at home, which are slices of the local shard x."""
+            for x, y in zip(total, part, strict=True):
+                x += y
+{scatter}
+    def shard(self, tensor, *arrays):
+        """Place the blocks at home, which are slices of local shards."""
         for heads, blocks in self.setup.home(tensor):
-            self.place(tensor, blocks, x[..., heads.start : heads.stop, :, :])
+            here = slice(heads.start, heads.stop)
+            self.place(tensor, blocks, [x[..., here, :, :] for x in arrays])
 
     def unshard(self, tensor):
-        """The sums of the blocks at home as a local shard."""
+        """The sums of the blocks at home as local shards."""
         parts = [self.sums(tensor, blocks) for _, blocks in self.setup.home(tensor)]
-        return torch.cat(parts, dim=-3) if len(parts) > 1 else parts[0]
+        if len(parts) == 1:
+            return parts[0]
+        return [torch.cat(some, dim=-3) for some in zip(*parts, strict=True)]
 '''
 
+# Rows that are an index instead of a slice were added to a copy.
+SCATTER = """\
+        if not isinstance(rows, slice):
+            for x, y in zip(sums, total, strict=True):
+                x[..., {at}rows, :] = y
+"""
+
+
+def store(*, sliced: bool, masked: bool) -> str:
+    """The store; `sliced`: blocks have slices of the heads; `masked`: rows may be an index."""
+    at = "heads, " if sliced else ""
+    changes = {
+        "{heads}": ", heads=slice(None)" if sliced else "",
+        "{what}": "heads and rows" if sliced else "rows",
+        "{scatter}": SCATTER.format(at=at) if masked else "",
+        "{at}": at,
+    }
+    text = STORE
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return text
+
+
 MESSAGES = '''
-def pieces_of_message(store, tensors, blocks):
-    """What a message carries one after the other: (tensor, blocks of one head slice)."""
+def parts_of_message(store, tensors, blocks, message):
+    """What lies in a message one after the other: (tensor, blocks of one head slice, arrays)."""
+    a = 0
     for tensor in sorted(tensors, key=lambda t: -store.dtype(t).itemsize):
-        for _, same in groupby(blocks, partial(store.setup.slice, tensor)):
-            yield tensor, list(same)
+        for _, some in groupby(blocks, partial(store.setup.slice, tensor)):
+            same, arrays = list(some), []
+            for shape in store.shapes(tensor, same):
+                b = a + math.prod(shape) * store.dtype(tensor).itemsize
+                arrays.append(message[a:b].view(store.dtype(tensor)).view(shape))
+                a = b
+            yield tensor, same, arrays
+
+
+def empty_message(store, tensors, blocks):
+    """Room for the bytes of a message."""
+    size = 0
+    for tensor in tensors:
+        for block in blocks:
+            values = sum(map(math.prod, store.shapes(tensor, [block])))
+            size += values * store.dtype(tensor).itemsize
+    return torch.empty(size, dtype=torch.uint8, device=store.device)
 
 
 def pack(store, tensors, blocks):
     """The bytes of a message; sums are handed over, so they leave the store."""
-    parts = []
-    for tensor, same in pieces_of_message(store, tensors, blocks):
-        parts.append(store.view(tensor, same).contiguous().view(-1).view(torch.uint8))
+    message = store.arrived.get((tensors, tuple(blocks)))
+    if message is not None:
+        return message
+    message = empty_message(store, tensors, blocks)
+    for tensor, same, arrays in parts_of_message(store, tensors, blocks, message):
+        for part, x in zip(arrays, store.view(tensor, same), strict=True):
+            part.copy_(x)
         if tensor in SUMS:
             for block in same:
                 del store.places[tensor, block]
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-
-def empty_message(store, tensors, blocks):
-    """Room for the bytes of a message that is to come."""
-    size = 0
-    for tensor, same in pieces_of_message(store, tensors, blocks):
-        shape = store.shape(tensor, same[0], store.rows(tensor, same))
-        size += math.prod(shape) * store.dtype(tensor).itemsize
-    return torch.empty(size, dtype=torch.uint8, device=store.device)
+    return message
 
 
 def unpack(store, tensors, blocks, message):
     """Place the copies that a message brought, and add its sums."""
-    a = 0
-    for tensor, same in pieces_of_message(store, tensors, blocks):
-        shape = store.shape(tensor, same[0], store.rows(tensor, same))
-        b = a + math.prod(shape) * store.dtype(tensor).itemsize
-        part = message[a:b].view(store.dtype(tensor)).view(shape)
+    if not any(tensor in SUMS for tensor in tensors):
+        store.arrived[tensors, tuple(blocks)] = message
+    for tensor, same, arrays in parts_of_message(store, tensors, blocks, message):
         if tensor in SUMS:
-            store.add(tensor, same, part)
+            store.add(tensor, same, arrays)
         else:
-            store.place(tensor, same, part)
-        a = b
+            store.place(tensor, same, arrays)
 
 
 def exchange(sends, receives, group):
@@ -204,6 +240,7 @@ def follow(steps, store, attend, group):
             attend(store, q_blocks, kv_blocks)
         for work in works:
             work.wait()
+        store.arrived.clear()
         for (*m, _), (message, _) in zip(task.receives, receives, strict=True):
             unpack(store, *m, message)
         for read in task.drops:
@@ -221,6 +258,7 @@ def follow(steps, store, attend, group, keep=()):
             attend(store, q_blocks, kv_blocks)
         for work in works:
             work.wait()
+        store.arrived.clear()
         for (*m, _), (message, _) in zip(task.receives, receives, strict=True):
             unpack(store, *m, message)
         for read in task.drops:

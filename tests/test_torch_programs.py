@@ -340,8 +340,8 @@ def test_a_file_for_one_length_checks_itself_at_that_length(tmp_path: Path) -> N
 
 SABOTAGE = {
     "a wrong mask": ("side=\"right\")", "side=\"left\")"),
-    "no merging": ("    total[..., :HEAD_DIM].lerp_(o.to(total.dtype), weight)\n", ""),
-    "a lost gradient": ("        dkv_sum[1, ..., columns, :] += dv\n", ""),
+    "no merging": ("    out.lerp_(o.to(out.dtype), weight)\n", ""),
+    "a lost gradient": ("[dk, dv], columns)", "[dk, dk], columns)"),
     "a missing name": ("def merge(", "def merge_("),
 }  # fmt: skip
 
