@@ -1,0 +1,267 @@
+"""The report: its facts are the simulator's and the planner's, its page needs nothing else."""
+
+import gzip
+import json
+import re
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ringloom as rl
+from planner.tiles import tiles
+from ringloom.cli import main
+from ringloom.comparison import compare
+from ringloom.report import recorded as recordings
+from ringloom.report.loads import links_of, load_of, memory_of
+from ringloom.report.page import page
+from ringloom.report.recorded import recorded
+from ringloom.report.spans import bars_of
+from ringloom.report.stepper import columns, ink_on
+from ringloom.report.study import Study, legs, study
+from ringloom.report.tiles import tile_facts
+from simulator.hardware import hardware
+from simulator.timeline import spans
+from simulator.traces import save_trace, trace
+from strategies import masks, workloads
+
+HARDWARE = hardware("a100-nvlink")
+NAMES = ["ring", "striped", "zigzag", "balanced", "ulysses", "allgather"]
+WORK = rl.Workload(seq=256, heads=8, kv_heads=8, head_dim=16, mask=rl.Causal())
+SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
+
+
+@pytest.fixture(scope="module")
+def four() -> Study:
+    return study(WORK, 4, HARDWARE, NAMES, pass_="both")
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_every_live_tile_has_the_rank_and_the_step_that_attend_it(data: st.DataObject) -> None:
+    work = data.draw(workloads())
+    name, ranks = data.draw(st.sampled_from([*NAMES[:4], "burst"])), data.draw(st.integers(1, 6))
+    plan = rl.plan(name, work, ranks, pass_=data.draw(st.sampled_from(["forward", "backward"])))
+    facts, slow = tile_facts(name, plan), {}
+    for number, attend in plan.attends():
+        for rank, q, kv in zip(attend.rank, attend.q, attend.kv, strict=True):
+            for a in q[q >= 0]:
+                for b in kv[kv >= 0]:
+                    place = int(plan.partition.q.chunk[a]), int(plan.partition.kv.chunk[b])
+                    if tiles(plan).areas[place]:
+                        slow[place] = number, int(rank)
+    assert len(facts.heads) == 1
+    live = {tuple(map(int, place)) for place in np.argwhere(facts.step[0] >= 0)}
+    assert live == {tuple(map(int, place)) for place in np.argwhere(facts.pairs > 0)} == set(slow)
+    for place, (number, rank) in slow.items():
+        assert (facts.step[0][place], facts.rank[0][place]) == (number, rank)
+        assert facts.busy[number, rank]
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_pixels_count_the_pairs_that_the_mask_allows(data: st.DataObject) -> None:
+    seq = data.draw(st.integers(1, 40))
+    work = rl.Workload(seq=seq, heads=2, head_dim=8, mask=data.draw(masks(seq, seq)))
+    plan = rl.plan(data.draw(st.sampled_from(["ring", "striped", "zigzag"])), work, 3)
+    facts, sides = tile_facts("", plan), plan.partition
+    tall, wide = facts.fine
+    for i, q in enumerate(sides.q.chunks):
+        for j, kv in enumerate(sides.kv.chunks):
+            rows, cols = (np.concatenate([[*r] for r in c] or [[]]).astype(int) for c in (q, kv))
+            allowed = work.mask.allowed(np.sort(rows), np.sort(cols))
+            here = facts.shares[i * tall : (i + 1) * tall, j * wide : (j + 1) * wide]
+            parts = [
+                np.array_split(np.arange(n), m)
+                for n, m in zip(allowed.shape, here.shape, strict=True)
+            ]
+            for a, one in enumerate(parts[0]):
+                for b, two in enumerate(parts[1]):
+                    block = allowed[np.ix_(one, two)]
+                    assert here[a, b] == pytest.approx(block.mean() if block.size else 0.0)
+
+
+def test_heads_that_are_cut_have_tables_of_their_own() -> None:
+    facts = tile_facts("ulysses", rl.plan("ulysses", WORK, 4))
+    assert facts.heads == ("0-1", "2-3", "4-5", "6-7")
+    ranks = [{int(r) for r in table[table >= 0]} for table in facts.rank]
+    assert ranks == [{0}, {1}, {2}, {3}]
+
+
+def test_bars_are_the_spans_of_the_simulator(four: Study) -> None:
+    for case in four.cases:
+        bars, offset, slow = bars_of(legs(case)), 0.0, []
+        for one in case.found.passes:
+            slow += [
+                (s.rank, s.step, s.name, s.start + offset, s.end + offset)
+                for s in spans(one.timeline)
+                if s.stream != "receive"
+            ]
+            offset += one.makespan
+        columns = bars.rank.tolist(), bars.step.tolist(), bars.names
+        times = bars.start.tolist(), bars.end.tolist()
+        assert list(zip(*columns, *times, strict=True)) == slow
+        assert bars.whole
+        assert max(bars.end) <= case.row.makespan_s * (1 + 1e-12)
+
+
+def test_too_many_rows_become_the_attends_of_steps() -> None:
+    found = study(WORK, 4, HARDWARE, ["ring"]).cases[0]
+    (leg,) = legs(found)
+    object.__setattr__(leg.found.timeline, "rows", None)
+    bars = bars_of([leg])
+    assert not bars.whole
+    assert len(bars) == sum(len(set(a.rank.tolist())) for _, a in leg.plan.attends())
+
+
+def test_loads_links_and_memory_add_up_to_what_was_predicted(four: Study) -> None:
+    for case in four.cases:
+        plans = [plan for plan, _ in case.passes]
+        load, links = load_of(legs(case)), links_of(legs(case))
+        assert load.value.sum() == sum(tiles(plan).total_pairs() for plan in plans)
+        out = np.bincount(links.row, links.value, minlength=4)
+        assert out.tolist() == case.found.bytes_sent.tolist()
+        held = memory_of(legs(case))
+        assert held is not None
+        assert held.peak == case.row.peak_bytes
+
+
+def test_the_words_of_a_step_count_what_happens_in_it(four: Study) -> None:
+    plan = four.cases[0].passes[0][0]
+    facts = tile_facts("ring", plan)
+    assert facts.words(0) == "step 1 of 4: 4 of 4 ranks attend 4 tiles; KV travels: 3 ways, 96 KiB"
+    assert facts.words(3) == "step 4 of 4: 1 of 4 ranks attend 1 tile; nothing travels"
+    sent = columns([facts])["bytes"][0].sum()
+    assert sent == case_bytes(plan)
+
+
+def case_bytes(plan: rl.Plan) -> int:
+    return int(rl.simulate(plan, HARDWARE).bytes_sent.sum())
+
+
+def cells(html: str) -> dict[tuple[str, str], tuple[float, str]]:
+    """(schedule, field) -> (number, words) of every cell of the table."""
+    found = {}
+    for name, body in re.findall(r'<tbody[^>]*data-schedule="([^"]*)">(.*?)</tbody>', html, re.S):
+        cell = r'data-field="(\w+)" data-value="([^"]*)">([^<]*)<'
+        for field, value, text in re.findall(cell, body):
+            found[unescape(name), field] = float(value), unescape(text)
+    return found
+
+
+def test_every_number_of_the_table_is_the_simulators(four: Study) -> None:
+    html = page(four)
+    table = cells(html)
+    rows = compare(WORK, 4, HARDWARE, NAMES, pass_="both")
+    assert len(table) == 7 * len(NAMES)
+    for row in rows:
+        for field in ("makespan_s", "idle_fraction", "exposed_comm_s", "bound_ratio"):
+            assert table[row.schedule, field][0] == getattr(row, field)
+        for field in ("max_bytes_sent", "peak_bytes", "speedup_vs_ring"):
+            assert table[row.schedule, field][0] == getattr(row, field)
+    numbers = re.search(r'id="numbers">(.*?)</script>', html, re.S)
+    assert numbers is not None
+    assert json.loads(numbers[1])["rows"] == [row.as_dict() for row in rows]
+    assert unescape(re.search(r'id="finding">(.*?)</h1>', html, re.S)[1]) == four.finding
+
+
+def test_a_page_needs_no_network(four: Study) -> None:
+    html = page(four)
+    assert len(html) < 4 << 20
+    scripts = re.sub(r"<script.*?</script>", "", html, flags=re.S)
+    assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?:https?:)?//""", scripts)
+    assert not re.findall(r"<(?:link|iframe|img|base)\b", scripts)
+    assert not re.findall(r"<script[^>]+\bsrc\s*=", html)
+
+
+def test_words_from_files_stay_words(four: Study, tmp_path: Path) -> None:
+    run = recorded(rewritten(four, tmp_path, lambda d: d["otherData"].update(hardware="<b>evil")))
+    html = page(study(WORK, 4, HARDWARE, ["ring"]), run)
+    assert "<b>evil" not in html
+    assert "&lt;b&gt;evil" in html
+
+
+def rewritten(found: Study, folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    """The trace of the ring's forward pass, changed."""
+    document = trace(found.cases[0].passes[0][1])
+    change(document)
+    return save_trace(document, folder / "run.json.gz")
+
+
+def test_a_recorded_run_reads_back_as_what_was_written(four: Study, tmp_path: Path) -> None:
+    run = recorded(rewritten(four, tmp_path, lambda _: None))
+    (plan, found), *_ = four.cases[0].passes
+    assert (run.plan, run.ranks) == (plan.name, 4)
+    assert run.makespan == pytest.approx(found.makespan, abs=2e-9)
+    slow = [s for s in spans(found.timeline) if s.stream != "receive"]
+    ours = zip(run.bars.rank.tolist(), run.bars.step.tolist(), run.bars.start.tolist(), strict=True)
+    for mine, other in zip(
+        sorted(ours), sorted((s.rank, s.step, s.start) for s in slow), strict=True
+    ):
+        assert mine == pytest.approx(other, abs=2e-9)
+
+
+def test_a_run_lies_below_its_prediction(four: Study, tmp_path: Path) -> None:
+    run = recorded(rewritten(four, tmp_path, lambda _: None))
+    html = page(study(WORK, 4, HARDWARE, ["ring", "zigzag"]), run)
+    assert "1.00 times the" in html
+    assert html.count("measured: ") == len(run.bars)
+
+
+BAD = [
+    (lambda d: d.pop("traceEvents"), "not a trace of a run"),
+    (lambda d: d.update(traceEvents=[1, {}, None]), "holds no slice"),
+    (lambda d: d["otherData"].update(time_scale=0), "time_scale"),
+    (lambda d: d["otherData"].update(time_scale="fast"), "time_scale"),
+    (lambda d: [e.update(pid=-1) for e in d["traceEvents"]], "is no rank"),
+    (lambda d: [e.update(dur=None) for e in d["traceEvents"]], "is no time"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), BAD, ids=[words for _, words in BAD])
+def test_what_is_no_recording_is_refused(
+    four: Study, tmp_path: Path, change: Callable[[dict[str, Any]], Any], words: str
+) -> None:
+    with pytest.raises(rl.PlanError, match=words):
+        recorded(rewritten(four, tmp_path, change))
+
+
+def test_a_recording_that_unpacks_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "LARGEST", 1000)
+    bomb = tmp_path / "bomb.json.gz"
+    bomb.write_bytes(gzip.compress(b" " * 2000))
+    with pytest.raises(rl.PlanError, match="more than 1000 bytes"):
+        recorded(bomb)
+
+
+def test_runs_of_something_else_are_refused(four: Study, tmp_path: Path) -> None:
+    run = recorded(rewritten(four, tmp_path, lambda _: None))
+    with pytest.raises(rl.PlanError, match="the recorded run is of 'ring', the report of zigzag"):
+        page(study(WORK, 4, HARDWARE, ["zigzag"]), run)
+    with pytest.raises(rl.PlanError, match="the recorded run has 4 ranks, the report 2"):
+        page(study(WORK, 2, HARDWARE, ["ring"]), run)
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "report.html"
+    assert main(["report", *SMALL, "--schedules", "ring,zigzag", "-o", str(target), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["finding"] in unescape(target.read_text())
+    assert [row["schedule"] for row in printed["rows"]] == ["ring", "zigzag"]
+    for bad in (["--schedules", ","], ["-o", "/nowhere/r.html"], ["--run", "/nowhere.json"]):
+        assert main(["report", *SMALL, *bad]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_ink_can_be_read_on_every_colour() -> None:
+    assert [ink_on(c) for c in ("#000000", "#0072B2", "#E69F00", "#ffffff")] == [
+        *("#ffffff", "#ffffff"),
+        *("#000000", "#000000"),
+    ]
