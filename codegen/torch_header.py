@@ -88,7 +88,7 @@ def constants(p: Program) -> str:
         f"SEQ, KV_SEQ = {work.seq}, {work.kv_seq}  # queries, keys",
         f"HEADS, KV_HEADS, HEAD_DIM = {work.heads}, {work.kv_heads}, {work.head_dim}",
         f"SCALE = {work.softmax_scale!r}",
-        *_sign(work.softmax_scale),
+        *sign(work.softmax_scale),
         'SUMS = ("OUT", "DQ", "DKV")  # running sums; the other tensors are inputs',
         *_mask(p.mask.boxes),
         *_plan(p),
@@ -163,11 +163,12 @@ def signless(p: Program) -> bool:
     return p.work.softmax_scale > 0
 
 
-def _sign(scale: float) -> list[str]:
+def sign(scale: float) -> list[str]:
+    """The constant that takes a sign from the scale, where it has one."""
     if scale > 0:
         return []
-    sign = -1.0 if scale < 0 else 0.0
-    return [f"SIGN = {sign}  # goes to the queries: kernels mask first, so they want SCALE > 0"]
+    value = -1.0 if scale < 0 else 0.0
+    return [f"SIGN = {value}  # goes to the queries: kernels mask first, so they want SCALE > 0"]
 
 
 def dealt(p: Program) -> bool:

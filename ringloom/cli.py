@@ -22,7 +22,7 @@ from ringloom.comparison import why
 from ringloom.options import Plans, listed, plans_of, workload, workload_options
 from ringloom.output import json_option, show
 from ringloom.programs import check as check_program
-from ringloom.programs import emit
+from ringloom.programs import emit, tables
 from ringloom.report.command import report
 from ringloom.reproduce.command import reproduce
 from ringloom.reproduce.formula_command import formula
@@ -270,6 +270,7 @@ def _headline(plan: Plan) -> str:
 
 
 cli.add_command(emit)
+cli.add_command(tables)
 cli.add_command(check_program)
 cli.add_command(report)
 cli.add_command(reproduce)

@@ -1,4 +1,4 @@
-"""ringloom emit, ringloom check   programs written from plans, and programs judged."""
+"""ringloom emit, tables, check   programs and tables written from plans, and programs judged."""
 
 import subprocess
 import sys
@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from codegen import TARGETS
+from codegen import TARGETS, save_tables
 from codegen import emit as write
+from codegen import tables as tables_of
 from planner.errors import PlanError
 from ringloom.options import plans_of, workload_options
 from ringloom.output import json_option, show
@@ -57,6 +58,23 @@ def _write(program: str, output: str) -> None:
         Path(output).write_text(program)
     except OSError as error:
         raise PlanError(f"cannot write {output}: {error.strerror}") from None
+
+
+@click.command()
+@click.argument("target", type=click.Choice(TARGETS))
+@click.argument("source", metavar="SCHEDULE|PLAN.json")
+@workload_options(pass_="both")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), required=True, help="An .npz file."
+)
+@json_option
+def tables(target: str, source: str, output: str, as_json: bool, **given: Any) -> None:
+    """Write a plan as the tables that an `emit --dynamic` program of its ranks takes."""
+    found = tables_of(plans_of(source, given), target)
+    save_tables(found, output)
+    size = Path(output).stat().st_size
+    document = {"target": target, "file": output, "arrays": sorted(found), "bytes": size}
+    show(as_json, document, f"{output}: {size} bytes; a dynamic program's load() reads it")
 
 
 @click.command()
