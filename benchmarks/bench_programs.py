@@ -1,0 +1,219 @@
+"""Emitted programs beside code that others wrote, on one machine in one run.
+
+    python benchmarks/bench_programs.py [--quick] [--haoliuhl CHECKOUT] [--json]
+
+torch   two processes, each pinned to a core, zigzag, against PyTorch's balanced ring template by
+        all-gather and by all-to-all; the faster one counts. Dense attention on both cores beside it
+jax     eight virtual devices against the public ring of haoliuhl/ringattention, from a checkout
+        whose folder is given; flax and einops must be there
+busy    processor time of each of four ranks: the slowest one over the mean
+emit    how long programs for 8 and for 1,024 ranks take to write, their lines and bytes
+
+Times are medians of rounds in which all rivals run in turn, on the wall and of the processors; a
+busy machine stretches the first. A full run exits with 1 when a ratio on the wall misses its limit,
+a quick one only shows what it saw.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from codegen import emit
+from planner.planning import plan
+from planner.workload import Workload
+from runtimes.arrays import draw
+from runtimes.torch_ranks import in_threads
+
+HEADS, HEAD_DIM = 8, 64
+TORCH_LIMIT, JAX_LIMIT, BUSY_LIMIT = 0.95, 0.45, 1.1
+EMIT_SECONDS, EMIT_BYTES = 1.0, 1.05
+FEW, MANY = 8, 1024  # ranks
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison; `limit` is what `ratio` may be at most, None where nothing is asked."""
+
+    what: str
+    ratio: float
+    limit: float | None
+    cpu_ratio: float | None
+    said: str
+
+    @property
+    def misses(self) -> bool:
+        return self.limit is not None and self.ratio > self.limit
+
+
+def work(seq: int) -> Workload:
+    """The workload of every race: causal, one batch, float32."""
+    return Workload(seq=seq, heads=HEADS, head_dim=HEAD_DIM, dtype="float32")
+
+
+def source(schedule: str, seq: int, ranks: int, target: str) -> str:
+    """An emitted program with both passes."""
+    return emit(plan(schedule, work(seq), ranks, pass_="both"), target)
+
+
+def words(seq: int, backward: bool) -> str:
+    """What was run."""
+    return f"{seq} tokens {'forward + backward' if backward else 'forward'}"
+
+
+def millis(times: dict[str, tuple[float, float]]) -> str:
+    """name wall/processors in milliseconds, one after the other."""
+    return ", ".join(f"{n} {a * 1e3:.0f}/{b * 1e3:.0f} ms" for n, (a, b) in times.items())
+
+
+def torch_rows(seqs: list[int], rounds: int) -> Iterator[Row]:
+    """Emitted torch over PyTorch's template, and over dense attention with two threads."""
+    from pinned_ranks import DENSE, OURS, TEMPLATES, PinnedRanks
+
+    for seq in seqs:
+        with PinnedRanks(source("zigzag", seq, 2, "torch"), seq) as ranks:
+            for backward in (False, True):
+                taken = {name: list[tuple[float, float]]() for name in (OURS, *TEMPLATES, DENSE)}
+                for name in taken:
+                    ranks.time(name, backward)
+                for _ in range(rounds):
+                    for name, times in taken.items():
+                        times.append(ranks.time(name, backward))
+                found = {
+                    name: (statistics.median(a for a, _ in times), _median_cpu(times))
+                    for name, times in taken.items()
+                }
+                ours, dense = found[OURS], found[DENSE]
+                wall, cpu = (min(found[name][i] for name in TEMPLATES) for i in (0, 1))
+                what = words(seq, backward)
+                yield Row(
+                    f"torch / template, {what}",
+                    ours[0] / wall,
+                    TORCH_LIMIT,
+                    ours[1] / cpu,
+                    millis(found),
+                )
+                yield Row(
+                    f"torch / dense, {what}", ours[0] / dense[0], None, ours[1] / dense[1], ""
+                )
+
+
+def _median_cpu(times: list[tuple[float, float]]) -> float:
+    return statistics.median(b for _, b in times)
+
+
+def jax_rows(checkout: Path, seq: int, rounds: int) -> Iterator[Row]:
+    """Emitted JAX over the public ring: contiguous blocks as it has them, and balanced ones."""
+    from virtual_devices import DEVICES, PEER, race
+
+    sources = {name: source(name, seq, DEVICES, "jax") for name in ("ring", "zigzag")}
+    found = race(sources, checkout, seq, rounds)
+    for backward in (False, True):
+        wall, cpu = found[PEER, backward]
+        for name in sources:
+            a, b = found[name, backward]
+            said = millis({name: (a, b), PEER: (wall, cpu)})
+            what = f"jax {name} / {PEER}, {words(seq, backward)}"
+            yield Row(what, a / wall, JAX_LIMIT, b / cpu, said)
+
+
+def busy(schedule: str, seq: int, ranks: int = 4) -> list[float]:
+    """Seconds of processor time of each rank in one forward pass, waits left out."""
+    seconds = [0.0] * ranks
+
+    def prepare(program: ModuleType) -> None:
+        attention, turn = program.attention, threading.Barrier(ranks)
+
+        def timed(*inputs: Any, group: Any) -> Any:
+            attention(*inputs, group=group)  # the first call works out who does what
+            turn.wait()
+            began = time.thread_time()
+            out = attention(*inputs, group=group)
+            seconds[group.rank()] = time.thread_time() - began
+            return out
+
+        program.attention = timed  # type: ignore[attr-defined]
+
+    written = source(schedule, seq, ranks, "torch")
+    in_threads(written, ranks, list(draw(work(seq), 0)[:3]), 300.0, prepare)
+    return seconds
+
+
+def busy_rows(seqs: list[int], rounds: int) -> Iterator[Row]:
+    """The slowest rank over the mean: near 1 for zigzag, far above it for a contiguous ring."""
+    for seq in seqs:
+        for schedule, limit in (("zigzag", BUSY_LIMIT), ("ring", None)):
+            taken = [busy(schedule, seq) for _ in range(rounds)]
+            ranks = [statistics.median(times) for times in zip(*taken, strict=True)]
+            said = "ranks " + ", ".join(f"{t * 1e3:.0f}" for t in ranks) + " ms"
+            ratio = max(ranks) / statistics.mean(ranks)
+            yield Row(f"busy {schedule}, {seq} tokens: slowest / mean", ratio, limit, None, said)
+
+
+def emit_rows() -> Iterator[Row]:
+    """Seconds to write a program, and how it grows from few ranks to many."""
+    for target in ("torch", "jax"):
+        texts, times = dict[int, str](), dict[int, float]()
+        for ranks in (FEW, MANY):
+            pair = plan("zigzag", work(2**20), ranks, pass_="both")
+            began = time.process_time()
+            texts[ranks] = emit(pair, target)
+            times[ranks] = time.process_time() - began
+        lines = {ranks: text.count("\n") for ranks, text in texts.items()}
+        said = ", ".join(f"{times[r]:.2f} s, {lines[r]} lines for {r} ranks" for r in (FEW, MANY))
+        yield Row(f"emit {target}: seconds", max(times.values()), EMIT_SECONDS, None, said)
+        yield Row(f"emit {target}: lines, many / few", lines[MANY] / lines[FEW], 1.0, None, "")
+        growth = len(texts[MANY]) / len(texts[FEW])
+        yield Row(f"emit {target}: bytes, many / few", growth, EMIT_BYTES, None, "")
+
+
+def table(rows: list[Row]) -> Table:
+    """One line per comparison."""
+    shown = Table(
+        "what", "ratio", "limit", "processors", "median times (wall/processors)", box=None
+    )
+    for row in rows:
+        limit = "" if row.limit is None else f"{row.limit:g}"
+        cpu = "" if row.cpu_ratio is None else f"{row.cpu_ratio:.3f}"
+        shown.add_row(row.what, f"{row.ratio:.3f}", limit, cpu, row.said)
+    return shown
+
+
+def main() -> int:
+    """Print a table, or one JSON object; 1 if a full run misses a limit."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="shorter sequences, no verdict")
+    parser.add_argument("--haoliuhl", type=Path, help="a checkout of haoliuhl/ringattention")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    options = parser.parse_args()
+    rounds, seqs = (3, [2048]) if options.quick else (15, [4096, 8192])
+    rows = [*emit_rows(), *busy_rows(seqs, 1 if options.quick else 5)]
+    rows += torch_rows(seqs, rounds)
+    if options.haoliuhl:
+        rows += jax_rows(options.haoliuhl, 2048 if options.quick else 8192, 1 + rounds // 3)
+    missed = [row for row in rows if row.misses]
+    if options.json:
+        print(json.dumps({"rows": [asdict(row) for row in rows], "missed": len(missed)}))
+    else:
+        Console().print(table(rows))
+        if not options.haoliuhl:
+            print("jax was not compared: --haoliuhl CHECKOUT says where the public ring is")
+        for row in [] if options.quick else missed:  # a short run is no verdict
+            print(f"misses its limit: {row.what} is {row.ratio:.3f}, not {row.limit:g}")
+    return int(bool(missed) and not options.quick)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

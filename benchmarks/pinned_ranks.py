@@ -1,0 +1,177 @@
+"""Emitted torch programs and PyTorch's own ring template on two processes, each pinned to a core.
+
+    with PinnedRanks(source, seq) as ranks:
+        ranks.time("ringloom", backward=True)     seconds on the wall, seconds of processors
+
+Both see the same head-tail shards of the same random inputs: one batch of HEADS x `seq` x HEAD_DIM
+in float32. Every timing begins after a barrier and ends when the slower rank is done. The
+conductor in the parent runs dense attention on both cores in turn with them.
+"""
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.tensor.experimental._context_parallel._attention as template
+
+from runtimes.torch_ranks import load
+
+RANKS = 2
+HEADS, HEAD_DIM = 8, 64
+TEMPLATES = {"template, all-gather": "ALL_GATHER", "template, all-to-all": "ALL_TO_ALL"}
+OURS, DENSE = "ringloom", "dense, 2 threads"
+SECONDS = 300  # after which a rank that says nothing is given up
+Times = tuple[float, float]  # on the wall, of the processor
+
+
+def cores() -> list[int]:
+    """The cores to pin to; exits where there are fewer than two."""
+    found = sorted(os.sched_getaffinity(0))
+    if len(found) < RANKS:
+        raise SystemExit(f"two pinned processes need two cores, and there is {len(found)}")
+    return found[:RANKS]
+
+
+def timed(run: Callable[[], object]) -> Times:
+    """Seconds on the wall and of this process, all its threads."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+class PinnedRanks:
+    """Two processes that run what they are told, in turn, and say how long it took."""
+
+    def __init__(self, source: str, seq: int) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.processes = list[Connection](), []
+        for rank, core in enumerate(cores()):
+            ours, theirs = context.Pipe()
+            what = rank, core, self.folder.name, source, seq, theirs
+            process = context.Process(target=_rank, args=what, daemon=True)
+            process.start()
+            self.pipes.append(ours)
+            self.processes.append(process)
+        self.dense = _Dense(seq)
+
+    def __enter__(self) -> "PinnedRanks":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for pipe in self.pipes:
+            pipe.close()
+        for process in self.processes:
+            process.join(10)
+            process.kill()
+        self.folder.cleanup()
+
+    def time(self, name: str, backward: bool) -> Times:
+        """Seconds of the slower rank on the wall, and of both processors together."""
+        if name == DENSE:
+            return timed(lambda: self.dense(backward))
+        for pipe in self.pipes:
+            pipe.send((name, backward))
+        found = []
+        for rank, pipe in enumerate(self.pipes):
+            if not pipe.poll(SECONDS):
+                raise SystemExit(f"rank {rank} has said nothing of {name} for {SECONDS} s")
+            found.append(pipe.recv())
+        walls, cpus = zip(*found, strict=True)
+        return max(walls), sum(cpus)
+
+
+class _Dense:
+    """PyTorch's own attention of the whole sequence, in this process, with two threads."""
+
+    def __init__(self, seq: int) -> None:
+        torch.set_num_threads(RANKS)
+        made = [torch.randn(1, HEADS, seq, HEAD_DIM) for _ in range(4)]
+        self.inputs, self.dout = [x.requires_grad_() for x in made[:3]], made[3]
+
+    def __call__(self, backward: bool) -> None:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        with torch.set_grad_enabled(backward):
+            out = attend(*self.inputs, is_causal=True)
+        if backward:
+            torch.autograd.grad(out, self.inputs, self.dout)
+
+
+# ---- in a rank
+
+
+def _rank(rank: int, core: int, folder: str, source: str, seq: int, conductor: Connection) -> None:
+    """Answer every (name, backward) with the seconds it took, until the conductor hangs up."""
+    os.sched_setaffinity(0, {core})
+    torch.set_num_threads(1)
+    where = f"file://{Path(folder)}/meeting-point"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
+    runs = _runs(rank, source, seq)
+    while True:
+        try:
+            name, backward = conductor.recv()
+        except EOFError:
+            break
+        dist.barrier()
+        conductor.send(timed(lambda: runs[name](backward)))  # noqa: B023  called at once
+    os._exit(0)  # the other rank may have gone, and gloo would wait for it
+
+
+def _runs(rank: int, source: str, seq: int) -> dict[str, Callable[[bool], object]]:
+    """What can be run, by name, after all of it was found to give the same results."""
+    program, random = load(source), torch.Generator().manual_seed(0)
+    mine = torch.as_tensor(program.positions(rank))
+    q, k, v, dout = (
+        torch.randn(1, HEADS, seq, HEAD_DIM, generator=random)[:, :, mine] for _ in range(4)
+    )
+
+    def ours(backward: bool) -> list[Any]:
+        inputs = [x.detach().requires_grad_(backward) for x in (q, k, v)]
+        out = program.attention(*inputs)
+        return [out, *(torch.autograd.grad(out, inputs, dout) if backward else ())]
+
+    def theirs(method: str, backward: bool) -> list[Any]:
+        template._cp_options.enable_load_balance = True
+        template._cp_options.rotate_method = template._RotateMethod[method]
+        group = dist.group.WORLD
+        out, lse = template._templated_ring_attention(
+            group, 2, _forward_op, q, k, v, is_causal=True
+        )[:2]
+        if not backward:
+            return [out]
+        grads = template._templated_ring_attention_backward(
+            group, 2, _backward_op, dout, "grad_out", q, k, v, out, lse, True
+        )
+        return [out, *grads[:3]]
+
+    runs: dict[str, Callable[[bool], object]] = {OURS: ours}
+    for name, method in TEMPLATES.items():
+        runs[name] = lambda backward, method=method: theirs(method, backward)
+        for a, b in zip(ours(True), theirs(method, True), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=5e-5)
+    return runs
+
+
+def _forward_op(query: Any, key: Any, value: Any, is_causal: bool, **_: Any) -> Any:
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return op(query, key, value, 0.0, is_causal)
+
+
+def _backward_op(
+    grad_out: Any, query: Any, key: Any, value: Any, out: Any, logsumexp: Any, is_causal: bool
+) -> Any:
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return op(grad_out, query, key, value, out, logsumexp.contiguous(), 0.0, is_causal)

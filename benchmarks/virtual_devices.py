@@ -1,0 +1,136 @@
+"""Emitted JAX programs and the public JAX ring of haoliuhl on eight virtual devices of one process.
+
+    race(sources, checkout, seq, rounds)    medians of seconds by (name, backward)
+
+`checkout` is a folder with https://github.com/haoliuhl/ringattention, of which the one module that
+has the ring is loaded; it imports flax and einops. Both see the same random inputs in float32, one
+batch of HEADS x `seq` x HEAD_DIM, each in its own layout and sharding, and must agree.
+"""
+
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+DEVICES = 8
+HEADS, HEAD_DIM = 8, 64
+CHUNK = 512  # rows and columns that the public ring takes at a time, at most
+PEER = "haoliuhl"
+Seconds = tuple[float, float]  # on the wall, of all processors
+Medians = dict[tuple[str, bool], Seconds]
+
+
+def race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Medians:
+    """Seconds of every emitted program in `sources` and of the public ring, in turn."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_race, (sources, checkout, seq, rounds))
+
+
+def _race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Medians:
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:DEVICES]), ("sp",))
+    random = np.random.default_rng(0)
+    q, k, v, dout = random.standard_normal((4, 1, HEADS, seq, HEAD_DIM)).astype(np.float32)
+    runs: dict[tuple[str, bool], Callable[[], Any]] = {}
+    truth: list[Any] = []
+    for name, function, order, axis in _rivals(sources, checkout, mesh, seq):
+        where = jax.sharding.NamedSharding(
+            mesh, jax.sharding.PartitionSpec(*[None] * axis, "sp", None, *[None] * (2 - axis))
+        )
+        inputs = [
+            jax.device_put(np.moveaxis(x[:, :, order], 2, axis), where) for x in (q, k, v, dout)
+        ]
+        ahead, both = jax.jit(function), jax.jit(_with_gradients(function))
+        results = [np.moveaxis(np.asarray(x), axis, 2) for x in both(*inputs)]
+        found = [x[:, :, np.argsort(order)] for x in results]
+        for a, b in zip(found, truth or found, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=5e-5, err_msg=name)
+        truth = truth or found
+        runs[name, False] = _call(ahead, inputs[:3])
+        runs[name, True] = _call(both, inputs)
+    times: dict[tuple[str, bool], list[Seconds]] = {key: [] for key in runs}
+    for run in runs.values():
+        run()
+    for _ in range(rounds):
+        for key, run in runs.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            run()
+            times[key].append((time.perf_counter() - wall, time.process_time() - cpu))
+    return {
+        key: (statistics.median(a for a, _ in found), statistics.median(b for _, b in found))
+        for key, found in times.items()
+    }
+
+
+def _call(function: Callable[..., Any], inputs: list[Any]) -> Callable[[], Any]:
+    import jax
+
+    return lambda: jax.block_until_ready(function(*inputs))
+
+
+def _with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of q, k, v and dout that gives out, dq, dk and dv."""
+    import jax
+
+    def both(q: Any, k: Any, v: Any, dout: Any) -> list[Any]:
+        out, pull = jax.vjp(function, q, k, v)
+        return [out, *pull(dout)]
+
+    return both
+
+
+def _rivals(sources: dict[str, str], checkout: Path, mesh: Any, seq: int) -> list[Any]:
+    """(name, function of q, k and v, the order of its tokens, its token axis)"""
+    public = _public(checkout, mesh, min(CHUNK, seq // DEVICES))
+    found: list[Any] = [(PEER, public, np.arange(seq), 1)]
+    for name, source in sources.items():
+        program = ModuleType("emitted")
+        exec(compile(source, "<emitted>", "exec"), program.__dict__)
+        order = np.concatenate([program.positions(rank) for rank in range(DEVICES)])
+
+        def ours(q: Any, k: Any, v: Any, program: ModuleType = program) -> Any:
+            return program.attention(q, k, v, mesh=mesh)
+
+        found.append((name, ours, order, 2))
+    return found
+
+
+def _public(checkout: Path, mesh: Any, chunk: int) -> Callable[..., Any]:
+    """The public ring over the axis "sp", causal, with the settings of its README."""
+    import jax
+
+    where = checkout / "ringattention" / "ringattention_jax.py"
+    spec = spec_from_file_location("ringattention_jax", where)
+    if spec is None or spec.loader is None or not where.exists():
+        sys.exit(f"no checkout of haoliuhl/ringattention at {checkout}: {where} is missing")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    settings = {
+        "causal_block_size": 1,
+        "deterministic": True,
+        "dropout_rng": None,
+        "attn_pdrop": 0.0,
+        "query_chunk_size": chunk,
+        "key_chunk_size": chunk,
+        "policy": jax.checkpoint_policies.nothing_saveable,
+        "dtype": jax.numpy.float32,
+        "precision": None,
+        "prevent_cse": True,
+    }
+
+    def ring(q: Any, k: Any, v: Any) -> Any:
+        return module.ring_attention(q, k, v, None, None, None, "sp", True, settings)
+
+    place = jax.sharding.PartitionSpec(None, "sp", None, None)
+    specs = {"in_specs": (place,) * 3, "out_specs": place, "check_vma": False}
+    mapped: Callable[..., Any] = jax.shard_map(ring, mesh=mesh, **specs)
+    return mapped
