@@ -7,14 +7,13 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from planner.ir import Plan, Step
+from planner.ir import Plan
 from planner.partitions import names
-from planner.tiles import Tiles, tiles
 from ringloom.comparison import Row
+from ringloom.grids import cells
 from runtimes.validation import Check
 from simulator.prediction import Prediction
 
-Blocks = NDArray[np.int32]
 COLUMNS = ("time", "vs ring", "idle", "exposed", "sent", "peak", "bound", "proved")
 FULL, PARTIAL = "bold cyan", "yellow"
 WIDEST = 16  # characters of a cell before it is cut
@@ -25,38 +24,30 @@ def grid(plan: Plan, width: int) -> Table:
 
     ◣ marks a cell of which the mask hides a part; a dot is a round without work.
     """
-    table = tiles(plan)
-    rounds = [_cells(plan, step, table) for step in plan.steps if step.attends]
+    rounds = _rounds(plan)
     fits = max(1, (width - 6) // (2 + max((len(c.plain) for r in rounds for c in r), default=1)))
     drawn = Table(box=None, pad_edge=False, padding=(0, 1))
     drawn.add_column("rank", justify="right", style="dim", no_wrap=True)
     for number in range(min(fits, len(rounds))):
         drawn.add_column(str(number), justify="center", no_wrap=True)
     for rank in range(min(plan.ranks, 64)):
-        drawn.add_row(str(rank), *(cells[rank] for cells in rounds[:fits]))
+        drawn.add_row(str(rank), *(row[rank] for row in rounds[:fits]))
     if len(rounds) > fits or plan.ranks > 64:
         drawn.caption = f"{len(rounds)} rounds x {plan.ranks} ranks; the first of them drawn"
     return drawn
 
 
-def _cells(plan: Plan, step: Step, table: Tiles) -> list[Text]:
-    cells = [Text() for _ in range(plan.ranks)]
-    for attend in step.attends:
-        for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
-            q, kv = q[q >= 0], kv[kv >= 0]
-            full = _is_full(plan, table, q, kv)
-            text = f"{numbers(q)},{numbers(kv)}"
-            text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
-            if cells[rank]:
-                cells[rank].append(" ")
-            cells[rank].append(text + ("" if full else "◣"), FULL if full else PARTIAL)
-    return [cell or Text("·", "dim") for cell in cells]
-
-
-def _is_full(plan: Plan, table: Tiles, q: Blocks, kv: Blocks) -> bool:
-    sides = plan.partition
-    area = table.areas[np.ix_(sides.q.chunk[q], sides.kv.chunk[kv])].sum()
-    return bool(area == sides.q.sizes[q].sum() * sides.kv.sizes[kv].sum())
+def _rounds(plan: Plan) -> list[list[Text]]:
+    """The cell of each rank in each round."""
+    rounds = [[Text() for _ in range(plan.ranks)] for _ in range(plan.rounds)]
+    for one in cells(plan):
+        text = f"{numbers(one.q)},{numbers(one.kv)}"
+        text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+        drawn = rounds[one.round][one.rank]
+        if drawn:
+            drawn.append(" ")
+        drawn.append(text + ("" if one.full else "◣"), FULL if one.full else PARTIAL)
+    return [[drawn or Text("·", "dim") for drawn in row] for row in rounds]
 
 
 def numbers(values: Iterable[int]) -> str:

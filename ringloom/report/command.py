@@ -73,8 +73,8 @@ def _drawing() -> tuple[Any, Any]:
         ) from None
 
 
-def progress(names: Iterable[str]) -> Iterable[str]:
+def progress(names: Iterable[str], verb: str = "planning") -> Iterable[str]:
     """The same names, with a bar on a terminal's stderr."""
     console = Console(stderr=True)
     hidden = not console.is_terminal
-    return track(list(names), "planning", console=console, transient=True, disable=hidden)
+    return track(list(names), verb, console=console, transient=True, disable=hidden)

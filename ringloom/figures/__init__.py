@@ -1,0 +1,1 @@
+"""Figures for print, drawn by matplotlib from plans: the same bytes on every run."""

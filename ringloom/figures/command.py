@@ -1,0 +1,42 @@
+"""`ringloom figures`: the papers' figures, regenerated from plans."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from planner.errors import PlanError
+from ringloom.output import json_option, show
+from ringloom.report.command import progress
+
+FIGURES = {  # name of the file: module and function
+    "tiles_per_round": ("ringloom.figures.rounds", "rounds"),
+    "eight_workers": ("ringloom.figures.workers", "workers"),
+    "striped_speedups": ("ringloom.figures.speedups", "speedups"),
+}
+FORMATS = ("svg", "png")
+
+
+@click.command()
+@click.option("-o", "--output", default="figures", show_default=True, help="A folder.")
+@click.option("--format", "kind", type=click.Choice([*FORMATS, "both"]), default="both")
+@json_option
+def figures(output: str, kind: str, as_json: bool) -> None:
+    """The papers' figures drawn from our plans, as SVG and PNG."""
+    sheet = _matplotlib()
+    formats = FORMATS if kind == "both" else (kind,)
+    files = list[Path]()
+    for name in progress(FIGURES, "drawing"):
+        module, function = FIGURES[name]
+        files += sheet.write(getattr(import_module(module), function), name, Path(output), formats)
+    show(as_json, {"files": [str(file) for file in files]}, *map(str, files))
+
+
+def _matplotlib() -> Any:
+    try:
+        return import_module("ringloom.figures.sheet")
+    except ModuleNotFoundError as error:
+        raise PlanError(
+            f"figures needs {error.name}: pip install 'ringloom[plots]' brings it"
+        ) from None

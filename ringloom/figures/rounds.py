@@ -1,0 +1,90 @@
+"""Mask tiles per round: which pairs of tokens each rank computes, and which it computes in vain.
+
+Striped Attention, figures 2 and 3: 16 tokens on 4 ranks, rows and columns in layout order.
+"""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+import ringloom as rl
+from ringloom.figures.sheet import INK, LINE, WASTE
+from ringloom.report.palette import rank_colours
+from ringloom.report.tiles import TileFacts, tile_facts
+
+TOKENS, RANKS = 16, 4
+SCHEDULES = ("ring", "striped")
+
+
+def facts(schedule: str) -> TileFacts:
+    """The tiles of a causal mask of 16 tokens on 4 ranks, a pixel per pair of tokens."""
+    work = rl.Workload(seq=TOKENS, heads=1, head_dim=8, mask=rl.Causal())
+    return tile_facts(schedule, rl.plan(schedule, work, RANKS))
+
+
+def rounds() -> Figure:
+    """A row of panels per schedule, a panel per round."""
+    figure = Figure(figsize=(7.0, 4.3))
+    panels = figure.subplots(len(SCHEDULES), RANKS, squeeze=False)
+    for row, schedule in zip(panels, SCHEDULES, strict=True):
+        found = facts(schedule)
+        for number, axes in enumerate(row):
+            _panel(axes, found, number)
+            axes.set_title(f"round {number + 1}: {_worked(found, number)}")
+        row[0].set_ylabel(f"{schedule}\nqueries", color=INK)
+        for axes in row:
+            axes.set_xlabel("keys", labelpad=2)
+    colours = rank_colours(RANKS)
+    marks = [Rectangle((0, 0), 1, 1, facecolor=c) for c in colours]
+    marks.append(Rectangle((0, 0), 1, 1, facecolor=WASTE, edgecolor=LINE, hatch="////"))
+    names = [*(f"rank {r}" for r in range(RANKS)), "in a tile, masked"]
+    figure.legend(marks, names, loc="lower center", ncols=len(names), frameon=False)
+    figure.subplots_adjust(bottom=0.16, hspace=0.42, wspace=0.12, top=0.95, left=0.08, right=0.99)
+    return figure
+
+
+def _worked(found: TileFacts, number: int) -> str:
+    """The most pairs that a rank attends in the round: it is what the round takes."""
+    now = found.step[0] == number
+    pairs = [int(found.pairs[now & (found.rank[0] == r)].sum()) for r in range(RANKS)]
+    return f"{max(pairs)} pairs"
+
+
+def _panel(axes: Axes, found: TileFacts, number: int) -> None:
+    """Pairs that are attended in the rank's colour, masked ones of the same tile hatched."""
+    tall, wide = found.fine
+    now = np.kron(found.step[0] == number, np.ones((tall, wide), bool))
+    who = np.kron(found.rank[0], np.ones((tall, wide), int))
+    picture = np.ones((*now.shape, 3))
+    for rank, colour in enumerate(rank_colours(RANKS)):
+        picture[now & (who == rank) & (found.shares > 0)] = to_rgb(colour)
+    picture[now & (found.shares == 0)] = to_rgb(WASTE)
+    axes.imshow(picture, interpolation="none", extent=(0, TOKENS, TOKENS, 0))
+    for i, j in np.argwhere(found.step[0] == number):
+        hidden = found.shares[i * tall : (i + 1) * tall, j * wide : (j + 1) * wide] == 0
+        for a, b in np.argwhere(hidden):
+            place = j * wide + b, i * tall + a
+            axes.add_patch(Rectangle(place, 1, 1, fill=False, hatch="////", ec=LINE, lw=0))
+        axes.add_patch(Rectangle((j * wide, i * tall), wide, tall, fill=False, ec=INK, lw=0.9))
+    for edge in range(0, TOKENS + 1, TOKENS // RANKS):
+        axes.axhline(edge, color=LINE, lw=0.5, zorder=0)
+        axes.axvline(edge, color=LINE, lw=0.5, zorder=0)
+    axes.set_xticks(np.arange(TOKENS) + 0.5, _tokens(found.names[1]), fontsize=3.6)
+    axes.set_yticks(np.arange(TOKENS) + 0.5, _tokens(found.names[0]), fontsize=3.6)
+    axes.tick_params(length=0, pad=1)
+    axes.grid(False)
+
+
+def _tokens(names: tuple[str, ...]) -> list[str]:
+    """The tokens of pieces that are named 0-3, or 0, 4 ... 12."""
+    found = list[str]()
+    for name in names:
+        if "-" in name:
+            first, last = map(int, name.split("-"))
+            found += map(str, range(first, last + 1))
+        else:
+            first, second, last = (int(n) for n in name.replace("...", ",").split(",") if n.strip())
+            found += map(str, range(first, last + 1, second - first))
+    return found

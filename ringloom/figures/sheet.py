@@ -1,0 +1,54 @@
+"""A sheet: how every figure looks, and how it is written so that its bytes never change."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from planner.errors import PlanError
+
+STYLE: Mapping[str, Any] = {
+    "svg.hashsalt": "ringloom",  # ids of clip paths depend on nothing else
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.linewidth": 0.6,
+    "hatch.linewidth": 0.5,
+    "figure.dpi": 100,
+    "savefig.dpi": 300,
+    "path.simplify": True,
+}
+INK, LINE, WASTE = "#1b1f24", "#b8c0c8", "#e3e7eb"
+NO_DATE: Mapping[str, Mapping[str, Any]] = {
+    "svg": {"Date": None, "Creator": "ringloom"},
+    "png": {"Software": None},
+}
+
+
+def style() -> AbstractContextManager[Any]:
+    """The style of every figure, whatever the reader's own matplotlibrc says."""
+    context: AbstractContextManager[Any] = matplotlib.rc_context(
+        {**matplotlib.rcParamsDefault, **STYLE, "backend": "agg"}
+    )
+    return context
+
+
+def write(
+    draw: Callable[[], Figure], name: str, folder: Path, formats: tuple[str, ...]
+) -> list[Path]:
+    """Draw once, write in each format; raises PlanError where that cannot be."""
+    with style():
+        figure, files = draw(), []
+        for kind in formats:
+            file = folder / f"{name}.{kind}"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                figure.savefig(file, format=kind, metadata=dict(NO_DATE[kind]), bbox_inches="tight")
+            except OSError as error:
+                raise PlanError(f"cannot write {file}: {error.strerror}") from None
+            files.append(file)
+    return files

@@ -1,0 +1,75 @@
+"""Speedup of striped over ring training, by sequence length: published points, our curves."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ringloom.drawing import length
+from ringloom.figures.sheet import INK, LINE
+from ringloom.report.palette import OKABE_ITO
+from ringloom.reproduce.striped import Row, judged
+
+MARKS = "osD^vP*X"
+ACROSS = 4  # panels
+Mesh = tuple[int, int]  # model parallel, sequence parallel
+
+
+def panels_of(rows: Sequence[Row]) -> dict[tuple[str, str], dict[Mesh, list[Row]]]:
+    """Rows by chip and model, then by mesh, each in order of length."""
+    found = dict[tuple[str, str], dict[Mesh, list[Row]]]()
+    for row in sorted(rows, key=lambda r: (r.hardware, r.model, r.n_seq)):
+        panel = found.setdefault((row.hardware, row.model), {})
+        panel.setdefault((row.model_parallel, row.sequence_parallel), []).append(row)
+    return found
+
+
+def speedups() -> Figure:
+    """A panel per chip and model: curves as predicted, points as published."""
+    found = panels_of(judged())
+    down = -(-len(found) // ACROSS)
+    figure = Figure(figsize=(7.0, 2.2 * down + 0.4))
+    panels = figure.subplots(down, ACROSS, sharey=True, squeeze=False)
+    for axes in panels.flat[len(found) :]:
+        axes.set_axis_off()
+    for axes, ((chip, model), meshes) in zip(panels.flat, found.items(), strict=False):
+        _panel(axes, meshes)
+        axes.set_title(f"{chip}, {model}")
+    for row in panels:
+        row[0].set_ylabel("striped over ring")
+    both = [
+        Line2D([], [], color=INK, lw=1.2, label="predicted"),
+        Line2D(
+            [], [], color=INK, lw=0, marker="o", ms=4, label="published (model x sequence parallel)"
+        ),
+    ]
+    figure.legend(handles=both, loc="lower center", ncols=2, frameon=False)
+    figure.subplots_adjust(bottom=0.16, wspace=0.14, hspace=0.5, top=0.95, left=0.07, right=0.99)
+    return figure
+
+
+def _panel(axes: Axes, meshes: Mapping[Mesh, Sequence[Row]]) -> None:
+    for number, ((parallel, ranks), rows) in enumerate(sorted(meshes.items())):
+        colour, mark = OKABE_ITO[number % len(OKABE_ITO)], MARKS[number % len(MARKS)]
+        lengths = [row.n_seq for row in rows]
+        axes.plot(lengths, [row.predicted_speedup for row in rows], color=colour, lw=1.2)
+        measured = [(r.n_seq, r.measured_speedup) for r in rows if r.measured_speedup]
+        axes.plot(
+            *zip(*measured, strict=True), mark, color=colour, ms=4, label=f"{parallel} x {ranks}"
+        )
+    axes.axhline(1, color=LINE, lw=0.8, zorder=0)
+    _tokens(axes, {row.n_seq for rows in meshes.values() for row in rows})
+    axes.grid(color=LINE, lw=0.4, alpha=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(frameon=False, fontsize=6.5, loc="upper left", handletextpad=0.1, borderaxespad=0.1)
+
+
+def _tokens(axes: Axes, lengths: set[int]) -> None:
+    """Ticks at powers of two only, every other one: names of others would run together."""
+    powers = [1 << n for n in range(13, 21) if min(lengths) <= 1 << n <= max(lengths)]
+    axes.set_xscale("log", base=2)
+    axes.minorticks_off()
+    axes.set_xticks(powers[::2], [length(t) for t in powers[::2]])
+    axes.set_xlabel("tokens")

@@ -1,0 +1,83 @@
+"""Grids of eight workers: who attends what in which round, and who helps whom.
+
+DistFlashAttn, figure 1: a ring under a causal mask beside its balanced schedule.
+"""
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+import ringloom as rl
+from planner.balance import loads
+from planner.ir import Plan
+from ringloom.drawing import numbers
+from ringloom.figures.sheet import INK, LINE, WASTE
+from ringloom.grids import cells
+from ringloom.report.palette import COMPUTE, MERGE, SEND
+
+RANKS = 8
+SCHEDULES = ("ring", "balanced")
+OWN, DIAGONAL, HELPS = COMPUTE, SEND, MERGE
+
+
+def grid_plan(schedule: str) -> Plan:
+    """A causal workload on eight workers."""
+    return rl.plan(schedule, rl.Workload(seq=64 * RANKS, heads=1, head_dim=8), RANKS)
+
+
+def workers() -> Figure:
+    """One grid per schedule, a column per round, wide enough for the numbers of the blocks."""
+    plans = [grid_plan(name) for name in SCHEDULES]
+    figure = Figure(figsize=(7.0, 3.1))
+    shares = [plan.rounds for plan in plans]
+    panels = figure.subplots(1, len(plans), width_ratios=shares)
+    for axes, plan, name in zip(panels, plans, SCHEDULES, strict=True):
+        _grid(axes, plan)
+        axes.set_title(f"{name}: {plan.rounds} rounds, {_idle(plan)} cells idle")
+    panels[0].set_ylabel("worker")
+    marks = [Rectangle((0, 0), 1, 1, facecolor=c, hatch=h, edgecolor="white") for c, h in KINDS]
+    marks.append(Rectangle((0, 0), 1, 1, facecolor=WASTE, edgecolor=LINE))
+    names = ("own queries", "own queries, causal tile", "another worker's queries", "idle")
+    figure.legend(marks, names, loc="lower center", ncols=4, frameon=False)
+    figure.subplots_adjust(bottom=0.22, wspace=0.12, top=0.92, left=0.06, right=0.99)
+    return figure
+
+
+KINDS = ((OWN, ""), (DIAGONAL, ""), (HELPS, "////"))
+
+
+def _idle(plan: Plan) -> str:
+    load = loads(plan)
+    return f"{int((load == 0).sum())} of {load.size}"
+
+
+def _grid(axes: Axes, plan: Plan) -> None:
+    """Coloured by whose queries they are, each cell with its q,kv blocks."""
+    axes.add_patch(Rectangle((0, 0), plan.rounds, RANKS, facecolor=WASTE))
+    homes = plan.partition.q.homes
+    for cell in cells(plan):
+        own = (homes[cell.q] == cell.rank).all()
+        colour, hatch = KINDS[2] if not own else KINDS[0] if cell.full else KINDS[1]
+        place = cell.round, cell.rank
+        axes.add_patch(Rectangle(place, 1, 1, facecolor=colour, hatch=hatch, edgecolor="white"))
+        said = f"{numbers(cell.q)},{numbers(cell.kv)}"
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
+        axes.text(
+            cell.round + 0.5,
+            cell.rank + 0.5,
+            said,
+            ha="center",
+            va="center",
+            color=INK,
+            fontsize=6.5,
+            bbox=box,
+        )
+    for edge in range(1, max(plan.rounds, RANKS)):
+        axes.axhline(edge, color="white", lw=0.8)
+        axes.axvline(edge, color="white", lw=0.8)
+    axes.set_xlim(0, plan.rounds)
+    axes.set_ylim(RANKS, 0)
+    axes.set_xticks([r + 0.5 for r in range(plan.rounds)], [str(r + 1) for r in range(plan.rounds)])
+    axes.set_yticks([r + 0.5 for r in range(RANKS)], [str(r) for r in range(RANKS)])
+    axes.set_xlabel("round")
+    axes.tick_params(length=0)

@@ -1,0 +1,105 @@
+"""Figures for print: the same bytes always, and what they show is what the plans say."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+import ringloom as rl
+from ringloom.cli import main
+from ringloom.drawing import grid
+from ringloom.figures import rounds, speedups, workers
+from ringloom.figures.command import FIGURES
+from ringloom.figures.sheet import style, write
+from ringloom.grids import cells
+from ringloom.reproduce.striped import judged
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def test_bytes_depend_on_neither_process_nor_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with matplotlib.rc_context({"font.size": 20, "svg.hashsalt": "other", "lines.linewidth": 9}):
+        assert main(["figures", "-o", str(tmp_path / "here"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["files"]
+    command = [sys.executable, "-m", "ringloom.cli", "figures", "-o", str(tmp_path / "there")]
+    env = {**os.environ, "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "1", "TZ": "Asia/Tokyo"}
+    subprocess.run(command, check=True, env=env, capture_output=True)
+    here, there = files(tmp_path / "here"), files(tmp_path / "there")
+    assert sorted(here) == sorted(f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png"))
+    assert len(said) == len(here)
+    assert {name for name in here if here[name] != there[name]} == set()
+    assert not any(re.search(rb"<dc:date>|tIME|Matplotlib v", content) for content in here.values())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pairs"),
+    [("ring", [[10, 10, 10, 10], [0, 16, 16, 16], [0, 0, 16, 16], [0, 0, 0, 16]]),
+     ("striped", [[10, 10, 10, 10], [6, 10, 10, 10], [6, 6, 10, 10], [6, 6, 6, 10]])],
+)  # fmt: skip
+def test_tiles_per_round_are_those_of_striped_attention(
+    schedule: str, pairs: list[list[int]]
+) -> None:
+    facts = rounds.facts(schedule)
+    assert facts.shares.shape == (16, 16)
+    assert set(np.unique(facts.shares)) == {0.0, 1.0}
+    for number, expected in enumerate(pairs):
+        now = facts.step[0] == number
+        got = [int(facts.pairs[now & (facts.rank[0] == rank)].sum()) for rank in range(4)]
+        assert got == expected
+
+
+def test_tokens_are_named_in_layout_order() -> None:
+    names = {name: rounds._tokens(rounds.facts(name).names[0]) for name in rounds.SCHEDULES}
+    assert names["ring"] == [str(token) for token in range(16)]
+    assert names["striped"] == [str(4 * k + rank) for rank in range(4) for k in range(4)]
+
+
+def test_grids_hold_every_tile_once_and_idle_cells_are_counted() -> None:
+    with style():
+        drawn = workers.workers()
+    titles = [axes.get_title() for axes in drawn.axes]
+    assert titles == [
+        "ring: 8 rounds, 28 of 64 cells idle",
+        "balanced: 5 rounds, 4 of 40 cells idle",
+    ]
+    for axes, name in zip(drawn.axes, workers.SCHEDULES, strict=True):
+        said = sorted(text.get_text() for text in axes.texts)
+        assert said == sorted(f"{q},{kv}" for q in range(8) for kv in range(q + 1))
+        plan = workers.grid_plan(name)
+        assert len(said) == len(list(cells(plan)))
+        table = "".join(str(cell) for c in grid(plan, 120).columns for cell in c._cells)
+        assert all(f"{q},{kv}" in table for q in range(8) for kv in range(q + 1))
+
+
+def test_points_are_the_published_ones_and_curves_ours() -> None:
+    with style():
+        drawn = speedups.speedups()
+    points, curves = set(), set()
+    for axes in (a for a in drawn.axes if a.get_title()):
+        for line in axes.lines:
+            if len(line.get_xdata()) and line.get_label().startswith(tuple("0123456789")):
+                points |= {(axes.get_title(), *p) for p in line.get_xydata().tolist()}
+            elif line.get_label().startswith("_child"):
+                curves |= {(axes.get_title(), *p) for p in line.get_xydata().tolist()}
+    for row in judged():
+        title = f"{row.hardware}, {row.model}"
+        assert (title, row.n_seq, row.predicted_speedup) in curves
+        if row.measured_speedup:
+            assert (title, row.n_seq, row.measured_speedup) in points
+    assert len(points) <= len(judged())
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(rl.PlanError, match="cannot write"):
+        write(workers.workers, "workers", tmp_path / "file", ("svg",))
