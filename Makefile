@@ -5,11 +5,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 HTA    := .venv-hta
+FRESH  := .venv-fresh
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-browser lint types bench test-hta format all clean
+.PHONY: help demo test test-browser lint types bench docs try-docs test-hta format all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +43,14 @@ bench: $(VENV)/.bench ## run the quick benchmarks
 	  echo "$(BIN)/python $$file --quick"; $(BIN)/python "$$file" --quick; \
 	done
 
+docs: $(VENV)/.docs ## build the documentation into build/docs and check its examples and links
+	$(BIN)/python -m doctest -o ELLIPSIS docs/*.md
+	$(BIN)/sphinx-build --fail-on-warning --keep-going -q -b html docs build/docs
+	$(BIN)/python docs/links.py build/docs
+
+try-docs: $(FRESH)/.made ## do all that the README and the pages say, in a fresh environment
+	RINGLOOM_PYTHON=$(CURDIR)/$(FRESH)/bin/python $(FRESH)/bin/pytest tests/test_docs_blocks.py tests/test_lessons.py
+
 test-hta: $(HTA)/.made ## check traces with HolisticTraceAnalysis, in its own environment
 	PYTHONPATH=. $(HTA)/bin/python tests/hta_overlap.py
 
@@ -49,10 +58,10 @@ format: $(VENV)/.dev ## format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-all: lint types test bench ## lint, types, test and bench
+all: lint types test docs bench ## lint, types, test, docs and bench
 
 clean: ## remove caches and build products (delete .venv yourself for a fresh environment)
-	rm -rf build dist ./*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist docs/generated ./*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
 	find . -name .git -prune -o -path './.venv*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 # The environment. One stamp file per set of extras says that it was installed, and from what.
@@ -66,10 +75,12 @@ $(VENV)/.browser: SET  := [test,report,app,browser]
 $(VENV)/.browser: WHAT := ringloom, its pages, and selenium, which drives a browser
 $(VENV)/.bench: SET  := [bench,torch]
 $(VENV)/.bench: WHAT := ringloom, and SimPy and torch, which benchmarks run beside it
+$(VENV)/.docs: SET  := [docs]
+$(VENV)/.docs: WHAT := ringloom, and Sphinx with its theme
 $(VENV)/.dev:  SET  := [dev]
 $(VENV)/.dev:  WHAT := ringloom, ruff and mypy
 
-$(VENV)/.core $(VENV)/.test $(VENV)/.browser $(VENV)/.bench $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.core $(VENV)/.test $(VENV)/.browser $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "Installing $(WHAT) into $(VENV), pinned by constraints.txt (a minute or so, once) ..."
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	  $(BIN)/python -m pip install --quiet -c constraints.txt --editable '.$(SET)'
@@ -81,6 +92,16 @@ $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("ringloom needs Python 3.11 or newer, and $(PYTHON) is Python %d.%d; say which with make PYTHON=..." % sys.version_info[:2])'
 	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Made anew whenever what is installed into it might have changed.
+
+$(FRESH)/.made: pyproject.toml constraints.txt
+	@echo "Installing ringloom with torch and jax into $(FRESH) (some minutes) ..."
+	@rm -rf $(FRESH)
+	@$(PYTHON) -m venv $(FRESH)
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+	  $(FRESH)/bin/python -m pip install --quiet -c constraints.txt --editable '.[test,torch,jax]'
 	@touch $@
 
 # HolisticTraceAnalysis brings a hundred packages of its own: none of them belongs in .venv.

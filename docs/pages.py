@@ -18,7 +18,7 @@ from typing import Any
 
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"#+ ([\w/]+\.\w+)$")
-COMMAND = re.compile(r"^\$ (.*(?:\\\n.*)*)", re.MULTILINE)
+COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Block:
     def commands(self) -> list[str]:
         """The commands of a console block, continuation lines joined."""
         return [found[1].replace("\\\n", " ") for found in COMMAND.finditer(self.text)]
+
+    @property
+    def shown(self) -> str:
+        """What a console block shows beside its commands, or right below itself."""
+        return COMMAND.sub("", self.text) + (self.prints or "")
 
 
 def blocks(page: Path) -> Iterator[Block]:

@@ -1,0 +1,55 @@
+"""How the documentation is built: Markdown pages, pages that the code writes, docstrings."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from docstrings import as_rst
+from from_code import PAGES
+
+import ringloom
+
+project = "ringloom"
+author = "the ringloom authors"
+project_copyright = author
+release = version = ringloom.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build", "examples"]
+myst_heading_anchors = 3
+autodoc_typehints = "none"  # signatures carry them; their links would lead out of these pages
+autodoc_member_order = "bysource"
+python_use_unqualified_type_names = True
+toc_object_entries = False
+nitpicky = True
+
+html_theme = "furo"
+html_title = "ringloom"
+html_show_sphinx = False
+html_copy_source = False
+pygments_style = "friendly"
+html_theme_options = {"navigation_with_keys": True}
+
+
+def write_pages(app: Any) -> None:
+    """Write the pages that come from code, each only where it changed."""
+    folder = HERE / "generated"
+    folder.mkdir(exist_ok=True)
+    for name, lines in PAGES.items():
+        path, text = folder / f"{name}.md", "\n".join(lines()) + "\n"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def read_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: Any) -> None:
+    """Our docstrings are plain text."""
+    lines[:] = as_rst(lines)
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("builder-inited", write_pages)
+    app.connect("autodoc-process-docstring", read_docstring)

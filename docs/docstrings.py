@@ -1,0 +1,35 @@
+"""Docstrings as Sphinx wants them: ours are plain text with `names` and drawings.
+
+A paragraph with columns or arrows in it is a drawing and keeps its spaces; all else is prose, in
+which `x` is code.
+"""
+
+import re
+from itertools import groupby
+
+DRAWN = re.compile(r"\S {2,}\S|-->")
+DOCTEST = re.compile(r"\s*>>>")
+
+
+def as_rst(lines: list[str]) -> list[str]:
+    """The lines of a docstring as reStructuredText."""
+    found = list[str]()
+    for blank, paragraph in groupby(lines, key=lambda line: not line.strip()):
+        if not blank:
+            found += [*_paragraph(list(paragraph)), ""]
+    return found
+
+
+def _paragraph(lines: list[str]) -> list[str]:
+    if DOCTEST.match(lines[0]):
+        return lines
+    if any(DRAWN.search(line) for line in lines):
+        return ["::", "", *(f"    {line}" for line in lines)]
+    return [re.sub(r"`([^`]+)`", r"``\1``", _escaped(line)) for line in lines]
+
+
+def _escaped(line: str) -> str:
+    """Stars, bars and trailing underscores mean themselves, outside of code."""
+    parts = line.split("`")
+    parts[::2] = [re.sub(r"([*|])|(_)(?=\W|$)", r"\\\1\2", part) for part in parts[::2]]
+    return "`".join(parts)

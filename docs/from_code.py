@@ -1,0 +1,225 @@
+"""Pages that the code writes: a function per page, each returns its Markdown.
+
+Nothing in them is typed in, so nothing in them can be out of date. `docs/conf.py` writes them into
+docs/generated/ before every build.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import click
+
+import ringloom as rl
+from codegen import TARGETS
+from planner.partitions import PEER_NAMES
+from ringloom.cli import cli
+from ringloom.reproduce import pages as in_terminal
+from ringloom.reproduce.command import PAPERS
+from ringloom.reproduce.tables import Line, Table
+from simulator.hardware import presets
+
+Lines = Iterator[str]
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> Lines:
+    """A Markdown table; bars in cells are escaped."""
+    head = list(head)
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
+    yield ""
+
+
+# ---- the command line
+
+
+def command_line() -> Lines:
+    """Every command with its help, arguments and options, as the program itself tells them."""
+    yield "# The command line"
+    yield ""
+    yield from (
+        "Every command takes `--json` (one JSON object on stdout, nothing else there), exits with",
+        "2 and one line on stderr on bad input, and with 1 when a check that it was asked to make",
+        "fails.",
+        "",
+    )
+    for name, command in sorted(cli.commands.items()):
+        context = click.Context(command, info_name=f"ringloom {name}")
+        yield f"## `ringloom {name}`"
+        yield ""
+        yield from (" ".join((command.help or "").split()), "")
+        yield from ("```text", " ".join(context.command.get_usage(context).split()), "```", "")
+        found = (option_row(option, context) for option in command.get_params(context))
+        yield from table(("option", "default", "meaning"), (row for row in found if row))
+
+
+def option_row(option: click.Parameter, context: click.Context) -> tuple[str, str, str] | None:
+    """How an option is spelled, its default and its help; None for arguments and --help."""
+    if not isinstance(option, click.Option) or option.name == "help":
+        return None
+    spelled = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    if not option.is_flag:
+        spelled += f" {click.utils.make_str(option.make_metavar(context)).lower()}"
+    default = option.get_default(context, call=False)
+    shown = default is not None and default is not False and "UNSET" not in repr(default)
+    return spelled, f"`{default}`" if shown and default != () else "", option.help or ""
+
+
+# ---- what there is
+
+
+def schedules() -> Lines:
+    """The table of schedules and the layouts under the names of their peers."""
+    yield from ("# Schedules and layouts", "", "What `ringloom schedules` lists:", "")
+    rows = (
+        (f"`{s.name}`", s.travels, s.path, _parameters(s.parameters), s.paper)
+        for s in rl.SCHEDULES.values()
+    )
+    yield from table(("schedule", "what travels", "over which paths", "parameters", "from"), rows)
+    yield from ("One layout has many names:", "")
+    yield from table(("here", "elsewhere"), PEER_NAMES.items())
+
+
+def _parameters(found: dict[str, int | str]) -> str:
+    return " ".join(f"`{name}={default}`" for name, default in found.items())
+
+
+def hardware() -> Lines:
+    """Every preset with every constant, its source, and whether it was measured there."""
+    yield from ("# Hardware presets", "", "A constant that is not calibrated is marked.", "")
+    for name in presets():
+        yield from (f"## {name}", "")
+        constants = rl.hardware(name).constants.items()
+        rows = (
+            (f"`{key}`", f"{c.value:.6g}", c.source + ("" if c.calibrated else " **(assumed)**"))
+            for key, c in constants
+        )
+        yield from table(("constant", "value", "source"), rows)
+
+
+# ---- published numbers
+
+
+def reproduction() -> Lines:
+    """How well each published table agrees, then every row."""
+    found = {paper: tables() for paper, tables in PAPERS.items()}
+    yield from ("# Published numbers beside ours", "")
+    yield from (
+        "What `ringloom reproduce all` prints. *Alike* are rows that are printed alike with the",
+        "paper's decimals; errors are relative; *rank* is Spearman's correlation.",
+        "",
+    )
+    every = [each for tables in found.values() for each in tables]
+    head = ("", "rows", "alike", "mean error", "worst", "rank")
+    yield from table(head, map(_overview, every))
+    for each in every:
+        yield from (f"## {each.title}", "")
+        rows = map(_compared, each.lines)
+        yield from table(("", "published", "ours", "error", ""), rows)
+        yield from (each.note, "")
+
+
+def _compared(line: Line) -> tuple[str, ...]:
+    published, ours = (in_terminal.number(v, line.digits) for v in (line.published, line.ours))
+    error = "" if line.error is None else f"{line.error:+.1%}"
+    return line.what, published, ours, "=" if line.equal else error, line.note
+
+
+def _overview(each: Table) -> tuple[str, ...]:
+    found = each.summary
+    errors = ("-" if e is None else f"{e:.1%}" for e in (found.mean_error, found.worst_error))
+    rank = "-" if found.rank_correlation is None else f"{found.rank_correlation:.3f}"
+    return each.title, str(found.rows), str(found.equal), *errors, rank
+
+
+# ---- what works with what
+
+MASKS: dict[str, rl.Mask] = {
+    "full": rl.Full(),
+    "causal": rl.Causal(),
+    "window": rl.Window(9, 2),
+    "causal window": rl.Window(9),
+    "prefix": rl.Prefix(11),
+    "documents": rl.Documents((10, 20, 7)),
+    "causal documents": rl.Causal() & rl.Documents((10, 20, 7)),
+    "window and globals": rl.Causal() & (rl.Window(6) | rl.Global(3)),
+    "blocks": rl.Blocks(((1, 0), (1, 1)), 19),
+}
+
+
+def support(names: Iterable[str] | None = None) -> Lines:
+    """Schedule x mask x pass x target: every cell is tried while the page is written."""
+    yield from ("# What works with what", "")
+    yield from (
+        "Each cell was computed when this page was built: 37 tokens on 4 ranks, 4 query heads on 2",
+        "KV heads. **F** and **B**: the forward and the backward plan were verified, and run on",
+        "virtual ranks agree with dense attention to 1e-12 (gradients to 1e-11) and leak nothing.",
+        f"Letters for programs, {', '.join(f'**{t[0]}** for {t}' for t in TARGETS)}: the pair was",
+        "emitted. That emitted programs are exact, the tests show by running them.",
+        "",
+    )
+    rows = ((f"`{s}`", *(tried(s, mask) for mask in MASKS.values())) for s in names or rl.SCHEDULES)
+    yield from table(("schedule", *MASKS), rows)
+    yield from ("## Kinds of programs", "")
+    kinds: dict[str, dict[str, bool]] = {
+        "attention": {},
+        "`--dynamic`: tables are an argument": {"dynamic": True},
+        "`--layer`: a decoder layer": {"layer": True},
+    }
+    rows = (
+        (kind, *(emitted(target, options) for target in TARGETS)) for kind, options in kinds.items()
+    )
+    yield from table(("kind", *TARGETS), rows)
+    yield from ("## Refused by name", "")
+    yield from ("Dropout, ALiBi, soft caps and sinks cannot be expressed by a plan:", "", "```text")
+    for word in ("dropout", "alibi", "softcap", "sinks"):
+        yield refused(word)
+    yield from ("```", "")
+
+
+def tried(schedule: str, mask: rl.Mask) -> str:
+    """The letters of a cell; a dash for what is refused."""
+    from runtimes.validation import check
+
+    work = rl.Workload(seq=37, heads=4, kv_heads=2, head_dim=8, mask=mask, dtype="float64")
+    letters = []
+    for pass_, letter in (("forward", "F"), ("both", "B")):
+        plans: Any = rl.plan(schedule, work, 4, pass_=pass_)
+        if not check(plans).exact:
+            raise AssertionError(f"{schedule} {pass_} under {mask} is not exact")
+        letters.append(letter)
+    letters += [target[0] for target in TARGETS if emitted(target, {}, plans) == "yes"]
+    return " ".join(letters)
+
+
+def emitted(target: str, options: dict[str, bool], plans: Any = None) -> str:
+    """yes, or that it is refused."""
+    if plans is None:
+        work = rl.Workload(seq=64, heads=4, head_dim=16, dtype="float32")
+        plans = rl.plan("zigzag", work, 4, pass_="both")
+    try:
+        rl.emit(plans, target, **options)
+    except rl.PlanError:
+        return "refused"
+    return "yes"
+
+
+def refused(word: str) -> str:
+    """What the program says of a mask that it does not know."""
+    from planner.spelling import mask
+
+    try:
+        mask(f"causal & {word}")
+    except rl.PlanError as error:
+        return f"{word}: {error}"
+    raise AssertionError(f"{word} was not refused")
+
+
+PAGES: dict[str, Callable[[], Lines]] = {
+    "command_line": command_line,
+    "schedules": schedules,
+    "hardware_presets": hardware,
+    "reproduction": reproduction,
+    "support": support,
+}

@@ -1,0 +1,55 @@
+"""Finds links of a built site that lead nowhere:  python docs/links.py build/docs
+
+Only what lies inside the site: pages, their anchors, pictures, styles and scripts.
+"""
+
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+
+class Page(HTMLParser):
+    """What a page links to, and the anchors that it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links, self.anchors = set[str](), {"", "top"}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Collect every href, src and id."""
+        for name, value in attrs:
+            if name in ("href", "src") and value is not None:
+                self.links.add(value)
+            elif name in ("id", "name") and value:
+                self.anchors.add(value)
+
+
+def broken(site: Path) -> list[str]:
+    """A line per link that leads nowhere. Raises ValueError for a folder without pages."""
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    if not pages:
+        raise ValueError(f"no page in {site}")
+    return sorted(
+        f"{path.relative_to(site)}: {link}"
+        for path, page in pages.items()
+        for link in page.links
+        if not _leads_somewhere(path, link, pages)
+    )
+
+
+def _leads_somewhere(path: Path, link: str, pages: dict[Path, Page]) -> bool:
+    if urlsplit(link).scheme:
+        return True
+    where, anchor = urldefrag(link)
+    target = (path.parent / unquote(urlsplit(where).path)).resolve() if where else path
+    if target in pages:
+        return unquote(anchor) in pages[target].anchors
+    return target.is_file()
+
+
+if __name__ == "__main__":
+    found = broken(Path(sys.argv[1]).resolve())
+    print("\n".join(found) or "every link leads somewhere")
+    sys.exit(bool(found))

@@ -1,0 +1,129 @@
+"""The documentation's examples hold; its pages and pictures are what code makes them."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from docstrings import as_rst
+from from_code import PAGES, command_line, support
+from links import broken
+
+import ringloom as rl
+from ringloom.cli import cli
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+# ---- examples
+
+
+def modules() -> list[str]:
+    """Every module of ours with an example in it."""
+    names = ("planner", "simulator", "codegen", "runtimes", "ringloom")
+    paths = (path for name in names for path in sorted((ROOT / name).rglob("*.py")))
+    found = [path.relative_to(ROOT) for path in paths if ">>> " in path.read_text()]
+    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in found]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_the_examples_of_a_module_hold(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(name))
+    assert found.attempted
+    assert not found.failed
+
+
+EXAMPLES = [p for p in sorted(DOCS.glob("*.md")) if "\n>>> " in p.read_text()]
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.stem)
+def test_the_examples_of_a_page_print_what_they_show(page: Path) -> None:
+    found = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert found.attempted
+    assert not found.failed
+
+
+# ---- pages and pictures from code
+
+
+def test_every_command_and_option_is_on_its_page() -> None:
+    page = "\n".join(command_line())
+    for name, command in cli.commands.items():
+        section = page.partition(f"## `ringloom {name}`\n")[2].partition("\n## ")[0]
+        assert section, name
+        options = [o for p in command.params for o in p.opts if o.startswith("--")]
+        assert all(f"`{option}`" in section for option in options), name
+
+
+def test_what_does_not_work_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from codegen import emitting
+
+    def refuse(program: object) -> str:
+        raise rl.PlanError("not this one")
+
+    monkeypatch.setitem(emitting.WRITERS, ("jax", "attention"), refuse)
+    page = "\n".join(support(["ring"]))
+    (row,) = (line for line in page.splitlines() if line.startswith("| `ring`"))
+    assert "F B t" in row
+    assert "j" not in row
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (DOCS / "reference" / "python.md").read_text()
+    lacking = [n for n in rl.__all__ if f"ringloom.{n}\n" not in page and f"`rl.{n}`" not in page]
+    assert lacking == []
+
+
+def test_every_page_has_its_place() -> None:
+    listed = (DOCS / "index.md").read_text() + (DOCS / "lessons" / "index.md").read_text()
+    pages = [path for path in DOCS.rglob("*.md") if "generated" not in path.parts]
+    stems = {path.stem for path in pages} - {"index"}
+    assert {stem for stem in stems if f"{stem}\n" not in listed} == set()
+    assert all(f"generated/{name}\n" in listed for name in PAGES)
+
+
+def test_a_picture_is_drawn_by_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS / "pictures"))
+    from draw import pictures
+
+    drawn = pictures()
+    assert len(drawn) >= 9
+    assert set(drawn) == set((DOCS / "pictures").glob("*.svg"))
+    for path, text in drawn.items():
+        assert path.read_text() == text, f"{path.name}: run docs/pictures/draw.py"
+
+
+def test_every_picture_shown_is_there() -> None:
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    shown = {p: re.findall(r"!\[.+?\]\((.+?)\)", p.read_text()) for p in pages}
+    assert sum(map(len, shown.values())) >= 11
+    assert [f for p, files in shown.items() for f in files if not (p.parent / f).exists()] == []
+
+
+# ---- the site
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<p id="x"><a href="b.html#y">1</a><a href="#x">2</a>')
+    (tmp_path / "b.html").write_text(
+        '<a href="a.html#z">3</a><img src="no.svg"><a href="http://x">'
+    )
+    assert broken(tmp_path) == ["a.html: b.html#y", "b.html: a.html#z", "b.html: no.svg"]
+    with pytest.raises(ValueError, match="no page"):
+        broken(tmp_path / "nothing")
+
+
+def test_docstrings_keep_their_drawings_and_say_what_is_code() -> None:
+    lines = ["Pass `x` to f_ or *this*.", "", "a  -->  b", "", ">>> 1 + 1", "2"]
+    assert as_rst(lines) == [
+        "Pass ``x`` to f\\_ or \\*this\\*.",
+        "",
+        "::",
+        "",
+        "    a  -->  b",
+        "",
+        ">>> 1 + 1",
+        "2",
+        "",
+    ]

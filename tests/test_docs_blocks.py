@@ -1,0 +1,112 @@
+"""What start, how-to pages and README tell a reader to do, done as it stands in an empty folder.
+
+With RINGLOOM_PYTHON=PATH every command runs by that interpreter's environment, in a shell.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pages import Block, blocks, execute, same
+
+import ringloom as rl
+from ringloom.cli import main
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+RUN = [ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "how-to").glob("*.md"))]
+NEEDS_A_CLUSTER = {"start": 2, "cluster": 1, "nodes": 4}  # blocks shown and never run, per page
+OUTSIDE = os.environ.get("RINGLOOM_PYTHON", "")
+PYTHON = OUTSIDE or sys.executable
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to work in; modules and schedules made there are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
+    modules, schedules = set(sys.modules), dict(rl.SCHEDULES)
+    yield tmp_path
+    rl.SCHEDULES.clear()
+    rl.SCHEDULES.update(schedules)
+    for name in set(sys.modules) - modules:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def follow(page: Path, capsys: pytest.CaptureFixture[str]) -> Counter[str]:
+    """Do what a page says, in the folder that we are in; what was done, by kind."""
+    scope: dict[str, object] = {"__name__": "__page__"}
+    done = Counter[str]()
+    for block in blocks(page):
+        if block.file:
+            Path(block.file).write_text(block.text)
+            kind = "file"
+        elif block.language == "python":
+            execute(block, page, scope)
+            kind = "python"
+        elif block.language == "console":
+            command(block, page, capsys)
+            kind = "console"
+        else:
+            assert block.language in ("bash", "text"), f"{page}:{block.line}: {block.language}?"
+            kind = block.language
+        done[kind] += 1
+    return done
+
+
+def command(block: Block, page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the commands of a block; what they print is what the page shows, if it shows it."""
+    assert block.commands, f"{page}:{block.line} has no command"
+    for line in block.commands:
+        status, printed, complaint = run(line, capsys)
+        assert status == 0, f"{page}:{block.line}: {line}\n{printed}{complaint}"
+    if block.shown.strip():
+        assert same(printed, block.shown), f"{page}:{block.line} prints\n{printed}"
+
+
+def run(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit status, output and complaint of a command; ours runs in this process unless told."""
+    words = shlex.split(line, comments=True)
+    if words[0] == "ringloom" and not OUTSIDE:
+        status = main(words[1:])
+        return status, *capsys.readouterr()
+    shell = {**os.environ, "PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"}
+    if not OUTSIDE:
+        shell["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(
+        ["bash", "-c", line], env=shell, capture_output=True, text=True, timeout=300, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_a_page_does_what_it_says(
+    page: Path, scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = follow(page, capsys)
+    assert done["python"] + done["console"] + done["file"], "a page without code to run"
+    assert done["bash"] == NEEDS_A_CLUSTER.get(page.stem, 0)
+
+
+def test_a_page_that_says_something_wrong_fails(
+    scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = scratch / "page.md"
+    for said, complaint in (
+        ("```console\n$ ringloom plan ring --ranks 0 --seq 9\n```\n", "ranks"),
+        ("```console\n$ ringloom plan nothing --ranks 2 --seq 9\n```\n", "unknown schedule"),
+        ("```console\n$ python -c 'raise SystemExit(3)'\n```\n", "page.md:2"),
+        ("```console\n$ python -c 'print(2)'\n3\n```\n", "page.md:2"),
+        ("```console\nno command\n```\n", "has no command"),
+        ("```fortran\nEND\n```\n", "fortran"),
+    ):
+        page.write_text(said)
+        with pytest.raises(AssertionError, match=complaint):
+            follow(page, capsys)
