@@ -3,8 +3,8 @@
 MASKS = {
     "full": '''
 def sees(i, j):
-    """Which keys j the queries i may see: all."""
-    return jnp.ones((len(i), len(j)), bool)
+    """Which keys j the queries i may see, [n, 1] and [1, m] or the other way round: all."""
+    return jnp.ones(jnp.broadcast_shapes(i.shape, j.shape), bool)
 
 
 def reach(i, j):
@@ -14,8 +14,9 @@ def reach(i, j):
 ''',
     "causal": '''
 def sees(i, j):
-    """Which keys j the queries i may see, by their positions; the last query meets the last key."""
-    return j[None, :] <= i[:, None]
+    """Which keys j the queries i may see, [n, 1] and [1, m] or the other way round; the last query
+    meets the last key."""
+    return j <= i
 
 
 def reach(i, j):
@@ -24,20 +25,21 @@ def reach(i, j):
 ''',
     "boxes": '''
 def sees(i, j):
-    """Which keys j the queries i may see, by their positions; the last query meets the last key."""
+    """Which keys j the queries i may see, [n, 1] and [1, m] or the other way round; the last query
+    meets the last key."""
     i0, i1, j0, j1, low, high = jnp.asarray(BOXES)
     a, b, c, d = i.min(), i.max(), j.min(), j.max()
     near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1)
     near = near & (low <= d - a) & (c - b <= high)
     order = jnp.flatnonzero(near, size=len(near), fill_value=0)
-    i, j = i[:, None], j[None, :]
+    none = jnp.zeros(jnp.broadcast_shapes(i.shape, j.shape), bool)
 
     def add(n, seen):
         box = order[n]
         inside = (i0[box] <= i) & (i < i1[box]) & (j0[box] <= j) & (j < j1[box])
         return seen | (inside & (low[box] <= j - i) & (j - i <= high[box]))
 
-    return lax.fori_loop(0, near.sum(), add, jnp.zeros((len(i), j.shape[1]), bool))
+    return lax.fori_loop(0, near.sum(), add, none)
 
 
 def reach(i, j):
@@ -69,13 +71,14 @@ def seen_tiles(q_at, kv_at, offset):
 
 
 def tile_mask(q_at, kv_at, offset, unmasked):
-    """Which pairs of a tile count: [rows, columns]; padding has position -1 and never does."""
+    """Which pairs of a tile count, for positions [n, 1] and [1, m] or the other way round; padding
+    has position -1 and never does."""
 
     def masked():
-        tokens = (q_at >= 0)[:, None] & (kv_at >= 0)[None, :]
-        return tokens & sees(q_at + offset, kv_at)
+        return (q_at >= 0) & (kv_at >= 0) & sees(q_at + offset, kv_at)
 
-    return lax.cond(unmasked, lambda: jnp.ones((len(q_at), len(kv_at)), bool), masked)
+    shape = jnp.broadcast_shapes(q_at.shape, kv_at.shape)
+    return lax.cond(unmasked, lambda: jnp.ones(shape, bool), masked)
 
 
 def tile_start(store, slot, row):
@@ -105,11 +108,6 @@ PER_KV_HEAD = '''
 def per_kv_head(x, k):
     """Queries [batch, heads, rows, width] that share a KV head, one below the other."""
     return x.reshape(*k.shape[:2], -1, x.shape[-1])
-
-
-def where_seen(seen, x, other):
-    """x [rows of all queries that share a KV head, columns] where they see it, else other."""
-    return jnp.where(seen, x.reshape(-1, *seen.shape), other).reshape(x.shape)
 '''
 
 KERNEL = '''
@@ -144,11 +142,22 @@ def by_kv_head(function, *arrays):
     return lax.platform_dependent(*arrays, cpu=one_by_one, default=at_once)
 
 
+def transposed(x):
+    """x.T; on a CPU as an array of its own, which multiplies faster."""
+
+    def copied(x):
+        return lax.optimization_barrier(x.T)
+
+    return lax.platform_dependent(x, cpu=copied, default=jnp.transpose)
+
+
 def kernel(part, q, k, v, seen):
     """Add one tile to (sum of weighted values, largest score, sum of weights) of its rows."""
 
     def one(total, top, weight, q, k, v):
-        scores = where_seen(seen, products("id,jd->ij", q, k) * SCALE, -jnp.inf)
+        scores = products("id,dj->ij", q, transposed(k)) * SCALE
+        per_query = scores.reshape(-1, *seen.shape)
+        scores = jnp.where(seen, per_query, -jnp.inf).reshape(scores.shape)
         new_top = jnp.maximum(top, scores.max(axis=-1, keepdims=True))
         base = jnp.where(new_top == -jnp.inf, 0, new_top)
         weights, old = jnp.exp(scores - base), jnp.exp(top - base)
@@ -161,31 +170,23 @@ def kernel(part, q, k, v, seen):
 '''
 
 KERNEL_BACKWARD = '''
-def transposed(x):
-    """x.T; on a CPU as an array of its own, which multiplies twice as fast."""
-
-    def copied(x):
-        return lax.optimization_barrier(x.T)
-
-    return lax.platform_dependent(x, cpu=copied, default=jnp.transpose)
-
-
 def kernel_backward(q, dout, stats, k, v, seen):
-    """The share of one tile in dq and in (dk, dv), given lse and rowsum(dout * out) of its rows."""
+    """The share of one tile in dq, transposed, and in (dk, dv), given lse and rowsum(dout * out) of
+    its rows. Keys are rows here and queries columns, so no product has to turn a tile of weights."""
 
     def one(q, dout, stats, k, v):
-        lse, rowsum = stats[:, :1], stats[:, 1:]
-        scores = products("id,jd->ij", q, k) * SCALE
+        lse, rowsum = stats[:, 0], stats[:, 1]
+        scores = products("jd,id->ji", k, q) * SCALE
         weights = jnp.exp(scores - jnp.where(lse == -jnp.inf, 0, lse))
-        weights = where_seen(seen, weights, 0)
-        slope = weights * (products("id,jd->ij", dout, v) - rowsum) * SCALE
-        dk = products("ji,id->jd", transposed(slope), q)
-        dv = products("ji,id->jd", transposed(weights), dout)
-        return products("ij,jd->id", slope, k), dk, dv
+        per_query = weights.reshape(len(k), -1, seen.shape[1])
+        weights = jnp.where(seen[:, None], per_query, 0).reshape(weights.shape)
+        slope = weights * (products("jd,id->ji", v, dout) - rowsum) * SCALE
+        dk, dv = products("ji,id->jd", slope, q), products("ji,id->jd", weights, dout)
+        return products("jd,ji->di", k, slope), dk, dv
 
     of_queries = (per_kv_head(x, k) for x in (q, dout, stats))
     dq, dk, dv = by_kv_head(one, *of_queries, k, v)
-    return dq.reshape(q.shape), jnp.stack([dk, dv])
+    return dq, jnp.stack([dk, dv])
 '''
 
 FORWARD = '''
@@ -205,7 +206,7 @@ def attend(setup, state, row):
         def add(n, part):
             n = order[n]
             k, v = cut_tile(state["KV"], kv_slots[n], kv_rows[n], kv_at.shape[1])
-            seen = tile_mask(at, kv_at[n], setup.offset, unmasked[n])
+            seen = tile_mask(at[:, None], kv_at[n][None], setup.offset, unmasked[n])
 #K
             return kernel(part, q, k, v, seen)
 
@@ -238,15 +239,18 @@ def attend_backward(setup, state, row):
         def add(n, sums):
             n = order[n]
             k, v = cut_tile(state["KV"], kv_slots[n], kv_rows[n], kv_at.shape[1])
-            seen = tile_mask(at, kv_at[n], setup.offset, unmasked[n])
+            seen = tile_mask(at[None], kv_at[n][:, None], setup.offset, unmasked[n])
 #K
             dq, dkv = kernel_backward(*rows, k, v, seen)
             old = cut_tile(sums[1], dkv_slots[n], kv_rows[n], kv_at.shape[1])
 #B
             return sums[0] + dq, put_tile(sums[1], old + dkv, dkv_slots[n], kv_rows[n])
 
-        dq = cut_tile(sums[0], slot["DQ"], first, len(at))
-        dq, dkv = lax.fori_loop(0, count, add, (dq, sums[1]))
+        like = per_kv_head(rows[0], state["KV"][0, 0]).mT
+        none = jnp.zeros(like.shape, sums[0].dtype)
+        dq, dkv = lax.fori_loop(0, count, add, (none, sums[1]))
+        dq = dq.mT.reshape(rows[0].shape)
+        dq = dq + cut_tile(sums[0], slot["DQ"], first, len(at))
         return (put_tile(sums[0], dq, slot["DQ"], first), dkv), None
 
     tiles = q_at, q_rows, slots
@@ -262,6 +266,7 @@ HEAD_CHOICE = {  # what stands at a mark where query slices and KV slices do not
     common = (heads >= 0)[:, None, None]
 """,
     "#K\n": "            k, v = (x[:, jnp.maximum(heads, 0)] for x in (k, v))\n",
+    'per_kv_head(rows[0], state["KV"][0, 0]).mT\n': "rows[0].mT\n",
     PLAIN: """            new = kernel(part, q, k, v, seen)
             return tuple(jnp.where(common, x, y) for x, y in zip(new, part))
 """,

@@ -135,7 +135,7 @@ def test_the_file_checks_itself_and_fails_when_it_is_wrong(tmp_path: Path) -> No
     good = run(path, "--seq", "50")
     assert good.returncode == 0, good.stderr
     assert good.stdout.endswith("exact at 50 queries and 50 keys\n")
-    path.write_text(text.replace("dout, v) - rowsum)", "dout, v) + rowsum)"))
+    path.write_text(text.replace("v, dout) - rowsum)", "v, dout) + rowsum)"))
     bad = run(path, "--seq", "50")
     assert (bad.returncode, bad.stdout.split()[-7]) == (1, "WRONG"), bad.stderr
 
