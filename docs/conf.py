@@ -28,6 +28,8 @@ nitpicky = True
 
 html_theme = "furo"
 html_title = "ringloom"
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
 html_show_sphinx = False
 html_copy_source = False
 pygments_style = "friendly"

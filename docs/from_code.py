@@ -159,8 +159,9 @@ def support(names: Iterable[str] | None = None) -> Lines:
         "emitted. That emitted programs are exact, the tests show by running them.",
         "",
     )
-    rows = ((f"`{s}`", *(tried(s, mask) for mask in MASKS.values())) for s in names or rl.SCHEDULES)
-    yield from table(("schedule", *MASKS), rows)
+    chosen = list(names or rl.SCHEDULES)
+    rows = ((name, *(tried(s, mask) for s in chosen)) for name, mask in MASKS.items())
+    yield from table(("mask", *(f"`{s}`" for s in chosen)), rows)
     yield from ("## Kinds of programs", "")
     kinds: dict[str, dict[str, bool]] = {
         "attention": {},
@@ -190,7 +191,7 @@ def tried(schedule: str, mask: rl.Mask) -> str:
             raise AssertionError(f"{schedule} {pass_} under {mask} is not exact")
         letters.append(letter)
     letters += [target[0] for target in TARGETS if emitted(target, {}, plans) == "yes"]
-    return " ".join(letters)
+    return "".join(letters)
 
 
 def emitted(target: str, options: dict[str, bool], plans: Any = None) -> str:
