@@ -19,6 +19,7 @@ from ringloom import __version__, drawing
 from ringloom.calibrating import calibrate_command, fit_command
 from ringloom.comparison import compare as compare_schedules
 from ringloom.comparison import why
+from ringloom.explore.command import explore
 from ringloom.figures.command import figures
 from ringloom.options import Plans, listed, plans_of, workload, workload_options
 from ringloom.output import json_option, show
@@ -275,6 +276,7 @@ cli.add_command(tables)
 cli.add_command(check_program)
 cli.add_command(report)
 cli.add_command(figures)
+cli.add_command(explore)
 cli.add_command(reproduce)
 cli.add_command(formula)
 cli.add_command(calibrate_command)

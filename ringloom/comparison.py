@@ -113,7 +113,7 @@ def cases(
     for name in track(schedules):
         again = name == "ring"
         plans, found = ring if again else _predict(name, work, ranks, hardware, pass_, overlap)
-        yield Case(_row(name, plans, found, ring[1].makespan, work), plans, found)
+        yield Case(row_of(name, plans, found, ring[1].makespan, work), plans, found)
 
 
 def _predict(
@@ -123,7 +123,8 @@ def _predict(
     return plans, simulate(plans, hardware, overlap=overlap)
 
 
-def _row(name: str, plans: Plans, found: Prediction, ring: float, work: Workload) -> Row:
+def row_of(name: str, plans: Plans, found: Prediction, ring: float, work: Workload) -> Row:
+    """The row of a schedule whose makespan is compared with the ring's."""
     first = plans[0] if isinstance(plans, tuple) else plans
     total = loads(first).sum(axis=0)
     return Row(

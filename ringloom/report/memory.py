@@ -40,6 +40,7 @@ class MemoryPicture:
             min_width=240,
             x_range=axis,
             tools="xpan,xwheel_zoom,xbox_zoom,reset",
+            toolbar_location="above",
             active_drag=None,
             active_scroll=None,
             x_axis_label="milliseconds",

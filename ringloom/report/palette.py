@@ -4,8 +4,6 @@ Streams and schedules: Okabe and Ito, "Color Universal Design". More than eight 
 amounts: cividis (Nuñez, Anderton, Renslow 2018), which looks alike to nearly all eyes.
 """
 
-from dataclasses import dataclass
-
 OKABE_ITO = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
     *("#56B4E9", "#D55E00", "#B8A900", "#7F7F7F"),
@@ -15,20 +13,8 @@ STREAM_COLOURS = {"compute": COMPUTE, "merge": MERGE, "send": SEND}
 DASHES = ("solid", "dashed", "dotdash", "dotted", "dashdot")
 
 
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """What pictures take from the page: paper, ink, lines, and the tiles at rest."""
-
-    paper: str
-    ink: str
-    faint: str
-    masked: str
-    coming: str
-    done: str
-
-
-LIGHT = Theme("#ffffff", "#1b1f24", "#d5dae0", "#ffffff", "#dfe4ea", "#9aa5b1")
-DARK = Theme("#14181d", "#e8ebee", "#39424d", "#14181d", "#2c343d", "#66717d")
+# Until `page/theme.js` has asked the reader for light or dark.
+PAPER, COMING, DONE = "#ffffff", "#dfe4ea", "#9aa5b1"
 
 
 def rank_colours(ranks: int) -> list[str]:

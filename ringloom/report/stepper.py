@@ -23,12 +23,11 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from ringloom.report.palette import LIGHT, Theme, rank_colours
+from ringloom.report.palette import COMING, DONE, PAPER, rank_colours
 from ringloom.report.tiles import TileFacts
 
 PAGE = Path(__file__).parent / "page"
 MOST = 1 << 19  # head cuts x tiles of one pass that are drawn
-RESTING = 3  # colours behind those of the ranks: masked, coming, done
 DARK_INK, LIGHT_INK = "#000000", "#ffffff"
 
 
@@ -45,7 +44,14 @@ class StepperPicture:
         )
         self.places = ColumnDataSource(data={}, name="places")
         self.messages = ColumnDataSource(data=_no_messages(), name="messages")
-        self.colours = LinearColorMapper(palette=["#000000"], name="ranks")
+        # Tiles at rest lie beside the scale of ranks: the page's theme owns their colours.
+        self.colours = LinearColorMapper(
+            palette=["#000000"],
+            name="ranks",
+            low_color=PAPER,
+            high_color=COMING,
+            nan_color=DONE,
+        )
         self.tiles = self._tiles()
         self.ways = self._ways()
         self._ranks(ranks)
@@ -65,9 +71,9 @@ class StepperPicture:
         self._ranks(facts[0].ranks if facts else 1)
         self.facts.data = columns(facts)
 
-    def _ranks(self, ranks: int, theme: Theme = LIGHT) -> None:
-        self.colours.palette = [*rank_colours(ranks), theme.masked, theme.coming, theme.done]
-        self.colours.low, self.colours.high = -0.5, ranks + RESTING - 0.5
+    def _ranks(self, ranks: int) -> None:
+        self.colours.palette = rank_colours(ranks)
+        self.colours.low, self.colours.high = -0.5, ranks - 0.5
         self.places.data = _circle(ranks)
 
     def _tiles(self) -> figure:
@@ -166,7 +172,7 @@ def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
         "step": [f.step.astype(np.int32).ravel() for f in facts],
         "rank": [f.rank.astype(np.int32).ravel() for f in facts],
         "live": [(f.shares > 0).astype(np.uint8).ravel() for f in facts],
-        "image": [np.zeros(f.shares.shape, np.uint32) for f in facts],
+        "image": [np.zeros(f.shares.shape, np.float32) for f in facts],
         "busy": [f.busy.astype(np.uint8).ravel() for f in facts],
         "pairs": [f.pairs.astype(np.float64).ravel() for f in facts],
         "heads": [list(f.heads) for f in facts],
@@ -187,7 +193,7 @@ def drawable(facts: TileFacts) -> bool:
 
 
 def _no_image() -> dict[str, list[Any]]:
-    return {"image": [np.zeros((1, 1), np.uint32)], "x": [0], "y": [0], "dw": [1], "dh": [1]}
+    return {"image": [np.zeros((1, 1), np.float32)], "x": [0], "y": [0], "dw": [1], "dh": [1]}
 
 
 def _no_messages() -> dict[str, list[Any]]:

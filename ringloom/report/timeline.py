@@ -8,7 +8,7 @@ from bokeh.models import ColumnDataSource, CustomJSTickFormatter, FixedTicker, H
 from bokeh.plotting import figure
 
 from ringloom.drawing import seconds
-from ringloom.report.palette import LIGHT, STREAM_COLOURS
+from ringloom.report.palette import PAPER, STREAM_COLOURS
 from ringloom.report.recorded import Recorded
 from ringloom.report.spans import SHOWN, STREAMS, Bars
 
@@ -47,7 +47,7 @@ class TimelinePicture:
             fill_color="colour",
             line_color=None,
             hatch_pattern="hatch",
-            hatch_color=LIGHT.paper,
+            hatch_color=PAPER,
             hatch_alpha=0.6,
             hatch_weight=1,
             hatch_scale=6,

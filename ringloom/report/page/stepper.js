@@ -1,12 +1,12 @@
 // Draws one step: state {leg, step, cut}, facts a column per table with an entry per leg.
-// Colours of pixels: a rank's own where it attends now, then masked, coming, done.
+// Pixels hold the rank that attends now; what lies off that scale is masked, coming or done.
 const leg = Math.min(state.data.leg[0], facts.data.size.length - 1)
 const table = (name) => facts.data[name][leg]
 const [cuts, rows, columns, tall, wide, ranks, steps] = table("size")
 const step = Math.max(0, Math.min(state.data.step[0], steps - 1))
 const cut = Math.min(state.data.cut[0], cuts - 1)
 const at = table("step"), who = table("rank"), live = table("live"), image = table("image")
-const [masked, coming, done] = [ranks, ranks + 1, ranks + 2]
+const [masked, coming, done] = [-1, ranks, NaN]
 const base = cut * rows * columns
 
 for (let i = 0; i < rows * tall; i++) {

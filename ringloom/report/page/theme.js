@@ -1,8 +1,8 @@
 // Pictures follow the page's colours, which follow the reader's: light, dark, and light in print.
 function ringloomPaint(doc, dark) {
   const paper = dark ? "#14181d" : "#ffffff", ink = dark ? "#e8ebee" : "#1b1f24"
-  const faint = dark ? "#39424d" : "#d5dae0", resting = dark ? ["#14181d", "#2c343d", "#66717d"]
-    : ["#ffffff", "#dfe4ea", "#9aa5b1"]
+  const faint = dark ? "#39424d" : "#d5dae0"
+  const [coming, done] = dark ? ["#2c343d", "#66717d"] : ["#dfe4ea", "#9aa5b1"]
   for (const model of doc._all_models.values()) {
     switch (model.type) {
       case "Figure": case "Plot":
@@ -15,7 +15,7 @@ function ringloomPaint(doc, dark) {
         break
       case "Grid": model.setv({grid_line_color: faint}); break
       case "LinearColorMapper":
-        if (model.name === "ranks") model.palette = [...model.palette.slice(0, -3), ...resting]
+        if (model.name === "ranks") model.setv({low_color: paper, high_color: coming, nan_color: done})
         break
     }
   }

@@ -1,0 +1,99 @@
+"""What a reader chose, as an address says it: ?schedule=zigzag&ranks=8&seq=256k&mask=causal ...
+
+An address may come from anybody: every part is checked, and no part may name a file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from planner.errors import PlanError
+from planner.schedules import SCHEDULES
+from planner.spelling import mask as parse_mask
+from planner.spelling import schedule as parse_schedule
+from planner.spelling import tokens
+from planner.workload import Workload
+from ringloom.comparison import Passes
+from simulator.hardware import presets
+
+MOST_RANKS = 128  # beyond these, pictures are slow and show little
+LONGEST = 1 << 24  # tokens
+PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Words and numbers of the controls; raises PlanError for what may not be asked."""
+
+    schedule: str = "ring"
+    ranks: int = 8
+    seq: str = "256k"
+    mask: str = "causal"
+    heads: int = 32
+    kv_heads: int = 32
+    hardware: str = "a100-nvlink"
+    pass_: Passes = "forward"
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        if "@" in self.mask or any(mark in self.hardware for mark in "./\\"):
+            raise PlanError("an address names no files: write masks out, take hardware by name")
+        if self.hardware not in presets():
+            raise PlanError(f"unknown hardware {self.hardware!r}: choose {', '.join(presets())}")
+        if parse_schedule(self.schedule)[0] not in SCHEDULES:
+            raise PlanError(f"unknown schedule {self.schedule!r}: choose {', '.join(SCHEDULES)}")
+        if not 1 <= self.ranks <= MOST_RANKS:
+            raise PlanError(f"this page draws 1 to {MOST_RANKS} ranks, not {self.ranks}")
+        if not 1 <= tokens(self.seq) <= LONGEST:
+            raise PlanError(f"this page draws up to {LONGEST} tokens, not {self.seq}")
+        if self.pass_ not in PASSES:
+            raise PlanError(f"a pass is {', '.join(PASSES)}, not {self.pass_!r}")
+
+    @property
+    def work(self) -> Workload:
+        """The workload that is meant, its mask parsed."""
+        return Workload(
+            seq=tokens(self.seq),
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=128,
+            mask=parse_mask(self.mask),
+        )
+
+    def query(self) -> dict[str, str]:
+        """The parts of an address that bring these choices back; defaults are left out."""
+        usual = asdict(Choices()) | {"kv_heads": self.heads}
+        chosen = {name: value for name, value in asdict(self).items() if value != usual[name]}
+        said = {True: "on", False: "off"}
+        return {
+            name.rstrip("_"): said[value] if isinstance(value, bool) else str(value)
+            for name, value in chosen.items()
+        }
+
+
+def from_query(query: Mapping[str, str]) -> Choices:
+    """The choices of an address; raises PlanError, in one line, for parts that make no sense."""
+    found: dict[str, Any] = {}
+    for field in fields(Choices):
+        if (text := query.get(field.name.rstrip("_"))) is None:
+            continue
+        if field.name == "overlap":
+            found[field.name] = _switch(field.name, text)
+        elif field.name in ("ranks", "heads", "kv_heads"):
+            found[field.name] = _whole(field.name, text)
+        else:
+            found[field.name] = text[:200]
+    found.setdefault("kv_heads", found.get("heads", Choices().heads))
+    return replace(Choices(), **found)
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 6:
+        raise PlanError(f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+def _switch(name: str, text: str) -> bool:
+    if text not in ("on", "off"):
+        raise PlanError(f"{name} is on or off, not {text[:40]!r}")
+    return text == "on"

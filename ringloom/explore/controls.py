@@ -1,0 +1,72 @@
+"""The controls of the page, and what they say."""
+
+from typing import Any
+
+import panel as pn
+
+from planner.schedules import SCHEDULES
+from ringloom.comparison import Passes
+from ringloom.explore.choices import MOST_RANKS, PASSES, Choices
+from simulator.hardware import presets
+
+WIDGET_STYLE = """
+:host { color: var(--ink); }
+label { color: var(--ink); font-size: 14px; }
+.bk-input, .bk-input-container select {
+  background-color: var(--card); color: var(--ink); border-color: var(--soft); font-size: 15px;
+}
+.bk-btn, .bk-btn a {
+  background-color: var(--card); color: var(--ink); border-color: var(--soft); font-size: 15px;
+}
+.bk-slider-title, .bk-slider-value { color: var(--ink); font-size: 15px; }
+.noUi-target { background-color: var(--idle); border-color: var(--soft); }
+.noUi-connect { background-color: var(--busy); }
+"""
+FULL = {"sizing_mode": "stretch_width", "stylesheets": [WIDGET_STYLE], "margin": 0}
+POWERS = [f"{1 << n}k" for n in range(2, 10)] + ["1M", "2M", "4M", "8M", "16M"]
+
+
+class Controls:
+    """Widgets by name, in the order of the page."""
+
+    def __init__(self) -> None:
+        number = {"start": 1, "step": 1, **FULL}
+        self.schedule = pn.widgets.Select(name="schedule", options=list(SCHEDULES), **FULL)
+        self.ranks = pn.widgets.IntInput(name="ranks", end=MOST_RANKS, **number)
+        self.seq = pn.widgets.AutocompleteInput(
+            name="tokens", options=POWERS, restrict=False, min_characters=1, **FULL
+        )
+        self.mask = pn.widgets.TextInput(name="mask", **FULL)
+        self.heads = pn.widgets.IntInput(name="query heads", end=1024, **number)
+        self.kv_heads = pn.widgets.IntInput(name="key-value heads", end=1024, **number)
+        self.hardware = pn.widgets.Select(name="hardware", options=list(presets()), **FULL)
+        self.pass_ = pn.widgets.Select(name="pass", options=list(PASSES), **FULL)
+        self.overlap = pn.widgets.Checkbox(name="transfers overlap compute", **FULL)
+
+    @property
+    def widgets(self) -> dict[str, Any]:
+        """Every widget under the name of its choice."""
+        return dict(vars(self))
+
+    def say(self, choices: Choices) -> None:
+        """Set the controls to choices; a schedule with parameters joins the list."""
+        if choices.schedule not in self.schedule.options:
+            self.schedule.options = [*SCHEDULES, choices.schedule]
+        for name, widget in self.widgets.items():
+            widget.value = getattr(choices, name)
+
+    @property
+    def choices(self) -> Choices:
+        """What the controls say; raises PlanError for what may not be asked."""
+        passes: Passes = self.pass_.value
+        return Choices(
+            schedule=self.schedule.value,
+            ranks=self.ranks.value or 0,
+            seq=self.seq.value or "",
+            mask=self.mask.value,
+            heads=self.heads.value or 0,
+            kv_heads=self.kv_heads.value or 0,
+            hardware=self.hardware.value,
+            pass_=passes,
+            overlap=self.overlap.value,
+        )

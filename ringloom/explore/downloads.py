@@ -1,0 +1,81 @@
+"""What a reader may take along: the plan, the trace, the program."""
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import panel as pn
+
+from codegen import TARGETS, emit
+from planner.files import dumps
+from ringloom.explore.choices import Choices
+from ringloom.explore.controls import WIDGET_STYLE
+from ringloom.explore.view import planned, predicted
+from simulator.traces import trace
+
+
+def plan_file(choices: Choices) -> str:
+    """A plan file, of a pair for both passes."""
+    return dumps(planned(choices.schedule, choices.work, choices.ranks, choices.pass_))
+
+
+def trace_file(choices: Choices) -> str:
+    """A Chrome trace of the prediction."""
+    found = predicted(
+        choices.schedule,
+        choices.work,
+        choices.ranks,
+        choices.pass_,
+        choices.hardware,
+        choices.overlap,
+    )
+    return json.dumps(trace(found), separators=(",", ":"))
+
+
+def program(choices: Choices, target: str) -> str:
+    """The emitted program, forward and backward whatever pass is shown."""
+    return emit(planned(choices.schedule, choices.work, choices.ranks, "both"), target)
+
+
+def buttons(choices: Callable[[], Choices], told: Callable[[str], None]) -> dict[str, Any]:
+    """A button per file; `told` hears what went wrong, or nothing."""
+    found = {
+        "plan": _button("plan", "plan.json", plan_file, choices, told),
+        "trace": _button("trace", "trace.json", trace_file, choices, told),
+    }
+    for target in TARGETS:
+
+        def write(chosen: Choices, target: str = target) -> str:
+            return program(chosen, target)
+
+        found[target] = _button(f"{target} program", f"{target}.py", write, choices, told)
+    return found
+
+
+def _button(
+    label: str,
+    ending: str,
+    write: Callable[[Choices], str],
+    choices: Callable[[], Choices],
+    told: Callable[[str], None],
+) -> Any:
+    def content() -> io.StringIO:
+        try:
+            text = write(choices())
+        except ValueError as error:  # PlanError among them: a program may refuse what a plan allows
+            told(f"no {label}: {error}")
+            raise
+        told("")
+        name = choices().schedule.replace(":", "-").replace("=", "")
+        button.filename = f"{name}-{ending}"
+        return io.StringIO(text)
+
+    button = pn.widgets.FileDownload(
+        callback=content,
+        filename=ending,
+        label=f"download {label}",
+        stylesheets=[WIDGET_STYLE],
+        margin=0,
+    )
+    return button

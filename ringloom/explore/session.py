@@ -1,0 +1,144 @@
+"""One reader: controls that redraw the pictures, an address that brings them back."""
+
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import panel as pn
+
+from planner.errors import PlanError
+from ringloom.explore.choices import Choices, from_query
+from ringloom.explore.controls import FULL, Controls
+from ringloom.explore.downloads import buttons
+from ringloom.explore.view import Drawn, View
+from ringloom.report.summary import summary
+
+PAGE = Path(__file__).parent / "page"
+REPORT = Path(__file__).parents[1] / "report" / "page"
+STYLES = (REPORT / "style.css").read_text("utf-8") + (PAGE / "explore.css").read_text("utf-8")
+SCRIPTS = (REPORT / "theme.js").read_text("utf-8") + (PAGE / "explore.js").read_text("utf-8")
+INHERIT = [":host { color: var(--ink); font: inherit; }"]
+
+
+class Session:
+    """The page of one reader."""
+
+    def __init__(self) -> None:
+        self.view, self.controls = View(), Controls()
+        self.title, self.finding, self.trouble, self.said = (_words() for _ in range(4))
+        self.summary = pn.pane.HTML(stylesheets=[STYLES], sizing_mode="stretch_width", margin=0)
+        self.step = pn.widgets.IntSlider(name="step", start=1, end=2, **FULL)
+        self.cut = pn.widgets.Select(name="heads", **FULL)
+        self.leg = pn.widgets.Select(name="pass shown", **FULL)
+        self.drawn: Drawn | None = None
+        self.downloads = buttons(lambda: self.controls.choices, self._tell)
+        self._quiet = False
+        self._begin()
+        for widget in self.controls.widgets.values():
+            widget.param.watch(self._chosen, "value")
+        self.step.param.watch(self._stepped, "value")
+        self.cut.param.watch(self._stepped, "value")
+        self.leg.param.watch(self._legged, "value")
+
+    def _begin(self) -> None:
+        """Choices of the address, or the usual ones and a word on what was wrong with it."""
+        query = {k: v[0].decode() for k, v in pn.state.session_args.items() if v}
+        try:
+            choices, wrong = from_query(query), ""
+            self.drawn = self.view.show(choices)
+        except PlanError as error:
+            choices, wrong = Choices(), f"the address asks for what cannot be: {error}"
+            self.drawn = self.view.show(choices)
+        self.controls.say(choices)
+        self._describe(choices)
+        self._tell(wrong)
+
+    def _chosen(self, _event: Any) -> None:
+        """Redraw; what cannot be planned is told, and the pictures stay."""
+        try:
+            choices = self.controls.choices
+            self.drawn = self.view.show(choices)
+        except PlanError as error:
+            self._tell(str(error))
+            return
+        self._tell("")
+        self._describe(choices)
+        if pn.state.location is not None:
+            pn.state.location.search = _search(choices)
+
+    def _describe(self, choices: Choices) -> None:
+        assert self.drawn is not None
+        study, tiles = self.drawn.study, self.drawn.tiles
+        self.title.object = escape(study.title)
+        self.finding.object = escape(study.finding)
+        self.summary.object = summary(study.rows)
+        self._quiet = True
+        self.leg.options = {facts.title: n for n, facts in enumerate(tiles)}
+        self.leg.value, self.leg.visible = 0, len(tiles) > 1
+        self._quiet = False
+        self._legged(None)
+
+    def _legged(self, _event: Any) -> None:
+        """Another pass: its own steps and heads."""
+        if self._quiet or self.drawn is None:
+            return
+        facts = self.drawn.tiles[self.leg.value]
+        self._quiet = True
+        self.cut.options = {name: n for n, name in enumerate(facts.heads)}
+        self.cut.value, self.cut.visible = 0, len(facts.heads) > 1
+        self.step.end = max(2, facts.steps)
+        self.step.disabled = facts.steps < 2
+        self.step.value = min(self.step.value, max(1, facts.steps))
+        self._quiet = False
+        self._stepped(None)
+
+    def _stepped(self, _event: Any) -> None:
+        if self._quiet or self.drawn is None:
+            return
+        facts, step = self.drawn.tiles[self.leg.value], self.step.value - 1
+        self.said.object = escape(facts.words(step)) if facts.steps else "nothing to attend"
+        state = {"leg": [self.leg.value], "step": [step], "cut": [self.cut.value]}
+        self.view.stepper.state.data = state
+
+    def _tell(self, wrong: str) -> None:
+        self.trouble.object = f'<p role="alert">{escape(wrong)}</p>' if wrong else ""
+
+    def page(self) -> Any:
+        """The template with everything in its place."""
+        template = pn.Template(
+            (PAGE / "page.html").read_text(encoding="utf-8"),
+            nb_template="{% extends base %}",
+        )
+        figures = {
+            "tiles": self.view.stepper.tiles,
+            "ways": self.view.stepper.ways,
+            "timeline": self.view.timeline.figure,
+            "load": self.view.load.figure,
+            "links": self.view.links.figure,
+            "memory": self.view.memory.figure,
+        }
+        panes = {
+            name: pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
+            for name, figure in figures.items()
+        }
+        words = ("title", "finding", "trouble", "said", "summary", "step", "cut", "leg")
+        downloads = {f"get_{name}": one for name, one in self.downloads.items()}
+        parts = self.controls.widgets | downloads | panes
+        for name, part in (parts | {name: getattr(self, name) for name in words}).items():
+            template.add_panel(name, part)
+        template.add_variable("style", STYLES)
+        template.add_variable("behaviour", SCRIPTS)
+        template.add_variable("controls", list(self.controls.widgets))
+        template.add_variable("downloads", list(downloads))
+        template.add_variable("steppers", ["step", "leg", "cut"])
+        return template
+
+
+def _words() -> Any:
+    return pn.pane.HTML(stylesheets=INHERIT, sizing_mode="stretch_width", margin=0)
+
+
+def _search(choices: Choices) -> str:
+    query = urlencode(choices.query())
+    return f"?{query}" if query else ""

@@ -1,0 +1,98 @@
+"""The pictures of one study, kept and redrawn: the report's own, with other facts in them."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from bokeh.models import Range1d
+
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.planning import plan
+from planner.workload import Workload
+from ringloom.comparison import Case, Passes, row_of
+from ringloom.explore.choices import Choices
+from ringloom.report import heat
+from ringloom.report.loads import links_of, load_of, memory_of
+from ringloom.report.memory import MemoryPicture
+from ringloom.report.spans import bars_of
+from ringloom.report.stepper import StepperPicture, drawable
+from ringloom.report.study import Study, legs
+from ringloom.report.tiles import TileFacts, tile_facts
+from ringloom.report.timeline import TimelinePicture
+from simulator.hardware import hardware
+from simulator.prediction import Prediction, simulate
+
+Plans = Plan | tuple[Plan, Plan]
+KEPT = 64  # plans and predictions that are kept for a next time
+
+
+@lru_cache(maxsize=KEPT)
+def planned(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Plans:
+    """A verified plan, or a pair."""
+    return plan(schedule, work, ranks, pass_=pass_)
+
+
+@lru_cache(maxsize=KEPT)
+def predicted(
+    schedule: str, work: Workload, ranks: int, pass_: Passes, name: str, overlap: bool
+) -> Prediction:
+    """How that plan runs."""
+    return simulate(planned(schedule, work, ranks, pass_), hardware(name), overlap=overlap)
+
+
+@lru_cache(maxsize=KEPT)
+def tiled(schedule: str, work: Workload, ranks: int, pass_: Passes) -> tuple[TileFacts, ...]:
+    """The stepper's tables of each pass: hardware has no part in them."""
+    plans = planned(schedule, work, ranks, pass_)
+    listed = plans if isinstance(plans, tuple) else (plans,)
+    return tuple(tile_facts(f"{schedule} {one.pass_}", one) for one in listed)
+
+
+def study_of(choices: Choices) -> Study:
+    """The chosen schedule, with the ring beside it; raises PlanError as planning does."""
+    work, cases = choices.work, []
+    for name in dict.fromkeys((choices.schedule, "ring")):
+        asked = name, work, choices.ranks, choices.pass_
+        found = predicted(*asked, choices.hardware, choices.overlap)
+        ring = predicted("ring", *asked[1:], choices.hardware, choices.overlap)
+        plans = planned(*asked)
+        cases.append(Case(row_of(name, plans, found, ring.makespan, work), plans, found))
+    return Study(
+        work, choices.ranks, choices.hardware, choices.pass_, choices.overlap, tuple(cases)
+    )
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What was drawn beside the pictures: the study, and the words and number of each step."""
+
+    study: Study
+    tiles: tuple[TileFacts, ...]
+
+
+class View:
+    """The pictures; `show` fills them."""
+
+    def __init__(self) -> None:
+        self.axis = Range1d(0, 1, name="seconds")
+        self.timeline = TimelinePicture("timeline-0", self.axis)
+        self.stepper = StepperPicture(1)
+        self.load = heat.load_picture("load-0")
+        self.links = heat.link_picture("links-0")
+        self.memory = MemoryPicture(self.axis, 1)
+
+    def show(self, choices: Choices) -> Drawn:
+        """Draw what was chosen; raises PlanError, before anything changes, where it cannot be."""
+        study = study_of(choices)
+        tables = tiled(choices.schedule, study.work, choices.ranks, choices.pass_)
+        if not all(map(drawable, tables)):
+            raise PlanError(f"{choices.schedule}: too many tiles to draw; take fewer ranks")
+        case, passes = study.cases[0], legs(study.cases[0])
+        self.axis.update(start=0, end=1e3 * case.row.makespan_s or 1.0)
+        self.timeline.show(bars_of(passes), choices.ranks)
+        self.stepper.show(tables)
+        load, links, held = load_of(passes), links_of(passes), memory_of(passes)
+        heat.show_load(self.load, load, heat.most(load))
+        heat.show_links(self.links, links, heat.most(links))
+        self.memory.show([(choices.schedule, held)] if held else [])
+        return Drawn(study, tables)
