@@ -17,6 +17,7 @@ author = "the ringloom authors"
 project_copyright = author
 release = version = ringloom.__version__
 
+smartquotes = False  # -- is an option here, not a dash
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build", "examples"]
 myst_heading_anchors = 3

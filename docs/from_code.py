@@ -50,20 +50,20 @@ def command_line() -> Lines:
         yield ""
         yield from (" ".join((command.help or "").split()), "")
         yield from ("```text", " ".join(context.command.get_usage(context).split()), "```", "")
-        found = (option_row(option, context) for option in command.get_params(context))
-        yield from table(("option", "default", "meaning"), (row for row in found if row))
+        options = (p for p in command.params if isinstance(p, click.Option))
+        yield from table(("option", "meaning"), (option_row(o, context) for o in options))
 
 
-def option_row(option: click.Parameter, context: click.Context) -> tuple[str, str, str] | None:
-    """How an option is spelled, its default and its help; None for arguments and --help."""
-    if not isinstance(option, click.Option) or option.name == "help":
-        return None
+def option_row(option: click.Option, context: click.Context) -> tuple[str, str]:
+    """How an option is spelled, and its help with its default."""
     spelled = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     if not option.is_flag:
-        spelled += f" {click.utils.make_str(option.make_metavar(context)).lower()}"
+        spelled += f" *{option.make_metavar(context).lower()}*"
     default = option.get_default(context, call=False)
-    shown = default is not None and default is not False and "UNSET" not in repr(default)
-    return spelled, f"`{default}`" if shown and default != () else "", option.help or ""
+    meaning = option.help or ""
+    if isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
+        meaning += f" Default: {default}".replace(",", ", ")
+    return spelled, meaning.strip()
 
 
 # ---- what there is
