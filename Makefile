@@ -69,8 +69,8 @@ clean: ## remove caches and build products (delete .venv yourself for a fresh en
 
 $(VENV)/.core: SET  := [report]
 $(VENV)/.core: WHAT := ringloom, and bokeh, which draws its report
-$(VENV)/.test: SET  := [test,torch,jax,plots,app]
-$(VENV)/.test: WHAT := ringloom, its test tools, torch and jax, and what draws its pages
+$(VENV)/.test: SET  := [test,torch,jax,hf,plots,app]
+$(VENV)/.test: WHAT := ringloom, its test tools, torch, transformers and jax, and what draws its pages
 $(VENV)/.browser: SET  := [test,report,app,browser]
 $(VENV)/.browser: WHAT := ringloom, its pages, and selenium, which drives a browser
 $(VENV)/.bench: SET  := [bench,torch]

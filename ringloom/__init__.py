@@ -42,6 +42,8 @@ from planner.planning import derive, plan
 from planner.schedules import SCHEDULES
 from planner.verify import verify
 from planner.workload import Workload
+from ringloom.adapters import transformers_attention
+from ringloom.recording import Recording, record
 from ringloom.running import run
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
@@ -68,6 +70,7 @@ __all__ = [
     "PlanError",
     "Prediction",
     "Prefix",
+    "Recording",
     "Side",
     "Step",
     "Window",
@@ -80,10 +83,12 @@ __all__ = [
     "homeward",
     "load",
     "plan",
+    "record",
     "run",
     "save",
     "simulate",
     "tables",
+    "transformers_attention",
     "trim",
     "verify",
 ]
