@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen import jax_program, torch_dynamic, torch_layer, torch_program, torch_tables
+from codegen import (
+    jax_dynamic,
+    jax_program,
+    torch_dynamic,
+    torch_layer,
+    torch_program,
+    torch_tables,
+)
 from codegen.lowering import Program, lower
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -22,9 +29,13 @@ WRITERS: dict[tuple[str, str], Writer] = {
     ("torch", "dynamic"): torch_dynamic.write,
     ("torch", "layer"): torch_layer.write,
     ("jax", "attention"): jax_program.write,
+    ("jax", "dynamic"): jax_dynamic.write,
 }
 # The tables of a plan, by target.
-TABLES: dict[str, Callable[[Program], Tables]] = {"torch": torch_tables.tables}
+TABLES: dict[str, Callable[[Program], Tables]] = {
+    "torch": torch_tables.tables,
+    "jax": jax_dynamic.tables,
+}
 
 
 def emit(

@@ -172,7 +172,7 @@ def kernel(part, q, k, v, seen):
 KERNEL_BACKWARD = '''
 def kernel_backward(q, dout, stats, k, v, seen):
     """The share of one tile in dq, transposed, and in (dk, dv), given lse and rowsum(dout * out) of
-    its rows. Keys are rows here and queries columns, so no product has to turn a tile of weights."""
+    its rows. Keys are rows here, queries columns: no product has to turn a tile of weights."""
 
     def one(q, dout, stats, k, v):
         lse, rowsum = stats[:, 0], stats[:, 1]

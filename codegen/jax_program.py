@@ -79,11 +79,11 @@ def chosen(p: Program) -> list[Loops]:
     for schedule in p.passes:
         loops = loops_of(turns_of(schedule.nodes, p.ranks))
         held = any(isinstance(node, Held) for node in schedule.nodes)
-        found.append(loops if held else simpler(loops, partial(_full, p, schedule), p.ranks))
+        found.append(loops if held else simpler(loops, partial(every_row, p, schedule), p.ranks))
     return found
 
 
-def _full(p: Program, schedule: Schedule) -> Iterator[Node]:
+def every_row(p: Program, schedule: Schedule) -> Iterator[Node]:
     """The rows of a pass as if the mask were full, where a rule can say that."""
     if schedule.rule is None:
         yield from schedule.nodes
