@@ -246,23 +246,38 @@ def _prediction(plans: Plans, found: Prediction, legs: list[tuple[Leg, ...]]) ->
 @click.option("--backend", type=click.Choice(list(RUNTIMES)), default="numpy", show_default=True)
 @click.option("--check", "checked", is_flag=True, help="Compare with dense attention; 1 if wrong.")
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--trace", "trace_file", help="Record the run: a Chrome trace, .json or .json.gz.")
 @json_option
-def run(source: str, backend: str, checked: bool, seed: int, as_json: bool, **given: Any) -> int:
-    """Run a plan on random arrays, on virtual ranks; --check judges it."""
+def run(
+    source: str,
+    backend: str,
+    checked: bool,
+    seed: int,
+    trace_file: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Run a plan on random arrays; --check judges it, --trace records what each rank does when."""
     plans = plans_of(source, given)
     refuse_huge(listed(plans)[0].workload)
     document: dict[str, Any] = {"schedule": listed(plans)[0].name, "backend": backend}
     head = f"[bold]{_headline(listed(plans)[0])}[/]"
+    if trace_file:
+        document["trace"] = trace_file
     if checked:
+        if trace_file:
+            run_random(plans, backend, seed, trace_file)
         found = check(plans, backend=backend, seed=seed)
         show(as_json, document | asdict(found), head, drawing.verdict(found))
         return int(not found.exact)
     began = perf_counter()
-    shapes = run_random(plans, backend, seed)
+    shapes = run_random(plans, backend, seed, trace_file)
     document |= {"seconds": perf_counter() - began, "shapes": shapes}
     said = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
     took = drawing.seconds(document["seconds"])
-    show(as_json, document, head, f"ran in {took}: {', '.join(said)}; --check judges the result")
+    written = [f"recorded in {trace_file}"] if trace_file else []
+    ran = f"ran in {took}: {', '.join(said)}; --check judges the result"
+    show(as_json, document, head, ran, *written)
     return 0
 
 

@@ -5,8 +5,10 @@ from typing import Any
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.workload import Workload
+from ringloom.recording import record
 from runtimes.arrays import draw
 from runtimes.backends import runtime
+from simulator.traces import trace_file
 
 LARGEST = 4 << 30  # bytes of one dense score matrix that a check on this machine may take
 Plans = Plan | tuple[Plan, Plan]
@@ -21,12 +23,23 @@ def run(plan: Plans, q: Any, k: Any, v: Any, *, dout: Any = None, backend: str =
     return runtime(backend)(plan, q, k, v, dout=dout)
 
 
-def run_random(plan: Plans, backend: str, seed: int) -> dict[str, list[int]]:
-    """Run a plan on random arrays of its workload; the shapes of what comes out."""
+def run_random(
+    plan: Plans, backend: str, seed: int, trace: str | None = None
+) -> dict[str, list[int]]:
+    """Run a plan on random arrays of its workload; the shapes of what comes out.
+
+    The run is recorded, and the recording written to `trace`, where that is given.
+    """
     forward_only = isinstance(plan, Plan) and plan.pass_ == "forward"
     first = plan if isinstance(plan, Plan) else plan[0]
     q, k, v, dout = draw(first.workload, seed)
-    found = run(plan, q, k, v, dout=None if forward_only else dout, backend=backend)
+    given: dict[str, Any] = {"dout": None if forward_only else dout, "backend": backend}
+    if trace is None:
+        found = run(plan, q, k, v, **given)
+    else:
+        trace_file(trace)  # what cannot be written is told before anything runs
+        found, recording = record(plan, q, k, v, **given)
+        recording.save(trace)
     results = (found,) if forward_only else found
     names = ("out", "dq", "dk", "dv")
     return {name: list(x.shape) for name, x in zip(names, results, strict=False)}

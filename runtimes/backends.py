@@ -1,7 +1,8 @@
 """The table of backends that can run a plan: heavy libraries are imported when one is asked for.
 
 A backend is `run(plan, q, k, v, dout=None)`, as in `runtimes.oracle`; one that can also return lse
-has a row in WITH_LSE, `forward(plan, q, k, v) -> (out, lse)`.
+has a row in WITH_LSE, `forward(plan, q, k, v) -> (out, lse)`, and one whose runs can be recorded
+one in RECORDERS, `record(plan, q, k, v, dout=None) -> (results, [(plan, events)])`.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,10 @@ RUNTIMES = {
     "torch": "runtimes.torch_ranks:run",
 }
 WITH_LSE = {"numpy": "runtimes.oracle:forward", "jax": "runtimes.jax_mesh:forward"}
+RECORDERS = {
+    "numpy": "runtimes.recording.of_numpy:record",
+    "torch": "runtimes.recording.of_torch:record",
+}
 
 
 def runtime(name: str) -> Callable[..., Any]:
@@ -28,6 +33,16 @@ def runtime(name: str) -> Callable[..., Any]:
 def forward_with_lse(name: str) -> Callable[..., Any] | None:
     """The function of a backend that returns (out, lse), or None where it has none."""
     return _named(WITH_LSE[name]) if name in WITH_LSE else None
+
+
+def recorder(name: str) -> Callable[..., Any]:
+    """The `record` function of a backend; raises PlanError for one whose ranks leave no spans."""
+    if name in RUNTIMES and name not in RECORDERS:
+        raise PlanError(
+            f"a {name} run cannot be recorded: its ranks are parts of one compiled program, which"
+            f" does not say what each did when; backends that can: {', '.join(RECORDERS)}"
+        )
+    return _named(RECORDERS[name]) if name in RECORDERS else runtime(name)
 
 
 def _named(entry: str) -> Callable[..., Any]:

@@ -33,7 +33,8 @@ from runtimes.arrays import Array, check_arrays, dtype_of
 
 Pair = tuple[Plan, Plan]
 Parts = list[Array]  # a rank's shards of out, or of out, dq, dk, dv
-Vehicle = Callable[[str, int, list[Array], float], list[Parts]]
+Body = Callable[[ModuleType, Any, Sequence[Array]], Parts]  # what one rank does with a program
+Vehicle = Callable[..., list[Parts]]
 
 
 class RankError(RuntimeError):
@@ -57,6 +58,22 @@ def run(
     an initialised process group is used, else processes. Raises PlanError for arrays that do not
     fit, RankError when a rank fails or nothing is done after `timeout` seconds.
     """
+    results = run_parts(plan, q, k, v, dout, vehicle, timeout, attend)[1]
+    return results
+
+
+def run_parts(
+    plan: Plan | Pair,
+    q: Array,
+    k: Array,
+    v: Array,
+    dout: Array | None,
+    vehicle: str,
+    timeout: float,
+    body: Body,
+) -> tuple[Plan | Pair, Array | tuple[Array, ...], list[Parts]]:
+    """Run a plan with `body` on every rank: the plan or pair that ran, what `run` returns, and all
+    that the ranks returned, of which results come first. Arguments and errors as in `run`."""
     forward = plan[0] if isinstance(plan, tuple) else plan
     arrays = {"q": q, "k": k, "v": v} | ({} if dout is None else {"dout": dout})
     check_arrays(forward.workload, **arrays)
@@ -69,9 +86,10 @@ def run(
     if vehicle not in VEHICLES:
         raise PlanError(f"unknown vehicle {vehicle!r}: choose one of {', '.join(VEHICLES)}")
     source = emit(plan, "torch")
-    parts = VEHICLES[vehicle](source, forward.ranks, list(arrays.values()), timeout)
-    results = _assemble(source, forward.workload, forward.ranks, parts)
-    return results[0] if dout is None else results
+    parts = VEHICLES[vehicle](source, forward.ranks, list(arrays.values()), timeout, body=body)
+    wanted = [shards[: 1 if dout is None else 4] for shards in parts]
+    results = _assemble(source, forward.workload, forward.ranks, wanted)
+    return plan, results[0] if dout is None else results, parts
 
 
 def _assemble(source: str, work: Workload, ranks: int, parts: list[Parts]) -> tuple[Array, ...]:
@@ -136,7 +154,9 @@ def to_numpy(tensor: Any) -> Array:
 # ---- processes
 
 
-def in_processes(source: str, ranks: int, arrays: list[Array], timeout: float) -> list[Parts]:
+def in_processes(
+    source: str, ranks: int, arrays: list[Array], timeout: float, body: Body = attend
+) -> list[Parts]:
     """One forkserver process per rank; they meet through a folder that is removed afterwards."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "runtimes.torch_ranks"])
@@ -145,8 +165,9 @@ def in_processes(source: str, ranks: int, arrays: list[Array], timeout: float) -
         for number, array in enumerate(arrays):
             np.save(Path(folder, f"input-{number}.npy"), _plain(array))
         names = [array.dtype.name for array in arrays]
+        what = folder, ranks, names, timeout, body
         workers: list[BaseProcess] = [
-            context.Process(target=_worker, args=(folder, rank, ranks, names, timeout), daemon=True)
+            context.Process(target=_worker, args=(*what, rank), daemon=True)
             for rank in range(ranks)
         ]
         try:
@@ -163,7 +184,9 @@ def _plain(array: Array) -> Array:
     return array.view(np.int16) if array.dtype == dtype_of("bfloat16") else array
 
 
-def _worker(folder: str, rank: int, ranks: int, names: list[str], timeout: float) -> None:
+def _worker(
+    folder: str, ranks: int, names: list[str], timeout: float, body: Body, rank: int
+) -> None:
     """One rank; what it cannot do goes to a file, for the parent to report."""
     try:
         torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
@@ -179,7 +202,7 @@ def _worker(folder: str, rank: int, ranks: int, names: list[str], timeout: float
             for number, name in enumerate(names)
         ]
         program = load(Path(folder, "program.py").read_text(encoding="utf-8"))
-        for number, part in enumerate(attend(program, dist.group.WORLD, arrays)):
+        for number, part in enumerate(body(program, dist.group.WORLD, arrays)):
             np.save(Path(folder, f"part-{rank}-{number}.npy"), _plain(part))
         dist.barrier()
         dist.destroy_process_group()
@@ -228,7 +251,8 @@ def _stop(workers: list[BaseProcess]) -> None:
 
 def _results(folder: Path, rank: int, name: str) -> Parts:
     paths = sorted(folder.glob(f"part-{rank}-*.npy"))
-    return [np.load(path).view(dtype_of(name)) for path in paths]
+    found = [np.load(path) for path in paths]
+    return [x.view(dtype_of(name)) if x.dtype == np.int16 else x for x in found]
 
 
 # ---- threads
@@ -240,6 +264,8 @@ def in_threads(
     arrays: list[Array],
     timeout: float,
     prepare: Callable[[ModuleType], None] = lambda program: None,
+    *,
+    body: Body = attend,
 ) -> list[Parts]:
     """One thread per rank; `prepare` may change the program before anybody calls it."""
     program = load(source)
@@ -247,16 +273,16 @@ def in_threads(
     prepare(program)
     store, parts, errors = dist.HashStore(), [Parts()] * ranks, list[tuple[int, str]]()
 
-    def body(rank: int) -> None:
+    def live(rank: int) -> None:
         try:
             torch.set_num_threads(1)
             limit = timedelta(seconds=timeout)
             group = dist.ProcessGroupGloo(store, rank, ranks, limit)
-            parts[rank] = attend(program, group, arrays)
+            parts[rank] = body(program, group, arrays)
         except Exception:
             errors.append((rank, traceback.format_exc()))
 
-    threads = [Thread(target=body, args=(rank,), daemon=True) for rank in range(ranks)]
+    threads = [Thread(target=live, args=(rank,), daemon=True) for rank in range(ranks)]
     for thread in threads:
         thread.start()
     end = time.monotonic() + timeout
@@ -281,12 +307,14 @@ def exchange(
 # ---- an existing group
 
 
-def in_group(source: str, ranks: int, arrays: list[Array], timeout: float) -> list[Parts]:
+def in_group(
+    source: str, ranks: int, arrays: list[Array], timeout: float, *, body: Body = attend
+) -> list[Parts]:
     """Every rank of the world has the same arrays and gets the whole results."""
     if dist.get_world_size() != ranks:
         raise PlanError(f"the plan is for {ranks} ranks, the group has {dist.get_world_size()}")
     parts: list[Any] = [None] * ranks
-    dist.all_gather_object(parts, attend(load(source), dist.group.WORLD, arrays))
+    dist.all_gather_object(parts, body(load(source), dist.group.WORLD, arrays))
     return parts
 
 

@@ -8,6 +8,7 @@ and what arrived is added, in node order. A copy whose last use is over is fille
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cached_property
+from time import perf_counter
 
 import numpy as np
 
@@ -17,10 +18,11 @@ from planner.liveness import lifetimes
 from planner.partitions import Ints
 from runtimes.arrays import Array, wide
 from runtimes.partial import attend, gradients, merge
+from runtimes.recording.events import CURRENT, Event, Step
 
 Arrays = tuple[Array, ...]  # what a tensor is made of: KV is (k, v), OUT is (o, lse), and so on
 Place = tuple[str, int]  # tensor, block
-Delivery = tuple[int, Place, Arrays]  # to rank
+Delivery = tuple[Place, Arrays]
 
 
 class Rank:
@@ -78,46 +80,67 @@ class VirtualRanks:
         self.memory = [Rank(number) for number in range(plan.ranks)]
         self.scale = plan.workload.softmax_scale
         self.number = wide(plan.workload.dtype)
+        self.events: list[Event] | None = None
         self.tokens = {
             side: [b.tokens() for b in plan.partition.side(side).blocks] for side in ("q", "kv")
         }
 
     def run(self) -> None:
-        """Every step of the plan."""
+        """Every step of the plan; what happens is noted where somebody is recording."""
+        log = CURRENT.get()
+        self.events = log.begin(self.plan) if log else None
         for number in range(len(self.plan.steps)):
             self.advance(number)
 
     def advance(self, number: int) -> None:
         """One step; raises PlanError for absent data and for more copies than `buffers` allow."""
-        step, slots = self.plan.steps[number], self._away()
-        flying = [one for move in step.moves for one in self._depart(move, number)]
-        made = [one for attend in step.attends for one in self._attend(attend, number)]
-        for rank, place, arrays in made:
-            begun = place not in self.memory[rank].sums and self._is_away(rank, place)
-            slots[rank, place[0]] += begun
-            self.memory[rank].add(place, arrays)
-        for rank, place, arrays in flying:
-            slots[rank, place[0]] += 1  # what is received takes a slot, even at home
-            memory = self.memory[rank]
-            (memory.add if TENSORS[place[0]].accumulates else memory.keep)(place, arrays)
+        step, slots, note = self.plan.steps[number], self._away(), Step(self.events, number)
+        flying = [one for move in step.moves for one in self._depart(move, note)]
+        made = [one for attend in step.attends for one in self._attend(attend, note)]
+        for rank, results in made:
+            began = perf_counter()
+            for place, arrays in results:
+                begun = place not in self.memory[rank].sums and self._is_away(rank, place)
+                slots[rank, place[0]] += begun
+                self.memory[rank].add(place, arrays)
+            note("merge", rank, began)
+        for rank, posted, carried in flying:
+            began = perf_counter()
+            for place, arrays in carried:
+                slots[rank, place[0]] += 1  # what is received takes a slot, even at home
+                memory = self.memory[rank]
+                (memory.add if TENSORS[place[0]].accumulates else memory.keep)(place, arrays)
+            note("receive", rank, posted, began)
+            note("arrive", rank, began)
         self._check_buffers(number, slots)
         for rank, place in self._over[number]:
             self.memory[rank].free(place)
 
-    def _depart(self, move: Move, step: int) -> Iterator[Delivery]:
-        for block, src, dst in zip(*(column.tolist() for column in move.flat()), strict=True):
-            for tensor in move.tensors:
-                memory, place = self.memory[src], (tensor, block)
-                if TENSORS[tensor].accumulates:
-                    yield dst, place, memory.hand_over(place, step)
+    def _depart(self, move: Move, note: Step) -> Iterator[tuple[int, float, list[Delivery]]]:
+        """(to rank, when it was posted, what it carries) of every message."""
+        rows = zip(move.blocks, move.src.tolist(), move.dst.tolist(), strict=True)
+        for blocks, src, dst in rows:
+            began, carried, memory = perf_counter(), list[Delivery](), self.memory[src]
+            note("turn", src, began, began)
+            for place in ((tensor, block) for block in _present(blocks) for tensor in move.tensors):
+                if TENSORS[place[0]].accumulates:
+                    carried.append((place, memory.hand_over(place, note.step)))
                 else:
-                    yield dst, place, tuple(a.copy() for a in memory.read(place, step))
+                    copies = tuple(a.copy() for a in memory.read(place, note.step))
+                    carried.append((place, copies))
+            note("send", src, began)
+            yield dst, began, carried
 
-    def _attend(self, attend: Attend, step: int) -> Iterator[Delivery]:
+    def _attend(self, attend: Attend, note: Step) -> Iterator[tuple[int, list[Delivery]]]:
+        """(rank, what it adds) of every rectangle."""
         for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
-            rectangle = Rectangle(self, self.memory[rank], step, _present(q), _present(kv))
+            began = perf_counter()
+            note("turn", rank, began, began)
+            rectangle = Rectangle(self, self.memory[rank], note.step, _present(q), _present(kv))
             made = rectangle.forward if self.plan.pass_ == "forward" else rectangle.backward
-            yield from ((rank, place, arrays) for place, arrays in made())
+            results = list(made())
+            note("attend", rank, began)
+            yield rank, results
 
     # ---- slots: what is away from home and still in use
 
@@ -196,7 +219,7 @@ class Rectangle:
         )
         return self.ranks.plan.workload.allowed(q, kv)
 
-    def forward(self) -> Iterator[tuple[Place, Arrays]]:
+    def forward(self) -> Iterator[Delivery]:
         """(o, lse) of every q block; 0 and -inf for its heads that are not computed here."""
         (q,), (k, v) = self._read("Q", self.q), self._read("KV", self.kv)
         o, lse = np.zeros_like(q), np.full_like(q[..., 0], -np.inf)
@@ -206,7 +229,7 @@ class Rectangle:
         )
         yield from self._by_block("OUT", self.q, o, lse)
 
-    def backward(self) -> Iterator[tuple[Place, Arrays]]:
+    def backward(self) -> Iterator[Delivery]:
         """What every q block adds to its dq, and every kv block to its (dk, dv)."""
         (q,), (k, v) = self._read("Q", self.q), self._read("KV", self.kv)
         (dout,), (lse, rowsum) = self._read("DOUT", self.q), self._read("STATS", self.q)
@@ -227,9 +250,7 @@ class Rectangle:
         yield from self._by_block("DQ", self.q, dq)
         yield from self._by_block("DKV", self.kv, dk, dv)
 
-    def _by_block(
-        self, tensor: str, blocks: list[int], *whole: Array
-    ) -> Iterator[tuple[Place, Arrays]]:
+    def _by_block(self, tensor: str, blocks: list[int], *whole: Array) -> Iterator[Delivery]:
         sizes = self.ranks.plan.side(tensor).sizes[blocks]
         parts = (np.split(x, np.cumsum(sizes)[:-1], axis=2) for x in whole)
         for block, *arrays in zip(blocks, *parts, strict=True):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -32,6 +32,27 @@ STREAMS: tuple[Stream, ...] = ("compute", "merge", "send", "receive")
 TRANSFER = "ncclDevKernel_SendRecv"  # what analysers take for a transfer
 LANES = 100  # thread = stream * LANES + lane
 LARGEST = 2_000_000  # events
+
+
+class Traceable(Protocol):
+    """What a trace is made of: a prediction, or a recorded run. Passes begin `makespan` apart."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def hardware(self) -> str: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def makespan(self) -> float: ...
+    @property
+    def messages(self) -> int: ...
+    @property
+    def timeline(self) -> Timeline | None: ...
+    @property
+    def memory(self) -> Memory | None: ...
+    @property
+    def passes(self) -> "tuple[Traceable, ...]": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +86,13 @@ class Slice:
 
 
 def trace(
-    found: Prediction,
+    found: Traceable,
     *,
     scale: float = 1.0,
     whole: bool = False,
     ranks: Iterable[int] | None = None,
 ) -> dict[str, Any]:
-    """The trace of a prediction whose rows were kept, as a JSON object; a pair runs in turn.
+    """The trace of what ran, or would, its rows kept, as a JSON object; a pair runs in turn.
 
     `scale` stretches time, `whole` rounds to microseconds, `ranks` keeps some ranks only. Raises
     PlanError where rows were not kept, and for more than two million events.
@@ -100,7 +121,7 @@ def trace(
     }
 
 
-def _kept(one: Prediction) -> Timeline:
+def _kept(one: Traceable) -> Timeline:
     if one.timeline is None or one.timeline.rows is None:
         raise PlanError(f"{one.name}: the rows were not kept; simulate with record=True")
     return one.timeline
@@ -225,9 +246,7 @@ def save_trace(document: dict[str, Any], path: str | Path) -> Path:
 
     Raises PlanError for another ending and where the file cannot be written.
     """
-    file = Path(path)
-    if not file.name.endswith((".json", ".json.gz")):
-        raise PlanError(f"a trace file ends in .json or .json.gz, not {file.name}")
+    file = trace_file(path)
     content = json.dumps(document, separators=(",", ": "), allow_nan=False).encode()
     if file.name.endswith(".gz"):
         content = gzip.compress(content, mtime=0)
@@ -235,6 +254,14 @@ def save_trace(document: dict[str, Any], path: str | Path) -> Path:
         file.write_bytes(content)
     except OSError as error:
         raise PlanError(f"cannot write {file}: {error.strerror}") from None
+    return file
+
+
+def trace_file(path: str | Path) -> Path:
+    """The path; raises PlanError unless it ends in .json or .json.gz."""
+    file = Path(path)
+    if not file.name.endswith((".json", ".json.gz")):
+        raise PlanError(f"a trace file ends in .json or .json.gz, not {file.name}")
     return file
 
 

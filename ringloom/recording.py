@@ -1,0 +1,167 @@
+"""record(plan, q, k, v)   run a plan for real and keep what every rank did when, as a timeline.
+
+The timeline has the form of predicted ones: what draws, counts or writes those does it with a
+recorded run as well, and a report lays the one over the other.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.ir import TENSORS, Move, Plan
+from planner.planning import Pair
+from runtimes.backends import recorder
+from runtimes.recording.events import Event, Kind
+from simulator.memory import Memory
+from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
+from simulator.traces import save_trace, trace
+
+Row = Attended | Merged | Sent
+Times = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, step, number
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """How one pass ran, or a forward and a backward pass in turn, in seconds of the real clock.
+
+    `hardware` is the backend. Of a pair, `passes` holds both recordings, and the `makespan` of the
+    first is the time after which the second began: some ranks may still have been in the first. A
+    single pass has its `timeline` instead.
+    """
+
+    name: str
+    hardware: str
+    ranks: int
+    makespan: float
+    messages: int
+    timeline: Timeline | None = None
+    memory: Memory | None = None
+    passes: tuple["Recording", ...] = ()
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as a Chrome trace, .json or .json.gz; raises PlanError where that fails."""
+        return save_trace(trace(self), path)
+
+
+def record(
+    plan: Plan | Pair, q: Any, k: Any, v: Any, *, dout: Any = None, backend: str = "torch"
+) -> tuple[Any, Recording]:
+    """Run a plan as `run` does, and record it: what `run` returns, and the recording.
+
+    torch: the program runs twice in processes of its own, and the second time is recorded; numpy:
+    virtual ranks take turns on one processor. Raises PlanError for a backend whose runs cannot be
+    recorded, and for what `run` refuses.
+    """
+    results, passes = recorder(backend)(plan, q, k, v, dout=dout)
+    begins = [min(event.start for event in events) for _, events in passes if events]
+    found = [_one(one, events, backend) for one, events in passes]
+    if len(found) == 1:
+        return results, found[0]
+    first, second = found
+    if len(begins) == 2:
+        first = replace(first, makespan=begins[1] - begins[0])
+    whole = Recording(
+        first.name,
+        backend,
+        first.ranks,
+        max(found[0].makespan, first.makespan + second.makespan),
+        first.messages + second.messages,
+        passes=(first, second),
+    )
+    return results, whole
+
+
+def _one(plan: Plan, events: list[Event], backend: str) -> Recording:
+    found = timeline(plan, events)
+    messages = sum(len(move) for _, move in plan.moves())
+    return Recording(plan.name, backend, plan.ranks, found.end, messages, found)
+
+
+def timeline(plan: Plan, events: Iterable[Event]) -> Timeline:
+    """What happened, row by row of the plan, from the first event on.
+
+    Raises PlanError unless there is an event for every attend and for both ends of every message.
+    """
+    events = list(events)
+    begin = min((event.start for event in events), default=0.0)
+    times: Times = {
+        (e.kind, e.rank, e.step, e.number): (e.start - begin, e.end - begin) for e in events
+    }
+    finish = np.zeros(plan.ranks)
+    for (_, rank, _, _), (_, end) in times.items():
+        finish[rank] = max(finish[rank], end)
+    rows = tuple(_rows(plan, times))
+    steps = _steps(plan, events, begin)
+    return Timeline(plan, float(finish.max(initial=0.0)), finish, steps, rows)
+
+
+def _rows(plan: Plan, times: Times) -> Iterable[Row]:
+    """The rows of every node, in plan order."""
+    for number, step in enumerate(plan.steps):
+        seen = defaultdict[tuple[Kind, int], int](int)
+
+        def look(kind: Kind, ranks: list[int], places: list[int], at: int = number) -> Floats:
+            return np.array(
+                [_found(plan, times, (kind, r, at, n)) for r, n in zip(ranks, places, strict=True)]
+            ).reshape(-1, 2)
+
+        def places(kind: Kind, ranks: list[int], seen: Any = seen) -> list[int]:
+            found = []
+            for rank in ranks:
+                found.append(seen[kind, rank])
+                seen[kind, rank] += 1
+            return found
+
+        for move in step.moves:
+            src, dst = move.src.tolist(), move.dst.tolist()
+            arriving = places("receive", dst)
+            sent, came = look("send", src, places("send", src)), look("receive", dst, arriving)
+            # The wire is free once either end knows that all has come through.
+            end = np.minimum(sent[:, 1], came[:, 1])
+            start = np.minimum(np.maximum(sent[:, 0], came[:, 0]), end)
+            yield Sent(number, move, start, end, came[:, 1], _bytes(plan, move))
+            if TENSORS[move.tensors[0]].accumulates:
+                yield Merged(number, move, *look("arrive", dst, arriving).T)
+        for attend in step.attends:
+            rank = attend.rank.tolist()
+            which = places("attend", rank)
+            yield Attended(number, attend, *look("attend", rank, which).T)
+            yield Merged(number, attend, *look("merge", rank, which).T)
+
+
+def _found(plan: Plan, times: Times, key: tuple[Kind, int, int, int]) -> tuple[float, float]:
+    if key not in times:
+        kind, rank, step, number = key
+        raise PlanError(
+            f"{plan.name}: nothing was recorded of {kind} {number} of rank {rank} in step {step}"
+        )
+    return times[key]
+
+
+def _bytes(plan: Plan, move: Move) -> Any:
+    sizes = sum(np.append(plan.block_bytes(tensor), 0) for tensor in move.tensors)
+    return np.asarray(sizes)[move.blocks].sum(axis=1)
+
+
+def _steps(plan: Plan, events: list[Event], zero: float) -> Floats:
+    """[begin, attend start, attend end; steps; ranks]; a rank that has no part in a step passes
+    through it in no time, when it has done with the one before."""
+    shape = len(plan.steps), plan.ranks
+    begin, first, last = np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, -np.inf)
+    for e in events:
+        at = e.step, e.rank
+        begin[at] = min(begin[at], e.start - zero)
+        if e.kind in ("attend", "merge"):
+            first[at], last[at] = min(first[at], e.start - zero), max(last[at], e.end - zero)
+    now = np.zeros(plan.ranks)
+    for step in range(len(plan.steps)):
+        begin[step] = np.where(np.isfinite(begin[step]), np.maximum(begin[step], now), now)
+        first[step] = np.where(np.isfinite(first[step]), first[step], begin[step])
+        last[step] = np.maximum(last[step], first[step])
+        now = last[step]
+    return np.stack([begin, first, last])

@@ -1,0 +1,92 @@
+"""What every rank of a real run did when, before anybody draws it.
+
+    turn      a rank begins a step                     attend    the kernel calls of a rectangle
+    send      a message, from when it is posted        merge     adding their results, after them
+    receive   the same, at the rank that waits for it  arrive    adding sums that arrived
+
+An event is the `number`-th of its kind that a rank does in a step, in plan order, so it can be told
+which row of the plan it was. Times are seconds of `time.perf_counter`, which the processes of a
+machine share.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Literal, get_args
+
+from planner.ir import Plan
+
+Kind = Literal["turn", "attend", "merge", "send", "receive", "arrive"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that `rank` did in `step`, from `start` to `end`, in seconds."""
+
+    kind: Kind
+    rank: int
+    step: int
+    number: int
+    start: float
+    end: float
+
+
+Recorded = tuple[Plan, list[Event]]  # a pass and what happened in it
+
+
+class Log:
+    """Collects the passes that run while it is the current one."""
+
+    def __init__(self) -> None:
+        self.passes = list[Recorded]()
+
+    def begin(self, plan: Plan) -> list[Event]:
+        """The list for the events of one more pass."""
+        self.passes.append((plan, []))
+        return self.passes[-1][1]
+
+
+CURRENT: ContextVar[Log | None] = ContextVar("log", default=None)
+
+
+@contextmanager
+def watched() -> Iterator[Log]:
+    """A log of everything that virtual ranks do inside of the block."""
+    log = Log()
+    token = CURRENT.set(log)
+    try:
+        yield log
+    finally:
+        CURRENT.reset(token)
+
+
+class Step:
+    """Notes events of one step and numbers them; notes nothing where nobody listens."""
+
+    def __init__(self, events: list[Event] | None, step: int) -> None:
+        self.events, self.step = events, step
+        self.numbers = Counter[tuple[Kind, int]]()
+
+    def __call__(self, kind: Kind, rank: int, start: float, end: float | None = None) -> None:
+        """Something has happened from `start` until now, or until `end`."""
+        if self.events is not None:
+            number, at = self.numbers[kind, rank], end if end is not None else perf_counter()
+            self.numbers[kind, rank] += 1
+            self.events.append(Event(kind, rank, self.step, number, start, at))
+
+
+def turns(plan: Plan) -> list[list[int]]:
+    """The steps in which each rank attends, sends or receives, in order."""
+    found: list[dict[int, None]] = [{} for _ in range(plan.ranks)]
+    for number, step in enumerate(plan.steps):
+        for attend in step.attends:
+            for rank in attend.rank.tolist():
+                found[rank][number] = None
+        for move in step.moves:
+            for rank in (*move.src.tolist(), *move.dst.tolist()):
+                found[rank][number] = None
+    return [list(steps) for steps in found]

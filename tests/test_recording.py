@@ -1,0 +1,252 @@
+"""Recorded runs: every row of the plan by the real clock, in the form of predicted timelines."""
+
+import json
+from collections import Counter, defaultdict
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ringloom as rl
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.planning import Pair, plan
+from planner.workload import Workload
+from ringloom.cli import main
+from ringloom.recording import Recording, record, timeline
+from ringloom.report.recorded import recorded
+from runtimes import oracle
+from runtimes.arrays import draw
+from runtimes.recording import of_numpy
+from runtimes.recording.events import Event, turns
+from simulator.timeline import Span, spans
+from simulator.traces import trace
+from strategies import schedules, workloads
+from test_traces import keeps_the_schema
+
+SMALL = Workload(seq=48, heads=4, kv_heads=2, head_dim=8, dtype="float64")
+
+
+def in_torch(pair: Plan | Pair, *arrays: Any, **rest: Any) -> Any:
+    """A recorded run of the torch program, ranks as threads."""
+    pytest.importorskip("torch")
+    from runtimes.recording import of_torch
+
+    return of_torch.record(pair, *arrays, vehicle="threads", timeout=30.0, **rest)
+
+
+RECORDERS = {"torch": in_torch, "numpy": of_numpy.record}
+
+
+def attends_of(one: Plan) -> Counter[tuple[int, int, str]]:
+    """(rank, step, name) of every attend of a plan."""
+    found = Counter[tuple[int, int, str]]()
+    for step, attend in one.attends():
+        for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
+            blocks = (",".join(str(b) for b in side.tolist() if b >= 0) for side in (q, kv))
+            found[rank, step, "q {} x kv {}".format(*blocks)] += 1
+    return found
+
+
+def each_attend_and_message_ran_once(one: Plan, found: list[Span]) -> None:
+    ran = Counter((s.rank, s.step, s.name) for s in found if s.stream == "compute")
+    assert ran == attends_of(one)
+    sent = Counter((s.rank, s.step) for s in found if s.stream == "send")
+    wanted = Counter((src, n) for n, move in one.moves() for src in move.src.tolist())
+    assert sent == wanted
+
+
+def a_rank_computes_one_thing_at_a_time(found: list[Span]) -> None:
+    busy = defaultdict(list)
+    for s in found:
+        if s.stream in ("compute", "merge"):
+            busy[s.rank].append((s.start, s.end))
+    for times in busy.values():
+        times.sort()
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(times))
+
+
+@pytest.mark.parametrize("backend", RECORDERS)
+@pytest.mark.parametrize("schedule", ["ring", "zigzag", "balanced", "burst", "usp:ulysses=2"])
+def test_every_row_of_the_plan_is_recorded_once(schedule: str, backend: str) -> None:
+    pair, arrays = plan(schedule, SMALL, 4, pass_="both"), draw(SMALL, 0)
+    results, passes = RECORDERS[backend](pair, *arrays)
+    for mine, theirs in zip(results, oracle.run(pair, *arrays), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)
+    assert [one.pass_ for one, _ in passes] == ["forward", "backward"]
+    for one, events in passes:
+        found = spans(timeline(one, events))
+        each_attend_and_message_ran_once(one, found)
+        a_rank_computes_one_thing_at_a_time(found)
+        assert min(s.start for s in found) >= 0
+
+
+@settings(max_examples=max(8, settings.default.max_examples // 8))
+@given(st.data(), st.integers(1, 5), workloads(longest=24))
+def test_what_ran_is_what_was_planned(data: st.DataObject, ranks: int, work: Workload) -> None:
+    pair = plan(data.draw(schedules(ranks)), work, ranks, pass_="both")
+    arrays = draw(work, 1)
+    for run in (in_torch, of_numpy.record):
+        for one, events in run(pair, *arrays)[1]:
+            each_attend_and_message_ran_once(one, spans(timeline(one, events)))
+
+
+def test_an_attend_waits_for_its_message() -> None:
+    one = plan("ring", SMALL, 4)
+    ((_, events),) = in_torch(one, *draw(SMALL, 0)[:3])[1]
+    arrived = {(e.rank, e.step): e.end for e in events if e.kind == "receive"}
+    began = {(e.rank, e.step): e.start for e in events if e.kind == "attend"}
+    assert arrived
+    assert all(arrived[rank, step] <= began.get((rank, step + 1), np.inf) for rank, step in arrived)
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    pytest.importorskip("torch")
+    q, k, v, dout = draw(SMALL, 0)
+    pair = plan("zigzag", SMALL, 2, pass_="both")
+    return record(pair, q, k, v, dout=dout, backend="torch")[1]
+
+
+def test_a_recording_of_processes_is_a_trace_like_any_other(
+    recording: Recording, tmp_path: Path
+) -> None:
+    assert recording.ranks == 2
+    document = trace(recording)
+    keeps_the_schema(document, 2)
+    file = recording.save(tmp_path / "t.json.gz")
+    read = recorded(file)
+    assert (read.plan, read.ranks, read.hardware) == ("zigzag", 2, "torch")
+    first, second = map(of, recording.passes)
+    end = max(*(s.end for s in first), *(recording.passes[0].makespan + s.end for s in second))
+    assert read.makespan == pytest.approx(end - first[0].start, abs=2e-6)
+
+
+def of(one: Recording) -> list[Span]:
+    """The spans of one pass, the first to begin first."""
+    assert one.timeline is not None
+    return sorted(spans(one.timeline), key=lambda s: s.start)
+
+
+def test_a_rank_begins_the_backward_pass_when_it_is_done_with_the_forward_one(
+    recording: Recording,
+) -> None:
+    first, second = recording.passes
+    for rank in range(2):
+        done = max(s.end for s in of(first) if s.rank == rank and s.stream == "compute")
+        begins = min(s.start for s in of(second) if s.rank == rank and s.stream == "compute")
+        assert done <= first.makespan + begins
+    assert recording.makespan >= first.makespan + second.makespan
+    assert recording.messages == first.messages + second.messages == 2 + 6
+
+
+def test_steps_follow_each_other_on_every_rank(recording: Recording) -> None:
+    for one in recording.passes:
+        assert one.timeline is not None
+        begin, start, end = one.timeline.begin, one.timeline.attend_start, one.timeline.attend_end
+        assert (begin <= start).all()
+        assert (start <= end).all()
+        assert (end[:-1] <= begin[1:]).all()
+
+
+def test_a_recording_that_lacks_something_is_refused() -> None:
+    one = plan("ring", SMALL, 2)
+    _, passes = of_numpy.record(one, *draw(SMALL, 0)[:3])
+    ((_, events),) = passes
+    for lost in (e for e in events if e.kind != "turn" and e.kind != "arrive"):
+        with pytest.raises(PlanError, match=rf"nothing was recorded of {lost.kind} 0 of rank"):
+            timeline(one, [e for e in events if e != lost])
+
+
+def test_a_program_that_takes_other_turns_than_its_plan_is_refused() -> None:
+    of_torch = pytest.importorskip("runtimes.recording.of_torch")
+    pair, arrays = plan("ring", SMALL, 2), list(draw(SMALL, 0)[:3])
+    tables = [shards[-1] for shards in run_with_a_step_more(of_torch, pair, arrays)]
+    with pytest.raises(PlanError, match="rank 0 took 2 turns, but has 1 steps"):
+        of_torch._events(pair, tables)
+
+
+def run_with_a_step_more(of_torch: Any, one: Plan, arrays: list[Any]) -> Any:
+    from codegen import emit
+    from runtimes.torch_ranks import in_threads
+
+    def prepare(program: ModuleType) -> None:
+        plain = program.follow
+
+        def follow(steps: Any, *rest: Any) -> None:
+            nothing = type(steps[0])([], [], [], [])
+            plain([*steps, nothing], *rest)
+
+        program.follow = follow  # type: ignore[attr-defined]
+
+    return in_threads(emit(one, "torch"), 2, arrays, 30.0, prepare, body=of_torch.recorded_attend)
+
+
+def test_a_rank_that_passes_through_a_step_takes_no_time_for_it() -> None:
+    one = plan("ring", SMALL, 2)
+    assert turns(one) == [[0], [0, 1]]  # rank 0 has nothing to see in step 1
+    _, passes = of_numpy.record(one, *draw(SMALL, 0)[:3])
+    found = timeline(*passes[0])
+    assert found.begin[1, 0] == found.attend_start[1, 0] == found.attend_end[1, 0]
+
+
+def test_no_message_arrives_before_it_is_sent() -> None:
+    """Clocks of two ranks meet in one row, whatever they say."""
+    one = plan("ring", SMALL, 2)
+    _, ((_, events),) = of_numpy.record(one, *draw(SMALL, 0)[:3])
+    late = [
+        Event(e.kind, e.rank, e.step, e.number, e.start, e.end + 9.0 * (e.kind == "send"))
+        for e in events
+    ]
+    keeps_the_schema(trace(Recording("ring", "numpy", 2, 1.0, 1, timeline(one, late))), 2)
+
+
+def test_jax_is_refused_and_says_who_can() -> None:
+    q, k, v, _ = draw(SMALL, 0)
+    with pytest.raises(PlanError, match="backends that can: numpy, torch"):
+        rl.record(plan("ring", SMALL, 2), q, k, v, backend="jax")
+    with pytest.raises(PlanError, match="unknown backend 'bus'"):
+        rl.record(plan("ring", SMALL, 2), q, k, v, backend="bus")
+
+
+# ---- ringloom run --trace
+
+RUN = ["run", "zigzag", "--ranks", "2", "--seq", "32", "--heads", "2", "--head-dim", "4"]
+
+
+def test_run_writes_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.json"
+    assert main([*RUN, "--trace", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["trace"] == str(file)
+    keeps_the_schema(json.loads(file.read_text()), 2)
+    assert recorded(file).plan == "zigzag"
+
+
+def test_run_checks_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.json.gz"
+    assert main([*RUN, "--trace", str(file), "--check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["exact"] is True
+    assert recorded(file).ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--backend", "jax"], "a jax run cannot be recorded"),
+        (["--trace", "t.txt"], "ends in .json or .json.gz"),
+        (["--trace", "nowhere/t.json"], "cannot write"),
+    ],
+)
+def test_run_refuses_what_it_cannot_record(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace_file = [] if "--trace" in options else ["--trace", str(tmp_path / "t.json")]
+    assert main([*RUN, *trace_file, *options]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
