@@ -1,0 +1,197 @@
+"""Train a small LLaMA-shaped model of bytes on this project's documentation, its sequences sharded.
+
+    python docs/examples/train_torch.py    4 ranks of this machine, beside one device
+    torchrun --nproc-per-node 4 docs/examples/train_torch.py --sharded    under a launcher
+
+Both runs see the same bytes and begin with the same weights. The sharded one goes through a program
+that `ringloom emit torch zigzag --layer` writes: every rank holds some tokens, with their positions
+and their targets; only attention sends anything. The losses of both are the same to rounding.
+"""
+
+import argparse
+import importlib.util
+import multiprocessing
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS, SEQ, BATCH, LAYERS = 4, 258, 2, 2
+HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 4, 2, 16, 128
+BYTES, DTYPE = 256, torch.float64  # float64 shows that the losses differ by rounding only
+
+
+def write_program(folder):
+    """Emit the layer into a file: what `ringloom emit` does at a prompt."""
+    import ringloom as rl
+
+    work = rl.Workload(
+        seq=SEQ,
+        heads=HEADS,
+        kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        mask=rl.Causal(),
+        dtype="float64",
+    )
+    path = Path(folder, "layer.py")
+    path.write_text(rl.emit(rl.plan("zigzag", work, RANKS, pass_="both"), "torch", layer=True))
+    return path
+
+
+def load_program(path):
+    """The emitted file as a module; in a project of your own it is simply imported."""
+    spec = importlib.util.spec_from_file_location("layer", path)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    return program
+
+
+# ---- data: whole sequences first, then what one rank holds of them
+
+
+def documentation():
+    """README and the pages beside this folder, as one tensor of bytes."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    text = b"\n".join(page.read_bytes() for page in pages)
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+
+
+def batch_of(text, step):
+    """Some sequences and their targets [BATCH, SEQ]: shifted first, sharded afterwards."""
+    first = (step * BATCH + torch.arange(BATCH)) * SEQ % (len(text) - SEQ - 1)
+    rows = text[first[:, None] + torch.arange(SEQ + 1)]
+    return rows[:, :-1], rows[:, 1:]
+
+
+# ---- model: embedding, layers, head; the layers are the program's
+
+
+def init(program, device):
+    """The same random weights on every rank: embedding, layers, norm and head."""
+    random = torch.Generator().manual_seed(0)
+    width = HEADS * HEAD_DIM
+    embedding = torch.randn(BYTES, width, generator=random, dtype=DTYPE).to(device) * 0.1
+    head = torch.randn(BYTES, width, generator=random, dtype=DTYPE).to(device) * 0.1
+    layers = [program.init(1 + n, DTYPE, device, hidden=HIDDEN) for n in range(LAYERS)]
+    norm = torch.ones(width, dtype=DTYPE, device=device)
+    for weight in (embedding, norm, head):
+        weight.requires_grad_()
+    return {"embedding": embedding, "layers": layers, "norm": norm, "head": head}
+
+
+def loss_of(program, model, apply_layer, tokens, targets):
+    """The summed loss of the tokens that are here, as a share of the batch's mean."""
+    x = model["embedding"][tokens]
+    for params in model["layers"]:
+        x = apply_layer(params, x)
+    logits = program.rms_norm(x, model["norm"]) @ model["head"].T
+    summed = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    return summed / (BATCH * SEQ)
+
+
+def weights_of(model):
+    """All weights as a list."""
+    layers = [weight for params in model["layers"] for weight in params.values()]
+    return [model["embedding"], model["norm"], model["head"], *layers]
+
+
+# ---- training
+
+
+def train(program, steps, group=None, device="cpu"):
+    """The loss of every step; with a group, each rank sees the tokens at its positions only."""
+    model = init(program, device)
+    weights, text = weights_of(model), documentation()
+    optimizer = torch.optim.AdamW(weights, lr=3e-3)
+    at, apply_layer = torch.arange(SEQ), program.reference
+    if group is not None:
+        at = torch.as_tensor(program.positions(group.rank()))
+        apply_layer = program.decoder_layer  # rotates by positions(rank) itself
+    losses = []
+    for step in range(steps):
+        tokens, targets = (whole[:, at].to(device) for whole in batch_of(text, step))
+        loss = loss_of(program, model, apply_layer, tokens, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        total = loss.detach()
+        if group is not None:  # every rank has the share of its tokens
+            for share in (total, *(weight.grad for weight in weights)):
+                dist.all_reduce(share, group=group)
+        optimizer.step()
+        losses.append(total.item())
+    return losses
+
+
+def rank_of_many(rank, folder, path, steps):
+    """One process of the sharded run; rank 0 leaves the losses in a file."""
+    torch.set_num_threads(1)
+    where = f"file://{folder}/meeting-point"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
+    losses = train(load_program(path), steps, dist.group.WORLD)
+    if rank == 0:
+        torch.save(losses, Path(folder, "losses"))
+    dist.destroy_process_group()
+
+
+def both_runs(steps):
+    """Losses of the sharded run on processes of this machine, and of the single device."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_program(folder)
+        ranks = [
+            context.Process(target=rank_of_many, args=(rank, folder, path, steps), daemon=True)
+            for rank in range(RANKS)
+        ]
+        for process in ranks:
+            process.start()
+        alone = train(load_program(path), steps)
+        for process in ranks:
+            process.join()
+        if any(process.exitcode for process in ranks):
+            raise RuntimeError("a rank failed, see above")
+        return torch.load(Path(folder, "losses")), alone
+
+
+def under_torchrun(steps):
+    """The sharded run alone, on the ranks that a launcher has started."""
+    gpu = torch.cuda.is_available()
+    dist.init_process_group("nccl" if gpu else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    with tempfile.TemporaryDirectory() as folder:
+        program = load_program(write_program(folder))
+    losses = train(program, steps, dist.group.WORLD, device)
+    dist.destroy_process_group()
+    return losses
+
+
+def main():
+    """Train, print the curves, and exit with 1 if they differ by more than rounding."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--sharded", action="store_true", help="only the ranks of torchrun")
+    options = parser.parse_args()
+    if options.sharded:
+        losses = under_torchrun(options.steps)
+        if os.environ["RANK"] == "0":
+            print(*(f"{loss:.6f}" for loss in losses))
+        return 0
+    sharded, alone = both_runs(options.steps)
+    for step, (a, b) in enumerate(zip(sharded, alone, strict=True)):
+        print(
+            f"step {step:3}   {RANKS} ranks {a:.12f}   one device {b:.12f}   apart {abs(a - b):.0e}"
+        )
+    apart = max(abs(a - b) for a, b in zip(sharded, alone, strict=True))
+    print(f"loss {alone[0]:.2f} to {alone[-1]:.2f}; the runs are at most {apart:.1e} apart")
+    return 0 if apart < 1e-9 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
