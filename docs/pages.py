@@ -5,7 +5,7 @@ block  ::= ```python       runs, after all before it, in one namespace per page
          | ```python       whose first line is `# NAME.EXT` is a file, as are toml and json blocks
          | ```console      lines that begin with `$ ` are commands, the others what they print
          | ```text         right below one of these: what it prints, to the letter
-         | ```bash         needs a cluster: shown, counted, never run
+         | ```bash, ```py  needs a cluster: shown, counted, never run
 """
 
 import contextlib

@@ -55,8 +55,8 @@ def follow(page: Path, capsys: pytest.CaptureFixture[str]) -> Counter[str]:
             command(block, page, capsys)
             kind = "console"
         else:
-            assert block.language in ("bash", "text"), f"{page}:{block.line}: {block.language}?"
-            kind = block.language
+            assert block.language in ("bash", "py", "text"), f"{page}:{block.line}?"
+            kind = "text" if block.language == "text" else "cluster"
         done[kind] += 1
     return done
 
@@ -92,7 +92,7 @@ def test_a_page_does_what_it_says(
 ) -> None:
     done = follow(page, capsys)
     assert done["python"] + done["console"] + done["file"], "a page without code to run"
-    assert done["bash"] == NEEDS_A_CLUSTER.get(page.stem, 0)
+    assert done["cluster"] == NEEDS_A_CLUSTER.get(page.stem, 0)
 
 
 def test_a_page_that_says_something_wrong_fails(
@@ -105,7 +105,7 @@ def test_a_page_that_says_something_wrong_fails(
         ("```console\n$ python -c 'raise SystemExit(3)'\n```\n", "page.md:2"),
         ("```console\n$ python -c 'print(2)'\n3\n```\n", "page.md:2"),
         ("```console\nno command\n```\n", "has no command"),
-        ("```fortran\nEND\n```\n", "fortran"),
+        ("```fortran\nEND\n```\n", "page.md:2"),
     ):
         page.write_text(said)
         with pytest.raises(AssertionError, match=complaint):
