@@ -7,8 +7,10 @@
 A rank that fails or stalls ends the run: everybody is stopped, and its traceback is in the error.
 """
 
+import faulthandler
 import multiprocessing
 import multiprocessing.connection
+import sys
 import tempfile
 import time
 import traceback
@@ -165,7 +167,7 @@ def in_processes(
         for number, array in enumerate(arrays):
             np.save(Path(folder, f"input-{number}.npy"), _plain(array))
         names = [array.dtype.name for array in arrays]
-        what = folder, ranks, names, timeout, body
+        what = folder, ranks, names, time.monotonic() + timeout, body
         workers: list[BaseProcess] = [
             context.Process(target=_worker, args=(*what, rank), daemon=True)
             for rank in range(ranks)
@@ -185,30 +187,43 @@ def _plain(array: Array) -> Array:
 
 
 def _worker(
-    folder: str, ranks: int, names: list[str], timeout: float, body: Body, rank: int
+    folder: str, ranks: int, names: list[str], deadline: float, body: Body, rank: int
 ) -> None:
-    """One rank; what it cannot do goes to a file, for the parent to report."""
-    try:
-        torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{folder}/meeting-point",
-            rank=rank,
-            world_size=ranks,
-            timeout=timedelta(seconds=timeout),
-        )
-        arrays = [
-            np.load(Path(folder, f"input-{number}.npy"), mmap_mode="r").view(dtype_of(name))
-            for number, name in enumerate(names)
-        ]
-        program = load(Path(folder, "program.py").read_text(encoding="utf-8"))
-        for number, part in enumerate(body(program, dist.group.WORLD, arrays)):
-            np.save(Path(folder, f"part-{rank}-{number}.npy"), _plain(part))
-        dist.barrier()
-        dist.destroy_process_group()
-    except BaseException:
-        Path(folder, f"error-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
-        raise
+    """One rank; what it cannot do goes to a file, and so does where it is shortly before the
+    deadline, for the parent to report."""
+    timeout = max(0.1, deadline - time.monotonic())
+    with Path(folder, f"stack-{rank}.txt").open("w", encoding="utf-8") as stack:
+        faulthandler.dump_traceback_later(0.8 * timeout, file=stack)
+        try:
+            _live(Path(folder), rank, ranks, names, timeout, body)
+        except BaseException:
+            Path(folder, f"error-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
+            raise
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _live(
+    folder: Path, rank: int, ranks: int, names: list[str], timeout: float, body: Body
+) -> None:
+    """Meet the others, run the program, leave the results in the folder."""
+    torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting-point",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=timeout),
+    )
+    arrays = [
+        np.load(folder / f"input-{number}.npy", mmap_mode="r").view(dtype_of(name))
+        for number, name in enumerate(names)
+    ]
+    program = load((folder / "program.py").read_text(encoding="utf-8"))
+    for number, part in enumerate(body(program, dist.group.WORLD, arrays)):
+        np.save(folder / f"part-{rank}-{number}.npy", _plain(part))
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def _wait(workers: list[BaseProcess], folder: Path, timeout: float) -> None:
@@ -218,10 +233,20 @@ def _wait(workers: list[BaseProcess], folder: Path, timeout: float) -> None:
         left = end - time.monotonic()
         if left <= 0:
             stalled = [rank for rank, worker in enumerate(workers) if worker.is_alive()]
-            raise RankError(f"ranks {stalled} are not done after {timeout:g} s")
+            raise RankError(
+                f"ranks {stalled} are not done after {timeout:g} s"
+                + "".join(_stack(folder, rank) for rank in stalled)
+            )
         multiprocessing.connection.wait([worker.sentinel for worker in alive], timeout=left)
         _raise_failure(workers, folder)
     _raise_failure(workers, folder)
+
+
+def _stack(folder: Path, rank: int) -> str:
+    """Where a stalled rank was, as far as it could tell."""
+    file = folder / f"stack-{rank}.txt"
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return f"\nrank {rank}, innermost call first:\n{text}" if text else ""
 
 
 def _raise_failure(workers: list[BaseProcess], folder: Path) -> None:
@@ -282,18 +307,28 @@ def in_threads(
         except Exception:
             errors.append((rank, traceback.format_exc()))
 
-    threads = [Thread(target=live, args=(rank,), daemon=True) for rank in range(ranks)]
+    threads = [
+        Thread(target=live, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(ranks)
+    ]
     for thread in threads:
         thread.start()
     end = time.monotonic() + timeout
     while any(thread.is_alive() for thread in threads) and not errors:
         next(thread for thread in threads if thread.is_alive()).join(0.05)
         if time.monotonic() > end:
-            raise RankError(f"not done after {timeout:g} s")
+            raise RankError(f"not done after {timeout:g} s" + "".join(map(_where, threads)))
     if errors:
         rank, text = errors[0]
         raise RankError(f"rank {rank} failed:\n{text}")
     return parts
+
+
+def _where(thread: Thread) -> str:
+    """Where a stalled rank is."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
+        return ""
+    return f"\n{thread.name}:\n" + "".join(traceback.format_stack(frame))
 
 
 def exchange(

@@ -16,10 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen import emit
-from planner.errors import PlanError
 from planner.ir import Plan
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
-from planner.passes.adjoint import adjoint
 from planner.planning import Pair, plan
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
@@ -353,62 +351,3 @@ def test_a_sabotaged_file_fails_its_check(what: str, tmp_path: Path) -> None:
     assert old in source
     done = script(tmp_path, source.replace(old, new))
     assert done.returncode == 1, done.stdout + done.stderr
-
-
-# ---- the runtime
-
-
-def test_processes_give_what_threads_give() -> None:
-    work = Workload(seq=40, heads=4, kv_heads=2, head_dim=8, dtype="float32")
-    pair, arrays = both("zigzag", work, 2), draw(work, 3)
-    found = torch_ranks.run(pair, *arrays, vehicle="processes", timeout=60.0)
-    for a, b in zip(found, in_threads(pair, *arrays), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def test_a_forward_plan_with_dout_is_followed_by_its_adjoint() -> None:
-    work = Workload(seq=24, heads=2, head_dim=4, dtype="float64")
-    forward, arrays = plan("balanced", work, 3), draw(work, 3)
-    found, wanted = (in_threads(p, *arrays) for p in (forward, (forward, adjoint(forward))))
-    for a, b in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-FAILURES = {
-    "fails": "raise RuntimeError('rank 1 has had enough')",
-    "dies": "os._exit(7)",
-}
-
-
-@pytest.mark.parametrize("how", FAILURES)
-def test_a_rank_that_fails_ends_the_run(how: str) -> None:
-    work = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
-    source = emit(plan("ring", work, 2), "torch").replace(
-        "def attend(store, q_blocks, kv_blocks):\n",
-        "def attend(store, q_blocks, kv_blocks):\n"
-        f"    if store.setup.rank == 1:\n        {FAILURES[how]}\n",
-    )
-    said = "rank 1 has had enough" if how == "fails" else "rank 1 failed"
-    with pytest.raises(torch_ranks.RankError, match=said):
-        torch_ranks.in_processes(source, 2, list(draw(work, 0)[:3]), 60.0)
-
-
-def test_a_rank_that_stalls_ends_the_run_in_time() -> None:
-    work = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
-    source = emit(plan("ring", work, 2), "torch").replace(
-        "def attend(store, q_blocks, kv_blocks):\n",
-        "def attend(store, q_blocks, kv_blocks):\n    import time\n\n    time.sleep(600)\n",
-    )
-    with pytest.raises(torch_ranks.RankError, match=r"ranks \[0, 1\] are not done after 3 s"):
-        torch_ranks.in_processes(source, 2, list(draw(work, 0)[:3]), 3.0)
-
-
-def test_what_cannot_be_run_is_refused_by_name() -> None:
-    work = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
-    pair, (q, k, v, dout) = both("ring", work, 2), draw(work, 0)
-    with pytest.raises(PlanError, match="runs a forward plan"):
-        torch_ranks.run(pair[1], q, k, v, dout)
-    with pytest.raises(PlanError, match="unknown vehicle 'bus'"):
-        torch_ranks.run(pair, q, k, v, vehicle="bus")
-    with pytest.raises(PlanError, match="but the workload takes"):
-        torch_ranks.run(pair, q[:, :1], k, v)
