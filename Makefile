@@ -101,7 +101,7 @@ $(FRESH)/.made: pyproject.toml constraints.txt
 	@rm -rf $(FRESH)
 	@$(PYTHON) -m venv $(FRESH)
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	  $(FRESH)/bin/python -m pip install --quiet -c constraints.txt --editable '.[test,torch,jax,plots,app]'
+	  $(FRESH)/bin/python -m pip install --quiet -c constraints.txt --editable '.[test,torch,jax,hf,plots,app]'
 	@touch $@
 
 # HolisticTraceAnalysis brings a hundred packages of its own: none of them belongs in .venv.
