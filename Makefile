@@ -10,7 +10,7 @@ FRESH  := .venv-fresh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-browser lint types bench docs try-docs test-hta format all clean
+.PHONY: help demo test test-nightly test-browser lint types bench docs try-docs test-hta format all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +24,9 @@ demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and dra
 
 test: $(VENV)/.test ## run the tests
 	$(BIN)/pytest -n 2
+
+test-nightly: $(VENV)/.test ## 2,000 random cases of torch and of JAX programs each (hours; not in CI)
+	RINGLOOM_PROFILE=nightly $(BIN)/pytest -n 2 --dist load tests/test_torch_programs.py tests/test_jax_programs.py
 
 test-browser: $(VENV)/.browser ## try the pages in a real browser (Debian: chromium, chromium-driver)
 	@for program in chromium chromedriver; do command -v $$program >/dev/null || { \

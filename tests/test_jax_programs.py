@@ -85,7 +85,7 @@ def test_uneven_lengths_heads_and_ranks_match_dense(
     exact(replace(SMALL, **({"kv_seq": change.get("seq", 37)} | change)), schedule, ranks)
 
 
-@settings(max_examples=60)
+@settings(max_examples=max(60, settings.default.max_examples))
 @given(st.data())
 def test_any_workload_under_any_schedule_matches_dense(data: st.DataObject) -> None:
     ranks = data.draw(st.integers(1, 8))

@@ -32,7 +32,7 @@ from runtimes import torch_ranks  # noqa: E402  only where torch is
 
 RUFF = Path(sys.executable).with_name("ruff")
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
-CASES = settings(max_examples=4 * settings.default.max_examples)
+CASES = settings(max_examples=max(200, settings.default.max_examples))
 in_threads = partial(torch_ranks.run, vehicle="threads", timeout=30.0)
 MASKS: list[Mask] = [
     Causal(),
