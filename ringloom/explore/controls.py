@@ -11,13 +11,20 @@ from simulator.hardware import presets
 
 WIDGET_STYLE = """
 :host { color: var(--ink); }
-label { color: var(--ink); font-size: 14px; }
+label, span { color: var(--ink); font-size: 14px; }
 .bk-input, .bk-input-container select {
   background-color: var(--card); color: var(--ink); border-color: var(--soft); font-size: 15px;
 }
 .bk-btn, .bk-btn a {
   background-color: var(--card); color: var(--ink); border-color: var(--soft); font-size: 15px;
 }
+select.bk-input {
+  background-image: linear-gradient(45deg, transparent 50%, #7f8a94 50%),
+    linear-gradient(135deg, #7f8a94 50%, transparent 50%);
+  background-position: calc(100% - 14px) 50%, calc(100% - 9px) 50%;
+  background-size: 5px 5px; background-repeat: no-repeat;
+}
+.bk-spin-btn { filter: invert(50%); }
 .bk-slider-title, .bk-slider-value { color: var(--ink); font-size: 15px; }
 .noUi-target { background-color: var(--idle); border-color: var(--soft); }
 .noUi-connect { background-color: var(--busy); }

@@ -109,6 +109,7 @@ class Session:
         template = pn.Template(
             (PAGE / "page.html").read_text(encoding="utf-8"),
             nb_template="{% extends base %}",
+            location=True,
         )
         figures = {
             "tiles": self.view.stepper.tiles,

@@ -64,9 +64,9 @@ class TimelinePicture:
     def show(self, bars: Bars, ranks: int, run: Recorded | None = None) -> None:
         """Draw bars; those of a recorded run below the predicted ones of the same rank."""
         lanes = 2 if run is None else 4
-        parts = [_columns(bars, 0, lanes, "predicted")]
+        parts = [_columns(bars, 0, lanes, "predicted", ranks <= LABELLED)]
         if run is not None:
-            parts.append(_columns(run.bars, 2, lanes, "measured"))
+            parts.append(_columns(run.bars, 2, lanes, "measured", True))
         self.source.data = {
             key: _joined([part[key] for part in parts])
             for key in ("lane", "left", "right", "height", "colour", "hatch", "rank", "step")
@@ -82,13 +82,17 @@ def _joined(parts: Sequence[Any]) -> Any:
     return np.concatenate(parts)
 
 
-def _columns(bars: Bars, first: int, lanes: int, kind: str) -> dict[str, Any]:
-    """Attends and merges on lane `first` of each rank, what it sends on the lane below."""
+def _columns(bars: Bars, first: int, lanes: int, kind: str, roomy: bool) -> dict[str, Any]:
+    """Attends and merges on lane `first` of each rank, what it sends on the lane below.
+
+    Bars too thin for it are not hatched.
+    """
     link = bars.stream == STREAMS.index("send")
     colours = np.array([STREAM_COLOURS.get(s, STREAM_COLOURS["send"]) for s in STREAMS])
     times = zip(bars.start.tolist(), bars.end.tolist(), strict=True)
     measured = kind == "measured"
-    hatch = np.where(bars.stream == STREAMS.index("merge"), "/", " ").astype(object)
+    hatched = (bars.stream == STREAMS.index("merge")) & roomy
+    hatch = np.where(hatched, "/", " ").astype(object)
     return {
         "lane": bars.rank + (first + link + 0.5) / lanes,
         "left": bars.start * 1e3,

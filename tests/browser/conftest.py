@@ -1,0 +1,116 @@
+"""A headless Chromium that reads as a desktop or as a phone, in light, in dark and in print."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.support.ui import WebDriverWait
+
+import ringloom as rl
+from ringloom.report.page import page
+from ringloom.report.recorded import recorded
+from ringloom.report.study import Study, study
+from simulator.hardware import hardware
+from simulator.traces import save_trace, trace
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+)
+PATIENCE = 60  # seconds
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+NAMES = ["ring", "striped", "zigzag", "balanced", "ulysses"]
+WORK = rl.Workload(seq=4096, heads=16, kv_heads=16, head_dim=64, mask=rl.Causal())
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A browser with a page in it."""
+
+    driver: Any
+
+    def open(self, url: str) -> "Reader":
+        """Load a page and wait until its pictures stand."""
+        self.driver.get(url)
+        self.wait("return document.documentElement.dataset.ready")
+        return self
+
+    def ask(self, code: str, *arguments: Any) -> Any:
+        """What a script in the page returns; `model` finds a bokeh model by its name."""
+        models = "const model = (name) => Bokeh.documents[0].get_model_by_name(name);"
+        return self.driver.execute_script(models + code, *arguments)
+
+    def wait(self, code: str, *arguments: Any) -> Any:
+        """Wait until a script returns something true."""
+        return WebDriverWait(self.driver, PATIENCE, 0.1).until(lambda _: self.ask(code, *arguments))
+
+    def complaints(self) -> list[str]:
+        """What the console has to say beyond plain information."""
+        told = self.driver.get_log("browser")
+        return [one["message"] for one in told if one["level"] in ("WARNING", "SEVERE")]
+
+
+def _driver() -> Any:
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(
+        options=options, service=webdriver.ChromeService("/usr/bin/chromedriver")
+    )
+
+
+@pytest.fixture(scope="session")
+def driver() -> Iterator[Any]:
+    found = _driver()
+    yield found
+    found.quit()
+
+
+@pytest.fixture
+def reader(driver: Any) -> Callable[..., Reader]:
+    def make(size: str = "desktop", scheme: str = "light") -> Reader:
+        width, height = SIZES[size]
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1}
+        phone = {"mobile": size == "phone"}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics | phone)
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}], "media": ""}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        driver.get_log("browser")  # forget what earlier pages said
+        return Reader(driver)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def explored() -> Iterator[str]:
+    """The address of a running `ringloom explore`."""
+    command = [sys.executable, "-m", "ringloom.cli", "explore", "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield json.loads(server.stdout.readline())["url"]
+        server.terminate()
+
+
+@pytest.fixture(scope="session")
+def compared() -> Study:
+    return study(WORK, 8, hardware("a100-nvlink"), NAMES)
+
+
+@pytest.fixture(scope="session")
+def report(compared: Study, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a report on disk, with a run laid over one of its predictions."""
+    folder = tmp_path_factory.mktemp("report")
+    file = save_trace(trace(compared.cases[2].found), folder / "run.json.gz")
+    (folder / "report.html").write_text(page(compared, recorded(file)), encoding="utf-8")
+    return Path(folder / "report.html").as_uri()

@@ -1,0 +1,180 @@
+"""The local page in a real browser: choices redraw it, its address brings them back."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import numpy as np
+import pytest
+
+import ringloom as rl
+from conftest import SIZES, Reader
+from planner.files import loads
+from ringloom.explore.choices import Choices
+from ringloom.explore.view import study_of
+from ringloom.report.spans import bars_of
+from ringloom.report.study import legs
+from ringloom.report.tiles import tile_facts
+
+Readers = Callable[..., Reader]
+
+# Elements of the page and of its widgets, whose insides are shadow trees.
+DEEP = """
+function deep(root) {
+  const found = []
+  for (const e of root.querySelectorAll("*")) {
+    found.push(e)
+    if (e.shadowRoot) found.push(...deep(e.shadowRoot))
+  }
+  return found
+}
+"""
+MISFITS = (
+    DEEP
+    + """
+const wide = document.documentElement.clientWidth
+return deep(document.querySelector("main")).filter((e) => {
+  const box = e.getBoundingClientRect()
+  // What widgets and pictures keep inside, out of sight.
+  if (e.closest("thead, svg, canvas, .noUi-origin, .bk-GlyphRenderer")) return false
+  return box.width > 1 && (box.right > wide + 1 || box.left < -1)
+}).map((e) => `${e.tagName}.${e.className}`)
+"""
+)
+CELLS = (
+    DEEP
+    + """
+return deep(document).filter((e) => e.dataset && e.dataset.field).map((e) =>
+  [e.closest("tbody").dataset.schedule, e.dataset.field, e.dataset.value])
+"""
+)
+WORDS = (
+    DEEP + "return deep(document).map((e) => e.childElementCount ? '' : e.textContent).join('|')"
+)
+
+FIELDS = (
+    *("makespan_s", "speedup_vs_ring", "idle_fraction", "exposed_comm_s"),
+    *("bound_ratio", "max_bytes_sent", "peak_bytes"),
+)
+
+
+def set_widget(page: Reader, name: str, value: Any) -> None:
+    """Change the model of a widget as its user's input would."""
+    page.ask(
+        "for (const m of Bokeh.documents[0]._all_models.values())"
+        " if (m.title === arguments[0] || m.label === arguments[0]) {"
+        "   const key = 'active' in m ? 'active' : 'value'; m[key] = arguments[1] }",
+        name,
+        value,
+    )
+
+
+def shows(page: Reader, choices: Choices) -> None:
+    """Wait until the page shows a study, and compare all that it holds of it."""
+    study = study_of(choices)
+    expected = [
+        [row.schedule, field, getattr(row, field)] for row in study.rows for field in FIELDS
+    ]
+    page.wait(
+        CELLS.replace("return deep", "const cells = deep")
+        + "return JSON.stringify(cells.map(([s, f, v]) => [s, f, Number(v)])) === arguments[0]",
+        json.dumps(expected, separators=(",", ":")).replace(".0,", ",").replace(".0]", "]"),
+    )
+    bars = bars_of(legs(study.cases[0]))
+    page.wait("return model('timeline-0-bars').data.left.length === arguments[0]", len(bars))
+    right = np.array(page.ask("return [...model('timeline-0-bars').data.right]"))
+    np.testing.assert_array_equal(right, bars.end * 1e3)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", list(SIZES))
+def test_everything_fits_and_the_console_is_silent(
+    reader: Readers, explored: str, size: str, scheme: str
+) -> None:
+    page = reader(size, scheme).open(explored + "?schedule=zigzag&pass=both")
+    wide = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    scroll, client = page.ask(wide)
+    assert scroll <= client == SIZES[size][0]
+    assert page.ask(MISFITS) == []
+    assert page.complaints() == []
+
+
+def test_an_address_says_what_is_shown(reader: Readers, explored: str) -> None:
+    page = reader().open(explored + "?schedule=zigzag&ranks=4&seq=8k&heads=8&overlap=off")
+    shows(page, Choices(schedule="zigzag", ranks=4, seq="8k", heads=8, kv_heads=8, overlap=False))
+
+
+def test_choices_redraw_everything_and_go_into_the_address(reader: Readers, explored: str) -> None:
+    page = reader().open(explored)
+    shows(page, Choices())
+    set_widget(page, "schedule", "balanced")
+    shows(page, Choices(schedule="balanced"))
+    set_widget(page, "ranks", 6)
+    shows(page, Choices(schedule="balanced", ranks=6))
+    set_widget(page, "mask", "causal & window:4096")
+    choices = Choices(schedule="balanced", ranks=6, mask="causal & window:4096")
+    shows(page, choices)
+    address = page.wait("return location.search.includes('window') && location.href")
+    shows(reader().open(address), choices)
+    assert page.complaints() == []
+
+
+def test_the_step_moves_the_picture(reader: Readers, explored: str) -> None:
+    page = reader().open(explored + "?schedule=striped&ranks=4&seq=4k")
+    facts = tile_facts("striped", rl.plan("striped", rl.Workload(seq=4096, heads=32), 4))
+    for step in (2, 0, 3):
+        set_widget(page, "step", step + 1)
+        expected = sorted(str(r) for r in facts.rank[0][facts.step[0] == step])
+        page.wait(
+            "return JSON.stringify([...model('labels').data.text].sort()) === arguments[0]"
+            " && model('state').data.step[0] === arguments[1]",
+            json.dumps(expected, separators=(",", ":")),
+            step,
+        )
+        page.wait(WORDS + ".includes(arguments[0])", facts.words(step))
+
+
+def test_what_cannot_be_is_told_and_the_pictures_stay(reader: Readers, explored: str) -> None:
+    page = reader().open(explored + "?schedule=spiral")
+    page.wait(WORDS + ".includes(\"unknown schedule 'spiral'\")")
+    shows(page, Choices())
+    set_widget(page, "mask", "documents@/etc/passwd")
+    page.wait(WORDS + ".includes('an address names no files')")
+    shows(page, Choices())
+
+
+def test_files_can_be_taken_along(reader: Readers, explored: str, tmp_path: Path) -> None:
+    page = reader().open(explored + "?schedule=zigzag&ranks=4&seq=4k&heads=4")
+    where = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", where)
+    for number, name in enumerate(("plan", "trace", "torch program", "jax program"), 1):
+        page.ask(
+            DEEP + "deep(document).find((e) => e.tagName === 'A' &&"
+            " e.textContent.trim() === arguments[0]).click()",
+            f"download {name}",
+        )
+        page.wait("return true")
+        for _ in range(200):
+            done = [f for f in tmp_path.iterdir() if f.suffix != ".crdownload"]
+            if len(done) == number:
+                break
+            page.driver.execute_async_script("setTimeout(arguments[0], 50)")
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {"zigzag-plan.json", "zigzag-trace.json", "zigzag-torch.py", "zigzag-jax.py"}
+    plan = loads((tmp_path / "zigzag-plan.json").read_text())
+    assert plan == rl.plan("zigzag", rl.Workload(seq=4096, heads=4), 4)
+    assert json.loads((tmp_path / "zigzag-trace.json").read_text())["traceEvents"]
+    compile((tmp_path / "zigzag-torch.py").read_text(), "torch", "exec")
+
+
+def test_only_this_machine_is_served(explored: str) -> None:
+    port = urlparse(explored).port
+    assert port is not None
+    assert urlparse(explored).hostname == "127.0.0.1"
+    others = {str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None)}
+    for host in others - {"127.0.0.1", "::1"}:
+        with pytest.raises(OSError, match=r".+"), socket.create_connection((host, port), 1):
+            pass

@@ -1,0 +1,286 @@
+"""The report in a real browser: what it shows, how it moves, and how it fits."""
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from conftest import SIZES, Reader
+from ringloom.drawing import seconds
+from ringloom.report.spans import bars_of
+from ringloom.report.study import Study, legs
+from ringloom.report.tiles import tile_facts
+from simulator.prediction import simulate
+
+Readers = Callable[..., Reader]
+
+# Elements whose text is cut off, or that stick out of the page.
+MISFITS = """
+const wide = document.documentElement.clientWidth, found = []
+for (const e of document.querySelectorAll("main *")) {
+  const box = e.getBoundingClientRect()
+  if (!box.width || getComputedStyle(e).clipPath !== "none" || e.closest("thead, svg")) continue
+  if (box.right > wide + 1 || box.left < -1) found.push(`${e.tagName} sticks out: ${box.right}`)
+  if (e.children.length === 0 && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0
+      && !["INPUT", "SELECT", "OPTION"].includes(e.tagName)
+      && getComputedStyle(e).display !== "inline")
+    found.push(`${e.tagName} is clipped: ${e.textContent}`)
+}
+return found
+"""
+
+# Pairs of neighbours that lie on each other.
+OVERLAPS = """
+const kinds = "h1, h2, p, figure, figcaption, table, .controls > *, .buttons > *, td, tbody th"
+const blocks = [...document.querySelector("main").querySelectorAll(kinds)]
+  .filter((e) => e.getBoundingClientRect().height && !e.closest("thead"))
+const found = []
+for (let i = 0; i < blocks.length; i++) for (let j = i + 1; j < blocks.length; j++) {
+  const a = blocks[i], b = blocks[j]
+  if (a.contains(b) || b.contains(a)) continue
+  const p = a.getBoundingClientRect(), q = b.getBoundingClientRect()
+  const x = Math.min(p.right, q.right) - Math.max(p.left, q.left)
+  const y = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top)
+  if (x > 1 && y > 1) found.push(`${a.tagName} ${a.textContent.slice(0, 40)} | ${b.tagName}`)
+}
+return found
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", list(SIZES))
+def test_everything_fits_and_the_console_is_silent(
+    reader: Readers, report: str, size: str, scheme: str
+) -> None:
+    page = reader(size, scheme).open(report)
+    wide = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    scroll, client = page.ask(wide)
+    assert scroll <= client == SIZES[size][0]
+    assert page.ask(MISFITS) == []
+    assert page.ask(OVERLAPS) == []
+    assert page.complaints() == []
+
+
+def test_every_number_shown_is_the_simulators(
+    reader: Readers, report: str, compared: Study
+) -> None:
+    page = reader().open(report)
+    cells = page.ask(
+        "return [...document.querySelectorAll('td[data-field]')].map((e) =>"
+        " [e.closest('tbody').dataset.schedule, e.dataset.field, e.dataset.value, e.textContent])"
+    )
+    assert len(cells) == 7 * len(compared.cases)
+    ring = compared.cases[0].found.makespan
+    for name, field, value, text in cells:
+        case = next(c for c in compared.cases if c.row.schedule == name)
+        again = simulate(case.plans, "a100-nvlink")
+        row = again.as_row() | {"speedup_vs_ring": ring / again.makespan}
+        assert float(value) == row[field]
+        if field == "makespan_s":
+            assert text == seconds(again.makespan)
+    assert page.ask("return document.querySelector('h1').textContent") == compared.finding
+    assert (
+        page.ask("return document.querySelector('.best').dataset.schedule")
+        == min(compared.rows, key=lambda row: row.makespan_s).schedule
+    )
+
+
+def test_bars_are_as_long_as_the_numbers_say(reader: Readers, report: str, compared: Study) -> None:
+    page = reader().open(report)
+    widths = page.ask(
+        "return [...document.querySelectorAll('.bar')].map((bar) => [...bar.children].map((e) =>"
+        " e.getBoundingClientRect().width / bar.getBoundingClientRect().width))"
+    )
+    slowest = max(row.makespan_s for row in compared.rows)
+    for (busy, idle, exposed, _), row in zip(widths, compared.rows, strict=True):
+        assert busy + idle == pytest.approx(row.makespan_s / slowest, abs=2e-3)
+        assert idle == pytest.approx(row.idle_fraction * row.makespan_s / slowest, abs=2e-3)
+        assert exposed == pytest.approx(row.exposed_comm_s / slowest, abs=2e-3)
+
+
+def test_timelines_hold_every_span(reader: Readers, report: str, compared: Study) -> None:
+    page = reader().open(report)
+    for number, case in enumerate(compared.cases):
+        bars = bars_of(legs(case))
+        read = (
+            "const d = model(arguments[0]).data; return [...d.right].map((r, i) => [d.left[i], r])"
+        )
+        shown = np.array(page.ask(read, f"timeline-{number}-bars"))
+        runs = 2 if number == 2 else 1  # a recorded run lies over the third
+        assert len(shown) == runs * len(bars)
+        np.testing.assert_array_equal(shown[: len(bars), 1], bars.end * 1e3)
+        np.testing.assert_array_equal(shown[: len(bars), 0], bars.start * 1e3)
+        assert shown[:, 1].max() <= 1e3 * case.row.makespan_s * (1 + 1e-12)
+
+
+STATE = """
+const labels = model("labels").data, ways = model("messages").data
+return [labels.text.length ? [...labels.text] : [], [...ways.src], [...ways.dst],
+        [...model("pixels").data.image[0]].map((x) => (isNaN(x) ? null : x)),
+        document.getElementById("said").textContent]
+"""
+
+
+def drawing(page: Reader) -> str:
+    """The pixels of the picture itself, as the browser painted them."""
+    box = page.ask(
+        "const b = document.querySelector('.two').getBoundingClientRect();"
+        "return {x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height, scale: 1}"
+    )
+    page.driver.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0], 150))")
+    shot = page.driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"clip": box, "captureBeyondViewport": True}
+    )
+    return str(shot["data"])
+
+
+def test_the_slider_shows_who_attends_what_and_what_travels(
+    reader: Readers, report: str, compared: Study
+) -> None:
+    page = reader().open(report)
+    slider = page.driver.find_element("id", "step")
+    seen = set()
+    for number, case in enumerate(compared.cases):
+        page.ask(
+            "const s = document.getElementById('leg'); s.value = arguments[0];"
+            "s.dispatchEvent(new Event('change'))",
+            str(number),
+        )
+        facts = tile_facts(case.row.schedule, case.plans)
+        tall, wide = facts.fine
+        slider.send_keys(Keys.HOME)
+        for step in range(facts.steps):
+            labels, src, dst, image, said = page.ask(STATE)
+            now = facts.step[0] == step
+            assert sorted(labels) == sorted(str(r) for r in facts.rank[0][now])
+            here = facts.messages.at == step
+            assert list(zip(src, dst, strict=True)) == list(
+                zip(facts.messages.src[here], facts.messages.dst[here], strict=True)
+            )
+            assert said == facts.words(step)
+            pixels = np.array([np.nan if x is None else x for x in image], float)
+            live = facts.shares > 0
+            on = np.kron(now, np.ones((tall, wide), bool)) & live
+            who = np.kron(facts.rank[0], np.ones((tall, wide), int))
+            assert (pixels.reshape(live.shape)[on] == who[on]).all()
+            assert (pixels.reshape(live.shape)[~live] == -1).all()
+            if number < 2:
+                seen.add(drawing(page))
+            slider.send_keys(Keys.ARROW_RIGHT)
+    assert len(seen) == sum(len(case.plans.steps) for case in compared.cases[:2])
+    assert page.complaints() == []
+
+
+def test_heads_have_their_own_tiles(reader: Readers, report: str) -> None:
+    page = reader().open(report)
+    assert page.ask("return document.getElementById('heads-label').offsetParent === null")
+    page.ask(
+        "const s = document.getElementById('leg'); s.value = '4';"
+        "s.dispatchEvent(new Event('change'))"
+    )
+    assert page.ask("return document.getElementById('cut').options.length") == 8
+    page.ask("model('state').data = {leg: [4], step: [1], cut: [5]}")
+    labels = page.ask("return [...model('labels').data.text]")
+    assert set(labels) == {"5"}
+
+
+def test_the_keyboard_reaches_everything(reader: Readers, report: str) -> None:
+    page = reader().open(report)
+    body, seen = page.driver.find_element("tag name", "body"), []
+    for _ in range(12):
+        (body if not seen else page.driver.switch_to.active_element).send_keys(Keys.TAB)
+        seen.append(
+            page.ask(
+                "const e = document.activeElement;"
+                "return [e.id || e.dataset.zoom || e.tagName, getComputedStyle(e).outlineStyle]"
+            )
+        )
+    names = [name for name, _ in seen]
+    ours = {"leg", "step", "back", "play", "on", "left", "in", "out", "right", "all"}
+    assert ours <= set(names)
+    assert not ours & {name for name, style in seen if style == "none"}
+    before = page.ask("return [model('seconds').start, model('seconds').end]")
+    page.driver.find_element("css selector", "[data-zoom=in]").send_keys(Keys.ENTER)
+    start, end = page.ask("return [model('seconds').start, model('seconds').end]")
+    assert end - start == pytest.approx((before[1] - before[0]) / 2)
+    page.driver.find_element("css selector", "[data-zoom=all]").send_keys(Keys.ENTER)
+    assert page.ask("return [model('seconds').start, model('seconds').end]") == before
+
+
+def test_play_goes_on_by_itself(reader: Readers, report: str) -> None:
+    page = reader().open(report)
+    page.driver.find_element("id", "play").click()
+    page.wait("return Number(document.getElementById('step').value) >= 2")
+    page.driver.find_element("id", "play").click()
+    assert page.ask("return document.getElementById('play').textContent") == "play"
+
+
+PAINT = """
+const paper = getComputedStyle(document.body).backgroundColor
+const figure = [...Bokeh.documents[0]._all_models.values()].find((m) => m.name === "tiles")
+return [paper, figure.background_fill_color, getComputedStyle(document.body).color]
+"""
+
+
+def luminance(colour: str) -> float:
+    """WCAG relative luminance of #rrggbb or rgb(r, g, b)."""
+    if colour.startswith("#"):
+        parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    else:
+        parts = [int(n) for n in re.findall(r"\d+", colour)[:3]]
+    linear = [p / 255 / 12.92 if p <= 10 else ((p / 255 + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_dark_is_dark_and_light_is_light(reader: Readers, report: str) -> None:
+    for scheme, dark in (("light", False), ("dark", True)):
+        paper, picture, ink = reader("desktop", scheme).open(report).ask(PAINT)
+        assert (luminance(paper) < 0.05) is dark
+        assert luminance(paper) == pytest.approx(luminance(picture), abs=0.01)
+        high, low = sorted((luminance(paper), luminance(ink)), reverse=True)
+        assert (high + 0.05) / (low + 0.05) >= 7
+
+
+def test_the_scheme_may_change_while_reading(reader: Readers, report: str) -> None:
+    page = reader("desktop", "light").open(report)
+    media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    page.wait(
+        "return [...Bokeh.documents[0]._all_models.values()]"
+        ".find((m) => m.name === 'tiles').background_fill_color === '#14181d'"
+    )
+
+
+def test_print_is_light_and_has_no_buttons(reader: Readers, report: str) -> None:
+    page = reader("desktop", "dark").open(report)
+    page.ask(
+        "window.printed = []; const models = [...Bokeh.documents[0]._all_models.values()];"
+        "addEventListener('beforeprint', () => window.printed.push("
+        "models.find((m) => m.name === 'tiles').background_fill_color))"
+    )
+    made: dict[str, Any] = page.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    assert base64.b64decode(made["data"]).startswith(b"%PDF")
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    paper = page.ask("return getComputedStyle(document.body).backgroundColor")
+    assert luminance(paper) == pytest.approx(1)
+    assert page.ask("return document.querySelector('.zoom').offsetParent === null")
+    assert set(page.ask("return window.printed")) == {"#ffffff"}
+
+
+def test_numbers_stand_in_the_page_for_programs(
+    reader: Readers, report: str, compared: Study
+) -> None:
+    page = reader().open(report)
+    text = page.ask("return document.getElementById('numbers').textContent")
+    assert json.loads(text)["rows"] == [row.as_dict() for row in compared.rows]
+
+
+def test_nothing_is_fetched(reader: Readers, report: str) -> None:
+    page = reader().open(report)
+    fetched = page.ask("return performance.getEntriesByType('resource').map((e) => e.name)")
+    assert [name for name in fetched if not name.startswith(("data:", "blob:"))] == []
