@@ -38,17 +38,17 @@ class Controls:
 
     def __init__(self) -> None:
         number = {"start": 1, "step": 1, **FULL}
-        self.schedule = pn.widgets.Select(name="schedule", options=list(SCHEDULES), **FULL)
-        self.ranks = pn.widgets.IntInput(name="ranks", end=MOST_RANKS, **number)
+        self.schedule = pn.widgets.Select(label="schedule", options=list(SCHEDULES), **FULL)
+        self.ranks = pn.widgets.IntInput(label="ranks", end=MOST_RANKS, **number)
         self.seq = pn.widgets.AutocompleteInput(
-            name="tokens", options=POWERS, restrict=False, min_characters=1, **FULL
+            label="tokens", options=POWERS, restrict=False, min_characters=1, **FULL
         )
-        self.mask = pn.widgets.TextInput(name="mask", **FULL)
-        self.heads = pn.widgets.IntInput(name="query heads", end=1024, **number)
-        self.kv_heads = pn.widgets.IntInput(name="key-value heads", end=1024, **number)
-        self.hardware = pn.widgets.Select(name="hardware", options=list(presets()), **FULL)
-        self.pass_ = pn.widgets.Select(name="pass", options=list(PASSES), **FULL)
-        self.overlap = pn.widgets.Checkbox(name="transfers overlap compute", **FULL)
+        self.mask = pn.widgets.TextInput(label="mask", **FULL)
+        self.heads = pn.widgets.IntInput(label="query heads", end=1024, **number)
+        self.kv_heads = pn.widgets.IntInput(label="key-value heads", end=1024, **number)
+        self.hardware = pn.widgets.Select(label="hardware", options=list(presets()), **FULL)
+        self.pass_ = pn.widgets.Select(label="pass", options=list(PASSES), **FULL)
+        self.overlap = pn.widgets.Checkbox(label="transfers overlap compute", **FULL)
 
     @property
     def widgets(self) -> dict[str, Any]:

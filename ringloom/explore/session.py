@@ -28,9 +28,9 @@ class Session:
         self.view, self.controls = View(), Controls()
         self.title, self.finding, self.trouble, self.said = (_words() for _ in range(4))
         self.summary = pn.pane.HTML(stylesheets=[STYLES], sizing_mode="stretch_width", margin=0)
-        self.step = pn.widgets.IntSlider(name="step", start=1, end=2, **FULL)
-        self.cut = pn.widgets.Select(name="heads", **FULL)
-        self.leg = pn.widgets.Select(name="pass shown", **FULL)
+        self.step = pn.widgets.IntSlider(label="step", start=1, end=2, **FULL)
+        self.cut = pn.widgets.Select(label="heads", **FULL)
+        self.leg = pn.widgets.Select(label="pass shown", **FULL)
         self.drawn: Drawn | None = None
         self.downloads = buttons(lambda: self.controls.choices, self._tell)
         self._quiet = False

@@ -1,0 +1,174 @@
+"""The local page without a browser: its choices, its pictures' facts, its files, its server."""
+
+import ast
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import panel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ringloom as rl
+from planner.files import loads
+from planner.schedules import SCHEDULES
+from ringloom.cli import main
+from ringloom.comparison import compare
+from ringloom.explore import session as sessions
+from ringloom.explore.choices import MOST_RANKS, PASSES, Choices, from_query
+from ringloom.explore.command import free, serve
+from ringloom.explore.downloads import plan_file, program, trace_file
+from ringloom.explore.view import View, study_of
+from ringloom.report.loads import links_of, load_of, memory_of
+from ringloom.report.spans import bars_of
+from ringloom.report.study import legs
+from simulator.hardware import hardware, presets
+
+SMALL = Choices(schedule="zigzag", ranks=4, seq="4k", heads=4, kv_heads=2, pass_="both")
+
+chosen = st.builds(
+    Choices,
+    schedule=st.sampled_from([*SCHEDULES, "usp:ulysses=2:ring=4", "striped:grain=4"]),
+    ranks=st.integers(1, MOST_RANKS),
+    seq=st.sampled_from(["1", "203", "256k", "1M"]),
+    mask=st.sampled_from(["causal", "full", "causal & (window:4096 | global:64)"]),
+    heads=st.integers(1, 64),
+    kv_heads=st.integers(1, 64),
+    hardware=st.sampled_from(presets()),
+    pass_=st.sampled_from(PASSES),
+    overlap=st.booleans(),
+)
+
+
+@given(chosen)
+def test_an_address_brings_its_choices_back(choices: Choices) -> None:
+    assert from_query(choices.query()) == choices
+
+
+def test_the_shortest_address_says_the_usual() -> None:
+    assert Choices().query() == {}
+    assert from_query({"heads": "8"}) == replace(Choices(), heads=8, kv_heads=8)
+    assert from_query({"somebody": "else's"}) == Choices()
+
+
+BAD = [
+    ({"schedule": "spiral"}, "unknown schedule"),
+    ({"ranks": "0"}, "1 to 128 ranks"),
+    ({"ranks": "129"}, "1 to 128 ranks"),
+    ({"ranks": "-4"}, "ranks must be a whole number"),
+    ({"ranks": "9" * 400}, "ranks must be a whole number"),
+    ({"seq": "999M"}, "up to 16777216 tokens"),
+    ({"seq": "long"}, "not a number of tokens"),
+    ({"mask": "documents@/etc/passwd"}, "names no files"),
+    ({"mask": 'blocks@"x"'}, "names no files"),
+    ({"hardware": "/etc/passwd"}, "names no files"),
+    ({"hardware": "abacus"}, "unknown hardware"),
+    ({"pass": "sideways"}, "a pass is"),
+    ({"overlap": "maybe"}, "on or off"),
+]
+
+
+@pytest.mark.parametrize(("query", "words"), BAD, ids=[str(query)[:40] for query, _ in BAD])
+def test_addresses_that_make_no_sense_are_refused(query: dict[str, str], words: str) -> None:
+    with pytest.raises(rl.PlanError, match=words):
+        from_query(query)
+
+
+def test_the_numbers_are_those_of_compare() -> None:
+    work = rl.Workload(seq=4096, heads=4, kv_heads=2, head_dim=128, mask=rl.Causal())
+    rows = compare(work, 4, hardware("a100-nvlink"), ["zigzag", "ring"], pass_="both")
+    assert study_of(SMALL).rows == rows
+
+
+def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
+    view = View()
+    for choices in (SMALL, replace(SMALL, schedule="balanced", ranks=5, pass_="forward")):
+        passes = legs(view.show(choices).study.cases[0])
+        bars, load, links, held = (f(passes) for f in (bars_of, load_of, links_of, memory_of))
+        assert held is not None
+        np.testing.assert_array_equal(view.timeline.source.data["right"], bars.end * 1e3)
+        np.testing.assert_array_equal(view.load.source.data["value"], load.value)
+        np.testing.assert_array_equal(view.links.source.data["value"], links.value)
+        np.testing.assert_array_equal(view.memory.sources[0].data["y"] * 2**30, held.bytes)
+        assert len(view.stepper.facts.data["words"]) == len(passes)
+        assert len(view.stepper.colours.palette) == choices.ranks
+        end = 1e3 * study_of(choices).cases[0].row.makespan_s
+        assert (view.axis.start, view.axis.end) == (0, end)
+
+
+def test_what_cannot_be_drawn_changes_nothing() -> None:
+    view = View()
+    view.show(SMALL)
+    before = view.timeline.source.data["right"].copy()
+    with pytest.raises(rl.PlanError):
+        view.show(replace(SMALL, heads=3))
+    np.testing.assert_array_equal(view.timeline.source.data["right"], before)
+
+
+def test_files_are_those_of_the_commands() -> None:
+    work = SMALL.work
+    assert loads(plan_file(SMALL)) == rl.plan("zigzag", work, 4, pass_="both")
+    assert json.loads(trace_file(SMALL))["otherData"]["plan"] == "zigzag"
+    source = program(replace(SMALL, pass_="forward"), "torch")
+    assert source == rl.emit(rl.plan("zigzag", work, 4, pass_="both"), "torch")
+    assert {"attention"} <= {getattr(n, "name", "") for n in ast.parse(source).body}
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[bytes]]], Any]:
+    def open_(arguments: dict[str, list[bytes]]) -> sessions.Session:
+        state = type("State", (), {"session_args": arguments, "location": None})
+        monkeypatch.setattr(sessions.pn, "state", state)
+        return sessions.Session()
+
+    return open_
+
+
+def test_a_session_follows_its_controls(opened: Callable[..., Any]) -> None:
+    session = opened({"schedule": [b"zigzag"], "ranks": [b"4"], "seq": [b"4k"]})
+    assert session.trouble.object == ""
+    assert session.said.object.startswith("step 1 of 4: 4 of 4 ranks attend")
+    session.step.value = 3
+    assert session.view.stepper.state.data["step"] == [2]
+    assert session.said.object.startswith("step 3 of 4")
+    session.controls.schedule.value = "ulysses"
+    assert "ulysses" in session.summary.object
+    assert session.cut.visible
+    assert session.step.end == max(
+        2, len(rl.plan("ulysses", session.controls.choices.work, 4).steps)
+    )
+    session.controls.mask.value = "documents:1"
+    assert "alert" in session.trouble.object
+    assert "ulysses" in session.summary.object
+    session.controls.mask.value = "full"
+    assert session.trouble.object == ""
+
+
+def test_a_bad_address_is_told_in_words(opened: Callable[..., Any]) -> None:
+    session = opened({"mask": [b"<script>alert(1)</script>"]})
+    assert "&lt;script&gt;" in session.trouble.object
+    assert "<script>" not in session.trouble.object
+    assert session.controls.choices == Choices()
+
+
+def test_the_server_listens_on_this_machine_only() -> None:
+    server = serve(panel, sessions, free(0))
+    try:
+        addresses = {s.getsockname()[0] for s in server._http._sockets.values()}
+        assert addresses == {"127.0.0.1"}
+        origins = server._tornado.websocket_origins
+        assert origins == {f"127.0.0.1:{server.port}", f"localhost:{server.port}"}
+    finally:
+        server.stop()
+
+
+def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["explore", "--port", str(taken.getsockname()[1])]) == 2
+    assert "--port 0 takes a free one" in capsys.readouterr().err
