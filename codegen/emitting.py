@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from codegen import (
     jax_dynamic,
+    jax_layer,
     jax_program,
     torch_dynamic,
     torch_layer,
@@ -30,6 +31,7 @@ WRITERS: dict[tuple[str, str], Writer] = {
     ("torch", "layer"): torch_layer.write,
     ("jax", "attention"): jax_program.write,
     ("jax", "dynamic"): jax_dynamic.write,
+    ("jax", "layer"): jax_layer.write,
 }
 # The tables of a plan, by target.
 TABLES: dict[str, Callable[[Program], Tables]] = {

@@ -36,9 +36,20 @@ CHECKED = 512  # queries per rank that the self-check takes unless told otherwis
 
 def write(program: Program) -> str:
     """The file, formatted as ruff formats it. Raises PlanError for copies that nobody sent."""
+    w = attention_file(program, header(program, chosen(program)))
+    w.title("self-check")
+    w.section(jax_check.DENSE)
+    gradients = jax_check.GRADS if program.backward else jax_check.NO_GRADS
+    w.section(jax_check.CHECK.format(run=gradients))
+    w.section(self_check_main(program))
+    return w.text()
+
+
+def attention_file(program: Program, docstring: str) -> Writer:
+    """The file up to its self-check. Raises PlanError for copies that nobody sent."""
     check_held(program)
     w = Writer()
-    w(header(program, chosen(program)))
+    w(docstring)
     w()
     w(imports(_cuts(program)))
     w()
@@ -48,8 +59,7 @@ def write(program: Program) -> str:
     _lockstep(w, program)
     _kernels(w, program)
     _attention(w, program)
-    _check(w, program)
-    return w.text()
+    return w
 
 
 def check_held(p: Program) -> None:
@@ -321,16 +331,12 @@ def _shapes(p: Program) -> str:
     return jax_passes.ATTENTION.replace("HEADS_DIFFER", fits).replace("HEADS_TEXT", text)
 
 
-def _check(w: Writer, p: Program) -> None:
-    w.title("self-check")
-    w.section(jax_check.DENSE)
-    w.section(jax_check.CHECK.format(run=jax_check.GRADS if p.backward else jax_check.NO_GRADS))
+def self_check_main(p: Program) -> str:
+    """The function that a file runs as a script."""
     fixed = p.fixed_length
     complaint = 'f"mask and tables are for --seq {SEQ} only"'
-    w.section(
-        jax_check.MAIN.format(
-            default="SEQ" if fixed else f"min(SEQ, {CHECKED} * P)",
-            fixed=" or options.seq != SEQ" if fixed else "",
-            complaint=complaint if fixed else '"--seq must be at least 1"',
-        )
+    return jax_check.MAIN.format(
+        default="SEQ" if fixed else f"min(SEQ, {CHECKED} * P)",
+        fixed=" or options.seq != SEQ" if fixed else "",
+        complaint=complaint if fixed else '"--seq must be at least 1"',
     )

@@ -14,7 +14,7 @@ def write(program: Program) -> str:
     Raises PlanError for a plan that no layer can be made of: one without a backward plan, one
     whose queries and keys are not the same tokens on the same ranks, one of odd head_dim.
     """
-    _refuse(program)
+    refuse(program)
     w = attention_file(program, layer_header(program))
     w.title("decoder layer")
     dim = program.work.heads * program.work.head_dim
@@ -68,7 +68,8 @@ def ffn_width(dim: int) -> int:
     return -(-8 * dim // (3 * step)) * step
 
 
-def _refuse(p: Program) -> None:
+def refuse(p: Program) -> None:
+    """Raise PlanError for a plan that no layer can be made of."""
     work = p.work
     if p.backward is None:
         raise PlanError("a decoder layer needs a backward plan too: give a pair, or --pass both")
