@@ -5,7 +5,8 @@ block  ::= ```python       runs, after all before it, in one namespace per page
          | ```python       whose first line is `# NAME.EXT` is a file, as are toml and json blocks
          | ```console      lines that begin with `$ ` are commands, the others what they print
          | ```text         right below one of these: what it prints, to the letter
-         | ```bash, ```py  needs a cluster: shown, counted, never run
+         | ```{directive} what Sphinx makes of it
+         | ```bash, ```py  needs a cluster, or never ends: shown and counted, never run
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```(\S*)[^\n`]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"#+ ([\w/]+\.\w+)$")
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
 
