@@ -59,7 +59,7 @@ class Asked:
         if not hasattr(program, "attention") or not hasattr(program, "PLAN"):
             raise PlanError(f"{program!r} is no emitted program: import a file of `emit torch`")
         self.program, self.group, self.any_mask = program, group, any_mask
-        self.positions_seen: ReferenceType[Any] | None = None
+        self.seen: tuple[ReferenceType[Any], int, Any] | None = None  # the last positions
 
     def attend(
         self,
@@ -131,7 +131,11 @@ class Asked:
         Within documents, positions may count from the document's first token. The positions of a
         step are looked at once, not in every layer.
         """
-        if position_ids is None or (self.positions_seen and self.positions_seen() is position_ids):
+        if position_ids is None:
+            return
+        version = position_ids._version  # it changes when the tensor is written into
+        before = self.seen
+        if before and before[0]() is position_ids and before[1:] == (version, tables):
             return
         where = (rank,) if tables is None else (rank, tables)
         right, found = self.program.positions(*where), position_ids.detach().cpu().numpy()
@@ -145,7 +149,7 @@ class Asked:
                 f"position_ids of rank {rank} are {found[..., :4].tolist()} ..., but its"
                 f" {len(right)} tokens are at {right[:4].tolist()} ...: pass positions({rank})"
             )
-        self.positions_seen = ref(position_ids)
+        self.seen = ref(position_ids), version, tables
 
     def refuse_mask(
         self,

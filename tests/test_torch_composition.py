@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from codegen import emit
+from codegen import emit, tables
 from planner.masks import Causal
 from planner.planning import plan
 from planner.workload import Workload
@@ -28,11 +28,11 @@ HEADS, KV_HEADS, HEAD_DIM = 4, 2, 4
 Results = dict[str, Any]
 
 
-def emitted(ranks: int, heads: int = HEADS, kv_heads: int = KV_HEADS) -> str:
+def emitted(ranks: int, heads: int = HEADS, kv_heads: int = KV_HEADS, **kind: bool) -> str:
     work = Workload(
         seq=SEQ, heads=heads, kv_heads=kv_heads, head_dim=HEAD_DIM, mask=Causal(), dtype="float64"
     )
-    return emit(plan("zigzag", work, ranks, pass_="both"), "torch")
+    return emit(plan("zigzag", work, ranks, pass_="both"), "torch", **kind)
 
 
 class Block(torch.nn.Module):  # type: ignore[misc]
@@ -173,8 +173,36 @@ def tensor_parallel(rank: int) -> Results:
     return sum_weights(stepped(block, program.positions(group.rank())), group)
 
 
+def tables_in_subgroups(rank: int) -> Results:
+    """The same two groups, each with tables of its own schedule, through one program."""
+    work = Workload(seq=SEQ, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, dtype="float64")
+    pairs = [plan(name, work, 2, pass_="both") for name in ("striped", "burst")]
+    program = torch_ranks.load(emit(pairs[0], "torch", dynamic=True))
+    mine = [torch.distributed.new_group(members) for members in ([0, 2], [1, 3])][rank % 2]
+    made = program.Tables(tables(pairs[rank % 2], "torch"))
+    block = Block(lambda q, k, v: program.attention(q, k, v, made, group=mine))
+    at = program.positions(mine.rank(), made)
+    return sum_weights(stepped(block, at, slice(rank % 2, rank % 2 + 1)))
+
+
+def layered(rank: int) -> Results:
+    """An emitted layer on a 2 x 2 mesh of data and sequence."""
+    program, mesh = torch_ranks.load(emitted(2, layer=True)), mesh_of("data", "sp")
+    group, row = mesh["sp"].get_group(), mesh["data"].get_local_rank()
+    rows, at = slice(row, row + 1), program.positions(mesh["sp"].get_local_rank())
+    x, dy = (t[rows][:, at] for t in inputs())
+    x, params = x.clone().requires_grad_(), program.init(4, torch.float64, dim=DIM)
+    y = program.decoder_layer(params, x, group=group)
+    y.backward(dy)
+    grads = {name: value.grad for name, value in params.items()}
+    for grad in grads.values():
+        torch.distributed.all_reduce(grad)
+    return {"y": y.detach(), "dx": x.grad, "rows": rows, "at": at} | grads
+
+
 SCENES = (
     checkpointed,
+    tables_in_subgroups,
     subgroups,
     data_by_sequence,
     fully_sharded,
@@ -194,7 +222,7 @@ def play(rank: int, folder: str) -> None:
             world_size=RANKS,
             timeout=timedelta(seconds=90),
         )
-        for scene in SCENES:
+        for scene in (*SCENES, layered):
             torch.save(scene(rank), Path(folder, f"{scene.__name__}-{rank}.pt"))
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -242,3 +270,17 @@ def test_attention_equals_dense(scene: Callable[[int], Results], played: Path) -
             torch.testing.assert_close(value, right, rtol=0, atol=1e-11)
         assert part.keys() == truth.keys()
     assert (seen == (2 if scene is tensor_parallel else 1)).all()
+
+
+def test_a_layer_on_a_mesh_equals_its_reference(played: Path) -> None:
+    program = torch_ranks.load(emitted(2, layer=True))
+    params, (x, dy) = program.init(4, torch.float64, dim=DIM), inputs()
+    y = program.reference(params, x.requires_grad_())
+    y.backward(dy)
+    for rank in range(RANKS):
+        part = torch.load(played / f"layered-{rank}.pt", weights_only=False)
+        rows, at = part["rows"], part["at"]
+        for name, right in (("y", y.detach()[rows][:, at]), ("dx", x.grad[rows][:, at])):
+            torch.testing.assert_close(part[name], right, rtol=0, atol=1e-11)
+        for name in program.NAMES:
+            torch.testing.assert_close(part[name], params[name].grad, rtol=0, atol=1e-11)

@@ -213,6 +213,16 @@ def test_other_heads_scales_and_lengths_are_refused_with_numbers(alone: Any) -> 
         called(alone, emitted(), position_ids=torch.arange(SEQ)[None] // 2)
 
 
+def test_positions_are_looked_at_again_when_they_change(alone: Any) -> None:
+    name = rl.transformers_attention(emitted(), "again", group=alone)
+    model, tokens, at = llama(name), text()[0], torch.arange(SEQ)[None]
+    for right in (at, at, at.clone()):
+        model(input_ids=tokens, position_ids=right)
+    for wrong in (at + 1, at.add_(1)):
+        with pytest.raises(PlanError, match=r"are \[\[1, 2, 3, 4\]\]"):
+            model(input_ids=tokens, position_ids=wrong)
+
+
 @pytest.mark.parametrize("name", ["softcap", "s_aux", "cu_seq_lens_q"])
 def test_what_a_plan_cannot_express_is_refused_by_name(alone: Any, name: str) -> None:
     q, kv = torch.zeros(1, 4, SEQ, 4), torch.zeros(1, 2, SEQ, 4)
