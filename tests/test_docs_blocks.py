@@ -23,12 +23,6 @@ RUN = [ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "how-to").glob("*.
 KINDS = {"bash": "shown", "py": "shown", "text": "text", "{literalinclude}": "included"}
 # Blocks of a page that are never run: they need a cluster, or do not end.
 SHOWN = {"train": 1, "start": 2, "cluster": 1, "nodes": 4, "see": 1}
-    "train": 1,
-    "start": 2,
-    "cluster": 1,
-    "nodes": 4,
-    "see": 1,
-}  # blocks that are never run, per page
 OUTSIDE = os.environ.get("RINGLOOM_PYTHON", "")
 PYTHON = OUTSIDE or sys.executable
 
