@@ -1,0 +1,157 @@
+"""Train a small LLaMA-shaped model of bytes on this project's documentation, its sequences sharded.
+
+    python docs/examples/train_jax.py              4 virtual devices of a CPU, beside one device
+    python docs/examples/train_jax.py --steps 50
+
+Both runs see the same bytes and begin with the same weights. The sharded one goes through a program
+that `ringloom emit jax zigzag --layer` writes: every device holds some tokens, with their positions
+and their targets; only attention sends anything. The losses of both are the same to rounding.
+"""
+
+import argparse
+import importlib.util
+import math
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import jax
+
+RANKS = 4
+jax.config.update("jax_num_cpu_devices", RANKS)
+jax.config.update("jax_enable_x64", True)  # shows that the losses differ by rounding only
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+ROOT = Path(__file__).resolve().parents[2]
+SEQ, BATCH, LAYERS = 258, 2, 2
+HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 4, 2, 16, 128
+BYTES, DTYPE = 256, jnp.float64
+
+
+def emitted_layer():
+    """The emitted layer as a module; in a project of your own it is a file, simply imported."""
+    import ringloom as rl
+
+    work = rl.Workload(
+        seq=SEQ,
+        heads=HEADS,
+        kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        mask=rl.Causal(),
+        dtype="float64",
+    )
+    source = rl.emit(rl.plan("zigzag", work, RANKS, pass_="both"), "jax", layer=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "layer.py")
+        path.write_text(source)
+        spec = importlib.util.spec_from_file_location("layer", path)
+        program = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(program)
+    return program
+
+
+# ---- data: whole sequences first, then in the order in which devices hold them
+
+
+def documentation():
+    """README and the pages beside this folder, as one array of bytes."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return np.frombuffer(b"\n".join(page.read_bytes() for page in pages), np.uint8)
+
+
+def batch_of(text, step):
+    """Some sequences and their targets [BATCH, SEQ]: shifted first, sharded afterwards."""
+    first = (step * BATCH + np.arange(BATCH)) * SEQ % (len(text) - SEQ - 1)
+    rows = text[first[:, None] + np.arange(SEQ + 1)]
+    return rows[:, :-1], rows[:, 1:]
+
+
+def in_layout(program, whole, sharding):
+    """Tokens or targets [BATCH, SEQ] as a global array: the shards of all devices side by side."""
+    shards = [program.shard(whole, rank, axis=1) for rank in range(RANKS)]
+    return jax.device_put(np.concatenate(shards, axis=1), sharding)
+
+
+# ---- model: embedding, layers, head; the layers are the program's
+
+
+def init(program):
+    """Random weights: embedding, layers, norm and head."""
+    random, width = np.random.default_rng(0), HEADS * HEAD_DIM
+    embedding, head = (0.1 * random.standard_normal((2, BYTES, width))).astype(DTYPE)
+    every = [program.init(1 + n, DTYPE, hidden=HIDDEN) for n in range(LAYERS)]
+    layers = jax.tree.map(lambda *weights: np.stack(weights), *every)
+    return {"embedding": embedding, "layers": layers, "norm": np.ones(width, DTYPE), "head": head}
+
+
+def loss_of(model, tokens, targets, real, *, program, layer):
+    """The mean loss over the tokens that are `real`; padding is there but counts for nothing."""
+    x = jnp.asarray(model["embedding"])[tokens]
+    x, _ = jax.lax.scan(lambda x, params: (layer(params, x), None), x, model["layers"])
+    logits = program.rms_norm(x, model["norm"]) @ model["head"].T
+    right = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    losses = jax.nn.logsumexp(logits, axis=-1) - right
+    return jnp.where(real, losses, 0).sum() / (BATCH * SEQ)
+
+
+# ---- training
+
+
+def adam(weight, slope, mean, square, step, rate=3e-3, b1=0.9, b2=0.95):
+    """One step of Adam for one array."""
+    mean, square = b1 * mean + (1 - b1) * slope, b2 * square + (1 - b2) * slope**2
+    size = rate * math.sqrt(1 - b2**step) / (1 - b1**step)
+    return weight - size * mean / (jnp.sqrt(square) + 1e-8), mean, square
+
+
+def train(program, steps, mesh=None):
+    """The loss of every step; with a mesh, its devices hold the tokens at their positions only."""
+    text, model = documentation(), init(program)
+    placed, layer, real = np.asarray, program.reference, np.ones(SEQ, bool)
+    if mesh is not None:
+        sharding = NamedSharding(mesh, PartitionSpec(None, "sp"))
+        placed = partial(in_layout, program, sharding=sharding)
+        layer = partial(program.decoder_layer, mesh=mesh)  # rotates by true positions itself
+        real = np.concatenate([program.positions(rank) for rank in range(RANKS)]) >= 0
+    loss_here = partial(loss_of, program=program, layer=layer)
+    loss_and_slopes = jax.jit(jax.value_and_grad(loss_here))
+    means = squares = jax.tree.map(np.zeros_like, model)
+    losses = []
+    for step in range(steps):
+        tokens, targets = map(placed, batch_of(text, step))
+        loss, slopes = loss_and_slopes(model, tokens, targets, real)
+        step_of = partial(adam, step=step + 1)
+        found = jax.tree.map(step_of, model, slopes, means, squares)
+        model, means, squares = jax.tree.transpose(
+            jax.tree.structure(model), jax.tree.structure((0, 0, 0)), found
+        )
+        losses.append(float(loss))
+    return losses
+
+
+def both_runs(steps):
+    """Losses of the sharded run on the devices of this process, and of a single one."""
+    program = emitted_layer()
+    mesh = Mesh(np.array(jax.devices()[:RANKS]), ("sp",))
+    return train(program, steps, mesh), train(program, steps)
+
+
+def main():
+    """Train twice and print both curves; exit with 1 if they differ by more than rounding."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--steps", type=int, default=20)
+    sharded, single = both_runs(parser.parse_args().steps)
+    print(f"step   {RANKS} devices   one device")
+    for step, losses in enumerate(zip(sharded, single, strict=True)):
+        print(f"{step:4}   {losses[0]:9.6f}   {losses[1]:10.6f}")
+    apart = max(abs(a - b) for a, b in zip(sharded, single, strict=True))
+    print(f"largest difference {apart:.1e}")
+    return 0 if apart <= 1e-9 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
