@@ -288,7 +288,6 @@ def test_layer_files_are_formatted_and_free_of_lint(length: int, tmp_path: Path)
 SABOTAGE = {
     "nothing": ("", ""),
     "positions as they lie": ("positions(ctx.where[0].rank(), ctx.where[1])", "np.arange(48)"),
-    "a residual forgotten": ("return dx + dx_before, None", "return dx, None"),
 }
 
 
