@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen import emit, save_tables, tables
+from codegen.emitting import WRITERS
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.masks import Causal, Documents, Full
@@ -247,6 +248,16 @@ def test_ranks_with_different_tables_are_refused(program: ModuleType) -> None:
 def test_targets_without_tables_are_refused_by_name() -> None:
     with pytest.raises(PlanError, match="no tables for 'cuda': choose one of torch"):
         tables(plan("ring", Workload(seq=8), 2), "cuda")
+
+
+def test_a_kind_of_program_that_nobody_writes_is_refused_with_those_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(WRITERS, ("torch", "dynamic"))
+    with pytest.raises(
+        PlanError, match="no dynamic program for torch yet; there are: .*torch layer"
+    ):
+        emit(plan("ring", Workload(seq=8), 2), "torch", dynamic=True)
 
 
 # ---- files and the command line
