@@ -255,7 +255,7 @@ def test_a_kind_of_program_that_nobody_writes_is_refused_with_those_there_are(
 ) -> None:
     monkeypatch.delitem(WRITERS, ("torch", "dynamic"))
     with pytest.raises(
-        PlanError, match="no dynamic program for torch yet; there are: .*torch layer"
+        PlanError, match=r"no dynamic program for torch yet; there are: .*torch layer"
     ):
         emit(plan("ring", Workload(seq=8), 2), "torch", dynamic=True)
 
