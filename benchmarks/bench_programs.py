@@ -80,8 +80,12 @@ def millis(times: dict[str, tuple[float, float]]) -> str:
 
 def torch_rows(seqs: list[int], rounds: int) -> Iterator[Row]:
     """Emitted torch over PyTorch's template, and over dense attention with two threads."""
-    from pinned_ranks import DENSE, OURS, TEMPLATES, PinnedRanks
+    from pinned_ranks import DENSE, OURS, TEMPLATES, PinnedRanks, cores
 
+    if not cores():
+        told = "torch was not compared: there are no two cores to pin processes to"
+        print(told, file=sys.stderr)
+        return
     for seq in seqs:
         with PinnedRanks(source("zigzag", seq, 2, "torch"), seq) as ranks:
             for backward in (False, True):
