@@ -52,6 +52,9 @@ def _rounds(plan: Plan) -> list[list[Text]]:
 
 def numbers(values: Iterable[int]) -> str:
     """Whole numbers with runs shortened: 0-3+7."""
+    values = list(values)
+    if len(values) == 1:
+        return str(int(values[0]))
     runs = list[list[int]]()
     for value in sorted(map(int, values)):
         if runs and value == runs[-1][1] + 1:

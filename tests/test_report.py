@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from html import unescape
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,7 @@ def test_every_number_of_the_table_is_the_simulators(four: Study) -> None:
 
 
 def test_a_page_needs_no_network(four: Study) -> None:
+    import_module("panel")  # teaches bokeh to load things from a network
     html = page(four)
     assert len(html) < 4 << 20
     scripts = re.sub(r"<script.*?</script>", "", html, flags=re.S)

@@ -56,14 +56,15 @@ class Session:
 
     def _chosen(self, _event: Any) -> None:
         """Redraw; what cannot be planned is told, and the pictures stay."""
-        try:
-            choices = self.controls.choices
-            self.drawn = self.view.show(choices)
-        except PlanError as error:
-            self._tell(str(error))
-            return
-        self._tell("")
-        self._describe(choices)
+        with pn.io.hold():  # one message for everything that changes
+            try:
+                choices = self.controls.choices
+                self.drawn = self.view.show(choices)
+            except PlanError as error:
+                self._tell(str(error))
+                return
+            self._tell("")
+            self._describe(choices)
         if pn.state.location is not None:
             pn.state.location.search = _search(choices)
 

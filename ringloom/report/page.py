@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import bokeh
 from bokeh.embed import components
 from bokeh.models import Range1d
-from bokeh.resources import Resources
 from markupsafe import Markup
 
 import ringloom
@@ -25,6 +25,7 @@ from ringloom.report.summary import TEMPLATES, summary
 from ringloom.report.tiles import TileFacts, tile_facts
 from ringloom.report.timeline import TimelinePicture
 
+BOKEH = Path(bokeh.__file__).parent
 PAGE = Path(__file__).parent / "page"
 Figures = dict[str, Any]
 
@@ -66,7 +67,7 @@ def page(study: Study, run: Recorded | None = None) -> str:
         numbers=Markup(_numbers(study)),
         style=Markup(_text("style.css")),
         behaviour=Markup(_text("theme.js") + _text("page.js")),
-        library=Markup(Resources(mode="inline", components=["bokeh"]).render_js()),
+        library=Markup(_library()),
         scripts=Markup(scripts),
         **content,
     )
@@ -74,6 +75,12 @@ def page(study: Study, run: Recorded | None = None) -> str:
 
 def _text(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
+
+
+def _library() -> str:
+    """BokehJS itself. Not by bokeh.resources: once panel is imported, those ask a network."""
+    script = (BOKEH / "server/static/js/bokeh.min.js").read_text(encoding="utf-8")
+    return "<script>" + script.replace("</script", "<\\/script") + "</script>"
 
 
 def _numbers(study: Study) -> str:
