@@ -1,5 +1,8 @@
 """The lessons: every block runs, prints what it shows; exercises tell right from wrong."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +55,18 @@ def test_an_error_names_the_line_of_the_page(tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as caught:
         execute(block, page, {})
     assert caught.traceback[-1].lineno + 1 == 5
+
+
+def test_a_reader_stands_before_the_exercise_with_the_names_of_the_page() -> None:
+    root = Path(__file__).parent.parent
+    asked = subprocess.run(
+        [sys.executable, "-i", str(root / "docs" / "follow.py"), "ring"],
+        input="print('answer' in globals())\ncheck(0)\n",
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert asked.stdout.splitlines() == ["2-ring: every block ran", "False"]
+    assert "TypeError" in asked.stderr
