@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bokeh.models import Range1d
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ from ringloom.report.spans import bars_of
 from ringloom.report.stepper import columns, ink_on
 from ringloom.report.study import Study, legs, study
 from ringloom.report.tiles import tile_facts
+from ringloom.report.timeline import TimelinePicture
 from simulator.hardware import hardware
 from simulator.timeline import spans
 from simulator.traces import save_trace, trace
@@ -213,6 +215,22 @@ def test_a_run_lies_below_its_prediction(four: Study, tmp_path: Path) -> None:
     html = page(study(WORK, 4, HARDWARE, ["ring", "zigzag"]), run)
     assert "1.00 times the" in html
     assert html.count("measured: ") == len(run.bars)
+
+
+def test_a_far_slower_run_is_drawn_on_its_own_scale_and_says_so(
+    four: Study, tmp_path: Path
+) -> None:
+    slower = rewritten(four, tmp_path, lambda d: d["otherData"].update(time_scale=1e-3))
+    run, one = recorded(slower), study(WORK, 4, HARDWARE, ["ring"])
+    html = page(one, run)
+    assert re.search(r"(999|1000)\.\d\d times the", html)
+    assert "is drawn at 0.001 times its length" in html
+    picture = TimelinePicture("timeline", Range1d(0, 1))
+    picture.show(bars_of(legs(one.cases[0])), 4, run, 1e-3)
+    data = picture.source.data
+    mine = np.array([name.startswith("measured") for name in data["name"]])
+    assert data["right"][mine].max() == pytest.approx(1e3 * one.rows[0].makespan_s, rel=1e-3)
+    assert data["since"][mine].max() > 500 * data["left"][mine].max() > 0
 
 
 BAD = [

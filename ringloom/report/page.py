@@ -25,6 +25,7 @@ from ringloom.report.summary import TEMPLATES, summary
 from ringloom.report.tiles import TileFacts, tile_facts
 from ringloom.report.timeline import TimelinePicture
 
+APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent
 PAGE = Path(__file__).parent / "page"
 Figures = dict[str, Any]
@@ -36,7 +37,8 @@ def page(study: Study, run: Recorded | None = None) -> str:
     Raises PlanError for a run of another schedule or of other ranks.
     """
     figures: Figures = {}
-    end = max([row.makespan_s for row in study.rows] + ([run.makespan] if run else []))
+    pace = _pace(study, run) if run else 1.0
+    end = max([row.makespan_s for row in study.rows] + ([run.makespan * pace] if run else []))
     axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")
     facts, skipped = _facts(study)
     if facts:
@@ -44,7 +46,7 @@ def page(study: Study, run: Recorded | None = None) -> str:
         stepper.show(facts)
         figures |= {"tiles": stepper.tiles, "ways": stepper.ways}
     content = {
-        "timelines": _timelines(study, run, axis, figures),
+        "timelines": _timelines(study, run, pace, axis, figures),
         "loads": _heat_maps(study, figures),
         "links": _link_maps(study, figures),
     }
@@ -61,7 +63,7 @@ def page(study: Study, run: Recorded | None = None) -> str:
         pictures={name: Markup(drawn[name]) for name in ("tiles", "ways") if facts},
         memory=Markup(drawn["memory"]) if memory else "",
         legend=memory,
-        run=_told(study, run) if run else "",
+        run=_told(study, run, pace) if run else "",
         notes=_notes(study),
         version=ringloom.__version__,
         numbers=Markup(_numbers(study)),
@@ -97,16 +99,14 @@ def _facts(study: Study) -> tuple[list[TileFacts], str]:
 
 
 def _timelines(
-    study: Study, run: Recorded | None, axis: Range1d, figures: Figures
+    study: Study, run: Recorded | None, pace: float, axis: Range1d, figures: Figures
 ) -> list[dict[str, Any]]:
-    if run is not None:
-        _check(study, run)
     drawn = []
     for number, case in enumerate(study.cases):
         bars = bars_of(legs(case))
         own = run if run is not None and run.plan == case.row.schedule else None
         picture = TimelinePicture(f"timeline-{number}", axis)
-        picture.show(bars, study.ranks, own)
+        picture.show(bars, study.ranks, own, pace)
         figures[f"timeline-{number}"] = picture.figure
         words = _timed(case, bars) + (f"; measured {seconds(own.makespan)}" if own else "")
         drawn.append({"title": case.row.schedule, "words": words, "figure": f"timeline-{number}"})
@@ -120,22 +120,29 @@ def _timed(case: Case, bars: Bars) -> str:
     return said if bars.whole else f"{said}; the attends of each step only, rows being too many"
 
 
-def _check(study: Study, run: Recorded) -> None:
+def _pace(study: Study, run: Recorded) -> float:
+    """1, or what makes a run that took far longer or shorter as long as its prediction.
+
+    Raises PlanError for a run of another schedule or of other ranks.
+    """
     names = [row.schedule for row in study.rows]
     if run.plan not in names:
         raise PlanError(f"the recorded run is of {run.plan!r}, the report of {', '.join(names)}")
     if run.ranks != study.ranks:
         raise PlanError(f"the recorded run has {run.ranks} ranks, the report {study.ranks}")
+    ratio = study.rows[names.index(run.plan)].makespan_s / (run.makespan or 1.0)
+    return 1.0 if 1 / APART <= ratio <= APART else ratio
 
 
-def _told(study: Study, run: Recorded) -> str:
+def _told(study: Study, run: Recorded, pace: float) -> str:
     """How a real run compares with its prediction, in a sentence."""
     row = next(row for row in study.rows if row.schedule == run.plan)
     where = f" on {run.hardware}" if run.hardware else ""
+    drawn = "" if pace == 1 else f", and is drawn at {pace:.3g} times its length to be compared"
     return (
         f"A recorded run of {run.plan}{where} lies below its prediction, hatched: it took"
         f" {seconds(run.makespan)}, {run.makespan / row.makespan_s:.2f} times the"
-        f" {seconds(row.makespan_s)} predicted for {study.hardware}."
+        f" {seconds(row.makespan_s)} predicted for {study.hardware}{drawn}."
     )
 
 

@@ -20,10 +20,10 @@ from ringloom.report.spans import SHOWN, STREAMS, Bars
 
 TIP = """
 <div style="max-width:20rem;color:#111"><b>rank @rank</b> @name<br>
-@left{custom} to @right{custom}, takes @takes{custom}<br>step @step</div>
+from @since{custom} on, takes @takes{custom}<br>step @step</div>
 """
 MOMENT = "return `${Number(value.toPrecision(6))} ms`"
-COLUMNS = ("lane", "left", "right", "height", "takes", "stream", "rank", "step")
+COLUMNS = ("lane", "left", "right", "height", "since", "takes", "stream", "rank", "step")
 PALETTE = [STREAM_COLOURS.get(stream, SEND) for stream in STREAMS]
 MOST_HATCHED = 400
 LABELLED = 16  # rank numbers along the axis at the most
@@ -74,7 +74,7 @@ class TimelinePicture:
         )
         told = CustomJSHover(code=MOMENT)
         hover = HoverTool(renderers=[bars], tooltips=TIP, attachment="vertical")
-        hover.formatters = dict.fromkeys(("@left", "@right", "@takes"), told)
+        hover.formatters = dict.fromkeys(("@since", "@takes"), told)
         self.figure.add_tools(hover)
         self.figure.ygrid.visible = False
         self.figure.toolbar.logo = None
@@ -83,12 +83,15 @@ class TimelinePicture:
             code="return Math.floor(tick).toFixed()"
         )
 
-    def show(self, bars: Bars, ranks: int, run: Recorded | None = None) -> None:
-        """Draw bars; those of a recorded run below the predicted ones of the same rank."""
+    def show(self, bars: Bars, ranks: int, run: Recorded | None = None, pace: float = 1.0) -> None:
+        """Draw bars; those of a recorded run below the predicted ones of the same rank.
+
+        A run may be drawn at another `pace` than its own; what it says of itself stays true.
+        """
         lanes = 2 if run is None else 4
         parts = [_columns(bars, 0, lanes, "predicted")]
         if run is not None:
-            parts.append(_columns(run.bars, 2, lanes, "measured"))
+            parts.append(_columns(run.bars, 2, lanes, "measured", pace))
         joined = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
         self.source.data = joined | {"name": [one for part in parts for one in part["name"]]}
         merges = joined["stream"] == STREAMS.index("merge")
@@ -104,13 +107,14 @@ class TimelinePicture:
         self.figure.yaxis.ticker = FixedTicker(ticks=[r + 0.5 for r in range(0, shown, every)])
 
 
-def _columns(bars: Bars, first: int, lanes: int, kind: str) -> dict[str, Any]:
+def _columns(bars: Bars, first: int, lanes: int, kind: str, pace: float = 1.0) -> dict[str, Any]:
     """Attends and merges on lane `first` of each rank, what it sends on the lane below."""
     link = bars.stream == STREAMS.index("send")
     return {
         "lane": bars.rank + (first + link + 0.5) / lanes,
-        "left": bars.start * 1e3,
-        "right": bars.end * 1e3,
+        "left": bars.start * 1e3 * pace,
+        "right": bars.end * 1e3 * pace,
+        "since": bars.start * 1e3,
         "height": np.where(link, 0.6, 0.86) / lanes,
         "stream": bars.stream,
         "rank": bars.rank,
