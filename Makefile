@@ -48,7 +48,7 @@ bench: $(VENV)/.bench ## run the quick benchmarks
 
 docs: $(VENV)/.docs ## build the documentation into build/docs and check its examples and links
 	$(BIN)/python -m doctest -o ELLIPSIS docs/*.md
-	$(BIN)/sphinx-build --fail-on-warning --keep-going -q -b html docs build/docs
+	$(BIN)/sphinx-build --write-all --fail-on-warning --keep-going -q -b html docs build/docs
 	$(BIN)/python docs/links.py build/docs
 
 try-docs: $(FRESH)/.made ## do all that the README and the pages say, in a fresh environment
