@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from planner.errors import PlanError
 from ringloom.measuring import Calibration, calibrate
 from ringloom.output import json_option, show
+from ringloom.progress import progress
 from simulator.fitting import Fit, fit_curve, fit_link
 from simulator.measured import as_toml
 
@@ -49,10 +48,7 @@ def calibrate_command(output: str, quick: bool, device: str | None, as_json: boo
 
 
 def _progress(rounds: Iterable[Any]) -> Iterable[Any]:
-    console = Console(stderr=True)
-    every = list(rounds)
-    hidden = not console.is_terminal
-    return track(every, "measuring", console=console, transient=True, disable=hidden)
+    return progress(rounds, "measuring")
 
 
 def _summary(found: Calibration) -> Iterator[Any]:

@@ -1,14 +1,13 @@
 """The command line: every command takes --json, exits 0, 2 on bad input, 1 on a failed check."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import track
 
 from planner.balance import imbalance
 from planner.errors import PlanError
@@ -25,6 +24,7 @@ from ringloom.options import Plans, listed, plans_of, workload, workload_options
 from ringloom.output import json_option, show
 from ringloom.programs import check as check_program
 from ringloom.programs import emit, tables
+from ringloom.progress import progress, working
 from ringloom.report.command import report
 from ringloom.reproduce.command import reproduce
 from ringloom.reproduce.formula_command import formula
@@ -124,7 +124,9 @@ def _portrait(plan: Plan) -> list[Any]:
     )
     where = f"layout: {drawing.layout(plan)}"
     legend = "[dim]cells: q blocks,kv blocks; ◣ partly masked; · no work[/]"
-    return [head, where, drawing.grid(plan, Console().width), legend, drawing.traffic(plan), ""]
+    console = Console()
+    pictures = drawing.grid(plan, console.width), legend, *drawing.load_bars(plan, console)
+    return [head, where, *pictures, drawing.traffic(plan), ""]
 
 
 def _summary(plan: Plan) -> dict[str, Any]:
@@ -180,7 +182,7 @@ def compare(
         pass_=given["pass_"],
         overlap=overlap,
         checked=checked,
-        track=_progress,
+        track=progress,
     )
     title = (
         f"{given['pass_']} of {drawing.length(work.seq)} tokens, {work.mask}, {work.heads} heads"
@@ -194,14 +196,9 @@ def compare(
         notes += ";\nran: on real arrays of that length (float64, narrow heads), ok within 1e-12"
     notes += "[/]"
     document = {"rows": [row.as_dict() for row in rows], "why": why(rows)}
-    show(as_json, document, title, drawing.comparison(rows, checked), notes, why(rows))
+    table, bars = drawing.comparison(rows, checked), drawing.bars(rows, Console())
+    show(as_json, document, title, table, *bars, notes, why(rows))
     return int(any(row.exact is False for row in rows))
-
-
-def _progress(names: Iterable[str]) -> Iterable[str]:
-    console = Console(stderr=True)
-    hidden = not console.is_terminal
-    return track(list(names), "planning", console=console, transient=True, disable=hidden)
 
 
 @cli.command(name="simulate")
@@ -223,7 +220,8 @@ def simulate_command(
     """Predict one plan: time, idle share, exposed transfers, bytes, memory, bounds."""
     under = conditions(given)
     plans, record = plans_of(source, given), True if trace_file else None
-    found = simulate(plans, find_hardware(hardware), overlap=overlap, record=record, **under)
+    with working("simulating"):
+        found = simulate(plans, find_hardware(hardware), overlap=overlap, record=record, **under)
     legs, head = paths(found), f"[bold]{listed(plans)[0].name}[/] on {hardware}"
     written = [write_trace(found, trace_file)] if trace_file else []
     pictures = drawing.prediction(found), *map(path_picture, legs), *written
@@ -267,11 +265,13 @@ def run(
     if checked:
         if trace_file:
             run_random(plans, backend, seed, trace_file)
-        found = check(plans, backend=backend, seed=seed)
+        with working("running and comparing with dense attention"):
+            found = check(plans, backend=backend, seed=seed)
         show(as_json, document | asdict(found), head, drawing.verdict(found))
         return int(not found.exact)
     began = perf_counter()
-    shapes = run_random(plans, backend, seed, trace_file)
+    with working("running"):
+        shapes = run_random(plans, backend, seed, trace_file)
     document |= {"seconds": perf_counter() - began, "shapes": shapes}
     said = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
     took = drawing.seconds(document["seconds"])

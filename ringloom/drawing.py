@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from planner.balance import loads
 from planner.ir import Plan
 from planner.partitions import names
 from ringloom.comparison import Row
@@ -15,7 +17,9 @@ from runtimes.validation import Check
 from simulator.prediction import Prediction
 
 COLUMNS = ("time", "vs ring", "idle", "exposed", "sent", "peak", "bound", "proved")
-FULL, PARTIAL = "bold cyan", "yellow"
+BLOCKS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_white", "bright_black")
+BUSY, IDLE, WAITING = "cyan", "bright_black", "red"
+BAR = 40  # characters of the longest bar
 WIDEST = 16  # characters of a cell before it is cut
 
 
@@ -38,7 +42,8 @@ def grid(plan: Plan, width: int) -> Table:
 
 
 def _rounds(plan: Plan) -> list[list[Text]]:
-    """The cell of each rank in each round."""
+    """The cell of each rank in each round, in the colour of the home of its first KV block."""
+    homes = plan.partition.kv.homes
     rounds = [[Text() for _ in range(plan.ranks)] for _ in range(plan.rounds)]
     for one in cells(plan):
         text = f"{numbers(one.q)},{numbers(one.kv)}"
@@ -46,7 +51,8 @@ def _rounds(plan: Plan) -> list[list[Text]]:
         drawn = rounds[one.round][one.rank]
         if drawn:
             drawn.append(" ")
-        drawn.append(text + ("" if one.full else "◣"), FULL if one.full else PARTIAL)
+        colour = BLOCKS[int(homes[one.kv[0]]) % len(BLOCKS)]
+        drawn.append(text + ("" if one.full else "◣"), f"bold {colour}" if one.full else colour)
     return [[drawn or Text("·", "dim") for drawn in row] for row in rounds]
 
 
@@ -121,6 +127,39 @@ def _ran(row: Row) -> str:
     if row.exact is None:
         return "-"
     return f"{length(row.exact_seq or 0)} {'ok' if row.exact else 'WRONG'}"
+
+
+def bars(rows: Sequence[Row], console: Console) -> list[Table]:
+    """What each schedule's ranks do with their time, drawn on a terminal and nowhere else."""
+    slowest = max(row.makespan_s for row in rows)
+    if not console.is_terminal or not slowest:
+        return []
+    table = plain_table("", "", "")
+    for row in rows:
+        share = row.makespan_s / slowest
+        line = _bar(share * (1 - row.idle_fraction), BUSY) + _bar(share * row.idle_fraction, IDLE)
+        waits = f"waits {seconds(row.exposed_comm_s)}" if row.exposed_comm_s else ""
+        table.add_row(row.schedule, line, Text(waits, WAITING))
+    table.caption = Text.assemble(("█ busy ", BUSY), ("█ idle", IDLE), justify="left")
+    table.show_header = False
+    return [table]
+
+
+def load_bars(plan: Plan, console: Console) -> list[Table]:
+    """What each rank attends in all, beside the rank that attends most; on a terminal only."""
+    total = loads(plan).sum(axis=0)
+    if not console.is_terminal or not total.any():
+        return []
+    table = plain_table("rank", "attends in all", "")
+    table.columns[0].justify = "right"
+    for rank, pairs in enumerate(total[:64].tolist()):
+        bar = _bar(pairs / total.max(), BUSY)
+        table.add_row(str(rank), bar, f"{pairs / total.mean():.2f} times the mean")
+    return [table]
+
+
+def _bar(share: float, style: str) -> Text:
+    return Text("█" * round(BAR * share), style)
 
 
 def length(tokens: int) -> str:

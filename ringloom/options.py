@@ -12,6 +12,7 @@ from planner.files import load
 from planner.ir import Pass, Plan
 from planner.planning import plan
 from planner.workload import DTYPES, Workload
+from ringloom.progress import working
 
 Plans = Plan | tuple[Plan, Plan]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -93,7 +94,8 @@ def plans_of(source: str, given: dict[str, Any]) -> Plans:
     if not is_file(source):
         work, ranks = workload(given)
         pass_: Pass | Literal["both"] = given["pass_"]
-        return plan(source, work, ranks, pass_=pass_)
+        with working("planning"):
+            return plan(source, work, ranks, pass_=pass_)
     context = click.get_current_context()
     typed = [
         name
@@ -103,7 +105,8 @@ def plans_of(source: str, given: dict[str, Any]) -> Plans:
     if typed:
         option = "--" + typed[0].rstrip("_").replace("_", "-")
         raise click.UsageError(f"{source} holds its own workload: leave out {option}")
-    return load(source)
+    with working("reading and verifying"):
+        return load(source)
 
 
 def forward_of(plans: Plans) -> Plan:

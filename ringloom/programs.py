@@ -13,6 +13,7 @@ from codegen import tables as tables_of
 from planner.errors import PlanError
 from ringloom.options import plans_of, workload_options
 from ringloom.output import json_option, show
+from ringloom.progress import working
 
 KEPT = 4000  # characters of a program's last words that are shown
 
@@ -88,9 +89,10 @@ def check(file: str, seq: int | None, time_limit: float, as_json: bool) -> int:
         raise PlanError(f"no file {file}")
     command = [sys.executable, file, *([] if seq is None else ["--seq", str(seq)])]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=time_limit, check=False
-        )
+        with working("running the program's own check"):
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=time_limit, check=False
+            )
     except subprocess.TimeoutExpired:
         raise PlanError(f"{file} took more than {time_limit:g} s") from None
     said = (done.stdout + done.stderr).strip()[-KEPT:]

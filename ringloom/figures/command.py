@@ -8,7 +8,7 @@ import click
 
 from planner.errors import PlanError
 from ringloom.output import json_option, show
-from ringloom.report.command import progress
+from ringloom.progress import progress
 
 FIGURES = {  # name of the file: module and function
     "tiles_per_round": ("ringloom.figures.rounds", "rounds"),

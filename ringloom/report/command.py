@@ -1,17 +1,15 @@
 """`ringloom report`: schedules compared on one page that works offline."""
 
-from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import track
 
 from planner.errors import PlanError
 from ringloom.options import workload, workload_options
 from ringloom.output import json_option, show
+from ringloom.progress import progress, working
 from simulator.hardware import hardware as find_hardware
 
 DEFAULT = "ring,striped,zigzag,balanced,burst"
@@ -48,7 +46,8 @@ def report(
     found = study.study(
         work, ranks, machine, names, pass_=given["pass_"], overlap=overlap, track=progress
     )
-    content = page.page(found, run)
+    with working("drawing"):
+        content = page.page(found, run)
     try:
         Path(output).write_text(content, encoding="utf-8")
     except OSError as error:
@@ -71,10 +70,3 @@ def _drawing() -> tuple[Any, Any]:
         raise PlanError(
             f"report needs {error.name}: pip install 'ringloom[report]' brings it"
         ) from None
-
-
-def progress(names: Iterable[str], verb: str = "planning") -> Iterable[str]:
-    """The same names, with a bar on a terminal's stderr."""
-    console = Console(stderr=True)
-    hidden = not console.is_terminal
-    return track(list(names), verb, console=console, transient=True, disable=hidden)

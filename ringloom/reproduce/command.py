@@ -8,6 +8,7 @@ import click
 import numpy as np
 
 from ringloom.output import json_option, show
+from ringloom.progress import progress, working
 from ringloom.reproduce import burst, charts, distflash, distflash_time, pages, ring, striped
 from ringloom.reproduce.fitting import Fit
 from ringloom.reproduce.striped_time import CONSTANTS
@@ -38,14 +39,15 @@ def reproduce(paper: str, rows: str | None, fitting: bool, as_json: bool) -> Non
     if fitting:
         _refit(paper, rows, as_json)
     elif paper == "striped":
-        judged = striped.judged(rows) if rows else striped.judged()
-        shown = striped.tables(judged)
+        with working("reproducing"):
+            judged = striped.judged(rows) if rows else striped.judged()
+            shown = striped.tables(judged)
         show(
             as_json, striped.as_json(judged) | {"tables": as_documents(shown)}, *pages.pages(shown)
         )
     else:
         chosen = PAPERS if paper == "all" else {paper: PAPERS[paper]}
-        shown = [table for tables in chosen.values() for table in tables()]
+        shown = [table for name in progress(chosen, "reproducing") for table in chosen[name]()]
         pictures = pages.pages(shown) if paper != "all" else pages.overview(shown)
         show(as_json, {"tables": as_documents(shown)}, *pictures)
 
@@ -65,7 +67,8 @@ def as_documents(tables: list[Table]) -> list[dict[str, Any]]:
 
 def _refit(paper: str, rows: str | None, as_json: bool) -> None:
     if paper == "striped":
-        fits = striped.fits(striped.judged(rows) if rows else striped.judged())
+        with working("fitting"):
+            fits = striped.fits(striped.judged(rows) if rows else striped.judged())
         note = (
             "[dim]seen and worst: errors of the rows fitted; left out: of each row, fitted to all"
             " others; halves: of each half, fitted to the other[/]"

@@ -1,0 +1,27 @@
+"""Progress on a terminal's stderr for what may take seconds or more; silent elsewhere."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, track
+
+Item = TypeVar("Item")
+
+
+def progress(items: Iterable[Item], verb: str = "planning") -> Iterable[Item]:
+    """The same items, with a bar that counts them."""
+    console, every = Console(stderr=True), list(items)
+    return track(every, verb, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def working(verb: str) -> Iterator[None]:
+    """A bar that says that work of unknown length goes on, and for how long it has."""
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with shown:
+        shown.add_task(verb, total=None)
+        yield

@@ -1,0 +1,88 @@
+"""Terminals: colour, bars and progress on them, plain text everywhere else, eighty columns."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+import ringloom as rl
+from planner.balance import loads
+from ringloom import drawing
+from ringloom import progress as progressing
+from ringloom.cli import main
+from ringloom.comparison import compare
+from ringloom.progress import progress, working
+from simulator.hardware import hardware
+
+WORK = rl.Workload(seq=4096, heads=8, mask=rl.Causal())
+NAMES = ["ring", "striped", "usp:ulysses=2:ring=4"]
+
+
+def on_terminal() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=80, color_system="standard")
+
+
+def shown(*pictures: object) -> tuple[str, str]:
+    """What a terminal gets: with its colours, and without."""
+    console = on_terminal()
+    for picture in pictures:
+        console.print(picture)
+    raw = console.file.getvalue()
+    return raw, re.sub(r"\x1b\[[0-9;]*m", "", raw)
+
+
+def test_bars_are_as_long_as_what_they_stand_for() -> None:
+    rows = compare(WORK, 8, hardware("a100-nvlink"), NAMES)
+    raw, plain = shown(*drawing.bars(rows, on_terminal()))
+    lines = [line for line in plain.splitlines() if line.startswith(tuple(NAMES))]
+    slowest = max(row.makespan_s for row in rows)
+    for line, row in zip(lines, rows, strict=True):
+        assert line.count("█") == pytest.approx(drawing.BAR * row.makespan_s / slowest, abs=1)
+        assert ("waits" in line) is bool(row.exposed_comm_s)
+    assert max(map(len, plain.splitlines())) <= 80
+    assert "\x1b[36m" in raw
+
+
+def test_loads_have_a_bar_per_rank() -> None:
+    plan = rl.plan("ring", WORK, 8)
+    _, plain = shown(*drawing.load_bars(plan, on_terminal()))
+    total = loads(plan).sum(axis=0)
+    lengths = [line.count("█") for line in plain.splitlines()[1:]]
+    assert lengths == [round(drawing.BAR * pairs / total.max()) for pairs in total.tolist()]
+
+
+def test_grids_colour_a_block_alike_wherever_it_is() -> None:
+    plan = rl.plan("ring", rl.Workload(seq=4096, heads=8, mask=rl.Full()), 8)
+    raw, _ = shown(drawing.grid(plan, 80))
+    colours: dict[str, set[str]] = {}
+    for style, kv in re.findall(r"\x1b\[([0-9;]+)m\d,(\d)\x1b", raw):
+        colours.setdefault(kv, set()).add(style)
+    assert len(colours) == 8
+    assert {len(styles) for styles in colours.values()} == {1}
+    assert len({styles.pop() for styles in colours.values()}) == 8
+
+
+def test_nothing_but_text_leaves_through_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    small = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
+    for command in (["compare", *small], ["plan", "ring", *small], ["simulate", "ring", *small]):
+        assert main(command) == 0
+        printed = capsys.readouterr()
+        assert "█" not in printed.out
+        assert "\x1b" not in printed.out + printed.err
+        assert printed.err == ""
+
+
+def test_progress_is_seen_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seen in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=seen, width=80)
+        monkeypatch.setattr(progressing, "Console", lambda console=console, **_: console)
+        assert list(progress(["a", "b"], "counting")) == ["a", "b"]
+        with working("thinking"):
+            pass
+        said = console.file.getvalue()
+        assert ("counting" in said) is seen
+        assert ("thinking" in said) is seen
