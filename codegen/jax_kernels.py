@@ -97,6 +97,28 @@ def put_tile(store, part, slot, row):
     return lax.dynamic_update_slice(store, part[None], tile_start(store, slot, row))
 
 
+def pair_starts(store, slot, row):
+    """Where a tile of keys and where one of values begins: store [slots, 2, ..., rows, width]."""
+    slot, _, *rest = tile_start(store, slot, row)
+    return [(slot, np.uint32(n), *rest) for n in range(2)]
+
+
+def cut_pair(store, slot, row, size):
+    """Rows of the keys and of the values of one block, apart: two of [..., size, width]."""
+    shape = (1, 1, *store.shape[2:-2], size, store.shape[-1])
+    starts = pair_starts(store, slot, row)
+    return [lax.dynamic_slice(store, start, shape)[0, 0] for start in starts]
+
+
+def add_pair(store, parts, slot, row):
+    """The store with something added to the keys and the values of some rows of one block."""
+    for start, part in zip(pair_starts(store, slot, row), parts):
+        part = part[None, None]
+        old = lax.dynamic_slice(store, start, part.shape)
+        store = lax.dynamic_update_slice(store, old + part, start)
+    return store
+
+
 def tiles_at(table, blocks):
     """The tiles of some blocks: their positions [n, tile], and the row where each begins."""
     at = jnp.asarray(table)[blocks].reshape(-1, table.shape[-1])
@@ -171,7 +193,7 @@ def kernel(part, q, k, v, seen):
 
 KERNEL_BACKWARD = '''
 def kernel_backward(q, dout, stats, k, v, seen):
-    """The share of one tile in dq, transposed, and in (dk, dv), given lse and rowsum(dout * out) of
+    """The share of one tile in dq, transposed, dk and dv, given lse and rowsum(dout * out) of
     its rows. Keys are rows here, queries columns: no product has to turn a tile of weights."""
 
     def one(q, dout, stats, k, v):
@@ -182,11 +204,10 @@ def kernel_backward(q, dout, stats, k, v, seen):
         weights = jnp.where(seen[:, None], per_query, 0).reshape(weights.shape)
         slope = weights * (products("jd,id->ji", v, dout) - rowsum) * SCALE
         dk, dv = products("ji,id->jd", slope, q), products("ji,id->jd", weights, dout)
-        return products("jd,ji->di", k, slope), dk, dv
+        return products("dj,ji->di", transposed(k), slope), dk, dv
 
     of_queries = (per_kv_head(x, k) for x in (q, dout, stats))
-    dq, dk, dv = by_kv_head(one, *of_queries, k, v)
-    return dq, jnp.stack([dk, dv])
+    return by_kv_head(one, *of_queries, k, v)
 '''
 
 FORWARD = '''
@@ -205,7 +226,7 @@ def attend(setup, state, row):
 
         def add(n, part):
             n = order[n]
-            k, v = cut_tile(state["KV"], kv_slots[n], kv_rows[n], kv_at.shape[1])
+            k, v = cut_pair(state["KV"], kv_slots[n], kv_rows[n], kv_at.shape[1])
             seen = tile_mask(at[:, None], kv_at[n][None], setup.offset, unmasked[n])
 #K
             return kernel(part, q, k, v, seen)
@@ -238,13 +259,12 @@ def attend_backward(setup, state, row):
 
         def add(n, sums):
             n = order[n]
-            k, v = cut_tile(state["KV"], kv_slots[n], kv_rows[n], kv_at.shape[1])
+            k, v = cut_pair(state["KV"], kv_slots[n], kv_rows[n], kv_at.shape[1])
             seen = tile_mask(at[None], kv_at[n][:, None], setup.offset, unmasked[n])
 #K
-            dq, dkv = kernel_backward(*rows, k, v, seen)
-            old = cut_tile(sums[1], dkv_slots[n], kv_rows[n], kv_at.shape[1])
+            dq, *dkv = kernel_backward(*rows, k, v, seen)
 #B
-            return sums[0] + dq, put_tile(sums[1], old + dkv, dkv_slots[n], kv_rows[n])
+            return sums[0] + dq, add_pair(sums[1], dkv, dkv_slots[n], kv_rows[n])
 
         like = per_kv_head(rows[0], state["KV"][0, 0]).mT
         none = jnp.zeros(like.shape, sums[0].dtype)
@@ -270,7 +290,8 @@ HEAD_CHOICE = {  # what stands at a mark where query slices and KV slices do not
     PLAIN: """            new = kernel(part, q, k, v, seen)
             return tuple(jnp.where(common, x, y) for x, y in zip(new, part))
 """,
-    "#B\n": """            dq, dkv = jnp.where(common, dq, 0), jnp.where(common, dkv, 0)
-            dkv = jnp.zeros_like(old).at[:, :, jnp.maximum(heads, 0)].add(dkv)
+    "#B\n": """            dq, *dkv = (jnp.where(common, x, 0) for x in (dq, *dkv))
+            none = jnp.zeros((*sums[1].shape[2:4], *k.shape[2:]), sums[1].dtype)
+            dkv = [none.at[:, jnp.maximum(heads, 0)].add(x) for x in dkv]
 """,
 }

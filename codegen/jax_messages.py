@@ -11,7 +11,9 @@ def depart(state, tensor, slots):
         return state | {"OUT": sums}, message
     part = state[tensor].at[slots].get(mode="clip")
     if tensor in ("DQ", "DKV"):
-        state = state | {tensor: state[tensor].at[slots].set(0, mode="drop")}
+        # Zeros that are known only after the read, so that the store changes in place.
+        zero = jnp.where(part > jnp.inf, part, 0)
+        state = state | {tensor: state[tensor].at[slots].set(zero, mode="drop")}
     return state, part
 
 
@@ -81,20 +83,26 @@ def exchange(kind, ends, message, axis):
 
 FOLLOW = '''
 def follow(setup, state, attend, axis):
-    """Run a schedule: every rank the same collectives, each with the slots of its own tables."""
+    """Run a schedule: every rank the same collectives, each with the slots of its own tables.
+
+    What arrives in a turn is stored when the next one begins: then nobody reads the store any
+    more, so it changes in place.
+    """
     rank = lax.axis_index(axis)
     for segment in setup.placement.segments:
         tables = segment.sends, segment.receives, segment.attends
         tables = jax.tree.map(lambda table: jnp.asarray(table)[:, rank], tables)
         turn = partial(one_turn, setup, segment.collectives, attend, axis)
-        state, _ = lax.scan(turn, state, tables, unroll=segment.turns == 1)
+        begin = state, nothing_yet(state, segment.collectives, tables[1])
+        (state, arrived), _ = lax.scan(turn, begin, tables, unroll=segment.turns == 1)
+        state = stored(state, segment.collectives, arrived)
     return state
 
 
-def one_turn(setup, collectives, attend, axis, state, tables):
-    """Send, attend while that travels, then store what arrived."""
+def one_turn(setup, collectives, attend, axis, begin, tables):
+    """Store what arrived in the turn before, send, and attend while that travels."""
     sends, receives, attends = tables
-    arrivals = []
+    state, arrivals = stored(begin[0], collectives, begin[1]), []
     for (tensors, kind, ends), slots in zip(collectives, sends):
         parts = []
         for tensor in tensors:
@@ -104,8 +112,28 @@ def one_turn(setup, collectives, attend, axis, state, tables):
     if attends:
         one = len(attends["q"]) == 1
         state, _ = lax.scan(partial(attend, setup), state, attends, unroll=one)
-    for (tensors, *_), slots, parts in zip(collectives, receives, arrivals):
+    return (state, list(zip(receives, arrivals))), None
+
+
+def stored(state, collectives, arrived):
+    """Store what each collective brought, in the slots that wait for it."""
+    for (tensors, *_), (slots, parts) in zip(collectives, arrived):
         for tensor, part in zip(tensors, parts):
             state = arrive(state, tensor, slots[tensor], part)
-    return state, None
+    return state
+
+
+def nothing_yet(state, collectives, receives):
+    """Messages that nobody sent, with slots where nothing is stored."""
+    arrived = []
+    for (tensors, *_), slots in zip(collectives, receives):
+        slots = {tensor: jnp.full_like(slots[tensor][0], NOWHERE) for tensor in tensors}
+        likes = {t: state[t][0] if t == "OUT" else state[t] for t in tensors}
+        more = {t: int(t == "OUT") for t in tensors}  # its lse is the last column
+        parts = [
+            jnp.zeros((*slots[t].shape, *x.shape[1:-1], x.shape[-1] + more[t]), x.dtype)
+            for t, x in likes.items()
+        ]
+        arrived.append((slots, parts))
+    return arrived
 '''

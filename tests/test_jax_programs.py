@@ -211,3 +211,19 @@ def test_the_ring_exchanges_once_less_than_there_are_ranks() -> None:
     module = emitted(plan("ring", replace(SMALL, mask=Full()), 8))
     placement = module.setups(37, 37)[0].placement
     assert sum(s.turns * len(s.collectives) for s in placement.segments) == 7
+
+
+def collectives(module: ModuleType) -> list[set[str]]:
+    """The kinds of collectives of each pass."""
+    setups = module.setups(64, 64)
+    kinds = [[c[1] for s in setup.placement.segments for c in s.collectives] for setup in setups]
+    return [set(some) for some in kinds]
+
+
+def test_full_exchanges_and_broadcasts_are_the_collectives_made_for_them() -> None:
+    work = replace(SMALL, seq=64, kv_seq=64, heads=8, kv_heads=8)
+    gather = emitted(plan("allgather", work, 4, pass_="both"))
+    assert collectives(gather) == [{"all-gather"}, {"all-gather", "all-to-all"}]
+    ulysses = emitted(plan("ulysses", work, 4, pass_="both"))
+    assert collectives(ulysses) == [{"all-to-all"}, {"all-to-all"}]
+    assert collectives(emitted(plan("ring", work, 4, pass_="both"))) == [{"permute"}] * 2
