@@ -22,6 +22,7 @@ Plans = Plan | tuple[Plan, Plan]
 Track = Callable[[Iterable[str]], Iterable[str]]
 TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
+SAME = 1.005  # times as long: schedules nearer than that take the same time
 NARROW = 16  # head_dim of the smaller workload: who attends what does not depend on it
 
 
@@ -168,6 +169,12 @@ def why(rows: Sequence[Row]) -> str:
     if not fast.makespan_s:
         return "The mask allows nothing: there is nothing to attend."
     ratio = slow.makespan_s / fast.makespan_s
+    if ratio < SAME:
+        who = f"{fast.schedule} takes" if len(rows) == 1 else "All schedules take the same time,"
+        return (
+            f"{who} {fast.bound_ratio:.2f} times the lower bound of {fast.bound_s * 1e3:.3g} ms,"
+            f" and {fast.idle_fraction:.0%} of the machine idles."
+        )
     found = f"{slow.schedule} takes {ratio:.2f} times as long as {fast.schedule}"
     waits = slow.exposed_comm_s - fast.exposed_comm_s
     if waits > 0.5 * (slow.makespan_s - fast.makespan_s):

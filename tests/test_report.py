@@ -285,3 +285,25 @@ def test_ink_can_be_read_on_every_colour() -> None:
         *("#ffffff", "#ffffff"),
         *("#000000", "#000000"),
     ]
+
+
+def test_the_finding_fits_what_is_compared() -> None:
+    def finding(work: rl.Workload, ranks: int, *names: str) -> str:
+        return study(work, ranks, HARDWARE, names).finding
+
+    long = rl.Workload(seq=1 << 18, heads=32)
+    assert finding(long, 4, "ring", "zigzag").startswith("ring takes 1.")
+    assert finding(WORK, 4, "ring").startswith("ring takes ")
+    assert " times the lower bound of " in finding(WORK, 4, "ring")
+    assert finding(WORK, 1, "ring", "ulysses").startswith("All schedules take the same time, ")
+    empty = rl.Workload(seq=256, heads=8, mask=rl.Window(0, 0) & rl.Global(0))
+    assert finding(empty, 4, "ring", "zigzag") == (
+        "The mask allows nothing: there is nothing to attend."
+    )
+
+
+def test_a_page_of_nothing_and_a_page_of_many_ranks_are_pages_too() -> None:
+    empty = rl.Workload(seq=256, heads=8, mask=rl.Window(0, 0) & rl.Global(0))
+    assert "nothing to attend" in page(study(empty, 4, HARDWARE, ["ring"]))
+    html = page(study(WORK, 100, HARDWARE, ["balanced"]))
+    assert "show the first 64 of 100 ranks" in html

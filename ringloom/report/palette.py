@@ -21,14 +21,15 @@ def rank_colours(ranks: int) -> list[str]:
     """A colour per rank."""
     if ranks <= len(OKABE_ITO):
         return list(OKABE_ITO[:ranks])
-    return amounts(ranks)
+    # The darkest fifth would drown in a dark page.
+    return amounts(ranks + ranks // 4)[-ranks:]
 
 
 def amounts(count: int) -> list[str]:
     """`count` colours from little to much."""
     from bokeh.palettes import cividis
 
-    return list(cividis(count)) if count <= 256 else [CIVIDIS_END] * count
-
-
-CIVIDIS_END = "#FEE838"
+    if count <= 256:
+        return list(cividis(count))
+    every = cividis(256)
+    return [every[255 * n // (count - 1)] for n in range(count)]

@@ -208,10 +208,10 @@ def _circle(ranks: int) -> dict[str, list[Any]]:
         "x": [math.sin(t) for t in turns],
         "y": [math.cos(t) for t in turns],
         "text": [str(r) if named or r % 8 == 0 else "" for r in range(ranks)],
-        "size": [28 if named else 11] * ranks,
+        "size": [28 if named else 13] * ranks,
         "colour": colours,
         "fill": colours,
-        "line": colours,
+        "line": colours if named else ["#7F7F7F"] * ranks,
         "ink": [ink_on(c) for c in colours],
         "on": [ink_on(c) for c in colours],
     }

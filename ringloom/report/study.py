@@ -40,13 +40,7 @@ class Study:
     @property
     def finding(self) -> str:
         """One sentence that says what the numbers say."""
-        if len(self.cases) > 1:
-            return why(self.rows)
-        row = self.rows[0]
-        return (
-            f"{row.schedule} takes {row.bound_ratio:.2f} times its lower bound,"
-            f" and {row.idle_fraction:.0%} of the machine idles."
-        )
+        return why(self.rows)
 
     @property
     def title(self) -> str:
