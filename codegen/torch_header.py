@@ -64,7 +64,6 @@ def imports(p: Program) -> str:
     iterable = "Iterable, Iterator" if any(s.rule for s in p.passes) else "Iterator"
     return f"""
 import argparse
-import math
 import multiprocessing.connection
 import os
 import sys

@@ -32,7 +32,7 @@ def init(seed, dtype=torch.float32, device="cpu", *, dim=DIM, hidden=HIDDEN):
         value = torch.ones(shape, dtype=torch.float64)
         if len(shape) == 2:
             value = torch.randn(shape, generator=random, dtype=torch.float64)
-            value /= math.sqrt(shape[1])
+            value /= shape[1] ** 0.5
         params[name] = value.to(device, dtype).requires_grad_()
     return params
 '''

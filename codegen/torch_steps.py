@@ -68,7 +68,6 @@ class Store:
         self.setup, self.batch, self.device = setup, q.shape[0], q.device
         self.narrow, self.wide = q.dtype, wide(q.dtype)
         self.places = {}
-        self.arrived = {}  # the inputs of the last step as they came: fit to be sent on
 
     def shapes(self, tensor, blocks):
         """The shapes of the arrays of some blocks with the same heads."""
@@ -170,49 +169,38 @@ def store(*, sliced: bool, masked: bool) -> str:
 
 
 MESSAGES = '''
-def parts_of_message(store, tensors, blocks, message):
-    """What lies in a message one after the other: (tensor, blocks of one head slice, arrays)."""
-    a = 0
-    for tensor in sorted(tensors, key=lambda t: -store.dtype(t).itemsize):
-        for _, some in groupby(blocks, partial(store.setup.slice, tensor)):
-            same, arrays = list(some), []
-            for shape in store.shapes(tensor, same):
-                b = a + math.prod(shape) * store.dtype(tensor).itemsize
-                arrays.append(message[a:b].view(store.dtype(tensor)).view(shape))
-                a = b
-            yield tensor, same, arrays
-
-
-def empty_message(store, tensors, blocks):
-    """Room for the bytes of a message."""
-    size = 0
+def pieces_of_message(store, tensors, blocks):
+    """What a message carries one after the other: (tensor, blocks of one head slice)."""
     for tensor in tensors:
-        for block in blocks:
-            values = sum(map(math.prod, store.shapes(tensor, [block])))
-            size += values * store.dtype(tensor).itemsize
-    return torch.empty(size, dtype=torch.uint8, device=store.device)
+        for _, same in groupby(blocks, partial(store.setup.slice, tensor)):
+            yield tensor, list(same)
 
 
 def pack(store, tensors, blocks):
-    """The bytes of a message; sums are handed over, so they leave the store."""
-    message = store.arrived.get((tensors, tuple(blocks)))
-    if message is not None:
-        return message
-    message = empty_message(store, tensors, blocks)
-    for tensor, same, arrays in parts_of_message(store, tensors, blocks, message):
-        for part, x in zip(arrays, store.view(tensor, same), strict=True):
-            part.copy_(x)
+    """The arrays of a message; sums are handed over, so they leave the store."""
+    message = []
+    for tensor, same in pieces_of_message(store, tensors, blocks):
+        message += [x.contiguous() for x in store.view(tensor, same)]
         if tensor in SUMS:
             for block in same:
                 del store.places[tensor, block]
     return message
 
 
+def empty_message(store, tensors, blocks):
+    """Room for the arrays of a message."""
+    return [
+        torch.empty(shape, dtype=store.dtype(tensor), device=store.device)
+        for tensor, same in pieces_of_message(store, tensors, blocks)
+        for shape in store.shapes(tensor, same)
+    ]
+
+
 def unpack(store, tensors, blocks, message):
     """Place the copies that a message brought, and add its sums."""
-    if not any(tensor in SUMS for tensor in tensors):
-        store.arrived[tensors, tuple(blocks)] = message
-    for tensor, same, arrays in parts_of_message(store, tensors, blocks, message):
+    rest = iter(message)
+    for tensor, same in pieces_of_message(store, tensors, blocks):
+        arrays = [next(rest) for _ in store.shapes(tensor, same)]
         if tensor in SUMS:
             store.add(tensor, same, arrays)
         else:
@@ -222,9 +210,10 @@ def unpack(store, tensors, blocks, message):
 def exchange(sends, receives, group):
     """Start sending and receiving (message, peer) pairs; returns what to wait for."""
     ops = [
-        dist.P2POp(way, message, group=group, group_peer=peer)
+        dist.P2POp(way, array, group=group, group_peer=peer)
         for way, messages in ((dist.isend, sends), (dist.irecv, receives))
         for message, peer in messages
+        for array in message
     ]
     return dist.batch_isend_irecv(ops) if ops else []
 '''
@@ -240,7 +229,6 @@ def follow(steps, store, attend, group):
             attend(store, q_blocks, kv_blocks)
         for work in works:
             work.wait()
-        store.arrived.clear()
         for (*m, _), (message, _) in zip(task.receives, receives, strict=True):
             unpack(store, *m, message)
         for read in task.drops:
@@ -258,7 +246,6 @@ def follow(steps, store, attend, group, keep=()):
             attend(store, q_blocks, kv_blocks)
         for work in works:
             work.wait()
-        store.arrived.clear()
         for (*m, _), (message, _) in zip(task.receives, receives, strict=True):
             unpack(store, *m, message)
         for read in task.drops:

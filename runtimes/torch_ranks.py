@@ -332,11 +332,11 @@ def _where(thread: Thread) -> str:
 
 
 def exchange(
-    sends: list[tuple[Any, int]], receives: list[tuple[Any, int]], group: Any
+    sends: list[tuple[list[Any], int]], receives: list[tuple[list[Any], int]], group: Any
 ) -> list[Any]:
     """What an emitted program's `exchange` does, for a group that torch does not know of."""
-    works = [group.send([message], peer, 0) for message, peer in sends]
-    return works + [group.recv([message], peer, 0) for message, peer in receives]
+    works = [group.send([array], peer, 0) for message, peer in sends for array in message]
+    return works + [group.recv([array], peer, 0) for message, peer in receives for array in message]
 
 
 # ---- an existing group

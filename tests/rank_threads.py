@@ -58,7 +58,7 @@ class Events(Counter[str]):
             with self.lock:
                 if name == "exchange":
                     self["messages"] += len(args[0])
-                    self["bytes"] += sum(message.nbytes for message, _ in args[0])
+                    self["bytes"] += sum(x.nbytes for message, _ in args[0] for x in message)
                 else:
                     self[name] += 1
             return plain(*args)

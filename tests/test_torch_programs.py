@@ -138,7 +138,7 @@ class Recorder:
         def exchange(sends: list[Any], receives: list[Any], group: Any) -> list[Any]:
             with self.lock:
                 for message, peer in sends:
-                    self.sent[group.rank(), peer, message.nbytes] += 1
+                    self.sent[group.rank(), peer, sum(x.nbytes for x in message)] += 1
             return list(plain(sends, receives, group))
 
         program.exchange = exchange  # type: ignore[attr-defined]

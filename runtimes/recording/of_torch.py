@@ -146,30 +146,39 @@ def _exchange(program: ModuleType, plain: Callable[..., Any]) -> Callable[..., A
         _note("turn", 0, began, perf_counter())
         if HERE.notes is None:
             return list(works)
-        if len(works) != len(sends) + len(receives):
+        messages = [message for message, _ in (*sends, *receives)]
+        if len(works) != sum(map(len, messages)):
             raise PlanError("cannot record: this backend waits for messages all together")
         kinds: list[tuple[Kind, int]] = [("send", n) for n in range(len(sends))]
         kinds += [("receive", n) for n in range(len(receives))]
+        rest = iter(works)
         return [
-            _Watched(work, (HERE.notes, int(HERE.backward), HERE.turn, *what), began)
-            for work, what in zip(works, kinds, strict=True)
+            _Watched(
+                [next(rest) for _ in message],
+                (HERE.notes, int(HERE.backward), HERE.turn, *what),
+                began,
+            )
+            for message, what in zip(messages, kinds, strict=True)
         ]
 
     return exchange
 
 
 class _Watched:
-    """A message under way; a thread notes when it is done."""
+    """A message under way, its arrays one by one; a thread notes when all are done."""
 
-    def __init__(self, work: Any, what: tuple[list[Note], int, int, Kind, int], began: float):
-        self.work, self.what, self.began = work, what, began
+    def __init__(
+        self, works: list[Any], what: tuple[list[Note], int, int, Kind, int], began: float
+    ) -> None:
+        self.works, self.what, self.began = works, what, began
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._watch, daemon=True)
         self.thread.start()
 
     def _watch(self) -> None:
         try:
-            self.work.wait()
+            for work in self.works:
+                work.wait()
         except BaseException as error:
             self.error = error
         notes, backward, turn, kind, number = self.what
