@@ -5,6 +5,6 @@ computes exactly the attention the plan describes and imports nothing of ringloo
 become loops over recovered formulas, so a program does not grow with the number of ranks.
 """
 
-from codegen.emitting import TARGETS, emit, save_tables, tables
+from codegen.emitting import TARGETS, emit
 
-__all__ = ["TARGETS", "emit", "save_tables", "tables"]
+__all__ = ["TARGETS", "emit"]

@@ -83,17 +83,19 @@ def firsts(values: Ints) -> Flags:
 def fill(table: Ints, rows: Ints, values: Ints) -> Ints:
     """The table with some rows replaced, as wide as the wider of both; -1 is nothing."""
     width = max(table.shape[-1], values.shape[-1])
-    table = widened(table, width).copy()
-    table[rows] = widened(values, width)
-    return table
+    found = widened(table, width)
+    found = found.copy() if found is table else found
+    found[rows] = widened(values, width)
+    return found
 
 
 def widened(table: Ints, width: int) -> Ints:
     """The table with -1 in new last columns."""
     if table.shape[-1] == width:
         return table
-    room = [(0, 0)] * (table.ndim - 1) + [(0, width - table.shape[-1])]
-    return np.pad(table, room, constant_values=-1)
+    wide = np.full((*table.shape[:-1], width), -1)
+    wide[..., : table.shape[-1]] = table
+    return wide
 
 
 def permutations(move: Move) -> Iterator[Move]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from codegen import TARGETS, save_tables
+from codegen import TARGETS
 from codegen import emit as write
-from codegen import tables as tables_of
+from codegen.emitting import save_tables
+from codegen.emitting import tables as tables_of
 from planner.errors import PlanError
 from ringloom.options import plans_of, workload_options
 from ringloom.output import json_option, show

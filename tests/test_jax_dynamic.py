@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit, save_tables, tables
+from codegen import emit
+from codegen.emitting import save_tables, tables
 from planner.errors import PlanError
 from planner.masks import Blocks, Causal, Documents, Full, Mask, Window
 from planner.planning import plan

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from codegen import emit, tables
+from codegen import emit
+from codegen.emitting import tables
 from planner.masks import Causal
 from planner.planning import plan
 from planner.workload import Workload

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen import emit, save_tables, tables
-from codegen.emitting import WRITERS
+from codegen import emit
+from codegen.emitting import WRITERS, save_tables, tables
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.masks import Causal, Documents, Full
