@@ -127,17 +127,25 @@ class Side:
 
     def check_tiling(self, tokens: int, heads: int, name: str) -> None:
         """Raise PlanError unless the blocks cover `tokens` x `heads` exactly once."""
+        if (tokens, heads) in self._covered:
+            return
         cuts = sorted({0, heads} | {e for s in self.slices for e in (s.start, s.stop)})
         if cuts[-1] > heads:
             raise PlanError(f"{name} side: a head slice ends at {cuts[-1]}, but heads are {heads}")
         seen = set[tuple[Ranges, ...]]()
         for low, high in pairwise(cuts):
-            chunks = tuple(
-                b.positions for b in self.blocks if b.heads.start <= low and high <= b.heads.stop
-            )
+            over = [i for i, s in enumerate(self.slices) if s.start <= low and high <= s.stop]
+            there = np.flatnonzero(np.isin(self.slice, over))
+            chunks = tuple(self.blocks[i].positions for i in there)
             if chunks not in seen:
                 _check_cover(chunks, tokens, f"{name} side, heads {low}..{high - 1}")
                 seen.add(chunks)
+        self._covered.add((tokens, heads))
+
+    @cached_property
+    def _covered(self) -> set[tuple[int, int]]:
+        """The (tokens, heads) that these blocks were found to cover: every rewrite asks again."""
+        return set()
 
 
 def _indices(items: Iterable[object], distinct: tuple[object, ...]) -> Ints:

@@ -209,8 +209,10 @@ def _mark(
     """Mark the live tiles of an attend in `seen`; how many it had, repeats included."""
     marked = 0
     height = max(1, CELLS // max(1, attend.q.shape[1] * attend.kv.shape[1]))
-    for at in range(0, len(attend), height):
-        rows = slice(at, at + height)
+    here = (place_q[attend.q] >= 0).any(axis=1) & (place_kv[attend.kv] >= 0).any(axis=1)
+    numbers = np.flatnonzero(here)
+    for at in range(0, len(numbers), height):
+        rows = numbers[at : at + height]
         q, kv = attend.q[rows, :, None], attend.kv[rows, None, :]
         a, b = np.broadcast_arrays(place_q[q], place_kv[kv])
         live = table.live(q, kv) & (a >= 0) & (b >= 0)

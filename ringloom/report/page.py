@@ -54,7 +54,7 @@ def page(study: Study, run: Recorded | None = None) -> str:
     scripts, drawn = components(figures) if figures else ("", {})
     for one in (o for group in content.values() for o in group):
         one["picture"] = Markup(drawn[one.pop("figure")])
-    return TEMPLATES.get_template("page.html").render(
+    html: str = TEMPLATES.get_template("page.html").render(
         title=study.title,
         finding=study.finding,
         summary=Markup(summary(study.rows)),
@@ -73,6 +73,7 @@ def page(study: Study, run: Recorded | None = None) -> str:
         scripts=Markup(scripts),
         **content,
     )
+    return html
 
 
 def _text(name: str) -> str:

@@ -30,9 +30,10 @@ def summary(rows: Sequence[Row]) -> str:
     """HTML of the comparison; every cell carries its number unrounded as data-value."""
     slowest = max(row.makespan_s for row in rows) or 1.0
     best = min(row.makespan_s for row in rows)
-    return TEMPLATES.get_template("summary.html").render(
+    html: str = TEMPLATES.get_template("summary.html").render(
         rows=[_row(row, slowest) | {"best": row.makespan_s == best} for row in rows]
     )
+    return html
 
 
 def _row(row: Row, slowest: float) -> dict[str, Any]:
