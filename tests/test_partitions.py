@@ -138,3 +138,26 @@ def test_blocks_are_counted_once_per_set_of_positions_and_per_head_slice() -> No
     assert side.chunk.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert side.slice.tolist() == [0, 1] * 4
     assert side.owned(4).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_a_side_that_covers_one_workload_is_asked_again_for_another() -> None:
+    one = by_tokens(Workload(seq=6, heads=2), 2, "contiguous")
+    one.check(Workload(seq=6, heads=2), 2)
+    with pytest.raises(PlanError, match="position 6 belongs to no block"):
+        one.check(Workload(seq=7, heads=2), 2)
+    with pytest.raises(PlanError, match=r"heads 2\.\.2: position 0 belongs to no block"):
+        one.check(Workload(seq=6, heads=3), 2)
+    one.check(Workload(seq=6, heads=2), 2)
+
+
+def test_whole_blocks_and_head_slices_may_share_a_side() -> None:
+    front = Block((range(3),), range(4), 0)
+    low, high = (Block((range(3, 6),), heads, 0) for heads in (range(2), range(2, 4)))
+    mixed, work = Side((front, low, high)), Workload(seq=6, heads=4)
+    Partition(mixed, mixed).check(work, 1)
+    twice = Side((front, low, high, Block((range(3),), range(2, 4), 0)))
+    with pytest.raises(PlanError, match=r"heads 2\.\.3: position 0 belongs to more than one"):
+        Partition(twice, mixed).check(work, 1)
+    less = Side((front, low))
+    with pytest.raises(PlanError, match=r"heads 2\.\.3: position 3 belongs to no block"):
+        Partition(less, mixed).check(work, 1)
