@@ -92,6 +92,9 @@ STAND_IN = '''
 def stand_in(dout, delta):
     """A vector whose product with dout is delta = rowsum(dout * out), all that kernels need of
     out: so out itself need not travel."""
-    norm = (dout * dout).sum(dim=-1, keepdim=True, dtype=delta.dtype)
-    return dout * (delta / norm).nan_to_num(0.0, 0.0, 0.0)
+    tiny = torch.finfo(delta.dtype).tiny
+    largest = dout.abs().amax(dim=-1, keepdim=True).to(delta.dtype).clamp_min(tiny)
+    unit = dout / largest  # what dout squared is out of range for, this is not
+    norm = (unit * unit).sum(dim=-1, keepdim=True)
+    return unit * (delta / largest / norm).nan_to_num(0.0, 0.0, 0.0)
 '''

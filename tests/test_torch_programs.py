@@ -102,6 +102,20 @@ def test_16_bit_errors_do_not_grow_with_the_ranks(schedule: str, dtype: str, ran
         assert error <= 1.1 * distance(a, b)
 
 
+@pytest.mark.parametrize("schedule", ["zigzag", "burst"])
+@pytest.mark.parametrize(("dtype", "powers"), [("float16", (-9, 9)), ("float32", (-90, 90))])
+def test_gradients_grow_and_shrink_with_those_of_the_output(
+    schedule: str, dtype: str, powers: tuple[int, int]
+) -> None:
+    work = Workload(seq=32, heads=2, head_dim=8, mask=Causal(), dtype=dtype)
+    pair, (q, k, v, dout) = both(schedule, work, 2), draw(work, 3)
+    plain = in_threads(pair, q, k, v, dout)[1:]
+    for power in powers:
+        found = in_threads(pair, q, k, v, np.ldexp(dout, power))[1:]
+        for a, b in zip(found, plain, strict=True):
+            assert distance(np.ldexp(a, -power), b) <= (2e-5 if dtype == "float32" else 1e-2)
+
+
 def dense_in_torch(work: Workload, arrays: tuple[Array, ...]) -> list[Array]:
     """Output and gradients of PyTorch's own attention in the workload's dtype."""
     q, k, v, dout = map(torch_ranks.to_torch, arrays)
