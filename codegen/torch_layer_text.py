@@ -94,8 +94,7 @@ def layer_of_length(params, x, group, seq):
 
 def check_layer(params, x, group, seq):
     """Raise ValueError for parameters or tokens that this program is not made for."""
-    if group.size() != P:
-        raise ValueError(f"a program for {P} ranks, but the group has {group.size()}")
+    check_group(group)
     if set(params) != set(NAMES):
         raise ValueError(f"the parameters are {[*params]}, not {[*NAMES]}")
     tokens, dim = len(positions(group.rank(), seq)), params["wo"].shape[0]
@@ -128,8 +127,7 @@ class DecoderLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        if torch.is_grad_enabled():  # create_graph=True, but nothing below makes one
-            raise RuntimeError("a decoder layer has first derivatives only")
+        refuse_second_derivatives()
         x, out, lse, *values = ctx.saved_tensors
         dtype, enabled = ctx.autocast
         params = dict(zip(NAMES, map(leaf, values), strict=True))

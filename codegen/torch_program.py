@@ -244,9 +244,8 @@ def _attention(w: Writer, p: Program) -> None:
         w.section(torch_setup.FUNCTION_FORWARD_ONLY)
         w.section(torch_setup.FORWARD_PASS)
         return
-    w.section(
-        torch_setup.FUNCTION.format(kept=", kept" if kept else "", keep=", kept" if kept else "")
-    )
+    w.section(torch_setup.FUNCTION_KEEPING if kept else torch_setup.FUNCTION)
+    w.section(torch_setup.FIRST_ONLY)
     w.section(torch_setup.FORWARD_PASS_KEEPING if kept else torch_setup.FORWARD_PASS)
     if _query_side_travels(p.backward):
         stats = (

@@ -166,8 +166,7 @@ def attention_of_length(q, k, v, group, seq, kv_seq):
 
 def check_shapes(q, k, v, group, seq, kv_seq):
     """Raise ValueError for shards that this program is not made for."""
-    if group.size() != P:
-        raise ValueError(f"a program for {{P}} ranks, but the group has {{group.size()}}")
+    check_group(group)
     rank = group.rank()
     m, n = len(positions(rank, seq)), len(kv_positions(rank, kv_seq))
     for name, x, shape in (
@@ -175,10 +174,29 @@ def check_shapes(q, k, v, group, seq, kv_seq):
         ("k", k, (KV_HEADS, n, HEAD_DIM)),
         ("v", v, (KV_HEADS, n, HEAD_DIM)),
     ):
-        if x.shape != (q.shape[0], *shape):
-            raise ValueError(f"{{name}} is {{[*x.shape]}}, not [batch, *{{shape}}]")
-    if not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"q, k, v differ in dtype: {{q.dtype}}, {{k.dtype}}, {{v.dtype}}")
+        if x.ndim != 4 or x.shape[1:] != shape:
+            wanted = "[batch, " + ", ".join(map(str, shape)) + "]"
+            raise ValueError(f"{{name}} of rank {{rank}} is {{[*x.shape]}}, not {{wanted}}")
+    for what, found in (
+        ("batch", [len(x) for x in (q, k, v)]),
+        ("dtype", [x.dtype for x in (q, k, v)]),
+        ("device", [x.device for x in (q, k, v)]),
+    ):
+        if len(set(found)) > 1:
+            raise ValueError(f"q, k, v differ in {{what}}: {{', '.join(map(str, found))}}")
+    if not q.is_floating_point() or q.dtype.itemsize < 2:
+        raise ValueError(f"q, k, v are {{q.dtype}}, not floats of 16 bits or more")
+
+
+def check_group(group):
+    """Raise ValueError for what is no group of as many ranks as the program is for."""
+    if not hasattr(group, "rank"):
+        raise ValueError(
+            f"{{group!r}} is no process group: call torch.distributed.init_process_group before, "
+            "or pass as group= one that this process is in"
+        )
+    if group.size() != P:
+        raise ValueError(f"a program for {{P}} ranks, but the group has {{group.size()}}")
 '''
 
 FUNCTION = '''
@@ -187,14 +205,39 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, group, seq, kv_seq):
-        out, lse{kept} = forward_pass(q, k, v, group, seq, kv_seq)
+        out, lse = forward_pass(q, k, v, group, seq, kv_seq)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.where = group, seq, kv_seq{keep}
+        ctx.where = group, seq, kv_seq
         return out
 
     @staticmethod
     def backward(ctx, dout):
+        refuse_second_derivatives()
         dq, dk, dv = backward_pass(dout, *ctx.saved_tensors, *ctx.where)
+        return dq, dk, dv, None, None, None
+'''
+
+# Copies are saved as inputs are, so that checkpoints and hooks know of them.
+FUNCTION_KEEPING = '''
+class Attention(torch.autograd.Function):
+    """The forward and the backward plan as one differentiable function."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, group, seq, kv_seq):
+        out, lse, kept = forward_pass(q, k, v, group, seq, kv_seq)
+        copies = [x for arrays in kept.values() for x in arrays]
+        ctx.save_for_backward(q, k, v, out, lse, *copies)
+        ctx.kept = {place: len(arrays) for place, arrays in kept.items()}
+        ctx.where = group, seq, kv_seq
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        refuse_second_derivatives()
+        q, k, v, out, lse, *copies = ctx.saved_tensors
+        rest = iter(copies)
+        kept = {place: [next(rest) for _ in range(n)] for place, n in ctx.kept.items()}
+        dq, dk, dv = backward_pass(dout, q, k, v, out, lse, *ctx.where, kept)
         return dq, dk, dv, None, None, None
 '''
 
@@ -239,6 +282,14 @@ def forward_pass(q, k, v, group, seq, kv_seq):
     out, lse = store.unshard("OUT")
     kept = {place: store.view(place[0], [place[1]]) for place in held}
     return out.to(q.dtype), lse, kept
+'''
+
+FIRST_ONLY = '''
+def refuse_second_derivatives():
+    """Raise RuntimeError in a backward pass that is to be differentiated again: messages are not
+    part of any graph."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("attention has first derivatives only: no create_graph=True")
 '''
 
 BACKWARD_PASS = '''

@@ -271,13 +271,32 @@ def test_other_shapes_dtypes_and_groups_are_refused_by_name() -> None:
     program = torch_ranks.load(emit(plan("ring", Workload(seq=8, heads=2, head_dim=4), 1), "torch"))
     group = torch.distributed.ProcessGroupGloo(torch.distributed.HashStore(), 0, 1)
     right = torch.zeros(1, 2, 8, 4)
-    with pytest.raises(ValueError, match=r"k is \[1, 2, 7, 4\], not \[batch, \*\(2, 8, 4\)\]"):
-        program.attention(right, right[:, :, :7], right, group=group)
-    with pytest.raises(ValueError, match="differ in dtype"):
-        program.attention(right, right, right.double(), group=group)
+    whole = right.long()
+    for inputs, said in (
+        ((right, right[:, :, :7], right), r"k of rank 0 is \[1, 2, 7, 4\], not \[batch, 2, 8, 4\]"),
+        ((right[0], right, right), r"q of rank 0 is \[2, 8, 4\], not \[batch, 2, 8, 4\]"),
+        ((right, right, right[:0]), "differ in batch: 1, 1, 0"),
+        ((right, right, right.double()), "differ in dtype: torch.float32, .*float64"),
+        ((whole, whole, whole), "are torch.int64, not floats of 16 bits"),
+        ((right, right.to("meta"), right), "differ in device: cpu, meta, cpu"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            program.attention(*inputs, group=group)
+    with pytest.raises(ValueError, match=r"None is no process group: call torch.*init_process"):
+        program.attention(right, right, right)
     program.P = 2
     with pytest.raises(ValueError, match="a program for 2 ranks, but the group has 1"):
         program.attention(right, right, right, group=group)
+
+
+def test_second_derivatives_are_refused() -> None:
+    work = Workload(seq=8, heads=2, head_dim=4, dtype="float64")
+    program = torch_ranks.load(emit(both("ring", work, 1), "torch"))
+    group = torch.distributed.ProcessGroupGloo(torch.distributed.HashStore(), 0, 1)
+    x = torch.randn(1, 2, 8, 4, dtype=torch.float64, requires_grad=True)
+    out = program.attention(x, x, x, group=group)
+    with pytest.raises(RuntimeError, match="first derivatives only: no create_graph=True"):
+        torch.autograd.grad(out.sum(), x, create_graph=True)
 
 
 def test_a_forward_only_program_refuses_gradients() -> None:
@@ -318,6 +337,27 @@ def test_checkpointing_gives_the_same_gradients() -> None:
     again = torch.utils.checkpoint.checkpoint(layer, q, use_reentrant=False)
     (saved,) = torch.autograd.grad(again.sum(), q)
     assert torch.equal(plain, saved)
+
+
+@pytest.mark.parametrize(("schedule", "tensors"), [("allgather:keep=1", 9), ("zigzag", 5)])
+def test_all_that_backward_needs_is_saved_where_checkpoints_find_it(
+    schedule: str, tensors: int
+) -> None:
+    work = Workload(seq=16, heads=2, head_dim=4, mask=Full(), dtype="float64")
+    seen = Counter[int]()
+
+    def body(program: ModuleType, group: Any, arrays: Any) -> list[Array]:
+        def noted(x: Any) -> Any:
+            seen[group.rank()] += 1
+            return x.clone()
+
+        with torch.autograd.graph.saved_tensors_hooks(noted, lambda x: x):
+            return torch_ranks.attend(program, group, arrays)
+
+    torch_ranks.in_threads(
+        emit(both(schedule, work, 2), "torch"), 2, list(draw(work, 0)), 30.0, body=body
+    )
+    assert seen == {0: tensors, 1: tensors}
 
 
 # ---- files as scripts
