@@ -314,9 +314,14 @@ def setup(rank, seq, kv_seq):
     return Setup(rank, seq, kv_seq)
 
 
-@lru_cache
 def prepare(group, device):
     """NCCL connects all ranks on first use, so all of them must take part in that."""
     if device.type == "cuda":
-        dist.all_reduce(torch.zeros(1, device=device), group=group)
+        connect(group, device)
+
+
+@lru_cache
+def connect(group, device):
+    """All ranks take part in something, once."""
+    dist.all_reduce(torch.zeros(1, device=device), group=group)
 '''

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -337,6 +338,17 @@ def test_checkpointing_gives_the_same_gradients() -> None:
     again = torch.utils.checkpoint.checkpoint(layer, q, use_reentrant=False)
     (saved,) = torch.autograd.grad(again.sum(), q)
     assert torch.equal(plain, saved)
+
+
+def test_a_group_that_nobody_else_holds_is_let_go_of() -> None:
+    work = Workload(seq=8, heads=2, head_dim=4, dtype="float64")
+    program = torch_ranks.load(emit(both("zigzag", work, 1), "torch"))
+    group = torch.distributed.ProcessGroupGloo(torch.distributed.HashStore(), 0, 1)
+    q = torch.randn(1, 2, 8, 4, dtype=torch.float64, requires_grad=True)
+    program.attention(q, q, q, group=group).sum().backward()
+    held = weakref.ref(group)
+    del group
+    assert held() is None
 
 
 @pytest.mark.parametrize(("schedule", "tensors"), [("allgather:keep=1", 9), ("zigzag", 5)])
