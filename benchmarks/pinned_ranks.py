@@ -11,7 +11,6 @@ conductor in the parent runs dense attention on both cores in turn with them.
 import multiprocessing
 import os
 import tempfile
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,28 +20,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor.experimental._context_parallel._attention as template
+from rounds import Times, timed
 
 from runtimes.torch_ranks import load
 
 RANKS = 2
 HEADS, HEAD_DIM = 8, 64
 TEMPLATES = {"template, all-gather": "ALL_GATHER", "template, all-to-all": "ALL_TO_ALL"}
+DEFAULT = "template, all-gather"  # what PyTorch does unless told otherwise
 OURS, DENSE = "ringloom", "dense, 2 threads"
 SECONDS = 300  # after which a rank that says nothing is given up
-Times = tuple[float, float]  # on the wall, of the processor
 
 
 def cores() -> list[int]:
     """The cores to pin to, or none where there are fewer than two or processes cannot be pinned."""
     found = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return found[:RANKS] if len(found) >= RANKS else []
-
-
-def timed(run: Callable[[], object]) -> Times:
-    """Seconds on the wall and of this process, all its threads."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    run()
-    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 class PinnedRanks:

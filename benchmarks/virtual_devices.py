@@ -8,9 +8,7 @@ batch of HEADS x `seq` x HEAD_DIM, each in its own layout and sharding, and must
 """
 
 import multiprocessing
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -18,13 +16,13 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from rounds import Times, medians, timed
 
 DEVICES = 8
 HEADS, HEAD_DIM = 8, 64
 CHUNK = 512  # rows and columns that the public ring takes at a time, at most
 PEER = "haoliuhl"
-Seconds = tuple[float, float]  # on the wall, of all processors
-Medians = dict[tuple[str, bool], Seconds]
+Medians = dict[tuple[str, bool], Times]
 
 
 def race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Medians:
@@ -40,7 +38,7 @@ def _race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Med
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:DEVICES]), ("sp",))
     random = np.random.default_rng(0)
     q, k, v, dout = random.standard_normal((4, 1, HEADS, seq, HEAD_DIM)).astype(np.float32)
-    runs: dict[tuple[str, bool], Callable[[], Any]] = {}
+    runs: dict[tuple[str, bool], Callable[[], Times]] = {}
     truth: list[Any] = []
     for name, function, order, axis in _rivals(sources, checkout, mesh, seq):
         where = jax.sharding.NamedSharding(
@@ -57,24 +55,13 @@ def _race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Med
         truth = truth or found
         runs[name, False] = _call(ahead, inputs[:3])
         runs[name, True] = _call(both, inputs)
-    times: dict[tuple[str, bool], list[Seconds]] = {key: [] for key in runs}
-    for run in runs.values():
-        run()
-    for _ in range(rounds):
-        for key, run in runs.items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            run()
-            times[key].append((time.perf_counter() - wall, time.process_time() - cpu))
-    return {
-        key: (statistics.median(a for a, _ in found), statistics.median(b for _, b in found))
-        for key, found in times.items()
-    }
+    return medians(lambda key: runs[key](), runs, rounds)
 
 
-def _call(function: Callable[..., Any], inputs: list[Any]) -> Callable[[], Any]:
+def _call(function: Callable[..., Any], inputs: list[Any]) -> Callable[[], Times]:
     import jax
 
-    return lambda: jax.block_until_ready(function(*inputs))
+    return lambda: timed(lambda: jax.block_until_ready(function(*inputs)))
 
 
 def _with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
