@@ -37,7 +37,7 @@ from ringloom.simulating import (
     paths,
     write_trace,
 )
-from runtimes.backends import RUNTIMES
+from runtimes.backends import RUNTIMES, RankError
 from runtimes.validation import check
 from simulator.critical_path import Leg
 from simulator.hardware import hardware as find_hardware
@@ -67,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"ringloom: {' '.join(error.format_message().split())}", err=True)
     except PlanError as error:
         click.echo(f"ringloom: {' '.join(str(error).split())}", err=True)
+    except RankError as error:  # its lines are a traceback: of the rank, not of the command
+        click.echo(f"ringloom: {error}", err=True)
+        return 1
     except (click.Abort, KeyboardInterrupt):
         return 130
     return 2

@@ -5,6 +5,7 @@ has a row in WITH_LSE, `forward(plan, q, k, v) -> (out, lse)`, and one whose run
 one in RECORDERS, `record(plan, q, k, v, dout=None) -> (results, [(plan, events)])`.
 """
 
+import signal
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
@@ -21,6 +22,15 @@ RECORDERS = {
     "numpy": "runtimes.recording.of_numpy:record",
     "torch": "runtimes.recording.of_torch:record",
 }
+
+
+class RankError(RuntimeError):
+    """A rank failed or stalled; the text holds its traceback where there is one."""
+
+
+def ended(code: int) -> str:
+    """How a process ended, by its exit code as Python has it."""
+    return f"signal {-code}: {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
 
 
 def runtime(name: str) -> Callable[..., Any]:

@@ -27,6 +27,7 @@ from planner.passes.trim import trim
 from planner.planning import Pair, derive
 from runtimes import dense
 from runtimes.arrays import Array, check_arrays, dtype_of, wide
+from runtimes.backends import RankError, ended
 from runtimes.oracle import Results, passes
 
 DEVICES = 8  # virtual devices that a process gets, at least
@@ -203,7 +204,7 @@ class Program:
 
 
 def in_child(ranks: int, source: str, what: str, arrays: tuple[Array, ...]) -> list[Array]:
-    """The same in a process with enough virtual devices; raises RuntimeError where it fails."""
+    """The same in a process with enough virtual devices; raises RankError where it fails."""
     root = str(Path(__file__).parents[1])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
@@ -217,7 +218,8 @@ def in_child(ranks: int, source: str, what: str, arrays: tuple[Array, ...]) -> l
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"the JAX program failed on {ranks} devices:\n{done.stderr}")
+            how = ended(done.returncode)
+            raise RankError(f"the JAX program failed on {ranks} devices ({how}):\n{done.stderr}")
         found: list[Array] = pickle.loads(place.read_bytes())
         return found
 

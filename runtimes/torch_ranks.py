@@ -32,15 +32,12 @@ from planner.ir import Plan
 from planner.passes.adjoint import adjoint
 from planner.workload import Workload
 from runtimes.arrays import Array, check_arrays, dtype_of
+from runtimes.backends import RankError, ended
 
 Pair = tuple[Plan, Plan]
 Parts = list[Array]  # a rank's shards of out, or of out, dq, dk, dv
 Body = Callable[[ModuleType, Any, Sequence[Array]], Parts]  # what one rank does with a program
 Vehicle = Callable[..., list[Parts]]
-
-
-class RankError(RuntimeError):
-    """A rank failed or stalled; the text holds its traceback where there is one."""
 
 
 def run(
@@ -253,12 +250,12 @@ def _raise_failure(workers: list[BaseProcess], folder: Path) -> None:
     failed = [(rank, worker.exitcode) for rank, worker in enumerate(workers) if worker.exitcode]
     if not failed:
         return
-    errors = sorted(folder.glob("error-*.txt"), key=lambda path: path.stat().st_mtime)
-    text = errors[0].read_text(encoding="utf-8") if errors else "no traceback was left"
-    rank, code = failed[0]
-    if errors:
-        rank = int(errors[0].stem.partition("-")[2])
-    raise RankError(f"rank {rank} failed (exit code {code}):\n{text}")
+    for rank, code in failed:  # a rank that just died broke the connections of the others
+        if not (folder / f"error-{rank}.txt").exists():
+            raise RankError(f"rank {rank} failed ({ended(code)}) and left no traceback")
+    first = min(folder.glob("error-*.txt"), key=lambda path: path.stat().st_mtime)
+    rank = int(first.stem.partition("-")[2])
+    raise RankError(f"rank {rank} failed:\n{first.read_text(encoding='utf-8')}")
 
 
 def _stop(workers: list[BaseProcess]) -> None:

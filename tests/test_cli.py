@@ -10,6 +10,7 @@ import pytest
 
 import ringloom as rl
 from ringloom.cli import main
+from runtimes.backends import RankError
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
 COMMANDS = [
@@ -228,3 +229,14 @@ def test_the_front_door_is_what_the_readme_says() -> None:
     result = rl.simulate(plan, rl.hardware("a100-nvlink"))
     assert 0 < result.bound <= result.makespan
     assert 0 <= result.idle_fraction < 1
+
+
+def test_a_rank_that_fails_tells_its_traceback_and_not_the_command_s(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RankError("rank 2 failed:\n  its traceback")
+
+    monkeypatch.setattr("runtimes.oracle.run", fail)
+    assert main(["run", "ring", *SMALL]) == 1
+    assert capsys.readouterr().err == "ringloom: rank 2 failed:\n  its traceback\n"
