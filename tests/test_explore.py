@@ -87,12 +87,15 @@ def test_the_numbers_are_those_of_compare() -> None:
 def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
     view = View()
     for choices in (SMALL, replace(SMALL, schedule="balanced", ranks=5, pass_="forward")):
-        passes = legs(view.show(choices).study.cases[0])
-        bars, load, links, held = (f(passes) for f in (bars_of, load_of, links_of, memory_of))
+        case = view.show(choices).study.cases[0]
+        passes, plans = legs(case), [plan for plan, _ in case.passes]
+        bars, held = bars_of(passes), memory_of(passes)
         assert held is not None
         np.testing.assert_array_equal(view.timeline.source.data["right"], bars.end * 1e3)
-        np.testing.assert_array_equal(view.load.source.data["value"], load.value)
-        np.testing.assert_array_equal(view.links.source.data["value"], links.value)
+        for picture, cells in ((view.load, load_of(plans)), (view.links, links_of(plans))):
+            (image,) = picture.source.data["image"]
+            np.testing.assert_array_equal(image[cells.row, cells.column], cells.value)
+            assert np.isnan(image).sum() == image.size - len(cells.value)
         np.testing.assert_array_equal(view.memory.sources[0].data["y"] * 2**30, held.bytes)
         assert len(view.stepper.facts.data["words"]) == len(passes)
         assert len(view.stepper.colours.palette) == choices.ranks

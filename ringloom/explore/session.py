@@ -26,7 +26,7 @@ class Session:
 
     def __init__(self) -> None:
         self.view, self.controls = View(), Controls()
-        self.title, self.finding, self.trouble, self.said = (_words() for _ in range(4))
+        self.title, self.finding, self.trouble, self.note, self.said = (_words() for _ in range(5))
         self.summary = pn.pane.HTML(stylesheets=[STYLES], sizing_mode="stretch_width", margin=0)
         self.step = pn.widgets.IntSlider(label="step", start=1, end=2, **FULL)
         self.cut = pn.widgets.Select(label="heads", **FULL)
@@ -86,8 +86,9 @@ class Session:
             return
         facts = self.drawn.tiles[self.leg.value]
         self._quiet = True
-        self.cut.options = {name: n for n, name in enumerate(facts.heads)}
-        self.cut.value, self.cut.visible = 0, len(facts.heads) > 1
+        self.cut.options = {name: n for n, name in enumerate(facts.drawn_heads)}
+        self.cut.value, self.cut.visible = 0, len(facts.drawn_heads) > 1
+        self.note.object = escape(facts.note)
         self.step.end = max(2, facts.steps)
         self.step.disabled = facts.steps < 2
         self.step.value = min(self.step.value, max(1, facts.steps))
@@ -124,7 +125,7 @@ class Session:
             name: pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
             for name, figure in figures.items()
         }
-        words = ("title", "finding", "trouble", "said", "summary", "step", "cut", "leg")
+        words = ("title", "finding", "trouble", "note", "said", "summary", "step", "cut", "leg")
         downloads = {f"get_{name}": one for name, one in self.downloads.items()}
         parts = self.controls.widgets | downloads | panes
         for name, part in (parts | {name: getattr(self, name) for name in words}).items():

@@ -12,7 +12,7 @@ from planner.workload import Workload
 from ringloom.comparison import Case, Passes, row_of
 from ringloom.explore.choices import Choices
 from ringloom.report import heat
-from ringloom.report.loads import links_of, load_of, memory_of
+from ringloom.report.loads import Cells, links_of, load_of, memory_of
 from ringloom.report.memory import MemoryPicture
 from ringloom.report.spans import bars_of
 from ringloom.report.stepper import StepperPicture, drawable
@@ -40,12 +40,24 @@ def predicted(
     return simulate(planned(schedule, work, ranks, pass_), hardware(name), overlap=overlap)
 
 
+@dataclass(frozen=True, eq=False)
+class Still:
+    """What hardware has no part in: tables of each pass for the stepper, load, traffic."""
+
+    tiles: tuple[TileFacts, ...]
+    load: Cells
+    links: Cells
+
+
 @lru_cache(maxsize=KEPT)
-def tiled(schedule: str, work: Workload, ranks: int, pass_: Passes) -> tuple[TileFacts, ...]:
-    """The stepper's tables of each pass: hardware has no part in them."""
+def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
+    """The facts of a plan, or of a pair; raises PlanError for too many tiles to draw."""
     plans = planned(schedule, work, ranks, pass_)
     listed = plans if isinstance(plans, tuple) else (plans,)
-    return tuple(tile_facts(f"{schedule} {one.pass_}", one) for one in listed)
+    tables = tuple(tile_facts(f"{schedule} {one.pass_}", one) for one in listed)
+    if not all(map(drawable, tables)):
+        raise PlanError(f"{schedule}: too many tiles to draw; take fewer ranks")
+    return Still(tables, load_of(listed), links_of(listed))
 
 
 def study_of(choices: Choices) -> Study:
@@ -80,19 +92,25 @@ class View:
         self.load = heat.load_picture("load-0")
         self.links = heat.link_picture("links-0")
         self.memory = MemoryPicture(self.axis, 1)
+        self.still: Still | None = None
 
     def show(self, choices: Choices) -> Drawn:
         """Draw what was chosen; raises PlanError, before anything changes, where it cannot be."""
         study = study_of(choices)
-        tables = tiled(choices.schedule, study.work, choices.ranks, choices.pass_)
-        if not all(map(drawable, tables)):
-            raise PlanError(f"{choices.schedule}: too many tiles to draw; take fewer ranks")
+        facts = still(choices.schedule, study.work, choices.ranks, choices.pass_)
         case, passes = study.cases[0], legs(study.cases[0])
         self.axis.update(start=0, end=1e3 * case.row.makespan_s or 1.0)
         self.timeline.show(bars_of(passes), choices.ranks)
-        self.stepper.show(tables)
-        load, links, held = load_of(passes), links_of(passes), memory_of(passes)
-        heat.show_load(self.load, load, heat.most(load))
-        heat.show_links(self.links, links, heat.most(links))
+        held = memory_of(passes)
         self.memory.show([(choices.schedule, held)] if held else [])
-        return Drawn(study, tables)
+        self._show(facts)
+        return Drawn(study, facts.tiles)
+
+    def _show(self, facts: Still) -> None:
+        """Draw what only another plan changes; it is not sent twice."""
+        if facts is self.still:
+            return
+        self.still = facts
+        self.stepper.show(facts.tiles)
+        self.load.show(facts.load, heat.most(facts.load))
+        self.links.show(facts.links, heat.most(facts.links))

@@ -23,18 +23,18 @@ class Cells:
     rows: int
 
 
-def load_of(legs: Sequence[Leg]) -> Cells:
+def load_of(plans: Sequence[Plan]) -> Cells:
     """Allowed (query, key, head) triples per round (columns) and rank (rows), passes in turn.
 
     Of the first ranks, as many as pictures show.
     """
-    table = np.concatenate([loads(leg.plan) for leg in legs])
+    table = np.concatenate([loads(plan) for plan in plans])
     return cells(table.T[:SHOWN])
 
 
-def links_of(legs: Sequence[Leg]) -> Cells:
+def links_of(plans: Sequence[Plan]) -> Cells:
     """Bytes from each rank (rows) to each rank (columns), all passes; the first ranks."""
-    return cells(np.sum([sent(leg.plan) for leg in legs], axis=0)[:SHOWN, :SHOWN])
+    return cells(np.sum([sent(plan) for plan in plans], axis=0)[:SHOWN, :SHOWN])
 
 
 def sent(plan: Plan) -> NDArray[np.int64]:

@@ -148,11 +148,11 @@ def _told(study: Study, run: Recorded, pace: float) -> str:
 
 
 def _heat_maps(study: Study, figures: Figures) -> list[dict[str, Any]]:
-    tables = [load_of(legs(case)) for case in study.cases]
+    tables = [load_of([plan for plan, _ in case.passes]) for case in study.cases]
     drawn, high = [], heat.most(*tables)
     for number, (case, table) in enumerate(zip(study.cases, tables, strict=True)):
         picture = heat.load_picture(f"load-{number}")
-        heat.show_load(picture, table, high)
+        picture.show(table, high)
         figures[f"load-{number}"] = picture.figure
         row = case.row
         words = (
@@ -164,11 +164,11 @@ def _heat_maps(study: Study, figures: Figures) -> list[dict[str, Any]]:
 
 
 def _link_maps(study: Study, figures: Figures) -> list[dict[str, Any]]:
-    tables = [links_of(legs(case)) for case in study.cases]
+    tables = [links_of([plan for plan, _ in case.passes]) for case in study.cases]
     drawn, high = [], heat.most(*tables)
     for number, (case, table) in enumerate(zip(study.cases, tables, strict=True)):
         picture = heat.link_picture(f"links-{number}")
-        heat.show_links(picture, table, high)
+        picture.show(table, high)
         figures[f"links-{number}"] = picture.figure
         total, busiest = case.found.bytes_sent.sum(), case.row.max_bytes_sent
         words = f"{size(int(total))} in all, {size(busiest)} by the busiest sender"

@@ -1,6 +1,6 @@
 """What streams did when, as columns of bars: the facts of the timeline."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,16 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Attend, Move
+from planner.partitions import Ints
+from ringloom.report.names import Names, alike, joined, verbatim
 from ringloom.report.study import Leg
-from simulator.timeline import (
-    Attended,
-    Merged,
-    Sent,
-    Span,
-    Timeline,
-    block_names,
-    tile_names,
-)
+from simulator.timeline import Attended, Merged, Sent, Span, Timeline
 
 Floats = NDArray[np.float64]
 STREAMS = ("compute", "merge", "send", "receive")
@@ -38,11 +32,11 @@ class Bars:
     step: NDArray[np.int32]
     start: Floats
     end: Floats
-    names: list[str]
+    names: Names
     whole: bool = True
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.rank)
 
 
 def bars_of(legs: Iterable[Leg]) -> Bars:
@@ -51,14 +45,15 @@ def bars_of(legs: Iterable[Leg]) -> Bars:
     Receives are left out: each is the send of another rank.
     """
     parts = [_of_pass(leg.found.timeline, leg.offset) for leg in legs]
-    rank, stream, step, start, end = _joined(parts)
-    names = [name for part in parts for name in part.names]
-    return Bars(rank, stream, step, start, end, names, all(part.whole for part in parts))
+    return replace(_joined(parts), whole=all(part.whole for part in parts))
 
 
-def _joined(parts: Sequence[Bars]) -> Iterator[NDArray[Any]]:
-    """The numbers of several bars, column by column."""
-    return (np.concatenate([getattr(part, name) for part in parts]) for name in NUMBERS)
+def _joined(parts: Sequence[Bars]) -> Bars:
+    """All bars of several, column by column."""
+    numbers: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in NUMBERS
+    }
+    return Bars(**numbers, names=joined(part.names for part in parts))
 
 
 def _of_pass(timeline: Timeline | None, offset: float) -> Bars:
@@ -67,13 +62,15 @@ def _of_pass(timeline: Timeline | None, offset: float) -> Bars:
     if timeline.rows is None or timeline.plan.rows > MOST:
         kept = columns(_attends_of_steps(timeline), False)
         return replace(kept, start=kept.start + offset, end=kept.end + offset)
-    parts = [*map(_of_rows, timeline.rows), columns([])]
-    rank, stream, step, start, end = _joined(parts)
-    names = [name for part in parts for name in part.names]
-    some = np.flatnonzero((end > start) & (rank < SHOWN))
-    there = [names[n] for n in some.tolist()] if len(some) < len(names) else names
+    bars = _joined([*map(_of_rows, timeline.rows), columns([])])
+    some = np.flatnonzero((bars.end > bars.start) & (bars.rank < SHOWN))
     return Bars(
-        rank[some], stream[some], step[some], start[some] + offset, end[some] + offset, there
+        bars.rank[some],
+        bars.stream[some],
+        bars.step[some],
+        bars.start[some] + offset,
+        bars.end[some] + offset,
+        bars.names[some],
     )
 
 
@@ -81,21 +78,19 @@ def _of_rows(rows: Attended | Merged | Sent) -> Bars:
     """Rows as `simulator.timeline.spans` names them, by columns: 64 ranks have ten thousands."""
     match rows:
         case Attended(node=node):
-            kind, rank, names = "compute", node.rank, tile_names(node)
+            kind, rank, names = "compute", node.rank, alike(("q ", " x kv "), node.q, node.kv)
         case Merged(node=Attend() as node):
-            kind, rank, names = "merge", node.rank, [f"add {name}" for name in tile_names(node)]
+            kind, rank, names = "merge", node.rank, alike(("add q ", " x kv "), node.q, node.kv)
         case Merged(node=Move() as node):
-            kind, rank, names = "merge", node.dst, _message_names("merge", node)
+            kind, rank, names = "merge", node.dst, _message_names("merge", "from", node, node.src)
         case Sent(node=node):
-            kind, rank, names = "send", node.src, _message_names("send", node)
+            kind, rank, names = "send", node.src, _message_names("send", "to", node, node.dst)
     stream = np.full(len(rank), STREAMS.index(kind), np.int8)
     return Bars(rank, stream, np.full(len(rank), rows.step, np.int32), rows.start, rows.end, names)
 
 
-def _message_names(verb: str, node: Move) -> list[str]:
-    other, word = (node.dst, "to") if verb == "send" else (node.src, "from")
-    named = zip(block_names(node), other.tolist(), strict=True)
-    return [f"{verb} {what} {word} {peer}" for what, peer in named]
+def _message_names(verb: str, word: str, node: Move, peer: Ints) -> Names:
+    return alike((f"{verb} {','.join(node.tensors)} ", f" {word} "), node.blocks, peer[:, None])
 
 
 def _attends_of_steps(timeline: Timeline) -> list[Span]:
@@ -119,6 +114,6 @@ def columns(found: Sequence[Span], whole: bool = True) -> Bars:
         np.array([s.step for s in found], np.int32),
         np.array([s.start for s in found], np.float64),
         np.array([s.end for s in found], np.float64),
-        [s.name for s in found],
+        verbatim([s.name for s in found]),
         whole,
     )

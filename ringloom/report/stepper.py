@@ -38,12 +38,12 @@ class StepperPicture:
         # Before the first step, so that writing the first one is a change, and draws.
         self.state = ColumnDataSource(data={"leg": [0], "step": [-1], "cut": [0]}, name="state")
         self.facts = ColumnDataSource(data={}, name="facts")
-        self.pixels = ColumnDataSource(data=_no_image(), name="pixels")
-        self.labels = ColumnDataSource(
-            data={"x": [], "y": [], "text": [], "ink": []}, name="labels"
-        )
-        self.places = ColumnDataSource(data={}, name="places")
-        self.messages = ColumnDataSource(data=_no_messages(), name="messages")
+        # What the browser draws stays in the browser.
+        drawn = {"syncable": False}
+        self.pixels = ColumnDataSource(data=_no_image(), name="pixels", **drawn)
+        self.labels = ColumnDataSource(data=_no_labels(), name="labels", **drawn)
+        self.places = ColumnDataSource(data={}, name="places", **drawn)
+        self.messages = ColumnDataSource(data=_no_messages(), name="messages", **drawn)
         # Tiles at rest lie beside the scale of ranks: the page's theme owns their colours.
         self.colours = LinearColorMapper(
             palette=["#000000"],
@@ -75,6 +75,11 @@ class StepperPicture:
         self.colours.palette = rank_colours(ranks)
         self.colours.low, self.colours.high = -0.5, ranks - 0.5
         self.places.data = _circle(ranks)
+
+    def _hover(self, file: str, **more: ColumnDataSource) -> CustomJSHover:
+        """Words that a script of the page puts together when they are asked for."""
+        code = (PAGE / file).read_text(encoding="utf-8")
+        return CustomJSHover(args={"state": self.state, "facts": self.facts} | more, code=code)
 
     def _tiles(self) -> figure:
         drawn = figure(
@@ -109,10 +114,7 @@ class StepperPicture:
             text_font_style="bold",
             source=self.labels,
         )
-        told = CustomJSHover(
-            args={"state": self.state, "facts": self.facts},
-            code=(PAGE / "tile_hover.js").read_text(encoding="utf-8"),
-        )
+        told = self._hover("tile_hover.js")
         tip = '<div style="max-width:18rem;color:#111">@image{custom}</div>'
         drawn.add_tools(HoverTool(renderers=[image], tooltips=tip, formatters={"@image": told}))
         drawn.grid.visible = False
@@ -159,14 +161,19 @@ class StepperPicture:
             text_font_style="bold",
             source=self.places,
         )
-        tip = '<div style="max-width:18rem;color:#111">rank @src to @dst: @words</div>'
-        drawn.add_tools(HoverTool(renderers=[ways], tooltips=tip, line_policy="interp"))
+        tip = '<div style="max-width:18rem;color:#111">rank @src to @dst: @parts{custom}</div>'
+        told = self._hover("way_hover.js", messages=self.messages)
+        drawn.add_tools(
+            HoverTool(
+                renderers=[ways], tooltips=tip, line_policy="interp", formatters={"@parts": told}
+            )
+        )
         return drawn
 
 
 def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
     """What `stepper.js` reads: an entry per pass and schedule in every column."""
-    return {
+    found: dict[str, list[Any]] = {
         "title": [f.title for f in facts],
         "size": [[*f.step.shape, *f.fine, f.ranks, f.steps] for f in facts],
         "step": [f.step.astype(np.int32).ravel() for f in facts],
@@ -175,16 +182,28 @@ def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
         "image": [np.zeros(f.shares.shape, np.float32) for f in facts],
         "busy": [f.busy.astype(np.uint8).ravel() for f in facts],
         "pairs": [f.pairs.astype(np.float64).ravel() for f in facts],
-        "heads": [list(f.heads) for f in facts],
+        "heads": [list(f.drawn_heads) for f in facts],
+        "note": [f.note for f in facts],
         "q_names": [list(f.names[0]) for f in facts],
         "kv_names": [list(f.names[1]) for f in facts],
         "words": [[f.words(step) for step in range(f.steps)] for f in facts],
         "at": [f.messages.at for f in facts],
         "src": [f.messages.src for f in facts],
         "dst": [f.messages.dst for f in facts],
-        "what": [f.messages.words.tolist() for f in facts],
+        "kind": [f.messages.kind for f in facts],
+        "kinds": [[",".join(tensors) for tensors in f.messages.kinds] for f in facts],
         "bytes": [f.messages.bytes.astype(np.float64) for f in facts],
     }
+    return found | _blocks(facts)
+
+
+def _blocks(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
+    """The blocks of all messages, three columns."""
+    found = dict[str, list[Any]]()
+    for one in facts:
+        for name, (column,) in one.messages.blocks.columns("blocks").items():
+            found.setdefault(name, []).append(column)
+    return found
 
 
 def drawable(facts: TileFacts) -> bool:
@@ -196,8 +215,12 @@ def _no_image() -> dict[str, list[Any]]:
     return {"image": [np.zeros((1, 1), np.float32)], "x": [0], "y": [0], "dw": [1], "dh": [1]}
 
 
+def _no_labels() -> dict[str, list[Any]]:
+    return {name: [] for name in ("x", "y", "text", "ink")}
+
+
 def _no_messages() -> dict[str, list[Any]]:
-    return {name: [] for name in ("x0", "y0", "x1", "y1", "src", "dst", "words")}
+    return {name: [] for name in ("x0", "y0", "x1", "y1", "src", "dst", "parts")}
 
 
 def _circle(ranks: int) -> dict[str, list[Any]]:

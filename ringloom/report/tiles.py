@@ -15,19 +15,21 @@ from planner.areas import areas
 from planner.ir import Plan
 from planner.partitions import Ranges, cut
 from planner.tiles import tiles
-from ringloom.drawing import numbers, size
+from ringloom.drawing import numbers
+from ringloom.report.messages import Messages, messages
 
 PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them
 FINEST = 16  # pixels that a piece gets at the most
-CUTS = 16  # head slices that are kept
+CUTS = 16  # head slices that have tables
 
 
 @dataclass(frozen=True, eq=False)
 class TileFacts:
     """One pass of one schedule; steps count from 0, -1 stands for tiles that hold no pair.
 
-    `step`, `rank` [cuts, q pieces, kv pieces]; `pairs` [q pieces, kv pieces] allowed pairs of a
-    head; `shares` [q pixels, kv pixels] the share of allowed pairs that a pixel stands for.
+    `step`, `rank` [cuts, q pieces, kv pieces], of the first of `heads`; `pairs` [q pieces, kv
+    pieces] allowed pairs of a head; `shares` [q pixels, kv pixels] the share of allowed pairs that
+    a pixel stands for.
     """
 
     title: str
@@ -41,7 +43,18 @@ class TileFacts:
     names: tuple[tuple[str, ...], tuple[str, ...]]  # of the pieces: queries, keys
     busy: NDArray[np.bool_]  # who attends anything: [steps, ranks]
     count: NDArray[np.int64]  # tiles attended, heads apart: [steps]
-    messages: "Messages"
+    messages: Messages
+
+    @property
+    def drawn_heads(self) -> tuple[str, ...]:
+        """The head slices that have tables."""
+        return self.heads[: len(self.step)]
+
+    @property
+    def note(self) -> str:
+        """A word on the head slices that have no table."""
+        drawn, every = len(self.step), len(self.heads)
+        return f"The first {drawn} of {every} head slices are shown." if drawn < every else ""
 
     @property
     def fine(self) -> tuple[int, int]:
@@ -53,29 +66,13 @@ class TileFacts:
 
     def words(self, step: int) -> str:
         """What happens in a step, for a reader or a listener."""
-        here = self.messages.at == step
         busy, count = int(self.busy[step].sum()), int(self.count[step])
-        sent = int(self.messages.bytes[here].sum())
         attends = (
             f"{busy} of {self.ranks} ranks attend {count} tile{'s' * (count != 1)}"
             if busy
             else "nobody attends"
         )
-        kinds = ", ".join(sorted({k for what in self.messages.kinds[here] for k in what.split()}))
-        travels = f"{kinds} travels: {int(here.sum())} ways, {size(sent)}" if sent else ""
-        return f"step {step + 1} of {self.steps}: {attends}; {travels or 'nothing travels'}"
-
-
-@dataclass(frozen=True, eq=False)
-class Messages:
-    """What travels between two ranks in one step, taken together: columns of equal length."""
-
-    at: NDArray[np.int32]  # the step
-    src: NDArray[np.int32]
-    dst: NDArray[np.int32]
-    bytes: NDArray[np.int64]
-    kinds: NDArray[np.object_]  # tensors, such as "KV OUT"
-    words: NDArray[np.object_]  # such as "KV 3; OUT 1"
+        return f"step {step + 1} of {self.steps}: {attends}; {self.messages.words(step)}"
 
 
 def tile_facts(title: str, plan: Plan) -> TileFacts:
@@ -83,37 +80,46 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
     sides = plan.partition
     q, kv = sides.q.chunks, sides.kv.chunks
     edges = _head_edges(plan)
-    shape = len(edges) - 1, len(q), len(kv)
+    at, who, a, b = _attended(plan)
+    shape = min(CUTS, len(edges) - 1), len(q), len(kv)
     step, rank = np.full((2, *shape), -1, np.int32)
+    low, high = _heads(plan, a, b)
+    for cut_number, start in enumerate(edges[: shape[0]]):
+        here = (low <= start) & (start < high)
+        place = cut_number, sides.q.chunk[a[here]], sides.kv.chunk[b[here]]
+        step[place], rank[place] = at[here], who[here]
     busy = np.zeros((len(plan.steps), plan.ranks), np.bool_)
-    count = np.zeros(len(plan.steps), np.int64)
-    for number, attend in plan.attends():
-        rows, i, j = np.nonzero((attend.q[:, :, None] >= 0) & (attend.kv[:, None, :] >= 0))
-        a, b = attend.q[rows, i], attend.kv[rows, j]
-        alive = tiles(plan).live(a, b)
-        rows, a, b = rows[alive], a[alive], b[alive]
-        busy[number, attend.rank[rows]] = True
-        count[number] += len(rows)
-        low, high = _heads(plan, a, b)
-        for number_of_cut, start in enumerate(edges[:-1]):
-            here = (low <= start) & (start < high)
-            place = number_of_cut, sides.q.chunk[a[here]], sides.kv.chunk[b[here]]
-            step[place], rank[place] = number, attend.rank[rows[here]]
-    heads = tuple(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in pairwise(edges))
+    busy[at, who] = True
     return TileFacts(
         title,
         plan.ranks,
         len(plan.steps),
-        heads[:CUTS],
-        step[:CUTS],
-        rank[:CUTS],
+        tuple(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in pairwise(edges)),
+        step,
+        rank,
         tiles(plan).areas,
         _shares(plan, q, kv),
         (tuple(map(_name, q)), tuple(map(_name, kv))),
         busy,
-        count,
+        np.bincount(at, minlength=len(plan.steps)),
         messages(plan),
     )
+
+
+def _attended(plan: Plan) -> tuple[NDArray[np.int32], ...]:
+    """Step, rank, query block and key block of every live tile of every attend."""
+    parts = [np.zeros((4, 0), np.int32)]
+    for number, attend in plan.attends():
+        rows, i, j = np.nonzero((attend.q[:, :, None] >= 0) & (attend.kv[:, None, :] >= 0))
+        columns = (
+            np.full(len(rows), number),
+            attend.rank[rows],
+            attend.q[rows, i],
+            attend.kv[rows, j],
+        )
+        parts.append(np.stack(columns))
+    found = np.concatenate(parts, axis=1)
+    return tuple(found[:, tiles(plan).live(found[2], found[3])])
 
 
 def _head_edges(plan: Plan) -> list[int]:
@@ -183,29 +189,3 @@ def _name(positions: Ranges) -> str:
     if one.step == 1 or len(one) == 1:
         return numbers(one) if len(one) == 1 else f"{one[0]}-{one[-1]}"
     return f"{one[0]}, {one[1]} ... {one[-1]}"
-
-
-def messages(plan: Plan) -> Messages:
-    """Everything that travels, by step and pair of ranks."""
-    found = dict[tuple[int, int, int], tuple[int, list[str], list[str]]]()
-    for number, move in plan.moves():
-        per_block = sum(plan.block_bytes(t) for t in move.tensors)
-        sizes = np.where(move.blocks >= 0, np.asarray(per_block)[move.blocks], 0).sum(axis=1)
-        columns = zip(move.src.tolist(), move.dst.tolist(), sizes.tolist(), strict=True)
-        for (src, dst, sent), blocks in zip(columns, move.blocks, strict=True):
-            total, kinds, words = found.get((number, src, dst), (0, [], []))
-            what = f"{','.join(move.tensors)} {numbers(blocks[blocks >= 0])}"
-            found[number, src, dst] = total + sent, [*kinds, *move.tensors], [*words, what]
-    places = np.array(list(found), np.int32).reshape(-1, 3)
-    return Messages(
-        places[:, 0],
-        places[:, 1],
-        places[:, 2],
-        np.array([total for total, _, _ in found.values()], np.int64),
-        _texts([" ".join(dict.fromkeys(kinds)) for _, kinds, _ in found.values()]),
-        _texts(["; ".join(words) for _, _, words in found.values()]),
-    )
-
-
-def _texts(values: list[str]) -> NDArray[np.object_]:
-    return np.array(values, dtype=object)

@@ -1,5 +1,6 @@
 """The timeline picture: a lane of compute and a lane of links per rank, on an axis of time."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,16 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
+from ringloom.report.names import joined
 from ringloom.report.palette import PAPER, SEND, STREAM_COLOURS
 from ringloom.report.recorded import Recorded
 from ringloom.report.spans import SHOWN, STREAMS, Bars
 
 TIP = """
-<div style="max-width:20rem;color:#111"><b>rank @rank</b> @name<br>
+<div style="max-width:20rem;color:#111"><b>rank @rank</b> @stream{custom}<br>
 from @since{custom} on, takes @takes{custom}<br>step @step</div>
 """
+BAR_NAME = (Path(__file__).parent / "page" / "bar_name.js").read_text(encoding="utf-8")
 MOMENT = "return `${Number(value.toPrecision(6))} ms`"
 COLUMNS = ("lane", "left", "right", "height", "since", "takes", "stream", "rank", "step")
 PALETTE = [STREAM_COLOURS.get(stream, SEND) for stream in STREAMS]
@@ -35,6 +38,7 @@ class TimelinePicture:
 
     def __init__(self, name: str, axis: Range1d) -> None:
         self.source = ColumnDataSource(data={}, name=f"{name}-bars")
+        self.words = ColumnDataSource(data={}, name=f"{name}-words")
         # Apart, and few: a browser takes a second for a thousand hatched bars.
         self.hatched = ColumnDataSource(data={})
         self.figure = figure(
@@ -74,11 +78,14 @@ class TimelinePicture:
         )
         told = CustomJSHover(code=MOMENT)
         hover = HoverTool(renderers=[bars], tooltips=TIP, attachment="vertical")
-        hover.formatters = dict.fromkeys(("@since", "@takes"), told)
+        called = CustomJSHover(args={"words": self.words}, code=BAR_NAME)
+        hover.formatters = {"@since": told, "@takes": told, "@stream": called}
         self.figure.add_tools(hover)
         self.figure.ygrid.visible = False
         self.figure.toolbar.logo = None
         self.figure.toolbar.autohide = True
+        self.ticks = FixedTicker(ticks=[])
+        self.figure.yaxis.ticker = self.ticks
         self.figure.yaxis.formatter = CustomJSTickFormatter(
             code="return Math.floor(tick).toFixed()"
         )
@@ -89,25 +96,28 @@ class TimelinePicture:
         A run may be drawn at another `pace` than its own; what it says of itself stays true.
         """
         lanes = 2 if run is None else 4
-        parts = [_columns(bars, 0, lanes, "predicted")]
+        parts, names = [_columns(bars, 0, lanes)], [bars.names]
         if run is not None:
-            parts.append(_columns(run.bars, 2, lanes, "measured", pace))
-        joined = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
-        self.source.data = joined | {"name": [one for part in parts for one in part["name"]]}
-        merges = joined["stream"] == STREAMS.index("merge")
+            parts.append(_columns(run.bars, 2, lanes, pace))
+            names.append(run.bars.names)
+        data = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
+        self.words.data = joined(names).columns() | {"predicted": [len(bars)]}
+        self.source.data = data
+        merges = data["stream"] == STREAMS.index("merge")
         measured = np.arange(len(merges)) >= len(bars)
         some = np.flatnonzero(measured | merges)[: MOST_HATCHED if ranks <= LABELLED else 0]
-        self.hatched.data = {key: joined[key][some] for key in COLUMNS[:4]} | {
+        self.hatched.data = {key: data[key][some] for key in COLUMNS[:4]} | {
             "pattern": ["\\" if own else "/" for own in measured[some].tolist()]
         }
         shown = min(ranks, SHOWN)
         self.figure.y_range.start, self.figure.y_range.end = shown, 0
         self.figure.height = 84 + max(60, min(720, shown * lanes * (9 if shown <= 16 else 5)))
         every = -(-shown // LABELLED)
-        self.figure.yaxis.ticker = FixedTicker(ticks=[r + 0.5 for r in range(0, shown, every)])
+        # Another ticker would be another model: the server would search the document for it.
+        self.ticks.ticks = [r + 0.5 for r in range(0, shown, every)]
 
 
-def _columns(bars: Bars, first: int, lanes: int, kind: str, pace: float = 1.0) -> dict[str, Any]:
+def _columns(bars: Bars, first: int, lanes: int, pace: float = 1.0) -> dict[str, Any]:
     """Attends and merges on lane `first` of each rank, what it sends on the lane below."""
     link = bars.stream == STREAMS.index("send")
     return {
@@ -119,6 +129,5 @@ def _columns(bars: Bars, first: int, lanes: int, kind: str, pace: float = 1.0) -
         "stream": bars.stream,
         "rank": bars.rank,
         "step": bars.step + 1,
-        "name": [f"{kind}: {name}" for name in bars.names],
         "takes": (bars.end - bars.start) * 1e3,
     }

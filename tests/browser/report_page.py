@@ -11,7 +11,8 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from conftest import SIZES, Reader
-from ringloom.drawing import seconds
+from ringloom.drawing import numbers, seconds, size
+from ringloom.report.loads import links_of, load_of
 from ringloom.report.spans import bars_of
 from ringloom.report.study import Study, legs
 from ringloom.report.tiles import tile_facts
@@ -118,6 +119,58 @@ def test_timelines_hold_every_span(reader: Readers, report: str, compared: Study
         assert shown[:, 1].max() <= 1e3 * case.row.makespan_s * (1 + 1e-12)
 
 
+TIPS = """
+const hover = [...Bokeh.documents[0]._all_models.values()].find(
+  (m) => m.type === "HoverTool" && m.renderers[0].data_source.name === arguments[0])
+const told = hover.formatters[arguments[1]]
+return arguments[2].map(([value, vars]) => told.format(value, "", vars))
+"""
+
+
+def test_bars_say_their_names(reader: Readers, report: str, compared: Study) -> None:
+    page = reader().open(report)
+    for number, case in enumerate(compared.cases):
+        names = bars_of(legs(case)).names.texts()
+        asked = [[0, {"index": n}] for n in range(len(names))]
+        told = page.ask(TIPS, f"timeline-{number}-bars", "@stream", asked)
+        assert told == [f"predicted: {name}" for name in names]
+    names = bars_of(legs(compared.cases[2])).names.texts()  # with a recorded run of the same
+    asked = [[0, {"index": len(names) + n}] for n in range(len(names))]
+    told = page.ask(TIPS, "timeline-2-bars", "@stream", asked)
+    plain = [re.sub("^measured: (attend |merge (?=q))?", "", one) for one in told]
+    assert sorted(plain) == sorted(name.removeprefix("add ") for name in names)
+
+
+def test_cells_and_arrows_say_their_numbers(reader: Readers, report: str, compared: Study) -> None:
+    page = reader().open(report)
+    plan = compared.cases[4].passes[0][0]
+    load, links = load_of([plan]), links_of([plan])
+    cells = zip(load.value.tolist(), load.column.tolist(), load.row.tolist(), strict=True)
+    asked = [[v, {"x": x, "y": y}] for v, x, y in cells]
+    mean = load.value.sum() / load.columns / load.rows
+    assert page.ask(TIPS, "load-4-cells", "@image", asked) == [
+        f"rank {r}, round {c + 1}: {v:,} pairs x heads, {v / mean:.2f} times the mean"
+        for r, c, v in zip(load.row, load.column, load.value, strict=True)
+    ]
+    cells = zip(links.value.tolist(), links.column.tolist(), links.row.tolist(), strict=True)
+    asked = [[v, {"x": x, "y": y}] for v, x, y in cells]
+    told = [f"rank {v['y']} to {v['x']}: {size(n)} ({n:,} bytes)" for n, v in asked]
+    assert page.ask(TIPS, "links-4-cells", "@image", asked) == told
+    page.ask("model('state').data = {leg: [4], step: [0], cut: [0]}")
+    facts = tile_facts("ulysses", plan).messages
+    ways = facts.ways(0)
+    shown = page.ask("const d = model('messages').data; return [[...d.src], [...d.dst]]")
+    assert list(zip(*shown, strict=True)) == ways
+    told = page.ask(TIPS, "messages", "@parts", [[0, {"index": n}] for n in range(len(ways))])
+    for (src, dst), words in zip(ways, told, strict=True):
+        here = np.flatnonzero((facts.at == 0) & (facts.src == src) & (facts.dst == dst))
+        parts = [
+            f"{','.join(facts.kinds[facts.kind[n]])} {numbers(map(int, text.split(',')))}"
+            for n, text in zip(here, facts.blocks[here].texts(), strict=True)
+        ]
+        assert words == f"{'; '.join(parts)}, {int(facts.bytes[here].sum()):,} bytes"
+
+
 STATE = """
 const labels = model("labels").data, ways = model("messages").data
 return [labels.text.length ? [...labels.text] : [], [...ways.src], [...ways.dst],
@@ -158,10 +211,7 @@ def test_the_slider_shows_who_attends_what_and_what_travels(
             labels, src, dst, image, said = page.ask(STATE)
             now = facts.step[0] == step
             assert sorted(labels) == sorted(str(r) for r in facts.rank[0][now])
-            here = facts.messages.at == step
-            assert list(zip(src, dst, strict=True)) == list(
-                zip(facts.messages.src[here], facts.messages.dst[here], strict=True)
-            )
+            assert list(zip(src, dst, strict=True)) == facts.messages.ways(step)
             assert said == facts.words(step)
             pixels = np.array([np.nan if x is None else x for x in image], float)
             live = facts.shares > 0

@@ -23,6 +23,8 @@
       cut.replaceChildren(...heads.map((name, n) => new Option(name, n)))
       find("heads-label").hidden = heads.length < 2
       find("heads-label").style.display = heads.length < 2 ? "none" : ""
+      find("note").textContent = facts.data.note[leg.value]
+      find("note").hidden = !facts.data.note[leg.value]
       slider.max = Math.max(1, size[6])
       show()
     }

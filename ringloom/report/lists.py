@@ -1,0 +1,50 @@
+"""Many short lists of whole numbers in three arrays, to be looked up one at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.partitions import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """Lists of whole numbers: list n is `values[start[n] : start[n] + count[n]]`."""
+
+    values: NDArray[np.int32]
+    start: NDArray[np.int32]
+    count: NDArray[np.int32]
+
+    def __getitem__(self, some: NDArray[np.intp]) -> "Lists":
+        return Lists(self.values, self.start[some], self.count[some])
+
+    def columns(self, name: str) -> dict[str, list[Any]]:
+        """The three arrays as columns of one entry."""
+        return {f"{name}_{part}": [getattr(self, part)] for part in ("values", "start", "count")}
+
+    def texts(self) -> list[str]:
+        """Each list with commas: 3,4."""
+        words = list(map(str, self.values.tolist()))
+        ends = (self.start + self.count).tolist()
+        return [",".join(words[a:b]) for a, b in zip(self.start.tolist(), ends, strict=True)]
+
+
+def lists(rows: Ints) -> Lists:
+    """A list per row [rows, width]; -1 stands for nothing."""
+    there = rows >= 0
+    count = there.sum(axis=1, dtype=np.int32)
+    return Lists(rows[there].astype(np.int32), np.cumsum(count, dtype=np.int32) - count, count)
+
+
+def chained(parts: Sequence[Lists]) -> Lists:
+    """The lists of several, in turn."""
+    sizes = np.cumsum([0, *(len(part.values) for part in parts)])
+    moved = [part.start + int(by) for part, by in zip(parts, sizes, strict=False)]
+    return Lists(
+        np.concatenate([part.values for part in parts]),
+        np.concatenate(moved, dtype=np.int32),
+        np.concatenate([part.count for part in parts]),
+    )

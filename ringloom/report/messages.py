@@ -1,0 +1,69 @@
+"""What travels from rank to rank in which step, a row per message."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import Plan
+from ringloom.drawing import size
+from ringloom.report.lists import Lists, chained, lists
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """Columns of equal length, in plan order; `kind` indexes `kinds`, tensors such as KV,DKV."""
+
+    at: NDArray[np.int32]  # the step
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    bytes: NDArray[np.int64]
+    kind: NDArray[np.int32]
+    kinds: tuple[tuple[str, ...], ...]
+    blocks: Lists
+
+    def ways(self, step: int) -> list[tuple[int, int]]:
+        """The pairs (from, to) of a step, each once."""
+        here = self.at == step
+        pairs = zip(self.src[here].tolist(), self.dst[here].tolist(), strict=True)
+        return list(dict.fromkeys(pairs))
+
+    def words(self, step: int) -> str:
+        """What travels in a step, for a reader or a listener."""
+        here = self.at == step
+        if not (sent := int(self.bytes[here].sum())):
+            return "nothing travels"
+        tensors = {t for kind in np.unique(self.kind[here]) for t in self.kinds[kind]}
+        ways = len(np.unique(np.stack([self.src[here], self.dst[here]]), axis=1).T)
+        return f"{', '.join(sorted(tensors))} travels: {ways} ways, {size(sent)}"
+
+
+def messages(plan: Plan) -> Messages:
+    """Everything that travels."""
+    moves = list(plan.moves())
+    kinds = {tensors: n for n, tensors in enumerate(dict.fromkeys(m.tensors for _, m in moves))}
+    at = _column([np.full(len(move), number) for number, move in moves])
+    kind = _column([np.full(len(move), kinds[move.tensors]) for _, move in moves])
+    src, dst = (_column([getattr(m, end) for _, m in moves]) for end in ("src", "dst"))
+    blocks = chained([*(lists(m.blocks) for _, m in moves), lists(np.zeros((0, 1), np.int32))])
+    return Messages(
+        at, src, dst, _bytes(plan, kind, tuple(kinds), blocks), kind, tuple(kinds), blocks
+    )
+
+
+def _column(parts: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+    return np.concatenate([*parts, []]).astype(np.int32)
+
+
+def _bytes(
+    plan: Plan, kind: NDArray[np.int32], kinds: tuple[tuple[str, ...], ...], blocks: Lists
+) -> NDArray[np.int64]:
+    """The bytes of each message."""
+    found = np.zeros(len(kind), np.int64)
+    owner = np.repeat(np.arange(len(kind)), blocks.count)
+    for number, tensors in enumerate(kinds):
+        here = kind[owner] == number
+        per_block = np.sum([plan.block_bytes(tensor) for tensor in tensors], axis=0)
+        np.add.at(found, owner[here], per_block[blocks.values[here]])
+    return found

@@ -1,0 +1,71 @@
+"""What bars are called, kept as whole numbers: a timeline has ten thousands, a reader asks for one.
+
+A name is a form's first words, a list, its other words, a second list: "q " 0 " x kv " 3,4.
+`page/bar_name.js` puts it together in the browser, `texts` does here.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.partitions import Ints
+from ringloom.report.lists import Lists, chained, lists
+
+Form = tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """Names by columns: name n is of `forms[form[n]]`, with `first[n]` and `second[n]` in it."""
+
+    forms: tuple[Form, ...]
+    form: NDArray[np.int32]
+    first: Lists
+    second: Lists
+
+    def __len__(self) -> int:
+        return len(self.form)
+
+    def __getitem__(self, some: NDArray[np.intp]) -> "Names":
+        return Names(self.forms, self.form[some], self.first[some], self.second[some])
+
+    def texts(self) -> list[str]:
+        """The names themselves."""
+        forms = (self.forms[n] for n in self.form.tolist())
+        parts = zip(forms, self.first.texts(), self.second.texts(), strict=True)
+        return [f"{begin}{a}{middle}{b}" for (begin, middle), a, b in parts]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """What `page/bar_name.js` reads."""
+        forms: dict[str, list[Any]] = {"forms": [[*map(list, self.forms)]], "form": [self.form]}
+        return forms | self.first.columns("first") | self.second.columns("second")
+
+
+def alike(form: Form, first: Ints, second: Ints) -> Names:
+    """Names of one form, their lists the rows of two tables [names, width]."""
+    return Names((form,), np.zeros(len(first), np.int32), lists(first), lists(second))
+
+
+def verbatim(texts: Sequence[str]) -> Names:
+    """Names that are what they are."""
+    known = {text: n for n, text in enumerate(dict.fromkeys(texts))}
+    form = np.array([known[text] for text in texts], np.int32)
+    nothing = lists(np.full((len(texts), 0), -1, np.int32))
+    return Names(tuple((text, "") for text in known), form, nothing, nothing)
+
+
+def joined(parts: Iterable[Names]) -> Names:
+    """The names of several, in turn; a form that many share is kept once."""
+    found = [*parts, verbatim([])]
+    every = {form: n for n, form in enumerate(dict.fromkeys(chain(*(p.forms for p in found))))}
+    codes = [np.array([every[form] for form in p.forms], np.int32)[p.form] for p in found]
+    return Names(
+        tuple(every),
+        np.concatenate(codes),
+        chained([p.first for p in found]),
+        chained([p.second for p in found]),
+    )
