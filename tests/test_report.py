@@ -287,6 +287,32 @@ def test_runs_of_something_else_are_refused(four: Study, tmp_path: Path) -> None
         page(study(WORK, 2, HARDWARE, ["ring"]), run)
 
 
+OTHERS = [
+    ({"seq": 512}, r"rank 0 sends KV 0 to 1 of 4 KiB \(4096 bytes\).*report 8 KiB"),
+    ({"head_dim": 32}, r"rank 0 sends KV 0 to 1 of 4 KiB"),
+    ({"dtype": "float32"}, r"rank 0 sends KV 0 to 1 of 4 KiB"),
+    ({"mask": rl.Full()}, r"attends 10 times, ring of the report 16 times, 10 of them alike"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), OTHERS, ids=[str(change) for change, _ in OTHERS])
+def test_runs_of_another_workload_are_refused_with_the_numbers(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    work = replace(WORK, kv_heads=1)
+    run = recorded(rewritten(study(work, 4, HARDWARE, ["ring"]), tmp_path, lambda _: None))
+    page(study(work, 4, HARDWARE, ["ring"]), run)
+    other = change | ({"kv_seq": change["seq"]} if "seq" in change else {})
+    with pytest.raises(rl.PlanError, match=words):
+        page(study(replace(work, **other), 4, HARDWARE, ["ring"]), run)
+
+
+def test_a_run_of_one_pass_is_not_laid_over_two(four: Study, tmp_path: Path) -> None:
+    run = recorded(rewritten(four, tmp_path, lambda _: None))
+    with pytest.raises(rl.PlanError, match=r"attends 10 times, ring of the report 20 times"):
+        page(four, run)
+
+
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "report.html"
     assert main(["report", *SMALL, "--schedules", "ring,zigzag", "-o", str(target), "--json"]) == 0

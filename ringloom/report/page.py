@@ -11,11 +11,11 @@ from bokeh.models import Range1d
 from markupsafe import Markup
 
 import ringloom
-from planner.errors import PlanError
 from ringloom.comparison import Case
 from ringloom.drawing import seconds, size
 from ringloom.report import heat
 from ringloom.report.loads import Held, links_of, load_of, memory_of
+from ringloom.report.matching import matching
 from ringloom.report.memory import MemoryPicture, colour_of, dash_of, width_of
 from ringloom.report.recorded import Recorded
 from ringloom.report.spans import SHOWN, Bars, bars_of
@@ -34,7 +34,7 @@ Figures = dict[str, Any]
 def page(study: Study, run: Recorded | None = None) -> str:
     """The whole report as HTML; `run` is laid over the schedule of its name.
 
-    Raises PlanError for a run of another schedule or of other ranks.
+    Raises PlanError for a run of another schedule, other ranks or another workload.
     """
     figures: Figures = {}
     pace = _pace(study, run) if run else 1.0
@@ -124,14 +124,9 @@ def _timed(case: Case, bars: Bars) -> str:
 def _pace(study: Study, run: Recorded) -> float:
     """1, or what makes a run that took far longer or shorter as long as its prediction.
 
-    Raises PlanError for a run of another schedule or of other ranks.
+    Raises PlanError for a run of something else.
     """
-    names = [row.schedule for row in study.rows]
-    if run.plan not in names:
-        raise PlanError(f"the recorded run is of {run.plan!r}, the report of {', '.join(names)}")
-    if run.ranks != study.ranks:
-        raise PlanError(f"the recorded run has {run.ranks} ranks, the report {study.ranks}")
-    ratio = study.rows[names.index(run.plan)].makespan_s / (run.makespan or 1.0)
+    ratio = matching(study, run).row.makespan_s / (run.makespan or 1.0)
     return 1.0 if 1 / APART <= ratio <= APART else ratio
 
 

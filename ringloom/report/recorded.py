@@ -8,6 +8,7 @@ import gzip
 import json
 import math
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -20,15 +21,23 @@ LARGEST = 1 << 28  # bytes, unpacked
 PREFIX = "ncclDevKernel_SendRecv "  # that traces put before the names of transfers
 
 
+Done = tuple[int, int, str, int]  # rank, step, what, bytes
+
+
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """What ran: the plan's name, where, how many ranks, how long [s], and every bar."""
+    """What ran: the plan's name, where, how many ranks, how long [s], every bar.
+
+    `attends` and `messages` count what was done, of all ranks.
+    """
 
     plan: str
     hardware: str
     ranks: int
     makespan: float
     bars: Bars
+    attends: Counter[Done]
+    messages: Counter[Done]
 
 
 def recorded(path: str | Path) -> Recorded:
@@ -40,7 +49,7 @@ def recorded(path: str | Path) -> Recorded:
     scale = about.get("time_scale", 1.0)
     if not _number(scale) or scale <= 0:
         raise PlanError(f"{path}: time_scale is {scale!r}, not a number above 0")
-    found = _spans(path, events, scale)
+    sizes, found = _spans(path, events, scale)
     begin = min(s.start for s in found)
     moved = [Span(s.rank, s.stream, s.name, s.step, s.start - begin, s.end - begin) for s in found]
     return Recorded(
@@ -49,6 +58,16 @@ def recorded(path: str | Path) -> Recorded:
         max(s.rank for s in found) + 1,
         max(s.end for s in moved),
         columns([s for s in moved if s.stream != "receive" and s.rank < SHOWN]),
+        _done(found, sizes, "compute", "attend "),
+        _done(found, sizes, "send", "send "),
+    )
+
+
+def _done(found: list[Span], sizes: list[int], stream: Stream, verb: str) -> Counter[Done]:
+    """What a stream of all ranks did; the verb is left out."""
+    pairs = zip(found, sizes, strict=True)
+    return Counter(
+        (s.rank, s.step, s.name.removeprefix(verb), n) for s, n in pairs if s.stream == stream
     )
 
 
@@ -67,8 +86,8 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _spans(path: str | Path, events: list[Any], scale: float) -> list[Span]:
-    """The slices of all streams; raises PlanError where there is none or one makes no sense."""
+def _spans(path: str | Path, events: list[Any], scale: float) -> tuple[list[int], list[Span]]:
+    """The bytes and the slices of all streams; raises PlanError for none, or one without sense."""
     streams = {
         (e.get("pid"), e.get("tid")): str(e.get("args", {}).get("name", "")).split(" ")[0]
         for e in events
@@ -76,16 +95,23 @@ def _spans(path: str | Path, events: list[Any], scale: float) -> list[Span]:
         and e.get("name") == "thread_name"
         and isinstance(e.get("args"), dict)
     }
-    found = list[Span]()
+    sizes, found = list[int](), list[Span]()
     for number, event in enumerate(events):
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
         stream = streams.get((event.get("pid"), event.get("tid")), "")
         if stream in STREAMS:
             found.append(_span(f"{path}: event {number}", event, _stream(stream), scale))
+            sizes.append(_bytes(event))
     if not found:
         raise PlanError(f"{path} holds no slice of a stream: {', '.join(STREAMS)}")
-    return found
+    return sizes, found
+
+
+def _bytes(event: dict[str, Any]) -> int:
+    args = event.get("args")
+    found = args.get("bytes", 0) if isinstance(args, dict) else 0
+    return found if isinstance(found, int) else 0
 
 
 def _stream(name: str) -> Stream:

@@ -1,0 +1,69 @@
+"""Whether a recorded run is one of a study's: schedule, ranks, who attended what, bytes sent.
+
+A recording names neither tokens nor heads nor its mask: the tiles that it attended and the bytes of
+its messages are what it knows of them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from planner.errors import PlanError
+from planner.ir import Plan
+from ringloom.comparison import Case
+from ringloom.drawing import size
+from ringloom.report.messages import messages
+from ringloom.report.recorded import Done, Recorded
+from ringloom.report.study import Study
+from simulator.timeline import tile_names
+
+
+def matching(study: Study, run: Recorded) -> Case:
+    """The case that the run is of; raises PlanError, with the numbers, where there is none."""
+    names = [row.schedule for row in study.rows]
+    if run.plan not in names:
+        raise PlanError(f"the recorded run is of {run.plan!r}, the report of {', '.join(names)}")
+    if run.ranks != study.ranks:
+        raise PlanError(f"the recorded run has {run.ranks} ranks, the report {study.ranks}")
+    case = study.cases[names.index(run.plan)]
+    _same_attends(case, run)
+    _same_messages(case, run)
+    return case
+
+
+def _same_attends(case: Case, run: Recorded) -> None:
+    asked = Counter(done for plan, _ in case.passes for done in _attends(plan))
+    if run.attends == asked:
+        return
+    found, wanted = run.attends.total(), asked.total()
+    raise PlanError(
+        f"the recorded run attends {found} times, {run.plan} of the report {wanted} times,"
+        f" {(run.attends & asked).total()} of them alike: not the same mask, heads or pass"
+    )
+
+
+def _same_messages(case: Case, run: Recorded) -> None:
+    """No message beyond those of the plan: one that took no time has no bar."""
+    asked = Counter(done for plan, _ in case.passes for done in _messages(plan))
+    if not (other := run.messages - asked):
+        return
+    done = next(iter(other))
+    alike = [n for (rank, step, name, n) in asked if (rank, step, name) == done[:3]]
+    wanted = f"{size(alike[0])} ({alike[0]} bytes)" if alike else "nothing of the kind"
+    raise PlanError(
+        f"the recorded run's rank {done[0]} sends {done[2]} of {size(done[3])} ({done[3]} bytes) in"
+        f" step {done[1] + 1}, {run.plan} of the report {wanted}: not the same workload"
+    )
+
+
+def _attends(plan: Plan) -> Iterator[Done]:
+    for step, node in plan.attends():
+        for rank, name in zip(node.rank.tolist(), tile_names(node), strict=True):
+            yield rank, step, name, 0
+
+
+def _messages(plan: Plan) -> Iterator[Done]:
+    found = messages(plan)
+    columns = found.src, found.at, found.kind, found.dst, found.bytes
+    rows = zip(*(c.tolist() for c in columns), found.blocks.texts(), strict=True)
+    for src, step, kind, dst, sent, blocks in rows:
+        yield src, step, f"{','.join(found.kinds[kind])} {blocks} to {dst}", sent
