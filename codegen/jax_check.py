@@ -100,7 +100,11 @@ def main():
     """Check this file against dense attention, on real devices or on virtual ones of a CPU."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seq", type=int, default={default}, help="queries")
-    parser.add_argument("--dtype", help="default: float64, on accelerators the plan's")
+    parser.add_argument(
+        "--dtype",
+        choices=["float64", "float32", "bfloat16", "float16"],
+        help="default: float64, on accelerators the plan's",
+    )
     parser.add_argument("--coordinator", help="HOST:PORT, where several processes meet")
     parser.add_argument("--processes", type=int, default=1, help="how many there are")
     parser.add_argument("--process", type=int, default=0, help="the number of this one")

@@ -143,7 +143,11 @@ def main():
     """Check this file against dense attention, on ranks of torchrun or on ranks of its own."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seq", type=int, default={default}, help="queries")
-    parser.add_argument("--dtype", help="default: float64, on GPUs the plan's")
+    parser.add_argument(
+        "--dtype",
+        choices=["float64", "float32", "bfloat16", "float16"],
+        help="default: float64, on GPUs the plan's",
+    )
     options = parser.parse_args()
     if options.seq < 1{fixed}:
         parser.error({complaint})

@@ -115,7 +115,7 @@ def dynamic_imports(p: Program) -> str:
         imports(p),
         {
             "import argparse\n": "import argparse\nimport hashlib\n",
-            "from itertools import groupby": "from itertools import accumulate, groupby, pairwise",
+            "import groupby": "import accumulate, chain, groupby, pairwise",
         },
     )
 

@@ -26,8 +26,8 @@ class Tables:
             )
         )
         self.slices = {
-            side: [range(a, b) for a, b in arrays[f"{side}_slices"].tolist()]
-            for side in ("q", "kv")
+            "q": read_slices(arrays["q_slices"], HEADS, "query"),
+            "kv": read_slices(arrays["kv_slices"], KV_HEADS, "KV"),
         }
         self.passes = [(arrays[f"{way}_rows"], arrays[f"{way}_blocks"]) for way in WAYS]
         for way, (rows, blocks) in zip(WAYS, self.passes, strict=True):
@@ -86,9 +86,17 @@ def read_pieces(spans, homes, tokens, name):
     if (seen != 1).any():
         i = int(np.argmax(seen != 1))
         raise ValueError(f"tables with {name} {i} of {tokens} in {seen[i]} places")
-    if len(homes) and not 0 <= homes.min() <= homes.max() < P:
-        raise ValueError(f"tables with {name} piece on rank {homes.max()} of {P}")
+    for rank in outside(homes, 0, P):
+        raise ValueError(f"tables with {name} piece on rank {rank} of {P}")
     return [(tuple(part), int(home)) for part, home in zip(parts, homes, strict=True)]
+
+
+def read_slices(spans, heads, name):
+    """The head slices of one side, each as a range."""
+    slices = [range(a, b) for a, b in spans.tolist()]
+    if [*chain(*slices)] != [*range(heads)]:
+        raise ValueError(f"tables with {name} head slices {spans.tolist()} of {heads}")
+    return slices
 
 
 def check_rows(way, rows, blocks, tables):
@@ -97,10 +105,15 @@ def check_rows(way, rows, blocks, tables):
     counts = rows[:, 5:]
     if counts.sum() != len(blocks) or (counts < 0).any():
         raise ValueError(f"tables with {len(blocks)} {way} blocks, not {counts.sum()}")
-    if len(blocks) and not 0 <= blocks.min() <= blocks.max() < max(most):
-        raise ValueError(f"tables with {way} block {blocks.max()} of {max(most)}")
-    if len(rows) and not -1 <= rows[:, 3:5].min() <= rows[:, 3:5].max() < P:
-        raise ValueError(f"tables with {way} rows on rank {rows[:, 3:5].max()} of {P}")
+    for block in outside(blocks, 0, max(most)):
+        raise ValueError(f"tables with {way} block {block} of {max(most)}")
+    for rank in outside(rows[:, 3:5], -1, P):
+        raise ValueError(f"tables with {way} rows on rank {rank} of {P}")
+
+
+def outside(values, low, high):
+    """Those of some integers that are not in range(low, high)."""
+    return values[(values < low) | (values >= high)]
 '''
 
 LAYOUT = '''
@@ -282,9 +295,9 @@ CHECK_ANEW = {
 
 MAIN_ANEW = {
     'help="queries")': 'help="tokens of the example")',
-    '    parser.add_argument("--dtype"': (
+    '    parser.add_argument(\n        "--dtype"': (
         '    parser.add_argument("--tables", help="a file of tables; default: an example")\n'
-        '    parser.add_argument("--dtype"'
+        '    parser.add_argument(\n        "--dtype"'
     ),
     "    kv_seq = max(1, round(options.seq * KV_SEQ / SEQ))\n": (
         "    try:\n"

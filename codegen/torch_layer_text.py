@@ -100,6 +100,8 @@ def check_layer(params, x, group, seq):
     tokens, dim = len(positions(group.rank(), seq)), params["wo"].shape[0]
     if x.ndim != 3 or x.shape[1:] != (tokens, dim):
         raise ValueError(f"x is {[*x.shape]}, not [batch, {tokens}, {dim}]")
+    if not x.is_floating_point():
+        raise ValueError(f"x is {x.dtype}, not floats: embeddings, not tokens")
     for name, heads in (("wq", HEADS), ("wk", KV_HEADS), ("wv", KV_HEADS)):
         if params[name].shape != (heads * HEAD_DIM, dim):
             wanted = [heads * HEAD_DIM, dim]

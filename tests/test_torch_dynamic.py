@@ -206,6 +206,8 @@ BAD = {
     ),
     "tables with query 3 of 24 in 0 places": lambda: with_entry("q_pieces", (1, 1), 4),
     "tables with key piece on rank 4 of 4": lambda: with_entry("kv_homes", 3, 4),
+    "tables with query piece on rank -1 of 4": lambda: with_entry("q_homes", 0, -1),
+    r"tables with query head slices \[\[0, 3\]\] of 4": lambda: with_entry("q_slices", (0, 1), 3),
     "tables with forward block 8 of 8": lambda: with_entry("forward_blocks", 0, 8),
     "tables with forward rows on rank 7 of 4": lambda: with_entry("forward_rows", (0, 3), 7),
     r"tables with \d+ forward blocks, not \d+": lambda: with_entry("forward_rows", (0, 5), 3),

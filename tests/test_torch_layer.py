@@ -251,6 +251,7 @@ def test_other_tokens_parameters_and_groups_are_refused_with_numbers() -> None:
         return str(error.value)
 
     assert tried(params, x[:, :7]) == "x is [2, 7, 12], not [batch, 8, 12]"
+    assert tried(params, x.long()) == "x is torch.int64, not floats: embeddings, not tokens"
     assert tried(params | {"wk": params["wq"]}, x) == "wk is [24, 12], not [12, 12]"
     assert "the parameters are ['wq'], not" in tried({"wq": params["wq"]}, x)
     program.P = 2

@@ -402,6 +402,13 @@ def test_a_file_for_one_length_checks_itself_at_that_length(tmp_path: Path) -> N
     assert "for --seq 96 only" in refused.stderr
 
 
+def test_a_dtype_that_no_program_knows_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    done = script(tmp_path, emit(both("ring", small(Causal()), 2), "torch"), "--dtype", "int32")
+    assert done.returncode == 2
+    assert "choose from" in done.stderr
+    assert "bfloat16" in done.stderr
+
+
 SABOTAGE = {
     "a wrong mask": ("side=\"right\")", "side=\"left\")"),
     "no merging": ("    out.lerp_(o.to(out.dtype), weight)\n", ""),
