@@ -175,3 +175,9 @@ def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> Non
         taken.listen()
         assert main(["explore", "--port", str(taken.getsockname()[1])]) == 2
     assert "--port 0 takes a free one" in capsys.readouterr().err
+
+
+def test_a_choice_does_not_wait_for_others() -> None:
+    usual = panel.widgets.Select()._debounce
+    for name, widget in sessions.Controls().widgets.items():
+        assert 0 < widget._debounce < usual, name

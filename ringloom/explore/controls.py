@@ -49,6 +49,8 @@ class Controls:
         self.hardware = pn.widgets.Select(label="hardware", options=list(presets()), **FULL)
         self.pass_ = pn.widgets.Select(label="pass", options=list(PASSES), **FULL)
         self.overlap = pn.widgets.Checkbox(label="transfers overlap compute", **FULL)
+        for widget in self.widgets.values():
+            widget._debounce = 1  # milliseconds rather than 50: a choice is one change
 
     @property
     def widgets(self) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from ringloom.report.summary import summary
 PAGE = Path(__file__).parent / "page"
 REPORT = Path(__file__).parents[1] / "report" / "page"
 STYLES = (REPORT / "style.css").read_text("utf-8") + (PAGE / "explore.css").read_text("utf-8")
-SCRIPTS = (REPORT / "theme.js").read_text("utf-8") + (PAGE / "explore.js").read_text("utf-8")
+PARTS = REPORT / "theme.js", REPORT / "bars.js", PAGE / "explore.js"
+SCRIPTS = "".join(part.read_text("utf-8") for part in PARTS)
 INHERIT = [":host { color: var(--ink); font: inherit; }"]
 
 

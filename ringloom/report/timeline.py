@@ -63,6 +63,10 @@ class TimelinePicture:
                 "transform": LinearColorMapper(palette=PALETTE, low=0, high=len(PALETTE) - 1),
             },
             line_color=None,
+            # Never seen: a constant saves the browser looking up a colour for every bar.
+            selection_color=SEND,
+            nonselection_color=SEND,
+            muted_color=SEND,
             source=self.source,
         )
         self.figure.hbar(
