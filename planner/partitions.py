@@ -55,6 +55,11 @@ def merge(positions: Ranges) -> NDArray[np.int64]:
     return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
 
 
+def shifted(positions: Ranges, by: int) -> Ranges:
+    """The same ranges further on."""
+    return tuple(range(p.start + by, p.stop + by, p.step) for p in positions)
+
+
 @dataclass(frozen=True)
 class Side:
     """The blocks of the query side or of the KV side, in block-number order."""

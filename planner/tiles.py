@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.areas import areas
 from planner.ir import Plan
-from planner.partitions import Ints, Partition, Ranges
+from planner.partitions import Ints, Partition, shifted
 from planner.workload import Workload
 
 
@@ -79,14 +79,10 @@ class Tiles:
 @lru_cache(maxsize=8)
 def tiles_of(work: Workload, partition: Partition) -> Tiles:
     """The tiles of a partition, counted once."""
-    shifted = [_shift(chunk, work.offset) for chunk in partition.q.chunks]
-    return Tiles(work, partition, areas(work.mask.region(), shifted, partition.kv.chunks))
+    queries = [shifted(chunk, work.offset) for chunk in partition.q.chunks]
+    return Tiles(work, partition, areas(work.mask.region(), queries, partition.kv.chunks))
 
 
 def tiles(plan: Plan) -> Tiles:
     """The tiles that a plan has to cover."""
     return tiles_of(plan.workload, plan.partition)
-
-
-def _shift(positions: Ranges, by: int) -> Ranges:
-    return tuple(range(p.start + by, p.stop + by, p.step) for p in positions)

@@ -12,7 +12,7 @@ from planner.masks import Causal, Documents, Full, Mask, Window, region_of
 from planner.partitions import merge
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.calls.kernel_calls import Call, causal_calls, mask_calls
+from simulator.calls.kernel_calls import Call, causal_calls, joined, mask_calls
 from simulator.calls.kernels import Kernels, causal_pairs
 from simulator.calls.rectangles import Rectangles
 from simulator.costs import Costs
@@ -54,6 +54,26 @@ def test_calls_are_those_that_programs_make(
     found = causal_calls(q + offset, kv)
     assert (found is None) == (straight is None)
     assert found is None or sizes(found) == written(straight or [])
+
+
+@given(st.data(), st.integers(-9, 60), st.integers(0, 60), st.integers(1, 40), st.integers(1, 5))
+def test_a_range_of_keys_is_cut_as_the_same_keys_one_by_one(
+    data: st.DataObject, first: int, begin: int, count: int, step: int
+) -> None:
+    keys = range(begin, begin + step * count, step)
+    q = np.arange(first, first + 30, data.draw(st.integers(1, 3)))
+    plainly = np.array(keys)
+    assert causal_calls(q, keys) == causal_calls(q, plainly)
+    pieces = region_of(data.draw(masks(90, 300))).pieces
+    assert mask_calls(q, keys, pieces) == mask_calls(q, plainly, pieces)
+
+
+@given(st.lists(range_sets(40).filter(any), min_size=1, max_size=4))
+def test_blocks_are_joined_in_turn(blocks: list[tuple[range, ...]]) -> None:
+    expected = np.concatenate([merge(block) for block in blocks])
+    np.testing.assert_array_equal(np.array(joined(blocks)), expected)
+    cut = [(range(0, 7),), (range(7, 8), range(8, 20))]
+    assert joined(cut) == range(20)
 
 
 def rectangles(one: Plan, machine: Hardware = H100) -> Rectangles:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.areas import areas
 from planner.ir import Plan
-from planner.partitions import Ranges, cut
+from planner.partitions import Ranges, cut, shifted
 from planner.tiles import tiles
 from ringloom.drawing import numbers
 from ringloom.report.messages import Messages, messages
@@ -142,7 +142,7 @@ def _heads(
 def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArray[np.float64]:
     """The share of allowed pairs of every pixel, counted exactly: [q pixels, kv pixels]."""
     offset = plan.workload.offset
-    rows = [_moved(p, offset) for p in _pieces(q)]
+    rows = [shifted(p, offset) for p in _pieces(q)]
     columns = _pieces(kv)
     count = areas(plan.workload.mask.region(), rows, columns)
     full = np.multiply.outer([_size(p) for p in rows], [_size(p) for p in columns])
@@ -175,10 +175,6 @@ def _parts(chunk: Ranges, parts: int) -> list[Ranges]:
 
 def _size(positions: Ranges) -> int:
     return sum(map(len, positions))
-
-
-def _moved(positions: Ranges, by: int) -> Ranges:
-    return tuple(range(p.start + by, p.stop + by, p.step) for p in positions)
 
 
 def _name(positions: Ranges) -> str:

@@ -13,13 +13,17 @@ masked call per strip, it is one masked call per strip.
 Programs are written with these very cuts; here they are only counted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.partitions import Ranges, merge
+
 Ints = NDArray[np.int64]
+Positions = range | Ints  # ascending, but where several blocks are put one after the other
 Kind = Literal["full", "causal", "masked"]
 TILE = 512  # rows of a masked call: bounds its mask, and the work done on what it hides
 EACH = 20_000  # pairs that one call more is worth
@@ -43,32 +47,46 @@ class Call(NamedTuple):
         return self.columns[1] - self.columns[0]
 
 
-def rectangle_calls(q: Sequence[Ints], kv: Sequence[Ints], boxes: Ints, plain: bool) -> list[Call]:
+def rectangle_calls(
+    q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints, plain: bool
+) -> list[Call]:
     """The calls of a rectangle of blocks under a mask.
 
-    q, kv: ascending positions of each block, queries aligned with the keys, blocks in the order of
-    their first positions. boxes: [n, 6], the mask as disjoint boxes cut by bands. plain: the mask
-    is causal and no block has gaps. Blocks that interleave are taken one by one, and so are plain
+    q, kv: positions of each block, queries aligned with the keys, blocks in the order of their
+    first positions. boxes: [n, 6], the mask as disjoint boxes cut by bands. plain: the mask is
+    causal and no block has gaps. Blocks that interleave are taken one by one, and so are plain
     ones whose diagonal is not one straight line.
     """
-    each_q, each_kv = [[b] for b in q], [[b] for b in kv]
-    for rows, columns in (([q], [kv]), (each_q, [kv]), (each_q, each_kv)):
+    rows, columns = [joined(q)], [joined(kv)]
+    found = list(_parts(rows, columns, boxes, plain))
+    if None in found:
+        rows = [joined([block]) for block in q]
         found = list(_parts(rows, columns, boxes, plain))
-        if None not in found:
-            break
+    if None in found:
+        columns = [joined([block]) for block in kv]
+        found = list(_parts(rows, columns, boxes, plain))
     return [call for calls in found for call in calls or ()]
 
 
+def joined(blocks: Sequence[Ranges]) -> Positions:
+    """The positions of some blocks in turn, each block's ascending; a range where they are one."""
+    parts = [part for block in blocks for part in block]
+    if len(parts) == 1 and parts[0].step > 0:
+        return parts[0]
+    if all(a.step == b.step == 1 and a.stop == b.start for a, b in pairwise(parts)):
+        return range(parts[0].start, parts[-1].stop)
+    return np.concatenate([merge(block) for block in blocks])
+
+
 def _parts(
-    rows: Iterable[Sequence[Ints]], columns: Sequence[Sequence[Ints]], boxes: Ints, plain: bool
+    rows: Sequence[Positions], columns: Sequence[Positions], boxes: Ints, plain: bool
 ) -> Iterator[list[Call] | None]:
     """The calls of each part of a rectangle, None where it cannot be taken as it is."""
     row = 0
     for some in rows:
-        column, q = 0, np.concatenate(some)
-        for others in columns:
-            kv = np.concatenate(others)
-            if (np.diff(q) < 0).any() or (np.diff(kv) < 0).any():
+        column, q = 0, _array(some)
+        for kv in columns:
+            if _falls(some) or _falls(kv):
                 yield None
             else:
                 calls = causal_calls(q, kv) if plain else mask_calls(q, kv, boxes)
@@ -77,14 +95,31 @@ def _parts(
         row += len(q)
 
 
+def _array(positions: Positions) -> Ints:
+    return merge((positions,)) if isinstance(positions, range) else positions
+
+
+def _falls(positions: Positions) -> bool:
+    """Whether positions do not ascend throughout."""
+    return not isinstance(positions, range) and bool((np.diff(positions) < 0).any())
+
+
+def _before(positions: Positions, ends: Ints) -> Ints:
+    """How many of ascending positions come before each of some ends."""
+    if isinstance(positions, range):
+        found: Ints = -((positions.start - ends) // positions.step)
+        return found.clip(0, len(positions))
+    return np.searchsorted(positions, ends)
+
+
 def _moved(call: Call, row: int, column: int) -> Call:
     (a, b), (c, d) = call.rows, call.columns
     return call._replace(rows=(a + row, b + row), columns=(c + column, d + column))
 
 
-def causal_calls(q: Ints, kv: Ints) -> list[Call] | None:
+def causal_calls(q: Ints, kv: Positions) -> list[Call] | None:
     """The calls of a causal rectangle, None where its diagonal is not one straight line."""
-    seen = np.searchsorted(kv, q, side="right")
+    seen = _before(kv, q + 1)
     top = int(np.searchsorted(seen, 1))
     if top == len(q):
         return []
@@ -111,7 +146,7 @@ def _triangle(low: int, left: int, right: int, row: int, end: int) -> Iterator[C
         yield _full((row + square, end), (left - 1, right))
 
 
-def mask_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Call]:
+def mask_calls(q: Ints, kv: Positions, boxes: Ints) -> list[Call]:
     """The calls of a rectangle under any mask."""
     spans = _seen(q, kv, boxes)
     exact = [call for first, last in spans for call in _box(first, last, 0)]
@@ -128,13 +163,13 @@ def _cost(calls: list[Call]) -> int:
     return sum(EACH + c.height * c.width * (1 + (c.kind == "masked")) for c in calls)
 
 
-def _seen(q: Ints, kv: Ints, boxes: Ints) -> list[tuple[Ints, Ints]]:
+def _seen(q: Ints, kv: Positions, boxes: Ints) -> list[tuple[Ints, Ints]]:
     """Per box that is met, the columns first <= c < last that each row sees of it."""
     found = []
     for i0, i1, j0, j1, lo, hi in boxes:
         inside = (q >= i0) & (q < i1)
-        first = np.searchsorted(kv, np.maximum(j0, q + lo))
-        last = np.searchsorted(kv, np.minimum(j1, q + hi + 1))
+        first = _before(kv, np.maximum(j0, q + lo))
+        last = _before(kv, np.minimum(j1, q + hi + 1))
         if (inside & (first < last)).any():
             found.append((first * inside, np.maximum(first, last) * inside))
     return found

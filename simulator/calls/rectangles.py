@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from planner.ir import Attend, Plan
 from planner.masks import region_of
-from planner.partitions import Ranges, Side, merge
+from planner.partitions import Ranges, Side, shifted
 from planner.regions import FAR
 from planner.tiles import Tiles, tiles
 from simulator.calls.kernel_calls import Call, rectangle_calls
@@ -138,39 +138,44 @@ class Rectangles:
         return found
 
     def _cut(self, q: Index, kv: Index) -> Cut:
-        (one, other), (a, b) = self._sides, (q[q >= 0], kv[kv >= 0])
-        chunks = self._sorted(one, a), self._sorted(other, b)
+        a, b = q[q >= 0], kv[kv >= 0]
+        chunks = self._sorted(0, a), self._sorted(1, b)
         key = self._shapes.key(*chunks)
         if key not in self._cuts:
             self._cuts[key] = self._make(chunks, a, b)
         return self._cuts[key]
 
-    def _sorted(self, side: Side, blocks: Index) -> tuple[int, ...]:
+    def _sorted(self, side: int, blocks: Index) -> tuple[int, ...]:
         """Chunks of some blocks in the order of their first positions, which is free to choose."""
-        found = {int(c) for c in side.chunk[blocks] if side.chunks[c]}
-        return tuple(sorted(found, key=lambda c: min(r.start for r in side.chunks[c])))
+        found = np.unique(self._sides[side].chunk[blocks])
+        first = self._first[side][found]
+        order: list[int] = found[np.argsort(first)][np.sort(first) >= 0].tolist()
+        return tuple(order)
 
     def _make(self, chunks: tuple[tuple[int, ...], ...], q: Index, kv: Index) -> Cut:
         sides = zip(self._sides, chunks, strict=True)
-        ranges = [[side.chunks[c] for c in numbers] for side, numbers in sides]
-        boxes = self._boxes(*ranges)
-        rows = sum(len(r) for part in ranges[0] for r in part)
+        ranges, others = ([side.chunks[c] for c in numbers] for side, numbers in sides)
+        boxes = self._boxes(ranges, others)
+        rows = sum(len(r) for part in ranges for r in part)
         self.spent += rows * (len(boxes) + 1)
         if self.spent > WORK:
             tq, tk = self.kernels.tile
             touched = float(self.touched(q[:, None], kv[None, :]).sum()) * tq * tk
             return Cut(len(q), touched + self.kernels.one(rows, 0), 0, 0)
-        offset = self.plan.workload.offset
-        positions = [merge(part) + offset for part in ranges[0]], [merge(p) for p in ranges[1]]
-        return summary(self.kernels, rectangle_calls(*positions, boxes, self._plain))
+        return summary(self.kernels, self._calls(ranges, others, boxes))
 
     def calls(self, q: Index, kv: Index) -> list[Call]:
         """The calls of one rectangle of blocks, in the order in which a program makes them."""
-        (one, other), offset = self._sides, self.plan.workload.offset
-        ranges = [one.chunks[c] for c in self._sorted(one, q[q >= 0])]
-        others = [other.chunks[c] for c in self._sorted(other, kv[kv >= 0])]
-        positions = [merge(part) + offset for part in ranges], [merge(part) for part in others]
-        return rectangle_calls(*positions, self._boxes(ranges, others), self._plain)
+        one, other = self._sides
+        ranges = [one.chunks[c] for c in self._sorted(0, q[q >= 0])]
+        others = [other.chunks[c] for c in self._sorted(1, kv[kv >= 0])]
+        return self._calls(ranges, others, self._boxes(ranges, others))
+
+    def _calls(
+        self, q: Sequence[Ranges], kv: Sequence[Ranges], boxes: NDArray[np.int64]
+    ) -> list[Call]:
+        aligned = [shifted(positions, self.plan.workload.offset) for positions in q]
+        return rectangle_calls(aligned, kv, boxes, self._plain)
 
     def _boxes(self, q: Sequence[Ranges], kv: Sequence[Ranges]) -> NDArray[np.int64]:
         """The mask's pieces that a rectangle may meet."""
@@ -183,6 +188,14 @@ class Rectangles:
     @property
     def _sides(self) -> tuple[Side, Side]:
         return self.plan.partition.q, self.plan.partition.kv
+
+    @cached_property
+    def _first(self) -> tuple[NDArray[np.int64], ...]:
+        """The first position of each chunk of both sides, -1 for those without any."""
+        return tuple(
+            np.array([min((r.start for r in c), default=-1) for c in side.chunks])
+            for side in self._sides
+        )
 
     @cached_property
     def _tiles(self) -> Tiles:
