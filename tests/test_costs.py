@@ -72,7 +72,7 @@ def test_a_range_of_keys_is_cut_as_the_same_keys_one_by_one(
 def test_blocks_are_joined_in_turn(blocks: list[tuple[range, ...]]) -> None:
     expected = np.concatenate([merge(block) for block in blocks])
     np.testing.assert_array_equal(np.array(joined(blocks)), expected)
-    cut = [(range(0, 7),), (range(7, 8), range(8, 20))]
+    cut = [(range(7),), (range(7, 8), range(8, 20))]
     assert joined(cut) == range(20)
 
 

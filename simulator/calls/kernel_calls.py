@@ -73,7 +73,8 @@ def joined(blocks: Sequence[Ranges]) -> Positions:
     parts = [part for block in blocks for part in block]
     if len(parts) == 1 and parts[0].step > 0:
         return parts[0]
-    if all(a.step == b.step == 1 and a.stop == b.start for a, b in pairwise(parts)):
+    steps = {part.step for part in parts}
+    if steps == {1} and all(a.stop == b.start for a, b in pairwise(parts)):
         return range(parts[0].start, parts[-1].stop)
     return np.concatenate([merge(block) for block in blocks])
 
