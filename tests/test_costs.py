@@ -61,9 +61,9 @@ def test_a_range_of_keys_is_cut_as_the_same_keys_one_by_one(
     data: st.DataObject, first: int, begin: int, count: int, step: int
 ) -> None:
     keys = range(begin, begin + step * count, step)
-    q = np.arange(first, first + 30, data.draw(st.integers(1, 3)))
-    plainly = np.array(keys)
-    assert causal_calls(q, keys) == causal_calls(q, plainly)
+    queries = range(first, first + 30, data.draw(st.integers(1, 3)))
+    q, plainly = np.array(queries), np.array(keys)
+    assert causal_calls(queries, keys) == causal_calls(q, keys) == causal_calls(q, plainly)
     pieces = region_of(data.draw(masks(90, 300))).pieces
     assert mask_calls(q, keys, pieces) == mask_calls(q, plainly, pieces)
 

@@ -84,13 +84,13 @@ def _parts(
 ) -> Iterator[list[Call] | None]:
     """The calls of each part of a rectangle, None where it cannot be taken as it is."""
     row = 0
-    for some in rows:
-        column, q = 0, _array(some)
+    for q in rows:
+        column = 0
         for kv in columns:
-            if _falls(some) or _falls(kv):
+            if _falls(q) or _falls(kv):
                 yield None
             else:
-                calls = causal_calls(q, kv) if plain else mask_calls(q, kv, boxes)
+                calls = causal_calls(q, kv) if plain else mask_calls(_array(q), kv, boxes)
                 yield calls and [_moved(call, row, column) for call in calls]
             column += len(kv)
         row += len(q)
@@ -118,9 +118,11 @@ def _moved(call: Call, row: int, column: int) -> Call:
     return call._replace(rows=(a + row, b + row), columns=(c + column, d + column))
 
 
-def causal_calls(q: Ints, kv: Positions) -> list[Call] | None:
+def causal_calls(q: Positions, kv: Positions) -> list[Call] | None:
     """The calls of a causal rectangle, None where its diagonal is not one straight line."""
-    seen = _before(kv, q + 1)
+    if isinstance(q, range) and isinstance(kv, range) and q.step == kv.step:
+        return _straight((q.start - kv.start) // q.step + 1, len(q), len(kv))
+    seen = _before(kv, _array(q) + 1)
     top = int(np.searchsorted(seen, 1))
     if top == len(q):
         return []
@@ -128,6 +130,15 @@ def causal_calls(q: Ints, kv: Positions) -> list[Call] | None:
     if not np.array_equal(seen, np.minimum(seen[0] + np.arange(len(seen)), seen[-1])):
         return None if seen[0] < seen[-1] else [_full((top, len(q)), (0, int(seen[0])))]
     return list(_triangle(0, int(seen[0]), int(seen[-1]), top, len(q)))
+
+
+def _straight(first: int, rows: int, columns: int) -> list[Call]:
+    """The same where row r sees first + r columns, of those that there are."""
+    top = max(0, 1 - first)
+    if top >= rows:
+        return []
+    left, right = min(columns, first + top), min(columns, first + rows - 1)
+    return list(_triangle(0, left, right, top, rows))
 
 
 def _full(rows: tuple[int, int], columns: tuple[int, int]) -> Call:

@@ -147,10 +147,9 @@ class Rectangles:
 
     def _sorted(self, side: int, blocks: Index) -> tuple[int, ...]:
         """Chunks of some blocks in the order of their first positions, which is free to choose."""
-        found = np.unique(self._sides[side].chunk[blocks])
-        first = self._first[side][found]
-        order: list[int] = found[np.argsort(first)][np.sort(first) >= 0].tolist()
-        return tuple(order)
+        first = self._first[side]
+        found = {c for c in self._sides[side].chunk[blocks].tolist() if first[c] >= 0}
+        return tuple(sorted(found, key=first.__getitem__))
 
     def _make(self, chunks: tuple[tuple[int, ...], ...], q: Index, kv: Index) -> Cut:
         sides = zip(self._sides, chunks, strict=True)
@@ -190,10 +189,10 @@ class Rectangles:
         return self.plan.partition.q, self.plan.partition.kv
 
     @cached_property
-    def _first(self) -> tuple[NDArray[np.int64], ...]:
+    def _first(self) -> tuple[list[int], ...]:
         """The first position of each chunk of both sides, -1 for those without any."""
         return tuple(
-            np.array([min((r.start for r in c), default=-1) for c in side.chunks])
+            [min((r.start for r in chunk), default=-1) for chunk in side.chunks]
             for side in self._sides
         )
 
