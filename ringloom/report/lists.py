@@ -32,11 +32,14 @@ class Lists:
         return [",".join(words[a:b]) for a, b in zip(self.start.tolist(), ends, strict=True)]
 
 
-def lists(rows: Ints) -> Lists:
-    """A list per row [rows, width]; -1 stands for nothing."""
-    there = rows >= 0
-    count = there.sum(axis=1, dtype=np.int32)
-    return Lists(rows[there].astype(np.int32), np.cumsum(count, dtype=np.int32) - count, count)
+def lists(tables: Sequence[Ints]) -> Lists:
+    """A list per row of some tables [rows, width], in turn; -1 stands for nothing."""
+    heights, widths = zip((0, 0), *(table.shape for table in tables), strict=True)
+    cells = np.concatenate([np.zeros(0, np.int32), *(table.reshape(-1) for table in tables)])
+    row = np.repeat(np.arange(sum(heights)), np.repeat(widths, heights))
+    there = cells >= 0
+    count = np.bincount(row[there], minlength=sum(heights)).astype(np.int32)
+    return Lists(cells[there].astype(np.int32), np.cumsum(count, dtype=np.int32) - count, count)
 
 
 def chained(parts: Sequence[Lists]) -> Lists:

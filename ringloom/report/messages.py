@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from planner.ir import Plan
 from ringloom.drawing import size
-from ringloom.report.lists import Lists, chained, lists
+from ringloom.report.lists import Lists, lists
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ def messages(plan: Plan) -> Messages:
     at = _column([np.full(len(move), number) for number, move in moves])
     kind = _column([np.full(len(move), kinds[move.tensors]) for _, move in moves])
     src, dst = (_column([getattr(m, end) for _, m in moves]) for end in ("src", "dst"))
-    blocks = chained([*(lists(m.blocks) for _, m in moves), lists(np.zeros((0, 1), np.int32))])
+    blocks = lists([m.blocks for _, m in moves])
     return Messages(
         at, src, dst, _bytes(plan, kind, tuple(kinds), blocks), kind, tuple(kinds), blocks
     )

@@ -45,16 +45,25 @@ class Names:
         return forms | self.first.columns("first") | self.second.columns("second")
 
 
-def alike(form: Form, first: Ints, second: Ints) -> Names:
-    """Names of one form, their lists the rows of two tables [names, width]."""
-    return Names((form,), np.zeros(len(first), np.int32), lists(first), lists(second))
+def tabled(parts: Sequence[tuple[Form, Ints, Ints]]) -> Names:
+    """Names of one form after the other, their lists the rows of two tables [names, width]."""
+    forms = {form: n for n, form in enumerate(dict.fromkeys(form for form, _, _ in parts))}
+    return Names(
+        tuple(forms),
+        np.repeat(
+            np.array([forms[form] for form, _, _ in parts], np.int32),
+            [len(first) for _, first, _ in parts],
+        ),
+        lists([first for _, first, _ in parts]),
+        lists([second for _, _, second in parts]),
+    )
 
 
 def verbatim(texts: Sequence[str]) -> Names:
     """Names that are what they are."""
     known = {text: n for n, text in enumerate(dict.fromkeys(texts))}
     form = np.array([known[text] for text in texts], np.int32)
-    nothing = lists(np.full((len(texts), 0), -1, np.int32))
+    nothing = lists([np.zeros((len(texts), 0), np.int32)])
     return Names(tuple((text, "") for text in known), form, nothing, nothing)
 
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import Attend, Move
+from planner.ir import Move
 from planner.partitions import Ints
-from ringloom.report.names import Names, alike, joined, verbatim
+from ringloom.report.names import Form, Names, joined, tabled, verbatim
 from ringloom.report.study import Leg
 from simulator.timeline import Attended, Merged, Sent, Span, Timeline
 
@@ -62,7 +62,7 @@ def _of_pass(timeline: Timeline | None, offset: float) -> Bars:
     if timeline.rows is None or timeline.plan.rows > MOST:
         kept = columns(_attends_of_steps(timeline), False)
         return replace(kept, start=kept.start + offset, end=kept.end + offset)
-    bars = _joined([*map(_of_rows, timeline.rows), columns([])])
+    bars = _of_rows(timeline.rows)
     some = np.flatnonzero((bars.end > bars.start) & (bars.rank < SHOWN))
     return Bars(
         bars.rank[some],
@@ -74,23 +74,48 @@ def _of_pass(timeline: Timeline | None, offset: float) -> Bars:
     )
 
 
-def _of_rows(rows: Attended | Merged | Sent) -> Bars:
+def _of_rows(rows: Sequence[Attended | Merged | Sent]) -> Bars:
     """Rows as `simulator.timeline.spans` names them, by columns: 64 ranks have ten thousands."""
+    lanes = [_lane(one) for one in rows]
+    sizes = [len(lane.rank) for lane in lanes]
+    streams = np.array([STREAMS.index(lane.stream) for lane in lanes], np.int8)
+    steps = np.array([one.step for one in rows], np.int32)
+    nothing = [np.zeros(0)]
+    return Bars(
+        np.concatenate([np.zeros(0, np.int32), *(lane.rank for lane in lanes)]),
+        np.repeat(streams, sizes),
+        np.repeat(steps, sizes),
+        np.concatenate(nothing + [one.start for one in rows]),
+        np.concatenate(nothing + [one.end for one in rows]),
+        tabled([(lane.form, lane.first, lane.second) for lane in lanes]),
+    )
+
+
+class _Lane(NamedTuple):
+    """Where the rows of a node are drawn, and what their names are made of."""
+
+    stream: str
+    rank: Ints
+    form: Form
+    first: Ints
+    second: Ints
+
+
+def _lane(rows: Attended | Merged | Sent) -> _Lane:
     match rows:
         case Attended(node=node):
-            kind, rank, names = "compute", node.rank, alike(("q ", " x kv "), node.q, node.kv)
-        case Merged(node=Attend() as node):
-            kind, rank, names = "merge", node.rank, alike(("add q ", " x kv "), node.q, node.kv)
-        case Merged(node=Move() as node):
-            kind, rank, names = "merge", node.dst, _message_names("merge", "from", node, node.src)
+            return _Lane("compute", node.rank, ("q ", " x kv "), node.q, node.kv)
+        case Merged(node=node):
+            if isinstance(node, Move):
+                return _of_message("merge", "from", node, node.dst, node.src)
+            return _Lane("merge", node.rank, ("add q ", " x kv "), node.q, node.kv)
         case Sent(node=node):
-            kind, rank, names = "send", node.src, _message_names("send", "to", node, node.dst)
-    stream = np.full(len(rank), STREAMS.index(kind), np.int8)
-    return Bars(rank, stream, np.full(len(rank), rows.step, np.int32), rows.start, rows.end, names)
+            return _of_message("send", "to", node, node.src, node.dst)
 
 
-def _message_names(verb: str, word: str, node: Move, peer: Ints) -> Names:
-    return alike((f"{verb} {','.join(node.tensors)} ", f" {word} "), node.blocks, peer[:, None])
+def _of_message(stream: str, word: str, node: Move, rank: Ints, peer: Ints) -> _Lane:
+    form = f"{stream} {','.join(node.tensors)} ", f" {word} "
+    return _Lane(stream, rank, form, node.blocks, peer[:, None])
 
 
 def _attends_of_steps(timeline: Timeline) -> list[Span]:
