@@ -4,9 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Plan
+from planner.once import once
 from planner.tiles import tiles
 
 
+@once
 def loads(plan: Plan) -> NDArray[np.int64]:
     """Allowed (query, key, head) triples per round and rank, batch 1: int64 [rounds, ranks]."""
     table, rounds = tiles(plan), []
@@ -18,7 +20,9 @@ def loads(plan: Plan) -> NDArray[np.int64]:
             pairs = table.pairs(attend.q[:, :, None], attend.kv[:, None, :]).sum(axis=(1, 2))
             np.add.at(load, attend.rank, pairs)
         rounds.append(load)
-    return np.array(rounds, np.int64).reshape(-1, plan.ranks)
+    found = np.array(rounds, np.int64).reshape(-1, plan.ranks)
+    found.flags.writeable = False
+    return found
 
 
 def imbalance(plan: Plan) -> float:

@@ -26,7 +26,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import ADDS, READS, TENSORS
+from planner.ir import ADDS, READS, TENSORS, Plan
+from planner.once import once
 from planner.partitions import Ints, Side
 from simulator.costs import Costs
 from simulator.links.reach import Reach
@@ -99,12 +100,15 @@ class Limits:
 
     def _local(self, group: Ints) -> Floats:
         """Pairs of which both sides are at home in a group; `group` [ranks] numbers the groups."""
-        q, kv = (_members(side, group) for side in (self._q, self._kv))
-        found = [
-            self._costs.tiles.pairs(a[:, None], b[None, :]).sum()
-            for a, b in zip(q, kv, strict=True)
-        ]
-        return np.array(found, np.float64)
+        known, key = _known(self._plan), group.tobytes()
+        if key not in known:
+            q, kv = (_members(side, group) for side in (self._q, self._kv))
+            found = [
+                self._costs.tiles.pairs(a[:, None], b[None, :]).sum()
+                for a, b in zip(q, kv, strict=True)
+            ]
+            known[key] = np.array(found, np.float64)
+        return known[key]
 
     def link(self) -> float:
         """The first time by which all groups together could have computed everything."""
@@ -189,6 +193,12 @@ class Limits:
             if TENSORS[tensor].side == side:
                 total = total + self._plan.block_bytes(tensor)[block]
         return total
+
+
+@once
+def _known(plan: Plan) -> dict[bytes, Floats]:
+    """The local pairs of a plan, for each way to group its ranks that was asked for."""
+    return {}
 
 
 def _members(side: Side, group: Ints) -> list[Ints]:

@@ -83,11 +83,13 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
     at, who, a, b = _attended(plan)
     shape = min(CUTS, len(edges) - 1), len(q), len(kv)
     step, rank = np.full((2, *shape), -1, np.int32)
-    low, high = _heads(plan, a, b)
-    for cut_number, start in enumerate(edges[: shape[0]]):
-        here = (low <= start) & (start < high)
-        place = cut_number, sides.q.chunk[a[here]], sides.kv.chunk[b[here]]
-        step[place], rank[place] = at[here], who[here]
+    first, last = (np.searchsorted(edges, heads) for heads in _heads(plan, a, b))
+    some = np.flatnonzero(first < shape[0])
+    count = np.minimum(last[some], shape[0]) - first[some]
+    tile = np.repeat(some, count)
+    head = np.arange(len(tile)) - np.repeat(np.cumsum(count) - count - first[some], count)
+    place = head, sides.q.chunk[a[tile]], sides.kv.chunk[b[tile]]
+    step[place], rank[place] = at[tile], who[tile]
     busy = np.zeros((len(plan.steps), plan.ranks), np.bool_)
     busy[at, who] = True
     return TileFacts(
@@ -110,7 +112,7 @@ def _attended(plan: Plan) -> tuple[NDArray[np.int32], ...]:
     """Step, rank, query block and key block of every live tile of every attend."""
     parts = [np.zeros((4, 0), np.int32)]
     for number, attend in plan.attends():
-        rows, i, j = np.nonzero((attend.q[:, :, None] >= 0) & (attend.kv[:, None, :] >= 0))
+        rows, i, j = np.nonzero(tiles(plan).live(attend.q[:, :, None], attend.kv[:, None, :]))
         columns = (
             np.full(len(rows), number),
             attend.rank[rows],
@@ -118,8 +120,7 @@ def _attended(plan: Plan) -> tuple[NDArray[np.int32], ...]:
             attend.kv[rows, j],
         )
         parts.append(np.stack(columns))
-    found = np.concatenate(parts, axis=1)
-    return tuple(found[:, tiles(plan).live(found[2], found[3])])
+    return tuple(np.concatenate(parts, axis=1))
 
 
 def _head_edges(plan: Plan) -> list[int]:
