@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from codegen.rows import Attend, Flags, Ints, Move, Rows, Sums, at_home, relay, users, without_dead
+from codegen.rows import Attend, Flags, Ints, Move, Rows, around, rectangles
 
 
 def in_slices(pieces: Ints, wanted: Ints, slices: int) -> Ints:
@@ -26,60 +26,35 @@ def dealt(
     kv_slices: int,
 ) -> Rows:
     """Each group of `len(q_uses)` ranks deals its heads out; K and V go around the ring of groups,
-    their gradient one step behind; results go home. Here q and kv [ranks, w] are pieces of all
-    heads, and block piece * slices + h is its head slice h."""
+    their gradient one step behind; results go home. Pieces q and kv [ranks, w], their homes and
+    which are `live` are those of all heads; block piece * slices + h is head slice h of a piece."""
     group = len(q_uses)
     rings, rank = ranks // group, np.arange(ranks)
-    ahead, member = (rank + group) % ranks, rank % group
+    mine, member = rank // group, rank % group
     travels, result = (("Q", "DOUT", "STATS"), "DQ") if backward else (("Q",), "OUT")
-
-    def of_group(pieces: Ints, back: int) -> Ints:
-        return pieces.reshape(rings, -1)[(rank // group - back) % rings]
-
-    def visits(t: int) -> list[Ints]:
-        group_kv = of_group(kv, t)
-        uses = kv_uses[member].T[:, :, None]
-        return [in_slices(group_kv, use, kv_slices) for use in uses]
-
-    queries = in_slices(of_group(q, 0), q_uses[member], q_slices)
-    rounds = []
-    for t in range(rings):
-        parts = [Attend(1 + t, rank, queries, part) for part in visits(t)]
-        rounds.append(without_dead(parts, live))
-    every = [attend for attends in rounds for attend in attends]
-    q_use = at_home(users(every, "q", ranks, len(q_homes)), q_homes)
-    adds = users(every, "kv", ranks, len(kv_homes))
-    kv_use, sums = at_home(adds, kv_homes), Sums(adds, group, kv_homes)
+    queries, keys = rectangles(live, q.reshape(rings, -1), kv.reshape(rings, -1))
+    rounds: list[list[Attend]] = [[] for _ in range(rings)]
+    for t, attends in enumerate(rounds):
+        row = mine * rings + (mine - t) % rings
+        some_q, some_kv = queries.take(row, 0), keys.take(row, 0)
+        for use in kv_uses[member].T[:, :, None]:
+            part = in_slices(some_q, np.where(use < 0, -1, q_uses[member]), q_slices)
+            kv_part = in_slices(some_kv, use, kv_slices)
+            attends.append(Attend(1 + t, rank, part, kv_part))
+    q = np.where(np.take(live.any(axis=1), q), q, -1)
+    kv = keys[:: rings + 1].reshape(ranks, -1)  # what groups use of their own
     peers = [(rank + hop) % group for hop in range(1, group)]
     hops = [(peer, rank - member + peer) for peer in peers]
-
-    def wanted(pieces: Ints, uses: Ints, slices: int, dst: Ints, use: Flags) -> Ints:
-        part = in_slices(pieces, uses, slices)
-        return np.where(use[dst[:, None], part], part, -1)
-
     for peer, dst in hops:
-        part = wanted(q, q_uses[peer], q_slices, dst, q_use)
-        yield Move(0, travels, part, rank, dst)
+        yield Move(0, travels, in_slices(q, q_uses[peer], q_slices), rank, dst)
     for peer, dst in hops:
-        part = wanted(kv, kv_uses[peer], kv_slices, dst, kv_use)
-        yield Move(0, ("KV",), part, rank, dst)
-    behind = backward and rings > 1
-    for t in range(rings + behind):
-        if t < rings - 1:
-            part = np.hstack(visits(t))
-            yield from relay(1 + t, ("KV",), part, rank, ahead, kv_use, kv_homes)
-        if behind and t > 0:
-            part = np.hstack(visits(t - 1))
-            yield from sums.hand_over(1 + t, "DKV", part, rank, ahead)
-        if t < rings:
-            for attend in rounds[t]:
-                yield attend
-                sums.add(attend, "kv")
-    last = 1 + rings + behind
+        yield Move(0, ("KV",), in_slices(kv, kv_uses[peer], kv_slices), rank, dst)
+    adds = "DKV" if backward and rings > 1 else ""
+    left = (keys >= 0).reshape(rings, rings, -1).sum(axis=0)[mine]
+    left, homes = np.tile(left, kv_uses.shape[1]), np.repeat(kv_homes, kv_slices)
+    yield from around(rounds, "kv", ("KV",), adds, left, homes, group)
+    last = 1 + rings + bool(adds)
     for peer, dst in hops:
-        part = wanted(q, q_uses[peer], q_slices, dst, q_use)
-        yield Move(last, (result,), part, dst, rank)
-    if backward and not behind:
-        for peer, dst in hops:
-            part = wanted(kv, kv_uses[peer], kv_slices, dst, adds)
-            yield Move(last, ("DKV",), part, dst, rank)
+        yield Move(last, (result,), in_slices(q, q_uses[peer], q_slices), dst, rank)
+    for peer, dst in hops if backward and not adds else ():
+        yield Move(last, ("DKV",), in_slices(kv, kv_uses[peer], kv_slices), dst, rank)

@@ -27,9 +27,9 @@ RULES = {
 
 KERNELS = {
     "nodes = list(rows(everything=False))": "nodes = list(rows(everything=True))",
-    "loops, full = loops_of(turns_of(nodes, P)), partial(rows, everything=True)\n"
-    "        found.append((loops if held else simpler(loops, full, P), held))": (
-        "found.append((loops_of(turns_of(nodes, P)), held))"
+    "steps, full = steps_of(nodes), partial(rows, everything=True)\n"
+    "        found.append((loops_of(steps, P) if held else simpler(steps, full, P), held))": (
+        "found.append((loops_of(steps_of(nodes), P), held))"
     ),
     "def sees(i, j):": "def sees(i, j, boxes):",
     "def reach(i, j):": "def reach(i, j, boxes):",

@@ -83,8 +83,8 @@ def chosen(seq, kv_seq):
         rows = partial(schedule, backward, seq=seq, kv_seq=kv_seq)
         nodes = list(rows(everything=False))
         held = [node for node in nodes if isinstance(node, Held)]
-        loops, full = loops_of(turns_of(nodes, P)), partial(rows, everything=True)
-        found.append((loops if held else simpler(loops, full, P), held))
+        steps, full = steps_of(nodes), partial(rows, everything=True)
+        found.append((loops_of(steps, P) if held else simpler(steps, full, P), held))
     return found
 
 

@@ -25,7 +25,7 @@ from codegen import (
     tables,
 )
 from codegen.jax_header import constants, header, imports
-from codegen.jax_routes import Loops, loops_of, simpler, turns_of
+from codegen.jax_routes import Loops, loops_of, simpler, steps_of
 from codegen.program import Node, Program, Schedule
 from codegen.rows import Held, Move
 from codegen.writer import Writer
@@ -87,9 +87,9 @@ def chosen(p: Program) -> list[Loops]:
     """The loops of each pass as the function `chosen` of the program picks them."""
     found = []
     for schedule in p.passes:
-        loops = loops_of(turns_of(schedule.nodes, p.ranks))
+        steps, full = steps_of(schedule.nodes), partial(every_row, p, schedule)
         held = any(isinstance(node, Held) for node in schedule.nodes)
-        found.append(loops if held else simpler(loops, partial(every_row, p, schedule), p.ranks))
+        found.append(loops_of(steps, p.ranks) if held else simpler(steps, full, p.ranks))
     return found
 
 
@@ -107,8 +107,7 @@ def every_row(p: Program, schedule: Schedule) -> Iterator[Node]:
         yield from rule(p.ranks, q, kv, q_homes, kv_homes, live, backward)
         return
     shared = layouts.shared_heads(p.layout.q_slices, p.layout.kv_slices, p.work.group)
-    q_homes, kv_homes = np.repeat(q_homes, len(shared)), np.repeat(kv_homes, len(shared.T))
-    live, (q_uses, kv_uses) = layouts.by_blocks(live, shared), layouts.slices_used(shared, p.group)
+    q_uses, kv_uses = layouts.slices_used(shared, p.group)
     homes_and_mask = q_homes, kv_homes, live, backward
     yield from head_rules.dealt(p.ranks, q, kv, *homes_and_mask, q_uses, kv_uses, *shared.shape)
 
@@ -180,13 +179,13 @@ def _schedule(w: Writer, p: Program) -> None:
     w.paste(rows.Attend, rows.Move, rows.Held)
     names = {s.rule for s in p.passes if s.rule}
     if names:
-        w.paste(rows.without_dead, rows.users, rows.at_home)
+        w.paste(rows.rectangles)
         w.paste(layouts.bounds, layouts.live_pieces)
     if names & {"ring", "query_ring", "dealt"}:
-        w.paste(rows.relay, rows.Sums)
+        w.paste(rows.around, rows.relay, rows.Sums)
     if _dealt(p):
         w.paste(layouts.head_slices, layouts.shared_heads, layouts.slices_used)
-        w.paste(layouts.by_blocks, head_rules.in_slices)
+        w.paste(head_rules.in_slices)
     if "helpers" in names:
         w.paste(rules.helper_rounds)
     for name in sorted(names | ({"gather"} if "kept_gather" in names else set())):
@@ -242,8 +241,7 @@ def _schedule_function(p: Program) -> str:
     if _dealt(p):
         lines += [
             "    shared = shared_heads(*SLICES, GROUP)",
-            "    homes = np.repeat(q_homes, len(shared)), np.repeat(kv_homes, len(shared.T))",
-            "    what = P, owned(q, P), owned(kv, P), *homes, by_blocks(live, shared), backward",
+            "    what = P, owned(q, P), owned(kv, P), q_homes, kv_homes, live, backward",
             "    return dealt(*what, *slices_used(shared, DEALT), *shared.shape)",
         ]
         return "\n".join(lines)

@@ -29,30 +29,51 @@ class Route(NamedTuple):
     blocks: Ints
 
 
-class Turn(NamedTuple):
-    """One step: rectangles (q blocks [ranks, a], kv blocks [ranks, b]), and collectives."""
+class Step(NamedTuple):
+    """One step: what devices attend, and messages by what they carry."""
 
-    attends: list[tuple[Ints, Ints]]
+    attends: list[Attend]
+    moves: dict[tuple[str, ...], list[Move]]
+
+
+class Turn(NamedTuple):
+    """One step: what devices attend, and collectives."""
+
+    attends: list[Attend]
     routes: list[Route]
 
 
 Loops = list[list[Turn]]
 
 
-def turns_of(nodes: Iterable[Node], ranks: int) -> list[Turn]:
-    """The steps of a schedule, in order."""
-    steps: dict[int, Turn] = {}
+def steps_of(nodes: Iterable[Node]) -> list[Step]:
+    """The steps of a schedule in order; rows, nodes and steps that do nothing are left out."""
+    steps: dict[int, Step] = {}
     for node in nodes:
         if isinstance(node, Held):
             continue
-        turn = steps.setdefault(node.step, Turn([], []))
-        if isinstance(node, Attend):
-            add_attend(turn.attends, node, ranks)
-        else:
-            for part in permutations(node):
-                add_route(turn.routes, part, ranks)
-    found = [steps[step] for step in sorted(steps) if any(steps[step])]
-    return [Turn(turn.attends, joined_routes(turn.routes, ranks)) for turn in found]
+        step = steps.setdefault(node.step, Step([], {}))
+        if isinstance(node, Move):
+            some = sent(node) if len(node.src) else node
+            if len(some.src):
+                step.moves.setdefault(node.tensors, []).append(some)
+        elif (node.q >= 0).any() and (node.kv >= 0).any():
+            step.attends.append(node)
+    return [step for _, step in sorted(steps.items()) if any(step)]
+
+
+def turn_of(step: Step, ranks: int) -> Turn:
+    """The step with its messages as collectives."""
+    routes = [collectives(moves, ranks) for moves in step.moves.values()]
+    return Turn(step.attends, [route for same in routes for route in same])
+
+
+def layers_of(attends: list[Attend], ranks: int) -> list[tuple[Ints, Ints]]:
+    """Rectangles (q blocks [ranks, a], kv blocks [ranks, b]), one of each rank in a layer."""
+    layers: list[tuple[Ints, Ints]] = []
+    for node in attends:
+        add_attend(layers, node, ranks)
+    return layers
 
 
 def add_attend(layers: list[tuple[Ints, Ints]], node: Attend, ranks: int) -> None:
@@ -71,20 +92,22 @@ def add_attend(layers: list[tuple[Ints, Ints]], node: Attend, ranks: int) -> Non
         rank, q, kv = rank[~first], q[~first], kv[~first]
 
 
+def once(values: Ints) -> bool:
+    """Whether no value appears twice."""
+    return not len(values) or bool(np.bincount(values).max() == 1)
+
+
 def firsts(values: Ints) -> Flags:
     """Where each value appears for the first time."""
-    if np.bincount(values).max() == 1:
-        return np.ones(len(values), bool)
     first = np.zeros(len(values), bool)
     first[np.unique(values, return_index=True)[1]] = True
     return first
 
 
 def fill(table: Ints, rows: Ints, values: Ints) -> Ints:
-    """The table with some rows replaced, as wide as the wider of both; -1 is nothing."""
+    """A table of its own with some rows replaced, as wide as the wider of both; -1 is nothing."""
     width = max(table.shape[-1], values.shape[-1])
-    found = widened(table, width)
-    found = found.copy() if found is table else found
+    found = table.copy() if table.shape[-1] == width else widened(table, width)
     found[rows] = widened(values, width)
     return found
 
@@ -98,68 +121,80 @@ def widened(table: Ints, width: int) -> Ints:
     return wide
 
 
+def some_of(move: Move, some: Flags) -> Move:
+    """Some of the messages."""
+    if some.all():
+        return move
+    return Move(*move[:2], *(table[some] for table in move[2:]))
+
+
+def sent(move: Move) -> Move:
+    """The messages that have a block and leave their rank."""
+    there = move.blocks >= 0
+    return some_of(move, (there.all() or there.any(axis=1)) & (move.src != move.dst))
+
+
+def collectives(moves: list[Move], ranks: int) -> list[Route]:
+    """Messages as one exchange in groups of ranks, if they fill most of it, or as permutations."""
+    if sum(len(move.src) for move in moves) > ranks:
+        src, dst = (np.concatenate([move[end] for move in moves]) for end in (3, 4))
+        sizes = [u for u in range(2, ranks + 1) if ranks % u == 0]
+        group = next(u for u in sizes if (src // u == dst // u).all())
+        most = np.bincount(src).max() > 2 and 2 * len(src) >= ranks * (group - 1)
+        if most and once(src * group + dst % group):
+            return [whole_exchange(moves, ranks, group)]
+    return [route_of(parts, ranks) for parts in joined(moves, ranks)]
+
+
+def whole_exchange(moves: list[Move], ranks: int, group: int) -> Route:
+    """Messages inside groups of ranks as one collective."""
+    width = max(move.blocks.shape[1] for move in moves)
+    blocks = np.full((ranks, group, width), -1)
+    for move in moves:
+        blocks[move.src, move.dst % group] = widened(move.blocks, width)
+    return Route(moves[0].tensors, group, np.full(ranks, -1), blocks)
+
+
 def permutations(move: Move) -> Iterator[Move]:
     """Messages in parts in which no rank sends twice or receives twice."""
-    some = (move.blocks >= 0).any(axis=1) & (move.src != move.dst)
-    blocks, src, dst = move.blocks[some], move.src[some], move.dst[some]
-    while len(src):
-        first = firsts(src)
-        first[first] = firsts(dst[first])
-        yield Move(move.step, move.tensors, blocks[first], src[first], dst[first])
-        blocks, src, dst = blocks[~first], src[~first], dst[~first]
+    while not (once(move.src) and once(move.dst)):
+        first = firsts(move.src)
+        first[first] = firsts(move.dst[first])
+        yield some_of(move, first)
+        move = some_of(move, ~first)
+    if len(move.src):
+        yield move
 
 
-def add_route(routes: list[Route], move: Move, ranks: int) -> None:
-    """Send messages with a collective whose senders and receivers are all others, or a new one."""
-    n = 0
-    while n < len(routes) and (
-        routes[n].tensors != move.tensors
-        or (routes[n].to[move.src] >= 0).any()
-        or receives(routes[n], ranks)[move.dst].any()
-    ):
-        n += 1
-    if n == len(routes):
-        nothing = np.full(ranks, -1), np.full((ranks, 1, 1), -1)
-        routes.append(Route(move.tensors, 0, *nothing))
-    to = routes[n].to.copy()
-    to[move.src] = move.dst
-    blocks = fill(routes[n].blocks, move.src, move.blocks[:, None])
-    routes[n] = Route(move.tensors, 0, to, blocks)
+def joined(moves: list[Move], ranks: int) -> list[list[Move]]:
+    """Messages by the permutation they are part of: the first one in which their senders send
+    nothing else and their receivers get nothing else."""
+    parts = [part for move in moves for part in permutations(move)]
+    if len(parts) == 1:
+        return [parts]
+    found: list[list[Move]] = []
+    taken: list[int] = []  # the senders and receivers of each as bits of a number
+    for part in parts:
+        ends = np.zeros((2, ranks), bool)
+        ends[0, part.src] = ends[1, part.dst] = True
+        bits = int.from_bytes(np.packbits(ends).tobytes())
+        n = next((n for n, some in enumerate(taken) if not some & bits), len(found))
+        if n == len(found):
+            found.append([])
+            taken.append(0)
+        found[n].append(part)
+        taken[n] |= bits
+    return found
 
 
-def receives(route: Route, ranks: int) -> Flags:
-    """Which ranks receive something from a permutation."""
-    table = np.zeros(ranks, bool)
-    table[route.to[route.to >= 0]] = True
-    return table
-
-
-def joined_routes(routes: list[Route], ranks: int) -> list[Route]:
-    """The same with permutations that fill groups of ranks as one exchange each."""
-    found: dict[tuple[str, ...], list[Route]] = {}
-    for route in routes:
-        found.setdefault(route.tensors, []).append(route)
-    return [route for same in found.values() for route in whole_exchange(same, ranks)]
-
-
-def whole_exchange(routes: list[Route], ranks: int) -> list[Route]:
-    """One exchange in groups of ranks, if three or more permutations fill most of it."""
-    if len(routes) < 3:
-        return routes
-    src = np.concatenate([np.flatnonzero(route.to >= 0) for route in routes])
-    dst = np.concatenate([route.to[route.to >= 0] for route in routes])
-    sizes = [u for u in range(2, ranks + 1) if ranks % u == 0]
-    group = min((u for u in sizes if (src // u == dst // u).all()), default=1)
-    pairs = len(np.unique(src * ranks + dst))
-    if pairs < len(src) or 2 * pairs < ranks * (group - 1):
-        return routes
-    width = max(route.blocks.shape[-1] for route in routes)
-    blocks = np.full((ranks, group, width), -1)
-    for route in routes:
-        sender = np.flatnonzero(route.to >= 0)
-        sent = widened(route.blocks[sender, 0], width)
-        blocks[sender, route.to[sender] % group] = sent
-    return [Route(routes[0].tensors, group, np.full(ranks, -1), blocks)]
+def route_of(parts: list[Move], ranks: int) -> Route:
+    """Messages as one permutation."""
+    width = max(part.blocks.shape[1] for part in parts)
+    to, blocks = np.full(ranks, -1), np.full((ranks, 1, width), -1)
+    for part in parts:
+        to[part.src] = part.dst
+        blocks[part.src, 0] = widened(part.blocks, width)
+    return Route(parts[0].tensors, 0, to, blocks)
 
 
 def everybody_gets_the_same(route: Route) -> bool:
@@ -183,17 +218,22 @@ def arriving(route: Route) -> Ints:
 # ---- loops
 
 
-def loops_of(turns: list[Turn]) -> Loops:
-    """Neighbouring turns that can be turns of one loop, their permutations united."""
+def loops_of(steps: list[Step], ranks: int) -> Loops:
+    """Neighbouring steps that can be turns of one loop, their permutations united."""
     loops: Loops = []
-    for turn in turns:
-        united = unite(loops[-1][0], turn) if loops else None
-        if united is None:
-            loops.append([turn])
-            continue
-        loops[-1] = [*loops[-1], turn]
+    for step in steps:
+        add_turn(loops, turn_of(step, ranks))
+    return list(map(with_ends, loops))
+
+
+def add_turn(loops: Loops, turn: Turn) -> None:
+    """Put a turn in the last loop, whose first turn has the collectives of all, or in a new one."""
+    united = unite(loops[-1][0], turn) if loops else None
+    if united is None:
+        loops.append([turn])
+    else:
+        loops[-1].append(turn)
         loops[-1][0] = Turn(loops[-1][0].attends, united)
-    return [with_ends(loop) for loop in loops]
 
 
 def unite(one: Turn, other: Turn) -> list[Route] | None:
@@ -202,16 +242,21 @@ def unite(one: Turn, other: Turn) -> list[Route] | None:
         return None
     united = []
     for a, b in zip(one.routes, other.routes, strict=True):
-        to = np.maximum(a.to, b.to)
-        ends = to[to >= 0]
-        clash = ((a.to >= 0) & (a.to != to)) | ((b.to >= 0) & (b.to != to))
+        to = both(a.to, b.to)
         same = everybody_gets_the_same(a) == everybody_gets_the_same(b)
-        if (a.tensors, a.group) != (b.tensors, b.group) or clash.any() or not same:
-            return None
-        if not firsts(ends).all():
+        if (a.tensors, a.group) != (b.tensors, b.group) or to is None or not same:
             return None
         united.append(Route(a.tensors, a.group, to, a.blocks))
     return united
+
+
+def both(one: Ints, other: Ints) -> Ints | None:
+    """A permutation of ranks that has what two have, -1 is nobody; None if there is no such."""
+    to = np.maximum(one, other)
+    if (to == one).all():
+        return one if ((other == to) | (other < 0)).all() else None
+    clash = (one != other) & (np.minimum(one, other) >= 0)
+    return None if clash.any() or not once(to[to >= 0]) else to
 
 
 def with_ends(loop: list[Turn]) -> list[Turn]:
@@ -240,15 +285,33 @@ def messages(route: Route) -> int:
     return int((route.to >= 0).sum()) or len(route.blocks) * (route.group - 1)
 
 
-def simpler(exact: Loops, schedule: Callable[[], Iterable[Node]], ranks: int) -> Loops:
+def simpler(
+    steps: list[Step],
+    schedule: Callable[[], Iterable[Node]],
+    ranks: int,
+) -> Loops:
     """Loops with the messages that the mask leaves, unless these are irregular and those of a
     full mask, made by `schedule`, make less work."""
-    if len(exact) <= 4:
-        return exact
-    return min(exact, loops_of(turns_of(schedule(), ranks)), key=effort)
+    loops: Loops = []
+    full: Loops = []
+    most, rounds = 0, sum(bool(step.moves) for step in steps)  # at least one in each
+    for step in steps:
+        turn = turn_of(step, ranks)
+        add_turn(loops, turn)
+        rounds += rounds_of(turn) - bool(step.moves)
+        if len(loops) == 5 and not full:
+            full = loops_of(steps_of(schedule()), ranks)
+            most = effort(full)
+        if full and rounds + 2 * len(loops) > most:
+            return full
+    return list(map(with_ends, loops))
 
 
 def effort(loops: Loops) -> int:
     """Rounds of messages, and twice the number of steps that have to be compiled."""
-    rounds = sum(max(route.group - 1, 1) for route in routes_of(loops))
-    return rounds + 2 * len(loops)
+    return sum(rounds_of(turn) for loop in loops for turn in loop) + 2 * len(loops)
+
+
+def rounds_of(turn: Turn) -> int:
+    """The rounds of messages of one step."""
+    return sum(max(route.group - 1, 1) for route in turn.routes)

@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codegen.jax_routes import Loops, Route, Turn, arriving, everybody_gets_the_same, widened
+from codegen.jax_routes import (
+    Loops,
+    Route,
+    Turn,
+    arriving,
+    everybody_gets_the_same,
+    layers_of,
+    widened,
+)
 from codegen.rows import Flags, Held, Ints
 
 NOWHERE = 2**30  # the slot of what is not there
@@ -96,7 +104,10 @@ class Placement:
     ) -> None:
         self.slots = {t: Slots(home, blocks[t]) for t, home in homes.items()}
         self.inputs = [t for t in homes if t not in ("OUT", "DQ", "DKV")]
-        self.until = self.last_reads([turn for loop in loops for turn in loop], blocks)
+        ranks = len(next(iter(homes.values())))
+        turns = [turn for loop in loops for turn in loop]
+        self.layers = [layers_of(turn.attends, ranks) for turn in turns]
+        self.until = self.last_reads(turns, blocks)
         for tensor, kept in keep.items():
             self.until[tensor][np.arange(len(kept))[:, None], kept] = FOREVER
         self.held = {t: self.place_held(t, held) for t in self.inputs}
@@ -120,7 +131,7 @@ class Placement:
         for tensor in self.inputs:
             until[tensor][:] = -1
             for now, turn in enumerate(turns):
-                for layer in turn.attends:
+                for layer in self.layers[now]:
                     until[tensor][rank, layer[self.side(tensor)]] = now
                 for route in turn.routes:
                     if tensor in route.tensors:
@@ -144,7 +155,7 @@ class Placement:
     def turn(self, turn: Turn, now: int) -> dict[str, list[dict[str, Ints]]]:
         """The slots that one turn is about; what arrives has its slots from the next turn on."""
         sends = [self.leaving(route) for route in turn.routes]
-        attends = [self.rectangle(q, kv, now) for q, kv in turn.attends]
+        attends = [self.rectangle(q, kv, now) for q, kv in self.layers[now]]
         receives = [self.coming(route, now) for route in turn.routes]
         return {"sends": sends, "receives": receives, "attends": attends}
 

@@ -20,12 +20,11 @@ def lower_layout(plan: Plan) -> tuple[Layout, tuple[Ints, Ints]]:
     kv, kv_slices, kv_numbers = _pieces(sides.kv, work.kv_heads, "KV")
     _check_heads(q_slices, kv_slices, work.group)
     for maker in _makers(plan):
-        if all(
-            _matches(made, side)
-            for tokens, side in ((work.seq, sides.q), (work.kv_seq, sides.kv))
-            for made in [maker.pieces(tokens, plan.ranks)]
-        ):
-            made_q, made_kv = (maker.pieces(n, plan.ranks) for n in (work.seq, work.kv_seq))
+        made_q = maker.pieces(work.seq, plan.ranks)
+        if not _matches(made_q, sides.q):
+            continue
+        made_kv = maker.pieces(work.kv_seq, plan.ranks)
+        if _matches(made_kv, sides.kv):
             layout = Layout(maker, made_q, made_kv, list(sides.q.slices), list(sides.kv.slices))
             return layout, (_identity(sides.q), _identity(sides.kv))
     return Layout(None, q, kv, q_slices, kv_slices), (q_numbers, kv_numbers)

@@ -47,12 +47,13 @@ def striped(tokens: int, ranks: int, grain: int = 1) -> Pieces:
 
 def in_groups(pieces: Pieces, group: int) -> Pieces:
     """The pieces of a layout over groups, each cut once more between the ranks of its group."""
-    return [
-        (tuple(part[c.start : c.stop] for part, c in cuts), home * group + member)
-        for positions, home in pieces
-        for member in range(group)
-        for cuts in [[(part, cut(len(part), group)[member]) for part in positions]]
-    ]
+    found = []
+    for positions, home in pieces:
+        cuts = [(part, cut(len(part), group)) for part in positions]
+        for member in range(group):
+            own = tuple(part[c[member].start : c[member].stop] for part, c in cuts)
+            found.append((own, home * group + member))
+    return found
 
 
 def positions_of(piece: tuple[range, ...]) -> Ints:
@@ -67,7 +68,7 @@ def owned(pieces: Pieces, ranks: int) -> Ints:
     for number, (_, home) in enumerate(pieces):
         held[home].append(number)
     width = max(map(len, held))
-    return np.array([own + [-1] * (width - len(own)) for own in held])
+    return np.array([own + [-1] * (width - len(own)) for own in held], np.int32)
 
 
 def bounds(pieces: Pieces) -> tuple[Ints, Ints]:
@@ -119,11 +120,5 @@ def live_pieces(q: Pieces, kv: Pieces, offset: int, boxes: Ints) -> Flags:
     for i0, i1, j0, j1, lo, hi in boxes:
         a, b = np.maximum(first + offset, i0), np.minimum(past + offset, i1)
         c, d = np.maximum(begin, j0), np.minimum(end, j1)
-        near = (d - 1 - a >= lo) & (c - b + 1 <= hi)
-        live |= (a < b) & (c < d) & (first < past) & (begin < end) & near
-    return live
-
-
-def by_blocks(live: Flags, shared: Flags) -> Flags:
-    """Liveness of blocks from that of pieces and of head slices: block = piece * slices + slice."""
-    return np.kron(live, shared)
+        live |= (a < b) & (c < d) & (a + lo < d) & (c < b + hi)
+    return live & (first < past) & (begin < end)

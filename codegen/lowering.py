@@ -145,10 +145,8 @@ def run_rule(rule: str, layout: Layout, live: Flags, plan: Plan) -> Iterator[Nod
         function = cast(Callable[..., Iterator[Node]], getattr(rules, rule))
         return function(ranks, q, kv, q_homes, kv_homes, live, backward)
     shared = layouts.shared_heads(layout.q_slices, layout.kv_slices, work.group)
-    q_homes, kv_homes = np.repeat(q_homes, len(shared)), np.repeat(kv_homes, len(shared.T))
-    seen = layouts.by_blocks(live, shared)
     q_uses, kv_uses = layouts.slices_used(shared, layout.maker.group if layout.maker else 1)
-    homes_and_mask = q_homes, kv_homes, seen, backward
+    homes_and_mask = q_homes, kv_homes, live, backward
     return head_rules.dealt(ranks, q, kv, *homes_and_mask, q_uses, kv_uses, *shared.shape)
 
 
@@ -174,28 +172,24 @@ def _says(found: Iterator[Node], nodes: list[Node]) -> bool:
 
 def _equal(node: Node, other: Node | None) -> bool:
     """Whether two nodes are alike but for their steps."""
-    if isinstance(node, Move):
-        return (
-            isinstance(other, Move)
-            and node.tensors == other.tensors
-            and np.array_equal(node.blocks, other.blocks)
-            and np.array_equal(node.src, other.src)
-            and np.array_equal(node.dst, other.dst)
-        )
-    if isinstance(node, Attend):
-        return isinstance(other, Attend) and all(map(np.array_equal, node[1:], other[1:]))
-    return (
-        isinstance(other, Held)
-        and node.tensors == other.tensors
-        and all(map(np.array_equal, node[1:], other[1:]))
-    )
+    if type(node) is not type(other):
+        return False
+    first = 0 if isinstance(node, Held) else 1
+    return all(map(_same, node[first:], other[first:]))
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two tables, or two tuples of names, are the same."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and bool((one == other).all())
+    return one == other
 
 
 def without_empty(node: Node) -> Node | None:
     """The node without rows that do nothing, as the planner keeps them; None if none is left."""
     match node:
         case Attend(step, rank, q, kv):
-            keep = (q >= 0).any(axis=1)
+            keep = (q >= 0).any(axis=1) & (kv >= 0).any(axis=1)
             kept: Node = Attend(step, rank[keep], _used(q[keep]), _used(kv[keep]))
         case Move(step, tensors, blocks, src, dst):
             keep = (blocks >= 0).any(axis=1) & (src != dst)

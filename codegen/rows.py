@@ -3,7 +3,7 @@
 These few definitions, and the rules made of them, are written into emitted programs as they stand.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,93 +43,99 @@ class Held(NamedTuple):
 Rows = Iterator[Attend | Move | Held]
 
 
-def without_dead(attends: Iterable[Attend], live: Flags) -> list[Attend]:
-    """Rectangles without the blocks that have no live tile in them; live: [q, kv] by blocks."""
-    kept = []
-    for step, rank, q, kv in attends:
-        left, right = q.T[:, None], kv.T[None, :]
-        tile = live.take(left * live.shape[1] + right, mode="wrap")  # [a, b, n]
-        tile &= (left >= 0) & (right >= 0)
-        q = np.where(tile.any(axis=1).T, q, -1)
-        kv = np.where(tile.any(axis=0).T, kv, -1)
-        kept.append(Attend(step, rank, q, kv))
-    return kept
+def rectangles(live: Flags, q: Ints, kv: Ints) -> tuple[Ints, Ints]:
+    """Rectangles q[r] x kv[s] of blocks q [n, a] and kv [m, b] without those that have no live tile
+    in them, in row r * m + s of q [n * m, a] and kv [n * m, b]; live: [q, kv] by blocks."""
+    live = np.pad(live, (0, 1))  # block -1 sees nothing
+    uses = np.take(live[q].any(axis=1), kv, axis=1)
+    used = np.take(live.T[kv].any(axis=1), q, axis=1).swapaxes(0, 1)
+    kept = np.where(used, q[:, None], -1), np.where(uses, kv, -1)
+    return kept[0].reshape(-1, q.shape[1]), kept[1].reshape(-1, kv.shape[1])
 
 
-def users(attends: list[Attend], side: str, ranks: int, blocks: int) -> Flags:
-    """Who attends with which block: [ranks, blocks + 1]; the last column answers for -1."""
-    table = np.zeros((ranks, blocks + 1), bool)
-    for attend in attends:
-        table[attend.rank[:, None], getattr(attend, side)] = True
-    table[:, -1] = False
-    return table
-
-
-def at_home(table: Flags, homes: Ints) -> Flags:
-    """The same table with every block in use on its home rank."""
-    table = table.copy()
-    table[homes, np.arange(len(homes))] = True
-    return table
+def around(
+    rounds: list[list[Attend]],
+    side: str,
+    travels: tuple[str, ...],
+    adds: str,
+    left: Ints,
+    homes: Ints,
+    hop: int = 1,
+) -> Rows:
+    """Blocks of one side go `hop` ranks on per round, `adds`, if any, one step behind them; as many
+    ranks as are `left` add to each of the blocks that are in each place at first."""
+    rank, first = rounds[0][0].rank, rounds[0][0].step
+    ahead = (rank + hop) % len(rank)
+    parts = [[getattr(attend, side) for attend in attends] for attends in rounds]
+    here = list(map(np.hstack, parts))
+    here.append(np.full_like(here[0], -1))
+    sums, behind = Sums(adds, left, homes), (rank - hop) % len(rank)
+    for t in range(len(rounds) + bool(adds)):
+        if t < len(rounds) - 1:
+            wanted = here[t + 1].take(ahead, axis=0)
+            yield from relay(first + t, travels, here[t], wanted, rank, ahead, homes)
+        if adds and t > 0:
+            wanted = here[t].take(ahead, axis=0)
+            yield from sums.hand_over(first + t, here[t - 1], wanted, rank, ahead)
+            sums.follow(behind)
+        if t < len(rounds):
+            yield from rounds[t]
 
 
 def relay(
     step: int,
     tensors: tuple[str, ...],
-    blocks: Ints,
+    here: Ints,
+    wanted: Ints,
     src: Ints,
     dst: Ints,
-    use: Flags,
     homes: Ints,
 ) -> Iterator[Move]:
-    """Copies go to the ranks that use them; a home steps in where the rank before has none."""
-    wanted = np.where(use[dst[:, None], blocks], blocks, -1)
-    here = use[src[:, None], blocks]
-    yield Move(step, tensors, np.where(here, wanted, -1), src, dst)
-    row, column = np.nonzero(~here & (wanted >= 0))
-    block = wanted[row, column]
-    yield Move(step, tensors, block[:, None], homes[block], dst[row])
+    """Copies of the blocks that `dst` wants go there from `src` if it attends them or is their
+    home, else from their home; both [n, w], -1 is a block that is not attended."""
+    home = homes[wanted]
+    there = (here >= 0) | (home == src[:, None])
+    yield Move(step, tensors, np.where(there, wanted, -1), src, dst)
+    jump = ~there & (wanted >= 0)
+    if jump.any():
+        block, src, dst = wanted[jump], home[jump], dst[jump.nonzero()[0]]
+        yield Move(step, tensors, block[:, None], src, dst)
 
 
 class Sums:
-    """Running sums that follow their blocks around a ring, in one lane per rank of a group.
+    """Running sums that follow their blocks around a ring.
 
     A sum goes on to the next rank that adds to it, and home after the last one.
     """
 
-    def __init__(self, use: Flags, lanes: int, homes: Ints) -> None:
-        self.use, self.lanes, self.homes = use, lanes, homes
-        self.holder = np.full((lanes, use.shape[1]), -1)
-        # How many ranks of a lane have yet to add to each block.
-        self.left = use.reshape(-1, lanes, use.shape[1]).sum(axis=0)
-
-    def add(self, attend: Attend, side: str) -> None:
-        """Note who adds to what."""
-        blocks = getattr(attend, side)
-        row, column = np.nonzero(blocks >= 0)
-        where = attend.rank[row] % self.lanes, blocks[row, column]
-        self.left[where] -= 1
-        self.holder[where] = attend.rank[row]
+    def __init__(self, tensor: str, left: Ints, homes: Ints) -> None:
+        self.tensor, self.homes = tensor, homes
+        # Of the block in each place: how many ranks have yet to add to it, and who has its sum.
+        self.left, self.holder = left, np.full_like(left, -1)
 
     def hand_over(
         self,
         step: int,
-        tensor: str,
-        blocks: Ints,
+        here: Ints,
+        wanted: Ints,
         src: Ints,
         dst: Ints,
     ) -> Iterator[Move]:
-        """Messages in the step in which `blocks` [n, w] would go one hop on, src -> dst."""
-        row, column = np.nonzero(blocks >= 0)
-        block, here, there = blocks[row, column], src[row], dst[row]
-        lane = here % self.lanes
-        left, holder = self.left[lane, block], self.holder[lane, block]
-        onward = self.use[there, block] & (left > 0) & (holder >= 0)
-        homeward = self.use[here, block] & (left == 0)
-        there = np.where(onward, there, self.homes[block])
-        hop = (holder == here) & (there == dst[row])
-        sent = (onward | homeward) & (holder != there)
-        kept = np.full_like(blocks, -1)
-        kept[row, column] = np.where(sent & hop, block, -1)
-        yield Move(step, (tensor,), kept, src, dst)
+        """Messages when blocks go from src to dst, after src added to those that are `here` [n, w]
+        and before dst adds to those `wanted` [n, w]."""
+        block, added, rank = np.maximum(here, wanted), here >= 0, src[:, None]
+        left, holder = self.left - added, np.where(added, rank, self.holder)
+        onward = (wanted >= 0) & (holder >= 0)
+        there = np.where(onward, dst[:, None], self.homes[block])
+        sent = (onward | (added & (left == 0))) & (holder != there)
+        hop = sent & (holder == rank) & (there == dst[:, None])
+        yield Move(step, (self.tensor,), np.where(hop, block, -1), src, dst)
         jump = sent & ~hop
-        yield Move(step, (tensor,), block[jump][:, None], holder[jump], there[jump])
+        if jump.any():
+            block, src, dst = block[jump], holder[jump], there[jump]
+            yield Move(step, (self.tensor,), block[:, None], src, dst)
+        self.left, self.holder = left, holder
+
+    def follow(self, behind: Ints) -> None:
+        """The blocks are now in the places ahead; behind: where each of these came from."""
+        self.left, self.holder = self.left.take(behind, 0), self.holder.take(behind, 0)

@@ -10,19 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from codegen.rows import (
-    Attend,
-    Flags,
-    Held,
-    Ints,
-    Move,
-    Rows,
-    Sums,
-    at_home,
-    relay,
-    users,
-    without_dead,
-)
+from codegen.rows import Attend, Flags, Held, Ints, Move, Rows, around, rectangles
 
 
 def ring(
@@ -37,21 +25,12 @@ def ring(
     """Queries stay, K and V travel one rank further per step; in the backward pass their gradient
     follows one step behind."""
     rank = np.arange(ranks)
-    ahead = (rank + 1) % ranks
-    rounds = [Attend(t, rank, q, kv[(rank - t) % ranks]) for t in range(ranks)]
-    rounds = without_dead(rounds, live)
-    adds = users(rounds, "kv", ranks, len(kv_homes))
-    use, sums = at_home(adds, kv_homes), Sums(adds, 1, kv_homes)
-    for t in range(ranks + backward):
-        if t < ranks - 1:
-            here = kv[(rank - t) % ranks]
-            yield from relay(t, ("KV",), here, rank, ahead, use, kv_homes)
-        if backward and t > 0:
-            behind = kv[(rank - t + 1) % ranks]
-            yield from sums.hand_over(t, "DKV", behind, rank, ahead)
-        if t < ranks:
-            yield rounds[t]
-            sums.add(rounds[t], "kv")
+    queries, keys = rectangles(live, q, kv)
+    rows = [rank * ranks + (rank - t) % ranks for t in range(ranks)]
+    sides = [(queries.take(row, 0), keys.take(row, 0)) for row in rows]
+    rounds = [[Attend(t, rank, *side)] for t, side in enumerate(sides)]
+    left = (keys >= 0).reshape(ranks, *kv.shape).sum(axis=0)
+    return around(rounds, "kv", ("KV",), "DKV" if backward else "", left, kv_homes)
 
 
 def query_ring(
@@ -66,22 +45,12 @@ def query_ring(
     """K and V stay, the query side travels one rank further per step and the gradient of the
     queries follows one step behind."""
     rank = np.arange(ranks)
-    ahead = (rank + 1) % ranks
-    travels = ("Q", "DOUT", "STATS")
-    rounds = [Attend(t, rank, q[(rank - t) % ranks], kv) for t in range(ranks)]
-    rounds = without_dead(rounds, live)
-    adds = users(rounds, "q", ranks, len(q_homes))
-    use, sums = at_home(adds, q_homes), Sums(adds, 1, q_homes)
-    for t in range(ranks + 1):
-        if t < ranks - 1:
-            here = q[(rank - t) % ranks]
-            yield from relay(t, travels, here, rank, ahead, use, q_homes)
-        if t > 0:
-            behind = q[(rank - t + 1) % ranks]
-            yield from sums.hand_over(t, "DQ", behind, rank, ahead)
-        if t < ranks:
-            yield rounds[t]
-            sums.add(rounds[t], "q")
+    queries, keys = rectangles(live, q, kv)
+    rows = [(rank - t) % ranks * ranks + rank for t in range(ranks)]
+    sides = [(queries.take(row, 0), keys.take(row, 0)) for row in rows]
+    rounds = [[Attend(t, rank, *side)] for t, side in enumerate(sides)]
+    left = (queries >= 0).reshape(ranks, *q.shape).sum(axis=1)
+    return around(rounds, "q", ("Q", "DOUT", "STATS"), "DQ", left, q_homes)
 
 
 def gather(
@@ -96,9 +65,9 @@ def gather(
     """Every rank gets the K and V that it uses at once and attends them in one go; in the
     backward pass the gradients go straight back."""
     rank = np.arange(ranks)
-    everything = np.broadcast_to(np.arange(len(kv_homes)), (ranks, len(kv_homes)))
-    (attend,) = without_dead([Attend(1, rank, q, everything)], live)
-    use = users([attend], "kv", ranks, len(kv_homes))
+    queries, keys = rectangles(live, q, np.arange(len(kv_homes))[None])
+    attend = Attend(1, rank, queries, keys)
+    use = attend.kv >= 0
     hops = [(rank + hop) % ranks for hop in range(1, ranks)]
     parts = [np.where(use[dst[:, None], kv], kv, -1) for dst in hops]
     for dst, part in zip(hops, parts, strict=True):

@@ -61,14 +61,13 @@ def imports(p: Program) -> str:
         if pairwise(p)
         else "from itertools import groupby"
     )
-    iterable = "Iterable, Iterator" if any(s.rule for s in p.passes) else "Iterator"
     return f"""
 import argparse
 import multiprocessing.connection
 import os
 import sys
 import tempfile
-from collections.abc import {iterable}
+from collections.abc import Iterator
 from functools import lru_cache, partial
 {grouped}
 from typing import NamedTuple

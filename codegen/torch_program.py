@@ -90,16 +90,16 @@ def _schedule(w: Writer, p: Program) -> None:
     w.title("schedule: who attends what and what travels where, one row per rank")
     w.paste(rows.Attend, rows.Move, rows.Held)
     if any(s.rule for s in p.passes):
-        w.paste(rows.without_dead, rows.users, rows.at_home)
+        w.paste(rows.rectangles)
         w.paste(layouts.owned, layouts.bounds, layouts.live_pieces)
         names = {s.rule for s in p.passes if s.rule}
         if names & {"ring", "query_ring", "dealt"}:
-            w.paste(rows.relay, rows.Sums)
+            w.paste(rows.around, rows.relay, rows.Sums)
         if dealt(p):
             if not pairwise_layout(p):
                 w.paste(layouts.cut)
             w.paste(layouts.head_slices, layouts.shared_heads, layouts.slices_used)
-            w.paste(layouts.by_blocks, head_rules.in_slices)
+            w.paste(head_rules.in_slices)
         if names & {"kept_gather"}:
             names.add("gather")
         if names & {"helpers"}:
@@ -142,8 +142,7 @@ def _schedule_function(p: Program) -> str:
     if names[0] == "dealt":
         lines += [
             "    shared = shared_heads(Q_SLICES, KV_SLICES, GROUP)",
-            "    homes = np.repeat(q_homes, len(shared)), np.repeat(kv_homes, len(shared.T))",
-            "    what = P, owned(q, P), owned(kv, P), *homes, by_blocks(live, shared), backward",
+            "    what = P, owned(q, P), owned(kv, P), q_homes, kv_homes, live, backward",
             "    return dealt(*what, *slices_used(shared, DEALT), *shared.shape)",
         ]
         return "\n".join(lines)
