@@ -37,7 +37,7 @@ class Block:
             raise PlanError(f"a head slice is a non-empty range of step 1, not {self.heads}")
         if self.home < 0:
             raise PlanError(f"a home is a rank from 0 up, not {self.home}")
-        object.__setattr__(self, "positions", tuple(p for p in self.positions if len(p)))
+        object.__setattr__(self, "positions", tuple(filter(len, self.positions)))
 
     @property
     def size(self) -> int:
@@ -261,10 +261,10 @@ def chunks_of(layout: str, tokens: int, ranks: int, grain: int = 1) -> Chunks:
 
 def by_tokens(work: Workload, ranks: int, layout: str, grain: int = 1) -> Partition:
     """Both sides cut by the same layout, all heads together."""
-    return Partition(
-        q=whole_heads(chunks_of(layout, work.seq, ranks, grain), work.heads),
-        kv=whole_heads(chunks_of(layout, work.kv_seq, ranks, grain), work.kv_heads),
-    )
+    q = whole_heads(chunks_of(layout, work.seq, ranks, grain), work.heads)
+    if (work.seq, work.heads) == (work.kv_seq, work.kv_heads):
+        return Partition(q, q)  # what is found out about one side holds for the other
+    return Partition(q, whole_heads(chunks_of(layout, work.kv_seq, ranks, grain), work.kv_heads))
 
 
 def whole_heads(chunks: Chunks, heads: int) -> Side:

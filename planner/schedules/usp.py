@@ -39,7 +39,7 @@ def usp(
         [a for a, kv in enumerate(kv_slices) if _meet(slice_, kv, work.group)]
         for slice_ in q_slices
     ]
-    kv = Dealt(work.kv_seq, ulysses, ring, layout, kv_slices, uses)
+    kv = Dealt(work.kv_seq, ulysses, ring, layout, kv_slices, uses, like=q)
     deal = q.deal(TRAVELS[pass_]) + kv.deal(("KV",))
     home = q.deal((result(pass_),), back=True)
     if pass_ == "backward":
@@ -74,12 +74,14 @@ def _meet(q: range, kv: range, group: int) -> bool:
 
 def dealt(tokens: int, ulysses: int, ring: int, layout: str) -> Chunks:
     """Each group's pieces of the layout, cut once more between the ranks of the group."""
-    return [
-        (tuple(part[c.start : c.stop] for part, c in pieces), group * ulysses + rank)
-        for positions, group in chunks_of(layout, tokens, ring)
-        for rank in range(ulysses)
-        for pieces in [[(part, cut(len(part), ulysses)[rank]) for part in positions]]
-    ]
+    found = Chunks()
+    for positions, group in chunks_of(layout, tokens, ring):
+        cuts = [cut(len(part), ulysses) for part in positions]
+        for rank in range(ulysses):
+            own = zip(positions, (pieces[rank] for pieces in cuts), strict=True)
+            pieces = tuple(part[c.start : c.stop] for part, c in own)
+            found.append((pieces, group * ulysses + rank))
+    return found
 
 
 class Dealt:
@@ -93,22 +95,29 @@ class Dealt:
         layout: str,
         slices: list[range],
         uses: list[list[int]],
+        like: "Dealt | None" = None,
     ) -> None:
-        chunks = dealt(tokens, ulysses, ring, layout)
         self.ulysses, self.ring, self.slices = ulysses, ring, len(slices)
-        self.side: Side = by_heads(chunks, slices)
-        self.rank = np.arange(ulysses * ring)
-        whole = by_heads(chunks, [range(1)])
-        self.own = whole.owned(len(self.rank))  # pieces at home on each rank
+        self.rank, self.cut = np.arange(ulysses * ring, dtype=np.int32), (tokens, slices)
+        self.side: Side
+        self.own: Ints  # pieces at home on each rank
+        if like and like.cut == self.cut:  # what is found out about one side holds for the other
+            self.side, self.own = like.side, like.own
+        else:
+            chunks = dealt(tokens, ulysses, ring, layout)
+            self.side = by_heads(chunks, slices)
+            whole = by_heads(chunks, [range(1)])
+            self.own = whole.owned(len(self.rank))
         self.group = self.own.reshape(ring, -1)  # pieces of each group
-        self.uses = np.full((ulysses, max(map(len, uses))), -1)
+        self.uses = np.full((ulysses, max(map(len, uses))), -1, np.int32)
         for rank, wanted in enumerate(uses):
             self.uses[rank, : len(wanted)] = wanted
 
-    def blocks(self, pieces: Ints, wanted: NDArray[np.intp]) -> NDArray[np.intp]:
+    def blocks(self, pieces: Ints, wanted: Ints) -> Ints:
         """Block numbers of each rank's pieces [n, w] in its wanted slices [n, a]: [n, w * a]."""
         piece, slice_ = pieces[:, :, None], wanted[:, None, :]
-        block = np.where((piece >= 0) & (slice_ >= 0), piece * self.slices + slice_, -1)
+        there = (piece >= 0) & (slice_ >= 0)
+        block = np.where(there, piece * self.slices + slice_, np.int32(-1))
         return block.reshape(len(pieces), -1)
 
     def deal(self, tensors: tuple[str, ...], back: bool = False) -> tuple[Move, ...]:
