@@ -25,7 +25,9 @@ from planner.workload import DTYPES, Workload
 
 Pass = Literal["forward", "backward"]
 Index = NDArray[np.intp]
+Flat = dict[str, tuple[Index, Index]]
 LARGEST = 1 << 28  # ranks x blocks: the verifier and the passes keep tables of this size
+LITTLE = 512  # blocks of a node up to which it keeps them beside their ranks
 SMALL = 4000  # rows up to which a plan prints as the Python that builds it
 
 
@@ -136,6 +138,16 @@ def _pairs(blocks: Ints, ranks: Ints) -> tuple[Index, Index]:
     return blocks[row, column].astype(np.intp), ranks[row].astype(np.intp)
 
 
+def _known(flat: Flat, name: str, blocks: Ints, ranks: Ints) -> tuple[Index, Index]:
+    """What `_pairs` finds, kept where it is little: planning and proving ask a dozen times."""
+    if blocks.size > LITTLE:
+        return _pairs(blocks, ranks)
+    if name not in flat:
+        flat[name] = block, rank = _pairs(blocks, ranks)
+        block.flags.writeable = rank.flags.writeable = False
+    return flat[name]
+
+
 def _keep(node: Node, rows: NDArray[np.bool_], fields: Sequence[str]) -> None:
     if not rows.all():
         for name in fields:
@@ -149,6 +161,7 @@ class Attend(Node):
     rank: Ints
     q: Ints
     kv: Ints
+    _flat: Flat
 
     def __init__(self, rank: ArrayLike, q: ArrayLike, kv: ArrayLike) -> None:
         ranks = _rows(rank, "attend: rank")
@@ -157,6 +170,7 @@ class Attend(Node):
         object.__setattr__(self, "kv", _bundle(kv, len(ranks), "attend: kv"))
         full = np.logical_and((self.q >= 0).any(axis=1), (self.kv >= 0).any(axis=1))
         _keep(self, full, ("rank", "q", "kv"))
+        object.__setattr__(self, "_flat", {})
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -166,7 +180,7 @@ class Attend(Node):
 
     def flat(self, side: Literal["q", "kv"]) -> tuple[Index, Index]:
         """(block, rank), one entry per block of that side in a rectangle."""
-        return _pairs(self.q if side == "q" else self.kv, self.rank)
+        return _known(self._flat, side, self.q if side == "q" else self.kv, self.rank)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -180,6 +194,7 @@ class Move(Node):
     blocks: Ints
     src: Ints
     dst: Ints
+    _flat: Flat
 
     def __init__(
         self, tensors: Sequence[str], blocks: ArrayLike, src: ArrayLike, dst: ArrayLike
@@ -192,6 +207,7 @@ class Move(Node):
         object.__setattr__(self, "blocks", _bundle(blocks, len(self.src), "move: blocks"))
         travels = np.logical_and(self.src != self.dst, (self.blocks >= 0).any(axis=1))
         _keep(self, travels, ("blocks", "src", "dst"))
+        object.__setattr__(self, "_flat", {})
 
     def __len__(self) -> int:
         return len(self.src)
@@ -211,8 +227,8 @@ class Move(Node):
 
     def flat(self) -> tuple[Index, Index, Index]:
         """(block, src, dst), one entry per block that travels."""
-        block, src = _pairs(self.blocks, self.src)
-        return block, src, _pairs(self.blocks, self.dst)[1]
+        block, src = _known(self._flat, "src", self.blocks, self.src)
+        return block, src, _known(self._flat, "dst", self.blocks, self.dst)[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

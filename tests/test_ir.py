@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from planner.errors import PlanError
-from planner.ir import TENSORS, Attend, Held, Move, Step
+from planner.ir import LITTLE, TENSORS, Attend, Held, Move, Step
 from planner.schedules import SCHEDULES
 
 WORK = rl.Workload(seq=23, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal())
@@ -121,3 +121,16 @@ def test_bytes_follow_the_dtypes_of_inputs_and_accumulators() -> None:
         "DKV": 3 * 4 * 32,
     }
     assert TENSORS["OUT"].bytes_per_token(replace(work, dtype="float64")) == 3 * 8 * 17
+
+
+def test_what_a_node_keeps_is_what_it_holds() -> None:
+    attend = Attend([0, 2], [[0, -1], [1, 3]], [4, 5])
+    move = Move("KV", [[0, 1], [-1, 2]], [0, 1], [1, 2])
+    for _ in range(2):
+        assert [part.tolist() for part in attend.flat("q")] == [[0, 1, 3], [0, 2, 2]]
+        assert [part.tolist() for part in attend.flat("kv")] == [[4, 5], [0, 2]]
+        assert [part.tolist() for part in move.flat()] == [[0, 1, 2], [0, 0, 1], [1, 1, 2]]
+    with pytest.raises(ValueError, match="read-only"):
+        move.flat()[1][0] = 7
+    wide = Move("KV", [range(LITTLE + 1)], [0], [1])
+    assert wide.flat()[0].tolist() == list(range(LITTLE + 1))

@@ -25,17 +25,21 @@ class Messages:
 
     def ways(self, step: int) -> list[tuple[int, int]]:
         """The pairs (from, to) of a step, each once."""
-        here = self.at == step
+        here = self._of(step)
         pairs = zip(self.src[here].tolist(), self.dst[here].tolist(), strict=True)
         return list(dict.fromkeys(pairs))
 
+    def _of(self, step: int) -> slice:
+        """Where the messages of a step stand: they are in plan order."""
+        return slice(*np.searchsorted(self.at, (step, step + 1)))
+
     def words(self, step: int) -> str:
         """What travels in a step, for a reader or a listener."""
-        here = self.at == step
+        here = self._of(step)
         if not (sent := int(self.bytes[here].sum())):
             return "nothing travels"
         tensors = {t for kind in np.unique(self.kind[here]) for t in self.kinds[kind]}
-        ways = len(np.unique(np.stack([self.src[here], self.dst[here]]), axis=1).T)
+        ways = len(np.unique(self.src[here].astype(np.int64) << 32 | self.dst[here]))
         return f"{', '.join(sorted(tensors))} travels: {ways} ways, {size(sent)}"
 
 
