@@ -294,11 +294,11 @@ def simpler(
     full mask, made by `schedule`, make less work."""
     loops: Loops = []
     full: Loops = []
-    most, rounds = 0, sum(bool(step.moves) for step in steps)  # at least one in each
+    most, rounds = 0, sum(len(step.moves) for step in steps)  # at least
     for step in steps:
         turn = turn_of(step, ranks)
         add_turn(loops, turn)
-        rounds += rounds_of(turn) - bool(step.moves)
+        rounds += rounds_of(turn) - len(step.moves)
         if len(loops) == 5 and not full:
             full = loops_of(steps_of(schedule()), ranks)
             most = effort(full)
