@@ -106,7 +106,8 @@ def _rows(values: ArrayLike, what: str) -> Ints:
 class Node:
     """Columns that compare by value and print as Python."""
 
-    __slots__ = ()
+    __slots__ = ("_flat",)
+    _flat: Flat  # see `_known`
 
     def _fields(self) -> tuple[Any, ...]:
         raise NotImplementedError
@@ -138,11 +139,13 @@ def _pairs(blocks: Ints, ranks: Ints) -> tuple[Index, Index]:
     return blocks[row, column].astype(np.intp), ranks[row].astype(np.intp)
 
 
-def _known(flat: Flat, name: str, blocks: Ints, ranks: Ints) -> tuple[Index, Index]:
+def _known(node: Node, name: str, blocks: Ints, ranks: Ints) -> tuple[Index, Index]:
     """What `_pairs` finds, kept where it is little: planning and proving ask a dozen times."""
     if blocks.size > LITTLE:
         return _pairs(blocks, ranks)
-    if name not in flat:
+    if not hasattr(node, "_flat"):
+        object.__setattr__(node, "_flat", {})
+    if name not in (flat := node._flat):
         flat[name] = block, rank = _pairs(blocks, ranks)
         block.flags.writeable = rank.flags.writeable = False
     return flat[name]
@@ -161,7 +164,6 @@ class Attend(Node):
     rank: Ints
     q: Ints
     kv: Ints
-    _flat: Flat
 
     def __init__(self, rank: ArrayLike, q: ArrayLike, kv: ArrayLike) -> None:
         ranks = _rows(rank, "attend: rank")
@@ -170,7 +172,6 @@ class Attend(Node):
         object.__setattr__(self, "kv", _bundle(kv, len(ranks), "attend: kv"))
         full = np.logical_and((self.q >= 0).any(axis=1), (self.kv >= 0).any(axis=1))
         _keep(self, full, ("rank", "q", "kv"))
-        object.__setattr__(self, "_flat", {})
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -180,7 +181,7 @@ class Attend(Node):
 
     def flat(self, side: Literal["q", "kv"]) -> tuple[Index, Index]:
         """(block, rank), one entry per block of that side in a rectangle."""
-        return _known(self._flat, side, self.q if side == "q" else self.kv, self.rank)
+        return _known(self, side, self.q if side == "q" else self.kv, self.rank)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -194,7 +195,6 @@ class Move(Node):
     blocks: Ints
     src: Ints
     dst: Ints
-    _flat: Flat
 
     def __init__(
         self, tensors: Sequence[str], blocks: ArrayLike, src: ArrayLike, dst: ArrayLike
@@ -207,7 +207,6 @@ class Move(Node):
         object.__setattr__(self, "blocks", _bundle(blocks, len(self.src), "move: blocks"))
         travels = np.logical_and(self.src != self.dst, (self.blocks >= 0).any(axis=1))
         _keep(self, travels, ("blocks", "src", "dst"))
-        object.__setattr__(self, "_flat", {})
 
     def __len__(self) -> int:
         return len(self.src)
@@ -227,8 +226,8 @@ class Move(Node):
 
     def flat(self) -> tuple[Index, Index, Index]:
         """(block, src, dst), one entry per block that travels."""
-        block, src = _known(self._flat, "src", self.blocks, self.src)
-        return block, src, _known(self._flat, "dst", self.blocks, self.dst)[1]
+        block, src = _known(self, "src", self.blocks, self.src)
+        return block, src, _known(self, "dst", self.blocks, self.dst)[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

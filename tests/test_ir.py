@@ -1,5 +1,6 @@
 """The IR: values that print as the Python that builds them, and refuse what means nothing."""
 
+import pickle
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
@@ -132,5 +133,8 @@ def test_what_a_node_keeps_is_what_it_holds() -> None:
         assert [part.tolist() for part in move.flat()] == [[0, 1, 2], [0, 0, 1], [1, 1, 2]]
     with pytest.raises(ValueError, match="read-only"):
         move.flat()[1][0] = 7
+    again = pickle.loads(pickle.dumps(move))
+    assert again == move
+    assert again.flat()[0].tolist() == [0, 1, 2]
     wide = Move("KV", [range(LITTLE + 1)], [0], [1])
     assert wide.flat()[0].tolist() == list(range(LITTLE + 1))
