@@ -9,7 +9,6 @@ What is sent is what the schedule sends under a full mask, whatever the mask: co
 of a compiled program. Which tiles are computed is decided on the devices, from the boxes.
 """
 
-import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +18,7 @@ from codegen import jax_check, jax_dynamic_text, jax_passes, jax_program, layout
 from codegen.jax_header import FAR
 from codegen.program import Program, Shape
 from codegen.rewording import reworded
+from codegen.writer import source
 from planner.errors import PlanError
 from planner.masks import Full
 
@@ -100,4 +100,4 @@ def changes(p: Program, most: int) -> dict[str, str]:
 def unused() -> dict[str, str]:
     """Functions that only a program with a mask of its own needs."""
     functions = layouts.bounds, layouts.live_pieces
-    return {inspect.getsource(function) + "\n\n": "" for function in functions}
+    return {source(function) + "\n\n": "" for function in functions}

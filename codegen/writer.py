@@ -4,6 +4,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 
 class Writer:
@@ -42,7 +43,7 @@ class Writer:
     def paste(self, *definitions: Callable[..., object]) -> None:
         """Definitions of this package, word for word."""
         for definition in definitions:
-            self.section(inspect.getsource(definition))
+            self.section(source(definition))
 
     def title(self, text: str) -> None:
         """A comment that opens a part of the file."""
@@ -51,3 +52,9 @@ class Writer:
     def text(self) -> str:
         """The whole file."""
         return "\n".join(self.lines).rstrip("\n") + "\n"
+
+
+@cache
+def source(definition: Callable[..., object]) -> str:
+    """The text of a definition; reading one takes longer than writing it."""
+    return inspect.getsource(definition)
