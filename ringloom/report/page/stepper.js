@@ -82,6 +82,8 @@ function draw() {
       ways.src.push(from); ways.dst.push(to); ways.parts.push(parts)
       known.set(pair, parts)
     }
+    // Hair lines, where there are many: thicker ones cover each other, and take a browser longer.
+    ways.width = ways.src.map(() => (ways.src.length > 512 ? 1 : 2))
     return ways
   }
 }
