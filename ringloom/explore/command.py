@@ -1,5 +1,6 @@
 """`ringloom explore`: the local page, on the loopback address only."""
 
+import gc
 import socket
 from importlib import import_module
 from typing import Any
@@ -25,6 +26,8 @@ def explore(port: int, opening: bool, as_json: bool) -> None:
         raise PlanError(f"explore needs {error.name}: pip install 'ringloom[app]'") from None
     server = serve(panel, session, free(port), opening)
     url = f"http://{HOST}:{server.port}/"
+    gc.collect()
+    gc.freeze()  # what libraries hold stays: looking through it takes longer than a redraw may
     show(as_json, {"url": url}, f"{url} until Ctrl-C")
     try:
         server.io_loop.start()
