@@ -106,8 +106,9 @@ def _rows(values: ArrayLike, what: str) -> Ints:
 class Node:
     """Columns that compare by value and print as Python."""
 
-    __slots__ = ("_flat",)
+    __slots__ = ("_flat", "_spans")
     _flat: Flat  # see `_known`
+    _spans: dict[str, list[tuple[int, int]]]  # see `_span`
 
     def _fields(self) -> tuple[Any, ...]:
         raise NotImplementedError
@@ -149,6 +150,16 @@ def _known(node: Node, name: str, blocks: Ints, ranks: Ints) -> tuple[Index, Ind
         flat[name] = block, rank = _pairs(blocks, ranks)
         block.flags.writeable = rank.flags.writeable = False
     return flat[name]
+
+
+def _span(node: Node, name: str) -> list[tuple[int, int]]:
+    """The least and the greatest number of a column, if any, kept: every rewrite asks again."""
+    if not hasattr(node, "_spans"):
+        object.__setattr__(node, "_spans", {})
+    if name not in (spans := node._spans):
+        column = getattr(node, name)
+        spans[name] = [(int(column.min()), int(column.max()))] if column.size else []
+    return spans[name]
 
 
 def _keep(node: Node, rows: NDArray[np.bool_], fields: Sequence[str]) -> None:
@@ -322,25 +333,26 @@ class Plan:
             if tensor not in known or slots < 0:
                 raise PlanError(f"no {tensor} buffers of {slots} slots in a {self.pass_} plan")
         for held in self.start:
-            self._check_columns("start", held.tensors, held.blocks, held.rank)
+            self._check_columns("start", held.tensors, held, "blocks", "rank")
         for number, step in enumerate(self.steps):
             for move in step.moves:
-                self._check_columns(f"step {number}", move.tensors, move.blocks, move.src, move.dst)
+                self._check_columns(f"step {number}", move.tensors, move, "blocks", "src", "dst")
             for attend in step.attends:
-                self._check_columns(f"step {number}", ("Q",), attend.q, attend.rank)
-                self._check_columns(f"step {number}", ("KV",), attend.kv)
+                self._check_columns(f"step {number}", ("Q",), attend, "q", "rank")
+                self._check_columns(f"step {number}", ("KV",), attend, "kv")
 
     def _check_columns(
-        self, where: str, tensors: Sequence[str], blocks: Ints, *ranks: Ints
+        self, where: str, tensors: Sequence[str], node: Node, blocks: str, *ranks: str
     ) -> None:
         if foreign := [t for t in tensors if t not in READS[self.pass_] + ADDS[self.pass_]]:
             raise PlanError(f"{where}: no {foreign[0]} in a {self.pass_} plan")
         have = len(self.side(tensors[0]))
-        if blocks.size and not -1 <= blocks.min() <= blocks.max() < have:
-            raise PlanError(f"{where}: {tensors[0]} block {blocks.max()}, but there are {have}")
-        for column in ranks:
-            if column.size and not 0 <= column.min() <= column.max() < self.ranks:
-                wrong = column.max() if column.max() >= self.ranks else column.min()
+        for low, high in _span(node, blocks):
+            if not -1 <= low <= high < have:
+                raise PlanError(f"{where}: {tensors[0]} block {high}, but there are {have}")
+        for low, high in (span for column in ranks for span in _span(node, column)):
+            if not 0 <= low <= high < self.ranks:
+                wrong = high if high >= self.ranks else low
                 raise PlanError(f"{where}: rank {wrong}, but ranks are 0..{self.ranks - 1}")
 
     def side(self, tensor: str) -> Side:
