@@ -136,7 +136,7 @@ class StepperPicture:
         drawn.axis.visible = drawn.grid.visible = False
         ways = drawn.segment("x0", "y0", "x1", "y1", line_width="width", line_color="#7F7F7F",
                              source=self.messages)  # fmt: skip
-        head = NormalHead(size=9, fill_color="#7F7F7F", line_color=None)
+        head = NormalHead(size="head", fill_color="#7F7F7F", line_color=None)
         drawn.add_layout(
             Arrow(
                 end=head,
@@ -220,7 +220,7 @@ def _no_labels() -> dict[str, list[Any]]:
 
 
 def _no_messages() -> dict[str, list[Any]]:
-    return {name: [] for name in ("x0", "y0", "x1", "y1", "src", "dst", "parts", "width")}
+    return {name: [] for name in ("x0", "y0", "x1", "y1", "src", "dst", "parts", "width", "head")}
 
 
 def _circle(ranks: int) -> dict[str, list[Any]]:

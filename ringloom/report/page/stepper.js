@@ -83,7 +83,9 @@ function draw() {
       known.set(pair, parts)
     }
     // Hair lines, where there are many: thicker ones cover each other, and take a browser longer.
-    ways.width = ways.src.map(() => (ways.src.length > 512 ? 1 : 2))
+    const [width, head] = ways.src.length > 512 ? [1, 4] : [2, 9]
+    ways.width = ways.src.map(() => width)
+    ways.head = ways.src.map(() => head)
     return ways
   }
 }
