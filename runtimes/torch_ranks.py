@@ -15,7 +15,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
@@ -38,6 +40,7 @@ Pair = tuple[Plan, Plan]
 Parts = list[Array]  # a rank's shards of out, or of out, dq, dk, dv
 Body = Callable[[ModuleType, Any, Sequence[Array]], Parts]  # what one rank does with a program
 Vehicle = Callable[..., list[Parts]]
+CONNECTS = 3  # how often threads try to connect
 
 
 def run(
@@ -293,14 +296,13 @@ def in_threads(
     program = load(source)
     program.exchange = exchange  # type: ignore[attr-defined]
     prepare(program)
-    store, parts, errors = dist.HashStore(), [Parts()] * ranks, list[tuple[int, str]]()
+    groups, parts = connected(ranks, timeout), [Parts()] * ranks
+    errors = list[tuple[int, str]]()
 
     def live(rank: int) -> None:
         try:
             torch.set_num_threads(1)
-            limit = timedelta(seconds=timeout)
-            group = dist.ProcessGroupGloo(store, rank, ranks, limit)
-            parts[rank] = body(program, group, arrays)
+            parts[rank] = body(program, groups[rank], arrays)
         except Exception:
             errors.append((rank, traceback.format_exc()))
 
@@ -318,6 +320,21 @@ def in_threads(
         rank, text = errors[0]
         raise RankError(f"rank {rank} failed:\n{text}")
     return parts
+
+
+def connected(ranks: int, timeout: float) -> list[Any]:
+    """A gloo group for each thread; gloo loses a connection about once in a thousand times while
+    it makes them, and is then asked again."""
+    limit = timedelta(seconds=timeout)
+    for _ in range(CONNECTS):
+        join = partial(dist.ProcessGroupGloo, dist.HashStore(), size=ranks, timeout=limit)
+        with ThreadPoolExecutor(ranks) as pool:
+            made = list(map(partial(pool.submit, join), range(ranks)))
+        failed = {rank: error for rank, one in enumerate(made) if (error := one.exception())}
+        if not failed:
+            return [one.result() for one in made]
+    rank, error = next(iter(failed.items()))
+    raise RankError(f"rank {rank} failed to connect, {CONNECTS} times:\n{error}")
 
 
 def _where(thread: Thread) -> str:

@@ -97,6 +97,26 @@ def test_threads_that_stall_tell_where_they_are() -> None:
     over.set()
 
 
+@pytest.mark.parametrize(("lost", "tries"), [(1, 2), (2, 3)])
+def test_threads_that_lose_a_connection_connect_again(
+    lost: int, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = list[int]()
+
+    def connect(_: object, rank: int, **__: object) -> int:
+        tried.append(rank)
+        if rank == 1 and tried.count(1) <= lost:
+            raise RuntimeError("Connection closed by peer")
+        return rank
+
+    monkeypatch.setattr(torch_ranks.dist, "ProcessGroupGloo", connect)
+    assert torch_ranks.connected(3, 1.0) == [0, 1, 2]
+    assert len(tried) == 3 * tries
+    lost = 99
+    with pytest.raises(RankError, match=r"rank 1 failed to connect, 3 times:\nConnection closed"):
+        torch_ranks.connected(3, 1.0)
+
+
 def test_what_cannot_be_run_is_refused_by_name() -> None:
     work = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
     pair, (q, k, v, dout) = both("ring", work, 2), draw(work, 0)
