@@ -5,6 +5,9 @@ exactly once, no hand-over is double or empty, and nothing ends away from home. 
 are where moves and attends read them, copies fit the declared buffers, head slices agree.
 """
 
+from collections.abc import Iterator
+from itertools import groupby
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +20,7 @@ from planner.tiles import Tiles, tiles
 
 NEVER = np.iinfo(np.int32).max
 CELLS = 1 << 24  # tiles looked at at a time
+TOGETHER = 1 << 12  # rows of small nodes looked at at a time
 
 
 def verify(plan: Plan) -> Plan:
@@ -32,26 +36,55 @@ def verify(plan: Plan) -> Plan:
 
 def check_rectangles(plan: Plan, table: Tiles) -> None:
     """One head slice per side of a rectangle, blocks named once, no wholly dead block in it."""
-    for number, attend in plan.attends():
-        for side, blocks in (("q", attend.q), ("kv", attend.kv)):
-            slices = plan.partition.side(side).slice[blocks]
-            absent = blocks < 0
-            if blocks.shape[1] == 1:
-                continue
-            high = np.where(absent, -1, slices).max(axis=1)
-            mixed = (~absent & (slices != high[:, None])).any(axis=1)
-            _refuse_rows(number, attend, mixed, f"{side} blocks of different head slices")
-            ordered = np.sort(blocks, axis=1)
-            twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
-            _refuse_rows(number, attend, twice, f"a {side} block twice in one rectangle")
-        for side, dead in zip(("q", "kv"), dead_edges(table, attend), strict=True):
-            if dead.any():
-                row, column = np.argwhere(dead)[0]
-                block = getattr(attend, side)[row, column]
-                raise PlanError(
-                    f"step {number}: rank {attend.rank[row]} attends {side} block {block},"
-                    " which has no live tile in that rectangle"
-                )
+    try:
+        for attend in together(plan):
+            _check_rows(plan, table, 0, attend)
+    except PlanError:
+        for number, attend in plan.attends():  # which step it is
+            _check_rows(plan, table, number, attend)
+        raise
+
+
+def together(plan: Plan) -> Iterator[Attend]:
+    """The rows of all attends in plan order, those of many small nodes in one."""
+    for _, alike in groupby(plan.attends(), lambda one: (one[1].q.shape[1], one[1].kv.shape[1])):
+        waiting, rows = list[Attend](), 0
+        for _, attend in alike:
+            if waiting and rows + len(attend) > TOGETHER:
+                yield _joined(waiting)
+                waiting, rows = [], 0
+            waiting.append(attend)
+            rows += len(attend)
+        yield _joined(waiting)
+
+
+def _joined(attends: list[Attend]) -> Attend:
+    if len(attends) == 1:
+        return attends[0]
+    columns = ([getattr(a, name) for a in attends] for name in ("rank", "q", "kv"))
+    return Attend(*map(np.concatenate, columns))
+
+
+def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
+    for side, blocks in (("q", attend.q), ("kv", attend.kv)):
+        if blocks.shape[1] == 1:
+            continue
+        slices = plan.partition.side(side).slice[blocks]
+        absent = blocks < 0
+        high = np.where(absent, -1, slices).max(axis=1)
+        mixed = (~absent & (slices != high[:, None])).any(axis=1)
+        _refuse_rows(number, attend, mixed, f"{side} blocks of different head slices")
+        ordered = np.sort(blocks, axis=1)
+        twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+        _refuse_rows(number, attend, twice, f"a {side} block twice in one rectangle")
+    for side, dead in zip(("q", "kv"), dead_edges(table, attend), strict=True):
+        if dead.any():
+            row, column = np.argwhere(dead)[0]
+            block = getattr(attend, side)[row, column]
+            raise PlanError(
+                f"step {number}: rank {attend.rank[row]} attends {side} block {block},"
+                " which has no live tile in that rectangle"
+            )
 
 
 def _refuse_rows(number: int, attend: Attend, wrong: NDArray[np.bool_], what: str) -> None:
@@ -183,7 +216,7 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
         seen = np.zeros((len(q_ids), len(kv_ids)), bool)
         place_q, place_kv = _places(len(q), q_ids), _places(len(kv), kv_ids)
         attended = 0
-        for _, attend in plan.attends():
+        for attend in together(plan):
             attended += _mark(seen, table, attend, place_q, place_kv)
         due = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
         if missing := np.argwhere(due & ~seen).tolist():

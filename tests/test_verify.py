@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import ringloom as rl
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
-from planner.verify import verify
+from planner.verify import together, verify
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Full())
 RING = rl.plan("ring", WORK, 3)
@@ -124,3 +125,17 @@ def test_an_empty_mask_needs_an_empty_plan(pass_: str) -> None:
     nothing = replace(WORK, mask=rl.Blocks(((0,),), 12))
     for name in rl.SCHEDULES:
         assert rl.plan(name, nothing, 3, pass_=pass_).steps == ()
+
+
+@pytest.mark.parametrize("most", [1, 5, 1 << 12])
+def test_rows_that_are_looked_at_together_are_all_rows(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("planner.verify.TOGETHER", most)
+    for name in ("ring", "zigzag", "allgather", "balanced"):
+        one = rl.plan(name, rl.Workload(seq=96, heads=4, mask=rl.Causal()), 6)
+        rows, found = (
+            [row for n in nodes for row in zip(*map(np.ndarray.tolist, n._fields()), strict=True)]
+            for nodes in ([node for _, node in one.attends()], together(one))
+        )
+        assert found == rows
