@@ -52,6 +52,8 @@ class Block:
 def merge(positions: Ranges) -> NDArray[np.int64]:
     """The positions of some ranges, ascending."""
     parts = [np.arange(p.start, p.stop, p.step, dtype=np.int64) for p in positions]
+    if len(parts) == 1 and positions[0].step > 0:
+        return parts[0]
     return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
 
 
