@@ -35,6 +35,7 @@ from simulator.links.reach import Reach
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
 TILES = 1 << 16  # looked at for the longest one; fewer make the bound lower, never wrong
+FEW = 1 << 11  # tiles of a group that are counted one by one
 HALVINGS = 60
 
 
@@ -103,12 +104,18 @@ class Limits:
         known, key = _known(self._plan), group.tobytes()
         if key not in known:
             q, kv = (_members(side, group) for side in (self._q, self._kv))
-            found = [
-                self._costs.tiles.pairs(a[:, None], b[None, :]).sum()
-                for a, b in zip(q, kv, strict=True)
-            ]
+            found = [self._pairs_of(a, b) for a, b in zip(q, kv, strict=True)]
             known[key] = np.array(found, np.float64)
         return known[key]
+
+    def _pairs_of(self, q: Ints, kv: Ints) -> int:
+        """Pairs of some q blocks and some kv blocks; many blocks are counted by their chunks."""
+        tiles = self._costs.tiles
+        if len(q) * len(kv) <= FEW:
+            return int(tiles.pairs(q[:, None], kv[None, :]).sum())
+        (rows, mine), (columns, other) = _counted(self._q, q), _counted(self._kv, kv)
+        heads = mine @ tiles.shared_heads @ other.T
+        return int((heads * tiles.areas[np.ix_(rows, columns)]).sum())
 
     def link(self) -> float:
         """The first time by which all groups together could have computed everything."""
@@ -199,6 +206,14 @@ class Limits:
 def _known(plan: Plan) -> dict[bytes, Floats]:
     """The local pairs of a plan, for each way to group its ranks that was asked for."""
     return {}
+
+
+def _counted(side: Side, blocks: Ints) -> tuple[Index, Index]:
+    """The chunks of some blocks, and how many of them are of each head slice: [chunks, slices]."""
+    chunks, place = np.unique(side.chunk[blocks], return_inverse=True)
+    table = np.zeros((len(chunks), len(side.slices)), np.int64)
+    np.add.at(table, (place.reshape(-1), side.slice[blocks]), 1)
+    return chunks.astype(np.int64), table
 
 
 def _members(side: Side, group: Ints) -> list[Ints]:

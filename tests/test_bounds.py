@@ -21,7 +21,8 @@ from planner.workload import Workload
 from simulator.costs import Costs
 from simulator.engines.recurrence import run
 from simulator.hardware import Hardware, hardware
-from simulator.lower_bounds import Bounds, lower_bounds
+from simulator.links.reach import Reach
+from simulator.lower_bounds import Bounds, Limits, lower_bounds
 from simulator.prediction import simulate
 from test_simulator_reference import crowded, machines, plans
 
@@ -215,3 +216,18 @@ def test_the_gap_tells_what_the_plans_own_links_hide() -> None:
     assert found.bound_ratio < 1.1
     assert found.gap > 2
     assert simulate(plan("ulysses", Workload(seq=2**14), 8), slow).gap < found.gap
+
+
+@pytest.mark.parametrize("name", ["ulysses", "usp", "zigzag"])
+def test_pairs_at_home_are_the_same_counted_by_chunks(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    work = Workload(seq=1003, heads=12, kv_heads=4, mask=Causal())
+    group, found = np.repeat(np.arange(4, dtype=np.int32), 4), []
+    for few in (1 << 20, 0):
+        monkeypatch.setattr("simulator.lower_bounds.FEW", few)
+        costs = Costs(plan(name, work, 16), hardware("a100-nvlink"))
+        reach = Reach.of_hardware(costs.hardware, 16)
+        found.append(Limits(costs, reach, np.ones(16))._local(group))
+    assert found[0].all()
+    np.testing.assert_array_equal(*found)

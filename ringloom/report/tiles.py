@@ -83,7 +83,8 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
     at, who, a, b = _attended(plan)
     shape = min(CUTS, len(edges) - 1), len(q), len(kv)
     step, rank = np.full((2, *shape), -1, np.int32)
-    first, last = (np.searchsorted(edges, heads) for heads in _heads(plan, a, b))
+    slices = sides.q.slice[a], sides.kv.slice[b]
+    first, last = (np.searchsorted(edges, heads)[slices] for heads in _heads(plan))
     some = np.flatnonzero(first < shape[0])
     count = np.minimum(last[some], shape[0]) - first[some]
     tile = np.repeat(some, count)
@@ -130,14 +131,15 @@ def _head_edges(plan: Plan) -> list[int]:
     return sorted(ends | {e * group for s in sides.kv.slices for e in (s.start, s.stop)})
 
 
-def _heads(
-    plan: Plan, q: NDArray[np.int32], kv: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], ...]:
-    """The first query head, and the one after the last, that tiles (q, kv) compute."""
+def _heads(plan: Plan) -> tuple[NDArray[np.int64], ...]:
+    """The first query head that slices (q, kv) have in common, and the one after the last."""
     sides, group = plan.partition, plan.workload.group
-    mine = np.array([(s.start, s.stop) for s in sides.q.slices])[sides.q.slice[q]]
-    other = np.array([(s.start, s.stop) for s in sides.kv.slices])[sides.kv.slice[kv]] * group
-    return np.maximum(mine[:, 0], other[:, 0]), np.minimum(mine[:, 1], other[:, 1])
+    mine = np.array([(s.start, s.stop) for s in sides.q.slices])
+    other = np.array([(s.start, s.stop) for s in sides.kv.slices]) * group
+    return (
+        np.maximum.outer(mine[:, 0], other[:, 0]),
+        np.minimum.outer(mine[:, 1], other[:, 1]),
+    )
 
 
 def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArray[np.float64]:
