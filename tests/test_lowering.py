@@ -1,14 +1,16 @@
 """Lowering: rules that say what the plan says, calls that cover the mask, an order that works."""
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen import emit, tables
+from codegen import emit, rules, tables
 from codegen.calls import TILE, Call, causal_calls, count, full_calls, mask_calls
 from codegen.lowering import lower
 from codegen.order import Order, orders, verify_orders
@@ -263,3 +265,20 @@ SAID = {
 def test_a_wrong_order_is_refused(what: str) -> None:
     with pytest.raises(PlanError, match=SAID[what]):
         verify_orders(sabotaged(what), lowered("ring", 4, Full()).layout, False)
+
+
+def test_a_rule_that_misses_one_block_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, said = plan("zigzag", Workload(seq=64, heads=1, head_dim=4), 4), rules.ring
+
+    def other(*what: Any) -> Iterator[Attend | Move | Held]:
+        for node in said(*what):
+            if isinstance(node, Attend) and node.step == 1:
+                q = node.q.copy()
+                q[-1, 0] = q[0, 0]
+                yield node._replace(q=q)
+            else:
+                yield node
+
+    assert lower(found).forward.rule == "ring"
+    monkeypatch.setattr(rules, "ring", other)
+    assert lower(found).forward.rule is None
