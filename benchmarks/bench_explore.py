@@ -34,13 +34,14 @@ RANKS, LIMIT, ROUNDS = 64, 0.3, 5  # ranks, seconds, repetitions
 MACHINES = "h100", "a100-nvlink", "h200", "b200", "h800", "a100-pcie"
 QUICK = ("ring", "zigzag", "balanced")
 
-# Sets the length or the hardware, and waits until the pictures of the answer are painted.
+# Sets the length or the hardware, and waits until the pictures of the last answer, which is the
+# new address, are painted.
 CHANGE = """
 const [title, value, done] = arguments
-const models = [...Bokeh.documents[0]._all_models.values()]
-const bars = Bokeh.documents[0].get_model_by_name("timeline-0-bars"), began = performance.now()
-bars.properties.data.change.connect(function painted() {
-  bars.properties.data.change.disconnect(painted)
+const models = [...Bokeh.documents[0]._all_models.values()], began = performance.now()
+const address = models.find((m) => m.properties.search && m.properties.pathname)
+address.properties.search.change.connect(function answered() {
+  address.properties.search.change.disconnect(answered)
   requestAnimationFrame(() => setTimeout(() => done((performance.now() - began) / 1000)))
 })
 const widget = models.find((m) => m.title === title || m.label === title)

@@ -45,8 +45,13 @@ class Case:
     @property
     def passes(self) -> tuple[tuple[Plan, Prediction], ...]:
         """Each pass with its own prediction, in the order in which they run."""
-        plans = self.plans if isinstance(self.plans, tuple) else (self.plans,)
-        return tuple(zip(plans, self.found.passes or (self.found,), strict=True))
+        return passes_of(self.plans, self.found)
+
+
+def passes_of(plans: Plans, found: Prediction) -> tuple[tuple[Plan, Prediction], ...]:
+    """Each plan of a pair, or the only one, with its own prediction."""
+    listed = plans if isinstance(plans, tuple) else (plans,)
+    return tuple(zip(listed, found.passes or (found,), strict=True))
 
 
 @dataclass(frozen=True)

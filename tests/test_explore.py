@@ -87,7 +87,7 @@ def test_the_numbers_are_those_of_compare() -> None:
 def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
     view = View()
     for choices in (SMALL, replace(SMALL, schedule="balanced", ranks=5, pass_="forward")):
-        case = view.show(choices).study.cases[0]
+        case = view.show(choices).cases[0]
         passes, plans = legs(case), [plan for plan, _ in case.passes]
         bars, held = bars_of(passes), memory_of(passes)
         assert held is not None
@@ -133,28 +133,28 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[bytes]]]
 
 def test_a_session_follows_its_controls(opened: Callable[..., Any]) -> None:
     session = opened({"schedule": [b"zigzag"], "ranks": [b"4"], "seq": [b"4k"]})
-    assert session.trouble.object == ""
-    assert session.said.object.startswith("step 1 of 4: 4 of 4 ranks attend")
+    assert session.trouble.text == ""
+    assert session.said.text.startswith("step 1 of 4: 4 of 4 ranks attend")
     session.step.value = 3
     assert session.view.stepper.state.data["step"] == [2]
-    assert session.said.object.startswith("step 3 of 4")
+    assert session.said.text.startswith("step 3 of 4")
     session.controls.schedule.value = "ulysses"
-    assert "ulysses" in session.summary.object
+    assert "ulysses" in session.summary.text
     assert session.cut.visible
     assert session.step.end == max(
         2, len(rl.plan("ulysses", session.controls.choices.work, 4).steps)
     )
     session.controls.mask.value = "documents:1"
-    assert "alert" in session.trouble.object
-    assert "ulysses" in session.summary.object
+    assert "alert" in session.trouble.text
+    assert "ulysses" in session.summary.text
     session.controls.mask.value = "full"
-    assert session.trouble.object == ""
+    assert session.trouble.text == ""
 
 
 def test_a_bad_address_is_told_in_words(opened: Callable[..., Any]) -> None:
     session = opened({"mask": [b"<script>alert(1)</script>"]})
-    assert "&lt;script&gt;" in session.trouble.object
-    assert "<script>" not in session.trouble.object
+    assert "&lt;script&gt;" in session.trouble.text
+    assert "<script>" not in session.trouble.text
     assert session.controls.choices == Choices()
 
 

@@ -6,20 +6,22 @@ from typing import Any
 from urllib.parse import urlencode
 
 import panel as pn
+from bokeh.models import Div
 
 from planner.errors import PlanError
 from ringloom.explore.choices import Choices, from_query
 from ringloom.explore.controls import FULL, Controls
 from ringloom.explore.downloads import buttons
-from ringloom.explore.view import Drawn, View
+from ringloom.explore.view import View, study_of
 from ringloom.report.summary import summary
+from ringloom.report.tiles import TileFacts
 
 PAGE = Path(__file__).parent / "page"
 REPORT = Path(__file__).parents[1] / "report" / "page"
 STYLES = (REPORT / "style.css").read_text("utf-8") + (PAGE / "explore.css").read_text("utf-8")
 PARTS = REPORT / "theme.js", REPORT / "bars.js", PAGE / "explore.js"
 SCRIPTS = "".join(part.read_text("utf-8") for part in PARTS)
-INHERIT = [":host { color: var(--ink); font: inherit; }"]
+INHERIT = ":host { color: var(--ink); font: inherit; }"
 
 
 class Session:
@@ -28,11 +30,11 @@ class Session:
     def __init__(self) -> None:
         self.view, self.controls = View(), Controls()
         self.title, self.finding, self.trouble, self.note, self.said = (_words() for _ in range(5))
-        self.summary = pn.pane.HTML(stylesheets=[STYLES], sizing_mode="stretch_width", margin=0)
+        self.summary = _words(STYLES)
         self.step = pn.widgets.IntSlider(label="step", start=1, end=2, **FULL)
         self.cut = pn.widgets.Select(label="heads", **FULL)
         self.leg = pn.widgets.Select(label="pass shown", **FULL)
-        self.drawn: Drawn | None = None
+        self.tiles: tuple[TileFacts, ...] = ()
         self.downloads = buttons(lambda: self.controls.choices, self._tell)
         self._quiet = False
         self._begin()
@@ -47,49 +49,56 @@ class Session:
         query = {k: v[0].decode() for k, v in pn.state.session_args.items() if v}
         try:
             choices, wrong = from_query(query), ""
-            self.drawn = self.view.show(choices)
+            self._draw(choices)
         except PlanError as error:
             choices, wrong = Choices(), f"the address asks for what cannot be: {error}"
-            self.drawn = self.view.show(choices)
+            self._draw(choices)
         self.controls.say(choices)
-        self._describe(choices)
         self._tell(wrong)
 
     def _chosen(self, _event: Any) -> None:
         """Redraw; what cannot be planned is told, and the pictures stay."""
-        with pn.io.hold():  # one message for everything that changes
-            try:
-                choices = self.controls.choices
-                self.drawn = self.view.show(choices)
-            except PlanError as error:
-                self._tell(str(error))
-                return
-            self._tell("")
-            self._describe(choices)
+        try:
+            choices = self.controls.choices
+            self._draw(choices)
+        except PlanError as error:
+            self._tell(str(error))
+            return
+        self._tell("")
         if pn.state.location is not None:
             pn.state.location.search = _search(choices)
 
-    def _describe(self, choices: Choices) -> None:
-        assert self.drawn is not None
-        study, tiles = self.drawn.study, self.drawn.tiles
-        self.title.object = escape(study.title)
-        self.finding.object = escape(study.finding)
-        self.summary.object = summary(study.rows)
-        self._quiet = True
+    def _draw(self, choices: Choices) -> None:
+        """Three messages, each as soon as it is known; PlanError comes before the first."""
+        for draw in self._draw_plan, self.view.show_times, self._draw_finding:
+            with pn.io.hold():
+                draw(choices)
+
+    def _draw_plan(self, choices: Choices) -> None:
+        tiles = self.view.show_plan(choices)
+        if tiles is self.tiles:
+            return
+        self.tiles, self._quiet = tiles, True
         self.leg.options = {facts.title: n for n, facts in enumerate(tiles)}
         self.leg.value, self.leg.visible = 0, len(tiles) > 1
         self._quiet = False
         self._legged(None)
 
+    def _draw_finding(self, choices: Choices) -> None:
+        study = study_of(choices)
+        self.title.text = escape(study.title)
+        self.finding.text = escape(study.finding)
+        self.summary.text = summary(study.rows)
+
     def _legged(self, _event: Any) -> None:
         """Another pass: its own steps and heads."""
-        if self._quiet or self.drawn is None:
+        if self._quiet or not self.tiles:
             return
-        facts = self.drawn.tiles[self.leg.value]
+        facts = self.tiles[self.leg.value]
         self._quiet = True
         self.cut.options = {name: n for n, name in enumerate(facts.drawn_heads)}
         self.cut.value, self.cut.visible = 0, len(facts.drawn_heads) > 1
-        self.note.object = escape(facts.note)
+        self.note.text = escape(facts.note)
         self.step.end = max(2, facts.steps)
         self.step.disabled = facts.steps < 2
         self.step.value = min(self.step.value, max(1, facts.steps))
@@ -97,15 +106,15 @@ class Session:
         self._stepped(None)
 
     def _stepped(self, _event: Any) -> None:
-        if self._quiet or self.drawn is None:
+        if self._quiet or not self.tiles:
             return
-        facts, step = self.drawn.tiles[self.leg.value], self.step.value - 1
-        self.said.object = escape(facts.words(step)) if facts.steps else "nothing to attend"
+        facts, step = self.tiles[self.leg.value], self.step.value - 1
+        self.said.text = escape(facts.words(step)) if facts.steps else "nothing to attend"
         state = {"leg": [self.leg.value], "step": [step], "cut": [self.cut.value]}
         self.view.stepper.state.data = state
 
     def _tell(self, wrong: str) -> None:
-        self.trouble.object = f'<p role="alert">{escape(wrong)}</p>' if wrong else ""
+        self.trouble.text = f'<p role="alert">{escape(wrong)}</p>' if wrong else ""
 
     def page(self) -> Any:
         """The template with everything in its place."""
@@ -139,8 +148,9 @@ class Session:
         return template
 
 
-def _words() -> Any:
-    return pn.pane.HTML(stylesheets=INHERIT, sizing_mode="stretch_width", margin=0)
+def _words(styles: str = INHERIT) -> Div:
+    """Bokeh's own: a new text of Panel's has all models of the page looked through."""
+    return Div(stylesheets=[styles], sizing_mode="stretch_width", disable_math=True)
 
 
 def _search(choices: Choices) -> str:

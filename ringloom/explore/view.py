@@ -1,4 +1,8 @@
-"""The pictures of one study, kept and redrawn: the report's own, with other facts in them."""
+"""The pictures of one study, kept and redrawn: the report's own, with other facts in them.
+
+What is known first is drawn first: a browser paints a plan's pictures while its times are still
+being predicted, and these while the ring is, which the finding compares it with.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,14 +13,14 @@ from planner.errors import PlanError
 from planner.ir import Plan
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.comparison import Case, Passes, row_of
+from ringloom.comparison import Case, Passes, passes_of, row_of
 from ringloom.explore.choices import Choices
 from ringloom.report import heat
 from ringloom.report.loads import Cells, links_of, load_of, memory_of
 from ringloom.report.memory import MemoryPicture
 from ringloom.report.spans import bars_of
 from ringloom.report.stepper import StepperPicture, drawable
-from ringloom.report.study import Study, legs
+from ringloom.report.study import Study, in_turn
 from ringloom.report.tiles import TileFacts, tile_facts
 from ringloom.report.timeline import TimelinePicture
 from simulator.hardware import hardware
@@ -74,14 +78,6 @@ def study_of(choices: Choices) -> Study:
     )
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """What was drawn beside the pictures: the study, and the words and number of each step."""
-
-    study: Study
-    tiles: tuple[TileFacts, ...]
-
-
 class View:
     """The pictures; `show` fills them."""
 
@@ -94,23 +90,28 @@ class View:
         self.memory = MemoryPicture(self.axis, 1)
         self.still: Still | None = None
 
-    def show(self, choices: Choices) -> Drawn:
+    def show(self, choices: Choices) -> Study:
         """Draw what was chosen; raises PlanError, before anything changes, where it cannot be."""
-        study = study_of(choices)
-        facts = still(choices.schedule, study.work, choices.ranks, choices.pass_)
-        case, passes = study.cases[0], legs(study.cases[0])
-        self.axis.update(start=0, end=1e3 * case.row.makespan_s or 1.0)
+        self.show_plan(choices)
+        self.show_times(choices)
+        return study_of(choices)
+
+    def show_plan(self, choices: Choices) -> tuple[TileFacts, ...]:
+        """Draw what hardware has no part in, once; raises PlanError where nothing can be drawn."""
+        facts = still(choices.schedule, choices.work, choices.ranks, choices.pass_)
+        if facts is not self.still:
+            self.still = facts
+            self.stepper.show(facts.tiles)
+            self.load.show(facts.load, heat.most(facts.load))
+            self.links.show(facts.links, heat.most(facts.links))
+        return facts.tiles
+
+    def show_times(self, choices: Choices) -> None:
+        """Draw what is predicted of the plan on its hardware."""
+        asked = choices.schedule, choices.work, choices.ranks, choices.pass_
+        found = predicted(*asked, choices.hardware, choices.overlap)
+        passes = in_turn(choices.schedule, passes_of(planned(*asked), found))
+        self.axis.update(start=0, end=1e3 * found.makespan or 1.0)
         self.timeline.show(bars_of(passes), choices.ranks)
         held = memory_of(passes)
         self.memory.show([(choices.schedule, held)] if held else [])
-        self._show(facts)
-        return Drawn(study, facts.tiles)
-
-    def _show(self, facts: Still) -> None:
-        """Draw what only another plan changes; it is not sent twice."""
-        if facts is self.still:
-            return
-        self.still = facts
-        self.stepper.show(facts.tiles)
-        self.load.show(facts.load, heat.most(facts.load))
-        self.links.show(facts.links, heat.most(facts.links))

@@ -78,9 +78,14 @@ def study(
 
 def legs(case: Case) -> tuple[Leg, ...]:
     """The passes of a case, one after the other."""
+    return in_turn(case.row.schedule, case.passes)
+
+
+def in_turn(schedule: str, passes: Sequence[tuple[Plan, Prediction]]) -> tuple[Leg, ...]:
+    """The passes of a schedule, one after the other."""
     found, offset = list[Leg](), 0.0
-    for plan, one in case.passes:
-        title = case.row.schedule + (f" {plan.pass_}" if len(case.passes) > 1 else "")
+    for plan, one in passes:
+        title = schedule + (f" {plan.pass_}" if len(passes) > 1 else "")
         found.append(Leg(title, plan, one, offset))
         offset += one.makespan
     return tuple(found)
