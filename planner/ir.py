@@ -26,6 +26,8 @@ from planner.workload import DTYPES, Workload
 Pass = Literal["forward", "backward"]
 Index = NDArray[np.intp]
 Flat = dict[str, tuple[Index, Index]]
+Rows = NDArray[np.bool_] | np.bool_
+Size = tuple[Pass, int, int, int]  # pass, ranks, blocks of queries, of keys and values
 LARGEST = 1 << 28  # ranks x blocks: the verifier and the passes keep tables of this size
 LITTLE = 512  # blocks of a node up to which it keeps them beside their ranks
 SMALL = 4000  # rows up to which a plan prints as the Python that builds it
@@ -85,15 +87,24 @@ def _column(values: ArrayLike, what: str) -> Ints:
     return array
 
 
-def _bundle(values: ArrayLike, rows: int, what: str) -> Ints:
-    """Blocks per row as [rows, width] without columns that are empty throughout."""
+def _bundle(values: ArrayLike, rows: int, what: str) -> tuple[Ints, Rows]:
+    """Blocks per row as [rows, width] without columns that are empty throughout.
+
+    And which rows hold a block: True where every place holds one.
+    """
     table = _column(values, what)
     if table.ndim == 1:
         table = table[:, None]
     if table.ndim != 2 or len(table) != rows:
         raise PlanError(f"{what}: {rows} rows need a [{rows}, width] table, not {table.shape}")
-    used = (table >= 0).any(axis=0)
-    return table if used.all() else table[:, used]
+    low = table.min(initial=0)
+    if table.size and low == 0:
+        return table, np.True_
+    if low < -1:
+        raise PlanError(f"{what} out of range: {low}; -1 stands for no block")
+    there = table >= 0
+    used = there.any(axis=0)
+    return table if used.all() else table[:, used], there.any(axis=1)
 
 
 def _rows(values: ArrayLike, what: str) -> Ints:
@@ -106,9 +117,9 @@ def _rows(values: ArrayLike, what: str) -> Ints:
 class Node:
     """Columns that compare by value and print as Python."""
 
-    __slots__ = ("_flat", "_spans")
+    __slots__ = ("_fits", "_flat")
+    _fits: Size  # of plans that it fits, see `Plan.__post_init__`
     _flat: Flat  # see `_known`
-    _spans: dict[str, list[tuple[int, int]]]  # see `_span`
 
     def _fields(self) -> tuple[Any, ...]:
         raise NotImplementedError
@@ -144,26 +155,17 @@ def _known(node: Node, name: str, blocks: Ints, ranks: Ints) -> tuple[Index, Ind
     """What `_pairs` finds, kept where it is little: planning and proving ask a dozen times."""
     if blocks.size > LITTLE:
         return _pairs(blocks, ranks)
-    if not hasattr(node, "_flat"):
-        object.__setattr__(node, "_flat", {})
-    if name not in (flat := node._flat):
+    flat: Flat | None = getattr(node, "_flat", None)
+    if flat is None:
+        object.__setattr__(node, "_flat", flat := {})
+    if name not in flat:
         flat[name] = block, rank = _pairs(blocks, ranks)
         block.flags.writeable = rank.flags.writeable = False
     return flat[name]
 
 
-def _span(node: Node, name: str) -> list[tuple[int, int]]:
-    """The least and the greatest number of a column, if any, kept: every rewrite asks again."""
-    if not hasattr(node, "_spans"):
-        object.__setattr__(node, "_spans", {})
-    if name not in (spans := node._spans):
-        column = getattr(node, name)
-        spans[name] = [(int(column.min()), int(column.max()))] if column.size else []
-    return spans[name]
-
-
-def _keep(node: Node, rows: NDArray[np.bool_], fields: Sequence[str]) -> None:
-    if not rows.all():
+def _keep(node: Node, rows: Rows, fields: Sequence[str]) -> None:
+    if not (rows is np.True_ or rows.all()):
         for name in fields:
             object.__setattr__(node, name, getattr(node, name)[rows])
 
@@ -179,10 +181,11 @@ class Attend(Node):
     def __init__(self, rank: ArrayLike, q: ArrayLike, kv: ArrayLike) -> None:
         ranks = _rows(rank, "attend: rank")
         object.__setattr__(self, "rank", ranks)
-        object.__setattr__(self, "q", _bundle(q, len(ranks), "attend: q"))
-        object.__setattr__(self, "kv", _bundle(kv, len(ranks), "attend: kv"))
-        full = np.logical_and((self.q >= 0).any(axis=1), (self.kv >= 0).any(axis=1))
-        _keep(self, full, ("rank", "q", "kv"))
+        q_blocks, asking = _bundle(q, len(ranks), "attend: q")
+        kv_blocks, asked = _bundle(kv, len(ranks), "attend: kv")
+        object.__setattr__(self, "q", q_blocks)
+        object.__setattr__(self, "kv", kv_blocks)
+        _keep(self, asking & asked, ("rank", "q", "kv"))
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -215,9 +218,9 @@ class Move(Node):
         object.__setattr__(self, "dst", _rows(dst, "move: dst"))
         if len(self.src) != len(self.dst):
             raise PlanError(f"move: {len(self.src)} sources but {len(self.dst)} destinations")
-        object.__setattr__(self, "blocks", _bundle(blocks, len(self.src), "move: blocks"))
-        travels = np.logical_and(self.src != self.dst, (self.blocks >= 0).any(axis=1))
-        _keep(self, travels, ("blocks", "src", "dst"))
+        carried, there = _bundle(blocks, len(self.src), "move: blocks")
+        object.__setattr__(self, "blocks", carried)
+        _keep(self, (self.src != self.dst) & there, ("blocks", "src", "dst"))
 
     def __len__(self) -> int:
         return len(self.src)
@@ -252,10 +255,11 @@ class Held(Node):
     def __init__(self, tensors: Sequence[str], blocks: ArrayLike, rank: ArrayLike) -> None:
         object.__setattr__(self, "tensors", _names(tensors))
         object.__setattr__(self, "rank", _rows(rank, "held: rank"))
-        object.__setattr__(self, "blocks", _bundle(blocks, len(self.rank), "held: blocks"))
+        held, there = _bundle(blocks, len(self.rank), "held: blocks")
+        object.__setattr__(self, "blocks", held)
         if TENSORS[self.tensors[0]].accumulates:
             raise PlanError(f"{self.tensors[0]} is an accumulator: only inputs can be held")
-        _keep(self, np.asarray((self.blocks >= 0).any(axis=1)), ("blocks", "rank"))
+        _keep(self, there, ("blocks", "rank"))
 
     def _fields(self) -> tuple[Any, ...]:
         return self.tensors, self.blocks, self.rank
@@ -332,27 +336,37 @@ class Plan:
         for tensor, slots in self.buffers:
             if tensor not in known or slots < 0:
                 raise PlanError(f"no {tensor} buffers of {slots} slots in a {self.pass_} plan")
-        for held in self.start:
-            self._check_columns("start", held.tensors, held, "blocks", "rank")
-        for number, step in enumerate(self.steps):
-            for move in step.moves:
-                self._check_columns(f"step {number}", move.tensors, move, "blocks", "src", "dst")
-            for attend in step.attends:
-                self._check_columns(f"step {number}", ("Q",), attend, "q", "rank")
-                self._check_columns(f"step {number}", ("KV",), attend, "kv")
+        size = self.pass_, self.ranks, len(self.partition.q), len(self.partition.kv)
+        for number, step in enumerate((Step(), *self.steps)):
+            for node in (*step.moves, *step.attends) if number else self.start:
+                if getattr(node, "_fits", None) != size:  # most come from a plan of that size
+                    self._check_node(f"step {number - 1}" if number else "start", node)
+                    object.__setattr__(node, "_fits", size)
 
-    def _check_columns(
-        self, where: str, tensors: Sequence[str], node: Node, blocks: str, *ranks: str
-    ) -> None:
+    def _check_node(self, where: str, node: Node) -> None:
+        match node:
+            case Attend():
+                self._check_blocks(where, ("Q",), node.q)
+                self._check_blocks(where, ("KV",), node.kv)
+                self._check_ranks(where, node.rank)
+            case Move():
+                self._check_blocks(where, node.tensors, node.blocks)
+                self._check_ranks(where, node.src)
+                self._check_ranks(where, node.dst)
+            case Held():
+                self._check_blocks(where, node.tensors, node.blocks)
+                self._check_ranks(where, node.rank)
+
+    def _check_blocks(self, where: str, tensors: Sequence[str], blocks: Ints) -> None:
         if foreign := [t for t in tensors if t not in READS[self.pass_] + ADDS[self.pass_]]:
             raise PlanError(f"{where}: no {foreign[0]} in a {self.pass_} plan")
         have = len(self.side(tensors[0]))
-        for low, high in _span(node, blocks):
-            if not -1 <= low <= high < have:
-                raise PlanError(f"{where}: {tensors[0]} block {high}, but there are {have}")
-        for low, high in (span for column in ranks for span in _span(node, column)):
-            if not 0 <= low <= high < self.ranks:
-                wrong = high if high >= self.ranks else low
+        if blocks.size and blocks.max() >= have:
+            raise PlanError(f"{where}: {tensors[0]} block {blocks.max()}, but there are {have}")
+
+    def _check_ranks(self, where: str, ranks: Ints) -> None:
+        for wrong in (ranks.max(), ranks.min()) if ranks.size else ():
+            if not 0 <= wrong < self.ranks:
                 raise PlanError(f"{where}: rank {wrong}, but ranks are 0..{self.ranks - 1}")
 
     def side(self, tensor: str) -> Side:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import READS, TENSORS, Index, Plan, Step
+from planner.batches import reads, sent
+from planner.ir import READS, TENSORS, Index, Plan
 from planner.partitions import Ints
 
 Weights = NDArray[np.int64]  # one number per block
@@ -28,25 +29,11 @@ def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
         if tensor in held.tensors:
             block, rank = held.flat()
             received[rank, block] = AT_START
-    for number, step in enumerate(plan.steps):
-        for move in step.moves:
-            if tensor in move.tensors:
-                block, _, dst = move.flat()
-                received[dst, block] = number
-        for block, rank in _reads(plan, step, tensor):
-            last[rank, block] = number
+    for block, _, dst, step in sent(plan, tensor):
+        received[dst, block] = step  # a rank gets a block once
+    for block, rank, step in reads(plan, tensor):
+        np.maximum.at(last, (rank, block), step.astype(np.int32))
     return received, last
-
-
-def _reads(plan: Plan, step: Step, tensor: str) -> Iterator[tuple[Index, Index]]:
-    """(block, rank) of what moves and attends of a step read of an input."""
-    for move in step.moves:
-        if tensor in move.tensors:
-            block, src, _ = move.flat()
-            yield block, src
-    if tensor in READS[plan.pass_]:
-        for attend in step.attends:
-            yield attend.flat(TENSORS[tensor].side)
 
 
 def slots(plan: Plan, tensor: str) -> NDArray[np.int64]:

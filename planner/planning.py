@@ -74,11 +74,13 @@ def plan(
 
 
 def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
-    """Run passes one after the other; the verifier sees the plan after each that changed it."""
-    done = None
-    for rewrite in passes:
-        after = rewrite(built)
-        if done is None or after is not built:
-            done = verify(after)
-        built = after
-    return done or verify(built)
+    """Run passes one after the other and prove what they made; PlanError of the first wrong one."""
+    made = [built]
+    try:
+        for rewrite in passes:
+            made.append(rewrite(made[-1]))
+        return verify(made[-1])
+    except Exception:  # it may have been wrong long before anybody noticed
+        for earlier in made[1:]:
+            verify(earlier)
+        raise

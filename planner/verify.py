@@ -5,12 +5,10 @@ exactly once, no hand-over is double or empty, and nothing ends away from home. 
 are where moves and attends read them, copies fit the declared buffers, head slices agree.
 """
 
-from collections.abc import Iterator
-from itertools import groupby
-
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.batches import reads, sent, together
 from planner.errors import PlanError
 from planner.ir import ADDS, READS, TENSORS, Attend, Index, Plan
 from planner.liveness import slots
@@ -20,7 +18,6 @@ from planner.tiles import Tiles, tiles
 
 NEVER = np.iinfo(np.int32).max
 CELLS = 1 << 24  # tiles looked at at a time
-TOGETHER = 1 << 12  # rows of small nodes looked at at a time
 
 
 def verify(plan: Plan) -> Plan:
@@ -37,32 +34,12 @@ def verify(plan: Plan) -> Plan:
 def check_rectangles(plan: Plan, table: Tiles) -> None:
     """One head slice per side of a rectangle, blocks named once, no wholly dead block in it."""
     try:
-        for attend in together(plan):
+        for _, attend in together(one for _, one in plan.attends()):
             _check_rows(plan, table, 0, attend)
     except PlanError:
         for number, attend in plan.attends():  # which step it is
             _check_rows(plan, table, number, attend)
         raise
-
-
-def together(plan: Plan) -> Iterator[Attend]:
-    """The rows of all attends in plan order, those of many small nodes in one."""
-    for _, alike in groupby(plan.attends(), lambda one: (one[1].q.shape[1], one[1].kv.shape[1])):
-        waiting, rows = list[Attend](), 0
-        for _, attend in alike:
-            if waiting and rows + len(attend) > TOGETHER:
-                yield _joined(waiting)
-                waiting, rows = [], 0
-            waiting.append(attend)
-            rows += len(attend)
-        yield _joined(waiting)
-
-
-def _joined(attends: list[Attend]) -> Attend:
-    if len(attends) == 1:
-        return attends[0]
-    columns = ([getattr(a, name) for a in attends] for name in ("rank", "q", "kv"))
-    return Attend(*map(np.concatenate, columns))
 
 
 def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
@@ -99,6 +76,15 @@ def arrivals(plan: Plan, tensor: str) -> Ints:
     0 for what is there from the start, NEVER where it never comes. Raises PlanError when a copy
     comes to a rank that has the block already, at any time: a rank gets a block once.
     """
+    table = _at_start(plan, tensor)
+    for block, _, dst, step in sent(plan, tensor):
+        if (table[dst, block] != NEVER).any() or _repeated(dst * table.shape[1] + block):
+            _blame_second(plan, tensor)
+        table[dst, block] = step + 1
+    return table
+
+
+def _at_start(plan: Plan, tensor: str) -> Ints:
     side = plan.side(tensor)
     table = np.full((plan.ranks, len(side)), NEVER, np.int32)
     table[side.homes, np.arange(len(side))] = 0
@@ -107,12 +93,16 @@ def arrivals(plan: Plan, tensor: str) -> Ints:
             block, rank = held.flat()
             _refuse_second(table, block, rank, "start", tensor)
             table[rank, block] = 0
+    return table
+
+
+def _blame_second(plan: Plan, tensor: str) -> None:
+    table = _at_start(plan, tensor)
     for number, move in plan.moves():
         if tensor in move.tensors:
             block, _, dst = move.flat()
             _refuse_second(table, block, dst, f"step {number}", tensor)
             table[dst, block] = number + 1
-    return table
 
 
 def _refuse_second(table: Ints, block: Index, rank: Index, where: str, tensor: str) -> None:
@@ -138,14 +128,21 @@ def check_inputs(plan: Plan) -> None:
     """Every move and every attend finds its inputs where it reads them."""
     for tensor in READS[plan.pass_]:
         ready = arrivals(plan, tensor)
-        for number, step in enumerate(plan.steps):
-            for move in step.moves:
-                if tensor in move.tensors:
-                    block, src, dst = move.flat()
-                    _refuse_absent(ready, number, block, src, f"{tensor} to rank {{}}", dst)
-            for attend in step.attends:
-                block, rank = attend.flat(TENSORS[tensor].side)
-                _refuse_absent(ready, number, block, rank, f"{tensor}")
+        for block, rank, step in reads(plan, tensor):
+            if (ready[rank, block] > step).any():
+                _blame_absent(plan, tensor, ready)
+
+
+def _blame_absent(plan: Plan, tensor: str, ready: Ints) -> None:
+    """Which move or attend it is that reads what is not there."""
+    for number, step in enumerate(plan.steps):
+        for move in step.moves:
+            if tensor in move.tensors:
+                block, src, dst = move.flat()
+                _refuse_absent(ready, number, block, src, f"{tensor} to rank {{}}", dst)
+        for attend in step.attends:
+            block, rank = attend.flat(TENSORS[tensor].side)
+            _refuse_absent(ready, number, block, rank, f"{tensor}")
 
 
 def _refuse_absent(
@@ -216,7 +213,7 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
         seen = np.zeros((len(q_ids), len(kv_ids)), bool)
         place_q, place_kv = _places(len(q), q_ids), _places(len(kv), kv_ids)
         attended = 0
-        for attend in together(plan):
+        for _, attend in together(one for _, one in plan.attends()):
             attended += _mark(seen, table, attend, place_q, place_kv)
         due = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
         if missing := np.argwhere(due & ~seen).tolist():

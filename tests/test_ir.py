@@ -63,6 +63,7 @@ def test_rows_that_go_nowhere_or_carry_nothing_fall_away() -> None:
         (lambda: Move(("KV",), [[0]], [0, 1], [1, 0]), "2 rows need"),
         (lambda: Move(("KV",), [[0.5]], [0], [1]), "whole numbers"),
         (lambda: Move(("KV",), [[2**40]], [0], [1]), "out of range"),
+        (lambda: Move(("KV",), np.array([[-5]], np.int32), [0], [1]), "out of range: -5"),
         (lambda: Attend([[0]], [[0]], [[0]]), "one number per row"),
         (lambda: Held(("OUT",), [[0]], [0]), "only inputs can be held"),
     ],

@@ -187,3 +187,25 @@ def test_a_copy_lives_from_its_arrival_to_its_last_use() -> None:
     assert held[:, 1].tolist() == [1, 1, 1, 1, 0, 0]
     assert held[:, 2].tolist() == [0, 0, 0, 1, 1, 0]
     assert (occupancy(plan, "KV", np.array([7, 1, 1])) == 7 * held).all()
+
+
+def test_the_pass_that_broke_a_plan_is_the_one_that_is_told_of() -> None:
+    """Whatever a later one makes of it: here it cannot go on, or breaks something else."""
+
+    def forget(plan: Plan) -> Plan:
+        return replace(plan, steps=plan.steps[1:])
+
+    def narrow(plan: Plan) -> Plan:
+        return replace(plan, buffers=(("KV", 0),))
+
+    def stumble(plan: Plan) -> Plan:
+        raise IndexError(plan.name)
+
+    work = rl.Workload(seq=64, heads=4, mask=rl.Causal())
+    for later in (), (stumble,), (narrow,):
+        with pytest.raises(PlanError, match="block 0 never comes there"):
+            rl.plan("ring", work, 4, passes=(trim, forget, *later))
+    with pytest.raises(PlanError, match="buffers allow 0"):
+        rl.plan("ring", work, 4, passes=(trim, narrow))
+    with pytest.raises(IndexError):
+        rl.plan("ring", work, 4, passes=(trim, stumble))

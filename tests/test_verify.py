@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import ringloom as rl
+from planner.batches import together
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
-from planner.verify import together, verify
+from planner.verify import verify
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Full())
 RING = rl.plan("ring", WORK, 3)
@@ -131,11 +132,13 @@ def test_an_empty_mask_needs_an_empty_plan(pass_: str) -> None:
 def test_rows_that_are_looked_at_together_are_all_rows(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("planner.verify.TOGETHER", most)
+    monkeypatch.setattr("planner.batches.ROWS", most)
     for name in ("ring", "zigzag", "allgather", "balanced"):
         one = rl.plan(name, rl.Workload(seq=96, heads=4, mask=rl.Causal()), 6)
+        nodes = [node for _, node in one.attends()]
         rows, found = (
             [row for n in nodes for row in zip(*map(np.ndarray.tolist, n._fields()), strict=True)]
-            for nodes in ([node for _, node in one.attends()], together(one))
+            for nodes in (nodes, [joined for _, joined in together(nodes)])
         )
         assert found == rows
+        assert [node for some, _ in together(nodes) for node in some] == nodes

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import ADDS, TENSORS, Index, Move, Plan, Step
+from planner.batches import attended, sent
+from planner.ir import ADDS, READS, TENSORS, Index, Move, Plan, Step
 from planner.liveness import slots
 from planner.passes.trim import drop_empty
 
@@ -17,7 +19,9 @@ def direct(plan: Plan) -> Plan:
     Move(b, home, x, step s), Move(b, x, z, step t)  -->  Move(b, home, z, step t)
     when x attends nothing with b. Homes keep their inputs, so nobody needs another buffer.
     """
-    useful = {side: _users(plan, side) for side in ("q", "kv")}
+    useful = {"q": _users(plan, "q"), "kv": _users(plan, "kv")}
+    if not any(_passes_on(plan, tensor, useful) for tensor in READS[plan.pass_]):
+        return plan
     homes = {side: plan.partition.side(side).homes for side in useful}
 
     def rewrite(move: Move) -> list[Move]:
@@ -42,13 +46,20 @@ def direct(plan: Plan) -> Plan:
     return plan if same else replace(plan, steps=tuple(filter(None, steps)))
 
 
-def _users(plan: Plan, side: str) -> NDArray[np.bool_]:
+def _passes_on(plan: Plan, tensor: str, useful: dict[str, NDArray[np.bool_]]) -> bool:
+    """Whether any copy comes to, or from, a rank that has no use for it."""
+    use = useful[TENSORS[tensor].side]
+    return not all(
+        use[dst, block].all() and use[src, block].all() for block, src, dst, _ in sent(plan, tensor)
+    )
+
+
+def _users(plan: Plan, side: Literal["q", "kv"]) -> NDArray[np.bool_]:
     """Who attends with a block, owns it or held it from the start: bool [ranks, blocks]."""
     blocks = plan.partition.side(side)
     table = np.zeros((plan.ranks, len(blocks)), bool)
     table[blocks.homes, np.arange(len(blocks))] = True
-    for _, attend in plan.attends():
-        block, rank = attend.flat("q" if side == "q" else "kv")
+    for block, rank, _ in attended(plan, side):
         table[rank, block] = True
     for held in plan.start:
         if held.side == side:

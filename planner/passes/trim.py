@@ -1,10 +1,12 @@
 """trim(plan)   the mask applied to a schedule that ignores it."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.batches import together
 from planner.ir import ADDS, READS, TENSORS, Attend, Held, Index, Move, Plan, Step
 from planner.tiles import Tiles, tiles
 
@@ -25,16 +27,25 @@ def trim(plan: Plan) -> Plan:
 
 def drop_dead(plan: Plan) -> Plan:
     """Attend(q, kv)  -->  the same without blocks that have no live tile in it."""
-    table = tiles(plan)
-    steps = [Step(tuple(_live_part(table, a) for a in s.attends), s.moves) for s in plan.steps]
+    live = _live_parts(tiles(plan), plan)
+    steps = [Step(tuple(next(live) for _ in s.attends), s.moves) for s in plan.steps]
     return replace(plan, steps=tuple(filter(None, steps)))
 
 
-def _live_part(table: Tiles, attend: Attend) -> Attend:
-    q, kv = dead_edges(table, attend)
-    if not (q.any() or kv.any()):
-        return attend
-    return Attend(attend.rank, np.where(q, -1, attend.q), np.where(kv, -1, attend.kv))
+def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
+    for attends, joined in together(one for _, one in plan.attends()):
+        dead_q, dead_kv = dead_edges(table, joined)
+        ends = np.cumsum([len(attend) for attend in attends])
+        some = np.searchsorted(
+            ends, np.flatnonzero(dead_q.any(axis=1) | dead_kv.any(axis=1)), "right"
+        )
+        touched = set(some.tolist())
+        for number, (attend, end) in enumerate(zip(attends, ends.tolist(), strict=True)):
+            if number in touched:
+                mine = slice(end - len(attend), end)
+                q, kv = np.where(dead_q[mine], -1, attend.q), np.where(dead_kv[mine], -1, attend.kv)
+                attend = Attend(attend.rank, q, kv)
+            yield attend
 
 
 def dead_edges(table: Tiles, attend: Attend) -> tuple[Table, Table]:
