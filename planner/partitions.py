@@ -31,13 +31,14 @@ class Block:
 
     def __post_init__(self) -> None:
         for part in self.positions:
-            if part.step < 1 or (len(part) and part[0] < 0):
+            if part.step < 1 or (part.start < 0 and part):
                 raise PlanError(f"positions must ascend from 0 or above, not {part}")
-        if self.heads.step != 1 or self.heads.start < 0 or not len(self.heads):
+        if self.heads.step != 1 or self.heads.start < 0 or not self.heads:
             raise PlanError(f"a head slice is a non-empty range of step 1, not {self.heads}")
         if self.home < 0:
             raise PlanError(f"a home is a rank from 0 up, not {self.home}")
-        object.__setattr__(self, "positions", tuple(filter(len, self.positions)))
+        if not all(self.positions):
+            object.__setattr__(self, "positions", tuple(filter(None, self.positions)))
 
     @property
     def size(self) -> int:

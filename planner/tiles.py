@@ -58,10 +58,14 @@ class Tiles:
         present = (q >= 0) & (kv >= 0)
         if self._direct is not None:
             return self._direct[q, kv] & present
-        sides = self.partition
-        found: NDArray[np.bool_] = self.live_chunks[sides.q.chunk[q], sides.kv.chunk[kv]]
-        shared = self.shared_heads[sides.q.slice[q], sides.kv.slice[kv]] > 0
-        return found & shared & present
+        q_side, kv_side = self.partition.q, self.partition.kv
+        rows, columns = _alike(q_side.chunk[q], 0), _alike(kv_side.chunk[kv], 0)
+        if rows.shape[:1] != columns.shape[:1]:
+            rows, columns = q_side.chunk[q], kv_side.chunk[kv]
+        slices = _alike(q_side.slice[q], 1), _alike(kv_side.slice[kv], 2)
+        shared = self.shared_heads[slices] > 0
+        found: NDArray[np.bool_] = self.live_chunks[rows, columns] & shared & present
+        return found
 
     def pairs(self, q: Ints, kv: Ints) -> NDArray[np.int64]:
         """Allowed (query, key) pairs of tiles x shared query heads (not x batch); -1 counts 0."""
@@ -74,6 +78,17 @@ class Tiles:
     def total_pairs(self) -> int:
         """Allowed (query, key, query head) triples of the whole workload, one batch row."""
         return int(self.areas.sum()) * self.work.heads
+
+
+def _alike(table: Ints, axis: int) -> Ints:
+    """A table of rectangles, cut to one entry along an axis along which nothing changes.
+
+    Ranks that attend the same positions with different heads are looked at once.
+    """
+    if table.ndim != 3 or table.shape[axis] < 2:
+        return table
+    first = table.take([0], axis=axis)
+    return first if (table == first).all() else table
 
 
 @lru_cache(maxsize=8)

@@ -207,20 +207,21 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
     Counted per pair of head slices, so memory is bounded by the blocks of one slice.
     """
     q, kv = plan.partition.q, plan.partition.kv
-    for q_slice, kv_slice in np.argwhere(table.shared_heads > 0):
+    batches = [joined for _, joined in together(one for _, one in plan.attends())]
+    for q_slice, kv_slice in np.argwhere(table.shared_heads > 0).tolist():
         q_ids = np.flatnonzero(q.slice == q_slice)
         kv_ids = np.flatnonzero(kv.slice == kv_slice)
         seen = np.zeros((len(q_ids), len(kv_ids)), bool)
-        place_q, place_kv = _places(len(q), q_ids), _places(len(kv), kv_ids)
-        attended = 0
-        for _, attend in together(one for _, one in plan.attends()):
-            attended += _mark(seen, table, attend, place_q, place_kv)
-        due = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
-        if missing := np.argwhere(due & ~seen).tolist():
-            a, b = missing[0]
+        places = _places(len(q), q_ids), _places(len(kv), kv_ids)
+        attended = sum(_mark(seen, table, joined, *places) for joined in batches)
+        missing = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
+        due = int(missing.sum())
+        missing &= ~seen
+        if missing.any():
+            a, b = np.argwhere(missing)[0]
             raise PlanError(
                 f"q block {q_ids[a]} never attends kv block {kv_ids[b]};"
-                f" {len(missing)} live tiles of {int(due.sum())} are missing"
+                f" {int(missing.sum())} live tiles of {due} are missing"
             )
         if attended > int(seen.sum()):
             _blame_twice(plan, table, q_ids, kv_ids)
@@ -237,17 +238,18 @@ def _mark(
     seen: NDArray[np.bool_], table: Tiles, attend: Attend, place_q: Index, place_kv: Index
 ) -> int:
     """Mark the live tiles of an attend in `seen`; how many it had, repeats included."""
-    marked = 0
+    marked, flat = 0, seen.reshape(-1)
     height = max(1, CELLS // max(1, attend.q.shape[1] * attend.kv.shape[1]))
     here = (place_q[attend.q] >= 0).any(axis=1) & (place_kv[attend.kv] >= 0).any(axis=1)
     numbers = np.flatnonzero(here)
     for at in range(0, len(numbers), height):
         rows = numbers[at : at + height]
         q, kv = attend.q[rows, :, None], attend.kv[rows, None, :]
-        a, b = np.broadcast_arrays(place_q[q], place_kv[kv])
+        a, b = place_q[q], place_kv[kv]
         live = table.live(q, kv) & (a >= 0) & (b >= 0)
-        seen[a[live], b[live]] = True
-        marked += int(live.sum())
+        tile = (a * seen.shape[1] + b)[live]
+        flat[tile] = True
+        marked += len(tile)
     return marked
 
 
