@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import codegen.calls
 import simulator.calls.kernel_calls
 from planner.ir import Plan
 from planner.masks import Causal, Documents, Full, Mask, Window, region_of
-from planner.partitions import merge
+from planner.partitions import Ranges, merge
 from planner.planning import plan
 from planner.workload import Workload
 from simulator.calls.kernel_calls import Call, causal_calls, joined, mask_calls
@@ -51,9 +52,38 @@ def test_calls_are_those_that_programs_make(
         expected = codegen.calls.mask_calls(q, kv, offset, pieces)
         assert sizes(mask_calls(q + offset, kv, pieces)) == written(expected)
     straight = codegen.calls.causal_calls(q, kv, offset)
-    found = causal_calls(q + offset, kv)
+    found = causal_calls(singles(q + offset), singles(kv))
     assert (found is None) == (straight is None)
     assert found is None or sizes(found) == written(straight or [])
+
+
+def singles(positions: NDArray[np.int64]) -> Ranges:
+    """Positions as ranges of one each, which are of whatever step."""
+    return tuple(range(p, p + 1) for p in positions.tolist())
+
+
+@st.composite
+def in_turn(draw: st.DrawFn, step: int) -> Ranges:
+    """Up to four ascending ranges of one step, here and there without a gap in between."""
+    found, at = [], draw(st.integers(0, 12))
+    for count in draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)):
+        found.append(range(at, at + step * count, step))
+        at = found[-1][-1] + draw(st.one_of(st.just(step), st.integers(1, 30)))
+    return tuple(found)
+
+
+@given(st.data(), st.integers(1, 5))
+def test_causal_ranges_are_cut_as_the_same_positions_one_by_one(
+    data: st.DataObject, step: int
+) -> None:
+    q, kv = data.draw(in_turn(step)), data.draw(in_turn(step))
+    expected = codegen.calls.causal_calls(merge(q), merge(kv), 0)
+    found = causal_calls(q, kv)
+    assert (found is None) == (expected is None)
+    assert found is None or sizes(found) == written(expected or [])
+    assert found == causal_calls(singles(merge(q)), singles(merge(kv)))
+    gap = range(3), range(9, 10)  # straight to look at from both of its ends
+    assert causal_calls((range(10),), gap) is None
 
 
 @given(st.data(), st.integers(-9, 60), st.integers(0, 60), st.integers(1, 40), st.integers(1, 5))
@@ -63,7 +93,6 @@ def test_a_range_of_keys_is_cut_as_the_same_keys_one_by_one(
     keys = range(begin, begin + step * count, step)
     queries = range(first, first + 30, data.draw(st.integers(1, 3)))
     q, plainly = np.array(queries), np.array(keys)
-    assert causal_calls(queries, keys) == causal_calls(q, keys) == causal_calls(q, plainly)
     pieces = region_of(data.draw(masks(90, 300))).pieces
     assert mask_calls(q, keys, pieces) == mask_calls(q, plainly, pieces)
 

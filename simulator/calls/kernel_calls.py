@@ -13,17 +13,19 @@ masked call per strip, it is one masked call per strip.
 Programs are written with these very cuts; here they are only counted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.partitions import Ranges, merge
+from simulator.calls.ramps import ramp
 
 Ints = NDArray[np.int64]
-Positions = range | Ints  # ascending, but where several blocks are put one after the other
+Positions = range | Ints | Ranges  # ascending, but where several blocks come one after the other
+Cutter = Callable[[Any, Any], "list[Call] | None"]
 Kind = Literal["full", "causal", "masked"]
 TILE = 512  # rows of a masked call: bounds its mask, and the work done on what it hides
 EACH = 20_000  # pairs that one call more is worth
@@ -57,15 +59,22 @@ def rectangle_calls(
     causal and no block has gaps. Blocks that interleave are taken one by one, and so are plain
     ones whose diagonal is not one straight line.
     """
-    rows, columns = [joined(q)], [joined(kv)]
-    found = list(_parts(rows, columns, boxes, plain))
+    join: Callable[[Sequence[Ranges]], Positions] = in_turn if plain else joined
+    cutter: Cutter = causal_calls if plain else lambda q, kv: mask_calls(_array(q), kv, boxes)
+    rows, columns = [join(q)], [join(kv)]
+    found = list(_parts(rows, columns, cutter))
     if None in found:
-        rows = [joined([block]) for block in q]
-        found = list(_parts(rows, columns, boxes, plain))
+        rows = [join([block]) for block in q]
+        found = list(_parts(rows, columns, cutter))
     if None in found:
-        columns = [joined([block]) for block in kv]
-        found = list(_parts(rows, columns, boxes, plain))
+        columns = [join([block]) for block in kv]
+        found = list(_parts(rows, columns, cutter))
     return [call for calls in found for call in calls or ()]
+
+
+def in_turn(blocks: Sequence[Ranges]) -> Ranges:
+    """The ranges of some blocks in turn."""
+    return tuple(part for block in blocks for part in block)
 
 
 def joined(blocks: Sequence[Ranges]) -> Positions:
@@ -80,7 +89,7 @@ def joined(blocks: Sequence[Ranges]) -> Positions:
 
 
 def _parts(
-    rows: Sequence[Positions], columns: Sequence[Positions], boxes: Ints, plain: bool
+    rows: Sequence[Positions], columns: Sequence[Positions], cutter: Cutter
 ) -> Iterator[list[Call] | None]:
     """The calls of each part of a rectangle, None where it cannot be taken as it is."""
     row = 0
@@ -90,22 +99,28 @@ def _parts(
             if _falls(q) or _falls(kv):
                 yield None
             else:
-                calls = causal_calls(q, kv) if plain else mask_calls(_array(q), kv, boxes)
+                calls = cutter(q, kv)
                 yield calls and [_moved(call, row, column) for call in calls]
-            column += len(kv)
-        row += len(q)
+            column += _count(kv)
+        row += _count(q)
 
 
-def _array(positions: Positions) -> Ints:
+def _array(positions: range | Ints) -> Ints:
     return merge((positions,)) if isinstance(positions, range) else positions
+
+
+def _count(positions: Positions) -> int:
+    return sum(map(len, positions)) if isinstance(positions, tuple) else len(positions)
 
 
 def _falls(positions: Positions) -> bool:
     """Whether positions do not ascend throughout."""
+    if isinstance(positions, tuple):
+        return any(a[-1] > b[0] for a, b in pairwise(positions))
     return not isinstance(positions, range) and bool((np.diff(positions) < 0).any())
 
 
-def _before(positions: Positions, ends: Ints) -> Ints:
+def _before(positions: range | Ints, ends: Ints) -> Ints:
     """How many of ascending positions come before each of some ends."""
     if isinstance(positions, range):
         found: Ints = -((positions.start - ends) // positions.step)
@@ -118,27 +133,16 @@ def _moved(call: Call, row: int, column: int) -> Call:
     return call._replace(rows=(a + row, b + row), columns=(c + column, d + column))
 
 
-def causal_calls(q: Positions, kv: Positions) -> list[Call] | None:
-    """The calls of a causal rectangle, None where its diagonal is not one straight line."""
-    if isinstance(q, range) and isinstance(kv, range) and q.step == kv.step:
-        return _straight((q.start - kv.start) // q.step + 1, len(q), len(kv))
-    seen = _before(kv, _array(q) + 1)
-    top = int(np.searchsorted(seen, 1))
-    if top == len(q):
-        return []
-    seen = seen[top:]
-    if not np.array_equal(seen, np.minimum(seen[0] + np.arange(len(seen)), seen[-1])):
-        return None if seen[0] < seen[-1] else [_full((top, len(q)), (0, int(seen[0])))]
-    return list(_triangle(0, int(seen[0]), int(seen[-1]), top, len(q)))
+def causal_calls(q: Ranges, kv: Ranges) -> list[Call] | None:
+    """The calls of a causal rectangle, None where its diagonal is not one straight line.
 
-
-def _straight(first: int, rows: int, columns: int) -> list[Call]:
-    """The same where row r sees first + r columns, of those that there are."""
-    top = max(0, 1 - first)
-    if top >= rows:
-        return []
-    left, right = min(columns, first + top), min(columns, first + rows - 1)
-    return list(_triangle(0, left, right, top, rows))
+    q, kv: ascending ranges in turn, all of the same step.
+    """
+    line, rows = ramp(q, kv), _count(q)
+    if line is None:
+        return None
+    top, low, high = line
+    return list(_triangle(0, low, high, top, rows)) if top < rows else []
 
 
 def _full(rows: tuple[int, int], columns: tuple[int, int]) -> Call:
@@ -158,7 +162,7 @@ def _triangle(low: int, left: int, right: int, row: int, end: int) -> Iterator[C
         yield _full((row + square, end), (left - 1, right))
 
 
-def mask_calls(q: Ints, kv: Positions, boxes: Ints) -> list[Call]:
+def mask_calls(q: Ints, kv: range | Ints, boxes: Ints) -> list[Call]:
     """The calls of a rectangle under any mask."""
     spans = _seen(q, kv, boxes)
     exact = [call for first, last in spans for call in _box(first, last, 0)]
@@ -175,7 +179,7 @@ def _cost(calls: list[Call]) -> int:
     return sum(EACH + c.height * c.width * (1 + (c.kind == "masked")) for c in calls)
 
 
-def _seen(q: Ints, kv: Positions, boxes: Ints) -> list[tuple[Ints, Ints]]:
+def _seen(q: Ints, kv: range | Ints, boxes: Ints) -> list[tuple[Ints, Ints]]:
     """Per box that is met, the columns first <= c < last that each row sees of it."""
     found = []
     for i0, i1, j0, j1, lo, hi in boxes:

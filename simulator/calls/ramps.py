@@ -1,0 +1,48 @@
+"""Causal rectangles of ranges, without looking at every row.
+
+Row r of some ranges of queries sees the keys up to its own position. With one step for all ranges,
+between rows at which a range of either side begins each row sees one key more than the one before,
+and from where the keys have a gap on as many. So a few corners of that line tell all of it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+
+def ramp(q: Sequence[range], kv: Sequence[range]) -> tuple[int, int, int] | None:
+    """(top, low, high): row `top` is the first that sees a key, it sees `low` of them, each next
+    row one more, until the rows see `high`. None where rows see other numbers of keys.
+
+    q, kv: ascending ranges in turn, longer ones than 1 of the same step. `top` is the number of
+    rows, and low = high = 0, where no row sees anything.
+    """
+    rows = sum(map(len, q))
+    step = max((part.step for part in (*q, *kv) if len(part) > 1), default=1)
+    starts = [keys.start for keys in kv]
+    before = list(accumulate(map(len, kv), initial=0))
+
+    def count(position: int) -> int:
+        """Keys up to a position."""
+        last = bisect_right(starts, position) - 1
+        if last < 0:
+            return 0
+        return min(before[last] + (position - starts[last]) // step + 1, before[last + 1])
+
+    seen = {row: count(position) for row, position in _corners(q, starts, step)}
+    top = min((row for row, keys in seen.items() if keys), default=rows)
+    if top == rows:
+        return rows, 0, 0
+    low, high = seen[top], seen[rows - 1]
+    straight = all(n == min(low + row - top, high) for row, n in seen.items() if row >= top)
+    return (top, low, high) if straight else None
+
+
+def _corners(q: Sequence[range], starts: list[int], step: int) -> Iterator[tuple[int, int]]:
+    """The first row that sees something of each range, the row before, and both ends of each range
+    of queries; each with its position."""
+    for part, first in zip(q, accumulate(map(len, q), initial=0), strict=False):
+        inside = starts[bisect_right(starts, part.start) : bisect_right(starts, part[-1])]
+        begins = {-(-(start - part.start) // step) for start in inside}
+        rows = {0, len(part) - 1} | begins | {row - 1 for row in begins}
+        yield from ((first + row, part[row]) for row in rows)
