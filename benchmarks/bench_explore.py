@@ -67,9 +67,12 @@ def main() -> int:
     return int(bool(slow) and not asked.quick)
 
 
+LENGTHS = count(1)  # each is shown once, whatever the schedule, for the ring beside it
+
+
 def on_server(schedule: str) -> tuple[float, float]:
     """Medians of redrawing a new length, and of redrawing for other hardware."""
-    view, lengths = View(), count(1)
+    view = View()
     view.show(Choices(schedule=schedule, ranks=RANKS))
 
     def redraw(**changed: Any) -> float:
@@ -77,7 +80,7 @@ def on_server(schedule: str) -> tuple[float, float]:
         view.show(Choices(schedule=schedule, ranks=RANKS, **changed))
         return thread_time() - began
 
-    new = [redraw(seq=str((1 << 18) + RANKS * next(lengths))) for _ in range(ROUNDS)]
+    new = [redraw(seq=str((1 << 18) + RANKS * next(LENGTHS))) for _ in range(ROUNDS)]
     again = [redraw(hardware=MACHINES[n]) for n in range(ROUNDS)]
     return statistics.median(new), statistics.median(again)
 

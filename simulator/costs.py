@@ -124,7 +124,7 @@ class Costs:
     @cached_property
     def rectangles(self) -> Rectangles:
         """The kernel calls of every row."""
-        return Rectangles(self.plan, self.kernels, self._of_pairs)
+        return Rectangles(self.plan, self.kernels, self._touched)
 
     def _heads(self, node: Attend) -> NDArray[np.int64]:
         """Query heads that each row computes: all of its q blocks, and of its kv blocks, agree."""
@@ -170,15 +170,22 @@ class Costs:
 
     def _of_pairs(self, q: Ints, kv: Ints) -> Floats:
         """Kernel tiles x query heads of (q block, kv block) pairs, broadcast together."""
-        table, heads = self._tiles, self.tiles.shared_heads
+        heads = self.tiles.shared_heads
+        if self.tiles.one_slice:
+            return self._touched(q, kv) * float(heads[0, 0])
+        q_side, kv_side = self._sides
+        found: Floats = self._touched(q, kv) * heads[q_side.slice[q], kv_side.slice[kv]]
+        return found
+
+    def _touched(self, q: Ints, kv: Ints) -> Floats:
+        """Kernel tiles per head of (q block, kv block) pairs, broadcast together."""
+        table, (q_side, kv_side) = self._tiles, self._sides
         if self._blocks_are_chunks:
             place = np.multiply(q, table.shape[1], dtype=np.intp) + kv
-            count, shared = table.reshape(-1).take(place, mode="wrap"), heads[0, 0]
+            count = table.reshape(-1).take(place, mode="wrap")
         else:
-            q_side, kv_side = self._sides
             count = table[q_side.chunk[q], kv_side.chunk[kv]]
-            shared = heads[q_side.slice[q], kv_side.slice[kv]]
-        found: Floats = np.multiply(count, shared, dtype=np.float64)
+        found: Floats = count.astype(np.float64)
         return found
 
     @property

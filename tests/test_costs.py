@@ -195,15 +195,17 @@ def test_merging_by_several_kernels_takes_as_many_times_the_traffic() -> None:
     np.testing.assert_array_equal(back[0].add["DQ"], back[1].add["DQ"])
 
 
+@pytest.mark.parametrize("heads", [2, 64])
+@pytest.mark.parametrize("name", ["zigzag", "usp:ulysses=2:ring=2"])
 def test_rectangles_too_many_to_cut_cost_as_kernels_that_skip(
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mask = Documents((100, 28, 300, 84)) & Window(50)
-    one = plan("zigzag", Workload(seq=512, heads=2, mask=mask), 4)
+    mask = Documents((10_000, 2800, 30_000, 8400)) & Window(5000)
+    one = plan(name, Workload(seq=51_200, heads=heads, mask=mask), 4)
     exact = simulate(one, H100).makespan
     monkeypatch.setattr("simulator.calls.rectangles.WORK", -1)
     rough = simulate(one, H100).makespan
-    assert 0.3 < rough / exact < 3
+    assert 0.15 < rough / exact < 1.5
 
 
 @pytest.mark.parametrize("mask", [Causal(), Window(3000), Documents((50_000, 15_536))], ids=str)

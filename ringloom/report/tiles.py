@@ -21,6 +21,7 @@ from ringloom.report.messages import Messages, messages
 PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them
 FINEST = 16  # pixels that a piece gets at the most
 CUTS = 16  # head slices that have tables
+Columns = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +81,8 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
     sides = plan.partition
     q, kv = sides.q.chunks, sides.kv.chunks
     edges = _head_edges(plan)
-    at, who, a, b = _attended(plan)
     shape = min(CUTS, len(edges) - 1), len(q), len(kv)
+    busy, total, (at, who, a, b) = _attended(plan, edges[shape[0]])
     step, rank = np.full((2, *shape), -1, np.int32)
     slices = sides.q.slice[a], sides.kv.slice[b]
     first, last = (np.searchsorted(edges, heads)[slices] for heads in _heads(plan))
@@ -91,8 +92,6 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
     head = np.arange(len(tile)) - np.repeat(np.cumsum(count) - count - first[some], count)
     place = head, sides.q.chunk[a[tile]], sides.kv.chunk[b[tile]]
     step[place], rank[place] = at[tile], who[tile]
-    busy = np.zeros((len(plan.steps), plan.ranks), np.bool_)
-    busy[at, who] = True
     return TileFacts(
         title,
         plan.ranks,
@@ -104,24 +103,32 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
         _shares(plan, q, kv),
         (tuple(map(_name, q)), tuple(map(_name, kv))),
         busy,
-        np.bincount(at, minlength=len(plan.steps)),
+        total,
         messages(plan),
     )
 
 
-def _attended(plan: Plan) -> tuple[NDArray[np.int32], ...]:
-    """Step, rank, query block and key block of every live tile of every attend."""
+def _attended(
+    plan: Plan, heads: int
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], tuple[Columns, ...]]:
+    """Who attends anything [steps, ranks], how many live tiles [steps], and the first heads' ones:
+    step, rank, query block and key block."""
+    busy = np.zeros((len(plan.steps), plan.ranks), np.bool_)
+    count = np.zeros(len(plan.steps), np.int64)
     parts = [np.zeros((4, 0), np.int32)]
+    first = np.array([s.start for s in plan.partition.q.slices])[plan.partition.q.slice]
     for number, attend in plan.attends():
-        rows, i, j = np.nonzero(tiles(plan).live(attend.q[:, :, None], attend.kv[:, None, :]))
-        columns = (
-            np.full(len(rows), number),
-            attend.rank[rows],
-            attend.q[rows, i],
-            attend.kv[rows, j],
-        )
-        parts.append(np.stack(columns))
-    return tuple(np.concatenate(parts, axis=1))
+        live = tiles(plan).live(attend.q[:, :, None], attend.kv[:, None, :])
+        busy[number, attend.rank[live.any(axis=(1, 2))]] = True
+        count[number] += np.count_nonzero(live)
+        drawn = np.flatnonzero(((first[attend.q] < heads) & (attend.q >= 0)).any(axis=1))
+        rows, i, j = np.nonzero(live[drawn])
+        rows = drawn[rows]
+        columns = np.empty((4, len(rows)), np.int32)
+        columns[0], columns[1] = number, attend.rank[rows]
+        columns[2], columns[3] = attend.q[rows, i], attend.kv[rows, j]
+        parts.append(columns)
+    return busy, count, tuple(np.concatenate(parts, axis=1))
 
 
 def _head_edges(plan: Plan) -> list[int]:

@@ -56,7 +56,22 @@ class Rectangles:
         q, kv = node.q, node.kv
         height = max(1, CELLS // (q.shape[1] * kv.shape[1]))
         slabs = [slice(at, at + height) for at in range(0, len(node), height)]
-        return np.concatenate([self._of(q[at], kv[at]) for at in slabs], axis=1)
+        find = self._of if self._tiles.one_slice else self._of_positions
+        return np.concatenate([find(q[at], kv[at]) for at in slabs], axis=1)
+
+    def _of_positions(self, q: Index, kv: Index) -> Floats:
+        """The same, found once for rows of the same positions, of which only heads differ."""
+        at, which = self._alike(q, kv)
+        return self._of(q[at], kv[at])[:, which]
+
+    def _alike(self, q: Index, kv: Index) -> tuple[Index, Index]:
+        """One row of each that are of the same positions, and which of these each row is like."""
+        sides = zip(self._sides, (q, kv), strict=True)
+        chunks = [np.where(blocks < 0, -1, side.chunk[blocks]) for side, blocks in sides]
+        _, at, which = np.unique(
+            np.concatenate(chunks, axis=1), axis=0, return_index=True, return_inverse=True
+        )
+        return at, which.reshape(-1)
 
     def of_pairs(self, price: Callable[[Floats], Floats]) -> Floats:
         """What `price` makes of the cuts [4, n] of all pairs of one block each: [q, kv blocks].
@@ -114,10 +129,9 @@ class Rectangles:
         """The cuts of some rows, each distinct one made once."""
         if q.shape[1] == kv.shape[1] == 1:
             return self._cut_pairs(q, kv)
-        rows, which = np.unique(np.concatenate([q, kv], axis=1), axis=0, return_inverse=True)
-        width = q.shape[1]
-        cuts = np.array([self._cut(row[:width], row[width:]) for row in rows]).T
-        found: Floats = cuts[:, which.reshape(-1)]
+        at, which = self._alike(q, kv)
+        cuts = np.array([self._cut(q[i], kv[i]) for i in at]).T
+        found: Floats = cuts[:, which]
         return found
 
     def _cut_pairs(self, q: Index, kv: Index) -> Floats:
