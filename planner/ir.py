@@ -337,25 +337,24 @@ class Plan:
             if tensor not in known or slots < 0:
                 raise PlanError(f"no {tensor} buffers of {slots} slots in a {self.pass_} plan")
         size = self.pass_, self.ranks, len(self.partition.q), len(self.partition.kv)
-        for number, step in enumerate((Step(), *self.steps)):
-            for node in (*step.moves, *step.attends) if number else self.start:
+        places: list[tuple[str, tuple[Attend | Move | Held, ...]]] = [("start", self.start)]
+        places += [(f"step {n}", (*s.moves, *s.attends)) for n, s in enumerate(self.steps)]
+        for where, nodes in places:
+            for node in nodes:
                 if getattr(node, "_fits", None) != size:  # most come from a plan of that size
-                    self._check_node(f"step {number - 1}" if number else "start", node)
+                    self._check_node(where, node)
                     object.__setattr__(node, "_fits", size)
 
-    def _check_node(self, where: str, node: Node) -> None:
-        match node:
-            case Attend():
-                self._check_blocks(where, ("Q",), node.q)
-                self._check_blocks(where, ("KV",), node.kv)
-                self._check_ranks(where, node.rank)
-            case Move():
-                self._check_blocks(where, node.tensors, node.blocks)
-                self._check_ranks(where, node.src)
-                self._check_ranks(where, node.dst)
-            case Held():
-                self._check_blocks(where, node.tensors, node.blocks)
-                self._check_ranks(where, node.rank)
+    def _check_node(self, where: str, node: Attend | Move | Held) -> None:
+        if isinstance(node, Attend):
+            self._check_blocks(where, ("Q",), node.q)
+            self._check_blocks(where, ("KV",), node.kv)
+        else:
+            self._check_blocks(where, node.tensors, node.blocks)
+        for ranks in (node.src, node.dst) if isinstance(node, Move) else (node.rank,):
+            for wrong in (ranks.max(), ranks.min()) if ranks.size else ():
+                if not 0 <= wrong < self.ranks:
+                    raise PlanError(f"{where}: rank {wrong}, but ranks are 0..{self.ranks - 1}")
 
     def _check_blocks(self, where: str, tensors: Sequence[str], blocks: Ints) -> None:
         if foreign := [t for t in tensors if t not in READS[self.pass_] + ADDS[self.pass_]]:
@@ -363,11 +362,6 @@ class Plan:
         have = len(self.side(tensors[0]))
         if blocks.size and blocks.max() >= have:
             raise PlanError(f"{where}: {tensors[0]} block {blocks.max()}, but there are {have}")
-
-    def _check_ranks(self, where: str, ranks: Ints) -> None:
-        for wrong in (ranks.max(), ranks.min()) if ranks.size else ():
-            if not 0 <= wrong < self.ranks:
-                raise PlanError(f"{where}: rank {wrong}, but ranks are 0..{self.ranks - 1}")
 
     def side(self, tensor: str) -> Side:
         """The side that a tensor's blocks belong to."""
