@@ -21,7 +21,8 @@ REPORT = Path(__file__).parents[1] / "report" / "page"
 STYLES = (REPORT / "style.css").read_text("utf-8") + (PAGE / "explore.css").read_text("utf-8")
 PARTS = REPORT / "theme.js", REPORT / "bars.js", PAGE / "explore.js"
 SCRIPTS = "".join(part.read_text("utf-8") for part in PARTS)
-INHERIT = ":host { color: var(--ink); font: inherit; }"
+WORDS = """:host { color: var(--ink); font: var(--words) !important; }
+.bk-clearfix { display: block !important; }"""  # its frame has fonts of its own, and no width
 
 
 class Session:
@@ -148,9 +149,10 @@ class Session:
         return template
 
 
-def _words(styles: str = INHERIT) -> Div:
+def _words(*styles: str) -> Div:
     """Bokeh's own: a new text of Panel's has all models of the page looked through."""
-    return Div(stylesheets=[styles], sizing_mode="stretch_width", disable_math=True)
+    sheets = [*styles, WORDS]
+    return Div(stylesheets=sheets, sizing_mode="stretch_width", margin=0, disable_math=True)
 
 
 def _search(choices: Choices) -> str:
