@@ -71,6 +71,9 @@ def _batched(parts: Iterable[tuple[Columns, int]]) -> Iterator[Columns]:
 
 
 def _columns(parts: list[tuple[Columns, int]]) -> Columns:
+    if len(parts) == 1:
+        columns, number = parts[0]
+        return (*columns, np.broadcast_to(np.intp(number), len(columns[0])))
     sizes = [len(columns[0]) for columns, _ in parts]
     step = np.repeat(np.array([n for _, n in parts], np.intp), sizes)
     return (*map(np.concatenate, zip(*(columns for columns, _ in parts), strict=True)), step)

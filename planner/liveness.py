@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import reads, sent
+from planner.batches import attended, sent
 from planner.ir import READS, TENSORS, Index, Plan
 from planner.partitions import Ints
 
@@ -24,15 +24,21 @@ def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
 
     -1 received: there from the start; -2: never received, or never read, on that rank.
     """
-    received, last = (np.full((plan.ranks, len(plan.side(tensor))), -2, np.int32) for _ in range(2))
+    shape = plan.ranks, len(plan.side(tensor))
+    received, last = np.full(shape, -2, np.int32), np.full(shape, -2, np.int32)
     for held in plan.start:
         if tensor in held.tensors:
             block, rank = held.flat()
             received[rank, block] = AT_START
     for block, _, dst, step in sent(plan, tensor):
         received[dst, block] = step  # a rank gets a block once
-    for block, rank, step in reads(plan, tensor):
-        np.maximum.at(last, (rank, block), step.astype(np.int32))
+    for block, src, _, step in sent(plan, tensor):
+        last[src, block] = step  # of repeated ones, in ascending order, the last stays
+    if tensor in READS[plan.pass_]:
+        attends = np.full(shape, -2, np.int32)
+        for block, rank, step in attended(plan, TENSORS[tensor].side):
+            attends[rank, block] = step
+        np.maximum(last, attends, out=last)
     return received, last
 
 
