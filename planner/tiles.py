@@ -60,8 +60,6 @@ class Tiles:
             return self._direct[q, kv] & present
         q_side, kv_side = self.partition.q, self.partition.kv
         rows, columns = _alike(q_side.chunk[q], 0), _alike(kv_side.chunk[kv], 0)
-        if rows.shape[:1] != columns.shape[:1]:
-            rows, columns = q_side.chunk[q], kv_side.chunk[kv]
         slices = _alike(q_side.slice[q], 1), _alike(kv_side.slice[kv], 2)
         shared = self.shared_heads[slices] > 0
         found: NDArray[np.bool_] = self.live_chunks[rows, columns] & shared & present

@@ -92,6 +92,14 @@ def test_plans_with_wrong_numbers_cannot_be_built(change: dict, message: str) ->
         replace(rl.plan("ring", WORK, 3), **change)
 
 
+def test_nodes_that_fit_one_plan_are_looked_at_again_in_another() -> None:
+    wide, narrow = (rl.plan("ring", WORK, ranks, pass_="both") for ranks in (6, 3))
+    with pytest.raises(PlanError, match=r"but there are 3|but ranks are 0..2"):
+        replace(narrow[0], steps=wide[0].steps)
+    with pytest.raises(PlanError, match="in a forward plan"):
+        replace(wide[0], steps=wide[1].steps)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

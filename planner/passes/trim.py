@@ -35,14 +35,10 @@ def drop_dead(plan: Plan) -> Plan:
 def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
     for attends, joined in together(one for _, one in plan.attends()):
         dead_q, dead_kv = dead_edges(table, joined)
-        ends = np.cumsum([len(attend) for attend in attends])
-        some = np.searchsorted(
-            ends, np.flatnonzero(dead_q.any(axis=1) | dead_kv.any(axis=1)), "right"
-        )
-        touched = set(some.tolist())
-        for number, (attend, end) in enumerate(zip(attends, ends.tolist(), strict=True)):
-            if number in touched:
-                mine = slice(end - len(attend), end)
+        dead, end = np.logical_or(dead_q.any(axis=1), dead_kv.any(axis=1)), 0
+        for attend in attends:
+            mine = slice(end, end := end + len(attend))
+            if dead[mine].any():
                 q, kv = np.where(dead_q[mine], -1, attend.q), np.where(dead_kv[mine], -1, attend.kv)
                 attend = Attend(attend.rank, q, kv)
             yield attend
