@@ -47,14 +47,23 @@ def _makers(plan: Plan) -> Iterator[Maker]:
     """What the layout may be: named layouts, with the grain or group that the plan's name tells."""
     _, parameters = spelled(plan)
     grain = int(parameters.get("grain", 1))
-    slices = plan.partition.q.slices
-    by_tokens = len(slices) == 1 and len(plan.partition.kv.slices) == 1
-    groups = [u for u in range(1, plan.ranks + 1) if plan.ranks % u == 0]
-    if not by_tokens:  # a head slice per rank of a group, unless there are more ranks than heads
-        groups = [u for u in groups if min(u, plan.workload.heads) == len(slices)]
-    for group in groups:
+    for group in _groups(plan):
         for name in ("contiguous", "zigzag", "striped"):
             yield Maker(name, grain if name == "striped" else 1, group)
+
+
+def _groups(plan: Plan) -> list[int]:
+    """How many ranks may share tokens by heads; first what the plan's name tells."""
+    name, parameters = spelled(plan)
+    slices = plan.partition.q.slices
+    groups = [u for u in range(1, plan.ranks + 1) if plan.ranks % u == 0]
+    if len(slices) == 1 and len(plan.partition.kv.slices) == 1:
+        return groups
+    ring = 1 if name == "ulysses" else int(parameters.get("ring", 0))
+    whole = int(parameters.get("ulysses", 0)) or (plan.ranks // ring if ring > 0 else 0)
+    # a head slice per rank of a group, unless there are more ranks than heads
+    groups = [u for u in groups if min(u, plan.workload.heads) == len(slices)]
+    return sorted(groups, key=lambda u: u != whole)
 
 
 def spelled(plan: Plan) -> tuple[str, dict[str, int | str]]:

@@ -87,12 +87,12 @@ class Side:
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """Tokens of each block."""
-        return np.array([b.size for b in self.blocks], np.int64)
+        return np.array([sum(map(len, c)) for c in self.chunks], np.int64)[self.chunk]
 
     @cached_property
     def head_counts(self) -> NDArray[np.int64]:
         """Heads of each block."""
-        return np.array([len(b.heads) for b in self.blocks], np.int64)
+        return np.array([len(s) for s in self.slices], np.int64)[self.slice]
 
     @cached_property
     def chunks(self) -> tuple[Ranges, ...]:
@@ -140,14 +140,14 @@ class Side:
         cuts = sorted({0, heads} | {e for s in self.slices for e in (s.start, s.stop)})
         if cuts[-1] > heads:
             raise PlanError(f"{name} side: a head slice ends at {cuts[-1]}, but heads are {heads}")
-        seen = set[tuple[Ranges, ...]]()
+        seen = set[bytes]()
         for low, high in pairwise(cuts):
-            over = [i for i, s in enumerate(self.slices) if s.start <= low and high <= s.stop]
-            there = np.flatnonzero(np.isin(self.slice, over))
-            chunks = tuple(self.blocks[i].positions for i in there)
-            if chunks not in seen:
+            over = np.array([s.start <= low and high <= s.stop for s in self.slices], bool)
+            there = self.chunk[over[self.slice]]
+            if (key := there.tobytes()) not in seen:
+                chunks = [self.chunks[c] for c in there]
                 _check_cover(chunks, tokens, f"{name} side, heads {low}..{high - 1}")
-                seen.add(chunks)
+                seen.add(key)
         self._covered.add((tokens, heads))
 
     @cached_property

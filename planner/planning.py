@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal, overload
 
+from planner.alike import alike
 from planner.errors import PlanError
 from planner.ir import Pass, Plan
 from planner.passes.homeward import direct, homeward
@@ -17,6 +19,8 @@ Rewrite = Callable[[Plan], Plan]
 PASSES: tuple[Rewrite, ...] = (trim, homeward, direct)
 REGULAR: tuple[Rewrite, ...] = ()  # for loops that would rather stay regular, under a full mask
 Pair = tuple[Plan, Plan]
+KEPT = 32  # kinds of plans of which the last is kept
+MOST_KEPT = 1 << 16  # attends and messages of a plan that is kept
 
 
 @overload
@@ -74,7 +78,28 @@ def plan(
 
 
 def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
-    """Run passes one after the other and prove what they made; PlanError of the first wrong one."""
+    """Run passes one after the other and prove what they made; PlanError of the first wrong one.
+
+    Steps that were derived for another length are taken over where nothing tells them apart.
+    """
+    if built.rows > MOST_KEPT or not set(passes) <= set(PASSES):
+        return _derived(built, passes)  # somebody's own rewrite may well look at lengths
+    last = _last(built.name, built.ranks, built.pass_, tuple(passes))
+    if last and alike(last[0], built):
+        _, known = last
+        return replace(known, workload=built.workload, partition=built.partition)
+    made = _derived(built, passes)
+    last[:] = built, made
+    return made
+
+
+@lru_cache(maxsize=KEPT)
+def _last(name: str, ranks: int, pass_: Pass, passes: tuple[Rewrite, ...]) -> list[Plan]:
+    """Room for the last plan of a kind: as it was built, and what was made of it."""
+    return []
+
+
+def _derived(built: Plan, passes: Sequence[Rewrite]) -> Plan:
     made = [built]
     try:
         for rewrite in passes:

@@ -35,7 +35,10 @@ def lowered(schedule: str, ranks: int, mask: Mask, **sizes: int) -> Program:
 
 
 @pytest.mark.parametrize("mask", [Causal(), Full(), Window(100)], ids=str)
-@pytest.mark.parametrize("schedule", [*SCHEDULES, "burst:layout=striped", "allgather:keep=1"])
+@pytest.mark.parametrize(
+    "schedule",
+    [*SCHEDULES, "burst:layout=striped", "allgather:keep=1", "usp:ring=1:layout=contiguous"],
+)
 def test_schedules_of_the_table_are_rules(schedule: str, mask: Mask) -> None:
     for number in range(1, 9):
         for heads, kv_heads in ((8, 8), (6, 3), (4, 1)):

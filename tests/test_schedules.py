@@ -176,6 +176,11 @@ def test_ulysses_pads_no_heads(heads: int, kv_heads: int, P: int, slices: list[i
     assert [len(s) for s in plan.partition.q.slices] == slices
 
 
+def test_ulysses_keeps_the_sequence_in_order() -> None:
+    plan = rl.plan("ulysses", rl.Workload(seq=12, heads=4, head_dim=8), 4)
+    assert plan.partition.q.order(4).tolist() == list(range(12))
+
+
 @pytest.mark.parametrize(
     ("spelled", "message"),
     [

@@ -43,7 +43,7 @@ class Schedule:
 
 
 striped, zigzag = partial(ring, layout="striped"), partial(ring, layout="zigzag")
-ulysses = partial(usp, ring=1)
+ulysses = partial(usp, ring=1, layout="contiguous")
 
 ROWS = (
     Schedule("ring", ring, "KV", "one ring", "Ring Attention (Liu et al. 2023)"),

@@ -6,7 +6,8 @@
     last step     out[c, h], dq[c, h], dkv[c, h] -> the home of piece c          (all-to-all)
 
 Rank (g, h) is g * U + h for U ranks per group; one group is DeepSpeed-Ulysses. Head slices need
-divide nothing: KV heads are cut wherever a query slice begins or ends.
+divide nothing: KV heads are cut wherever a query slice begins or ends. Layouts even out the ring
+of groups; where there is one group, any does, and DeepSpeed-Ulysses leaves tokens in their order.
 """
 
 from itertools import pairwise
