@@ -4,8 +4,9 @@
     python benchmarks/bench_explore.py              all, and judged
     python benchmarks/bench_explore.py --browser    until the pictures are painted, in Chromium
 
-new     a length that was not shown before: planned, proved and predicted afresh, as is the ring
-again   other hardware: predicted afresh from plans that are known
+schedule  after the ring: planned, proved and predicted from nothing
+tokens    another length, of the ring beside it too: a proof that holds for it is taken over
+hardware  predicted afresh from plans that are known
 """
 
 import argparse
@@ -13,6 +14,9 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from time import sleep, thread_time
 from typing import Any
@@ -28,9 +32,11 @@ except ImportError as missing:
         f"bench_explore: {missing.name} is missing: pip install -c constraints.txt -e '.[app]'"
     )
 
+from planner.planning import _last
 from planner.schedules import SCHEDULES
 
-RANKS, LIMIT, ROUNDS = 64, 0.3, 5  # ranks, seconds, repetitions
+RANKS, LIMIT, ROUNDS, STARTS = 64, 0.3, 5, 3  # ranks, seconds, repetitions, of a new server too
+LENGTHS = map(str, count((1 << 18) + RANKS, RANKS))  # each is shown once
 MACHINES = "h100", "a100-nvlink", "h200", "b200", "h800", "a100-pcie"
 QUICK = ("ring", "zigzag", "balanced")
 
@@ -55,38 +61,72 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer schedules, nothing judged")
     parser.add_argument("--browser", action="store_true", help="through Chromium; needs selenium")
     asked = parser.parse_args()
-    table = Table("schedule", "new", "again", title=f"seconds to redraw, {RANKS} ranks", box=None)
-    slow = []
-    for schedule in QUICK if asked.quick else SCHEDULES:
-        new, again = in_browser(schedule) if asked.browser else on_server(schedule)
-        table.add_row(schedule, f"{new:.3f}", f"{again:.3f}")
-        slow += [schedule] if max(new, again) > LIMIT else []
+    changed = "schedule", "tokens", "hardware"
+    table = Table("to", *changed, title=f"seconds to redraw, {RANKS} ranks", box=None)
+    slow, names = [], QUICK if asked.quick else tuple(SCHEDULES)
+    others = [name for name in names if name != "ring"]
+    switched = switches_in_browser(others) if asked.browser else switches_on_server(others)
+    for name in names:
+        found = in_browser(name) if asked.browser else on_server(name)
+        found = switched.get(name, 0.0), *found
+        table.add_row(name, *(f"{seconds:.3f}" if seconds else "" for seconds in found))
+        slow += [name] if max(found) > LIMIT else []
     Console().print(table)
     if slow:
         print(f"over {LIMIT} s: {', '.join(slow)}")
     return int(bool(slow) and not asked.quick)
 
 
-LENGTHS = count(1)  # each is shown once, whatever the schedule, for the ring beside it
+def redraw(view: View, **choices: Any) -> float:
+    """Seconds of this thread, whatever else this machine does."""
+    began = thread_time()
+    view.show(Choices(ranks=RANKS, **choices))
+    return thread_time() - began
+
+
+def switches_on_server(names: Sequence[str]) -> dict[str, float]:
+    """Medians of drawing a schedule after the ring, as if it had never been planned."""
+    found, view = {name: list[float]() for name in names}, View()
+    for length in (next(LENGTHS) for _ in range(ROUNDS)):
+        for name in names:
+            redraw(view, schedule="ring", seq=length)
+            _last.cache_clear()
+            found[name].append(redraw(view, schedule=name, seq=length))
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
 
 
 def on_server(schedule: str) -> tuple[float, float]:
-    """Medians of redrawing a new length, and of redrawing for other hardware."""
+    """Medians of redrawing another length, and of redrawing for other hardware."""
     view = View()
-    view.show(Choices(schedule=schedule, ranks=RANKS))
+    redraw(view, schedule=schedule)
+    tokens = [redraw(view, schedule=schedule, seq=next(LENGTHS)) for _ in range(ROUNDS)]
+    hardware = [redraw(view, schedule=schedule, hardware=n) for n in MACHINES[:ROUNDS]]
+    return statistics.median(tokens), statistics.median(hardware)
 
-    def redraw(**changed: Any) -> float:
-        began = thread_time()  # whatever else this machine does
-        view.show(Choices(schedule=schedule, ranks=RANKS, **changed))
-        return thread_time() - began
 
-    new = [redraw(seq=str((1 << 18) + RANKS * next(LENGTHS))) for _ in range(ROUNDS)]
-    again = [redraw(hardware=MACHINES[n]) for n in range(ROUNDS)]
-    return statistics.median(new), statistics.median(again)
+def switches_in_browser(names: Sequence[str]) -> dict[str, float]:
+    """The same, from a choice in the page to the painted pictures."""
+    found = {name: list[float]() for name in names}
+    for _ in range(STARTS):
+        with page(f"?schedule=ring&ranks={RANKS}") as change:
+            change("tokens", next(LENGTHS))
+            for name in names:
+                found[name].append(change("schedule", name))
+                change("schedule", "ring")
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
 
 
 def in_browser(schedule: str) -> tuple[float, float]:
     """The same, from a choice in the page to the painted pictures."""
+    with page(f"?schedule={schedule}&ranks={RANKS}") as change:
+        tokens = [change("tokens", next(LENGTHS)) for _ in range(ROUNDS)]
+        hardware = [change("hardware", name) for name in MACHINES[:ROUNDS]]
+    return statistics.median(tokens), statistics.median(hardware)
+
+
+@contextmanager
+def page(query: str) -> Iterator[Callable[[str, Any], float]]:
+    """A server and Chromium on its page; what changes a control and returns the seconds it took."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -102,17 +142,13 @@ def in_browser(schedule: str) -> tuple[float, float]:
         )
         try:
             driver.set_script_timeout(60)
-            driver.get(f"{url}?schedule={schedule}&ranks={RANKS}")
-            ready = "return document.documentElement.dataset.ready"
-            while not driver.execute_script(ready):
+            driver.get(f"{url}{query}")
+            while not driver.execute_script("return document.documentElement.dataset.ready"):
                 sleep(0.1)
-            lengths = [str((1 << 18) + RANKS * n) for n in range(1, ROUNDS + 1)]
-            new = [driver.execute_async_script(CHANGE, "tokens", n) for n in lengths]
-            again = [driver.execute_async_script(CHANGE, "hardware", m) for m in MACHINES[:ROUNDS]]
+            yield partial(driver.execute_async_script, CHANGE)
         finally:
             driver.quit()
             server.terminate()
-    return statistics.median(new), statistics.median(again)
 
 
 if __name__ == "__main__":
