@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.batches import all_attends
 from planner.ir import Plan
 from planner.once import once
 from planner.tiles import tiles
@@ -11,16 +12,11 @@ from planner.tiles import tiles
 @once
 def loads(plan: Plan) -> NDArray[np.int64]:
     """Allowed (query, key, head) triples per round and rank, batch 1: int64 [rounds, ranks]."""
-    table, rounds = tiles(plan), []
-    for step in plan.steps:
-        if not step.attends:
-            continue
-        load = np.zeros(plan.ranks, np.int64)
-        for attend in step.attends:
-            pairs = table.pairs(attend.q[:, :, None], attend.kv[:, None, :]).sum(axis=(1, 2))
-            np.add.at(load, attend.rank, pairs)
-        rounds.append(load)
-    found = np.array(rounds, np.int64).reshape(-1, plan.ranks)
+    table, found = tiles(plan), np.zeros((len(plan.steps), plan.ranks), np.int64)
+    for step, attend in all_attends(plan):
+        pairs = table.pairs(attend.q[:, :, None], attend.kv[:, None, :]).sum(axis=(1, 2))
+        np.add.at(found, (step, attend.rank), pairs)
+    found = found[[bool(step.attends) for step in plan.steps]]
     found.flags.writeable = False
     return found
 

@@ -1,6 +1,7 @@
 """Many small nodes looked at together: a numpy call takes as long for ten rows as for a thousand.
 
     together    attends of the same widths as one attend, beside the attends themselves
+    all_attends the same, beside the step of each row
     sent        what moves carry of a tensor      (block, src, dst, step)
     attended    what attends touch of a side      (block, rank, step)
     reads       what moves and attends read of an input
@@ -40,6 +41,13 @@ def _joined(attends: list[Attend]) -> Attend:
         return attends[0]
     columns = ([getattr(a, name) for a in attends] for name in ("rank", "q", "kv"))
     return Attend(*map(np.concatenate, columns))
+
+
+def all_attends(plan: Plan) -> Iterator[tuple[Index, Attend]]:
+    """Every attend of a plan, many as one, and beside its rows the steps in which they are."""
+    numbers = (number for number, _ in plan.attends())
+    for attends, joined in together(attend for _, attend in plan.attends()):
+        yield np.repeat([next(numbers) for _ in attends], [len(one) for one in attends]), joined
 
 
 def sent(plan: Plan, tensor: str) -> Iterator[Columns]:

@@ -114,6 +114,11 @@ def _rows(values: ArrayLike, what: str) -> Ints:
     return column
 
 
+def _same(a: Any, b: Any) -> bool:
+    arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    return a.shape == b.shape and a.tobytes() == b.tobytes() if arrays else bool(a == b)
+
+
 class Node:
     """Columns that compare by value and print as Python."""
 
@@ -127,10 +132,7 @@ class Node:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(
-            np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
-            for a, b in zip(self._fields(), other._fields(), strict=True)
-        )
+        return all(map(_same, self._fields(), other._fields()))
 
     def __hash__(self) -> int:
         parts = (f.tobytes() if isinstance(f, np.ndarray) else f for f in self._fields())
@@ -352,9 +354,9 @@ class Plan:
         else:
             self._check_blocks(where, node.tensors, node.blocks)
         for ranks in (node.src, node.dst) if isinstance(node, Move) else (node.rank,):
-            for wrong in (ranks.max(), ranks.min()) if ranks.size else ():
-                if not 0 <= wrong < self.ranks:
-                    raise PlanError(f"{where}: rank {wrong}, but ranks are 0..{self.ranks - 1}")
+            if ranks.size and ranks.view(np.uint32).max() >= self.ranks:  # negative ones are large
+                wrong = ranks[(ranks < 0) | (ranks >= self.ranks)][0]
+                raise PlanError(f"{where}: rank {wrong}, but ranks are 0..{self.ranks - 1}")
 
     def _check_blocks(self, where: str, tensors: Sequence[str], blocks: Ints) -> None:
         if foreign := [t for t in tensors if t not in READS[self.pass_] + ADDS[self.pass_]]:

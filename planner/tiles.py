@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from planner.areas import areas
 from planner.ir import Plan
+from planner.once import once
 from planner.partitions import Ints, Partition, shifted
 from planner.workload import Workload
 
@@ -96,6 +97,7 @@ def tiles_of(work: Workload, partition: Partition) -> Tiles:
     return Tiles(work, partition, areas(work.mask.region(), queries, partition.kv.chunks))
 
 
+@once
 def tiles(plan: Plan) -> Tiles:
     """The tiles that a plan has to cover."""
     return tiles_of(plan.workload, plan.partition)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner import batches
 from planner.balance import loads
-from planner.ir import Plan
+from planner.ir import ADDS, READS, Plan
 from ringloom.report.spans import SHOWN
 from ringloom.report.study import Leg
 
@@ -40,10 +41,10 @@ def links_of(plans: Sequence[Plan]) -> Cells:
 def sent(plan: Plan) -> NDArray[np.int64]:
     """Bytes of all messages from rank to rank: int64 [ranks, ranks]."""
     table = np.zeros((plan.ranks, plan.ranks), np.int64)
-    for _, move in plan.moves():
-        block, src, dst = move.flat()
-        for tensor in move.tensors:
-            np.add.at(table, (src, dst), plan.block_bytes(tensor)[block])
+    for tensor in READS[plan.pass_] + ADDS[plan.pass_]:
+        size = plan.block_bytes(tensor)
+        for block, src, dst, _ in batches.sent(plan, tensor):
+            np.add.at(table, (src, dst), size[block])
     return table
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +37,22 @@ class Messages:
 
     def words(self, step: int) -> str:
         """What travels in a step, for a reader or a listener."""
-        here = self._of(step)
-        if not (sent := int(self.bytes[here].sum())):
+        sent, ways, kinds = self._in_all
+        if step >= len(sent) or not sent[step]:
             return "nothing travels"
-        tensors = {t for kind in np.unique(self.kind[here]) for t in self.kinds[kind]}
-        ways = len(np.unique(self.src[here].astype(np.int64) << 32 | self.dst[here]))
-        return f"{', '.join(sorted(tensors))} travels: {ways} ways, {size(sent)}"
+        names = {t for tensors in compress(self.kinds, kinds[step]) for t in tensors}
+        return f"{', '.join(sorted(names))} travels: {ways[step]} ways, {size(int(sent[step]))}"
+
+    @cached_property
+    def _in_all(self) -> tuple[NDArray[np.int64], NDArray[np.intp], NDArray[np.bool_]]:
+        """Bytes and ways [steps], and which kinds travel [steps, kinds], up to the last message."""
+        steps = int(self.at.max(initial=-1)) + 1
+        sent, kinds = np.zeros(steps, np.int64), np.zeros((steps, len(self.kinds)), np.bool_)
+        np.add.at(sent, self.at, self.bytes)
+        kinds[self.at, self.kind] = True
+        ranks = int(max(self.src.max(initial=0), self.dst.max(initial=0))) + 1
+        ways = np.unique((self.at.astype(np.int64) * ranks + self.src) * ranks + self.dst)
+        return sent, np.bincount(ways // ranks**2, minlength=steps), kinds
 
 
 def messages(plan: Plan) -> Messages:

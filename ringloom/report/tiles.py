@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.areas import areas
+from planner.batches import all_attends
 from planner.ir import Plan
 from planner.partitions import Ranges, cut, shifted
 from planner.tiles import tiles
@@ -117,15 +118,16 @@ def _attended(
     count = np.zeros(len(plan.steps), np.int64)
     parts = [np.zeros((4, 0), np.int32)]
     first = np.array([s.start for s in plan.partition.q.slices])[plan.partition.q.slice]
-    for number, attend in plan.attends():
+    for at, attend in all_attends(plan):
         live = tiles(plan).live(attend.q[:, :, None], attend.kv[:, None, :])
-        busy[number, attend.rank[live.any(axis=(1, 2))]] = True
-        count[number] += np.count_nonzero(live)
+        some = live.any(axis=(1, 2))
+        busy[at[some], attend.rank[some]] = True
+        np.add.at(count, at, np.count_nonzero(live, axis=(1, 2)))
         drawn = np.flatnonzero(((first[attend.q] < heads) & (attend.q >= 0)).any(axis=1))
         rows, i, j = np.nonzero(live[drawn])
         rows = drawn[rows]
         columns = np.empty((4, len(rows)), np.int32)
-        columns[0], columns[1] = number, attend.rank[rows]
+        columns[0], columns[1] = at[rows], attend.rank[rows]
         columns[2], columns[3] = attend.q[rows, i], attend.kv[rows, j]
         parts.append(columns)
     return busy, count, tuple(np.concatenate(parts, axis=1))

@@ -192,7 +192,10 @@ class Rectangles:
 
     def _boxes(self, q: Sequence[Ranges], kv: Sequence[Ranges]) -> NDArray[np.int64]:
         """The mask's pieces that a rectangle may meet."""
-        i0, i1, j0, j1, lo, hi = (pieces := region_of(self.plan.workload.mask).pieces).T
+        pieces = region_of(self.plan.workload.mask).pieces
+        if len(pieces) == 1:
+            return pieces
+        i0, i1, j0, j1, lo, hi = pieces.T
         (a, b), (c, d) = _hull(q, self.plan.workload.offset), _hull(kv, 0)
         near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1) & (lo <= d - a) & (c - b <= hi)
         found: NDArray[np.int64] = pieces[near]
