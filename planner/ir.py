@@ -114,9 +114,8 @@ def _rows(values: ArrayLike, what: str) -> Ints:
     return column
 
 
-def _same(a: Any, b: Any) -> bool:
-    arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-    return a.shape == b.shape and a.tobytes() == b.tobytes() if arrays else bool(a == b)
+def _value(field: Any) -> Any:
+    return (field.shape, field.tobytes()) if isinstance(field, np.ndarray) else field
 
 
 class Node:
@@ -132,11 +131,10 @@ class Node:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(map(_same, self._fields(), other._fields()))
+        return [*map(_value, self._fields())] == [*map(_value, other._fields())]
 
     def __hash__(self) -> int:
-        parts = (f.tobytes() if isinstance(f, np.ndarray) else f for f in self._fields())
-        return hash((type(self).__name__, *parts))
+        return hash((type(self).__name__, *map(_value, self._fields())))
 
     def __repr__(self) -> str:
         parts = (f.tolist() if isinstance(f, np.ndarray) else f for f in self._fields())

@@ -15,7 +15,7 @@ from planner.partitions import Ints
 
 Index = NDArray[np.intp]
 Where = slice | Index
-REMEMBERED = 64  # columns
+REMEMBERED = 512  # columns
 
 
 def attend_rounds(node: Attend) -> list[Attend]:
