@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import all_attends
+from planner.batches import attends
 from planner.ir import Plan
 from planner.once import once
 from planner.tiles import tiles
@@ -13,7 +13,7 @@ from planner.tiles import tiles
 def loads(plan: Plan) -> NDArray[np.int64]:
     """Allowed (query, key, head) triples per round and rank, batch 1: int64 [rounds, ranks]."""
     table, found = tiles(plan), np.zeros((len(plan.steps), plan.ranks), np.int64)
-    for step, attend in all_attends(plan):
+    for _, step, attend in attends(plan):
         pairs = table.pairs(attend.q[:, :, None], attend.kv[:, None, :]).sum(axis=(1, 2))
         np.add.at(found, (step, attend.rank), pairs)
     found = found[[bool(step.attends) for step in plan.steps]]

@@ -1,17 +1,17 @@
 """Many small nodes looked at together: a numpy call takes as long for ten rows as for a thousand.
 
-    together    attends of the same widths as one attend, beside the attends themselves
-    all_attends the same, beside the step of each row
+    attends     (attends of the same widths, the step of each of their rows, all of them as one)
     sent        what moves carry of a tensor      (block, src, dst, step)
     attended    what attends touch of a side      (block, rank, step)
     reads       what moves and attends read of an input
 
-All in plan order, in batches of bounded size; a node larger than that is a batch of its own.
+All in plan order, in batches of bounded size; a node larger than that is a batch of its own. Those
+of small plans are kept with them: passes, the verifier and the simulator ask a dozen times.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, groupby
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -20,20 +20,61 @@ from planner.ir import READS, TENSORS, Attend, Index, Plan
 ROWS = 1 << 12  # of small attends in one
 ENTRIES = 1 << 15  # blocks of small nodes in one
 
+KEPT = 1 << 14  # attends and messages of a plan whose batches are kept
+
 Columns = tuple[Index, ...]
+Together = tuple[list[Attend], Index, Attend]
+Batch = TypeVar("Batch")
 
 
-def together(attends: Iterable[Attend]) -> Iterator[tuple[list[Attend], Attend]]:
-    """Some attends, and one attend with the rows of all of them in turn."""
-    for _, alike in groupby(attends, lambda one: (one.q.shape[1], one.kv.shape[1])):
-        waiting, rows = list[Attend](), 0
-        for attend in alike:
+def attends(plan: Plan) -> Iterable[Together]:
+    """All attends: some at a time, the step of each of their rows, one attend with all rows."""
+    return _kept(plan, "attends", lambda: _together(plan.attends()))
+
+
+def sent(plan: Plan, tensor: str) -> Iterable[Columns]:
+    """(block, src, dst, step) of every block of a tensor that a move carries."""
+    parts = ((move.flat(), n) for n, move in plan.moves() if tensor in move.tensors)
+    return _kept(plan, tensor, lambda: _batched(parts))
+
+
+def attended(plan: Plan, side: Literal["q", "kv"]) -> Iterable[Columns]:
+    """(block, rank, step) of every block of a side of every attend."""
+    parts = ((attend.flat(side), n) for n, attend in plan.attends())
+    return _kept(plan, side, lambda: _batched(parts))
+
+
+def reads(plan: Plan, tensor: str) -> Iterator[Columns]:
+    """(block, rank, step) of all that is read of an input, where it is read."""
+    moved = ((block, src, step) for block, src, _, step in sent(plan, tensor))
+    return chain(moved, attended(plan, TENSORS[tensor].side) if tensor in READS[plan.pass_] else ())
+
+
+def _kept(plan: Plan, name: str, make: Callable[[], Iterator[Batch]]) -> Iterable[Batch]:
+    if plan.rows > KEPT:
+        return make()
+    known: dict[str, tuple[Batch, ...]] = vars(plan).setdefault("_batches", {})
+    if name not in known:
+        known[name] = tuple(make())
+    return known[name]
+
+
+def _together(numbered: Iterable[tuple[int, Attend]]) -> Iterator[Together]:
+    for _, alike in groupby(numbered, lambda one: (one[1].q.shape[1], one[1].kv.shape[1])):
+        waiting, rows = list[tuple[int, Attend]](), 0
+        for number, attend in alike:
             if waiting and rows + len(attend) > ROWS:
-                yield waiting, _joined(waiting)
+                yield _as_one(waiting)
                 waiting, rows = [], 0
-            waiting.append(attend)
+            waiting.append((number, attend))
             rows += len(attend)
-        yield waiting, _joined(waiting)
+        yield _as_one(waiting)
+
+
+def _as_one(numbered: list[tuple[int, Attend]]) -> Together:
+    some = [attend for _, attend in numbered]
+    step = np.repeat([number for number, _ in numbered], [len(attend) for attend in some])
+    return some, step, _joined(some)
 
 
 def _joined(attends: list[Attend]) -> Attend:
@@ -41,29 +82,6 @@ def _joined(attends: list[Attend]) -> Attend:
         return attends[0]
     columns = ([getattr(a, name) for a in attends] for name in ("rank", "q", "kv"))
     return Attend(*map(np.concatenate, columns))
-
-
-def all_attends(plan: Plan) -> Iterator[tuple[Index, Attend]]:
-    """Every attend of a plan, many as one, and beside its rows the steps in which they are."""
-    numbers = (number for number, _ in plan.attends())
-    for attends, joined in together(attend for _, attend in plan.attends()):
-        yield np.repeat([next(numbers) for _ in attends], [len(one) for one in attends]), joined
-
-
-def sent(plan: Plan, tensor: str) -> Iterator[Columns]:
-    """(block, src, dst, step) of every block of a tensor that a move carries."""
-    return _batched((move.flat(), n) for n, move in plan.moves() if tensor in move.tensors)
-
-
-def attended(plan: Plan, side: Literal["q", "kv"]) -> Iterator[Columns]:
-    """(block, rank, step) of every block of a side of every attend."""
-    return _batched((attend.flat(side), n) for n, attend in plan.attends())
-
-
-def reads(plan: Plan, tensor: str) -> Iterator[Columns]:
-    """(block, rank, step) of all that is read of an input, where it is read."""
-    moved = ((block, src, step) for block, src, _, step in sent(plan, tensor))
-    return chain(moved, attended(plan, TENSORS[tensor].side) if tensor in READS[plan.pass_] else ())
 
 
 def _batched(parts: Iterable[tuple[Columns, int]]) -> Iterator[Columns]:

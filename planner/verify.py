@@ -8,7 +8,7 @@ are where moves and attends read them, copies fit the declared buffers, head sli
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import reads, sent, together
+from planner.batches import attends, reads, sent
 from planner.errors import PlanError
 from planner.ir import ADDS, READS, TENSORS, Attend, Index, Plan
 from planner.liveness import slots
@@ -34,7 +34,7 @@ def verify(plan: Plan) -> Plan:
 def check_rectangles(plan: Plan, table: Tiles) -> None:
     """One head slice per side of a rectangle, blocks named once, no wholly dead block in it."""
     try:
-        for _, attend in together(one for _, one in plan.attends()):
+        for _, _, attend in attends(plan):
             _check_rows(plan, table, 0, attend)
     except PlanError:
         for number, attend in plan.attends():  # which step it is
@@ -207,13 +207,13 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
     Counted per pair of head slices, so memory is bounded by the blocks of one slice.
     """
     q, kv = plan.partition.q, plan.partition.kv
-    batches = [joined for _, joined in together(one for _, one in plan.attends())]
+    parts = [joined for _, _, joined in attends(plan)]
     for q_slice, kv_slice in np.argwhere(table.shared_heads > 0).tolist():
         q_ids = np.flatnonzero(q.slice == q_slice)
         kv_ids = np.flatnonzero(kv.slice == kv_slice)
         seen = np.zeros((len(q_ids), len(kv_ids)), bool)
         places = _places(len(q), q_ids), _places(len(kv), kv_ids)
-        attended = sum(_mark(seen, table, joined, *places) for joined in batches)
+        attended = sum(_mark(seen, table, joined, *places) for joined in parts)
         missing = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
         due = int(missing.sum())
         missing &= ~seen

@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import together
+from planner.batches import attends
 from planner.ir import ADDS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints, Side
 from planner.tiles import Tiles, tiles
@@ -70,10 +70,10 @@ class Costs:
         """The same for every attend of a plan of moderate size, many steps at a time."""
         found = dict[int, Floats]()
         if self.plan.rows <= KEPT:
-            for attends, joined in together(node for _, node in self.plan.attends()):
-                ends = np.cumsum([len(node) for node in attends])[:-1]
+            for some, _, joined in attends(self.plan):
+                ends = np.cumsum([len(node) for node in some])[:-1]
                 seconds = np.split(self._rows(joined), ends)
-                found |= zip(map(id, attends), seconds, strict=True)
+                found |= zip(map(id, some), seconds, strict=True)
         return found
 
     def _rows(self, node: Attend) -> Floats:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ringloom as rl
-from planner.batches import together
+from planner.batches import attends
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.verify import verify
@@ -138,7 +138,9 @@ def test_rows_that_are_looked_at_together_are_all_rows(
         nodes = [node for _, node in one.attends()]
         rows, found = (
             [row for n in nodes for row in zip(*map(np.ndarray.tolist, n._fields()), strict=True)]
-            for nodes in (nodes, [joined for _, joined in together(nodes)])
+            for nodes in (nodes, [joined for _, _, joined in attends(one)])
         )
         assert found == rows
-        assert [node for some, _ in together(nodes) for node in some] == nodes
+        assert [node for some, _, _ in attends(one) for node in some] == nodes
+        steps = [n for n, node in one.attends() for _ in range(len(node))]
+        assert np.concatenate([step for _, step, _ in attends(one)]).tolist() == steps

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import together
+from planner.batches import attends
 from planner.ir import ADDS, READS, TENSORS, Attend, Held, Index, Move, Plan, Step
 from planner.tiles import Tiles, tiles
 
@@ -33,10 +33,10 @@ def drop_dead(plan: Plan) -> Plan:
 
 
 def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
-    for attends, joined in together(one for _, one in plan.attends()):
+    for some, _, joined in attends(plan):
         dead_q, dead_kv = dead_edges(table, joined)
         dead, end = np.logical_or(dead_q.any(axis=1), dead_kv.any(axis=1)), 0
-        for attend in attends:
+        for attend in some:
             mine = slice(end, end := end + len(attend))
             if dead[mine].any():
                 q, kv = np.where(dead_q[mine], -1, attend.q), np.where(dead_kv[mine], -1, attend.kv)

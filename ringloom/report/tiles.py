@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.areas import areas
-from planner.batches import all_attends
+from planner.batches import attends
 from planner.ir import Plan
 from planner.partitions import Ranges, cut, shifted
 from planner.tiles import tiles
@@ -118,7 +118,7 @@ def _attended(
     count = np.zeros(len(plan.steps), np.int64)
     parts = [np.zeros((4, 0), np.int32)]
     first = np.array([s.start for s in plan.partition.q.slices])[plan.partition.q.slice]
-    for at, attend in all_attends(plan):
+    for _, at, attend in attends(plan):
         live = tiles(plan).live(attend.q[:, :, None], attend.kv[:, None, :])
         some = live.any(axis=(1, 2))
         busy[at[some], attend.rank[some]] = True
