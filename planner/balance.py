@@ -15,8 +15,9 @@ def loads(plan: Plan) -> NDArray[np.int64]:
     table, found = tiles(plan), np.zeros((len(plan.steps), plan.ranks), np.int64)
     for _, step, attend in attends(plan):
         pairs = table.pairs(attend.q[:, :, None], attend.kv[:, None, :]).sum(axis=(1, 2))
-        np.add.at(found, (step, attend.rank), pairs)
-    found = found[[bool(step.attends) for step in plan.steps]]
+        np.add.at(found.reshape(-1), step * plan.ranks + attend.rank, pairs)
+    if plan.rounds < len(plan.steps):
+        found = found[[bool(step.attends) for step in plan.steps]]
     found.flags.writeable = False
     return found
 

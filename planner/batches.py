@@ -73,8 +73,14 @@ def _together(numbered: Iterable[tuple[int, Attend]]) -> Iterator[Together]:
 
 def _as_one(numbered: list[tuple[int, Attend]]) -> Together:
     some = [attend for _, attend in numbered]
-    step = np.repeat([number for number, _ in numbered], [len(attend) for attend in some])
-    return some, step, _joined(some)
+    return some, _steps([number for number, _ in numbered], list(map(len, some))), _joined(some)
+
+
+def _steps(numbers: list[int], rows: list[int]) -> Index:
+    """A step for each row."""
+    if len(numbers) == 1:
+        return np.broadcast_to(np.intp(numbers[0]), rows[0])
+    return np.repeat(np.array(numbers, np.intp), rows)
 
 
 def _joined(attends: list[Attend]) -> Attend:
@@ -97,9 +103,8 @@ def _batched(parts: Iterable[tuple[Columns, int]]) -> Iterator[Columns]:
 
 
 def _columns(parts: list[tuple[Columns, int]]) -> Columns:
+    numbers, rows = [n for _, n in parts], [len(columns[0]) for columns, _ in parts]
     if len(parts) == 1:
-        columns, number = parts[0]
-        return (*columns, np.broadcast_to(np.intp(number), len(columns[0])))
-    sizes = [len(columns[0]) for columns, _ in parts]
-    step = np.repeat(np.array([n for _, n in parts], np.intp), sizes)
-    return (*map(np.concatenate, zip(*(columns for columns, _ in parts), strict=True)), step)
+        return (*parts[0][0], _steps(numbers, rows))
+    columns = zip(*(columns for columns, _ in parts), strict=True)
+    return (*map(np.concatenate, columns), _steps(numbers, rows))
