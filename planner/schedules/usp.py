@@ -113,6 +113,14 @@ class Dealt:
         self.uses = np.full((ulysses, max(map(len, uses))), -1, np.int32)
         for rank, wanted in enumerate(uses):
             self.uses[rank, : len(wanted)] = wanted
+        same = like and like.side is self.side and np.array_equal(like.uses, self.uses)
+        self.parcels: list[tuple[Ints, Ints]]
+        self.parcels = like.parcels if like and same else self._parcels()
+
+    def _parcels(self) -> list[tuple[Ints, Ints]]:
+        """Hop by hop: which member of its group each rank looks at, and what goes there."""
+        peers = [(self.rank + hop) % self.ulysses for hop in range(1, self.ulysses)]
+        return [(peer, self.blocks(self.own, self.uses[peer])) for peer in peers]
 
     def blocks(self, pieces: Ints, wanted: Ints) -> Ints:
         """Block numbers of each rank's pieces [n, w] in its wanted slices [n, a]: [n, w * a]."""
@@ -124,11 +132,10 @@ class Dealt:
     def deal(self, tensors: tuple[str, ...], back: bool = False) -> tuple[Move, ...]:
         """The all-to-all in each group, hop by hop: pieces go to the ranks that use a slice."""
         moves = []
-        for hop in range(1, self.ulysses):
-            peer = (self.rank + hop) % self.ulysses
+        for peer, blocks in self.parcels:
             other = self.rank - self.rank % self.ulysses + peer
             src, dst = (other, self.rank) if back else (self.rank, other)
-            moves.append(Move(tensors, self.blocks(self.own, self.uses[peer]), src, dst))
+            moves.append(Move(tensors, blocks, src, dst))
         return tuple(moves)
 
     def of_group(self, back: int) -> NDArray[np.intp]:
