@@ -70,10 +70,12 @@ class Session:
             pn.state.location.search = _search(choices)
 
     def _draw(self, choices: Choices) -> None:
-        """Three messages, each as soon as it is known; PlanError comes before the first."""
-        for draw in self._draw_plan, self.view.show_times, self._draw_finding:
-            with pn.io.hold():
-                draw(choices)
+        """Two messages, each as soon as it is known; PlanError comes before the first."""
+        with pn.io.hold():
+            self._draw_plan(choices)
+        with pn.io.hold():
+            self.view.show_times(choices)
+            self._draw_finding(choices)
 
     def _draw_plan(self, choices: Choices) -> None:
         tiles = self.view.show_plan(choices)

@@ -1,7 +1,7 @@
 """The pictures of one study, kept and redrawn: the report's own, with other facts in them.
 
-What is known first is drawn first: a browser paints a plan's pictures while its times are still
-being predicted, and these while the ring is, which the finding compares it with.
+What is known first is drawn first: a browser paints a plan's pictures while its times, and those
+of the ring that the finding compares them with, are still being predicted.
 """
 
 from dataclasses import dataclass
