@@ -82,19 +82,21 @@ def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
 
     Steps that were derived for another length are taken over where nothing tells them apart.
     """
-    if built.rows > MOST_KEPT or not set(passes) <= set(PASSES):
+    if built.rows > MOST_KEPT or not all(rewrite in PASSES for rewrite in passes):
         return _derived(built, passes)  # somebody's own rewrite may well look at lengths
     last = _last(built.name, built.ranks, built.pass_, tuple(passes))
-    if last and alike(last[0], built):
-        _, known = last
-        return replace(known, workload=built.workload, partition=built.partition)
+    for before, made in last[:1]:  # a pair at a time: another thread may put one here meanwhile
+        if alike(before, built):
+            return replace(made, workload=built.workload, partition=built.partition)
     made = _derived(built, passes)
-    last[:] = built, made
+    last[:] = [(built, made)]
     return made
 
 
 @lru_cache(maxsize=KEPT)
-def _last(name: str, ranks: int, pass_: Pass, passes: tuple[Rewrite, ...]) -> list[Plan]:
+def _last(
+    name: str, ranks: int, pass_: Pass, passes: tuple[Rewrite, ...]
+) -> list[tuple[Plan, Plan]]:
     """Room for the last plan of a kind: as it was built, and what was made of it."""
     return []
 
