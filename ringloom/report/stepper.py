@@ -44,6 +44,7 @@ class StepperPicture:
         self.labels = ColumnDataSource(data=_no_labels(), name="labels", **drawn)
         self.places = ColumnDataSource(data={}, name="places", **drawn)
         self.messages = ColumnDataSource(data=_no_messages(), name="messages", **drawn)
+        self.heads = ColumnDataSource(data=_no_messages(), name="heads", **drawn)
         # Tiles at rest lie beside the scale of ranks: the page's theme owns their colours.
         self.colours = LinearColorMapper(
             palette=["#000000"],
@@ -58,7 +59,7 @@ class StepperPicture:
         self.draw = CustomJS(
             args={
                 name: getattr(self, name)
-                for name in ("state", "facts", "pixels", "labels", "places", "messages")
+                for name in ("state", "facts", "pixels", "labels", "places", "messages", "heads")
             }
             | {"axes": [self.tiles.x_range, self.tiles.y_range]},
             code=(PAGE / "stepper.js").read_text(encoding="utf-8"),
@@ -136,11 +137,11 @@ class StepperPicture:
         drawn.axis.visible = drawn.grid.visible = False
         ways = drawn.segment("x0", "y0", "x1", "y1", line_width="width", line_color="#7F7F7F",
                              source=self.messages)  # fmt: skip
-        head = NormalHead(size="head", fill_color="#7F7F7F", line_color=None)
+        head = NormalHead(size=9, fill_color="#7F7F7F", line_color=None)
         drawn.add_layout(
             Arrow(
                 end=head,
-                source=self.messages,
+                source=self.heads,
                 line_alpha=0,
                 x_start="x0",
                 y_start="y0",
@@ -220,7 +221,7 @@ def _no_labels() -> dict[str, list[Any]]:
 
 
 def _no_messages() -> dict[str, list[Any]]:
-    return {name: [] for name in ("x0", "y0", "x1", "y1", "src", "dst", "parts", "width", "head")}
+    return {name: [] for name in ("x0", "y0", "x1", "y1", "src", "dst", "parts", "width")}
 
 
 def _circle(ranks: int) -> dict[str, list[Any]]:

@@ -19,7 +19,10 @@ function draw() {
   down.setv({start: rows, end: 0})
   labels.data = numbers()
   fillPlaces()
-  messages.data = arrows()
+  const ways = arrows(), crowded = ways.src.length > 512
+  // Hair lines, where there are many: thicker ones and heads cover each other, and take longer.
+  messages.data = {...ways, width: ways.src.map(() => (crowded ? 1 : 2))}
+  heads.data = crowded ? {x0: [], y0: [], x1: [], y1: []} : ways
 
   // Pixels hold the rank that attends now; what lies off that scale is masked, coming or done.
   function paintTiles() {
@@ -82,10 +85,6 @@ function draw() {
       ways.src.push(from); ways.dst.push(to); ways.parts.push(parts)
       known.set(pair, parts)
     }
-    // Hair lines, where there are many: thicker ones cover each other, and take a browser longer.
-    const [width, head] = ways.src.length > 512 ? [1, 4] : [2, 9]
-    ways.width = ways.src.map(() => width)
-    ways.head = ways.src.map(() => head)
     return ways
   }
 }
