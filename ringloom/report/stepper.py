@@ -44,7 +44,7 @@ class StepperPicture:
         self.labels = ColumnDataSource(data=_no_labels(), name="labels", **drawn)
         self.places = ColumnDataSource(data={}, name="places", **drawn)
         self.messages = ColumnDataSource(data=_no_messages(), name="messages", **drawn)
-        self.heads = ColumnDataSource(data=_no_messages(), name="heads", **drawn)
+        self.heads = ColumnDataSource(data=_no_messages(), name="arrow-heads", **drawn)
         # Tiles at rest lie beside the scale of ranks: the page's theme owns their colours.
         self.colours = LinearColorMapper(
             palette=["#000000"],

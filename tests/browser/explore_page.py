@@ -160,6 +160,13 @@ def test_the_step_moves_the_picture(reader: Readers, explored: str) -> None:
         page.wait(WORDS + ".includes(arguments[0])", facts.words(step))
 
 
+def test_arrows_have_heads_unless_they_cover_each_other(reader: Readers, explored: str) -> None:
+    drawn = "return ['messages', 'arrow-heads'].map((name) => model(name).data.x0.length).join()"
+    for ranks, ways, heads in ((16, 240, 240), (24, 552, 0)):
+        page = reader().open(explored + f"?schedule=allgather&ranks={ranks}&seq=8k&mask=full")
+        page.wait(drawn + " === arguments[0]", f"{ways},{heads}")
+
+
 def test_what_cannot_be_is_told_and_the_pictures_stay(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=spiral")
     page.wait(WORDS + ".includes(\"unknown schedule 'spiral'\")")
