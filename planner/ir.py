@@ -115,7 +115,7 @@ def _rows(values: ArrayLike, what: str) -> Ints:
 
 
 def _value(field: Any) -> Any:
-    return (field.shape, field.tobytes()) if isinstance(field, np.ndarray) else field
+    return field.tobytes() if isinstance(field, np.ndarray) else field  # all of as many rows
 
 
 class Node:
