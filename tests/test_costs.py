@@ -86,6 +86,20 @@ def test_causal_ranges_are_cut_as_the_same_positions_one_by_one(
     assert causal_calls((range(10),), gap) is None
 
 
+@given(st.data(), st.integers(1, 5))
+def test_ranges_that_go_on_are_cut_as_one(data: st.DataObject, step: int) -> None:
+    q, kv = data.draw(in_turn(step)), data.draw(in_turn(step))
+    alone = [tuple(r if len(r) > 1 else range(r[0], r[0] + 1) for r in side) for side in (q, kv)]
+    found = [simulator.calls.kernel_calls.in_turn([side]) for side in alone]
+    for one, other in zip(found, (q, kv), strict=True):
+        np.testing.assert_array_equal(merge(one), merge(other))
+    assert causal_calls(found[0], found[1]) == causal_calls(q, kv)
+    assert simulator.calls.kernel_calls.in_turn([(range(0, 8, 4),), (range(8, 16, 4),)]) == (
+        range(0, 16, 4),
+    )
+    assert len(simulator.calls.kernel_calls.in_turn([(range(5, 6), range(6, 7))])) == 2
+
+
 @given(st.data(), st.integers(-9, 60), st.integers(0, 60), st.integers(1, 40), st.integers(1, 5))
 def test_a_range_of_keys_is_cut_as_the_same_keys_one_by_one(
     data: st.DataObject, first: int, begin: int, count: int, step: int

@@ -133,28 +133,28 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[bytes]]]
 
 def test_a_session_follows_its_controls(opened: Callable[..., Any]) -> None:
     session = opened({"schedule": [b"zigzag"], "ranks": [b"4"], "seq": [b"4k"]})
-    assert session.trouble.text == ""
-    assert session.said.text.startswith("step 1 of 4: 4 of 4 ranks attend")
+    assert session.words["trouble"] == ""
+    assert session.words["said"].startswith("step 1 of 4: 4 of 4 ranks attend")
     session.step.value = 3
     assert session.view.stepper.state.data["step"] == [2]
-    assert session.said.text.startswith("step 3 of 4")
+    assert session.words["said"].startswith("step 3 of 4")
     session.controls.schedule.value = "ulysses"
-    assert "ulysses" in session.summary.text
+    assert "ulysses" in session.words["summary"]
     assert session.cut.visible
     assert session.step.end == max(
         2, len(rl.plan("ulysses", session.controls.choices.work, 4).steps)
     )
     session.controls.mask.value = "documents:1"
-    assert "alert" in session.trouble.text
-    assert "ulysses" in session.summary.text
+    assert "alert" in session.words["trouble"]
+    assert "ulysses" in session.words["summary"]
     session.controls.mask.value = "full"
-    assert session.trouble.text == ""
+    assert session.words["trouble"] == ""
 
 
 def test_a_bad_address_is_told_in_words(opened: Callable[..., Any]) -> None:
     session = opened({"mask": [b"<script>alert(1)</script>"]})
-    assert "&lt;script&gt;" in session.trouble.text
-    assert "<script>" not in session.trouble.text
+    assert "&lt;script&gt;" in session.words["trouble"]
+    assert "<script>" not in session.words["trouble"]
     assert session.controls.choices == Choices()
 
 

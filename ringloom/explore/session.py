@@ -6,23 +6,23 @@ from typing import Any
 from urllib.parse import urlencode
 
 import panel as pn
-from bokeh.models import Div
+from markupsafe import Markup
 
 from planner.errors import PlanError
 from ringloom.explore.choices import Choices, from_query
 from ringloom.explore.controls import FULL, Controls
 from ringloom.explore.downloads import buttons
 from ringloom.explore.view import View, study_of
+from ringloom.explore.words import Words
 from ringloom.report.summary import summary
 from ringloom.report.tiles import TileFacts
 
 PAGE = Path(__file__).parent / "page"
 REPORT = Path(__file__).parents[1] / "report" / "page"
 STYLES = (REPORT / "style.css").read_text("utf-8") + (PAGE / "explore.css").read_text("utf-8")
-PARTS = REPORT / "theme.js", REPORT / "bars.js", PAGE / "explore.js"
+PARTS = *(REPORT / name for name in ("theme.js", "bars.js", "sheets.js")), PAGE / "explore.js"
 SCRIPTS = "".join(part.read_text("utf-8") for part in PARTS)
-WORDS = """:host { color: var(--ink); font: var(--words) !important; }
-.bk-clearfix { display: block !important; }"""  # its frame has fonts of its own, and no width
+WORDS = "title", "finding", "trouble", "note", "said", "summary"
 
 
 class Session:
@@ -30,8 +30,8 @@ class Session:
 
     def __init__(self) -> None:
         self.view, self.controls = View(), Controls()
-        self.title, self.finding, self.trouble, self.note, self.said = (_words() for _ in range(5))
-        self.summary = _words(STYLES)
+        self.words = Words(*WORDS)
+        self.words.ride(self.view.stepper.tiles)
         self.step = pn.widgets.IntSlider(label="step", start=1, end=2, **FULL)
         self.cut = pn.widgets.Select(label="heads", **FULL)
         self.leg = pn.widgets.Select(label="pass shown", **FULL)
@@ -70,12 +70,12 @@ class Session:
             pn.state.location.search = _search(choices)
 
     def _draw(self, choices: Choices) -> None:
-        """Two messages, each as soon as it is known; PlanError comes before the first."""
+        """Three messages, each as soon as it is known; PlanError comes before the first."""
         with pn.io.hold():
             self._draw_plan(choices)
         with pn.io.hold():
             self.view.show_times(choices)
-            self._draw_finding(choices)
+        self._draw_finding(choices)
 
     def _draw_plan(self, choices: Choices) -> None:
         tiles = self.view.show_plan(choices)
@@ -89,9 +89,8 @@ class Session:
 
     def _draw_finding(self, choices: Choices) -> None:
         study = study_of(choices)
-        self.title.text = escape(study.title)
-        self.finding.text = escape(study.finding)
-        self.summary.text = summary(study.rows)
+        said = {"title": escape(study.title), "finding": escape(study.finding)}
+        self.words.say(**said, summary=summary(study.rows))
 
     def _legged(self, _event: Any) -> None:
         """Another pass: its own steps and heads."""
@@ -101,7 +100,7 @@ class Session:
         self._quiet = True
         self.cut.options = {name: n for n, name in enumerate(facts.drawn_heads)}
         self.cut.value, self.cut.visible = 0, len(facts.drawn_heads) > 1
-        self.note.text = escape(facts.note)
+        self.words.say(note=escape(facts.note))
         self.step.end = max(2, facts.steps)
         self.step.disabled = facts.steps < 2
         self.step.value = min(self.step.value, max(1, facts.steps))
@@ -112,12 +111,12 @@ class Session:
         if self._quiet or not self.tiles:
             return
         facts, step = self.tiles[self.leg.value], self.step.value - 1
-        self.said.text = escape(facts.words(step)) if facts.steps else "nothing to attend"
+        self.words.say(said=escape(facts.words(step)) if facts.steps else "nothing to attend")
         state = {"leg": [self.leg.value], "step": [step], "cut": [self.cut.value]}
         self.view.stepper.state.data = state
 
     def _tell(self, wrong: str) -> None:
-        self.trouble.text = f'<p role="alert">{escape(wrong)}</p>' if wrong else ""
+        self.words.say(trouble=f'<p role="alert">{escape(wrong)}</p>' if wrong else "")
 
     def page(self) -> Any:
         """The template with everything in its place."""
@@ -138,23 +137,17 @@ class Session:
             name: pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
             for name, figure in figures.items()
         }
-        words = ("title", "finding", "trouble", "note", "said", "summary", "step", "cut", "leg")
+        steppers = {"step": self.step, "leg": self.leg, "cut": self.cut}
         downloads = {f"get_{name}": one for name, one in self.downloads.items()}
-        parts = self.controls.widgets | downloads | panes
-        for name, part in (parts | {name: getattr(self, name) for name in words}).items():
+        for name, part in (self.controls.widgets | downloads | panes | steppers).items():
             template.add_panel(name, part)
+        template.add_variable("words", {name: Markup(self.words[name]) for name in WORDS})
         template.add_variable("style", STYLES)
         template.add_variable("behaviour", SCRIPTS)
         template.add_variable("controls", list(self.controls.widgets))
         template.add_variable("downloads", list(downloads))
-        template.add_variable("steppers", ["step", "leg", "cut"])
+        template.add_variable("steppers", list(steppers))
         return template
-
-
-def _words(*styles: str) -> Div:
-    """Bokeh's own: a new text of Panel's has all models of the page looked through."""
-    sheets = [*styles, WORDS]
-    return Div(stylesheets=sheets, sizing_mode="stretch_width", margin=0, disable_math=True)
 
 
 def _search(choices: Choices) -> str:

@@ -9,6 +9,7 @@ from bokeh.plotting import figure
 from ringloom.drawing import seconds, size
 from ringloom.report.loads import Held
 from ringloom.report.palette import DASHES, OKABE_ITO
+from ringloom.report.ticks import padded
 
 GIB = 1 << 30
 
@@ -39,6 +40,7 @@ class MemoryPicture:
             sizing_mode="stretch_width",
             min_width=240,
             x_range=axis,
+            y_range=Range1d(0, 1),
             tools="xpan,xwheel_zoom,xbox_zoom,reset",
             toolbar_location="above",
             active_drag=None,
@@ -48,7 +50,7 @@ class MemoryPicture:
         )
         self.figure.toolbar.logo = None
         self.figure.toolbar.autohide = True
-        self.figure.y_range.start = 0
+        self.figure.yaxis.formatter = padded(6)
         self.sources = [ColumnDataSource(data={}, name=f"memory-{n}") for n in range(lines)]
         drawn = zip(range(lines), self.sources, strict=True)
         self.lines = [self._line(n, source, width_of(n, lines)) for n, source in drawn]
@@ -68,6 +70,8 @@ class MemoryPicture:
 
     def show(self, held: Sequence[tuple[str, Held]]) -> None:
         """Draw the lines of these schedules."""
+        most = max((one.peak for _, one in held), default=0)
+        self.figure.y_range.end = 1.05 * most / GIB or 1.0
         for (name, one), source in zip(held, self.sources, strict=False):
             pairs = zip(one.seconds.tolist(), one.bytes.tolist(), strict=True)
             source.data = {

@@ -68,7 +68,7 @@ def page(study: Study, run: Recorded | None = None) -> str:
         version=ringloom.__version__,
         numbers=Markup(_numbers(study)),
         style=Markup(_text("style.css")),
-        behaviour=Markup("".join(map(_text, ("theme.js", "bars.js", "page.js")))),
+        behaviour=Markup("".join(map(_text, ("theme.js", "bars.js", "sheets.js", "page.js")))),
         library=Markup(_library()),
         scripts=Markup(scripts),
         **content,

@@ -24,6 +24,7 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 from ringloom.report.palette import COMING, DONE, PAPER, rank_colours
+from ringloom.report.ticks import padded
 from ringloom.report.tiles import TileFacts
 
 PAGE = Path(__file__).parent / "page"
@@ -55,6 +56,7 @@ class StepperPicture:
         )
         self.tiles = self._tiles()
         self.ways = self._ways()
+        self.ranks = 0
         self._ranks(ranks)
         self.draw = CustomJS(
             args={
@@ -73,6 +75,10 @@ class StepperPicture:
         self.facts.data = columns(facts)
 
     def _ranks(self, ranks: int) -> None:
+        """Places and colours for so many; a browser paints places anew whenever they are told."""
+        if self.ranks == ranks:
+            return
+        self.ranks = ranks
         self.colours.palette = rank_colours(ranks)
         self.colours.low, self.colours.high = -0.5, ranks - 0.5
         self.places.data = _circle(ranks)
@@ -121,6 +127,7 @@ class StepperPicture:
         drawn.grid.visible = False
         for axis in (*drawn.xaxis, *drawn.yaxis):
             axis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
+        drawn.yaxis.formatter = padded(3)
         return drawn
 
     def _ways(self) -> figure:

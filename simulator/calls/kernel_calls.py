@@ -14,7 +14,7 @@ Programs are written with these very cuts; here they are only counted.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -73,8 +73,20 @@ def rectangle_calls(
 
 
 def in_turn(blocks: Sequence[Ranges]) -> Ranges:
-    """The ranges of some blocks in turn."""
-    return tuple(part for block in blocks for part in block)
+    """The ranges of some blocks in turn, as one where each goes on where the last one ends."""
+    found = list[range]()
+    for part in chain.from_iterable(blocks):
+        if found and _goes_on(found[-1], part):
+            found[-1] = range(found[-1].start, part.stop, part.step)
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+def _goes_on(last: range, part: range) -> bool:
+    """Whether both are one range; of single positions the step says nothing."""
+    step = part.step
+    return last.step == step and last[-1] + step == part.start and len(last) + len(part) > 2
 
 
 def joined(blocks: Sequence[Ranges]) -> Positions:

@@ -58,9 +58,8 @@ class Shapes:
         """The same for rectangles of several chunks."""
         if not self.alike or not (q and kv):
             return tuple(q), tuple(kv)
-        start = self.q[1][q[0]]
-        rows, columns = (
-            tuple((int(shape[c]), int(base[c] - start)) for c in chunks)
-            for (shape, base), chunks in ((self.q, q), (self.kv, kv))
-        )
-        return rows, columns
+        start, found = self.q[1][q[0]], list[object]()
+        for (shape, base), chunks in ((self.q, q), (self.kv, kv)):
+            places = np.array(chunks)
+            found += shape[places].tobytes(), (base[places] - start).tobytes()
+        return tuple(found)

@@ -1,5 +1,5 @@
 // Draws one step: state {leg, step, cut}, facts a column per table with an entry per leg.
-// New facts and a new state that come together are drawn once.
+// New facts and a new state that come together are drawn once; what stays as it is, is not painted.
 if (!state.drawing) {
   state.drawing = true
   Promise.resolve().then(() => { state.drawing = false; draw() })
@@ -17,25 +17,33 @@ function draw() {
   const [across, down] = axes
   across.setv({start: 0, end: columns})
   down.setv({start: rows, end: 0})
-  labels.data = numbers()
+  put(labels, numbers())
   fillPlaces()
   const ways = arrows(), crowded = ways.src.length > 512
   // Hair lines, where there are many: thicker ones and heads cover each other, and take longer.
-  messages.data = {...ways, width: ways.src.map(() => (crowded ? 1 : 2))}
-  heads.data = crowded ? {x0: [], y0: [], x1: [], y1: []} : ways
+  put(messages, {...ways, width: ways.src.map(() => (crowded ? 1 : 2))})
+  put(heads, crowded ? {x0: [], y0: [], x1: [], y1: []} : ways)
+
+  function put(source, data) {
+    if (JSON.stringify(source.data) !== JSON.stringify(data)) source.data = data
+  }
 
   // Pixels hold the rank that attends now; what lies off that scale is masked, coming or done.
   function paintTiles() {
     const image = table("image"), [masked, coming, done] = [-1, ranks, NaN]
+    const {image: [shown], dw: [width], dh: [height]} = pixels.data
+    let same = String(shown.shape) === String(image.shape) && width === columns && height === rows
     for (let i = 0, pixel = 0; i < rows * tall; i++) {
       const row = base + Math.floor(i / tall) * columns
       for (let j = 0; j < columns * wide; j++, pixel++) {
         const tile = row + Math.floor(j / wide), when = at[tile]
-        image[pixel] = !live[pixel] || when < 0 ? masked
+        const value = !live[pixel] || when < 0 ? masked
           : when === step ? who[tile] : when > step ? coming : done
+        same &&= Object.is(shown[pixel], value)
+        image[pixel] = value
       }
     }
-    pixels.data = {image: [image], x: [0], y: [0], dw: [columns], dh: [rows]}
+    if (!same) pixels.data = {image: [image], x: [0], y: [0], dw: [columns], dh: [rows]}
   }
 
   // A number on each tile that is attended now, where there is room for it: on its live middle.
@@ -60,11 +68,11 @@ function draw() {
   // Ranks that attend are filled, the others only outlined.
   function fillPlaces() {
     const busy = table("busy"), colours = places.data.colour
-    places.data = {
+    put(places, {
       ...places.data,
       fill: colours.map((c, r) => (busy[step * ranks + r] ? c : "rgba(127,127,127,0.15)")),
       ink: colours.map((c, r) => (busy[step * ranks + r] ? places.data.on[r] : "#7F7F7F")),
-    }
+    })
   }
 
   // An arrow per pair of ranks, a little to its right so that both ways can be seen.

@@ -1,0 +1,29 @@
+"""The texts of the page: HTML by the id of the element that holds it."""
+
+from pathlib import Path
+
+from bokeh.models import ColumnDataSource, CustomJS, Model
+
+CODE = (Path(__file__).parent / "page" / "words.js").read_text(encoding="utf-8")
+
+
+class Words:
+    """What stands in the page's own elements: a widget for each would lay out the whole page."""
+
+    def __init__(self, *names: str) -> None:
+        self.source = ColumnDataSource(data={name: [""] for name in names}, name="words")
+        self.source.js_on_change("data", CustomJS(code=CODE))
+
+    def __getitem__(self, name: str) -> str:
+        """The HTML of one element."""
+        text: str = self.source.data[name][0]
+        return text
+
+    def say(self, **texts: str) -> None:
+        """Other HTML for some elements; told only where it differs."""
+        if any(self[name] != text for name, text in texts.items()):
+            self.source.data = dict(self.source.data) | {name: [t] for name, t in texts.items()}
+
+    def ride(self, model: Model) -> None:
+        """Go to the browser with a model that is drawn."""
+        model.tags = [self.source]
