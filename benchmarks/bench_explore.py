@@ -35,7 +35,7 @@ except ImportError as missing:
 from planner.planning import _last
 from planner.schedules import SCHEDULES
 
-RANKS, LIMIT, ROUNDS, STARTS = 64, 0.3, 5, 3  # ranks, seconds, repetitions, of a new server too
+RANKS, LIMIT, ROUNDS, STARTS = 64, 0.3, 5, 5  # ranks, seconds, repetitions, of a new server too
 LENGTHS = map(str, count((1 << 18) + RANKS, RANKS))  # each is shown once
 MACHINES = "h100", "a100-nvlink", "h200", "b200", "h800", "a100-pcie"
 QUICK = ("ring", "zigzag", "balanced")

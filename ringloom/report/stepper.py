@@ -22,6 +22,7 @@ from bokeh.models import (
     Range1d,
 )
 from bokeh.plotting import figure
+from numpy.typing import NDArray
 
 from ringloom.report.palette import COMING, DONE, PAPER, rank_colours
 from ringloom.report.ticks import padded
@@ -184,8 +185,8 @@ def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {
         "title": [f.title for f in facts],
         "size": [[*f.step.shape, *f.fine, f.ranks, f.steps] for f in facts],
-        "step": [f.step.astype(np.int32).ravel() for f in facts],
-        "rank": [f.rank.astype(np.int32).ravel() for f in facts],
+        "step": [narrow(f.step).ravel() for f in facts],
+        "rank": [narrow(f.rank).ravel() for f in facts],
         "live": [(f.shares > 0).astype(np.uint8).ravel() for f in facts],
         "image": [np.zeros(f.shares.shape, np.float32) for f in facts],
         "busy": [f.busy.astype(np.uint8).ravel() for f in facts],
@@ -212,6 +213,12 @@ def _blocks(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
         for name, (column,) in one.messages.blocks.columns("blocks").items():
             found.setdefault(name, []).append(column)
     return found
+
+
+def narrow(numbers: NDArray[np.int32]) -> NDArray[np.int16] | NDArray[np.int32]:
+    """The same in two bytes each, where they fit: a browser takes long to receive many."""
+    fits = np.abs(numbers).max(initial=0) < 1 << 15
+    return numbers.astype(np.int16) if fits else numbers.astype(np.int32)
 
 
 def drawable(facts: TileFacts) -> bool:

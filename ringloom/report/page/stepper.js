@@ -25,7 +25,9 @@ function draw() {
   put(heads, crowded ? {x0: [], y0: [], x1: [], y1: []} : ways)
 
   function put(source, data) {
-    if (JSON.stringify(source.data) !== JSON.stringify(data)) source.data = data
+    const equal = (a, b) => a === b || (Array.isArray(a) && String(a) === String(b))
+    const same = (one, other) => one.length === other.length && one.every((a, n) => equal(a, other[n]))
+    if (!Object.keys(data).every((name) => same(data[name], source.data[name]))) source.data = data
   }
 
   // Pixels hold the rank that attends now; what lies off that scale is masked, coming or done.
