@@ -30,6 +30,7 @@ class HeatPicture:
         )
         self.figure = figure(
             name=name,
+            border_fill_color=None,
             height=260,
             sizing_mode="stretch_width",
             min_width=180,

@@ -36,6 +36,7 @@ class MemoryPicture:
     def __init__(self, axis: Range1d, lines: int) -> None:
         self.figure = figure(
             name="memory",
+            border_fill_color=None,
             height=300,
             sizing_mode="stretch_width",
             min_width=240,

@@ -92,6 +92,7 @@ class StepperPicture:
     def _tiles(self) -> figure:
         drawn = figure(
             name="tiles",
+            border_fill_color=None,
             aspect_ratio=1.1,
             sizing_mode="stretch_width",
             min_width=220,
@@ -134,6 +135,7 @@ class StepperPicture:
     def _ways(self) -> figure:
         drawn = figure(
             name="ways",
+            border_fill_color=None,
             aspect_ratio=1.1,
             sizing_mode="stretch_width",
             min_width=220,

@@ -43,6 +43,7 @@ class TimelinePicture:
         self.hatched = ColumnDataSource(data={})
         self.figure = figure(
             name=name,
+            border_fill_color=None,
             x_range=axis,
             y_range=Range1d(1, 0),
             tools=TOOLS,

@@ -6,7 +6,7 @@ function ringloomPaint(doc, dark) {
   for (const model of doc._all_models.values()) {
     switch (model.type) {
       case "Figure": case "Plot":
-        model.setv({background_fill_color: paper, border_fill_color: paper, outline_line_color: faint})
+        model.setv({background_fill_color: paper, outline_line_color: faint})
         break
       case "LinearAxis":
         model.setv({axis_label_text_color: ink, major_label_text_color: ink, axis_line_color: faint,
