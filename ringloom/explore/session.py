@@ -54,6 +54,7 @@ class Session:
         except PlanError as error:
             choices, wrong = Choices(), f"the address asks for what cannot be: {error}"
             self._draw(choices)
+        self._draw_finding(choices)
         self.controls.say(choices)
         self._tell(wrong)
 
@@ -65,17 +66,21 @@ class Session:
         except PlanError as error:
             self._tell(str(error))
             return
-        self._tell("")
-        if pn.state.location is not None:
-            pn.state.location.search = _search(choices)
+        with pn.io.hold():
+            self._draw_finding(choices)
+            self._tell("")
+            if pn.state.location is not None:
+                pn.state.location.search = _search(choices)
 
     def _draw(self, choices: Choices) -> None:
-        """Three messages, each as soon as it is known; PlanError comes before the first."""
+        """Two messages, each as soon as it is known; PlanError comes before the first.
+
+        A third one has the finding, for which the ring is predicted too, and the address.
+        """
         with pn.io.hold():
             self._draw_plan(choices)
         with pn.io.hold():
             self.view.show_times(choices)
-        self._draw_finding(choices)
 
     def _draw_plan(self, choices: Choices) -> None:
         tiles = self.view.show_plan(choices)

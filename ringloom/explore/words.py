@@ -12,7 +12,7 @@ class Words:
 
     def __init__(self, *names: str) -> None:
         self.source = ColumnDataSource(data={name: [""] for name in names}, name="words")
-        self.source.js_on_change("data", CustomJS(code=CODE))
+        self.source.js_on_change("patching", CustomJS(code=CODE))
 
     def __getitem__(self, name: str) -> str:
         """The HTML of one element."""
@@ -20,9 +20,10 @@ class Words:
         return text
 
     def say(self, **texts: str) -> None:
-        """Other HTML for some elements; told only where it differs."""
-        if any(self[name] != text for name, text in texts.items()):
-            self.source.data = dict(self.source.data) | {name: [t] for name, t in texts.items()}
+        """Other HTML for some elements, each told by itself: messages may overtake each other."""
+        new = {name: [(0, text)] for name, text in texts.items() if text != self[name]}
+        if new:
+            self.source.patch(new)
 
     def ride(self, model: Model) -> None:
         """Go to the browser with a model that is drawn."""

@@ -141,6 +141,25 @@ def test_choices_redraw_everything_and_go_into_the_address(reader: Readers, expl
     assert page.complaints() == []
 
 
+def test_the_address_changes_when_all_the_rest_has(reader: Readers, explored: str) -> None:
+    address = (
+        "const address = [...Bokeh.documents[0]._all_models.values()].find("
+        "(m) => m.properties.search && m.properties.pathname)\n"
+    )
+    for seq in ("64k", "128k", "512k") * 3:
+        page = reader().open(explored + "?schedule=zigzag")
+        page.ask(
+            address + "address.properties.search.change.connect(() => setTimeout(() => {"
+            " window.then = [model('timeline-0-bars').data.right.at(-1), document.body.innerText]"
+            "}))"
+        )
+        set_widget(page, "tokens", seq)
+        end, words = page.wait("return window.then")
+        study = study_of(Choices(schedule="zigzag", seq=seq))
+        assert end == bars_of(legs(study.cases[0])).end[-1] * 1e3
+        assert f"forward of {seq} tokens" in words
+
+
 def test_the_step_moves_the_picture(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=striped&ranks=4&seq=4k")
     facts = tile_facts("striped", rl.plan("striped", rl.Workload(seq=4096, heads=32), 4))
@@ -161,6 +180,42 @@ def test_arrows_have_heads_unless_they_cover_each_other(reader: Readers, explore
     for ranks, ways, heads in ((16, 240, 240), (24, 552, 0)):
         page = reader().open(explored + f"?schedule=allgather&ranks={ranks}&seq=8k&mask=full")
         page.wait(drawn + " === arguments[0]", f"{ways},{heads}")
+
+
+def test_what_stays_as_it_is_is_not_painted_again(reader: Readers, explored: str) -> None:
+    page = reader().open(explored + "?schedule=zigzag&ranks=8&seq=64k")
+    held = "const held = ['pixels', 'messages', 'places'].map((name) => model(name).data)\n"
+    page.ask(held + "window.before = held")
+    kept = held + "return held.map((data, n) => data === window.before[n])"
+    set_widget(page, "tokens", "128k")
+    shows(page, Choices(schedule="zigzag", ranks=8, seq="128k"))
+    assert page.ask(kept) == [True, True, True]
+    set_widget(page, "step", 8)
+    page.wait("return model('state').data.step[0] === 7 && model('messages').data.src.length === 0")
+    assert page.ask(kept) == [False, False, True]
+    same = page.ask(
+        "const sheet = new (Bokeh.Models.get('InlineStyleSheet'))({css: 'a {}'}).underlying()"
+        "\nconst text = sheet.el.firstChild; sheet.replace('a {}')"
+        "\nconst kept = sheet.el.firstChild === text; sheet.replace('b {}')"
+        "\nreturn [kept, sheet.css]"
+    )
+    assert same == [True, "b {}"]
+
+
+def test_pictures_stay_where_they_are(reader: Readers, explored: str) -> None:
+    page = reader().open(explored + "?schedule=ring&ranks=16&seq=64k")
+    inner = (
+        "return [...Bokeh.documents[0]._all_models.values()].filter((m) => m.type === 'Figure'"
+        " && ['tiles', 'memory'].includes(m.name)).map((m) => m.inner_width)"
+    )
+    before = page.ask(inner)
+    assert len(before) == 2
+    assert min(before) > 100
+    for choices in (Choices(ranks=16, schedule="zigzag", seq="64k"), Choices("zigzag", 16, "1M")):
+        set_widget(page, "schedule", choices.schedule)
+        set_widget(page, "tokens", choices.seq)
+        shows(page, choices)
+    assert page.ask(inner) == before
 
 
 def test_what_cannot_be_is_told_and_the_pictures_stay(reader: Readers, explored: str) -> None:
