@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from selenium import webdriver
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -52,6 +54,18 @@ class Reader:
     def wait(self, code: str, *arguments: Any) -> Any:
         """Wait until a script returns something true."""
         return WebDriverWait(self.driver, PATIENCE, 0.1).until(lambda _: self.ask(code, *arguments))
+
+    def tile_colours(self) -> NDArray[np.uint8]:
+        """What the picture of the tiles is painted with: [rows, columns, red green blue alpha]."""
+        width, flat = self.ask(
+            "const figure = [...Bokeh.documents[0]._all_models.values()].find("
+            "(m) => m.type === 'Figure' && m.name === 'tiles')\n"
+            "const {glyph} = Bokeh.index.get_one(figure).renderer_views.get(figure.renderers[0])\n"
+            "const image = glyph.image_data[0], {width, height} = image\n"
+            "const {data} = image.getContext('2d').getImageData(0, 0, width, height)\n"
+            "return [width, [...data]]"
+        )
+        return np.array(flat, np.uint8).reshape(-1, width, 4)
 
     def complaints(self) -> list[str]:
         """What the console has to say beyond plain information."""

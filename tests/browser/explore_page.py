@@ -163,6 +163,7 @@ def test_the_address_changes_when_all_the_rest_has(reader: Readers, explored: st
 def test_the_step_moves_the_picture(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=striped&ranks=4&seq=4k")
     facts = tile_facts("striped", rl.plan("striped", rl.Workload(seq=4096, heads=32), 4))
+    painted = set()
     for step in (2, 0, 3):
         set_widget(page, "step", step + 1)
         expected = sorted(str(r) for r in facts.rank[0][facts.step[0] == step])
@@ -173,6 +174,8 @@ def test_the_step_moves_the_picture(reader: Readers, explored: str) -> None:
             step,
         )
         page.wait(WORDS + ".includes(arguments[0])", facts.words(step))
+        painted.add(page.tile_colours().tobytes())
+    assert len(painted) == 3
 
 
 def test_arrows_have_heads_unless_they_cover_each_other(reader: Readers, explored: str) -> None:

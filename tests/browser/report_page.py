@@ -13,6 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from conftest import SIZES, Reader
 from ringloom.drawing import numbers, seconds, size
 from ringloom.report.loads import links_of, load_of
+from ringloom.report.palette import rank_colours
 from ringloom.report.spans import bars_of
 from ringloom.report.study import Study, legs
 from ringloom.report.tiles import tile_facts
@@ -206,6 +207,7 @@ def test_the_slider_shows_who_attends_what_and_what_travels(
         )
         facts = tile_facts(case.row.schedule, case.plans)
         tall, wide = facts.fine
+        colours = np.array([list(bytes.fromhex(c[1:7])) for c in rank_colours(facts.ranks)])
         slider.send_keys(Keys.HOME)
         for step in range(facts.steps):
             labels, src, dst, image, said = page.ask(STATE)
@@ -219,6 +221,8 @@ def test_the_slider_shows_who_attends_what_and_what_travels(
             who = np.kron(facts.rank[0], np.ones((tall, wide), int))
             assert (pixels.reshape(live.shape)[on] == who[on]).all()
             assert (pixels.reshape(live.shape)[~live] == -1).all()
+            painted = page.tile_colours()[on]
+            np.testing.assert_array_equal(painted[:, :3], colours[who[on]])
             if number < 2:
                 seen.add(drawing(page))
             slider.send_keys(Keys.ARROW_RIGHT)

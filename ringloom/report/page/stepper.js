@@ -1,5 +1,5 @@
 // Draws one step: state {leg, step, cut}, facts a column per table with an entry per leg.
-// New facts and a new state that come together are drawn once; what stays as it is, is not painted.
+// New facts and a new state that come together are drawn once; Bokeh paints nothing that stays.
 if (!state.drawing) {
   state.drawing = true
   Promise.resolve().then(() => { state.drawing = false; draw() })
@@ -17,18 +17,12 @@ function draw() {
   const [across, down] = axes
   across.setv({start: 0, end: columns})
   down.setv({start: rows, end: 0})
-  put(labels, numbers())
+  labels.data = numbers()
   fillPlaces()
   const ways = arrows(), crowded = ways.src.length > 512
   // Hair lines, where there are many: thicker ones and heads cover each other, and take longer.
-  put(messages, {...ways, width: ways.src.map(() => (crowded ? 1 : 2))})
-  put(heads, crowded ? {x0: [], y0: [], x1: [], y1: []} : ways)
-
-  function put(source, data) {
-    const equal = (a, b) => a === b || (Array.isArray(a) && String(a) === String(b))
-    const same = (one, other) => one.length === other.length && one.every((a, n) => equal(a, other[n]))
-    if (!Object.keys(data).every((name) => same(data[name], source.data[name]))) source.data = data
-  }
+  messages.data = {...ways, width: ways.src.map(() => (crowded ? 1 : 2))}
+  heads.data = crowded ? {x0: [], y0: [], x1: [], y1: []} : ways
 
   // Pixels hold the rank that attends now; what lies off that scale is masked, coming or done.
   function paintTiles() {
@@ -45,7 +39,9 @@ function draw() {
         image[pixel] = value
       }
     }
-    if (!same) pixels.data = {image: [image], x: [0], y: [0], dw: [columns], dh: [rows]}
+    // Said to have changed: Bokeh compares the array with itself, where it is still the same one.
+    const data = {image: [image], x: [0], y: [0], dw: [columns], dh: [rows]}
+    if (!same) pixels.setv({data}, {check_eq: false})
   }
 
   // A number on each tile that is attended now, where there is room for it: on its live middle.
@@ -70,11 +66,11 @@ function draw() {
   // Ranks that attend are filled, the others only outlined.
   function fillPlaces() {
     const busy = table("busy"), colours = places.data.colour
-    put(places, {
+    places.data = {
       ...places.data,
       fill: colours.map((c, r) => (busy[step * ranks + r] ? c : "rgba(127,127,127,0.15)")),
       ink: colours.map((c, r) => (busy[step * ranks + r] ? places.data.on[r] : "#7F7F7F")),
-    })
+    }
   }
 
   // An arrow per pair of ranks, a little to its right so that both ways can be seen.
