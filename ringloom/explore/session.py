@@ -50,37 +50,34 @@ class Session:
         query = {k: v[0].decode() for k, v in pn.state.session_args.items() if v}
         try:
             choices, wrong = from_query(query), ""
-            self._draw(choices)
+            self._draw(choices, address=False)
         except PlanError as error:
             choices, wrong = Choices(), f"the address asks for what cannot be: {error}"
-            self._draw(choices)
-        self._draw_finding(choices)
+            self._draw(choices, address=False)
         self.controls.say(choices)
         self._tell(wrong)
 
     def _chosen(self, _event: Any) -> None:
         """Redraw; what cannot be planned is told, and the pictures stay."""
         try:
-            choices = self.controls.choices
-            self._draw(choices)
+            self._draw(self.controls.choices)
         except PlanError as error:
             self._tell(str(error))
-            return
-        with pn.io.hold():
-            self._draw_finding(choices)
-            self._tell("")
-            if pn.state.location is not None:
-                pn.state.location.search = _search(choices)
 
-    def _draw(self, choices: Choices) -> None:
-        """Two messages, each as soon as it is known; PlanError comes before the first.
+    def _draw(self, choices: Choices, address: bool = True) -> None:
+        """Three messages, each as soon as it is known; PlanError comes before the first.
 
-        A third one has the finding, for which the ring is predicted too, and the address.
+        The last one has the finding, for which the ring is predicted too, and the address.
         """
         with pn.io.hold():
             self._draw_plan(choices)
         with pn.io.hold():
             self.view.show_times(choices)
+        with pn.io.hold():
+            self._draw_finding(choices)
+            self._tell("")
+            if address and pn.state.location is not None:
+                pn.state.location.search = _search(choices)
 
     def _draw_plan(self, choices: Choices) -> None:
         tiles = self.view.show_plan(choices)
