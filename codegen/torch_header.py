@@ -162,11 +162,14 @@ def signless(p: Program) -> bool:
 
 
 def sign(scale: float) -> list[str]:
-    """The constant that takes a sign from the scale, where it has one."""
+    """The constants that take a scale apart where kernels cannot take it as it is."""
     if scale > 0:
         return []
-    value = -1.0 if scale < 0 else 0.0
-    return [f"SIGN = {value}  # goes to the queries: kernels mask first, so they want SCALE > 0"]
+    sign, size = (-1.0, -scale) if scale < 0 else (0.0, 1.0)
+    return [
+        "# SCALE in two: kernels mask before they scale, so they get SIZE > 0, and queries SIGN.",
+        f"SIGN, SIZE = {sign!r}, {size!r}",
+    ]
 
 
 def dealt(p: Program) -> bool:

@@ -207,7 +207,7 @@ def _compute(w: Writer, p: Program) -> None:
         "bias": "bias(call, q)" if masked else "None",
         "cuda_bias": "aligned_bias(call, q)" if masked else "None",
         "flash": "call.spans is None and " if masked else "",
-        "scale": "SCALE" if signless(p) else "abs(SCALE) or 1.0",
+        "scale": "SCALE" if signless(p) else "SIZE",
     }
     w.title("kernels")
     w.section(torch_kernels.MERGE)

@@ -268,7 +268,7 @@ def test_a_kind_of_program_that_nobody_writes_is_refused_with_those_there_are(
 @pytest.mark.skipif(not RUFF.exists(), reason="ruff is not installed")
 @pytest.mark.parametrize("length", [88, 100])
 def test_dynamic_files_are_formatted_and_free_of_lint(length: int, tmp_path: Path) -> None:
-    for ranks, scale in ((1, None), (4, 0.3), (64, 2.0)):
+    for ranks, scale in ((1, None), (4, 0.3), (8, -0.3), (64, 2.0)):
         work = Workload(seq=640, heads=32, kv_heads=8, scale=scale)
         source = emit(plan("zigzag", work, ranks), "torch", dynamic=True)
         (tmp_path / f"{ranks}.py").write_text(source)

@@ -223,6 +223,9 @@ def test_emitted_files_are_formatted_and_free_of_lint(length: int, tmp_path: Pat
         for passes in (both(schedule, work, ranks), plan(schedule, work, ranks)):
             name = f"{number}-{len(passes) if isinstance(passes, tuple) else 1}.py"
             (tmp_path / name).write_text(emit(passes, "torch"))
+    for number, scale in enumerate((-0.3, 0.0)):
+        work = Workload(seq=63, heads=6, kv_heads=3, head_dim=8, scale=scale)
+        (tmp_path / f"scale-{number}.py").write_text(emit(both("ring", work, 4), "torch"))
     option = ["--isolated", "--line-length", str(length)]
     for command in (["check", *option], ["format", "--diff", *option]):
         done = subprocess.run([RUFF, *command, tmp_path], capture_output=True, text=True)
