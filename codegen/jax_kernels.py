@@ -173,6 +173,7 @@ def transposed(x):
     return lax.platform_dependent(x, cpu=copied, default=jnp.transpose)
 
 
+@jax.jit  # traced once for all the loops that use it
 def kernel(part, q, k, v, seen):
     """Add one tile to (sum of weighted values, largest score, sum of weights) of its rows."""
 
@@ -192,6 +193,7 @@ def kernel(part, q, k, v, seen):
 '''
 
 KERNEL_BACKWARD = '''
+@jax.jit
 def kernel_backward(q, dout, stats, k, v, seen):
     """The share of one tile in dq, transposed, dk and dv, given lse and rowsum(dout * out) of
     its rows. Keys are rows here, queries columns: no product has to turn a tile of weights."""

@@ -219,6 +219,7 @@ def differentiable(q, k, v, where, seq, kv_seq):
     return run_forward(q, k, v, where, seq, kv_seq)[0].astype(q.dtype)
 
 
+@partial(jax.jit, static_argnums=(3, 4, 5))
 def run_forward(q, k, v, where, seq, kv_seq):
     """Output, log-sum-exp and the copies that the backward pass reuses."""
     run = partial(forward_pass, seq=seq, kv_seq=kv_seq, axis=where.axis)

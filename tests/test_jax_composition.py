@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from codegen import emit
+from jax_devices import Mesh, jax
 from planner.errors import PlanError
 from planner.ir import Held, Plan
 from planner.masks import Causal
@@ -20,12 +21,6 @@ from planner.planning import plan
 from planner.workload import Workload
 from runtimes import dense
 from runtimes.arrays import draw
-
-jax = pytest.importorskip("jax")
-jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_disable_most_optimizations", True)  # compiling is what takes the time
-import jax.extend  # noqa: E402
-from jax.sharding import Mesh  # noqa: E402
 
 Array = NDArray[np.float32]
 WORK = Workload(24, heads=4, kv_heads=2, head_dim=4, batch=2, mask=Causal(), dtype="float32")

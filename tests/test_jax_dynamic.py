@@ -13,17 +13,13 @@ import pytest
 
 from codegen import emit
 from codegen.emitting import save_tables, tables
+from jax_devices import Mesh, jax
 from planner.errors import PlanError
 from planner.masks import Blocks, Causal, Documents, Full, Mask, Window
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes import dense
 from runtimes.arrays import Array, draw
-
-jax = pytest.importorskip("jax")
-jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_disable_most_optimizations", True)  # compiling is what takes the time
-from jax.sharding import Mesh  # noqa: E402
 
 WORK = Workload(37, heads=4, kv_heads=2, head_dim=3, mask=Full(), dtype="float64")
 

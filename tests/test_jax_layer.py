@@ -14,16 +14,11 @@ import numpy as np
 import pytest
 
 from codegen import emit
+from jax_devices import Mesh, jax
 from planner.errors import PlanError
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
-
-jax = pytest.importorskip("jax")
-jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_disable_most_optimizations", True)  # compiling is what takes the time
-import jax.extend  # noqa: E402
-from jax.sharding import Mesh  # noqa: E402
 
 WORK = Workload(29, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")
 RUFF = Path(sys.executable).with_name("ruff")

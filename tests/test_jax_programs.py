@@ -11,24 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen import emit
+from jax_devices import Mesh, jax
 from planner.ir import Plan
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.passes.adjoint import adjoint
 from planner.planning import plan
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
-from runtimes import dense
+from runtimes import dense, jax_mesh
 from runtimes.arrays import draw
 from runtimes.validation import EXACT, check, distance
 from strategies import schedules, workloads
-
-jax = pytest.importorskip("jax")
-jax.config.update("jax_num_cpu_devices", 8)
-jax.config.update("jax_disable_most_optimizations", True)  # compiling is what takes the time
-import jax.extend  # noqa: E402
-from jax.sharding import Mesh  # noqa: E402
-
-from runtimes import jax_mesh  # noqa: E402
 
 SMALL = Workload(37, heads=4, kv_heads=2, head_dim=3, mask=Causal(), dtype="float64")
 MASKS = (
