@@ -78,10 +78,11 @@ def test_uneven_lengths_heads_and_ranks_match_dense(
     exact(replace(SMALL, **({"kv_seq": change.get("seq", 37)} | change)), schedule, ranks)
 
 
-@settings(max_examples=max(60, settings.default.max_examples))
+@pytest.mark.parametrize("most", [2, 4, 6, 8])
+@settings(max_examples=max(60, settings.default.max_examples) // 4)
 @given(st.data())
-def test_any_workload_under_any_schedule_matches_dense(data: st.DataObject) -> None:
-    ranks = data.draw(st.integers(1, 8))
+def test_any_workload_under_any_schedule_matches_dense(most: int, data: st.DataObject) -> None:
+    ranks = data.draw(st.integers(most - 1, most))
     work = data.draw(workloads(longest=19))
     exact(work, data.draw(schedules(ranks)), ranks)
 
