@@ -137,7 +137,7 @@ def test_the_file_checks_itself_and_fails_when_it_is_wrong(tmp_path: Path) -> No
 
 def test_four_processes_with_a_device_each_run_it_together(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
-    path.write_text(emit(plan("zigzag", WORK, 4, pass_="both"), "jax"))
+    path.write_text(emit(plan("striped", WORK, 4, pass_="both"), "jax"))
     with socket.socket() as free:
         free.bind(("localhost", 0))
         where = f"localhost:{free.getsockname()[1]}"

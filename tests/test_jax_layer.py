@@ -161,7 +161,7 @@ def test_plans_that_make_no_layer_are_refused() -> None:
 def test_the_file_checks_itself_and_passes_ruff(tmp_path: Path) -> None:
     work = replace(WORK, seq=4096, kv_seq=4096, mask=Causal() & Window(100))
     path = tmp_path / "layer.py"
-    path.write_text(emit(plan("burst", work, 4, pass_="both"), "jax", layer=True))
+    path.write_text(emit(plan("burst", work, 2, pass_="both"), "jax", layer=True))
     for words in (["check"], ["format", "--diff"]):
         for width in ("88", "100"):
             options = [RUFF, *words, "--isolated", "--line-length", width, path]

@@ -62,7 +62,7 @@ def test_a_rule_is_not_believed_where_the_plan_differs() -> None:
     assert lower(changed).forward.rule is None
 
 
-REGULAR = {"ring": 1024, "striped": 64, "zigzag": 64, "balanced": 1024, "burst": 64,
+REGULAR = {"ring": 1024, "striped": 64, "zigzag": 64, "balanced": 256, "burst": 64,
            "allgather": 64, "ulysses": 64, "usp": 64}  # fmt: skip
 
 
