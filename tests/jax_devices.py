@@ -1,7 +1,7 @@
 """jax on eight virtual devices, set up so that compiling, which takes most of the time, is quick.
 
 XLA gets its older emitters of kernels, which compile a third faster, where it is known to have
-both; processes that tests start, and nightly runs, compile as users do.
+both; processes that tests start without `QUICK`, and nightly runs, compile as users do.
 """
 
 import os
@@ -10,11 +10,17 @@ from importlib.metadata import version
 import pytest
 
 jax = pytest.importorskip("jax")
+both = os.environ.get("RINGLOOM_PROFILE") != "nightly" and version("jaxlib").startswith("0.10.")
+older = ["--xla_cpu_use_fusion_emitters=false"] if both else []
+QUICK = {
+    "XLA_FLAGS": " ".join([*os.environ.get("XLA_FLAGS", "").split(), *older]),
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+}
+
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)
 with pytest.MonkeyPatch.context() as patch:
-    if os.environ.get("RINGLOOM_PROFILE") != "nightly" and version("jaxlib").startswith("0.10."):
-        patch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", prepend=" ")
+    patch.setenv("XLA_FLAGS", QUICK["XLA_FLAGS"])
     jax.devices()  # XLA reads its flags now and never again
 
 import jax.extend  # noqa: E402

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from codegen import emit
-from jax_devices import Mesh, jax
+from jax_devices import QUICK, Mesh, jax
 from planner.errors import PlanError
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
@@ -168,7 +168,7 @@ def test_the_file_checks_itself_and_passes_ruff(tmp_path: Path) -> None:
             done = subprocess.run(options, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
     command = [sys.executable, path, "--seq", "50"]
-    quick = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    quick = os.environ | QUICK
     good = subprocess.run(command, capture_output=True, text=True, check=False, env=quick)
     assert good.returncode == 0, good.stderr
     text = path.read_text()
