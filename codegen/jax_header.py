@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator
 
 from codegen import layouts
-from codegen.jax_routes import Loops, executed
+from codegen.jax_routes import Loops, Route
 from codegen.program import Program
 from codegen.rows import Ints, Move
 
@@ -47,6 +47,16 @@ def _messages(p: Program, loops: list[Loops]) -> Iterator[str]:
         planned = sum(len(n.src) for n in schedule.nodes if isinstance(n, Move))
         sent = executed(chosen)
         yield f"          {name}: {planned} messages planned, {sent} sent, empty ones included"
+
+
+def executed(loops: Loops) -> int:
+    """How many messages the collectives carry, empty ones included."""
+    return sum(len(loop) * _carried(route) for loop in loops for route in loop[0].routes)
+
+
+def _carried(route: Route) -> int:
+    """The messages of one collective, empty ones included."""
+    return int((route.to >= 0).sum()) or len(route.blocks) * (route.group - 1)
 
 
 def plain(text: str) -> str:

@@ -67,17 +67,17 @@ def check_held(p: Program) -> None:
     pass whose forward pass did not bring them."""
     if any(isinstance(node, Held) for node in p.forward.nodes):
         raise PlanError("a program cannot start with copies away from home: nobody sends them")
+    held = [node for node in p.backward.nodes if isinstance(node, Held)] if p.backward else []
     came = np.zeros((p.ranks, len(p.layout.kv) * len(p.layout.kv_slices) + 1), bool)
-    for node in p.forward.nodes:
+    for node in p.forward.nodes if held else ():
         if isinstance(node, Move) and "KV" in node.tensors:
             came[node.dst[:, None], node.blocks] = True
     came[:, -1] = True
-    for node in p.backward.nodes if p.backward else ():
-        if isinstance(node, Held):
-            if node.tensors != ("KV",):
-                raise PlanError(f"a backward pass can keep KV, not {', '.join(node.tensors)}")
-            if not came[node.rank[:, None], node.blocks].all():
-                raise PlanError("the backward plan holds KV that the forward plan does not bring")
+    for node in held:
+        if node.tensors != ("KV",):
+            raise PlanError(f"a backward pass can keep KV, not {', '.join(node.tensors)}")
+        if not came[node.rank[:, None], node.blocks].all():
+            raise PlanError("the backward plan holds KV that the forward plan does not bring")
 
 
 # ---- what the program will choose, for its header

@@ -270,21 +270,6 @@ def with_ends(loop: list[Turn]) -> list[Turn]:
     return turns
 
 
-def routes_of(loops: Loops) -> list[Route]:
-    """Every collective, once per turn."""
-    return [route for loop in loops for turn in loop for route in turn.routes]
-
-
-def executed(loops: Loops) -> int:
-    """How many messages these collectives carry, empty ones included."""
-    return sum(map(messages, routes_of(loops)))
-
-
-def messages(route: Route) -> int:
-    """The messages of one collective, empty ones included."""
-    return int((route.to >= 0).sum()) or len(route.blocks) * (route.group - 1)
-
-
 def simpler(
     steps: list[Step],
     schedule: Callable[[], Iterable[Node]],
