@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen import jax_check, jax_dynamic_text, jax_passes, jax_program, layouts
+from codegen import jax_check, jax_dynamic_text, jax_passes, jax_program, jax_routes, layouts
 from codegen.jax_header import FAR
 from codegen.program import Program, Shape
 from codegen.rewording import reworded
@@ -57,9 +57,11 @@ def write(p: Program) -> str:
     """
     most = room(len(p.mask.boxes))
     text = reworded(jax_program.write(any_mask(p)), changes(p, most))
-    if p.forward.rule is None and (p.backward is None or p.backward.rule is None):
-        return text
-    return reworded(text, jax_dynamic_text.RULES | unused())
+    unused = [jax_routes.simpler, jax_routes.effort, jax_routes.rounds_of]
+    if any(schedule.rule for schedule in p.passes):
+        text = reworded(text, jax_dynamic_text.RULES)
+        unused += [layouts.bounds, layouts.live_pieces]
+    return reworded(text, {source(function) + "\n\n": "" for function in unused})
 
 
 def any_mask(p: Program) -> Program:
@@ -95,9 +97,3 @@ def changes(p: Program, most: int) -> dict[str, str]:
         **jax_dynamic_text.CHECK,
     }
     return {old: new.replace("<most>", str(most)) for old, new in found.items()}
-
-
-def unused() -> dict[str, str]:
-    """Functions that only a program with a mask of its own needs."""
-    functions = layouts.bounds, layouts.live_pieces
-    return {source(function) + "\n\n": "" for function in functions}

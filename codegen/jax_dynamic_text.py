@@ -26,6 +26,7 @@ RULES = {
 }
 
 KERNELS = {
+    "import Callable, Iterable": "import Iterable",
     "nodes = list(rows(everything=False))": "nodes = list(rows(everything=True))",
     "steps, full = steps_of(nodes), partial(rows, everything=True)\n"
     "        found.append((loops_of(steps, P) if held else simpler(steps, full, P), held))": (
@@ -37,12 +38,12 @@ KERNELS = {
     "= jnp.asarray(BOXES)[:, :, None]\n": "= boxes[:, :, None]\n",
     "def seen_tiles(q_at, kv_at, offset):": "def seen_tiles(q_at, kv_at, offset, boxes):",
     "reach((a + offset, b + offset), (c, d))": "reach((a + offset, b + offset), (c, d), boxes)",
-    "def tile_mask(q_at, kv_at, offset, unmasked):": (
-        "def tile_mask(q_at, kv_at, offset, boxes, unmasked):"
-    ),
+    "def tile_mask(q_at, kv_at, offset):": "def tile_mask(q_at, kv_at, offset, boxes):",
     "& sees(q_at + offset, kv_at)": "& sees(q_at + offset, kv_at, boxes)",
-    "seen_tiles(at, kv_at, setup.offset)": 'seen_tiles(at, kv_at, *state["MASK"])',
-    "setup.offset, unmasked[n])": '*state["MASK"], unmasked[n])',
+    "def tiles_of(setup, row):": "def tiles_of(setup, row, *mask):",
+    "tiles_of(setup, row)\n": 'tiles_of(setup, row, *state["MASK"])\n',
+    'seen_tiles(at, kv["at"], setup.offset)': 'seen_tiles(at, kv["at"], *mask)',
+    "setup.offset\n                seen": '*state["MASK"]\n                seen',
 }
 
 ATTENTION = {

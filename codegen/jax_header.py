@@ -10,7 +10,7 @@ from codegen.program import Program
 from codegen.rows import Ints, Move
 
 FAR = 2**31 - 1  # no bound; positions are below it, and JAX counts in 32 bits
-TILE = 512  # rows and columns of a tile: the best of 128, 256, 512 and 1024 on CPUs
+TILE = 512, 128  # queries and keys of a tile: the best of 256 to 1024 by 64 to 1024 on CPUs
 
 
 def header(p: Program, loops: list[Loops]) -> str:
@@ -104,7 +104,7 @@ def constants(p: Program) -> str:
         f"SEQ, KV_SEQ = {work.seq}, {work.kv_seq}  # queries, keys",
         f"HEADS, KV_HEADS, HEAD_DIM = {work.heads}, {work.kv_heads}, {work.head_dim}",
         f"SCALE = {work.softmax_scale!r}",
-        f"TILE = {TILE}  # most rows and columns of a tile; measure other sizes on other devices",
+        f"TILE = {TILE[0]}, {TILE[1]}  # most queries and keys of a tile; measure others elsewhere",
         "TENSORS = (  # of each pass: inputs, then running sums",
         *[f"    {json.dumps(tensors).replace('[', '(').replace(']', ')')}," for tensors in sums][
             : len(p.passes)

@@ -62,74 +62,108 @@ def ends(at):
 
 
 def seen_tiles(q_at, kv_at, offset):
-    """Which KV tiles a query tile has to meet, in front: (how many, their numbers, unmasked)."""
+    """Which KV tiles a query tile has to meet, those that need no mask in front: (how many need
+    none, how many there are, their numbers)."""
     (a, b, whole), (c, d, wholes) = ends(q_at), ends(kv_at)
     some, every = reach((a + offset, b + offset), (c, d))
     some = some & (b >= 0) & (d >= 0)
-    order = jnp.flatnonzero(some, size=len(some), fill_value=0)
-    return some.sum(), order.astype(jnp.uint32), every & whole & wholes
+    clear = some & every & whole & wholes
+    order = jnp.argsort(jnp.where(clear, 0, jnp.where(some, 1, 2)), stable=True)
+    return clear.sum(), some.sum(), order.astype(jnp.uint32)
 
 
-def tile_mask(q_at, kv_at, offset, unmasked):
+def tile_mask(q_at, kv_at, offset):
     """Which pairs of a tile count, for positions [n, 1] and [1, m] or the other way round; padding
     has position -1 and never does."""
-
-    def masked():
-        return (q_at >= 0) & (kv_at >= 0) & sees(q_at + offset, kv_at)
-
-    shape = jnp.broadcast_shapes(q_at.shape, kv_at.shape)
-    return lax.cond(unmasked, lambda: jnp.ones(shape, bool), masked)
+    return (q_at >= 0) & (kv_at >= 0) & sees(q_at + offset, kv_at)
 
 
-def tile_start(store, slot, row):
-    """Where a tile begins in a store [slots, ..., rows, width]; unsigned, so never from the end."""
-    return slot, *[np.uint32(0)] * (store.ndim - 3), row, np.uint32(0)
+def tiles_of(setup, row):
+    """The query tiles and the KV tiles of a rectangle: positions [n, tile], the row where each
+    begins, its slots by tensor, and what each query tile sees."""
+    tables, sides = (setup.q_at, setup.kv_at), ({}, {})
+    for side, table, name, slices in zip(sides, tables, ("q", "kv"), SLICES):
+        at = jnp.asarray(table)[row[name] // len(slices)]
+        side["at"] = at.reshape(-1, table.shape[2])
+        rows = np.arange(table.shape[1], dtype=np.uint32) * np.uint32(table.shape[2])
+        side["row"] = jnp.tile(rows, len(at))
+    for tensor, slots in row.items():
+        of_kv = tensor in ("KV", "DKV")
+        if tensor not in ("q", "kv"):
+            sides[of_kv][tensor] = jnp.repeat(slots, tables[of_kv].shape[1])
+    q, kv = sides
+    q["seen"] = lax.map(lambda at: seen_tiles(at, kv["at"], setup.offset), q["at"])
+    return q, kv
 
 
-def cut_tile(store, slot, row, size):
-    """Rows of one block: store [slots, ..., rows, width] -> [..., size, width]."""
-    shape = (1, *store.shape[1:-2], size, store.shape[-1])
-    return lax.dynamic_slice(store, tile_start(store, slot, row), shape)[0]
+class Lanes(NamedTuple):
+    """Some lanes: a lane is a KV head of one batch entry and the query heads that meet it."""
+
+    batch: Ints  # the first entry
+    head: Ints  # the first KV head
+    batches: int  # how many of them
+    heads: int
+    every: int  # the KV heads of a batch entry
 
 
-def put_tile(store, part, slot, row):
-    """The store with some rows of one block replaced."""
-    return lax.dynamic_update_slice(store, part[None], tile_start(store, slot, row))
+def place(store, slot, lanes, row, rows):
+    """Where rows of some lanes of a block begin in a store [slots, ..., batch, heads, rows, width],
+    unsigned, so never from the end, and how much they are."""
+    group = store.shape[-3] // lanes.every
+    at = *slot, lanes.batch, lanes.head * np.uint32(group), row, np.uint32(0)
+    sizes = lanes.batches, lanes.heads * group, rows, store.shape[-1]
+    return at, (*[1] * len(slot), *sizes)
 
 
-def pair_starts(store, slot, row):
-    """Where a tile of keys and where one of values begins: store [slots, 2, ..., rows, width]."""
-    slot, _, *rest = tile_start(store, slot, row)
-    return [(slot, np.uint32(n), *rest) for n in range(2)]
+def cut_tile(store, slot, lanes, *rows):
+    """Rows of some lanes of one block: [lanes, heads of a lane * rows, width]."""
+    tile = lax.dynamic_slice(store, *place(store, slot, lanes, *rows))
+    return tile.reshape(lanes.batches * lanes.heads, -1, store.shape[-1])
 
 
-def cut_pair(store, slot, row, size):
-    """Rows of the keys and of the values of one block, apart: two of [..., size, width]."""
-    shape = (1, 1, *store.shape[2:-2], size, store.shape[-1])
-    starts = pair_starts(store, slot, row)
-    return [lax.dynamic_slice(store, start, shape)[0, 0] for start in starts]
+def put_tile(store, part, *where):
+    """The store with some rows of some lanes of one block replaced."""
+    at, sizes = place(store, *where)
+    return lax.dynamic_update_slice(store, part.reshape(sizes), at)
 
 
-def add_pair(store, parts, slot, row):
-    """The store with something added to the keys and the values of some rows of one block."""
-    for start, part in zip(pair_starts(store, slot, row), parts):
-        part = part[None, None]
-        old = lax.dynamic_slice(store, start, part.shape)
-        store = lax.dynamic_update_slice(store, old + part, start)
-    return store
-
-
-def tiles_at(table, blocks):
-    """The tiles of some blocks: their positions [n, tile], and the row where each begins."""
-    at = jnp.asarray(table)[blocks].reshape(-1, table.shape[-1])
-    rows = np.arange(table.shape[1], dtype=np.uint32) * np.uint32(table.shape[2])
-    return at, jnp.tile(rows, len(blocks))
+def cut_pair(store, slot, *where):
+    """Rows of the keys and of the values of one block, apart."""
+    return [cut_tile(store, (slot, np.uint32(n)), *where) for n in range(2)]
 '''
 
-PER_KV_HEAD = '''
-def per_kv_head(x, k):
-    """Queries [batch, heads, rows, width] that share a KV head, one below the other."""
-    return x.reshape(*k.shape[:2], -1, x.shape[-1])
+ADD_TILE = '''
+def add_tile(store, part, *where):
+    """The store with something added to some rows of some lanes of one block."""
+    at, sizes = place(store, *where)
+    part = lax.dynamic_slice(store, at, sizes) + part.reshape(sizes)
+    return lax.dynamic_update_slice(store, part, at)
+
+
+def add_pair(store, parts, slot, *where):
+    """The store with something added to the keys and the values of some rows of one block."""
+    for n, part in enumerate(parts):
+        store = add_tile(store, part, (slot, np.uint32(n)), *where)
+    return store
+'''
+
+BY_LANES = '''
+def by_lanes(function, batches, heads, sums):
+    """function(lanes, sums) -> sums for all lanes: at once, but on a CPU one after the other, so
+    that the scores of a tile stay in its cache."""
+
+    def one_by_one(sums):
+        def one(n, sums):
+            batch, head = jnp.divmod(n.astype(jnp.uint32), np.uint32(heads))
+            return function(Lanes(batch, head, 1, 1, heads), sums)
+
+        return lax.fori_loop(0, batches * heads, one, sums)
+
+    def at_once(sums):
+        none = np.uint32(0)
+        return function(Lanes(none, none, batches, heads, heads), sums)
+
+    return lax.platform_dependent(sums, cpu=one_by_one, default=at_once)
 '''
 
 KERNEL = '''
@@ -150,150 +184,168 @@ def products(form, a, b):
     return lax.platform_dependent(a, b, cpu=exact, default=fast)
 
 
-def by_kv_head(function, *arrays):
-    """Run a kernel on arrays [batch, KV heads, ...]: at once, but on a CPU one head after the
-    other, so that the scores of a tile stay in its cache."""
-
-    def one_by_one(*arrays):
-        heads = arrays[0].shape[:2]
-        flat = [x.reshape(-1, *x.shape[2:]) for x in arrays]
-        found = lax.map(lambda one: function(*one), tuple(flat))
-        return tuple(x.reshape(*heads, *x.shape[1:]) for x in found)
-
-    at_once = jax.vmap(jax.vmap(function))
-    return lax.platform_dependent(*arrays, cpu=one_by_one, default=at_once)
+def scales(dtype):
+    """What queries and what scores are multiplied by: 16-bit queries would be rounded."""
+    return (SCALE, 1) if dtype.itemsize > 2 else (1, SCALE)
 
 
 def transposed(x):
-    """x.T; on a CPU as an array of its own, which multiplies faster."""
+    """x.mT; on a CPU as an array of its own, which multiplies faster."""
 
     def copied(x):
-        return lax.optimization_barrier(x.T)
+        return lax.optimization_barrier(x.mT)
 
-    return lax.platform_dependent(x, cpu=copied, default=jnp.transpose)
+    return lax.platform_dependent(x, cpu=copied, default=lambda x: x.mT)
 
 
 @jax.jit  # traced once for all the loops that use it
 def kernel(part, q, k, v, seen):
-    """Add one tile to (sum of weighted values, largest score, sum of weights) of its rows."""
+    """Add one tile to (sum of weighted values, largest score, sum of weights) of its rows, lane by
+    lane; seen: which pairs count, None is all of them."""
 
     def one(total, top, weight, q, k, v):
-        scores = products("id,dj->ij", q, transposed(k)) * SCALE
-        per_query = scores.reshape(-1, *seen.shape)
-        scores = jnp.where(seen, per_query, -jnp.inf).reshape(scores.shape)
+        scores = products("id,dj->ij", q, transposed(k)) * scales(k.dtype)[1]
+        if seen is not None:
+            per_query = scores.reshape(-1, *seen.shape)
+            scores = jnp.where(seen, per_query, -jnp.inf).reshape(scores.shape)
         new_top = jnp.maximum(top, scores.max(axis=-1, keepdims=True))
         base = jnp.where(new_top == -jnp.inf, 0, new_top)
         weights, old = jnp.exp(scores - base), jnp.exp(top - base)
         total = total * old + products("ij,jd->id", weights, v)
         return total, new_top, weight * old + weights.sum(axis=-1, keepdims=True)
 
-    of_queries = (per_kv_head(x, k) for x in (*part, q))
-    found = by_kv_head(one, *of_queries, k, v)
-    return tuple(x.reshape(y.shape) for x, y in zip(found, part))
+    return jax.vmap(one)(*part, q, k, v)
 '''
 
 KERNEL_BACKWARD = '''
 @jax.jit
-def kernel_backward(q, dout, stats, k, v, seen):
-    """The share of one tile in dq, transposed, dk and dv, given lse and rowsum(dout * out) of
-    its rows. Keys are rows here, queries columns: no product has to turn a tile of weights."""
+def kernel_backward(q, dout, turned, stats, k, v, seen):
+    """The share of one tile in dq, transposed, dk and dv, lane by lane, given q and dout, both also
+    transposed, and lse and rowsum(dout * out) of its rows. Keys are rows here, queries columns: no
+    product has to turn a tile of weights."""
 
-    def one(q, dout, stats, k, v):
-        lse, rowsum = stats[:, 0], stats[:, 1]
-        scores = products("jd,id->ji", k, q) * SCALE
-        weights = jnp.exp(scores - jnp.where(lse == -jnp.inf, 0, lse))
-        per_query = weights.reshape(len(k), -1, seen.shape[1])
-        weights = jnp.where(seen[:, None], per_query, 0).reshape(weights.shape)
-        slope = weights * (products("jd,id->ji", v, dout) - rowsum) * SCALE
+    def one(q, dout, turned, stats, k, v):
+        (lse, rowsum), scale = stats, scales(k.dtype)[1]
+        weights = jnp.exp(products("jd,di->ji", k, turned[0]) * scale - lse)
+        if seen is not None:
+            per_query = weights.reshape(len(k), -1, seen.shape[1])
+            weights = jnp.where(seen[:, None], per_query, 0).reshape(weights.shape)
+        slope = weights * (products("jd,di->ji", v, turned[1]) - rowsum) * scale
         dk, dv = products("ji,id->jd", slope, q), products("ji,id->jd", weights, dout)
         return products("dj,ji->di", transposed(k), slope), dk, dv
 
-    of_queries = (per_kv_head(x, k) for x in (q, dout, stats))
-    return by_kv_head(one, *of_queries, k, v)
+    return jax.vmap(one)(q, dout, turned, stats, k, v)
 '''
 
 FORWARD = '''
 def attend(setup, state, row):
     """One rectangle of the forward pass: every query tile meets the KV tiles that it sees."""
-    q_at, q_rows = tiles_at(setup.q_at, row["q"] // len(SLICES[0]))
-    kv_at, kv_rows = tiles_at(setup.kv_at, row["kv"] // len(SLICES[1]))
-    slots = {t: jnp.repeat(row[t], setup.q_at.shape[1]) for t in ("Q", "OUT")}
-    kv_slots = jnp.repeat(row["KV"], setup.kv_at.shape[1])
+    tiles, kv = tiles_of(setup, row)
+    keys = state["KV"]
 #H
 
-    def meet(sums, tile):
-        at, first, slot = tile
-        q = cut_tile(state["Q"], slot["Q"], first, len(at))
-        count, order, unmasked = seen_tiles(at, kv_at, setup.offset)
+    def in_lanes(lanes, sums):
+        def meet(sums, tile):
+            at, where = tile["at"], (lanes, tile["row"], tiles["at"].shape[1])
+            clear, count, order = tile["seen"]
+            q = cut_tile(state["Q"], (tile["Q"],), *where)
+            q = q * scales(q.dtype)[0]
 
-        def add(n, part):
-            n = order[n]
-            k, v = cut_pair(state["KV"], kv_slots[n], kv_rows[n], kv_at.shape[1])
-            seen = tile_mask(at[:, None], kv_at[n][None], setup.offset, unmasked[n])
-#K
-            return kernel(part, q, k, v, seen)
+            def add(masked, n, part):
+                n = order[n]
+                there = lanes, kv["row"][n], kv["at"].shape[1]
+                k, v = cut_pair(keys, kv["KV"][n], *there)
+                seen = at[:, None], kv["at"][n][None], setup.offset
+                seen = tile_mask(*seen) if masked else None
+                return kernel(part, q, k, v, seen)
 
-        part = tuple(cut_tile(x, slot["OUT"], first, len(at)) for x in sums)
-        part = lax.fori_loop(0, count, add, part)
-        pairs = zip(sums, part)
-        return tuple(put_tile(x, y, slot["OUT"], first) for x, y in pairs), None
+            slot = (tile["OUT"],)
+            old = tuple(cut_tile(x, slot, *where) for x in sums)
+            part = lax.fori_loop(0, clear, partial(add, False), old)
+            part = lax.fori_loop(clear, count, partial(add, True), part)
+#F
+            pairs = zip(sums, part)
+            return tuple(put_tile(x, y, slot, *where) for x, y in pairs), None
 
-    tiles = q_at, q_rows, slots
-    sums, _ = lax.scan(meet, state["OUT"], tiles, unroll=len(q_at) == 1)
+        return lax.scan(meet, sums, tiles, unroll=len(tiles["at"]) == 1)[0]
+
+    sums = by_lanes(in_lanes, *keys.shape[2:4], state["OUT"])
     return state | {"OUT": sums}, None
 '''
 
 BACKWARD = '''
 def attend_backward(setup, state, row):
     """One rectangle of the backward pass."""
-    q_at, q_rows = tiles_at(setup.q_at, row["q"] // len(SLICES[0]))
-    kv_at, kv_rows = tiles_at(setup.kv_at, row["kv"] // len(SLICES[1]))
-    tensors = "Q", "DOUT", "STATS", "DQ"
-    slots = {t: jnp.repeat(row[t], setup.q_at.shape[1]) for t in tensors}
-    tiles = setup.kv_at.shape[1]
-    kv_slots, dkv_slots = (jnp.repeat(row[t], tiles) for t in ("KV", "DKV"))
+    tiles, kv = tiles_of(setup, row)
+    keys, sums = state["KV"], (state["DQ"], state["DKV"])
 #H
+#S
 
-    def meet(sums, tile):
-        at, first, slot = tile
-        rows = [cut_tile(state[t], slot[t], first, len(at)) for t in tensors[:3]]
-        count, order, unmasked = seen_tiles(at, kv_at, setup.offset)
+    def in_lanes(lanes, sums):
+        def meet(sums, tile):
+            at, where = tile["at"], (lanes, tile["row"], tiles["at"].shape[1])
+            clear, count, order = tile["seen"]
+            inputs = ((state[t], (tile[t],)) for t in ("Q", "DOUT", "STATS"))
+            q, dout, stats = (cut_tile(x, slot, *where) for x, slot in inputs)
+            q = q * scales(q.dtype)[0]
+            lse, rowsum = stats[:, :, 0], stats[:, :, 1]
+            stats = jnp.where(lse == -jnp.inf, 0, lse), rowsum
+            rows = q, dout, (transposed(q), transposed(dout)), stats
 
-        def add(n, sums):
-            n = order[n]
-            k, v = cut_pair(state["KV"], kv_slots[n], kv_rows[n], kv_at.shape[1])
-            seen = tile_mask(at[None], kv_at[n][:, None], setup.offset, unmasked[n])
-#K
-            dq, *dkv = kernel_backward(*rows, k, v, seen)
+            def add(masked, n, sums):
+                n = order[n]
+                there = lanes, kv["row"][n], kv["at"].shape[1]
+                k, v = cut_pair(keys, kv["KV"][n], *there)
+                seen = at[None], kv["at"][n][:, None], setup.offset
+                seen = tile_mask(*seen) if masked else None
+                dq, *dkv = kernel_backward(*rows, k, v, seen)
+                return sums[0] + dq, add_pair(sums[1], dkv, kv["DKV"][n], *there)
+
+            none = jnp.zeros(q.mT.shape, sums[0].dtype)
+            found = lax.fori_loop(0, clear, partial(add, False), (none, sums[1]))
+            dq, dkv = lax.fori_loop(clear, count, partial(add, True), found)
+            dq = dq.mT * scales(q.dtype)[0]
 #B
-            return sums[0] + dq, add_pair(sums[1], dkv, dkv_slots[n], kv_rows[n])
+            return (add_tile(sums[0], dq, (tile["DQ"],), *where), dkv), None
 
-        like = per_kv_head(rows[0], state["KV"][0, 0]).mT
-        none = jnp.zeros(like.shape, sums[0].dtype)
-        dq, dkv = lax.fori_loop(0, count, add, (none, sums[1]))
-        dq = dq.mT.reshape(rows[0].shape)
-        dq = dq + cut_tile(sums[0], slot["DQ"], first, len(at))
-        return (put_tile(sums[0], dq, slot["DQ"], first), dkv), None
+        return lax.scan(meet, sums, tiles, unroll=len(tiles["at"]) == 1)[0]
 
-    tiles = q_at, q_rows, slots
-    sums = state["DQ"], state["DKV"]
-    (dq, dkv), _ = lax.scan(meet, sums, tiles, unroll=len(q_at) == 1)
+    dq, dkv = by_lanes(in_lanes, *keys.shape[2:4], sums)
+#D
     return state | {"DQ": dq, "DKV": dkv}, None
 '''
 
-PLAIN = "            return kernel(part, q, k, v, seen)\n"
-HEAD_CHOICE = {  # what stands at a mark where query slices and KV slices do not line up
-    "#H\n": """    heads = row["q"].max() % len(SLICES[0]), row["kv"].max() % len(SLICES[1])
+PER_HEAD = '''
+def per_head(setup, store, row):
+    """The keys and values of a rectangle for each query head, [blocks, 2, batch, heads, rows,
+    width], the block of each KV tile, and the KV head of each query head, -1 is none."""
+    heads = row["q"].max() % len(SLICES[0]), row["kv"].max() % len(SLICES[1])
     heads = jnp.asarray(HEADS_OF)[heads]
-    common = (heads >= 0)[:, None, None]
+    blocks = store.at[row["KV"]].get(mode="clip")[:, :, :, jnp.maximum(heads, 0)]
+    tiles = np.repeat(np.arange(len(blocks), dtype=np.uint32), setup.kv_at.shape[1])
+    return blocks, jnp.asarray(tiles), heads
+
+
+def with_head(heads, lanes, new, old):
+    """What is new in the lanes of query heads that have a KV head."""
+    heads = lax.dynamic_slice_in_dim(heads, lanes.head, lanes.heads)
+    heads = jnp.tile(heads, lanes.batches)
+    return jnp.where((heads >= 0)[:, None, None], new, old)
+'''
+
+HEAD_CHOICE = {  # what stands at a mark where query slices and KV slices do not line up
+    "#H\n": """    keys, kv["KV"], heads = per_head(setup, keys, row)
 """,
-    "#K\n": "            k, v = (x[:, jnp.maximum(heads, 0)] for x in (k, v))\n",
-    'per_kv_head(rows[0], state["KV"][0, 0]).mT\n': "rows[0].mT\n",
-    PLAIN: """            new = kernel(part, q, k, v, seen)
-            return tuple(jnp.where(common, x, y) for x, y in zip(new, part))
+    "#F\n": """            chosen = partial(with_head, heads, lanes)
+            part = tuple(map(chosen, part, old))
 """,
-    "#B\n": """            dq, *dkv = (jnp.where(common, x, 0) for x in (dq, *dkv))
-            none = jnp.zeros((*sums[1].shape[2:4], *k.shape[2:]), sums[1].dtype)
-            dkv = [none.at[:, jnp.maximum(heads, 0)].add(x) for x in dkv]
+    "#S\n": """    kv["DKV"], sums = kv["KV"], (sums[0], jnp.zeros(keys.shape, sums[1].dtype))
+""",
+    "#B\n": """            dq = with_head(heads, lanes, dq, 0)
+""",
+    "#D\n": """    none = jnp.zeros((*dkv.shape[:3], *state["KV"].shape[3:]), dkv.dtype)
+    heads = jnp.where(heads < 0, NOWHERE, heads)
+    dkv = none.at[:, :, :, heads].add(dkv, mode="drop")
+    dkv = state["DKV"].at[row["DKV"]].add(dkv, mode="drop")
 """,
 }

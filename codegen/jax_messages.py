@@ -1,41 +1,67 @@
 """jax_messages   the text of a JAX program that sends and stores: one turn on one device."""
 
 MESSAGES = '''
-def depart(state, tensor, slots):
-    """What a message takes of one tensor; sums are handed over, so nothing stays behind."""
-    if tensor == "OUT":
-        total, top, weight = (x.at[slots].get(mode="clip") for x in state["OUT"])
-        pairs = zip(state["OUT"], (0, -jnp.inf, 0))
-        sums = tuple(x.at[slots].set(y, mode="drop") for x, y in pairs)
-        message = jnp.concatenate(normalised(total, top, weight), axis=-1)
-        return state | {"OUT": sums}, message
-    part = state[tensor].at[slots].get(mode="clip")
-    if tensor in ("DQ", "DKV"):
-        # Zeros that are known only after the read, so that the store changes in place.
-        zero = jnp.where(part > jnp.inf, part, 0)
-        state = state | {tensor: state[tensor].at[slots].set(zero, mode="drop")}
-    return state, part
+SUMS = "OUT", "DQ", "DKV"  # handed over by who sends them, added where they arrive
 
 
-def arrive(state, tensor, slots, part):
-    """Store the copies that a message brought, or add its sums."""
-    if tensor == "OUT":
-        sums, _ = lax.scan(merge, state["OUT"], (slots, part))
-        return state | {"OUT": sums}
-    store = state[tensor].at[slots]
-    put = store.add if tensor in ("DQ", "DKV") else store.set
-    return state | {tensor: put(part, mode="drop")}
+def taken(state, tensor, slots):
+    """What a message takes of one tensor."""
+    if tensor != "OUT":
+        return state[tensor].at[slots].get(mode="clip")
+    parts = normalised(*(x.at[slots].get(mode="clip") for x in state["OUT"]))
+    return jnp.concatenate(parts, axis=-1)
 
 
-def merge(sums, message):
-    """Add one partial output, with its lse as last column, to the sums in one slot."""
-    slot, (o, lse) = message[0], jnp.split(message[1], (HEAD_DIM,), axis=-1)
-    total, top, weight = (x.at[slot].get(mode="clip") for x in sums)
+def leaving(state, collectives, sends):
+    """The sums that each collective takes with it."""
+    sums = [[t for t in tensors if t in SUMS] for tensors, *_ in collectives]
+    return [{t: taken(state, t, to[t]) for t in some} for some, to in zip(sums, sends)]
+
+
+def emptied(state, tensor, slots):
+    """What stays behind where sums left: nothing."""
+
+    def none(old, _):
+        if tensor == "OUT":
+            return tuple(map(jnp.full_like, old, (0, -jnp.inf, 0)))
+        return jnp.zeros_like(old)
+
+    return state | {tensor: changed(state[tensor], slots, None, none)}
+
+
+def stored(state, arrived):
+    """Put copies that messages brought into the slots that wait for them, and add sums."""
+    ways = {"OUT": merged, "DQ": jnp.add, "DKV": jnp.add}
+    for brought in arrived:
+        for tensor, (slots, parts) in brought.items():
+            way = ways.get(tensor, lambda old, new: new)
+            state = state | {tensor: changed(state[tensor], slots, parts, way)}
+    return state
+
+
+def changed(store, slots, parts, way):
+    """The store with way(old, part) in some slots, one after the other, so that it changes in
+    place; of several arrays if it has several."""
+    size = len(jax.tree.leaves(store)[0])
+
+    def one(store, what):
+        slot, part = what
+        cut = partial(lax.dynamic_index_in_dim, index=slot, keepdims=False)
+        old = jax.tree.map(cut, store)
+        new = jax.tree.map(partial(jnp.where, slot < size), way(old, part), old)
+        put = partial(lax.dynamic_update_index_in_dim, index=slot, axis=0)
+        return jax.tree.map(put, store, new), None
+
+    return lax.scan(one, store, (slots, parts), unroll=len(slots) == 1)[0]
+
+
+def merged(sums, message):
+    """Sums with one partial output added, which has its lse as last column."""
+    (total, top, weight), (o, lse) = sums, jnp.split(message, (HEAD_DIM,), axis=-1)
     new_top = jnp.maximum(top, lse)
     base = jnp.where(new_top == -jnp.inf, 0, new_top)
     old, new = jnp.exp(top - base), jnp.exp(lse - base)
-    parts = total * old + o * new, new_top, weight * old + new
-    return tuple(x.at[slot].set(y, mode="drop") for x, y in zip(sums, parts)), None
+    return total * old + o * new, new_top, weight * old + new
 
 
 def normalised(total, top, weight):
@@ -85,55 +111,55 @@ FOLLOW = '''
 def follow(setup, state, attend, axis):
     """Run a schedule: every rank the same collectives, each with the slots of its own tables.
 
-    What arrives in a turn is stored when the next one begins: then nobody reads the store any
-    more, so it changes in place.
+    Copies that arrive in a turn are stored when the next one begins, and sums that leave in a turn
+    were taken when the one before ended: then nobody reads a store while it changes, so it changes
+    in place.
     """
     rank = lax.axis_index(axis)
     for segment in setup.placement.segments:
         tables = segment.sends, segment.receives, segment.attends
         tables = jax.tree.map(lambda table: jnp.asarray(table)[:, rank], tables)
+        now = jax.tree.map(lambda table: table[0], tables[0])
+        later = jax.tree.map(lambda table: jnp.roll(table, -1, axis=0), tables[0])
         turn = partial(one_turn, setup, segment.collectives, attend, axis)
-        begin = state, nothing_yet(state, segment.collectives, tables[1])
-        (state, arrived), _ = lax.scan(turn, begin, tables, unroll=segment.turns == 1)
-        state = stored(state, segment.collectives, arrived)
+        arrived = nothing_yet(state, segment.collectives, tables[1])
+        begin = state, arrived, leaving(state, segment.collectives, now)
+        # What would leave after the last turn is taken too, but never sent.
+        turns = *tables, later
+        (state, arrived, _), _ = lax.scan(turn, begin, turns, unroll=segment.turns == 1)
+        state = stored(state, arrived)
     return state
 
 
 def one_turn(setup, collectives, attend, axis, begin, tables):
-    """Store what arrived in the turn before, send, and attend while that travels."""
-    sends, receives, attends = tables
-    state, arrivals = stored(begin[0], collectives, begin[1]), []
-    for (tensors, kind, ends), slots in zip(collectives, sends):
-        parts = []
-        for tensor in tensors:
-            state, part = depart(state, tensor, slots[tensor])
-            parts.append(part)
-        arrivals.append(unpack(exchange(kind, ends, pack(parts), axis), parts))
+    """Store the copies that arrived in the turn before, send, attend while that travels, and add
+    the sums that arrived."""
+    (state, arrived, sums), (sends, receives, attends, later) = begin, tables
+    state, copies, added = stored(state, arrived), [], []
+    messages = zip(collectives, sends, sums, receives)
+    for (tensors, kind, ends), slots, ready, to in messages:
+        parts = [ready[t] if t in ready else taken(state, t, slots[t]) for t in tensors]
+        for tensor in ready:
+            state = emptied(state, tensor, slots[tensor])
+        parts = zip(tensors, unpack(exchange(kind, ends, pack(parts), axis), parts))
+        brought = {t: (to[t], part) for t, part in parts}
+        copies.append({t: x for t, x in brought.items() if t not in SUMS})
+        added.append({t: x for t, x in brought.items() if t in SUMS})
     if attends:
         one = len(attends["q"]) == 1
         state, _ = lax.scan(partial(attend, setup), state, attends, unroll=one)
-    return (state, list(zip(receives, arrivals))), None
-
-
-def stored(state, collectives, arrived):
-    """Store what each collective brought, in the slots that wait for it."""
-    for (tensors, *_), (slots, parts) in zip(collectives, arrived):
-        for tensor, part in zip(tensors, parts):
-            state = arrive(state, tensor, slots[tensor], part)
-    return state
+    state = stored(state, added)
+    return (state, copies, leaving(state, collectives, later)), None
 
 
 def nothing_yet(state, collectives, receives):
-    """Messages that nobody sent, with slots where nothing is stored."""
+    """Copies that nobody sent, for slots where nothing is stored."""
     arrived = []
     for (tensors, *_), slots in zip(collectives, receives):
-        slots = {tensor: jnp.full_like(slots[tensor][0], NOWHERE) for tensor in tensors}
-        likes = {t: state[t][0] if t == "OUT" else state[t] for t in tensors}
-        more = {t: int(t == "OUT") for t in tensors}  # its lse is the last column
-        parts = [
-            jnp.zeros((*slots[t].shape, *x.shape[1:-1], x.shape[-1] + more[t]), x.dtype)
-            for t, x in likes.items()
-        ]
-        arrived.append((slots, parts))
+        arrived.append({})
+        for tensor in set(tensors).difference(SUMS):
+            to, like = jnp.full_like(slots[tensor][0], NOWHERE), state[tensor]
+            part = jnp.zeros((len(to), *like.shape[1:]), like.dtype)
+            arrived[-1][tensor] = to, part
     return arrived
 '''

@@ -62,7 +62,7 @@ class Setup(NamedTuple):
 def setups(seq, kv_seq):
     """The setup of each pass, forward first; the forward pass keeps what the backward holds."""
     sides = {q_pieces}, {kv_pieces}
-    tables = [tiled(piece_positions(pieces)) for pieces in sides]
+    tables = [tiled(piece_positions(pieces), n) for pieces, n in zip(sides, TILE)]
     homes = [with_slices(owned(p, P), len(s)) for p, s in zip(sides, SLICES)]
     blocks = [len(pieces) * len(slices) for pieces, slices in zip(sides, SLICES)]
     found, keep = [], {{}}
@@ -94,9 +94,9 @@ def with_slices(home, slices):
     return np.where(home[:, :, None] >= 0, blocks, -1).reshape(len(home), -1)
 
 
-def tiled(table):
-    """Positions [n, longest] cut into tiles of at most TILE: [n, tiles, tile]."""
-    tiles = -(-table.shape[1] // TILE)
+def tiled(table, most):
+    """Positions [n, longest] cut into tiles of at most so many: [n, tiles, tile]."""
+    tiles = -(-table.shape[1] // most)
     room = -table.shape[1] % tiles
     table = np.pad(table, ((0, 0), (0, room)), constant_values=-1)
     return table.reshape(len(table), tiles, -1).astype(np.int32)

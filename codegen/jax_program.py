@@ -179,7 +179,8 @@ def _schedule(w: Writer, p: Program) -> None:
     w.paste(rows.Attend, rows.Move, rows.Held)
     names = {s.rule for s in p.passes if s.rule}
     if names:
-        w.paste(rows.rectangles)
+        if names != {"helpers"}:
+            w.paste(rows.rectangles)
         w.paste(layouts.bounds, layouts.live_pieces)
     if names & {"ring", "query_ring", "dealt"}:
         w.paste(rows.around, rows.relay, rows.Sums)
@@ -281,10 +282,13 @@ def _kernels(w: Writer, p: Program) -> None:
         w.section("BOXES = np.ascontiguousarray(MASK.T)  # one row per bound")
     w.section(jax_kernels.MASKS[p.mask.kind if len(p.mask.boxes) else "boxes"])
     w.section(jax_kernels.TILES)
+    if p.backward:
+        w.section(jax_kernels.ADD_TILE)
+    w.section(jax_kernels.BY_LANES)
     if not _aligned(p):
         w.paste(jax_heads.kv_heads_of)
         w.section("HEADS_OF = kv_heads_of(*SLICES, GROUP)")
-    w.section(jax_kernels.PER_KV_HEAD)
+        w.section(jax_kernels.PER_HEAD)
     w.section(jax_kernels.KERNEL)
     w.section(_by_head(jax_kernels.FORWARD, p))
     if p.backward:
@@ -295,10 +299,7 @@ def _kernels(w: Writer, p: Program) -> None:
 def _by_head(text: str, p: Program) -> str:
     """The text of a rectangle with the head choice in it where slices and KV heads cross."""
     for mark, lines in jax_kernels.HEAD_CHOICE.items():
-        if not _aligned(p):
-            text = text.replace(mark, lines)
-        elif mark.startswith("#"):
-            text = text.replace(mark, "")
+        text = text.replace(mark, "" if _aligned(p) else lines)
     return text
 
 

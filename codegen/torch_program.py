@@ -89,10 +89,11 @@ def _table(w: Writer, name: str, reader: str, lines: list[str]) -> None:
 def _schedule(w: Writer, p: Program) -> None:
     w.title("schedule: who attends what and what travels where, one row per rank")
     w.paste(rows.Attend, rows.Move, rows.Held)
-    if any(s.rule for s in p.passes):
-        w.paste(rows.rectangles)
+    names = {s.rule for s in p.passes if s.rule}
+    if names:
+        if names != {"helpers"}:
+            w.paste(rows.rectangles)
         w.paste(layouts.owned, layouts.bounds, layouts.live_pieces)
-        names = {s.rule for s in p.passes if s.rule}
         if names & {"ring", "query_ring", "dealt"}:
             w.paste(rows.around, rows.relay, rows.Sums)
         if dealt(p):

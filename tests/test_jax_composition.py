@@ -130,7 +130,7 @@ def test_the_file_checks_itself_and_fails_when_it_is_wrong(tmp_path: Path) -> No
     good = run(path, "--seq", "50")
     assert good.returncode == 0, good.stderr
     assert good.stdout.endswith("exact at 50 queries and 50 keys\n")
-    path.write_text(text.replace("v, dout) - rowsum)", "v, dout) + rowsum)"))
+    path.write_text(text.replace("turned[1]) - rowsum)", "turned[1]) + rowsum)"))
     bad = run(path, "--seq", "50")
     assert (bad.returncode, bad.stdout.split()[-7]) == (1, "WRONG"), bad.stderr
 
