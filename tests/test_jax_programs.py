@@ -1,16 +1,18 @@
 """Emitted JAX programs compute what dense attention computes, output and gradients."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen import emit
+from codegen import emit, jax_header
 from jax_devices import Mesh, jax
 from planner.ir import Plan
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
@@ -76,6 +78,45 @@ def test_uneven_lengths_heads_and_ranks_match_dense(
     schedule: str, ranks: int, change: dict[str, int]
 ) -> None:
     exact(replace(SMALL, **({"kv_seq": change.get("seq", 37)} | change)), schedule, ranks)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "mask"),
+    [
+        ("zigzag", MASKS[1]),
+        ("burst", MASKS[3]),
+        ("balanced", MASKS[2]),
+        ("ulysses", MASKS[1]),
+        ("allgather:keep=1", MASKS[0]),
+    ],
+    ids=str,
+)
+def test_blocks_of_many_tiles_match_dense(
+    schedule: str, mask: Mask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax_header, "TILE", (3, 2))
+    exact(replace(SMALL, mask=mask), schedule, 3)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "change"),
+    [
+        ("zigzag", {"batch": 2}),
+        ("usp:ulysses=2", {"heads": 6, "kv_heads": 2, "batch": 2}),
+        ("ring", {"dtype": "bfloat16", "head_dim": 8}),
+    ],
+)
+def test_what_accelerators_do_otherwise_matches_dense(
+    schedule: str, change: dict[str, int | str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def default(*inputs: Any, default: Callable[..., Any], **_: Callable[..., Any]) -> Any:
+        return default(*inputs)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", default)
+    monkeypatch.setattr(jax_header, "TILE", (8, 4))
+    verdict = check(plan(schedule, replace(SMALL, **change), 4, pass_="both"), "jax")
+    assert verdict.leak_free, verdict.leaks
+    assert verdict.exact, verdict
 
 
 @pytest.mark.parametrize("most", [2, 4, 6, 8])
