@@ -181,7 +181,11 @@ def _equal(node: Node, other: Node | None) -> bool:
 def _same(one: object, other: object) -> bool:
     """Whether two tables, or two tuples of names, are the same."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.shape == other.shape and bool((one == other).all())
+        if one.shape != other.shape:
+            return False
+        if one.dtype == other.dtype:
+            return one.tobytes() == other.tobytes()
+        return bool((one == other).all())
     return one == other
 
 

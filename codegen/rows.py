@@ -48,7 +48,7 @@ def rectangles(live: Flags, q: Ints, kv: Ints) -> tuple[Ints, Ints]:
     in them, in row r * m + s of q [n * m, a] and kv [n * m, b]; live: [q, kv] by blocks."""
     live = np.pad(live, (0, 1))  # block -1 sees nothing
     uses = np.take(live[q].any(axis=1), kv, axis=1)
-    used = np.take(live.T[kv].any(axis=1), q, axis=1).swapaxes(0, 1)
+    used = np.take(live.T[kv].any(axis=1).T, q, axis=0).swapaxes(1, 2)
     kept = np.where(used, q[:, None], -1), np.where(uses, kv, -1)
     return kept[0].reshape(-1, q.shape[1]), kept[1].reshape(-1, kv.shape[1])
 
@@ -69,14 +69,16 @@ def around(
     parts = [[getattr(attend, side) for attend in attends] for attends in rounds]
     here = list(map(np.hstack, parts))
     here.append(np.full_like(here[0], -1))
+    wanted = [blocks.take(ahead, axis=0) for blocks in here[1:]]
+    left, homes = left.astype(np.int32), homes.astype(np.int32)  # as blocks and ranks
     sums, behind = Sums(adds, left, homes), (rank - hop) % len(rank)
     for t in range(len(rounds) + bool(adds)):
         if t < len(rounds) - 1:
-            wanted = here[t + 1].take(ahead, axis=0)
-            yield from relay(first + t, travels, here[t], wanted, rank, ahead, homes)
+            pair = here[t], wanted[t]
+            yield from relay(first + t, travels, *pair, rank, ahead, homes)
         if adds and t > 0:
-            wanted = here[t].take(ahead, axis=0)
-            yield from sums.hand_over(first + t, here[t - 1], wanted, rank, ahead)
+            pair = here[t - 1], wanted[t - 1]
+            yield from sums.hand_over(first + t, *pair, rank, ahead)
             sums.follow(behind)
         if t < len(rounds):
             yield from rounds[t]
@@ -93,6 +95,9 @@ def relay(
 ) -> Iterator[Move]:
     """Copies of the blocks that `dst` wants go there from `src` if it attends them or is their
     home, else from their home; both [n, w], -1 is a block that is not attended."""
+    if here.min() >= 0:
+        yield Move(step, tensors, wanted, src, dst)
+        return
     home = homes[wanted]
     there = (here >= 0) | (home == src[:, None])
     yield Move(step, tensors, np.where(there, wanted, -1), src, dst)

@@ -24,7 +24,7 @@ def ring(
 ) -> Rows:
     """Queries stay, K and V travel one rank further per step; in the backward pass their gradient
     follows one step behind."""
-    rank = np.arange(ranks)
+    rank = np.arange(ranks, dtype=np.int32)
     queries, keys = rectangles(live, q, kv)
     rows = [rank * ranks + (rank - t) % ranks for t in range(ranks)]
     sides = [(queries.take(row, 0), keys.take(row, 0)) for row in rows]
@@ -44,7 +44,7 @@ def query_ring(
 ) -> Rows:
     """K and V stay, the query side travels one rank further per step and the gradient of the
     queries follows one step behind."""
-    rank = np.arange(ranks)
+    rank = np.arange(ranks, dtype=np.int32)
     queries, keys = rectangles(live, q, kv)
     rows = [(rank - t) % ranks * ranks + rank for t in range(ranks)]
     sides = [(queries.take(row, 0), keys.take(row, 0)) for row in rows]
@@ -64,7 +64,7 @@ def gather(
 ) -> Rows:
     """Every rank gets the K and V that it uses at once and attends them in one go; in the
     backward pass the gradients go straight back."""
-    rank = np.arange(ranks)
+    rank = np.arange(ranks, dtype=np.int32)
     queries, keys = rectangles(live, q, np.arange(len(kv_homes))[None])
     attend = Attend(1, rank, queries, keys)
     use = attend.kv >= 0
