@@ -198,6 +198,34 @@ def transposed(x):
     return lax.platform_dependent(x, cpu=copied, default=lambda x: x.mT)
 
 
+POWER = (  # 2**x for |x| <= 1/2, a polynomial of least error
+    0.000153458119,
+    0.00133999312,
+    0.00961848896,
+    0.0555032878,
+    0.240226469,
+    0.693147206,
+    1.0,
+)
+
+
+def exp(x):
+    """e**x for x <= 0, within 2e-7; in float32 on a CPU by a power of two and a polynomial, which
+    takes half of the time that XLA's own takes."""
+    if x.dtype != jnp.float32:
+        return jnp.exp(x)
+
+    def by_powers(x):
+        x = jnp.maximum(x * np.float32(1 / math.log(2)), np.float32(-127))
+        whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+        power = jnp.polyval(np.array(POWER, np.float32), x - whole, unroll=len(POWER))
+        # Floats of this size count in ones: the last bits of the sum are the exponent of 2**whole.
+        bits = lax.bitcast_convert_type(whole + np.float32(1.5 * 2**23 + 127), "int32")
+        return power * lax.bitcast_convert_type(bits << 23, jnp.float32)
+
+    return lax.platform_dependent(x, cpu=by_powers, default=jnp.exp)
+
+
 @jax.jit  # traced once for all the loops that use it
 def kernel(part, q, k, v, seen):
     """Add one tile to (sum of weighted values, largest score, sum of weights) of its rows, lane by
@@ -210,7 +238,7 @@ def kernel(part, q, k, v, seen):
             scores = jnp.where(seen, per_query, -jnp.inf).reshape(scores.shape)
         new_top = jnp.maximum(top, scores.max(axis=-1, keepdims=True))
         base = jnp.where(new_top == -jnp.inf, 0, new_top)
-        weights, old = jnp.exp(scores - base), jnp.exp(top - base)
+        weights, old = exp(scores - base), jnp.exp(top - base)
         total = total * old + products("ij,jd->id", weights, v)
         return total, new_top, weight * old + weights.sum(axis=-1, keepdims=True)
 

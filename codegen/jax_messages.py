@@ -7,9 +7,17 @@ SUMS = "OUT", "DQ", "DKV"  # handed over by who sends them, added where they arr
 def taken(state, tensor, slots):
     """What a message takes of one tensor."""
     if tensor != "OUT":
-        return state[tensor].at[slots].get(mode="clip")
-    parts = normalised(*(x.at[slots].get(mode="clip") for x in state["OUT"]))
+        return blocks_at(state[tensor], slots)
+    parts = normalised(*(blocks_at(x, slots) for x in state["OUT"]))
     return jnp.concatenate(parts, axis=-1)
+
+
+def blocks_at(store, slots):
+    """Some blocks of a store. XLA lays out what it gathers in an order of its own and then copies
+    it, so a few are taken one by one."""
+    if len(slots) > 4:
+        return store.at[slots].get(mode="clip")
+    return jnp.concatenate([lax.dynamic_slice_in_dim(store, slot, 1) for slot in slots])
 
 
 def leaving(state, collectives, sends):
@@ -125,10 +133,28 @@ def follow(setup, state, attend, axis):
         arrived = nothing_yet(state, segment.collectives, tables[1])
         begin = state, arrived, leaving(state, segment.collectives, now)
         # What would leave after the last turn is taken too, but never sent.
-        turns = *tables, later
-        (state, arrived, _), _ = lax.scan(turn, begin, turns, unroll=segment.turns == 1)
+        run = all_turns if segment.turns > 1 else lone_turn
+        state, arrived, _ = run(turn, begin, (*tables, later), rank)
         state = stored(state, arrived)
     return state
+
+
+def all_turns(turn, begin, tables, _):
+    """The turns of a segment, one after the other."""
+    return lax.scan(turn, begin, tables)[0]
+
+
+def lone_turn(turn, begin, tables, rank):
+    """The turn of a segment that has one: a loop as well, and of a length that XLA does not know.
+    It would unroll it, and then copy whole stores that it could change in place."""
+    *row, _ = jax.tree.map(lambda table: table[0], tables)
+
+    def once(_, found):
+        state, _, sums = found  # nothing has arrived
+        (state, arrived, _), _ = turn((state, [], sums), (*row, []))
+        return state, arrived, sums
+
+    return lax.fori_loop(0, jnp.where(rank < P, 1, 0), once, begin)
 
 
 def one_turn(setup, collectives, attend, axis, begin, tables):

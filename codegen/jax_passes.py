@@ -34,7 +34,7 @@ def shard(x, rank, axis=2, kv=False):
 
 
 def unshard(parts, axis=2, kv=False):
-    """The whole array in the order of the sequence from the parts of all ranks{kv_note}."""
+    """The whole array in sequence order from the parts of all ranks{kv_note}."""
     parts = list(parts)
     kv = kv or parts[0].shape[axis] != len(positions(0))
     order = np.concatenate(list(map(kv_positions if kv else positions, range(P))))

@@ -119,6 +119,18 @@ def test_what_accelerators_do_otherwise_matches_dense(
     assert verdict.exact, verdict
 
 
+def test_exponentials_of_scores_are_right_to_rounding() -> None:
+    exp = emitted(plan("ring", replace(SMALL, dtype="float32"), 2)).exp
+    x = -np.geomspace(1e-8, 200, 100_000, dtype=np.float32)
+    found, truth = np.asarray(exp(x)), np.exp(x.astype(np.float64))
+    assert np.abs(found - truth).max() <= 2e-7
+    assert np.abs(found / truth - 1)[x > -20].max() <= 2e-6
+    assert exp(np.array([0, -np.inf], np.float32)).tolist() == [1, 0]
+    assert np.isnan(exp(np.float32(np.nan)))
+    with jax.enable_x64(True):
+        assert distance(np.asarray(exp(x.astype(np.float64))), truth) <= 1e-15
+
+
 @pytest.mark.parametrize("most", [2, 4, 6, 8])
 @settings(max_examples=max(60, settings.default.max_examples) // 4)
 @given(st.data())
