@@ -132,7 +132,6 @@ def follow(setup, state, attend, axis):
         turn = partial(one_turn, setup, segment.collectives, attend, axis)
         arrived = nothing_yet(state, segment.collectives, tables[1])
         begin = state, arrived, leaving(state, segment.collectives, now)
-        # What would leave after the last turn is taken too, but never sent.
         run = all_turns if segment.turns > 1 else lone_turn
         state, arrived, _ = run(turn, begin, (*tables, later), rank)
         state = stored(state, arrived)
@@ -140,7 +139,7 @@ def follow(setup, state, attend, axis):
 
 
 def all_turns(turn, begin, tables, _):
-    """The turns of a segment, one after the other."""
+    """The turns of a segment; what would leave after the last is taken too, but never sent."""
     return lax.scan(turn, begin, tables)[0]
 
 
