@@ -20,10 +20,9 @@ def blocks_at(store, slots):
     return jnp.concatenate([lax.dynamic_slice_in_dim(store, slot, 1) for slot in slots])
 
 
-def leaving(state, collectives, sends):
+def leaving(state, sends):
     """The sums that each collective takes with it."""
-    sums = [[t for t in tensors if t in SUMS] for tensors, *_ in collectives]
-    return [{t: taken(state, t, to[t]) for t in some} for some, to in zip(sums, sends)]
+    return [{t: taken(state, t, to[t]) for t in to if t in SUMS} for to in sends]
 
 
 def emptied(state, tensor, slots):
@@ -121,70 +120,81 @@ def follow(setup, state, attend, axis):
 
     Copies that arrive in a turn are stored when the next one begins, and sums that leave in a turn
     were taken when the one before ended: then nobody reads a store while it changes, so it changes
-    in place.
+    in place. What only passes through is a message from where it begins to where it ends.
     """
-    rank = lax.axis_index(axis)
+    rank, passing = lax.axis_index(axis), {}
+    of_rank = partial(jax.tree.map, lambda slots: jnp.asarray(slots)[rank])
     for segment in setup.placement.segments:
         tables = segment.sends, segment.receives, segment.attends
         tables = jax.tree.map(lambda table: jnp.asarray(table)[:, rank], tables)
         now = jax.tree.map(lambda table: table[0], tables[0])
+        # What would leave after the last turn is taken too, but never sent.
         later = jax.tree.map(lambda table: jnp.roll(table, -1, axis=0), tables[0])
         turn = partial(one_turn, setup, segment.collectives, attend, axis)
-        arrived = nothing_yet(state, segment.collectives, tables[1])
-        begin = state, arrived, leaving(state, segment.collectives, now)
-        run = all_turns if segment.turns > 1 else lone_turn
-        state, arrived, _ = run(turn, begin, (*tables, later), rank)
-        state = stored(state, arrived)
+        begins, ends = of_rank(segment.begins), of_rank(segment.ends)
+        passing |= {t: taken(state, t, slots) for t, slots in begins.items()}
+        for t in [t for t in begins if t in SUMS]:
+            state = emptied(state, t, begins[t])
+        arrived = nothing_yet(state, tables[1])
+        begin = state, arrived, leaving(state, now), passing
+        if segment.turns > 1:
+            found, _ = lax.scan(turn, begin, (*tables, later), segment.turns)
+        else:
+            found = lone_turn(turn, begin, tables, rank)
+        state, arrived, _, passing = found
+        last = {t: (slots, passing.pop(t)[: len(slots)]) for t, slots in ends.items()}
+        state = stored(state, [*arrived, last])
     return state
-
-
-def all_turns(turn, begin, tables, _):
-    """The turns of a segment; what would leave after the last is taken too, but never sent."""
-    return lax.scan(turn, begin, tables)[0]
 
 
 def lone_turn(turn, begin, tables, rank):
     """The turn of a segment that has one: a loop as well, and of a length that XLA does not know.
     It would unroll it, and then copy whole stores that it could change in place."""
-    *row, _ = jax.tree.map(lambda table: table[0], tables)
+    row = jax.tree.map(lambda table: table[0], tables)
 
     def once(_, found):
-        state, _, sums = found  # nothing has arrived
-        (state, arrived, _), _ = turn((state, [], sums), (*row, []))
-        return state, arrived, sums
+        state, _, sums, passing = found  # nothing has arrived
+        (state, arrived, _, passing), _ = turn((state, [], sums, passing), (*row, []))
+        return state, arrived, sums, passing
 
     return lax.fori_loop(0, jnp.where(rank < P, 1, 0), once, begin)
 
 
 def one_turn(setup, collectives, attend, axis, begin, tables):
     """Store the copies that arrived in the turn before, send, attend while that travels, and add
-    the sums that arrived."""
-    (state, arrived, sums), (sends, receives, attends, later) = begin, tables
-    state, copies, added = stored(state, arrived), [], []
-    messages = zip(collectives, sends, sums, receives)
-    for (tensors, kind, ends), slots, ready, to in messages:
-        parts = [ready[t] if t in ready else taken(state, t, slots[t]) for t in tensors]
+    the sums that arrived; what only passes through is attended as it came."""
+    (state, arrived, sums, passing), (sends, receives, attends, later) = begin, tables
+    state, brought = stored(state, arrived), []
+    for (tensors, kind, ends), slots, ready in zip(collectives, sends, sums):
+        known = ready | passing
+        parts = [known[t] if t in known else taken(state, t, slots[t]) for t in tensors]
         for tensor in ready:
             state = emptied(state, tensor, slots[tensor])
-        parts = zip(tensors, unpack(exchange(kind, ends, pack(parts), axis), parts))
-        brought = {t: (to[t], part) for t, part in parts}
-        copies.append({t: x for t, x in brought.items() if t not in SUMS})
-        added.append({t: x for t, x in brought.items() if t in SUMS})
+        parts = unpack(exchange(kind, ends, pack(parts), axis), parts)
+        brought.append(dict(zip(tensors, parts)))
+    near = {t: jnp.zeros_like(x) if t in SUMS else x for t, x in passing.items()}
+    met = state | near
     if attends:
         one = len(attends["q"]) == 1
-        state, _ = lax.scan(partial(attend, setup), state, attends, unroll=one)
+        met, _ = lax.scan(partial(attend, setup), met, attends, unroll=one)
+    state = met | {t: state[t] for t in passing}
+    came = passing | {t: part for some in brought for t, part in some.items()}
+    passing = {t: met[t] + came[t] if t in SUMS else came[t] for t in passing}
+    arrived = [{t: (to[t], x[t]) for t in to} for to, x in zip(receives, brought)]
+    added = [{t: x for t, x in some.items() if t in SUMS} for some in arrived]
+    copies = [{t: x for t, x in some.items() if t not in SUMS} for some in arrived]
     state = stored(state, added)
-    return (state, copies, leaving(state, collectives, later)), None
+    return (state, copies, leaving(state, later), passing), None
 
 
-def nothing_yet(state, collectives, receives):
+def nothing_yet(state, receives):
     """Copies that nobody sent, for slots where nothing is stored."""
     arrived = []
-    for (tensors, *_), slots in zip(collectives, receives):
+    for to in receives:
         arrived.append({})
-        for tensor in set(tensors).difference(SUMS):
-            to, like = jnp.full_like(slots[tensor][0], NOWHERE), state[tensor]
-            part = jnp.zeros((len(to), *like.shape[1:]), like.dtype)
-            arrived[-1][tensor] = to, part
+        for tensor in [t for t in to if t not in SUMS]:
+            none, like = jnp.full_like(to[tensor][0], NOWHERE), state[tensor]
+            part = jnp.zeros((len(none), *like.shape[1:]), like.dtype)
+            arrived[-1][tensor] = none, part
     return arrived
 '''

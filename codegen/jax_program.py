@@ -17,6 +17,7 @@ from codegen import (
     jax_kernels,
     jax_messages,
     jax_passes,
+    jax_passing,
     jax_routes,
     jax_slots,
     layouts,
@@ -262,7 +263,7 @@ def _lockstep(w: Writer, p: Program) -> None:
         "NOWHERE = 2**30  # the slot of what is not there: read as anything, never written\n"
         "FOREVER = 2**30  # later than any step"
     )
-    w.paste(*_definitions(jax_slots))
+    w.paste(*_definitions(jax_passing), *_definitions(jax_slots))
     sides = "pieces(seq)", "pieces(kv_seq)"
     if p.layout.maker is None:
         sides = "Q_PIECES", "KV_PIECES"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codegen.jax_passing import Passing, passing_copies, passing_sums, places
 from codegen.jax_routes import (
     Loops,
     Route,
@@ -82,13 +83,17 @@ class Slots:
 
 class Segment(NamedTuple):
     """Turns of one loop: collectives (tensors, kind, pairs or group size), and per turn and rank
-    the slots and blocks that they and the attends are about, each [turns, ranks, ...]."""
+    the slots and blocks that they and the attends are about, each [turns, ranks, ...]. Messages
+    that only pass through are taken from slots where they begin and stored where they end, [ranks,
+    n]; what attends say of them are places in the message."""
 
     turns: int
     collectives: list[tuple[tuple[str, ...], str, tuple[tuple[int, int], ...] | int]]
     sends: list[dict[str, Ints]]
     receives: list[dict[str, Ints]]
     attends: dict[str, Ints]
+    begins: dict[str, Ints]
+    ends: dict[str, Ints]
 
 
 class Placement:
@@ -112,10 +117,14 @@ class Placement:
             self.until[tensor][np.arange(len(kept))[:, None], kept] = FOREVER
         self.held = {t: self.place_held(t, held) for t in self.inputs}
         now, self.segments = 0, list[Segment]()
+        self.passing: dict[str, Passing] = {}
         for loop in loops:
-            rows = [self.turn(turn, now + n) for n, turn in enumerate(loop)]
+            begins = self.pass_through(loop, now)
+            rows = [self.turn(turn, now, n) for n, turn in enumerate(loop)]
             now += len(loop)
-            self.segments.append(segment(loop[0], rows))
+            self.segments.append(segment(loop[0], rows, begins))
+        for tensor in list(self.passing):
+            self.end(tensor, now)
         found = ((t, self.slots[t].find(kept)) for t, kept in keep.items())
         self.kept = {t: slots.astype("uint32") for t, slots in found}
 
@@ -152,11 +161,57 @@ class Placement:
         found[rank, slots.slot[rank, block] - slots.fixed] = block
         return found
 
-    def turn(self, turn: Turn, now: int) -> dict[str, list[dict[str, Ints]]]:
-        """The slots that one turn is about; what arrives has its slots from the next turn on."""
+    def pass_through(self, loop: list[Turn], now: int) -> dict[str, Ints]:
+        """Find the messages that pass through a loop, end others, and return the slots of those
+        that begin, [ranks, n]."""
+        begins = {}
+        for tensor, slots in self.slots.items():
+            before = self.passing.get(tensor)
+            found = self.passes(tensor, loop, now, before.after if before else None)
+            if before and not found:
+                self.end(tensor, now)
+                before, found = None, self.passes(tensor, loop, now, None)
+            if found:
+                self.passing[tensor] = found
+                if not before:
+                    begins[tensor] = slots.find(found.begin).astype("uint32")
+                if not before and tensor not in self.inputs:
+                    slots.leave(found.begin)
+        return begins
+
+    def passes(
+        self,
+        tensor: str,
+        loop: list[Turn],
+        now: int,
+        before: Ints | None,
+    ) -> Passing | None:
+        """How the blocks of a tensor pass through a loop, None if they do not."""
+        none, side = np.full((len(self.slots[tensor].slot), 0), -1), self.side(tensor)
+        attended = []
+        for layers in self.layers[now : now + len(loop)]:
+            attended.append(np.hstack([none, *(layer[side] for layer in layers)]))
+        if tensor in self.inputs:
+            read_later = self.until[tensor] >= now + len(loop)
+            return passing_copies(tensor, loop, attended, before, read_later)
+        held = self.slots[tensor].slot < NOWHERE
+        return passing_sums(tensor, loop, attended, before, held)
+
+    def end(self, tensor: str, now: int) -> None:
+        """Store what a message brought before a step, if it is needed from then on."""
+        blocks, until = self.passing.pop(tensor).after, self.until[tensor]
+        needed = until[np.arange(len(blocks))[:, None], blocks] >= now
+        blocks = np.where(needed, blocks, -1)
+        self.slots[tensor].take(blocks, now - 1, until)
+        slots = self.slots[tensor].find(blocks).astype("uint32")
+        self.segments[-1].ends[tensor] = slots if (blocks >= 0).any() else slots[:, :0]
+
+    def turn(self, turn: Turn, begin: int, n: int) -> dict[str, list[dict[str, Ints]]]:
+        """The slots that the n-th turn of a loop is about; what arrives has its slots from the next
+        turn on."""
         sends = [self.leaving(route) for route in turn.routes]
-        attends = [self.rectangle(q, kv, now) for q, kv in self.layers[now]]
-        receives = [self.coming(route, now) for route in turn.routes]
+        attends = [self.rectangle(q, kv, begin, n) for q, kv in self.layers[begin + n]]
+        receives = [self.coming(route, begin + n) for route in turn.routes]
         return {"sends": sends, "receives": receives, "attends": attends}
 
     def leaving(self, route: Route) -> dict[str, Ints]:
@@ -165,30 +220,40 @@ class Placement:
         if everybody_gets_the_same(route):
             blocks = blocks.max(axis=1, keepdims=True)
         blocks = blocks.reshape(len(blocks), -1)
-        found = {t: self.slots[t].find(blocks) for t in route.tensors}
-        for tensor in set(route.tensors).difference(self.inputs):
+        tensors = [t for t in route.tensors if t not in self.passing]
+        found = {t: self.slots[t].find(blocks) for t in tensors}
+        for tensor in set(tensors).difference(self.inputs):
             self.slots[tensor].leave(blocks)
         return found
 
     def coming(self, route: Route, now: int) -> dict[str, Ints]:
         """The slots for what a collective brings, [ranks, n]."""
         blocks = arriving(route).reshape(len(route.blocks), -1)
-        for tensor in route.tensors:
+        tensors = [t for t in route.tensors if t not in self.passing]
+        for tensor in tensors:
             self.slots[tensor].take(blocks, now, self.until[tensor])
-        return {t: self.slots[t].find(blocks) for t in route.tensors}
+        return {t: self.slots[t].find(blocks) for t in tensors}
 
-    def rectangle(self, q: Ints, kv: Ints, now: int) -> dict[str, Ints]:
-        """The blocks and slots of one rectangle per rank, [ranks, n] each."""
+    def rectangle(self, q: Ints, kv: Ints, begin: int, n: int) -> dict[str, Ints]:
+        """The blocks and slots of one rectangle per rank in the n-th turn of a loop, [ranks, n]
+        each."""
         found = {"q": q, "kv": kv}
         for tensor, slots in self.slots.items():
             blocks = (q, kv)[self.side(tensor)]
+            if tensor in self.passing:
+                found[tensor] = places(blocks, self.passing[tensor].met[n], NOWHERE)
+                continue
             if tensor not in self.inputs:
-                slots.take(blocks, now, self.until[tensor])
+                slots.take(blocks, begin + n, self.until[tensor])
             found[tensor] = slots.find(blocks)
         return found
 
 
-def segment(first: Turn, rows: list[dict[str, list[dict[str, Ints]]]]) -> Segment:
+def segment(
+    first: Turn,
+    rows: list[dict[str, list[dict[str, Ints]]]],
+    begins: dict[str, Ints],
+) -> Segment:
     """The rows of the turns of one loop as tables, and its collectives."""
     collectives = []
     for route in first.routes:
@@ -204,7 +269,7 @@ def segment(first: Turn, rows: list[dict[str, list[dict[str, Ints]]]]) -> Segmen
     layers = max(len(row["attends"]) for row in rows)
     attends = [[layer(row["attends"], n) for row in rows] for n in range(layers)]
     tables = stacked(list(map(stacked, attends)), axis=2)
-    return Segment(len(rows), collectives, sends, receives, tables)
+    return Segment(len(rows), collectives, sends, receives, tables, begins, {})
 
 
 def layer(rectangles: list[dict[str, Ints]], n: int) -> dict[str, Ints]:
