@@ -124,8 +124,8 @@ def jax_rows(checkout: Path, seq: int, rounds: int) -> Iterator[Row]:
             yield Row(what, a / wall, JAX_LIMIT, b / cpu, said)
 
 
-def busy(schedule: str, seq: int, ranks: int = 4) -> list[float]:
-    """Seconds of processor time of each rank in one forward pass, waits left out."""
+def busy(schedule: str, seq: int, rounds: int, ranks: int = 4) -> list[float]:
+    """Seconds of processor time of each rank in a forward pass, waits left out: the medians."""
     seconds = [0.0] * ranks
 
     def prepare(program: ModuleType) -> None:
@@ -133,10 +133,13 @@ def busy(schedule: str, seq: int, ranks: int = 4) -> list[float]:
 
         def timed(*inputs: Any, group: Any) -> Any:
             attention(*inputs, group=group)  # the first call works out who does what
-            turn.wait()
-            began = time.thread_time()
-            out = attention(*inputs, group=group)
-            seconds[group.rank()] = time.thread_time() - began
+            taken = []
+            for _ in range(rounds):
+                turn.wait()
+                began = time.thread_time()
+                out = attention(*inputs, group=group)
+                taken.append(time.thread_time() - began)
+            seconds[group.rank()] = statistics.median(taken)
             return out
 
         program.attention = timed  # type: ignore[attr-defined]
@@ -150,8 +153,7 @@ def busy_rows(seqs: list[int], rounds: int) -> Iterator[Row]:
     """The slowest rank over the mean: near 1 for zigzag, far above it for a contiguous ring."""
     for seq in seqs:
         for schedule, limit in (("zigzag", BUSY_LIMIT), ("ring", None)):
-            taken = [busy(schedule, seq) for _ in range(rounds)]
-            ranks = [statistics.median(times) for times in zip(*taken, strict=True)]
+            ranks = busy(schedule, seq, 4 * rounds)
             said = "ranks " + ", ".join(f"{t * 1e3:.0f}" for t in ranks) + " ms"
             ratio = max(ranks) / statistics.mean(ranks)
             yield Row(f"busy {schedule}, {seq} tokens: slowest / mean", ratio, limit, None, said)
@@ -197,7 +199,7 @@ def main() -> int:
     rows = [*emit_rows(), *busy_rows(seqs, 1 if options.quick else 5)]
     rows += torch_rows(seqs, rounds)
     if options.haoliuhl:
-        rows += jax_rows(options.haoliuhl, 2048 if options.quick else 8192, 1 + rounds // 3)
+        rows += jax_rows(options.haoliuhl, 2048 if options.quick else 8192, rounds)
     missed = [row for row in rows if row.misses]
     if options.json:
         print(json.dumps({"rows": [asdict(row) for row in rows], "missed": len(missed)}))

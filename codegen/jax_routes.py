@@ -57,7 +57,7 @@ def steps_of(nodes: Iterable[Node]) -> list[Step]:
             some = sent(node) if len(node.src) else node
             if len(some.src):
                 step.moves.setdefault(node.tensors, []).append(some)
-        elif (node.q >= 0).any() and (node.kv >= 0).any():
+        elif node.q.max(initial=-1) >= 0 and node.kv.max(initial=-1) >= 0:
             step.attends.append(node)
     return [step for _, step in sorted(steps.items()) if any(step)]
 
@@ -130,8 +130,10 @@ def some_of(move: Move, some: Flags) -> Move:
 
 def sent(move: Move) -> Move:
     """The messages that have a block and leave their rank."""
-    there = move.blocks >= 0
-    return some_of(move, (there.all() or there.any(axis=1)) & (move.src != move.dst))
+    some = move.src != move.dst
+    if move.blocks.min(initial=0) < 0:
+        some &= (move.blocks >= 0).any(axis=1)
+    return some_of(move, some)
 
 
 def collectives(moves: list[Move], ranks: int) -> list[Route]:
