@@ -10,13 +10,14 @@ jax     eight virtual devices against the public ring of haoliuhl/ringattention,
 busy    processor time of each of four ranks: the slowest one over the mean
 emit    how long programs for 8 and for 1,024 ranks take to write, their lines and bytes
 
-Times are medians of rounds in which every rival runs once, on the wall and of the processors; a
-busy machine stretches the first. A full run exits with 1 when a ratio on the wall misses its limit,
-a quick one only shows what it saw.
+Times and ratios are medians of rounds in which every rival runs once, on the wall and of the
+processors; a busy machine stretches the first. A full run exits with 1 when a ratio on the wall
+misses its limit, a quick one only shows what it saw.
 """
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import threading
@@ -33,7 +34,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rounds import medians
+from rounds import Times, in_rounds, median, ratio
 
 from codegen import emit
 from planner.planning import plan
@@ -77,9 +78,10 @@ def words(seq: int, backward: bool) -> str:
     return f"{seq} tokens {'forward + backward' if backward else 'forward'}"
 
 
-def millis(times: dict[str, tuple[float, float]]) -> str:
+def millis(times: dict[str, list[Times]]) -> str:
     """name wall/processors in milliseconds, one after the other."""
-    return ", ".join(f"{n} {a * 1e3:.0f}/{b * 1e3:.0f} ms" for n, (a, b) in times.items())
+    known = {name: median(found) for name, found in times.items()}
+    return ", ".join(f"{n} {a * 1e3:.0f}/{b * 1e3:.0f} ms" for n, (a, b) in known.items())
 
 
 def torch_rows(seqs: list[int], rounds: int) -> Iterator[Row]:
@@ -94,17 +96,17 @@ def torch_rows(seqs: list[int], rounds: int) -> Iterator[Row]:
         with PinnedRanks(source("zigzag", seq, 2, "torch"), seq) as ranks:
             for backward in (False, True):
                 run = partial(ranks.time, backward=backward)
-                found = medians(run, (OURS, *TEMPLATES, DENSE), rounds)
+                found = in_rounds(run, (OURS, *TEMPLATES, DENSE), rounds)
                 yield from _compared(found, words(seq, backward))
 
 
-def _compared(found: dict[str, tuple[float, float]], what: str) -> Iterator[Row]:
+def _compared(found: dict[str, list[Times]], what: str) -> Iterator[Row]:
     """Ours over each of the others; what is asked is asked of the template as PyTorch sets it."""
     from pinned_ranks import DEFAULT, DENSE, OURS, TEMPLATES
 
     for name in (*TEMPLATES, DENSE):
         limit = TORCH_LIMIT if name == DEFAULT else None
-        wall, cpu = (a / b for a, b in zip(found[OURS], found[name], strict=True))
+        wall, cpu = ratio(found[OURS], found[name])
         said = millis({n: found[n] for n in (OURS, name)})
         yield Row(f"torch / {name}, {what}", wall, limit, cpu, said)
 
@@ -116,22 +118,30 @@ def jax_rows(checkout: Path, seq: int, rounds: int) -> Iterator[Row]:
     sources = {name: source(name, seq, DEVICES, "jax") for name in ("ring", "zigzag")}
     found = race(sources, checkout, seq, rounds)
     for backward in (False, True):
-        wall, cpu = found[PEER, backward]
+        theirs = found[PEER, backward]
         for name in sources:
-            a, b = found[name, backward]
-            said = millis({name: (a, b), PEER: (wall, cpu)})
+            ours = found[name, backward]
+            said = millis({name: ours, PEER: theirs})
             what = f"jax {name} / {PEER}, {words(seq, backward)}"
-            yield Row(what, a / wall, JAX_LIMIT, b / cpu, said)
+            wall, cpu = ratio(ours, theirs)
+            yield Row(what, wall, JAX_LIMIT, cpu, said)
 
 
 def busy(schedule: str, seq: int, rounds: int, ranks: int = 4) -> list[float]:
-    """Seconds of processor time of each rank in a forward pass, waits left out: the medians."""
-    seconds = [0.0] * ranks
+    """Seconds of processor time of each rank in a forward pass, waits left out: the medians.
+
+    All ranks take turns on one core: two are rarely as fast as each other where others use them.
+    """
+    from pinned_ranks import cores
+
+    seconds, core = [0.0] * ranks, cores()[:1]
 
     def prepare(program: ModuleType) -> None:
         attention, turn = program.attention, threading.Barrier(ranks)
 
         def timed(*inputs: Any, group: Any) -> Any:
+            if core:
+                os.sched_setaffinity(0, core)  # of this thread
             attention(*inputs, group=group)  # the first call works out who does what
             taken = []
             for _ in range(rounds):

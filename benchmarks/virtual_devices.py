@@ -1,6 +1,6 @@
 """Emitted JAX programs and the public JAX ring of haoliuhl on eight virtual devices of one process.
 
-    race(sources, checkout, seq, rounds)    medians of seconds by (name, backward)
+    race(sources, checkout, seq, rounds)    seconds of every round by (name, backward)
 
 `checkout` is a folder with https://github.com/haoliuhl/ringattention, of which the one module that
 has the ring is loaded; it imports flax and einops. Both see the same random inputs in float32, one
@@ -16,22 +16,22 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from rounds import Times, medians, timed
+from rounds import Times, in_rounds, timed
 
 DEVICES = 8
 HEADS, HEAD_DIM = 8, 64
 CHUNK = 512  # rows and columns that the public ring takes at a time, at most
 PEER = "haoliuhl"
-Medians = dict[tuple[str, bool], Times]
+Found = dict[tuple[str, bool], list[Times]]
 
 
-def race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Medians:
+def race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Found:
     """Seconds of every emitted program in `sources` and of the public ring, in turn."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_race, (sources, checkout, seq, rounds))
 
 
-def _race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Medians:
+def _race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Found:
     import jax
 
     jax.config.update("jax_num_cpu_devices", DEVICES)
@@ -55,7 +55,7 @@ def _race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Med
         truth = truth or found
         runs[name, False] = _call(ahead, inputs[:3])
         runs[name, True] = _call(both, inputs)
-    return medians(lambda key: runs[key](), runs, rounds)
+    return in_rounds(lambda key: runs[key](), runs, rounds)
 
 
 def _call(function: Callable[..., Any], inputs: list[Any]) -> Callable[[], Times]:
