@@ -1,8 +1,9 @@
 """jax_slots   where each device keeps each block: the tables that a program in lockstep reads.
 
 Every tensor is one array [slots, ...] per device. Blocks at home have the first slots; a copy takes
-the first slot whose last reader is done, a running sum one that was handed over. NOWHERE is read as
-anything and never written. All of this is written into emitted programs word for word.
+the first slot whose last reader is done, a running sum one that was handed over; messages that only
+pass through have none, see `jax_passing`. NOWHERE is read as anything and never written. All of
+this is written into emitted programs word for word.
 """
 
 from typing import NamedTuple
