@@ -198,30 +198,27 @@ def transposed(x):
     return lax.platform_dependent(x, cpu=copied, default=lambda x: x.mT)
 
 
-POWER = (  # 2**x for |x| <= 1/2, a polynomial of least error
-    0.000153458119,
-    0.00133999312,
-    0.00961848896,
-    0.0555032878,
-    0.240226469,
-    0.693147206,
-    1.0,
-)
+LN2 = math.log(2)
 
 
 def exp(x):
-    """e**x for x <= 0, within 2e-7; in float32 on a CPU by a power of two and a polynomial, which
-    takes half of the time that XLA's own takes."""
+    """e**x for -inf <= x <= 0, within 2e-7; in float32 on a CPU by a power of two and a fraction,
+    which takes two thirds of the time that XLA's own takes."""
     if x.dtype != jnp.float32:
         return jnp.exp(x)
 
     def by_powers(x):
-        x = jnp.maximum(x * np.float32(1 / math.log(2)), np.float32(-127))
+        x = jnp.maximum(x * np.float32(1 / LN2), np.float32(-128))
         whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
-        power = jnp.polyval(np.array(POWER, np.float32), x - whole, unroll=len(POWER))
-        # Floats of this size count in ones: the last bits of the sum are the exponent of 2**whole.
-        bits = lax.bitcast_convert_type(whole + np.float32(1.5 * 2**23 + 127), "int32")
-        return power * lax.bitcast_convert_type(bits << 23, jnp.float32)
+        x = x - whole
+        # e**x is (even + odd) / (even - odd) for small x: a Pade approximant, of 2**x here.
+        even = np.float32(1) + x * x * np.float32(LN2**2 / 10)
+        odd = x * (np.float32(LN2 / 2) + x * x * np.float32(LN2**3 / 120))
+        # Floats of this size count in ones: their last bits are the exponent of 2**-whole.
+        bits = lax.bitcast_convert_type(np.float32(1.5 * 2**23 + 127) - whole, "int32")
+        power = lax.bitcast_convert_type(bits << 23, jnp.float32)
+        # What ends in a division XLA works out once, not once for every use.
+        return (even + odd) / ((even - odd) * power)
 
     return lax.platform_dependent(x, cpu=by_powers, default=jnp.exp)
 
@@ -254,7 +251,7 @@ def kernel_backward(q, dout, turned, stats, k, v, seen):
 
     def one(q, dout, turned, stats, k, v):
         (lse, rowsum), scale = stats, scales(k.dtype)[1]
-        weights = jnp.exp(products("jd,di->ji", k, turned[0]) * scale - lse)
+        weights = exp(products("jd,di->ji", k, turned[0]) * scale - lse)
         if seen is not None:
             per_query = weights.reshape(len(k), -1, seen.shape[1])
             weights = jnp.where(seen[:, None], per_query, 0).reshape(weights.shape)

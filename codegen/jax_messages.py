@@ -138,13 +138,24 @@ def follow(setup, state, attend, axis):
         arrived = nothing_yet(state, tables[1])
         begin = state, arrived, leaving(state, now), passing
         if segment.turns > 1:
-            found, _ = lax.scan(turn, begin, (*tables, later), segment.turns)
+            steps, at_once = (*tables, later), turns_at_once(passing)
+            found, _ = lax.scan(turn, begin, steps, segment.turns, unroll=at_once)
         else:
             found = lone_turn(turn, begin, tables, rank)
         state, arrived, _, passing = found
         last = {t: (slots, passing.pop(t)[: len(slots)]) for t, slots in ends.items()}
         state = stored(state, [*arrived, last])
     return state
+
+
+LARGE = 2**20  # bytes
+
+
+def turns_at_once(passing):
+    """The turns in the body of a loop. XLA copies what passes through a turn to where it was in
+    the turn before; of two turns the second needs no copy, where that is worth their text."""
+    size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(passing))
+    return 2 if size >= LARGE else 1
 
 
 def lone_turn(turn, begin, tables, rank):
@@ -172,19 +183,33 @@ def one_turn(setup, collectives, attend, axis, begin, tables):
             state = emptied(state, tensor, slots[tensor])
         parts = unpack(exchange(kind, ends, pack(parts), axis), parts)
         brought.append(dict(zip(tensors, parts)))
-    near = {t: jnp.zeros_like(x) if t in SUMS else x for t, x in passing.items()}
-    met = state | near
+    came = passing | {t: part for some in brought for t, part in some.items()}
+    met = state | {t: begun(came[t]) if t in SUMS else x for t, x in passing.items()}
     if attends:
         one = len(attends["q"]) == 1
         met, _ = lax.scan(partial(attend, setup), met, attends, unroll=one)
     state = met | {t: state[t] for t in passing}
-    came = passing | {t: part for some in brought for t, part in some.items()}
-    passing = {t: met[t] + came[t] if t in SUMS else came[t] for t in passing}
+    passing = {t: summed(met[t], came[t]) if t in SUMS else came[t] for t in passing}
     arrived = [{t: (to[t], x[t]) for t in to} for to, x in zip(receives, brought)]
     added = [{t: x for t, x in some.items() if t in SUMS} for some in arrived]
     copies = [{t: x for t, x in some.items() if t not in SUMS} for some in arrived]
     state = stored(state, added)
     return (state, copies, leaving(state, later), passing), None
+
+
+def begun(sums):
+    """What a turn adds its share of arriving sums to: nothing yet, as they travel meanwhile. On a
+    CPU nothing travels while it computes, so the sums themselves."""
+    return lax.platform_dependent(sums, cpu=lambda sums: sums, default=jnp.zeros_like)
+
+
+def summed(share, sums):
+    """The sums that arrived in a turn and its share of them, which was begun as `begun` says."""
+
+    def both(share, _):
+        return share
+
+    return lax.platform_dependent(share, sums, cpu=both, default=jnp.add)
 
 
 def nothing_yet(state, receives):

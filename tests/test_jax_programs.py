@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen import emit, jax_header
+from codegen import emit, jax_header, jax_messages
 from jax_devices import Mesh, jax
 from planner.ir import Plan
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
@@ -96,6 +96,16 @@ def test_blocks_of_many_tiles_match_dense(
 ) -> None:
     monkeypatch.setattr(jax_header, "TILE", (3, 2))
     exact(replace(SMALL, mask=mask), schedule, 3)
+
+
+@pytest.mark.parametrize(("schedule", "ranks"), [("ring", 5), ("zigzag", 4), ("burst", 5)])
+def test_large_messages_that_pass_through_two_turns_at_once_match_dense(
+    schedule: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = jax_messages.FOLLOW.replace("LARGE = 2**20", "LARGE = 0")
+    assert text != jax_messages.FOLLOW
+    monkeypatch.setattr(jax_messages, "FOLLOW", text)
+    exact(SMALL, schedule, ranks)
 
 
 @pytest.mark.parametrize(
