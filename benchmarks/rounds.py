@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from ringloom.progress import progress
+
 Rival = TypeVar("Rival")
 Times = tuple[float, float]  # on the wall, of the processors
 
@@ -32,7 +34,7 @@ def in_rounds(
     for rival in taken:
         run(rival)
     draw = random.Random(0)
-    for _ in range(rounds):
+    for _ in progress(range(rounds), "timing"):
         for rival in draw.sample(list(taken), len(taken)):
             taken[rival].append(run(rival))
     return taken
