@@ -202,8 +202,8 @@ LN2 = math.log(2)
 
 
 def exp(x):
-    """e**x for -inf <= x <= 0, within 2e-7; in float32 on a CPU by a power of two and a fraction,
-    which takes two thirds of the time that XLA's own takes."""
+    """e**x for x <= 80, within 2e-7 where x <= 0; in float32 on a CPU by a power of two and a
+    fraction, in three quarters of the time that XLA's own takes."""
     if x.dtype != jnp.float32:
         return jnp.exp(x)
 
