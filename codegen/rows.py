@@ -98,7 +98,7 @@ def relay(
     if here.min() >= 0:
         yield Move(step, tensors, wanted, src, dst)
         return
-    home = homes[wanted]
+    home = homes.take(wanted)
     there = (here >= 0) | (home == src[:, None])
     yield Move(step, tensors, np.where(there, wanted, -1), src, dst)
     jump = ~there & (wanted >= 0)
@@ -128,10 +128,14 @@ class Sums:
     ) -> Iterator[Move]:
         """Messages when blocks go from src to dst, after src added to those that are `here` [n, w]
         and before dst adds to those `wanted` [n, w]."""
+        if min(here.min(), wanted.min()) >= 0:  # all go on, and get a new holder where they come
+            yield Move(step, (self.tensor,), wanted, src, dst)
+            self.left = self.left - 1
+            return
         block, added, rank = np.maximum(here, wanted), here >= 0, src[:, None]
         left, holder = self.left - added, np.where(added, rank, self.holder)
         onward = (wanted >= 0) & (holder >= 0)
-        there = np.where(onward, dst[:, None], self.homes[block])
+        there = np.where(onward, dst[:, None], self.homes.take(block))
         sent = (onward | (added & (left == 0))) & (holder != there)
         hop = sent & (holder == rank) & (there == dst[:, None])
         yield Move(step, (self.tensor,), np.where(hop, block, -1), src, dst)

@@ -26,8 +26,8 @@ def ring(
     follows one step behind."""
     rank = np.arange(ranks, dtype=np.int32)
     queries, keys = rectangles(live, q, kv)
-    rows = [rank * ranks + (rank - t) % ranks for t in range(ranks)]
-    sides = [(queries.take(row, 0), keys.take(row, 0)) for row in rows]
+    rows = rank * ranks + (rank - rank[:, None]) % ranks  # by step and rank
+    sides = zip(queries.take(rows, axis=0), keys.take(rows, axis=0), strict=True)
     rounds = [[Attend(t, rank, *side)] for t, side in enumerate(sides)]
     left = (keys >= 0).reshape(ranks, *kv.shape).sum(axis=0)
     return around(rounds, "kv", ("KV",), "DKV" if backward else "", left, kv_homes)
@@ -46,8 +46,8 @@ def query_ring(
     queries follows one step behind."""
     rank = np.arange(ranks, dtype=np.int32)
     queries, keys = rectangles(live, q, kv)
-    rows = [(rank - t) % ranks * ranks + rank for t in range(ranks)]
-    sides = [(queries.take(row, 0), keys.take(row, 0)) for row in rows]
+    rows = (rank - rank[:, None]) % ranks * ranks + rank  # by step and rank
+    sides = zip(queries.take(rows, axis=0), keys.take(rows, axis=0), strict=True)
     rounds = [[Attend(t, rank, *side)] for t, side in enumerate(sides)]
     left = (queries >= 0).reshape(ranks, *q.shape).sum(axis=1)
     return around(rounds, "q", ("Q", "DOUT", "STATS"), "DQ", left, q_homes)
