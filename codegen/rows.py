@@ -128,7 +128,7 @@ class Sums:
     ) -> Iterator[Move]:
         """Messages when blocks go from src to dst, after src added to those that are `here` [n, w]
         and before dst adds to those `wanted` [n, w]."""
-        if min(here.min(), wanted.min()) >= 0:  # all go on, and get a new holder where they come
+        if min(here.min(), wanted.min()) >= 0:  # all go on and are added to
             yield Move(step, (self.tensor,), wanted, src, dst)
             self.left = self.left - 1
             return
