@@ -18,7 +18,7 @@ from codegen.program import Program
 from codegen.rows import Attend, Held, Move
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.masks import Causal, Documents, Full, Mask, Window, region_of
+from planner.masks import Blocks, Causal, Documents, Full, Mask, Window, region_of
 from planner.partitions import Block, Partition, Side, merge
 from planner.planning import plan
 from planner.schedules import SCHEDULES
@@ -34,7 +34,13 @@ def lowered(schedule: str, ranks: int, mask: Mask, **sizes: int) -> Program:
 # ---- rules
 
 
-@pytest.mark.parametrize("mask", [Causal(), Full(), Window(100)], ids=str)
+# One cell hidden: in a ring all ranks attend, then all but one, then all again.
+HOLE = Blocks([[(i, j) != (1, 0) for j in range(8)] for i in range(8)], 64)
+
+
+@pytest.mark.parametrize(
+    "mask", [Causal(), Full(), Window(100), HOLE], ids=["causal", "full", "window", "hole"]
+)
 @pytest.mark.parametrize(
     "schedule",
     [*SCHEDULES, "burst:layout=striped", "allgather:keep=1", "usp:ring=1:layout=contiguous"],
