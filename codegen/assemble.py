@@ -1,0 +1,280 @@
+"""assemble(docstring, texts, keep)   one formatted file out of texts: printed ones and parts.
+
+    Part("torch/parts/kernels")           codegen/torch/parts/kernels.py, read and not imported
+    assemble(docstring, [constants, layout, schedule, Part(...), ...], keep=("attention", "main"))
+
+Every text is a module: imports, then definitions (functions, classes, assignments). Texts come in
+the order of the program. Kept are the definitions named in `keep` and what these use, transitively
+and across texts; also what is registered on something kept (`@attention_op.register_fake`,
+`local.defvjp(...)`) and `if __name__ == "__main__"`. Of all imports those are merged that the kept
+definitions use.
+
+Left out of a text:
+* its docstring, and everything under `if TYPE_CHECKING:`;
+* stubs: functions whose body is `...` or `raise NotImplementedError`;
+* of parts, stand-ins for constants: `CAPITALS = value` above the first function or class;
+* imports of `codegen.*`: a part imports from other parts what the program has them define.
+A constant of the part itself stands below its first definition, or has a lower-case name.
+
+A comment directly above a definition belongs to it. A comment `# ---- Title` that stands alone
+begins a section, and is kept if anything below it is; other comments between definitions are not.
+Raises LookupError for a name that two texts define, or that is used and not defined anywhere.
+"""
+
+import ast
+import builtins
+import re
+import symtable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from codegen.imports import Import, written
+
+CODEGEN = Path(__file__).parent
+KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
+CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
+HEADING = "# ---- "
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A top-level statement with the comments above it: what it defines, and what it uses.
+
+    `owner` is what it is registered on, "" for itself. `heading` is the section it stands in, and
+    `gap` the blank lines above it.
+    """
+
+    text: str
+    names: frozenset[str]
+    uses: frozenset[str]
+    owner: str
+    block: bool
+    heading: str
+    gap: int
+
+
+@dataclass(frozen=True)
+class Module:
+    """A text taken apart."""
+
+    imports: tuple[Import, ...]
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels"."""
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        """Its source."""
+        return (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8")
+
+
+def assemble(docstring: str, texts: Sequence[str | Part], keep: Sequence[str]) -> str:
+    """The program: docstring, imports, and what `keep` needs of the texts, in their order."""
+    modules = [module(text) for text in texts]
+    chosen = needed([p for m in modules for p in m.pieces], imported(modules), keep)
+    kept = [[p for p in m.pieces if p in chosen] for m in modules]
+    imports = {
+        line
+        for m, pieces in zip(modules, kept, strict=True)
+        for line in m.imports
+        if any(line.name in p.uses for p in pieces)
+    }
+    heads = [docstring.strip(), written(imports)]
+    body = joined([p for pieces in kept for p in pieces])
+    opening = "\n\n".join(filter(None, heads))
+    return f"{opening}\n{body}"
+
+
+def imported(modules: Sequence[Module]) -> frozenset[str]:
+    """Every name that some text imports."""
+    return frozenset(line.name for m in modules for line in m.imports)
+
+
+def needed(pieces: Sequence[Piece], given: frozenset[str], keep: Sequence[str]) -> set[Piece]:
+    """The pieces that `keep` names, and those that they use or that are registered on them."""
+    makers = dict[str, Piece]()
+    for piece in pieces:
+        for name in piece.names:
+            if name in makers:
+                raise LookupError(f"{name} is defined twice:\n{makers[name].text}\n{piece.text}")
+            makers[name] = piece
+    chosen, waiting = set[Piece](), [*keep]
+    everything = given | makers.keys()
+    if lost := [p.text for p in pieces if not p.names and p.owner not in everything | KNOWN]:
+        raise LookupError(f"registered on nothing that is defined: {lost[0]}")
+    while waiting:
+        wanted = {name for name in waiting if name not in KNOWN and name not in given}
+        if unknown := sorted(wanted - makers.keys()):
+            raise LookupError(f"nothing defines {', '.join(unknown)}")
+        new = {makers[name] for name in wanted} - chosen
+        chosen |= new
+        owned = {name for piece in chosen for name in piece.names} | {"__name__"}
+        new |= {p for p in pieces if p.owner and p.owner in owned and p not in chosen}
+        chosen |= new
+        waiting = [name for piece in new for name in piece.uses]
+    return chosen
+
+
+def joined(pieces: Sequence[Piece]) -> str:
+    """Pieces under their headings, blank lines between them as ruff has them."""
+    lines, heading, before = list[str](), "", False
+    for number, piece in enumerate(pieces):
+        gap = 2 if piece.block or before else piece.gap if number else 1
+        if piece.heading not in ("", heading):
+            heading = piece.heading
+            lines += ["", "", heading]
+            gap = 2 if piece.block else 1
+        lines += [""] * gap + [piece.text]
+        before = piece.block
+    return "\n".join(lines) + "\n"
+
+
+# ---- taking a text apart
+
+
+@lru_cache(maxsize=64)
+def module(source: str | Part) -> Module:
+    """The imports and the top-level statements of a text, without what assembly leaves out."""
+    text, above = (source.text, True) if isinstance(source, Part) else (source, False)
+    tree, lines = ast.parse(text), text.splitlines()
+    imports, pieces, end = list[Import](), list[Piece](), 0
+    heading, last = "", 0
+    for node in tree.body:
+        first, gap = _with_comments(node, lines, end)
+        heading = _heading(lines[end : first - 1]) or heading
+        above = above and not isinstance(node, DEFINITIONS)
+        end = _end(node)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports += _imports(node)
+        elif not _left_out(node, above):
+            gap = min(gap, 1) if pieces and last == first - gap - 1 else 1
+            pieces.append(_piece(node, "\n".join(lines[first - 1 : end]), heading, gap))
+            last = end
+    return Module(tuple(imports), tuple(pieces))
+
+
+def _end(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
+
+
+def _with_comments(node: ast.stmt, lines: Sequence[str], end: int) -> tuple[int, int]:
+    """The first line of a statement, decorators and comments included, and blank lines above it."""
+    decorators = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(d.lineno for d in decorators)])
+    while first - 1 > end and _is_comment(lines[first - 2]):
+        first -= 1
+    gap = 0
+    while first - gap - 1 > end and not lines[first - gap - 2].strip():
+        gap += 1
+    return first, gap
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("#") and not line.startswith(HEADING)
+
+
+def _heading(lines: Sequence[str]) -> str:
+    """The last heading among the lines between two statements, with its lines below it."""
+    starts = [n for n, line in enumerate(lines) if line.startswith(HEADING)]
+    if not starts:
+        return ""
+    stop = starts[-1] + 1
+    while stop < len(lines) and lines[stop].startswith("#"):
+        stop += 1
+    return "\n".join(lines[starts[-1] : stop])
+
+
+def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Import]:
+    source = getattr(node, "module", None) or ""
+    if source == "__future__":
+        raise LookupError("a part must not import from __future__: programs do not")
+    for alias in node.names:
+        if (source or alias.name).split(".")[0] != "codegen":
+            yield Import(source, alias.name, alias.asname or "")
+
+
+def _left_out(node: ast.stmt, above: bool) -> bool:
+    """True for docstrings, stubs, type-checking blocks and stand-ins for constants."""
+    match node:
+        case ast.Expr(value=ast.Constant()):
+            return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return True
+        case ast.FunctionDef():
+            return _is_stub(node)
+        case ast.Assign() | ast.AnnAssign():
+            names = _defined(node)
+            return names == {"__all__"} or (above and all(map(CAPITALS.fullmatch, names)))
+    return False
+
+
+def _is_stub(node: ast.FunctionDef) -> bool:
+    body = [s for s in node.body if not isinstance(s, ast.Expr)]
+    said = [s.value for s in node.body if isinstance(s, ast.Expr)]
+    if any(not isinstance(value, ast.Constant) for value in said):
+        return False
+    if not body:
+        return any(isinstance(v, ast.Constant) and v.value is ... for v in said)
+    return len(body) == 1 and isinstance(body[0], ast.Raise) and "NotImpl" in ast.dump(body[0])
+
+
+def _piece(node: ast.stmt, text: str, heading: str, gap: int) -> Piece:
+    names = frozenset(_defined(node))
+    block = isinstance(node, (*DEFINITIONS, ast.If))
+    return Piece(text, names, used(text) - names, _owner(node), block, heading, gap)
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Assign(targets=targets):
+            trees = [n for target in targets for n in ast.walk(target)]
+            return {n.id for n in trees if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return {name}
+    return set()
+
+
+def _owner(node: ast.stmt) -> str:
+    """What a statement is registered on that nobody uses; "__name__" for the last lines."""
+    match node:
+        case ast.FunctionDef(decorator_list=decorators) | ast.ClassDef(decorator_list=decorators):
+            return next((name for d in decorators if (name := _root(d))), "")
+        case ast.Expr(value=value) if name := _root(value):
+            return name
+        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+            return "__name__"
+        case ast.Assign() | ast.AnnAssign():
+            return ""
+    raise LookupError(f"line {node.lineno}: neither a definition nor registered on one")
+
+
+def _root(node: ast.expr) -> str:
+    """`name` of name.attribute, called or not; "" of anything else."""
+    if isinstance(node, ast.Call):
+        return _root(node.func)
+    if isinstance(node, ast.Attribute):
+        value = node.value
+        return value.id if isinstance(value, ast.Name) else _root(value)
+    return ""
+
+
+def used(text: str) -> frozenset[str]:
+    """The global names that a statement refers to, those of its nested functions included."""
+    top = symtable.symtable(text, "<part>", "exec")
+    names = {s.get_name() for s in top.get_symbols() if s.is_referenced()}
+    tables = [*top.get_children()]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        names |= {s.get_name() for s in table.get_symbols() if s.is_global()}
+    return frozenset(names)
