@@ -1,0 +1,243 @@
+"""The loop form of a plan: what a person would write on a whiteboard instead of its rows.
+
+loops     ::= Loops(mesh, steps, statement ...)         rank = mixed radix of its coordinates
+statement ::= Start(when, name, tensors, part)           from this step on, `name` is that value
+            | Send(when, name, tensors, parts, hop, into)         what arrives is `name` from t + 1
+            | Gather(when, name, tensors, part, axis)             everybody's part along an axis
+            | AllToAll(when, name, tensors, part, axis, share)    the receiver's share of each part
+            | Return(when, tensors, exchange, axis)               sums go back over an exchange
+            | Attend(when, q, kv, kind)                           parts x parts, one rectangle
+when      ::= first..last [, `width` steps of every `every`] [, guard]
+part      ::= value [@ t - lag] [pieces lo..hi] [heads lo..hi]
+value     ::= "own" | "held" | a name
+hop       ::= Shift(an expression per axis) | Table(receiver of each rank, -1 for none)
+guard     ::= axis in lo..hi & ... [of the receiver]     cyclic where lo > hi; axis -1 is the rank
+            | FIRST[rank] <= t <= LAST[rank] | rank in RANKS[t]
+expr      ::= (c + b * ((t - phase) // period) + a . coordinates) mod m | TABLE[that]
+kind      ::= full | causal | strict | end | other | any
+
+In a step every message reads its source as it was at the step's start; then attends add, then
+arrivals. A value that was sent is readable from the next step on ("age" t - lag); what was
+gathered or exchanged all-to-all stays readable, with what each rank kept of it itself.
+
+A message of sums (OUT, DQ, DKV) names the input values that the sums belong to: `DKV for A @ t - 1`
+is the rank's accumulator of the blocks that A had one step ago. `into` names the value that the
+receiver's accumulator belongs to when the message is added at the end of the step: "own" where
+it is home.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.intp]
+Kind = Literal["full", "causal", "strict", "end", "other", "any"]
+OWN, HELD = "own", "held"  # what a rank owns; what it has from the start beside that
+KINDS: dict[str, str] = {
+    "full": "every pair",
+    "causal": "key index <= query index, counted from the start of the rectangle",
+    "strict": "key index < query index",
+    "end": "causal, aligned at the last query and the last key",
+    "other": "none of these: the mask cuts the rectangle in another way",
+    "any": "different kinds on different ranks or steps",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A whole number that depends on the step and the rank's coordinates."""
+
+    constant: int = 0
+    step: int = 0  # coefficient of the clock (t - phase) // period
+    axes: tuple[int, ...] = ()  # coefficients of the coordinates
+    modulo: int = 0
+    table: tuple[int, ...] = ()  # then the rest is an index into it
+    period: int = 1
+    phase: int = 0
+
+    def at(self, t: int, coordinates: Ints) -> Ints:
+        """The value on ranks with these coordinates [n, axes + 1] in step t: [n]."""
+        clock = (t - self.phase) // self.period
+        value = np.full(len(coordinates), self.constant + self.step * clock, np.intp)
+        if self.axes:
+            value = value + coordinates[:, : len(self.axes)] @ np.array(self.axes, np.intp)
+        if self.modulo:
+            value = value % self.modulo
+        return np.array(self.table, np.intp)[value] if self.table else value
+
+
+Ends = tuple[Expr, Expr]  # first and last, the last included
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some pieces and heads of a value; None stands for all of them."""
+
+    value: str
+    lag: Expr = Expr()
+    pieces: Ends | None = None
+    heads: Ends | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Which ranks take part; all of them where nothing is said."""
+
+    bounds: tuple[tuple[int, Expr | None, Expr | None], ...] = ()  # axis, lo, hi; None is open
+    spans: tuple[tuple[int, int], ...] = ()  # first and last step of each rank
+    ranks: tuple[tuple[int, ...], ...] = ()  # the ranks of each step ...
+    since: int = 0  # ... from this one on
+    receiver: bool = False  # said of who receives, not of who sends
+
+    def at(self, t: int, coordinates: Ints) -> NDArray[np.bool_]:
+        """Which of the ranks with these coordinates [n, axes + 1] take part in step t: [n]."""
+        on = np.ones(len(coordinates), np.bool_)
+        for axis, low, high in self.bounds:
+            x = coordinates[:, axis]
+            lo = low.at(t, coordinates) if low else np.zeros_like(x)
+            hi = high.at(t, coordinates) if high else np.full_like(x, np.iinfo(np.intp).max)
+            on &= np.where(lo <= hi, (lo <= x) & (x <= hi), (lo <= x) | (x <= hi))
+        rank = coordinates[:, -1]
+        if self.spans:
+            first, last = np.array(self.spans, np.intp)[rank].T
+            on &= (first <= t) & (t <= last)
+        if self.ranks:
+            on &= np.isin(rank, self.ranks[t - self.since])
+        return on
+
+    @property
+    def tabled(self) -> bool:
+        """True if it is data and no formula."""
+        return bool(self.spans or self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """The steps in which a statement runs, and the ranks that run it."""
+
+    first: int
+    last: int
+    every: int = 1  # with gaps: `width` steps of each `every`
+    width: int = 1
+    guard: Guard = Guard()
+
+    def on(self, t: int) -> bool:
+        """True if the statement runs in step t."""
+        return self.first <= t <= self.last and (t - self.first) % self.every < self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Each rank sends this far along each axis, cyclically."""
+
+    by: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Each rank sends to the rank that stands here, -1 for none."""
+
+    to: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """From the first step of `when` on, `name` is that part."""
+
+    when: When
+    name: str
+    tensors: tuple[str, ...]
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One message per rank; several parts travel together."""
+
+    when: When
+    name: str
+    tensors: tuple[str, ...]
+    parts: tuple[Part, ...]
+    hop: Shift | Table
+    into: Part | None = None  # of sums: what they are added to, in the receiver's names at step t
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Everybody along an axis gets everybody's part, and keeps its own beside it."""
+
+    when: When
+    name: str
+    tensors: tuple[str, ...]
+    part: Part
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """Everybody along an axis gets its share, `share` of the receiver, of everybody's part."""
+
+    when: When
+    name: str
+    tensors: tuple[str, ...]
+    part: Part
+    axis: int
+    share: Part
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """Sums for what an exchange brought go back: reduce-scatter of a Gather, else all-to-all."""
+
+    when: When
+    tensors: tuple[str, ...]
+    exchange: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """A rectangle of queries and keys, and what the mask leaves of it."""
+
+    when: When
+    q: tuple[Part, ...]
+    kv: tuple[Part, ...]
+    kind: Kind
+
+
+Statement = Start | Send | Gather | AllToAll | Return | Attend
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Steps first..last that some statement joins, and the statements that begin in them."""
+
+    first: int
+    last: int
+    statements: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """The loop form of one plan."""
+
+    mesh: tuple[int, ...]
+    steps: int
+    statements: tuple[Statement, ...]
+
+    def coordinates(self) -> Ints:
+        """The coordinates of each rank, then the rank itself: [ranks, axes + 1]."""
+        ranks = np.arange(int(np.prod(self.mesh)))
+        return np.stack([*np.unravel_index(ranks, self.mesh), ranks], axis=1)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The steps cut wherever no statement goes on from one step to the next."""
+        spans = [s.when for s in self.statements]
+        joined = {t for w in spans for t in range(w.first + 1, w.last + 1)}
+        cuts = [t for t in range(self.steps + 1) if t not in joined]
+        return tuple(
+            Section(a, b - 1, tuple(s for s in self.statements if a <= s.when.first < b))
+            for a, b in zip(cuts, cuts[1:], strict=False)
+        )
