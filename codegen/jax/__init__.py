@@ -1,0 +1,1 @@
+"""codegen.jax   prints plans as JAX programs."""

@@ -1,0 +1,1 @@
+"""Parts of emitted JAX programs: real modules, taken over definition by definition."""

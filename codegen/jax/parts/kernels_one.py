@@ -1,0 +1,18 @@
+"""Attention of one tile where there is one kernel only."""
+
+from codegen.jax.parts.kernels_cpu import attend_backward_cpu, attend_cpu
+
+# ---- Kernels: blocks of scores that stay in a cache.
+
+
+def attend(q, k, v, causal):
+    """Output and log-sum-exp [batch, heads, rows, 1] of some queries over some keys, wide.
+
+    causal: query n sees keys 0..n, and there are as many keys as queries.
+    """
+    return attend_cpu(q, k, v, causal)
+
+
+def attend_backward(dout, q, k, v, out, lse, causal):
+    """The share of these pairs in dq, dk and dv, given out and lse over all keys of the queries."""
+    return attend_backward_cpu(dout, q, k, v, out, lse, causal)

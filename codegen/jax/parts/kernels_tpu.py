@@ -1,0 +1,65 @@
+"""Attention by the splash kernel for TPUs; its backward kernels take the output of all tiles."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+from codegen.jax.parts.kernels_cpu import attend_backward_cpu, attend_cpu
+from codegen.jax.parts.merge import wide
+
+SCALE = 1.0
+
+
+def attend_tpu(q, k, v, causal):
+    """Splash attention; in float64 blocks of jnp."""
+    if q.dtype == jnp.float64:
+        return attend_cpu(q, k, v, causal)
+    with jax.enable_x64(False):  # the kernel counts in 32 bits
+        kernel, hidden = splash_kernel(q, k, causal)
+        run = jax.vmap(lambda q, k, v: kernel(q, k, v, hidden))
+        out, (lse,) = run(*(padded(x) for x in (q * SCALE, k, v)))
+    rows = q.shape[2]
+    return out[:, :, :rows].astype(wide(q)), lse[:, :, :rows, None]
+
+
+def attend_backward_tpu(dout, q, k, v, out, lse, causal):
+    """The two backward kernels; the scale is part of their queries."""
+    if q.dtype == jnp.float64:
+        return attend_backward_cpu(dout, q, k, v, out, lse, causal)
+    with jax.enable_x64(False):
+        kernel, hidden = splash_kernel(q, k, causal)
+
+        def run(q, k, v, out, lse, dout):
+            known = q, k, v, hidden, None, out, lse, kernel.dq_mask_info, kernel.dkv_mask_info
+            return splash._splash_attention_bwd(**kernel.kwargs, res=known, do=dout)[3:6]
+
+        arrays = q * SCALE, k, v, out.astype(q.dtype), lse[..., 0], dout
+        dq, dk, dv = (x.astype(wide(q)) for x in jax.vmap(run)(*(padded(x) for x in arrays)))
+    rows, cols = q.shape[2], k.shape[2]
+    return dq[:, :, :rows] * SCALE, dk[:, :, :cols], dv[:, :, :cols]
+
+
+def padded(x):
+    """x with as many tokens as the kernel wants: a multiple of 128."""
+    return jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % 128)) + ((0, 0),) * (x.ndim - 3))
+
+
+def splash_kernel(q, k, causal):
+    """The kernel for one batch entry, and segments that hide padded keys where causal does not."""
+    rows, cols = (x.shape[2] + -x.shape[2] % 128 for x in (q, k))
+    block_q, block_kv = (next(b for b in (1024, 512, 256, 128) if n % b == 0) for n in (rows, cols))
+    inner = min(block_kv, 512)
+    sizes = splash.BlockSizes(*(block_q, block_kv, inner) * 2, block_q, block_kv)
+    mask = (masks.CausalMask if causal else masks.FullMask)((rows, cols))
+    kernel = splash.make_splash_mha(
+        masks.MultiHeadMask([mask] * q.shape[1]),
+        block_sizes=sizes,
+        head_shards=1,
+        q_seq_shards=1,
+        save_residuals=True,
+    )
+    if causal or k.shape[2] == cols:
+        return kernel, None
+    padding = (jnp.arange(cols) >= k.shape[2]).astype(jnp.int32)
+    return kernel, splash.SegmentIds(jnp.zeros(rows, jnp.int32), padding)

@@ -1,0 +1,105 @@
+"""Attention under a mask that is a function of positions, block by block, in jnp."""
+
+import jax.numpy as jnp
+from jax import lax
+
+from codegen.jax.parts.merge import merge, wide
+
+SCALE = 1.0
+SEQ = KV_SEQ = 0
+
+
+def attend_masked(q, k, v, rows, cols, seen):
+    """Output and log-sum-exp [batch, heads, rows, 1] over the pairs that a mask allows, wide.
+
+    rows, cols: positions of the queries and keys, -1 is padding. seen: the mask, a function of both
+    as `allowed`. A query that sees none of these keys has output 0 and log-sum-exp -inf.
+    """
+    keys = [in_blocks(x) for x in (k, v, cols[:, None])]
+
+    def block_of_rows(block):
+        q, i = block
+
+        def meet(sums, block):
+            k, v, j = block
+            pairs = visible(i, j, seen)
+
+            def add(out, lse):
+                scores = jnp.where(pairs, product("bhgid,bhjd->bhgij", q, k) * SCALE, -jnp.inf)
+                top = jnp.maximum(scores.max(-1, keepdims=True), jnp.finfo(scores.dtype).min)
+                p = jnp.exp(scores - top)
+                total = p.sum(-1, keepdims=True)
+                part = product("bhgij,bhjd->bhgid", p, v) / jnp.where(total == 0, 1, total)
+                return merge(out, lse, part, top + jnp.log(total))
+
+            return lax.cond(pairs.any(), add, lambda *same: same, *sums), None
+
+        out = jnp.zeros(q.shape, wide(q))
+        return lax.scan(meet, (out, jnp.full_like(out[..., :1], -jnp.inf)), keys)[0]
+
+    out, lse = lax.map(block_of_rows, (in_blocks(by_group(q, k)), in_blocks(rows[:, None])))
+    return joined(out, q), joined(lse, q)
+
+
+def attend_masked_backward(dout, q, k, v, out, lse, rows, cols, seen):
+    """The share of these pairs in dq, dk and dv, given out and lse over all keys of the queries."""
+    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+    lse = jnp.where(lse == -jnp.inf, jnp.inf, lse)  # of queries that see nothing at all
+    queries = [in_blocks(by_group(x, k)) for x in (q, dout, lse, delta)]
+    keys = [in_blocks(x) for x in (k, v, cols[:, None])]
+
+    def block_of_rows(dkv, block):
+        q, dout, lse, delta, i = block
+
+        def meet(dq, block):
+            (k, v, j), dkv = block
+            pairs = visible(i, j, seen)
+
+            def add(dq, dk, dv):
+                scores = product("bhgid,bhjd->bhgij", q, k) * SCALE
+                p = jnp.where(pairs, jnp.exp(scores - lse), 0)
+                ds = p * (product("bhgid,bhjd->bhgij", dout, v) - delta) * SCALE
+                dq = dq + product("bhgij,bhjd->bhgid", ds, k)
+                dk = dk + product("bhgij,bhgid->bhjd", ds, q)
+                return dq, dk, dv + product("bhgij,bhgid->bhjd", p, dout)
+
+            dq, *dkv = lax.cond(pairs.any(), add, lambda *same: same, dq, *dkv)
+            return dq, dkv
+
+        dq, dkv = lax.scan(meet, jnp.zeros(q.shape, wide(q)), (keys, dkv))
+        return dkv, dq
+
+    dkv = [jnp.zeros(x.shape, wide(x)) for x in keys[:2]]
+    (dk, dv), dq = lax.scan(block_of_rows, dkv, (*queries, in_blocks(rows[:, None])))
+    return joined(dq, q), joined(dk, k), joined(dv, v)
+
+
+def visible(i, j, seen):
+    """Which pairs of positions [rows, 1] and [keys, 1] count."""
+    return (i >= 0) & (j.T >= 0) & seen(i + (KV_SEQ - SEQ), j.T)
+
+
+def product(form, a, b):
+    """The product of a with inputs b, in the inputs' type, with sums of the wide one."""
+    a = a.astype(b.dtype)
+    return jnp.einsum(form, a, b, preferred_element_type=wide(b), precision="highest")
+
+
+def by_group(x, k):
+    """[batch, KV heads, query heads of each, rows, width]."""
+    return x.reshape(*k.shape[:2], -1, *x.shape[2:])
+
+
+def in_blocks(x):
+    """[blocks, ..., tokens of a block, width]: at most eight of 256 tokens or more, -1 at the end."""
+    tokens = x.shape[-2]
+    size = min(tokens, max(256, -(-tokens // 8)))
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, -tokens % size), (0, 0)], constant_values=-1)
+    return jnp.moveaxis(x.reshape(*x.shape[:-2], -1, size, x.shape[-1]), -3, 0)
+
+
+def joined(blocks, like):
+    """Blocks one after the other, with the heads and tokens of another array."""
+    x = jnp.moveaxis(blocks, 0, -3)
+    x = x.reshape(*x.shape[:-3], -1, x.shape[-1])[..., : like.shape[2], :]
+    return x.reshape(*like.shape[:3], -1)
