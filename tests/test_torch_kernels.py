@@ -1,0 +1,164 @@
+"""Kernel modules of torch programs: exact on CPUs, and of the right shapes on CUDA's branches."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codegen.torch.parts import bands
+from planner.partitions import shifted
+from planner.workload import Workload
+from strategies import masks
+
+torch = pytest.importorskip("torch")
+
+from codegen.torch.parts import kernels, windows  # noqa: E402  only where torch is
+from codegen.torch.parts.merge import merge  # noqa: E402
+from codegen.torch.parts.stand_in import stand_in  # noqa: E402
+
+SCALE = 0.4
+EXACT = 1e-12
+Ranges = tuple[range, ...]
+
+
+@pytest.fixture(autouse=True)
+def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in (kernels, windows):
+        monkeypatch.setattr(part, "SCALE", SCALE)
+
+
+def positions(parts: Ranges) -> Any:
+    return np.concatenate(
+        [np.zeros(0, np.int64), *(np.arange(p.start, p.stop, p.step) for p in parts)]
+    )
+
+
+def cut(work: Workload, queries: Ranges, keys: Ranges) -> list[bands.Call]:
+    """The kernel calls of a rectangle, by the part with this workload's constants."""
+    pairs = [
+        (rows, cols)
+        for rows in bands.runs(shifted(queries, work.offset))
+        for cols in bands.runs(keys)
+    ]
+    boxes = work.mask.region().pieces.tolist()
+    return [c for rows, cols in pairs for box in boxes for c in bands.calls(rows, cols, tuple(box))]
+
+
+def dense(q: Any, k: Any, v: Any, allowed: Any) -> tuple[Any, Any]:
+    """Output and log-sum-exp by definition; 0 and -inf for rows that see nothing."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = (q @ k.mT * SCALE).masked_fill(~torch.from_numpy(allowed), -torch.inf)
+    return torch.softmax(scores, -1).nan_to_num(0.0) @ v, torch.logsumexp(scores, -1, keepdim=True)
+
+
+@st.composite
+def pieces(draw: st.DrawFn, tokens: int) -> Ranges:
+    """Disjoint ascending ranges, one after the other, some strided, some empty."""
+    cuts = sorted(draw(st.lists(st.integers(0, tokens), min_size=2, max_size=5)))
+    steps = draw(st.sampled_from([(1,), (3,), (1, 2, 3)]))
+    return tuple(range(a, b, draw(st.sampled_from(steps))) for a, b in pairwise(cuts))
+
+
+@st.composite
+def rectangles(draw: st.DrawFn) -> tuple[Workload, Ranges, Ranges]:
+    seq, kv_seq = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    work = Workload(seq=seq, kv_seq=kv_seq, heads=4, kv_heads=2, mask=draw(masks(seq, kv_seq)))
+    return work, draw(pieces(seq)), draw(pieces(kv_seq))
+
+
+def seen(call: bands.Call, shape: tuple[int, int]) -> Any:
+    """The pairs that one call computes, each counted."""
+    rows, cols, band = call
+    count = np.zeros(shape, np.int64)
+    ahead = (
+        np.arange(len(range(*cols.indices(shape[1]))))
+        - np.arange(len(range(*rows.indices(shape[0]))))[:, None]
+    )
+    lo, hi = (-100, 0 if band else 100) if isinstance(band, bool) else band
+    count[rows, cols] = (lo <= ahead) & (ahead <= hi)
+    assert ahead.size, "an empty call kills the process on CPUs"
+    assert count[rows, cols].any(axis=1).all(), "a row of the call sees nothing"
+    if band is True:
+        assert ahead.shape[0] == ahead.shape[1]
+    elif not isinstance(band, bool):
+        gap = ahead.shape[1] - ahead.shape[0]
+        assert lo <= gap <= hi, "the last row does not see the last column"
+    return count
+
+
+@given(rectangles())
+def test_the_calls_of_a_rectangle_compute_each_allowed_pair_once(
+    rectangle: tuple[Workload, Ranges, Ranges],
+) -> None:
+    work, queries, keys = rectangle
+    at = positions(queries), positions(keys)
+    allowed = work.allowed(*at)
+    total = sum((seen(call, allowed.shape) for call in cut(*rectangle)), np.zeros(allowed.shape))
+    np.testing.assert_array_equal(total, allowed)
+
+
+@given(rectangles(), st.booleans())
+def test_calls_of_every_mask_merge_to_dense_attention(
+    rectangle: tuple[Workload, Ranges, Ranges], travelled: bool
+) -> None:
+    work, queries, keys = rectangle
+    at = positions(queries), positions(keys)
+    random = torch.Generator().manual_seed(0)
+    whole = [
+        torch.randn(2, heads, len(n), 8, dtype=torch.float64, generator=random)
+        for heads, n in ((4, at[0]), (2, at[1]), (2, at[1]), (4, at[0]))
+    ]
+    q, k, v = (x.clone().requires_grad_() for x in whole[:3])
+    out, lse = dense(q, k, v, work.allowed(*at))
+    out.backward(whole[3])
+    result = torch.zeros_like(whole[0]), torch.full_like(whole[0][..., :1], -torch.inf)
+    grads = [torch.zeros_like(x) for x in whole[:3]]
+    windowed = any(piece[4] > -(2**39) for piece in work.mask.region().pieces)
+    part = windows if windowed else kernels
+    q, k, v, dout = whole
+    for rows, cols, band in cut(*rectangle):
+        some = part.attend(q[:, :, rows], k[:, :, cols], v[:, :, cols], band)
+        merge(*(x[:, :, rows] for x in result), *some)
+    last = stand_in(dout, (dout * result[0]).sum(-1, keepdim=True)) if travelled else result[0]
+    for rows, cols, band in cut(*rectangle):
+        some = (x[:, :, rows] for x in (last, result[1]))
+        known = (x[:, :, at] for x, at in ((dout, rows), (q, rows), (k, cols), (v, cols)))
+        shares = part.attend_backward(*known, *some, band)
+        for grad, share, at in zip(grads, shares, (rows, cols, cols), strict=True):
+            grad[:, :, at] += share
+    for mine, truth in zip(
+        (*result, *grads), (out, lse, *(x.grad for x in (q, k, v))), strict=True
+    ):
+        if truth is not None:
+            torch.testing.assert_close(mine, truth.detach(), rtol=0, atol=EXACT)
+
+
+# ---- CUDA's branches, on tensors without data
+
+
+FORMS: list[tuple[Any, Any, int, int]] = [
+    (kernels, False, 100, 64),
+    (kernels, True, 100, 100),
+    (windows, False, 100, 64),
+    (windows, True, 100, 100),
+    (windows, (-20, 0), 100, 100),
+    (windows, (-600, 30), 1300, 700),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(("part", "band", "rows", "cols"), FORMS)
+def test_cuda_branches_give_the_shapes_and_types_of_their_inputs(
+    part: Any, band: bands.Band, rows: int, cols: int, dtype: Any
+) -> None:
+    q, dout = (torch.empty(2, 8, rows, 64, dtype=dtype, device="meta") for _ in range(2))
+    k, v = (torch.empty(2, 2, cols, 64, dtype=dtype, device="meta") for _ in range(2))
+    out, lse = part.attend(q, k, v, band)
+    assert (out.shape, out.dtype) == (q.shape, dtype)
+    assert (lse.shape, lse.dtype) == ((2, 8, rows, 1), torch.float32)
+    grads = part.attend_backward(dout, q, k, v, out.float(), lse, band)
+    assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
+    assert {x.dtype for x in grads} <= {dtype, torch.float32}
