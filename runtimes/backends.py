@@ -15,7 +15,7 @@ from planner.errors import PlanError
 RUNTIMES = {
     "numpy": "runtimes.oracle:run",
     "jax": "runtimes.jax_mesh:run",
-    "torch": "runtimes.torch_ranks:run",
+    "torch": "runtimes.torch.launch:run",
 }
 WITH_LSE = {"numpy": "runtimes.oracle:forward", "jax": "runtimes.jax_mesh:forward"}
 RECORDERS = {

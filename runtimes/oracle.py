@@ -10,13 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import READS, Pass, Plan
+from planner.ir import READS, Plan
 from planner.partitions import Block
-from planner.passes.adjoint import adjoint
-from planner.passes.trim import trim
-from planner.planning import Pair, derive
+from planner.planning import Pair
 from runtimes import dense
 from runtimes.arrays import Array, check_arrays, dtype_of, wide
+from runtimes.pairs import backward_of, passes
 from runtimes.virtual_ranks import Arrays, VirtualRanks
 
 Results = tuple[Array, Array, Array, Array]
@@ -40,26 +39,13 @@ def run(
     work = next(iter(plans.values())).workload
     check_arrays(work, q=q, k=k, v=v, dout=dout)
     if "backward" not in plans:
-        plans["backward"] = derive(adjoint(trim(plans["forward"])))
+        plans["backward"] = backward_of(plans["forward"])
     if "forward" in plans:
         out, lse = _forward(plans["forward"], q, k, v)
     else:
         out, lse = dense.forward(work, q, k, v)
     gradients = backward(plans["backward"], q, k, v, dout, out, lse)
     return out.astype(dtype_of(work.dtype)), *gradients
-
-
-def passes(plan: Plan | Pair) -> dict[Pass, Plan]:
-    """The plans in what `run` takes, by pass; raises PlanError for a pair that is none."""
-    if isinstance(plan, Plan):
-        return {plan.pass_: plan}
-    kinds = tuple(p.pass_ if isinstance(p, Plan) else type(p).__name__ for p in plan)
-    if kinds != ("forward", "backward"):
-        raise PlanError(f"a pair is a forward and a backward plan, not {kinds}")
-    ahead, back = plan
-    if ahead.workload != back.workload:
-        raise PlanError(f"a pair has one workload, not {ahead.workload} and {back.workload}")
-    return {"forward": ahead, "backward": back}
 
 
 def forward(plan: Plan, q: Array, k: Array, v: Array) -> tuple[Array, Array]:

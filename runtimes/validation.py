@@ -17,7 +17,7 @@ from planner.workload import Workload
 from runtimes import dense
 from runtimes.arrays import Array, draw, dtype_of, wide
 from runtimes.backends import forward_with_lse, runtime
-from runtimes.oracle import passes
+from runtimes.pairs import passes
 
 FORWARD, BACKWARD = ("forward", "lse"), ("dq", "dk", "dv")  # the names of what is compared
 # Largest error of (out and lse, gradients) by the dtype of partial sums.

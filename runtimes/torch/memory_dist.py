@@ -83,10 +83,11 @@ def _in_memory(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        chosen = takes.bind_partial(*args, **kwargs).arguments.get("group") or HERE.world
+        given = takes.bind_partial(*args, **kwargs).arguments
+        chosen = given.get("group") or HERE.world
         if not isinstance(chosen, MemoryGroup):
             return getattr(real, function.__name__)(*args, **kwargs)
-        return function(*args, **kwargs | {"group": chosen})
+        return function(**given | {"group": chosen})
 
     return called
 
@@ -234,7 +235,8 @@ def all_to_all_single(
 def all_gather_into_tensor(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Any:
-    """Every rank's tensor, one after the other or stacked, as the output is shaped."""
+    """Every rank's tensor, one after the other along the first dimension, as gloo wants it."""
+    _refuse_other_rows(input_tensor, output_tensor, group.size())
 
     def finish(given: list[Any]) -> None:
         _write(output_tensor, given, "all_gather")
@@ -252,7 +254,8 @@ def reduce_scatter_tensor(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """The sum of part n of every rank's input to rank n."""
+    """The sum of part n of every rank's input to rank n, parts along the first dimension."""
+    _refuse_other_rows(output, input, group.size())
     size, place = group.size(), group.rank()
 
     def finish(given: list[Any]) -> None:
@@ -299,6 +302,11 @@ def _parts(tensor: Any, sizes: list[int] | None, ranks: int) -> Sequence[Any]:
     if sizes is None and len(tensor) % ranks:
         raise ValueError(f"all_to_all of {len(tensor)} rows over {ranks} ranks")
     return tuple(torch.split(tensor, sizes or [len(tensor) // ranks] * ranks))
+
+
+def _refuse_other_rows(part: Any, whole: Any, ranks: int) -> None:
+    if whole.shape != (ranks * part.shape[0], *part.shape[1:]):
+        raise ValueError(f"{told(whole)} is not {ranks} times {told(part)}")
 
 
 def _write(output: Any, parts: list[Any], kind: str) -> None:

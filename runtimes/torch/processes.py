@@ -1,0 +1,145 @@
+"""Ranks as processes of this machine, one each, by forkserver; they meet through a folder.
+
+A rank that fails or stalls ends the run: everybody is stopped, and its traceback is in the error.
+"""
+
+import faulthandler
+import multiprocessing
+import multiprocessing.connection
+import tempfile
+import time
+import traceback
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from runtimes.arrays import Array, dtype_of
+from runtimes.backends import RankError, ended
+from runtimes.torch.rank import Body, Parts, attend, load
+
+
+def in_processes(
+    source: str, ranks: int, arrays: list[Array], timeout: float, *, body: Body = attend
+) -> list[Parts]:
+    """What `body` returns on every rank, exchanging over gloo; the folder is removed afterwards."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", __name__])
+    with tempfile.TemporaryDirectory(prefix="ringloom-") as folder:
+        Path(folder, "program.py").write_text(source, encoding="utf-8")
+        for number, array in enumerate(arrays):
+            np.save(Path(folder, f"input-{number}.npy"), _plain(array))
+        names = [array.dtype.name for array in arrays]
+        what = folder, ranks, names, time.monotonic() + timeout, body
+        workers: list[BaseProcess] = [
+            context.Process(target=_worker, args=(*what, rank), daemon=True)
+            for rank in range(ranks)
+        ]
+        try:
+            for worker in workers:
+                worker.start()
+            _wait(workers, Path(folder), timeout)
+        finally:
+            _stop(workers)
+        return [_results(Path(folder), rank, names[0]) for rank in range(ranks)]
+
+
+def _plain(array: Array) -> Array:
+    """The array in a dtype that can be saved."""
+    return array.view(np.int16) if array.dtype == dtype_of("bfloat16") else array
+
+
+def _worker(
+    folder: str, ranks: int, names: list[str], deadline: float, body: Body, rank: int
+) -> None:
+    """One rank; an error goes to a file, and so does where it is shortly before the deadline."""
+    timeout = max(0.1, deadline - time.monotonic())
+    with Path(folder, f"stack-{rank}.txt").open("w", encoding="utf-8") as stack:
+        faulthandler.dump_traceback_later(0.8 * timeout, file=stack)
+        try:
+            _live(Path(folder), rank, ranks, names, timeout, body)
+        except BaseException:
+            Path(folder, f"error-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
+            raise
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _live(
+    folder: Path, rank: int, ranks: int, names: list[str], timeout: float, body: Body
+) -> None:
+    """Meet the others, run the program, leave the results in the folder."""
+    torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting-point",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=timeout),
+    )
+    arrays = [
+        np.load(folder / f"input-{number}.npy", mmap_mode="r").view(dtype_of(name))
+        for number, name in enumerate(names)
+    ]
+    program = load((folder / "program.py").read_text(encoding="utf-8"))
+    for number, part in enumerate(body(program, dist.group.WORLD, arrays)):
+        np.save(folder / f"part-{rank}-{number}.npy", _plain(part))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _wait(workers: list[BaseProcess], folder: Path, timeout: float) -> None:
+    """Wait for every rank; RankError as soon as one of them fails, or when time is up."""
+    end = time.monotonic() + timeout
+    while alive := [worker for worker in workers if worker.is_alive()]:
+        left = end - time.monotonic()
+        if left <= 0:
+            stalled = [rank for rank, worker in enumerate(workers) if worker.is_alive()]
+            raise RankError(
+                f"ranks {stalled} are not done after {timeout:g} s"
+                + "".join(_stack(folder, rank) for rank in stalled)
+            )
+        multiprocessing.connection.wait([worker.sentinel for worker in alive], timeout=left)
+        _raise_failure(workers, folder)
+    _raise_failure(workers, folder)
+
+
+def _stack(folder: Path, rank: int) -> str:
+    """Where a stalled rank was, as far as it could tell."""
+    file = folder / f"stack-{rank}.txt"
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return f"\nrank {rank}, innermost call first:\n{text}" if text else ""
+
+
+def _raise_failure(workers: list[BaseProcess], folder: Path) -> None:
+    failed = [(rank, worker.exitcode) for rank, worker in enumerate(workers) if worker.exitcode]
+    if not failed:
+        return
+    for rank, code in failed:  # a rank that just died broke the connections of the others
+        if not (folder / f"error-{rank}.txt").exists():
+            raise RankError(f"rank {rank} failed ({ended(code)}) and left no traceback")
+    first = min(folder.glob("error-*.txt"), key=lambda path: path.stat().st_mtime)
+    rank = int(first.stem.partition("-")[2])
+    raise RankError(f"rank {rank} failed:\n{first.read_text(encoding='utf-8')}")
+
+
+def _stop(workers: list[BaseProcess]) -> None:
+    """Leave no process behind."""
+    for worker in workers:
+        if worker.is_alive():
+            worker.terminate()
+    for worker in workers:
+        if worker.pid is not None:
+            worker.join(5)
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
+
+
+def _results(folder: Path, rank: int, name: str) -> Parts:
+    count = len(list(folder.glob(f"part-{rank}-*.npy")))
+    arrays = [np.load(folder / f"part-{rank}-{number}.npy") for number in range(count)]
+    return [x.view(dtype_of(name)) if x.dtype == np.int16 else x for x in arrays]
