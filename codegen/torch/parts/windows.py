@@ -113,7 +113,6 @@ def attend_strip_backward(
     strip: list[Tensor], causal: bool, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients without a flash kernel; strip: dout, q, out, lse, k, v."""
-    """Gradients without a flash kernel; strip: dout, q, out, lse, k, v."""
     dout, q, out, lse, k, v = strip
     if q.is_cpu:
         dout, q, k, v, out = (x.to(wide(x)) for x in (dout, q, k, v, out))
