@@ -1,0 +1,318 @@
+"""layout_of(plan)   which positions each rank owns, as a formula found in the partition.
+
+layout ::= Layout(q, kv)                 one side each
+side   ::= Pieces(tokens, count, places, members)   of `count` consecutive pieces, nearly equal,
+                                         group g has pieces a * g + b, ..., in this order; each of
+                                         its ranks has one of `members` equal parts of each
+         | Stripes(tokens, grain, groups, members)  token i is group (i // grain) mod groups's
+         | Ranges(tokens, held)          no formula: the ranges of each rank, as data
+
+Rank g * members + h is member h of group g; with one member, groups are ranks. A formula counts
+only if it gives the positions of every rank, in order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.masks import Causal, Full
+from planner.partitions import LAYOUTS, PEER_NAMES, Partition, Side, chunks_of, merge
+
+Ints = NDArray[np.int64]
+Whole = TypeVar("Whole", range, Ints)
+Affine = tuple[int, int]  # a, b of a * group + b
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Consecutive pieces; the first ones are one token longer where they cannot be equal."""
+
+    tokens: int
+    count: int
+    places: tuple[Affine, ...]
+    members: int = 1
+
+    def parts(self, rank: int) -> list[range]:
+        """The parts of pieces that a rank owns, in the order of its shard."""
+        group, member = divmod(rank, self.members)
+        pieces = [piece(self.tokens, self.count, a * group + b) for a, b in self.places]
+        return [_part(p, self.members, member) for p in pieces]
+
+    def positions(self, rank: int) -> Ints:
+        """The positions of a rank, in the order of its shard."""
+        return np.concatenate([np.arange(p.start, p.stop) for p in self.parts(rank)])
+
+    @property
+    def multiple(self) -> int:
+        """What divides every length whose pieces are equal."""
+        return self.count * self.members
+
+
+@dataclass(frozen=True)
+class Stripes:
+    """Stripes of `grain` tokens, dealt to the groups in turn."""
+
+    tokens: int
+    grain: int
+    groups: int
+    members: int = 1
+
+    def positions(self, rank: int) -> Ints:
+        """The positions of a rank, in the order of its shard."""
+        group, member = divmod(rank, self.members)
+        starts = np.arange(group * self.grain, self.tokens, self.groups * self.grain)
+        whole = (starts[:, None] + np.arange(self.grain)).reshape(-1)
+        return _part(whole[whole < self.tokens], self.members, member)
+
+    @property
+    def multiple(self) -> int:
+        """What divides every length whose shards are equal."""
+        return self.grain * self.groups * self.members
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """A layout without a formula: what each rank owns, in the order of its shard."""
+
+    tokens: int
+    held: tuple[tuple[range, ...], ...]
+
+    def positions(self, rank: int) -> Ints:
+        """The positions of a rank, in the order of its shard."""
+        parts = [np.arange(p.start, p.stop, p.step) for p in self.held[rank]]
+        return np.concatenate([*parts, np.arange(0)])
+
+    @property
+    def multiple(self) -> int:
+        """Its own length and no other."""
+        return 0
+
+
+Form = Pieces | Stripes | Ranges
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Both sides of a partition over `ranks` ranks."""
+
+    q: Form
+    kv: Form
+    ranks: int
+    multiple: int  # any length goes that this divides; 0: only the lengths of the plan
+
+    @property
+    def alike(self) -> bool:
+        """True if one formula tells both sides, of as many tokens or not."""
+        return not isinstance(self.q, Ranges) and _formula(self.q) == _formula(self.kv)
+
+    @property
+    def formulas(self) -> bool:
+        """True unless a side is data."""
+        return not (isinstance(self.q, Ranges) or isinstance(self.kv, Ranges))
+
+    def sizes(self, side: str) -> tuple[int, ...]:
+        """The tokens of each rank."""
+        form = self.q if side == "q" else self.kv
+        return tuple(len(form.positions(rank)) for rank in range(self.ranks))
+
+    @property
+    def equal(self) -> bool:
+        """True if all shards of a side, and all pieces of these, have as many tokens."""
+        return all(f.multiple and f.tokens % f.multiple == 0 for f in (self.q, self.kv))
+
+
+def layout_of(plan: Plan) -> Layout:
+    """The layout of a plan; PlanError where a rank owns some heads of a token but not all."""
+    work, ranks = plan.workload, plan.ranks
+    q, kv = forms(plan.partition, work.seq, work.kv_seq, ranks)
+    free = work.mask in (Full(), Causal()) and work.seq == work.kv_seq and q == kv
+    even = q.multiple > 0 and work.seq % q.multiple == 0
+    return Layout(q, kv, ranks, q.multiple if free and even else 0)
+
+
+@lru_cache(maxsize=8)
+def forms(partition: Partition, seq: int, kv_seq: int, ranks: int) -> tuple[Form, Form]:
+    """The form of the query side and of the KV side."""
+    q = form_of(partition.q, seq, ranks, "query")
+    if partition.kv is partition.q:
+        return q, q
+    return q, form_of(partition.kv, kv_seq, ranks, "KV")
+
+
+def form_of(side: Side, tokens: int, ranks: int, name: str) -> Form:
+    """The first form that gives what every rank owns, in the order of its blocks."""
+    _check_heads(side, tokens, ranks, name)
+    held = [[side.chunks[c] for c in dict.fromkeys(cs)] for cs in _chunks_by_rank(side, ranks)]
+    shards = [np.concatenate([*(merge(c) for c in chunks), np.arange(0)]) for chunks in held]
+    for form in _candidates(shards, max(map(len, held)), tokens, ranks):
+        if all(np.array_equal(form.positions(r), shards[r]) for r in range(ranks)):
+            return form
+    return Ranges(tokens, tuple(_ranges(x) for x in shards))
+
+
+def _chunks_by_rank(side: Side, ranks: int) -> list[list[int]]:
+    held: list[list[int]] = [[] for _ in range(ranks)]
+    for chunk, home in zip(side.chunk.tolist(), side.homes.tolist(), strict=True):
+        held[home].append(chunk)
+    return held
+
+
+def _check_heads(side: Side, tokens: int, ranks: int, name: str) -> None:
+    """Raise PlanError where some heads of a token are on one rank and others on another."""
+    places = np.unique(np.stack([side.chunk, side.homes], axis=1), axis=0)
+    sizes = np.array([sum(map(len, c)) for c in side.chunks], np.int64)
+    if sizes[places[:, 0]].sum() != tokens:
+        raise PlanError(
+            f"{name} side: some rank owns only some heads of a token, so there are no shards of"
+            " local tokens to emit a program for"
+        )
+
+
+def _candidates(shards: list[Ints], most: int, tokens: int, ranks: int) -> Iterator[Form]:
+    """Forms that the first ranks fit; `most`: blocks of a rank."""
+    for members in (m for m in range(1, ranks + 1) if ranks % m == 0):
+        groups = ranks // members
+        for width in dict.fromkeys((most, 1, 2)):
+            if places := _places(shards, width, tokens, groups, members):
+                yield Pieces(tokens, width * groups, places, members)
+        if grain := _grain(shards[0], members):
+            yield Stripes(tokens, grain, groups, members)
+
+
+def _places(
+    shards: list[Ints], width: int, tokens: int, groups: int, members: int
+) -> tuple[Affine, ...]:
+    """The pieces of group g as a * g + b, told by groups 0 and 1; () if there are none."""
+    count = width * groups
+    numbers = [_numbers(shards[g * members], width, tokens, count) for g in range(min(groups, 2))]
+    first, *more = numbers
+    if len(first) != width or any(len(other) != width for other in more):
+        return ()
+    second = more[0] if more else first
+    return tuple((b - a, a) for a, b in zip(first, second, strict=True))
+
+
+def _numbers(shard: Ints, width: int, tokens: int, count: int) -> list[int]:
+    """The numbers of the pieces that a shard begins with, one per run of the same piece."""
+    size, more = divmod(tokens, count)
+    edge = (size + 1) * more
+    number = np.where(shard < edge, shard // (size + 1), more + (shard - edge) // max(size, 1))
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    return [int(n) for n in number[starts[: width + 1]]]
+
+
+def _grain(shard: Ints, members: int) -> int:
+    """The length of the first stripe; 0 if the shard is one."""
+    ends = np.flatnonzero(np.diff(shard) != 1)
+    return int(ends[0]) + 1 if len(ends) else 0
+
+
+def _ranges(positions: Ints) -> tuple[range, ...]:
+    """Positions as few ranges, in their order."""
+    ranges, at = list[range](), 0
+    steps = np.diff(positions)
+    turns = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]
+    while at < len(positions):
+        turn = next((t for t in turns if t > at), at)
+        step = int(steps[at]) if at < len(steps) and steps[at] > 0 else 1
+        last = turn if at < len(steps) and steps[at] > 0 else at
+        ranges.append(range(int(positions[at]), int(positions[last]) + 1, step))
+        at = last + 1
+    return tuple(ranges)
+
+
+def piece(tokens: int, count: int, number: int) -> range:
+    """Piece `number` of `count` consecutive, nearly equal pieces; empty beyond them."""
+    if not 0 <= number < count:
+        return range(0)
+    size, more = divmod(tokens, count)
+    start = size * number + min(number, more)
+    return range(start, start + size + (number < more))
+
+
+def _part(whole: Whole, members: int, member: int) -> Whole:
+    own = piece(len(whole), members, member)
+    return whole[own.start : own.stop]
+
+
+def _formula(form: Form) -> tuple[object, ...]:
+    """A form without its length."""
+    if isinstance(form, Pieces):
+        return form.count, form.places, form.members
+    if isinstance(form, Stripes):
+        return form.grain, form.groups, form.members
+    return form.held
+
+
+# ---- in words
+
+
+def described(form: Form, ranks: int) -> str:
+    """A side in one sentence: "of 16 equal pieces, rank r holds piece r and piece 15 - r"."""
+    match form:
+        case Pieces(tokens, count, places, 1):
+            equal = "equal" if tokens % count == 0 else "nearly equal"
+            names = [f"piece {affine(a, b, 'r')}" for a, b in places]
+            return f"of {count} {equal} pieces, rank r holds {_listed(names)}"
+        case Pieces(tokens, count, places, members):
+            equal = "equal" if tokens % form.multiple == 0 else "nearly equal"
+            names = [f"piece {affine(a, b, 'g')}" for a, b in places]
+            share = f"each of its {members} ranks one of {members} parts of each"
+            return f"of {count} {equal} pieces, group g holds {_listed(names)}, {share}"
+        case Stripes(_, grain, groups, members):
+            stripes = "single tokens" if grain == 1 else f"stripes of {grain} tokens"
+            if members == 1:
+                return f"{stripes} dealt to the {groups} ranks in turn"
+            return f"{stripes} dealt to {groups} groups in turn, cut between their {members} ranks"
+    return f"no formula: the ranges of all {ranks} ranks are listed"
+
+
+def also_called(form: Form) -> str:
+    """What other libraries call the layout, found by comparing it with the planner's layouts."""
+    if isinstance(form, Ranges):
+        return ""
+    groups = form.groups if isinstance(form, Stripes) else form.count // len(form.places)
+    grain = form.grain if isinstance(form, Stripes) else 1
+    whole = _whole_groups(form, groups)
+    for name in LAYOUTS:
+        held: list[list[Ints]] = [[] for _ in range(groups)]
+        for positions, home in chunks_of(
+            name, form.tokens, groups, grain if name == STRIPES else 1
+        ):
+            held[home].append(merge(positions))
+        made = [np.concatenate([*parts, np.arange(0)]) for parts in held]
+        if all(np.array_equal(a, b) for a, b in zip(made, whole, strict=True)):
+            return f"{name} = {PEER_NAMES[name]}"
+    return ""
+
+
+STRIPES = "striped"  # the layout of `planner.partitions` that has a grain
+
+
+def _whole_groups(form: Pieces | Stripes, groups: int) -> list[Ints]:
+    alone: Pieces | Stripes
+    if isinstance(form, Stripes):
+        alone = Stripes(form.tokens, form.grain, groups)
+    else:
+        alone = Pieces(form.tokens, form.count, form.places)
+    return [alone.positions(group) for group in range(groups)]
+
+
+def affine(a: int, b: int, name: str) -> str:
+    """a * name + b as a person writes it."""
+    if a == 0:
+        return str(b)
+    term = name if abs(a) == 1 else f"{abs(a)} * {name}"
+    if a > 0:
+        return term if not b else f"{term} {'+' if b > 0 else '-'} {abs(b)}"
+    return f"{b} - {term}" if b else f"-{term}"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,153 @@
+"""Layouts of programs: a formula where there is one, data where not, and text that computes it."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen.assemble import assemble
+from codegen.layout import Layout, Pieces, Ranges, Stripes, also_called, described, layout_of
+from codegen.layout_text import layout_text
+from planner.ir import Plan
+from planner.masks import Causal, Full, Mask, Window
+from planner.partitions import Block, Partition, Side, by_tokens
+from planner.planning import plan
+from planner.workload import Workload
+from ruff_check import assert_as_ruff_has_it
+
+CASES = [
+    ("ring", 8, 4096),
+    ("ring", 5, 1003),
+    ("zigzag", 8, 4096),
+    ("zigzag", 7, 1003),
+    ("striped", 8, 4096),
+    ("striped", 3, 1003),
+    ("striped:grain=16", 8, 4096),
+    ("striped:grain=16", 8, 4103),
+    ("usp:ulysses=2", 8, 4096),
+    ("usp:ulysses=4", 12, 1003),
+    ("usp:ulysses=2:layout=striped", 8, 4103),
+    ("ulysses", 8, 4096),
+    ("zigzag", 1, 64),
+]
+
+
+def empty(partition: Partition, work: Workload, ranks: int) -> Plan:
+    return Plan("none", work, ranks, partition, "forward", (), (), ())
+
+
+def shuffled(ranks: int, seq: int, kv_seq: int) -> Plan:
+    """Blocks on ranks that no formula tells."""
+    work, random = Workload(seq=seq, kv_seq=kv_seq, heads=2), np.random.default_rng(3)
+    one, homes = by_tokens(work, ranks, "zigzag"), random.permutation(2 * ranks) // 2
+    sides = (
+        Side(tuple(replace(b, home=int(h)) for b, h in zip(side.blocks, homes, strict=True)))
+        for side in (one.q, one.kv)
+    )
+    return empty(Partition(*sides), work, ranks)
+
+
+def across(ranks: int) -> Plan:
+    """Queries in zigzag order, keys in stripes, and not as many."""
+    work = Workload(seq=96, kv_seq=120, heads=2)
+    q, kv = by_tokens(work, ranks, "zigzag").q, by_tokens(work, ranks, "striped").kv
+    return empty(Partition(q, kv), work, ranks)
+
+
+PLANS = [plan(name, Workload(seq=seq, heads=8, head_dim=8), ranks) for name, ranks, seq in CASES]
+PLANS += [shuffled(6, 100, 100), shuffled(6, 100, 70), across(4), across(7)]
+PLANS += [plan("zigzag", Workload(seq=s, kv_seq=t, heads=2), 4) for s, t in ((64, 96), (61, 93))]
+
+
+def program(layout: Layout, target: str) -> ModuleType:
+    sizes = f"RANKS = {layout.ranks}\nSEQ, KV_SEQ = {layout.q.tokens}, {layout.kv.tokens}\n"
+    keep = ["positions", "shard", "unshard"]
+    text = layout_text(layout, target)
+    keep += ["kv_positions"] if "def kv_positions" in text else []
+    built = ModuleType("layout")
+    exec(assemble('"""A layout."""', [sizes, text], keep), vars(built))
+    return built
+
+
+@pytest.mark.parametrize("one", PLANS, ids=lambda p: f"{p.name}-{p.ranks}-{p.workload.seq}")
+@pytest.mark.parametrize("target", ["torch", "jax"])
+def test_the_text_of_a_layout_says_what_the_partition_does(one: Plan, target: str) -> None:
+    library = pytest.importorskip(target if target == "torch" else "jax.numpy")
+    layout = layout_of(one)
+    built: Any = program(layout, target)
+    for side, tokens in (("q", one.workload.seq), ("kv", one.workload.kv_seq)):
+        tell = getattr(built, "kv_positions", built.positions) if side == "kv" else built.positions
+        found = [np.asarray(tell(rank)) for rank in range(one.ranks)]
+        for rank, own in enumerate(found):
+            right = one.partition.side(side).positions(rank)
+            np.testing.assert_array_equal(own[own >= 0], right)
+        if target == "jax":
+            assert len({len(own) for own in found}) == 1
+        whole = library.arange(tokens * 3).reshape(1, tokens, 3) + 1
+        parts = [built.shard(whole, rank, 1, side) for rank in range(one.ranks)]
+        for part, own in zip(parts, found, strict=True):
+            cut = np.where(own < 0, 0, np.asarray(whole)[0, own, 1])
+            np.testing.assert_array_equal(np.asarray(part)[0, :, 1], cut)
+        np.testing.assert_array_equal(np.asarray(built.unshard(parts, 1, side)), whole)
+
+
+def test_the_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
+    for number, one in enumerate(PLANS):
+        for target in ("torch", "jax"):
+            layout = layout_of(one)
+            sizes = f"RANKS = {one.ranks}\nSEQ = {layout.q.tokens}\nKV_SEQ = {layout.kv.tokens}\n"
+            keep = ["positions", "shard", "unshard"]
+            text = assemble('"""A layout."""', [sizes, layout_text(layout, target)], keep)
+            (tmp_path / f"{target}_{number}.py").write_text(text)
+    assert_as_ruff_has_it(tmp_path)
+
+
+def test_named_layouts_are_formulas_and_shuffled_ones_are_data() -> None:
+    kinds = [type(layout_of(one).q) for one in PLANS]
+    assert kinds.count(Ranges) == 2
+    assert {Pieces, Stripes} < {*kinds}
+    assert described(layout_of(PLANS[2]).q, 8) == (
+        "of 16 equal pieces, rank r holds piece r and piece 15 - r"
+    )
+
+
+def test_a_layout_is_called_what_the_planner_calls_it() -> None:
+    names = [also_called(layout_of(one).q).split(" = ")[0] for one in PLANS[:5]]
+    assert names == ["contiguous", "contiguous", "zigzag", "zigzag", "striped"]
+    assert also_called(layout_of(shuffled(6, 100, 100)).q) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "seq", "mask", "multiple"),
+    [
+        ("zigzag", 8, 4096, Causal(), 16),
+        ("zigzag", 8, 4096, Full(), 16),
+        ("zigzag", 8, 4096, Window(100), 0),
+        ("zigzag", 8, 4097, Causal(), 0),
+        ("usp:ulysses=2", 8, 4096, Causal(), 16),
+        ("striped:grain=16", 8, 4096, Causal(), 128),
+    ],
+)
+def test_any_length_goes_where_mask_and_pieces_allow_it(
+    name: str, ranks: int, seq: int, mask: Mask, multiple: int
+) -> None:
+    work = Workload(seq=seq, heads=8, mask=mask)
+    assert layout_of(plan(name, work, ranks)).multiple == multiple
+    longer = replace(work, seq=2 * seq, kv_seq=4 * seq)
+    assert layout_of(plan(name, longer, ranks)).multiple == 0
+
+
+def test_a_block_between_others_is_no_formula() -> None:
+    """One wrong home among many makes a layout data."""
+    one = plan("ring", Workload(seq=64, heads=2), 8)
+    blocks = [*one.partition.q.blocks]
+    blocks[5], blocks[6] = (
+        Block(blocks[i].positions, blocks[i].heads, blocks[j].home) for i, j in ((5, 6), (6, 5))
+    )
+    side = Side(tuple(blocks))
+    moved = layout_of(empty(Partition(side, side), one.workload, 8)).q
+    assert isinstance(moved, Ranges)
+    assert moved.held[5] == (range(48, 56),)
