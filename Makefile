@@ -73,7 +73,7 @@ clean: ## remove caches and build products (delete .venv yourself for a fresh en
 
 $(VENV)/.core: SET  := [report]
 $(VENV)/.core: WHAT := ringloom, and bokeh, which draws its report
-$(VENV)/.test: SET  := [test,torch,jax,hf,plots,app]
+$(VENV)/.test: SET  := [test,torch,jax,flax,hf,plots,app]
 $(VENV)/.test: WHAT := ringloom, its test tools, torch, transformers and jax, and what draws its pages
 $(VENV)/.browser: SET  := [test,report,app,browser]
 $(VENV)/.browser: WHAT := ringloom, its pages, and selenium, which drives a browser
@@ -105,7 +105,7 @@ $(FRESH)/.made: pyproject.toml constraints.txt
 	@rm -rf $(FRESH)
 	@$(PYTHON) -m venv $(FRESH)
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	  $(FRESH)/bin/python -m pip install --quiet -c constraints.txt --editable '.[test,torch,jax,hf,plots,app]'
+	  $(FRESH)/bin/python -m pip install --quiet -c constraints.txt --editable '.[test,torch,jax,flax,hf,plots,app]'
 	@touch $@
 
 # HolisticTraceAnalysis brings a hundred packages of its own: none of them belongs in .venv.
