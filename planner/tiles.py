@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.areas import areas
-from planner.ir import Plan
+from planner.ir import Attend, Plan
 from planner.once import once
 from planner.partitions import Ints, Partition, shifted
 from planner.workload import Workload
+
+CELLS = 1 << 24  # tiles of a node looked at at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,18 @@ def _alike(table: Ints, axis: int) -> Ints:
         return table
     first = table.take([0], axis=axis)
     return first if (table == first).all() else table
+
+
+def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Blocks of each rectangle without any live tile in it: bool [n, a] of q, [n, b] of kv."""
+    q, kv = attend.q >= 0, attend.kv >= 0  # present, then: present and dead
+    height = max(1, CELLS // max(1, q.shape[1] * kv.shape[1]))
+    for at in range(0, len(attend), height):
+        rows = slice(at, at + height)
+        live = table.live(attend.q[rows, :, None], attend.kv[rows, None, :])
+        q[rows] &= ~live.any(axis=2)
+        kv[rows] &= ~live.any(axis=1)
+    return q, kv
 
 
 @lru_cache(maxsize=8)

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from planner.batches import attends, reads, sent
 from planner.errors import PlanError
-from planner.ir import ADDS, READS, TENSORS, Attend, Index, Plan
+from planner.ir import ADDS, READS, TENSORS, Attend, Index, Move, Plan
 from planner.liveness import slots
 from planner.partitions import Ints
-from planner.passes.trim import dead_edges
-from planner.tiles import Tiles, tiles
+from planner.tiles import Tiles, dead_edges, tiles
 
 NEVER = np.iinfo(np.int32).max
 CELLS = 1 << 24  # tiles looked at at a time
@@ -28,6 +27,7 @@ def verify(plan: Plan) -> Plan:
     check_handovers(plan)
     check_tiles_once(plan, table)
     check_buffers(plan)
+    vars(plan)["_verified"] = True  # plans never change: nobody need ask again
     return plan
 
 
@@ -161,22 +161,29 @@ def _refuse_absent(
 
 
 def check_handovers(plan: Plan) -> None:
-    """No accumulator is handed over empty or twice in a step; all of them end at home."""
+    """No message of accumulators is empty, none is handed over twice in a step, all end at home.
+
+    One that is absent counts as zero, as long as another one of its message is there.
+    """
     for tensor in ADDS[plan.pass_]:
         side = plan.side(tensor)
-        filled = np.zeros((plan.ranks, len(side)), bool)
+        width = len(side) + 1  # one more: what block -1 finds
+        filled = np.zeros((plan.ranks, width), bool)
+        bits = filled.reshape(-1)
         for number, step in enumerate(plan.steps):
-            handed = [m.flat() for m in step.moves if tensor in m.tensors]
-            for block, src, _ in handed:
-                empty = ~filled[src, block]
-                if empty.any() or _repeated(src * len(side) + block):
-                    _blame_handover(number, tensor, empty, block, src)
-                filled[src, block] = False
-            for block, _, dst in handed:
-                filled[dst, block] = True
+            handed = [m for m in step.moves if tensor in m.tensors]
+            taken = [m.src.astype(np.intp)[:, None] * width + m.blocks for m in handed]
+            present = [bits[places] for places in taken]
+            _refuse_handovers(number, tensor, handed, taken, present)
+            for places in taken:
+                bits[places] = False
+            for move, there in zip(handed, present, strict=True):
+                to = move.dst.astype(np.intp)[:, None] * width + move.blocks
+                bits[to if there.all() else to[there]] = True
             for attend in step.attends:
-                block, rank = attend.flat(TENSORS[tensor].side)
-                filled[rank, block] = True
+                blocks = attend.q if TENSORS[tensor].side == "q" else attend.kv
+                bits[attend.rank.astype(np.intp)[:, None] * width + blocks] = True
+            filled[:, -1] = False
         filled[side.homes, np.arange(len(side))] = False
         if filled.any():
             rank, block = np.argwhere(filled)[0]
@@ -186,19 +193,32 @@ def check_handovers(plan: Plan) -> None:
             )
 
 
-def _blame_handover(
-    number: int, tensor: str, empty: NDArray[np.bool_], block: Index, src: Index
+def _refuse_handovers(
+    number: int,
+    tensor: str,
+    handed: list[Move],
+    taken: list[Index],
+    present: list[NDArray[np.bool_]],
 ) -> None:
-    at = int(np.argmax(empty)) if empty.any() else _second(src, block)
-    why = "has none (left), so the hand-over is empty" if empty.any() else "twice in one message"
-    raise PlanError(f"step {number}: rank {src[at]} hands over {tensor} block {block[at]}, {why}")
-
-
-def _second(src: Index, block: Index) -> int:
-    """Index of the first (src, block) that stood there before."""
-    seen = set[tuple[int, int]]()
-    pairs = list(zip(src.tolist(), block.tolist(), strict=True))
-    return next(i for i, pair in enumerate(pairs) if pair in seen or seen.add(pair))  # type: ignore[func-returns-value]
+    """Raise PlanError for a message without any accumulator, and for one that leaves twice."""
+    for move, there in zip(handed, present, strict=True):
+        empty = ~there.any(axis=1)
+        if empty.any():
+            row = int(np.argmax(empty))
+            blocks = move.blocks[row][move.blocks[row] >= 0].tolist()
+            raise PlanError(
+                f"step {number}: rank {move.src[row]} hands over {tensor} block"
+                f" {', '.join(map(str, blocks))}, has none (left), so the hand-over is empty"
+            )
+    listed = [places[m.blocks >= 0] for m, places in zip(handed, taken, strict=True)]
+    if listed and (again := _repeated(np.concatenate(listed))):
+        for move, places in zip(handed, taken, strict=True):
+            row, column = np.nonzero((places == again[0]) & (move.blocks >= 0))
+            if len(row):
+                raise PlanError(
+                    f"step {number}: rank {move.src[row[0]]} hands over {tensor} block"
+                    f" {move.blocks[row[0], column[0]]} twice in one step"
+                )
 
 
 def check_tiles_once(plan: Plan, table: Tiles) -> None:

@@ -40,11 +40,14 @@ class Rank:
             raise self._lacks("reads", place, step)
         return self.inputs[place]
 
-    def hand_over(self, place: Place, step: int) -> Arrays:
-        """An accumulator, which is gone from here then; raises PlanError where there is none."""
-        if place not in self.sums:
-            raise self._lacks("hands over", place, step)
-        return self.sums.pop(place)
+    def hand_over(self, places: list[Place], step: int) -> list[Delivery]:
+        """Accumulators, which are gone from here then; absent ones are zero and left out.
+
+        Raises PlanError where there is none at all.
+        """
+        if not any(place in self.sums for place in places):
+            raise self._lacks("hands over", places[0], step)
+        return [(place, self.sums.pop(place)) for place in places if place in self.sums]
 
     def keep(self, place: Place, arrays: Arrays) -> None:
         """Store a copy of an input."""
@@ -122,10 +125,11 @@ class VirtualRanks:
         for blocks, src, dst in rows:
             began, carried, memory = perf_counter(), list[Delivery](), self.memory[src]
             note("turn", src, began, began)
-            for place in ((tensor, block) for block in _present(blocks) for tensor in move.tensors):
-                if TENSORS[place[0]].accumulates:
-                    carried.append((place, memory.hand_over(place, note.step)))
-                else:
+            places = [(tensor, block) for block in _present(blocks) for tensor in move.tensors]
+            if move.accumulates:
+                carried += memory.hand_over(places, note.step)
+            else:
+                for place in places:
                     copies = tuple(a.copy() for a in memory.read(place, note.step))
                     carried.append((place, copies))
             note("send", src, began)

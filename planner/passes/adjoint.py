@@ -55,21 +55,24 @@ def replace_tensors(move: Move) -> Move:
 
 
 def _returns(plan: Plan) -> dict[int, list[Move]]:
-    """Step -> moves of DKV that leave in it, over the reversed routes of KV."""
-    done = np.full((plan.ranks, len(plan.partition.kv)), -1, np.int32)  # last change of a share
+    """Step -> messages of DKV that leave in it, whole, over the reversed routes of KV."""
+    done = np.full((plan.ranks, len(plan.partition.kv) + 1), -1, np.int32)  # last change of a share
     for number, attend in plan.attends():
         note_last(done, attend, number)
+    done[:, -1] = -1  # what block -1 finds
     back = defaultdict[int, list[Move]](list)
     for number in reversed(range(len(plan.steps))):
         for move in plan.steps[number].moves:
             if TENSORS[move.tensors[0]].side == "q":
                 continue
-            block, src, dst = move.flat()
-            leaves = done[dst, block] + 1
-            if stranded := int((leaves == 0).sum()):
-                raise PlanError(f"adjoint: {stranded} copies are never used; trim the plan first")
-            np.maximum.at(done, (src, block), leaves.astype(np.int32))
-            _bundle_returns(back, move, leaves)
+            leaves = done[move.dst[:, None], move.blocks].max(axis=1) + 1
+            done[move.src[:, None], move.blocks] = np.maximum(
+                done[move.src[:, None], move.blocks], np.where(leaves > 0, leaves, -1)[:, None]
+            )
+            done[:, -1] = -1
+            for step in np.unique(leaves[leaves > 0]).tolist():
+                now = leaves == step
+                back[step].append(Move(("DKV",), move.blocks[now], move.dst[now], move.src[now]))
     return dict(back)
 
 
@@ -78,13 +81,3 @@ def note_last(done: NDArray[np.int32], attend: Attend, number: int) -> None:
     row, column = np.nonzero(attend.kv >= 0)
     where = attend.rank[row], attend.kv[row, column]
     done[where] = np.maximum(done[where], number)
-
-
-def _bundle_returns(back: dict[int, list[Move]], move: Move, leaves: NDArray[np.int32]) -> None:
-    """Keep messages whole: blocks of one message that are done in the same step return together."""
-    row, column = np.nonzero(move.blocks >= 0)
-    for step in np.unique(leaves):
-        now = leaves == step
-        blocks = np.full_like(move.blocks, -1)
-        blocks[row[now], column[now]] = move.blocks[row[now], column[now]]
-        back[int(step)].append(Move(("DKV",), blocks, move.dst, move.src))

@@ -1,4 +1,4 @@
-"""homeward(plan), direct(plan)   nothing stops over at a rank that has no use for it."""
+"""homeward(plan), direct(plan)   whole messages skip ranks that would only pass them on."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,167 +7,213 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import attended, sent
-from planner.ir import ADDS, READS, TENSORS, Index, Move, Plan, Step
+from planner.batches import attended
+from planner.ir import ADDS, READS, TENSORS, Attend, Index, Move, Plan, Step
 from planner.liveness import slots
-from planner.passes.trim import drop_empty
+from planner.passes.exchanges import exchanges
+from planner.passes.marks import Bits, Marks, places
+from planner.passes.trim import drop_unused, filled
 
-
-def direct(plan: Plan) -> Plan:
-    """Inputs skip the ranks that would only pass them on; the home sends them instead.
-
-    Move(b, home, x, step s), Move(b, x, z, step t)  -->  Move(b, home, z, step t)
-    when x attends nothing with b. Homes keep their inputs, so nobody needs another buffer.
-    """
-    useful = {"q": _users(plan, "q"), "kv": _users(plan, "kv")}
-    if not any(_passes_on(plan, tensor, useful) for tensor in READS[plan.pass_]):
-        return plan
-    homes = {side: plan.partition.side(side).homes for side in useful}
-
-    def rewrite(move: Move) -> list[Move]:
-        if move.accumulates:
-            return [move]
-        use = useful[move.side]
-        stops = (move.blocks >= 0) & ~use[move.dst[:, None], move.blocks]
-        relayed = (move.blocks >= 0) & ~use[move.src[:, None], move.blocks] & ~stops
-        if not (stops.any() or relayed.any()):
-            return [move]
-        kept = np.where(stops | relayed, -1, move.blocks)
-        row, column = np.nonzero(relayed)
-        block = move.blocks[row, column]
-        home = homes[move.side][block]
-        return [
-            Move(move.tensors, kept, move.src, move.dst),
-            Move(move.tensors, block, home, move.dst[row]),
-        ]
-
-    steps = [Step(s.attends, tuple(n for m in s.moves for n in rewrite(m))) for s in plan.steps]
-    same = all(a.moves == b.moves for a, b in zip(steps, plan.steps, strict=True))
-    return plan if same else replace(plan, steps=tuple(filter(None, steps)))
-
-
-def _passes_on(plan: Plan, tensor: str, useful: dict[str, NDArray[np.bool_]]) -> bool:
-    """Whether any copy comes to, or from, a rank that has no use for it."""
-    use = useful[TENSORS[tensor].side]
-    return not all(
-        use[dst, block].all() and use[src, block].all() for block, src, dst, _ in sent(plan, tensor)
-    )
-
-
-def _users(plan: Plan, side: Literal["q", "kv"]) -> NDArray[np.bool_]:
-    """Who attends with a block, owns it or held it from the start: bool [ranks, blocks]."""
-    blocks = plan.partition.side(side)
-    table = np.zeros((plan.ranks, len(blocks)), bool)
-    table[blocks.homes, np.arange(len(blocks))] = True
-    for block, rank, _ in attended(plan, side):
-        table[rank, block] = True
-    for held in plan.start:
-        if held.side == side:
-            block, rank = held.flat()
-            table[rank, block] = True
-    return table
+NOTHING, MIXED = -1, -2  # what came to a rank, beside the number of one message
 
 
 def homeward(plan: Plan) -> Plan:
     """Accumulators skip the ranks that add nothing to them.
 
-    Move(b, y, x, step s), ..., Move(b, w, z, step t)  -->  Move(b, y, z, s) if z is b's home,
-                                                            Move(b, y, z, t) if z adds to it
-    when the ranks from x to w add nothing. After its last contribution an accumulator goes
-    straight home; until its next one it waits where it is. Both are exact: whatever leaves in
-    between takes it along towards home, and a hand-over that is then empty is dropped.
+    Move(b, y, x, step s), Move(b, x, w, step t), ..., Move(b, v, z, step u)
+    -->  Move(b, y, z, step s)        where z is the end of the way of the blocks b, and x adds
+                                      nothing to them; nothing if y is z: there it may stay
+
+    Whatever leaves z later takes along what came early. The plan stays as it is where the sums of
+    another message of z's would not come home with it.
     """
-    before = plan
     for tensor in ADDS[plan.pass_]:
         plan = _shortened(plan, tensor)
-    return plan if plan is before else _fit_buffers(drop_empty(plan))
-
-
-NOTHING, MIXED = -1, -2  # what a rank has of a block, beside the number of the one hand-over
+    return plan
 
 
 def _shortened(plan: Plan, tensor: str) -> Plan:
-    flat = [move.flat() for _, move in plan.moves() if move.tensors == (tensor,)]
-    if not flat:
+    moves = [move for _, move in plan.moves() if move.tensors == (tensor,)]
+    if not moves:
         return plan
-    block, source, target = (np.concatenate(column) for column in zip(*flat, strict=True))
-    ends = np.cumsum([len(part[0]) for part in flat])
-    first, relayed = _chains(plan, tensor, block, source, target, ends)
-    if not relayed.any():
+    following, relays = _ways(plan, tensor, [len(m) for m in moves])
+    if not relays.any():
         return plan
-    chained = ~relayed & (first != np.arange(len(first)))
-    home = chained & (target == plan.side(tensor).homes[block])
-    source[chained] = source[first[chained]]
-    target[first[home]] = target[home]
-    dropped = relayed | home
-    dropped[first[home]] = False
-    target[dropped] = source[dropped]
-    columns = zip(*(np.split(c, ends[:-1]) for c in (source, target)), strict=True)
-    return _rerouted(plan, tensor, iter(columns))
+    src = np.concatenate([m.src for m in moves])
+    dst = np.concatenate([m.dst for m in moves])
+    last = _ends(following)
+    first = np.zeros(len(relays), np.bool_)  # of a chain of relays
+    passed_on = following >= 0
+    first[passed_on] = relays[following[passed_on]]
+    first &= ~relays
+    target = np.where(first, dst[last], dst)
+    target[relays] = src[relays]  # such rows fall away
+    made, left = filled(_rerouted(plan, (tensor,), moves, src, target))
+    if any(_away(made, t, marks) for t, marks in left.items()):
+        return plan
+    return _fit_buffers(made)
 
 
-def _chains(
-    plan: Plan, tensor: str, block: Index, source: Index, target: Index, ends: Index
-) -> tuple[Index, NDArray[np.bool_]]:
-    """For each hand-over: the first of its chain of untouched relays, and whether one follows."""
-    first, relayed = np.arange(len(block)), np.zeros(len(block), bool)
-    content = np.full((plan.ranks, len(plan.side(tensor))), NOTHING, np.int64)
-    spans = iter(np.split(first.copy(), ends[:-1]))
+def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
+    """For each message: the next one with just its blocks, or -1; and whether it is a relay.
+
+    A relay carries what one message brought and nothing else.
+    """
+    total = sum(sizes)
+    following, relays = np.full(total, -1, np.intp), np.zeros(total, np.bool_)
+    count = np.zeros(total, np.intp)  # blocks of each message
+    came = np.full(plan.ranks * (len(plan.side(tensor)) + 1), NOTHING, np.intp)
+    touched, at = Marks(plan, tensor), 0
     for step in plan.steps:
-        handed = [next(spans) for move in step.moves if move.tensors == (tensor,)]
-        for number in handed:
-            untouched = content[source[number], block[number]]
-            content[source[number], block[number]] = NOTHING
-            relay = untouched >= 0
-            relayed[untouched[relay]] = True
-            first[number[relay]] = first[untouched[relay]]
+        handed = [move for move in step.moves if move.tensors == (tensor,)]
+        first = at
+        for move in handed:
+            numbers = np.arange(at, at := at + len(move))
+            entries = places(plan, tensor, move.src, move.blocks)
+            there = move.blocks >= 0
+            count[numbers] = there.sum(axis=1)
+            before = np.where(there, came[entries], NOTHING)
+            one = before.max(axis=1)
+            same = (one >= 0) & ((before == one[:, None]) | ~there).all(axis=1)
+            same[same] = count[one[same]] == count[numbers[same]]
+            following[one[same]] = numbers[same]
+            relays[numbers] = same & ~touched.any(entries)
+        for move in handed:
+            entries = places(plan, tensor, move.src, move.blocks)
+            came[entries] = NOTHING
+            touched.set(entries, False)
         for attend in step.attends:
-            mixed, rank = attend.flat(TENSORS[tensor].side)
-            content[rank, mixed] = MIXED
-        if handed:
-            number = np.concatenate(handed)
-            _arrive(content, block[number], target[number], number)
-    return first, relayed
+            touched.set(places(plan, tensor, attend.rank, _blocks(attend, tensor)), True)
+        for move in handed:
+            numbers = np.arange(first, first := first + len(move))
+            _arrive(came, places(plan, tensor, move.dst, move.blocks), move.blocks, numbers)
+    return following, relays
 
 
-def _arrive(content: NDArray[np.int64], block: Index, dst: Index, number: Index) -> None:
-    """Note what lies at each destination now: one untouched arrival, or a mixture."""
-    _, inverse, count = np.unique(
-        dst * content.shape[1] + block, return_inverse=True, return_counts=True
-    )
-    alone = (content[dst, block] == NOTHING) & (count[inverse] == 1)
-    content[dst, block] = np.where(alone, number, MIXED)
+def _blocks(attend: Attend, tensor: str) -> NDArray[np.int32]:
+    return attend.q if TENSORS[tensor].side == "q" else attend.kv
 
 
-def _rerouted(plan: Plan, tensor: str, routes: Iterator[tuple[Index, Index]]) -> Plan:
-    """The plan with new (source, target) per hand-over; equal ones mean that it falls away."""
+def _arrive(came: Index, entries: Index, blocks: NDArray[np.int32], numbers: Index) -> None:
+    """Note what lies at each destination now: one arrival, or a mixture."""
+    whose = np.broadcast_to(numbers[:, None], blocks.shape)[blocks >= 0]
+    entry = entries[blocks >= 0]
+    mixed = came[entry] != NOTHING
+    came[entry] = whose
+    mixed |= came[entry] != whose  # two at once
+    came[entry[mixed]] = MIXED
 
-    def rewrite(move: Move) -> list[Move]:
-        if move.tensors != (tensor,):
-            return [move]
-        source, target = next(routes)
-        row, column = np.nonzero(move.blocks >= 0)
-        same = (target == move.dst[row]) & (source == move.src[row])
-        if same.all():
-            return [move]
-        kept = np.full_like(move.blocks, -1)
-        kept[row[same], column[same]] = move.blocks[row[same], column[same]]
-        block = move.blocks[row, column][~same]
-        return [
-            Move((tensor,), kept, move.src, move.dst),
-            Move((tensor,), block, source[~same], target[~same]),
-        ]
 
-    steps = [Step(s.attends, tuple(n for m in s.moves for n in rewrite(m))) for s in plan.steps]
+def _ends(following: Index) -> Index:
+    """The last message of the way that each one is on."""
+    last = np.where(following < 0, np.arange(len(following)), following)
+    while (last != (further := last[last])).any():
+        last = further
+    return last
+
+
+def _away(plan: Plan, tensor: str, marks: Marks) -> bool:
+    """True if an accumulator is not at home."""
+    side = plan.side(tensor)
+    bits = marks.bits.reshape(plan.ranks, -1).copy()
+    bits[side.homes, np.arange(len(side))] = False
+    return bool(bits.any())
+
+
+def _rerouted(
+    plan: Plan, tensors: tuple[str, ...], moves: list[Move], source: Index, target: Index
+) -> Plan:
+    """The plan with another source and target for each message of some tensors."""
+    ends = np.cumsum([len(move) for move in moves])[:-1]
+    ways = zip(np.split(source, ends), np.split(target, ends), strict=True)
+
+    def rewrite(step: Step) -> Iterator[Move]:
+        for move in step.moves:
+            if move.tensors != tensors:
+                yield move
+                continue
+            src, dst = next(ways)
+            same = np.array_equal(src, move.src) and np.array_equal(dst, move.dst)
+            yield move if same else Move(tensors, move.blocks, src, dst)
+
+    steps = [Step(s.attends, tuple(rewrite(s))) for s in plan.steps]
     return replace(plan, steps=tuple(filter(None, steps)))
 
 
 def _fit_buffers(plan: Plan) -> Plan:
-    """New routes may need other slots than the old ones: declare what they need at the most."""
-    needs = tuple(
+    """New ways may need other slots than the old ones: declare what they need at the most."""
+    needs = (
         (tensor, max(declared, int(slots(plan, tensor).max(initial=0))))
-        if TENSORS[tensor].accumulates
-        else (tensor, declared)
         for tensor, declared in plan.buffers
     )
-    return replace(plan, buffers=needs)
+    return replace(plan, buffers=tuple(needs))
+
+
+def direct(plan: Plan, whole_exchanges: bool = True) -> Plan:
+    """Inputs skip the ranks that would only pass them on.
+
+    Move(b, y, x, step s), Move(b, x, z, step t)  -->  Move(b, y, z, step t)
+
+    when x attends nothing with the blocks b; y is where their way begins, most often their home.
+    Messages of a complete exchange stay on their way.
+    """
+    useful = {side: _users(plan, side) for side in ("q", "kv")}
+    before = plan
+    for tensors in dict.fromkeys(m.tensors for _, m in plan.moves() if not m.accumulates):
+        plan = _from_the_first(plan, tensors, useful[TENSORS[tensors[0]].side], whole_exchanges)
+    return plan if plan is before else _fit_buffers(drop_unused(plan, whole_exchanges))
+
+
+def _from_the_first(
+    plan: Plan, tensors: tuple[str, ...], useful: Marks, whole_exchanges: bool
+) -> Plan:
+    """Messages of ranks without use for their blocks are sent from where their way begins."""
+    numbered = [(n, move) for n, move in plan.moves() if move.tensors == tensors]
+    moves = [move for _, move in numbered]
+    idle = [~useful.any(places(plan, tensors[0], m.src, m.blocks)) for m in moves]
+    if whole_exchanges:
+        for number in {n for (n, _), rows in zip(numbered, idle, strict=True) if rows.any()}:
+            mine = [i for i, (n, _) in enumerate(numbered) if n == number]
+            labels = exchanges(plan.ranks, [moves[i] for i in mine])
+            for i, label in zip(mine, labels, strict=True):
+                idle[i] &= label < 0
+    relays = np.concatenate(idle)
+    if not relays.any():
+        return plan
+    before = _brought_by(plan, tensors[0], moves)
+    relays &= before >= 0
+    src, dst = (np.concatenate([getattr(m, end) for m in moves]) for end in ("src", "dst"))
+    source = np.where(relays, src[_ends(before)], src)
+    return _rerouted(plan, tensors, moves, source, dst)
+
+
+def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
+    """For each message: the one that brought just its blocks to its source, or -1."""
+    count = np.concatenate([(m.blocks >= 0).sum(axis=1) for m in moves])
+    came = np.full(plan.ranks * (len(plan.side(tensor)) + 1), NOTHING, np.intp)
+    ends = np.cumsum([0, *map(len, moves)])
+    spans = [np.arange(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    for move, numbers in zip(moves, spans, strict=True):
+        _arrive(came, places(plan, tensor, move.dst, move.blocks), move.blocks, numbers)
+    brought = np.full(len(count), -1, np.intp)
+    for move, numbers in zip(moves, spans, strict=True):
+        there = move.blocks >= 0
+        before = np.where(there, came[places(plan, tensor, move.src, move.blocks)], NOTHING)
+        one = before.max(axis=1)
+        same = (one >= 0) & ((before == one[:, None]) | ~there).all(axis=1)
+        same[same] = count[one[same]] == count[numbers[same]]
+        brought[numbers[same]] = one[same]
+    return brought
+
+
+def _users(plan: Plan, side: Literal["q", "kv"]) -> Marks:
+    """Who attends with a block, owns it or held it from the start."""
+    tensor = next(t for t in READS[plan.pass_] if TENSORS[t].side == side)
+    marks, blocks = Marks(plan, tensor), plan.partition.side(side)
+    marks.set(blocks.homes.astype(np.intp) * marks.width + np.arange(len(blocks)), True)
+    for block, rank, _ in attended(plan, side):
+        marks.set(rank * marks.width + block, True)
+    for held in plan.start:
+        if held.side == side:
+            marks.set(places(plan, tensor, held.rank, held.blocks), True)
+    return marks

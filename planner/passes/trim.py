@@ -1,28 +1,27 @@
-"""trim(plan)   the mask applied to a schedule that ignores it."""
+"""trim(plan)   the mask applied to a schedule that ignores it: whole messages go, or do not."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.batches import attends
 from planner.ir import ADDS, READS, TENSORS, Attend, Held, Index, Move, Plan, Step
-from planner.tiles import Tiles, tiles
+from planner.passes.exchanges import exchanges
+from planner.passes.marks import Bits, Marks, places
+from planner.tiles import Tiles, dead_edges, tiles
 
-Table = NDArray[np.bool_]
-Tables = dict[str, Table]  # tensor -> [ranks, blocks]
-CELLS = 1 << 24  # tiles of a node looked at at a time
+Needed = dict[str, Marks]  # tensor -> what is read later
 
 
-def trim(plan: Plan) -> Plan:
+def trim(plan: Plan, whole_exchanges: bool = True) -> Plan:
     """Drop what the mask makes useless.
 
-    Attend of dead tiles          -->  nothing; wholly dead blocks leave a rectangle
-    Move of a copy nobody uses    -->  nothing
-    Move of an empty accumulator  -->  nothing
+    Attend of dead tiles              -->  nothing; wholly dead blocks leave a rectangle
+    Move of copies that nobody uses   -->  nothing; a complete exchange goes whole, or not at all
+    Move of absent accumulators only  -->  nothing
     """
-    return drop_empty(drop_unused(drop_dead(plan)))
+    return drop_empty(drop_unused(drop_dead(plan), whole_exchanges))
 
 
 def drop_dead(plan: Plan) -> Plan:
@@ -44,80 +43,100 @@ def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
             yield attend
 
 
-def dead_edges(table: Tiles, attend: Attend) -> tuple[Table, Table]:
-    """Blocks of each rectangle without any live tile in it: bool [n, a] of q, [n, b] of kv."""
-    q, kv = attend.q >= 0, attend.kv >= 0  # present, then: present and dead
-    height = max(1, CELLS // max(1, q.shape[1] * kv.shape[1]))
-    for at in range(0, len(attend), height):
-        rows = slice(at, at + height)
-        live = table.live(attend.q[rows, :, None], attend.kv[rows, None, :])
-        q[rows] &= ~live.any(axis=2)
-        kv[rows] &= ~live.any(axis=1)
-    return q, kv
+def drop_unused(plan: Plan, whole_exchanges: bool = True) -> Plan:
+    """Move of inputs  -->  nothing, where no later attend or move of its destination reads any.
 
-
-def drop_unused(plan: Plan) -> Plan:
-    """Move of an input  -->  nothing, where no later attend or move of its destination reads it."""
-    needed = {t: np.zeros((plan.ranks, len(plan.side(t))), bool) for t in READS[plan.pass_]}
+    Of a complete exchange, either every message stays or none does.
+    """
+    needed = {t: Marks(plan, t) for t in READS[plan.pass_]}
     steps = list[Step]()
     for step in reversed(plan.steps):
-        moves = tuple(m if m.accumulates else _needed_part(m, needed) for m in step.moves)
-        copies = [(m.tensors, *m.flat()) for m in moves if not m.accumulates]
-        for tensors, block, _, dst in copies:  # before it arrives a copy need not be there
-            _mark(needed, tensors, dst, block, False)
-        for tensors, block, src, _ in copies:
-            _mark(needed, tensors, src, block, True)
+        copies = _needed(plan, [m for m in step.moves if not m.accumulates], needed, whole_exchanges)
+        left = iter(copies)
+        moves = tuple(m if m.accumulates else next(left) for m in step.moves)
+        for move in copies:  # before it arrives a copy need not be there
+            _mark(plan, needed, move, move.dst, False)
+        for move in copies:
+            _mark(plan, needed, move, move.src, True)
         for attend in step.attends:
-            for tensor, table in needed.items():
-                block, rank = attend.flat(TENSORS[tensor].side)
-                table[rank, block] = True
+            for tensor, marks in needed.items():
+                blocks = attend.q if TENSORS[tensor].side == "q" else attend.kv
+                marks.set(places(plan, tensor, attend.rank, blocks), True)
         steps.append(Step(step.attends, moves))
-    start = [
-        Held(h.tensors, _used(needed, h.tensors, h.blocks, h.rank), h.rank) for h in plan.start
-    ]
+    start = (_kept_rows(h, _read(plan, needed, h, h.rank)) for h in plan.start)
     kept = tuple(filter(None, reversed(steps)))
     return replace(plan, start=tuple(filter(len, start)), steps=kept)
 
 
-def _mark(tables: Tables, tensors: tuple[str, ...], rank: Index, block: Index, value: bool) -> None:
-    for tensor in tensors:
-        tables[tensor][rank, block] = value
+def _needed(plan: Plan, moves: list[Move], needed: Needed, whole_exchanges: bool) -> list[Move]:
+    """The messages of a step that somebody needs, and the exchanges that those belong to."""
+    used = [_read(plan, needed, move, move.dst) for move in moves]
+    if all(rows.all() for rows in used):
+        return moves
+    if whole_exchanges:
+        labels = exchanges(plan.ranks, moves)
+        kept = np.unique(np.concatenate([a[b] for a, b in zip(labels, used, strict=True)]))
+        kept = kept[kept >= 0]
+        used = [b | np.isin(a, kept) for a, b in zip(labels, used, strict=True)]
+    return [_kept_messages(move, rows) for move, rows in zip(moves, used, strict=True)]
 
 
-def _used(
-    needed: Tables, tensors: tuple[str, ...], blocks: NDArray[np.int32], rank: NDArray[np.int32]
-) -> NDArray[np.int32]:
-    """The blocks [n, w] of which `rank` [n] reads any of the tensors later; -1 for the others."""
-    used = np.zeros(blocks.shape, bool)
-    for tensor in tensors:
-        used |= needed[tensor][rank[:, None], blocks]
-    return np.where(used, blocks, -1)
+def _read(plan: Plan, needed: Needed, node: Move | Held, rank: Index) -> Bits:
+    """Whether any tensor of any block of a row is read later on that rank: bool [n]."""
+    entries = places(plan, node.tensors[0], rank, node.blocks)
+    return np.logical_or.reduce([needed[t].any(entries) for t in node.tensors])
 
 
-def _needed_part(move: Move, needed: Tables) -> Move:
-    blocks = _used(needed, move.tensors, move.blocks, move.dst)
-    return move if (blocks == move.blocks).all() else Move(move.tensors, blocks, move.src, move.dst)
+def _mark(plan: Plan, marks: Needed, move: Move, rank: Index, value: bool) -> None:
+    entries = places(plan, move.tensors[0], rank, move.blocks)
+    for tensor in move.tensors:
+        marks[tensor].set(entries, value)
+
+
+def _kept_messages(move: Move, rows: Bits) -> Move:
+    if rows.all():
+        return move
+    return Move(move.tensors, move.blocks[rows], move.src[rows], move.dst[rows])
+
+
+def _kept_rows(held: Held, rows: Bits) -> Held:
+    return held if rows.all() else Held(held.tensors, held.blocks[rows], held.rank[rows])
 
 
 def drop_empty(plan: Plan) -> Plan:
-    """Move of an accumulator  -->  nothing, where its source has nothing to hand over."""
-    filled = {t: np.zeros((plan.ranks, len(plan.side(t))), bool) for t in ADDS[plan.pass_]}
+    """Move of accumulators  -->  nothing, where its source has none of them."""
+    return filled(plan)[0]
+
+
+def filled(plan: Plan) -> tuple[Plan, dict[str, Marks]]:
+    """The plan without empty hand-overs, and where accumulators are at its end."""
+    tables = {t: Marks(plan, t) for t in ADDS[plan.pass_]}
     steps = list[Step]()
     for step in plan.steps:
-        moves = tuple(_filled_part(m, filled) if m.accumulates else m for m in step.moves)
-        handed = [(m.tensors, *m.flat()) for m in moves if m.accumulates]
-        for tensors, block, src, _ in handed:
-            _mark(filled, tensors, src, block, False)
-        for tensors, block, _, dst in handed:
-            _mark(filled, tensors, dst, block, True)
+        moves = tuple(_filled(plan, m, tables) if m.accumulates else m for m in step.moves)
+        _hand_over(plan, [m for m in moves if m.accumulates], tables)
         for attend in step.attends:
-            for tensor, table in filled.items():
-                block, rank = attend.flat(TENSORS[tensor].side)
-                table[rank, block] = True
+            for tensor, marks in tables.items():
+                blocks = attend.q if TENSORS[tensor].side == "q" else attend.kv
+                marks.set(places(plan, tensor, attend.rank, blocks), True)
         steps.append(Step(step.attends, moves))
-    return replace(plan, steps=tuple(filter(None, steps)))
+    return replace(plan, steps=tuple(filter(None, steps))), tables
 
 
-def _filled_part(move: Move, filled: Tables) -> Move:
-    blocks = _used(filled, move.tensors, move.blocks, move.src)
-    return move if (blocks == move.blocks).all() else Move(move.tensors, blocks, move.src, move.dst)
+def _filled(plan: Plan, move: Move, tables: dict[str, Marks]) -> Move:
+    entries = places(plan, move.tensors[0], move.src, move.blocks)
+    return _kept_messages(move, tables[move.tensors[0]].any(entries))
+
+
+def _hand_over(plan: Plan, moves: Sequence[Move], tables: dict[str, Marks]) -> None:
+    """Move the marks of accumulators, those that are there, from source to destination."""
+    arrived = list[tuple[Marks, Index]]()
+    for move in moves:
+        marks = tables[move.tensors[0]]
+        entries = places(plan, move.tensors[0], move.src, move.blocks)
+        there = marks.bits[entries]
+        to = places(plan, move.tensors[0], move.dst, move.blocks)
+        arrived.append((marks, to if there.all() else to[there]))
+        marks.set(entries, False)
+    for marks, entries in arrived:
+        marks.set(entries, True)

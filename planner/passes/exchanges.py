@@ -1,0 +1,69 @@
+"""Complete exchanges: messages of one step by which every rank of a set reaches every other.
+
+A gather and an all-to-all are such; whole, each is one collective. A ring and messages between
+pairs are not: at least three ranks take part, so each sends several messages.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import Index, Move
+
+LARGEST = 4096  # ranks up to which sets that overlap, the axes of a mesh, are told apart
+
+
+def exchanges(ranks: int, moves: Sequence[Move]) -> list[Index]:
+    """The exchange that each message of a step belongs to, -1 for none: [rows] of each move."""
+    labels = [np.full(len(move), -1, np.intp) for move in moves]
+    count = 0
+    for tensors in dict.fromkeys(move.tensors for move in moves):
+        mine = [n for n, move in enumerate(moves) if move.tensors == tensors]
+        src, dst = (
+            np.concatenate([getattr(moves[n], end) for n in mine]).astype(np.intp)
+            for end in ("src", "dst")
+        )
+        if np.bincount(src).max(initial=0) < 2:
+            continue
+        sets = _cliques(ranks, src, dst)
+        sets[sets >= 0] += count
+        count = int(sets.max(initial=count - 1)) + 1
+        ends = np.cumsum([len(labels[n]) for n in mine])[:-1]
+        for n, part in zip(mine, np.split(sets, ends), strict=True):
+            labels[n] = part
+    return labels
+
+
+def _cliques(ranks: int, src: Index, dst: Index) -> Index:
+    """The complete set of ranks that each pair belongs to, -1 where it belongs to none.
+
+    A pair belongs to the ranks that both of them exchange messages with, themselves included;
+    that set is complete if all of its pairs belong to it. Sets are compared by a sum of random
+    weights: were two ever taken for one, messages would stay that need not.
+    """
+    pair = np.unique(src * ranks + dst)
+    a, b = np.divmod(pair, ranks)
+    mutual = np.isin(b * ranks + a, pair, assume_unique=True)
+    a, b = a[mutual], b[mutual]
+    exact = 1 << (52 - ranks.bit_length())  # sums of weights are then whole numbers in float64
+    weight = np.random.default_rng(0).integers(1, exact, ranks).astype(np.float64)
+    around = weight + np.bincount(a, weight[b], ranks)
+    joint = np.where(around[a] == around[b], around[a], 0.0)
+    members = 1 + np.bincount(a, minlength=ranks)[a]
+    if not (joint > 0).all() and ranks <= LARGEST:
+        joint, members = _common(ranks, a, b, weight)
+    _, label, pairs = np.unique(joint, return_inverse=True, return_counts=True)
+    whole = (pairs[label] == members * (members - 1)) & (members > 2) & (joint > 0)
+    known = np.full(len(pair), -1, np.intp)
+    known[np.flatnonzero(mutual)[whole]] = label[whole]
+    return known[np.searchsorted(pair, src * ranks + dst)]
+
+
+def _common(
+    ranks: int, a: Index, b: Index, weight: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], Index]:
+    """The ranks that both of each pair exchange messages with: their summed weight, how many."""
+    near = np.eye(ranks)
+    near[a, b] = 1.0
+    return ((near * weight) @ near)[a, b], (near @ near)[a, b].astype(np.intp)

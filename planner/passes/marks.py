@@ -1,0 +1,35 @@
+"""Tables with an entry per rank and block, looked up for whole messages at a time."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import Index, Plan
+from planner.partitions import Ints
+
+Bits = NDArray[np.bool_]
+
+
+def places(plan: Plan, tensor: str, rank: Ints, blocks: Ints) -> Index:
+    """Entry of each block [n, w] on its row's rank [n] in a flat table; block -1 has a spare one."""
+    width = len(plan.side(tensor)) + 1
+    entries: Index = rank.astype(np.intp)[:, None] * width + blocks
+    return entries
+
+
+class Marks:
+    """One bit per rank and block of a tensor; block -1 is never marked."""
+
+    def __init__(self, plan: Plan, tensor: str) -> None:
+        self.width = len(plan.side(tensor)) + 1
+        self.bits = np.zeros(plan.ranks * self.width, np.bool_)
+
+    def set(self, entries: Index, value: bool) -> None:
+        """Mark or unmark entries."""
+        self.bits[entries] = value
+        if value:
+            self.bits[self.width - 1 :: self.width] = False
+
+    def any(self, entries: Index) -> Bits:
+        """Whether any entry of a row is marked: bool [n]."""
+        marked: Bits = self.bits[entries].any(axis=1)
+        return marked
