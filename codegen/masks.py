@@ -1,0 +1,247 @@
+"""masks   the mask in a program: `allowed(i, j)` as one expression, and the data it or a cut needs.
+
+    mask_data(work, free)        BOUNDS, Q_BOUNDS, GRID of a mask that has them; BOXES
+    mask_function(work, target)  allowed(i, j) and what it calls
+
+`allowed` takes query positions i [n, 1], aligned (i + KV_SEQ - SEQ), and key positions j [1, m],
+as tensors or arrays, and says which pairs the workload allows: its definition, nothing derived.
+BOXES is derived: rows (i0, i1, j0, j1, low, high), queries i0 <= i < i1 and keys j0 <= j < j1 with
+low <= j - i <= high, disjoint, of aligned positions.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from planner.masks import (
+    Blocks,
+    Causal,
+    Documents,
+    Full,
+    Global,
+    Mask,
+    Pair,
+    Prefix,
+    Window,
+    region_of,
+)
+from planner.regions import FAR, Region
+from planner.workload import Workload
+
+WIDTH = 100
+BEYOND = 2**30  # printed for "no bound" where the length is free; programs count in 32 bits
+ARRAYS = {"torch": "torch.Tensor", "jax": "jax.Array"}
+IMPORTS = {"torch": "import torch\n", "jax": "import jax\nimport jax.numpy as jnp\n"}
+PLACE = {
+    "torch": "torch.bucketize(x, torch.tensor(bounds, device=x.device), right=True)",
+    "jax": 'jnp.searchsorted(jnp.array(bounds), x, side="right")',
+}
+CELLS = {
+    "torch": 'torch.tensor([[c == "1" for c in row] for row in {}], device=i.device)',
+    "jax": 'jnp.array([[c == "1" for c in row] for row in {}])',
+}
+
+
+# ---- data
+
+
+def mask_data(work: Workload, free: bool) -> str:
+    """What a mask names, and its boxes; `free`: the program takes any length."""
+    lines = list[str]()
+    for name, value in names(work.mask).items():
+        lines += _strings(name, value) if name.startswith("GRID") else _numbers(name, value)
+    return "\n".join([*lines, *_boxes(work, free)]) + "\n"
+
+
+def names(mask: Mask) -> dict[str, tuple[object, ...]]:
+    """The data of a mask: name -> numbers, or rows of a grid; alike ones have one name."""
+    data = dict[str, tuple[object, ...]]()
+    for leaf in leaves(mask):
+        match leaf:
+            case Documents(_, q_lengths):
+                queries, keys = (tuple(b.tolist()) for b in leaf.bounds())
+                _name(data, "BOUNDS", keys)
+                if q_lengths is not None:
+                    _name(data, "Q_BOUNDS", queries)
+            case Blocks(grid):
+                _name(data, "GRID", tuple("".join("01"[c] for c in row) for row in grid))
+    return data
+
+
+def _name(data: dict[str, tuple[object, ...]], base: str, value: tuple[object, ...]) -> str:
+    """The name that a value has; a new one, BOUNDS, BOUNDS_2 and so on, if it has none."""
+    same = [n for n in data if data[n] == value and n.rstrip("_0123456789") == base]
+    if same:
+        return same[0]
+    count = sum(n.rstrip("_0123456789") == base for n in data)
+    name = f"{base}_{count + 1}" if count else base
+    data[name] = value
+    return name
+
+
+def leaves(mask: Mask) -> Iterator[Mask]:
+    """The masks that a mask is joined of, from left to right."""
+    if isinstance(mask, Pair):
+        yield from leaves(mask.left)
+        yield from leaves(mask.right)
+    else:
+        yield mask
+
+
+def _numbers(name: str, values: Iterable[object]) -> list[str]:
+    line = f"{name} = ({', '.join(map(str, values))})"
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"{name} = (", *_filled(list(map(str, values))), ")  # fmt: skip"]
+
+
+def _filled(words: list[str]) -> Iterator[str]:
+    """Numbers on as few lines as fit."""
+    line = "   "
+    for word in words:
+        if len(line) + len(word) + 2 > WIDTH:
+            yield line
+            line = "   "
+        line += f" {word},"
+    yield line
+
+
+def _strings(name: str, rows: Iterable[object]) -> list[str]:
+    lines = [f"{name} = (  # whose queries see whose keys, by cells"]
+    for row in map(str, rows):
+        if len(row) <= WIDTH - 7:
+            lines.append(f'    "{row}",')
+        else:
+            parts = [row[a : a + WIDTH - 12] for a in range(0, len(row), WIDTH - 12)]
+            lines += ["    (", *(f'        "{part}"' for part in parts), "    ),"]
+    return [*lines, ")"]
+
+
+def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
+    """The mask as disjoint boxes cut by bands, for positions of this workload or of any."""
+    region = region_of(work.mask)
+    if free:
+        return [tuple(row) for row in region.pieces.clip(-BEYOND, BEYOND).tolist()]
+    low, high = min(0, work.offset), work.kv_seq
+    there = Region.of([(low, high, 0, high, -FAR, FAR)])
+    rows = region.intersect(there).pieces.tolist()
+    reach = high - low
+    return sorted((i0, i1, j0, j1, max(a, -reach), min(b, reach)) for i0, i1, j0, j1, a, b in rows)
+
+
+def _boxes(work: Workload, free: bool) -> list[str]:
+    rows = boxes(work, free)
+    head = "BOXES = (  # of the mask: i0 <= i < i1, j0 <= j < j1, low <= j - i <= high"
+    if free:
+        cells = [", ".join(_far(x) for x in row) for row in rows]
+        start = ["FAR = 2**30  # beyond every position"]
+    else:
+        cells, start = [", ".join(map(str, row)) for row in rows], []
+    if not rows:
+        return [*start, "BOXES: tuple[tuple[int, ...], ...] = ()  # the mask allows no pair"]
+    return [*start, head, *(f"    ({cell})," for cell in cells), ")"]
+
+
+def _far(x: int) -> str:
+    return {BEYOND: "FAR", -BEYOND: "-FAR"}.get(x, str(x))
+
+
+# ---- the function
+
+
+@dataclass
+class Sentence:
+    """An expression, and the lines that name its parts where it would be too long."""
+
+    work: Workload
+    target: str
+    lines: list[str] = field(default_factory=list)
+    used: list[str] = field(default_factory=list)
+    data: dict[str, tuple[object, ...]] = field(default_factory=dict)
+
+    def short(self, mask: Mask, room: int) -> str:
+        """The expression of a mask, or the name that a line before gives it."""
+        text = self.joined(mask)
+        if len(text) <= room:
+            return text
+        name = type(mask).__name__.lower()
+        self.used.append(name)
+        name = f"{name}_{self.used.count(name)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def joined(self, mask: Mask) -> str:
+        """A leaf, or both sides of a pair."""
+        if not isinstance(mask, Pair):
+            return self.leaf(mask)
+        left, right = (self.short(side, 40) for side in (mask.left, mask.right))
+        left, right = (t if t.isidentifier() else f"({t})" for t in (left, right))
+        return f"{left} {mask.sign} {right}"
+
+    def leaf(self, mask: Mask) -> str:
+        """The definition of a single mask."""
+        match mask:
+            case Full() | Window(None, None):
+                return "i * 0 == j * 0"
+            case Causal():
+                return "j <= i"
+            case Window(left, right):
+                return " & ".join(_window(left, right))
+            case Prefix(n):
+                return self.inside(f"(j < {n}) | (j <= i)")
+            case Global(n):
+                return self.inside(f"(i < {n}) | (j < {n})")
+            case Documents():
+                return self.documents(mask)
+            case Blocks():
+                return self.cells(mask)
+        raise TypeError(f"no expression for {mask}")
+
+    def inside(self, text: str) -> str:
+        """An expression, for queries that come before position 0 false."""
+        return f"(i >= 0) & ({text})" if self.work.offset < 0 else text
+
+    def documents(self, mask: Documents) -> str:
+        queries, keys = (tuple(b.tolist()) for b in mask.bounds())
+        of_keys = _name(self.data, "BOUNDS", keys)
+        of_queries = of_keys if mask.q_lengths is None else _name(self.data, "Q_BOUNDS", queries)
+        return f"place(i, {of_queries}) == place(j, {of_keys})"
+
+    def cells(self, mask: Blocks) -> str:
+        rows = tuple("".join("01"[c] for c in row) for row in mask.grid)
+        name = _name(self.data, "GRID", rows)
+        cells = f"cells{name[4:]}"
+        self.lines.append(f"{cells} = {CELLS[self.target].format(name)}")
+        row = "i.clip(0)" if self.work.offset < 0 else "i"
+        return self.inside(f"{cells}[{row} // {mask.size}, j // {mask.size}]")
+
+
+def _window(left: int | None, right: int | None) -> Iterator[str]:
+    both = left is not None and right is not None
+    for side in (
+        None if left is None else f"i - {left} <= j" if left else "i <= j",
+        None if right is None else f"j <= i + {right}" if right else "j <= i",
+    ):
+        if side is not None:
+            yield f"({side})" if both else side
+
+
+def mask_function(work: Workload, target: str) -> str:
+    """`allowed`, and `place` for masks that need it, as a module text."""
+    array = ARRAYS[target]
+    sentence = Sentence(work, target)
+    text = sentence.short(work.mask, WIDTH - len("    return "))
+    aligned = " (+ KV_SEQ - SEQ)" if work.offset else ""
+    lines = [
+        *(IMPORTS[target], ""),
+        f"def allowed(i: {array}, j: {array}) -> {array}:",
+        f'    """Which query positions i{aligned} may see which key positions j."""',
+        *(f"    {line}" for line in [*sentence.lines, f"return {text}"]),
+    ]
+    if "place(" in "".join(lines):
+        lines += [
+            *("", ""),
+            f"def place(x: {array}, bounds: tuple[int, ...]) -> {array}:",
+            '    """The number of the document that a position lies in, counted from 1."""',
+            f"    return {PLACE[target]}",
+        ]
+    return "\n".join(lines) + "\n"
