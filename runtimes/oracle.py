@@ -12,10 +12,11 @@ import numpy as np
 from planner.errors import PlanError
 from planner.ir import READS, Plan
 from planner.partitions import Block
-from planner.planning import Pair
+from planner.planning import Pair, backward_of
+from planner.verified import ensure_verified
 from runtimes import dense
 from runtimes.arrays import Array, check_arrays, dtype_of, wide
-from runtimes.pairs import backward_of, passes
+from runtimes.pairs import passes
 from runtimes.virtual_ranks import Arrays, VirtualRanks
 
 Results = tuple[Array, Array, Array, Array]
@@ -56,7 +57,7 @@ def forward(plan: Plan, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     if plan.pass_ != "forward":
         raise PlanError(f"{plan.name} is a {plan.pass_} plan, not a forward plan")
     check_arrays(plan.workload, q=q, k=k, v=v)
-    out, lse = _forward(plan, q, k, v)
+    out, lse = _forward(ensure_verified(plan), q, k, v)
     return out.astype(dtype_of(plan.workload.dtype)), lse
 
 
@@ -72,7 +73,7 @@ def backward(
     check_arrays(plan.workload, q=q, k=k, v=v, dout=dout)
     number = wide(plan.workload.dtype)
     given = {"Q": (q,), "KV": (k, v), "DOUT": (dout,)}
-    ranks = VirtualRanks(plan)
+    ranks = VirtualRanks(ensure_verified(plan))
     deal(ranks, given, out.astype(number), lse.astype(number))
     ranks.run()
     rounded = dtype_of(plan.workload.dtype)

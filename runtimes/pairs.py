@@ -11,9 +11,8 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Pass, Plan, Step
-from planner.passes.adjoint import adjoint
 from planner.passes.trim import trim
-from planner.planning import Pair, derive
+from planner.planning import Pair, backward_of
 from planner.verified import ensure_verified
 
 
@@ -41,11 +40,6 @@ def completed(plans: dict[Pass, Plan], gradients: bool) -> Plan | Pair:
         return gathered(back), back
     back = plans.get("backward") or backward_of(plans["forward"])
     return plans["forward"], back
-
-
-def backward_of(forward: Plan) -> Plan:
-    """The backward plan of a forward plan that came without one; the same for every backend."""
-    return derive(adjoint(trim(forward)))
 
 
 def fetched(plan: Plan) -> Plan:
