@@ -5,16 +5,13 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-from codegen.jax.parts.kernels_cpu import attend_backward_cpu, attend_cpu
 from codegen.jax.parts.merge import wide
 
 SCALE = 1.0
 
 
 def attend_tpu(q, k, v, causal):
-    """Splash attention; in float64 blocks of jnp."""
-    if q.dtype == jnp.float64:
-        return attend_cpu(q, k, v, causal)
+    """Splash attention; the scale is part of its queries."""
     with jax.enable_x64(False):  # the kernel counts in 32 bits
         kernel, hidden = splash_kernel(q, k, causal)
         run = jax.vmap(lambda q, k, v: kernel(q, k, v, hidden))
@@ -24,9 +21,7 @@ def attend_tpu(q, k, v, causal):
 
 
 def attend_backward_tpu(dout, q, k, v, out, lse, causal):
-    """The two backward kernels; the scale is part of their queries."""
-    if q.dtype == jnp.float64:
-        return attend_backward_cpu(dout, q, k, v, out, lse, causal)
+    """The two backward kernels of splash attention."""
     with jax.enable_x64(False):
         kernel, hidden = splash_kernel(q, k, causal)
 
@@ -52,13 +47,9 @@ def splash_kernel(q, k, causal):
     inner = min(block_kv, 512)
     sizes = splash.BlockSizes(*(block_q, block_kv, inner) * 2, block_q, block_kv)
     mask = (masks.CausalMask if causal else masks.FullMask)((rows, cols))
-    kernel = splash.make_splash_mha(
-        masks.MultiHeadMask([mask] * q.shape[1]),
-        block_sizes=sizes,
-        head_shards=1,
-        q_seq_shards=1,
-        save_residuals=True,
-    )
+    mask = masks.MultiHeadMask([mask] * q.shape[1])
+    options = {"head_shards": 1, "q_seq_shards": 1, "save_residuals": True}
+    kernel = splash.make_splash_mha(mask, block_sizes=sizes, **options)
     if causal or k.shape[2] == cols:
         return kernel, None
     padding = (jnp.arange(cols) >= k.shape[2]).astype(jnp.int32)

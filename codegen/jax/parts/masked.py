@@ -37,7 +37,7 @@ def attend_masked(q, k, v, rows, cols, seen):
         out = jnp.zeros(q.shape, wide(q))
         return lax.scan(meet, (out, jnp.full_like(out[..., :1], -jnp.inf)), keys)[0]
 
-    out, lse = lax.map(block_of_rows, (in_blocks(by_group(q, k)), in_blocks(rows[:, None])))
+    out, lse = lax.map(block_of_rows, (in_blocks(grouped(q, k)), in_blocks(rows[:, None])))
     return joined(out, q), joined(lse, q)
 
 
@@ -45,7 +45,7 @@ def attend_masked_backward(dout, q, k, v, out, lse, rows, cols, seen):
     """The share of these pairs in dq, dk and dv, given out and lse over all keys of the queries."""
     delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
     lse = jnp.where(lse == -jnp.inf, jnp.inf, lse)  # of queries that see nothing at all
-    queries = [in_blocks(by_group(x, k)) for x in (q, dout, lse, delta)]
+    queries = [in_blocks(grouped(x, k)) for x in (q, dout, lse, delta)]
     keys = [in_blocks(x) for x in (k, v, cols[:, None])]
 
     def block_of_rows(dkv, block):
@@ -85,13 +85,13 @@ def product(form, a, b):
     return jnp.einsum(form, a, b, preferred_element_type=wide(b), precision="highest")
 
 
-def by_group(x, k):
+def grouped(x, k):
     """[batch, KV heads, query heads of each, rows, width]."""
     return x.reshape(*k.shape[:2], -1, *x.shape[2:])
 
 
 def in_blocks(x):
-    """[blocks, ..., tokens of a block, width]: at most eight of 256 tokens or more, -1 at the end."""
+    """[blocks, ..., tokens, width]: at most eight blocks of 256 tokens or more, then -1."""
     tokens = x.shape[-2]
     size = min(tokens, max(256, -(-tokens // 8)))
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, -tokens % size), (0, 0)], constant_values=-1)

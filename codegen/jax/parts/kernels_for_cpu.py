@@ -1,4 +1,4 @@
-"""Attention of one tile where there is one kernel only."""
+"""Attention of one tile in a program for CPUs only."""
 
 from codegen.jax.parts.kernels_cpu import attend_backward_cpu, attend_cpu
 

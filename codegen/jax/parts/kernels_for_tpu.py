@@ -1,0 +1,22 @@
+"""Attention of one tile in a program for TPUs only."""
+
+import jax
+
+from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu
+
+# ---- Kernels: splash attention for TPUs.
+
+
+def attend(q, k, v, causal):
+    """Output and log-sum-exp [batch, heads, rows, 1] of some queries over some keys, wide.
+
+    causal: query n sees keys 0..n, and there are as many keys as queries.
+    """
+    with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
+        return attend_tpu(q, k, v, causal)
+
+
+def attend_backward(dout, q, k, v, out, lse, causal):
+    """The share of these pairs in dq, dk and dv, given out and lse over all keys of the queries."""
+    with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
+        return attend_backward_tpu(dout, q, k, v, out, lse, causal)
