@@ -95,10 +95,12 @@ def deal(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
     """Cut the shards out of the whole arrays: copies, so that ranks share no memory."""
     for tensor, number, home in _places(ranks.plan):
         block = ranks.plan.side(tensor).blocks[number]
-        if tensor == "STATS":
+        if tensor == "OUT":
+            arrays: Arrays = tuple(_cut(x, block) for x in stats)
+        elif tensor == "STATS":
             (dout,) = (_cut(x, block) for x in given["DOUT"])
             out, lse = (_cut(x, block) for x in stats)
-            arrays: Arrays = (lse, np.sum(dout.astype(out.dtype) * out, axis=-1))
+            arrays = lse, np.sum(dout.astype(out.dtype) * out, axis=-1)
         else:
             arrays = tuple(_cut(x, block) for x in given[tensor])
         ranks.memory[home].keep((tensor, number), arrays)

@@ -36,9 +36,19 @@ class Rank:
 
     def read(self, place: Place, step: int) -> Arrays:
         """An input that is here; raises PlanError where it is not."""
-        if place not in self.inputs:
-            raise self._lacks("reads", place, step)
-        return self.inputs[place]
+        if place in self.inputs:
+            return self.inputs[place]
+        if stats := self._stats(place):
+            return stats
+        raise self._lacks("reads", place, step)
+
+    def _stats(self, place: Place) -> Arrays:
+        """(lse, rowsum) where the forward pass left OUT, and DOUT has come; else nothing."""
+        out, dout = ((tensor, place[1]) for tensor in ("OUT", "DOUT"))
+        if place[0] != "STATS" or out not in self.inputs or dout not in self.inputs:
+            return ()
+        (o, lse), (do,) = self.inputs[out], self.inputs[dout]
+        return lse, np.sum(do.astype(o.dtype) * o, axis=-1)
 
     def hand_over(self, places: list[Place], step: int) -> list[Delivery]:
         """Accumulators, which are gone from here then; absent ones are zero and left out.
