@@ -1,0 +1,39 @@
+"""digest(plans)   a hash of what plans do: equal for equal plans, whatever they are called."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from planner.ir import Plan
+
+LENGTH = 16  # hexadecimal digits
+
+
+def digest(plans: tuple[Plan, ...]) -> str:
+    """The first digits of the SHA-256 of workload, ranks, partition and rows of some plans."""
+    sha = hashlib.sha256()
+    for plan in plans:
+        for part in (plan.workload, plan.ranks, plan.pass_, plan.buffers):
+            sha.update(f"{part!r}\n".encode())
+        for side in (plan.partition.q, plan.partition.kv):
+            sha.update(f"{side.chunks!r} {side.slices!r}\n".encode())
+            for column in (side.chunk, side.slice, side.homes):
+                sha.update(np.ascontiguousarray(column).tobytes())
+        for node in plan.start:
+            _add(sha, node)
+        for step in plan.steps:
+            sha.update(b"step\n")
+            for one in (*step.attends, *step.moves):
+                _add(sha, one)
+    return sha.hexdigest()[:LENGTH]
+
+
+def _add(sha: Any, node: Any) -> None:
+    sha.update(type(node).__name__.encode())
+    for field in node._fields():
+        if isinstance(field, np.ndarray):
+            sha.update(f"{field.shape}".encode())
+            sha.update(np.ascontiguousarray(field).tobytes())
+        else:
+            sha.update(f"{field!r}".encode())

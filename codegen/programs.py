@@ -1,0 +1,130 @@
+"""Program   what a writer prints: verified plans, their loops or why there are none, the layout.
+
+A writer, `codegen.torch.write` or `codegen.jax.write`, takes one and returns the text of a file.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from codegen.digest import digest
+from codegen.layout import Layout, layout_of
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.loops import recover
+from planner.loops.form import Loops
+from planner.workload import Workload
+
+Target = Literal["torch", "jax"]
+Platform = Literal["all", "tpu", "gpu", "cpu"]
+TARGETS: tuple[Target, ...] = ("torch", "jax")
+PLATFORMS: tuple[Platform, ...] = ("all", "tpu", "gpu", "cpu")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program to be written.
+
+    `loops` has one form per pass, and is None for a table program; then `irregular` says why.
+    `command` is what makes the file again, "" for plans from Python or from a file. `max_calls`
+    bounds the tiles of a step in a JAX program with `dynamic` tables.
+    """
+
+    target: Target
+    forward: Plan
+    backward: Plan | None
+    layout: Layout
+    loops: tuple[Loops, ...] | None
+    irregular: str = ""
+    dynamic: bool = False
+    layer: bool = False
+    platform: Platform = "all"
+    max_calls: int | None = None
+    command: str = ""
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plan of each pass."""
+        return (self.forward, self.backward) if self.backward else (self.forward,)
+
+    @property
+    def work(self) -> Workload:
+        """The workload of both passes."""
+        return self.forward.workload
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks run it."""
+        return self.forward.ranks
+
+    @property
+    def name(self) -> str:
+        """What the plan is called: to be printed in the header and in PLAN, nowhere else."""
+        return self.forward.name
+
+    @property
+    def free(self) -> bool:
+        """True if the program takes any length that `layout.multiple` divides."""
+        return self.loops is not None and self.layout.multiple > 0
+
+    @property
+    def any_heads(self) -> bool:
+        """True if any number of heads goes, as no head is sharded."""
+        sides = (self.forward.partition.q, self.forward.partition.kv)
+        return all(len(side.slices) == 1 for side in sides)
+
+    @cached_property
+    def digest(self) -> str:
+        """The hash of its plans."""
+        return digest(self.plans)
+
+    def as_tables(self, reason: str) -> "Program":
+        """The same as a table program, because its loops cannot be printed."""
+        return replace(self, loops=None, irregular=reason)
+
+
+def program_of(
+    plans: Plan | tuple[Plan, Plan],
+    target: Target,
+    *,
+    dynamic: bool = False,
+    layer: bool = False,
+    platform: Platform = "all",
+    max_calls: int | None = None,
+    command: str = "",
+) -> Program:
+    """The program of verified plans, as loops where all passes are regular.
+
+    Raises PlanError for a lone backward plan and for a pair that does not belong together.
+    """
+    forward, backward = paired(plans)
+    given = [plan for plan in (forward, backward) if plan]
+    try:
+        if dynamic:
+            raise PlanError("its tables are an argument")
+        loops: tuple[Loops, ...] | None = tuple(recover(plan) for plan in given)
+        reason = ""
+    except PlanError as error:
+        loops, reason = None, str(error).removeprefix("irregular: ")
+    made = Program(target, forward, backward, layout_of(forward), loops, reason)
+    return replace(
+        made,
+        dynamic=dynamic,
+        layer=layer,
+        platform=platform,
+        max_calls=max_calls,
+        command=command,
+    )
+
+
+def paired(plans: Plan | tuple[Plan, Plan]) -> tuple[Plan, Plan | None]:
+    """A forward plan, and the backward one of a pair."""
+    forward, backward = plans if isinstance(plans, tuple) else (plans, None)
+    if forward.pass_ != "forward" or (backward and backward.pass_ != "backward"):
+        raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
+    if backward and (
+        (forward.workload, forward.ranks) != (backward.workload, backward.ranks)
+        or forward.partition != backward.partition
+    ):
+        raise PlanError("the forward and the backward plan differ in workload, ranks or partition")
+    return forward, backward
