@@ -39,14 +39,13 @@ def _shortened(plan: Plan, tensor: str) -> Plan:
     following, relays = _ways(plan, tensor, [len(m) for m in moves])
     if not relays.any():
         return plan
-    src = np.concatenate([m.src for m in moves])
-    dst = np.concatenate([m.dst for m in moves])
-    last = _ends(following)
-    first = np.zeros(len(relays), np.bool_)  # of a chain of relays
-    passed_on = following >= 0
-    first[passed_on] = relays[following[passed_on]]
-    first &= ~relays
-    target = np.where(first, dst[last], dst)
+    src, dst = (np.concatenate([getattr(m, end) for m in moves]) for end in ("src", "dst"))
+    last, onward = _ends(following), np.flatnonzero(following >= 0)
+    before = np.full(len(relays), -1, np.intp)
+    before[following[onward]] = onward
+    straight = _from_there_on(relays, before, moves)
+    straight[onward] |= relays[following[onward]]
+    target = np.where(straight, dst[last], dst)
     target[relays] = src[relays]  # such rows fall away
     made, left = filled(_rerouted(plan, (tensor,), moves, src, target))
     if any(_away(made, t, marks) for t, marks in left.items()):
@@ -110,6 +109,14 @@ def _ends(following: Index) -> Index:
     while (last != (further := last[last])).any():
         last = further
     return last
+
+
+def _from_there_on(marked: Bits, before: Index, moves: list[Move]) -> Bits:
+    """The marked messages and all that come later on their ways; `before` is the one before."""
+    later = marked.copy()
+    for numbers in np.split(np.arange(len(later)), np.cumsum([len(m) for m in moves])[:-1]):
+        later[numbers] |= (before[numbers] >= 0) & later[before[numbers]]
+    return later
 
 
 def _away(plan: Plan, tensor: str, marks: Marks) -> bool:
@@ -182,6 +189,7 @@ def _from_the_first(
         return plan
     before = _brought_by(plan, tensors[0], moves)
     relays &= before >= 0
+    relays = _from_there_on(relays, before, moves)
     src, dst = (np.concatenate([getattr(m, end) for m in moves]) for end in ("src", "dst"))
     source = np.where(relays, src[_ends(before)], src)
     return _rerouted(plan, tensors, moves, source, dst)

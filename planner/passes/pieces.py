@@ -2,18 +2,16 @@
 per_block(plan)    one message per block;  joined(plan)   messages between two ranks are one again
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.ir import Index, Move, Plan, Step
 from planner.masks import Causal, Full, region_of
 from planner.partitions import Side
-from planner.passes.exchanges import exchanges
-
-Cut = Callable[[Move], list[Move]]
+from planner.passes.marks import Bits
 
 
 def per_piece(plan: Plan) -> Plan:
@@ -22,16 +20,25 @@ def per_piece(plan: Plan) -> Plan:
     Move([early, late], r, r + 1)  -->  Move([early], r, r + 1), Move([late], r, r + 1)
 
     Blocks whose positions run on in every row of a move, and head slices of the same positions,
-    are one piece. Complete exchanges stay as they are: each is one collective.
+    are one piece. What is attended together with blocks of other messages stays whole: a gather,
+    an all-to-all and their sums are one collective each.
     """
     if _plain(plan):
         return plan
     ends = {side: _Ends.of(plan.partition.side(side)) for side in ("q", "kv")}
+    rectangles = {side: _Rectangles.of(plan, side) for side in ("q", "kv")}
 
     def cut(move: Move) -> list[Move]:
+        if move.blocks.shape[1] == 1:
+            return [move]
+        whole = rectangles[move.side].wider(move)
+        return [*_rows(move, whole), *(n for m in _rows(move, ~whole) for n in by_piece(m))]
+
+    def by_piece(move: Move) -> list[Move]:
         return _by_columns(move, _pieces(move, ends[move.side]))
 
-    return replace(plan, steps=tuple(Step(s.attends, _cut(plan, s, cut)) for s in plan.steps))
+    steps = (Step(s.attends, tuple(n for m in s.moves for n in cut(m))) for s in plan.steps)
+    return replace(plan, steps=tuple(steps))
 
 
 def _plain(plan: Plan) -> bool:
@@ -40,24 +47,45 @@ def _plain(plan: Plan) -> bool:
     return any(np.array_equal(region, region_of(mask()).pieces) for mask in (Full, Causal))
 
 
-def _cut(plan: Plan, step: Step, cut: Cut) -> tuple[Move, ...]:
-    """The moves of a step, cut where they are no part of an exchange."""
-    if all(move.blocks.shape[1] == 1 for move in step.moves):
-        return step.moves
-    cut_moves = list[Move]()
-    for move, label in zip(step.moves, exchanges(plan.ranks, step.moves), strict=True):
-        whole = label >= 0
-        if move.blocks.shape[1] == 1 or whole.all():
-            cut_moves.append(move)
-        elif whole.any():
-            cut_moves += [_rows(move, whole), *cut(_rows(move, ~whole))]
-        else:
-            cut_moves += cut(move)
-    return tuple(cut_moves)
+@dataclass(frozen=True)
+class _Rectangles:
+    """The first rectangle in which each rank attends each block of a side, and their widths."""
+
+    first: Index  # [ranks, blocks + 1], -1 for none
+    width: Index  # [rectangles + 1]
+
+    @staticmethod
+    def of(plan: Plan, side: Literal["q", "kv"]) -> "_Rectangles":
+        """The rectangles of a plan, numbered in plan order."""
+        total = sum(len(attend) for _, attend in plan.attends())
+        first = np.full((plan.ranks, len(plan.partition.side(side)) + 1), total, np.intp)
+        width, at = np.zeros(total + 1, np.intp), 0
+        for _, attend in plan.attends():
+            blocks = attend.q if side == "q" else attend.kv
+            numbers = np.arange(at, at := at + len(attend))
+            width[numbers] = (blocks >= 0).sum(axis=1)
+            place = attend.rank[:, None], blocks
+            first[place] = np.minimum(first[place], numbers[:, None])
+        first[:, -1] = total
+        return _Rectangles(first, width)
+
+    def wider(self, move: Move) -> Bits:
+        """Whether a message's blocks are attended together with others: bool [rows].
+
+        Inputs are read where they come to, sums were made where they come from.
+        """
+        rank = move.src if move.accumulates else move.dst
+        rectangle = self.first[rank[:, None], move.blocks]
+        one = rectangle.min(axis=1)
+        mine = ((rectangle == one[:, None]) & (move.blocks >= 0)).sum(axis=1)
+        return np.asarray(self.width[one] > mine)
 
 
-def _rows(move: Move, rows: NDArray[np.bool_]) -> Move:
-    return Move(move.tensors, move.blocks[rows], move.src[rows], move.dst[rows])
+def _rows(move: Move, rows: Bits) -> list[Move]:
+    """Some messages of a move, if any."""
+    if rows.all():
+        return [move]
+    return [Move(move.tensors, move.blocks[rows], move.src[rows], move.dst[rows])][: rows.sum()]
 
 
 @dataclass(frozen=True)
@@ -67,7 +95,7 @@ class _Ends:
     begin: Index
     end: Index
     chunk: Index
-    empty: NDArray[np.bool_]
+    empty: Bits
 
     @staticmethod
     def of(side: Side) -> "_Ends":
