@@ -20,7 +20,7 @@ def transformers_attention(
     (dropout, padding, softcap, another mask, other heads or positions).
     """
     try:
-        from runtimes.transformers_adapter import register
+        from runtimes.huggingface import register
     except ImportError as error:
         raise PlanError(
             f"transformers is needed here, pip install 'ringloom[hf]': {error}"

@@ -1,9 +1,10 @@
-"""register(program)   an emitted torch program as an attention of Hugging Face transformers.
+"""register(program)            an emitted torch program as an attention of Hugging Face models.
+shard_batch(program, ids)    what a rank gives such a model, in one call
 
-A model that is made with `attn_implementation=NAME` then attends through the program, each rank
-with its shard of the tokens. Whatever a model asks of its attention and the plan does not say is
-refused: dropout, padding, another mask or sliding window, softcap, sinks, another scale, other
-heads, positions that are not those of the plan's layout.
+A model that is made with `attn_implementation=NAME` attends through the program, each rank with its
+shard of the tokens. Whatever a model asks of its attention and the plan does not say is refused:
+dropout, padding, another mask or sliding window, softcap, sinks, another scale, other heads,
+positions that are not those of the plan's layout.
 """
 
 from collections.abc import Callable
@@ -12,12 +13,15 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 import numpy as np
-import torch.distributed as dist
+import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from planner.errors import PlanError
+from planner.masks import region_of
 from planner.regions import FAR
+from planner.spelling import mask as parse_mask
+from runtimes.arrays import Array
 
 # What a model may hand over that does not change what its attention means.
 HARMLESS = {
@@ -25,6 +29,7 @@ HARMLESS = {
     *("output_hidden_states", "output_attentions", "output_router_logits", "return_dict"),
     *("logits_to_keep", "shift_labels", "labels"),
 }
+IGNORED = -100  # the label of tokens that transformers leaves out of the loss
 Function = Callable[..., Any]
 OURS: dict[str, Function] = {}  # names that were registered here, which may be registered again
 
@@ -45,14 +50,47 @@ def register(
     taken = name in known.valid_keys() and name not in OURS
     if taken or name == "eager":
         raise PlanError(f"transformers has an attention {name!r} already: choose another name")
-    asked = Asked(program, group, any_mask)
-    OURS[name] = asked.attend
-    AttentionInterface.register(name, asked.attend)
-    AttentionMaskInterface.register(name, asked.refuse_mask)
+    adapter = Adapter(program, group, any_mask)
+    OURS[name] = adapter.attend
+    AttentionInterface.register(name, adapter.attend)
+    AttentionMaskInterface.register(name, adapter.refuse_mask)
     return name
 
 
-class Asked:
+def shard_batch(
+    program: ModuleType,
+    ids: Any,
+    labels: Any = None,
+    positions: Any = None,
+    *,
+    group: Any = None,
+    tables: Any = None,
+) -> dict[str, Any]:
+    """A rank's part of a batch of whole sequences, as arguments for the model.
+
+    ids: [batch, seq]. labels: the same, not yet shifted, as transformers has them; by default ids,
+    and -100 where no loss is wanted. positions: [seq] or [batch, seq], by default 0, 1, 2 ...;
+    those of packed documents may begin again. tables: those of a dynamic program. The losses of
+    the ranks add up to the mean over all tokens of the batch, and so do the gradients.
+    """
+    labels = ids if labels is None else labels
+    targets = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    if positions is None:
+        positions = torch.arange(ids.shape[1], device=ids.device)
+    rank = (group or program.dist.group.WORLD).rank()
+    where = ids.shape[1] if tables is None else tables
+    at = torch.as_tensor(program.positions(rank, where), device=ids.device)
+    batch = {
+        "input_ids": ids[:, at],
+        "position_ids": positions.expand(ids.shape)[:, at],
+        "labels": labels[:, at],
+        "shift_labels": targets[:, at].contiguous(),
+        "num_items_in_batch": int((targets != IGNORED).sum()),
+    }
+    return batch if tables is None else batch | {"tables": tables}
+
+
+class Adapter:
     """What a model asks of its attention, compared with what a program does."""
 
     def __init__(self, program: ModuleType, group: Any, any_mask: bool) -> None:
@@ -91,41 +129,50 @@ class Asked:
         if not np.isclose(scale, self.program.SCALE, rtol=1e-6, atol=0):
             raise PlanError(f"the model scales scores by {scale}, the plan by {self.program.SCALE}")
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        self.refuse_other_mask(tables, causal, sliding_window)
-        group = self.group or dist.group.WORLD
-        self.refuse_other_positions(position_ids, group.rank(), tables)
+        group = self.group or self.program.dist.group.WORLD
+        length = self.length(group.rank(), query.shape[2], tables)
+        self.refuse_other_mask(tables, causal, sliding_window, length)
+        self.refuse_other_positions(position_ids, group.rank(), length, tables)
         arguments = (query, key, value) if tables is None else (query, key, value, tables)
         out = self.program.attention(*arguments, group=group)
         return out.transpose(1, 2).contiguous(), None
 
-    def mask(self, tables: Any) -> Any:
+    def boxes(self, tables: Any) -> Array:
         """The plan's mask as boxes [n, 6], see planner.regions."""
         dynamic = hasattr(self.program, "Tables")
         if dynamic != (tables is not None):
             wanted = "takes tables: call the model with tables=" if dynamic else "takes no tables"
             raise PlanError(f"the registered program {wanted}")
-        return self.program.MASK if tables is None else tables.mask
+        if tables is not None:
+            return np.array(tables.boxes, np.int64).reshape(-1, 6)
+        return region_of(parse_mask(self.program.PLAN["mask"])).pieces
 
-    def keys(self, tables: Any) -> int:
-        """The length of the whole sequence."""
-        return int(self.program.KV_SEQ if tables is None else tables.kv_seq)
+    def length(self, rank: int, tokens: int, tables: Any) -> int:
+        """The length of the whole sequence of which this rank has so many tokens."""
+        if tables is not None:
+            return int(tables.kv_seq)
+        plan = self.program.PLAN
+        planned = len(self.program.positions(rank)) == tokens
+        return int(plan["kv_seq"] if planned else tokens * plan["ranks"])
 
-    def refuse_other_mask(self, tables: Any, causal: bool, window: int | None) -> None:
+    def refuse_other_mask(self, tables: Any, causal: bool, window: int | None, length: int) -> None:
         """PlanError unless the plan's mask is the model's, or the model's within documents."""
-        boxes = self.mask(tables)
+        boxes = self.boxes(tables)
         if self.any_mask:
             return
-        if window is not None and window >= self.keys(tables):
+        if window is not None and window >= length:
             window = None
         wanted = -FAR if window is None else 1 - window, 0 if causal else FAR
         same = (boxes[:, :2] == boxes[:, 2:4]).all() and (boxes[:, 4:] == wanted).all()
         if not same:
             model = "causal" if causal else "bidirectional"
             within = "" if window is None else f" with a sliding window of {window}"
-            plan = self.program.PLAN.get("mask", "of these tables")
+            plan = "of these tables" if tables is not None else self.program.PLAN["mask"]
             raise PlanError(f"the model is {model}{within}, the plan's mask is {plan}")
 
-    def refuse_other_positions(self, position_ids: Any, rank: int, tables: Any) -> None:
+    def refuse_other_positions(
+        self, position_ids: Any, rank: int, length: int, tables: Any
+    ) -> None:
         """PlanError unless the model was told where the tokens of this shard are.
 
         Within documents, positions may count from the document's first token. The positions of a
@@ -137,16 +184,15 @@ class Asked:
         before = self.seen
         if before and before[0]() is position_ids and before[1:] == (version, tables):
             return
-        where = (rank,) if tables is None else (rank, tables)
-        right, found = self.program.positions(*where), position_ids.detach().cpu().numpy()
-        first = np.zeros_like(right)
-        for start, stop in self.mask(tables)[:, :2]:
+        right = np.asarray(self.program.positions(rank, length if tables is None else tables))
+        given, first = position_ids.detach().cpu().numpy(), np.zeros_like(right)
+        for start, stop in self.boxes(tables)[:, :2]:
             first[(start <= right) & (right < stop)] = max(start, 0)
-        if found.shape[-1] != len(right) or not (
-            (found == right).all() or (found == right - first).all()
+        if given.shape[-1] != len(right) or not (
+            (given == right).all() or (given == right - first).all()
         ):
             raise PlanError(
-                f"position_ids of rank {rank} are {found[..., :4].tolist()} ..., but its"
+                f"position_ids of rank {rank} are {given[..., :4].tolist()} ..., but its"
                 f" {len(right)} tokens are at {right[:4].tolist()} ...: pass positions({rank})"
             )
         self.seen = ref(position_ids), version, tables
@@ -165,9 +211,10 @@ class Asked:
         if use_vmap and not self.any_mask:
             raise PlanError("the model alters its mask by a function, which no plan can know of")
         if local_size is not None and not self.any_mask and not hasattr(self.program, "Tables"):
-            lows = self.program.MASK[:, 4]
-            if local_size < self.keys(None) and (lows != 1 - local_size).any():
+            plan = self.program.PLAN
+            lows = self.boxes(None)[:, 4]
+            if local_size < plan["kv_seq"] and (lows != 1 - local_size).any():
                 raise PlanError(
                     f"the model attends within {local_size} tokens, the plan's mask is"
-                    f" {self.program.PLAN['mask']}"
+                    f" {plan['mask']}"
                 )
