@@ -1,12 +1,12 @@
 """Emitted programs beside code that others wrote, on one machine in one run.
 
-    python benchmarks/bench_programs.py [--quick] [--haoliuhl CHECKOUT] [--json]
+    python benchmarks/bench_programs.py [--quick] [--by-hand FOLDER] [--haoliuhl CHECKOUT] [--json]
 
 torch   two processes, each pinned to a core, zigzag, against PyTorch's balanced ring template by
-        all-gather, which is its default and counts, and by all-to-all; dense attention on both
-        cores beside them
-jax     eight virtual devices against the public ring of haoliuhl/ringattention, from a checkout
+        all-gather, which is its default, and by all-to-all; dense attention on both cores
+jax     eight virtual devices, against the public ring of haoliuhl/ringattention, from a checkout
         whose folder is given; flax and einops must be there
+by hand FOLDER/torch_zigzag.py and jax_zigzag.py, written for any ranks and heads, beside both
 busy    processor time of each of four ranks: the slowest one over the mean
 emit    how long programs for 8 and for 1,024 ranks take to write, their lines and bytes
 
@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rich.console import Console
@@ -40,11 +39,14 @@ from codegen import emit
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes.arrays import draw
-from runtimes.torch_ranks import in_threads
+from runtimes.torch.memory_dist import installed
+from runtimes.torch.rank import load, shards
+from runtimes.torch.threads import on_threads
 
 HEADS, HEAD_DIM = 8, 64
-TORCH_LIMIT, JAX_LIMIT, BUSY_LIMIT = 0.95, 0.45, 1.1
-EMIT_SECONDS, EMIT_BYTES = 1.0, 1.05
+PUBLIC_LIMIT, BUSY_LIMIT = 0.45, 1.1
+BY_HAND_LIMITS = {"torch": (1.05, 1.05), "jax": (1.0, 0.9)}  # forward, forward + backward
+EMIT_SECONDS, EMIT_BYTES = 10.0, 1.05
 FEW, MANY = 8, 1024  # ranks
 
 
@@ -84,48 +86,65 @@ def millis(times: dict[str, list[Times]]) -> str:
     return ", ".join(f"{n} {a * 1e3:.0f}/{b * 1e3:.0f} ms" for n, (a, b) in known.items())
 
 
-def torch_rows(seqs: list[int], rounds: int) -> Iterator[Row]:
-    """Emitted torch over PyTorch's template, and over dense attention with two threads."""
-    from pinned_ranks import DENSE, OURS, TEMPLATES, PinnedRanks, cores
+def by_hand(folder: Path | None, target: str) -> str:
+    """The zigzag program that somebody wrote, or nothing."""
+    return (folder / f"{target}_zigzag.py").read_text(encoding="utf-8") if folder else ""
+
+
+def torch_rows(seqs: list[int], rounds: int, folder: Path | None) -> Iterator[Row]:
+    """Emitted torch over one by hand, PyTorch's template, and dense attention with two threads."""
+    from pinned_ranks import BY_HAND, DENSE, OURS, TEMPLATES, PinnedRanks, cores
 
     if not cores():
         told = "torch was not compared: there are no two cores to pin processes to"
         print(told, file=sys.stderr)
         return
+    written = by_hand(folder, "torch")
     for seq in seqs:
-        with PinnedRanks(source("zigzag", seq, 2, "torch"), seq) as ranks:
+        sources = {OURS: source("zigzag", seq, 2, "torch")} | (
+            {BY_HAND: written} if written else {}
+        )
+        with PinnedRanks(sources, seq) as ranks:
             for backward in (False, True):
                 run = partial(ranks.time, backward=backward)
                 many = rounds * (max(seqs) // seq) ** 2  # as long for short sequences as for long
-                found = in_rounds(run, (OURS, *TEMPLATES, DENSE), many)
-                yield from _compared(found, words(seq, backward))
+                times = in_rounds(run, (*sources, *TEMPLATES, DENSE), many)
+                yield from _compared(times, backward, words(seq, backward))
 
 
-def _compared(found: dict[str, list[Times]], what: str) -> Iterator[Row]:
-    """Ours over each of the others; what is asked is asked of the template as PyTorch sets it."""
-    from pinned_ranks import DEFAULT, DENSE, OURS, TEMPLATES
+def _compared(times: dict[str, list[Times]], backward: bool, what: str) -> Iterator[Row]:
+    """Ours over each of the others."""
+    from pinned_ranks import BY_HAND, DENSE, OURS, TEMPLATES
 
-    for name in (*TEMPLATES, DENSE):
-        limit = TORCH_LIMIT if name == DEFAULT else None
-        wall, cpu = ratio(found[OURS], found[name])
-        said = millis({n: found[n] for n in (OURS, name)})
-        yield Row(f"torch / {name}, {what}", wall, limit, cpu, said)
+    gather, all_to_all = TEMPLATES
+    limits = {gather: 0.95, all_to_all: 1.0, DENSE: 1.05}
+    limits[BY_HAND] = BY_HAND_LIMITS["torch"][backward]
+    for name in times.keys() - {OURS}:
+        wall, cpu = ratio(times[OURS], times[name])
+        said = millis({n: times[n] for n in (OURS, name)})
+        yield Row(f"torch / {name}, {what}", wall, limits[name], cpu, said)
 
 
-def jax_rows(checkout: Path, seq: int, rounds: int) -> Iterator[Row]:
-    """Emitted JAX over the public ring: contiguous blocks as it has them, and balanced ones."""
-    from virtual_devices import DEVICES, PEER, race
+def jax_rows(seq: int, rounds: int, folder: Path | None, checkout: Path | None) -> Iterator[Row]:
+    """Emitted JAX over one by hand and the public ring, and how long they take to compile."""
+    from virtual_devices import COMPILED, DEVICES, PEER, race
 
     sources = {name: source(name, seq, DEVICES, "jax") for name in ("ring", "zigzag")}
-    found = race(sources, checkout, seq, rounds)
+    if folder:
+        sources["by hand"] = by_hand(folder, "jax")
+    times = race(sources, seq, rounds, checkout)
     for backward in (False, True):
-        theirs = found[PEER, backward]
-        for name in sources:
-            ours = found[name, backward]
-            said = millis({name: ours, PEER: theirs})
-            what = f"jax {name} / {PEER}, {words(seq, backward)}"
-            wall, cpu = ratio(ours, theirs)
-            yield Row(what, wall, JAX_LIMIT, cpu, said)
+        limits = {"by hand": BY_HAND_LIMITS["jax"][backward], PEER: PUBLIC_LIMIT}
+        for name, limit in limits.items():
+            if (name, backward) not in times:
+                continue
+            wall, cpu = ratio(times["zigzag", backward], times[name, backward])
+            said = millis({n: times[n, backward] for n in ("zigzag", name)})
+            yield Row(f"jax zigzag / {name}, {words(seq, backward)}", wall, limit, cpu, said)
+            ours, theirs = (times[COMPILED + n, backward] for n in ("zigzag", name))
+            said = millis({"zigzag": ours, name: theirs})
+            what = f"compiling jax zigzag / {name}, {words(seq, backward)}"
+            yield Row(what, *ratio(ours, theirs)[:1], None, None, said)
 
 
 def busy(schedule: str, seq: int, rounds: int, ranks: int = 4) -> list[float]:
@@ -135,29 +154,22 @@ def busy(schedule: str, seq: int, rounds: int, ranks: int = 4) -> list[float]:
     """
     from pinned_ranks import cores
 
-    seconds, core = [0.0] * ranks, cores()[:1]
+    program, core = installed(load(source(schedule, seq, ranks, "torch"))), cores()[:1]
+    arrays, turn = list(draw(work(seq), 0)[:3]), threading.Barrier(ranks)
 
-    def prepare(program: ModuleType) -> None:
-        attention, turn = program.attention, threading.Barrier(ranks)
+    def body(group: Any) -> float:
+        if core:
+            os.sched_setaffinity(0, core)  # of this thread
+        inputs = shards(program, group.rank(), arrays)
+        taken = []
+        for _ in range(rounds + 1):
+            turn.wait()
+            began = time.thread_time()
+            program.attention(*inputs, group=group)
+            taken.append(time.thread_time() - began)
+        return statistics.median(taken[1:])  # the first call sets things up
 
-        def timed(*inputs: Any, group: Any) -> Any:
-            if core:
-                os.sched_setaffinity(0, core)  # of this thread
-            attention(*inputs, group=group)  # the first call works out who does what
-            taken = []
-            for _ in range(rounds):
-                turn.wait()
-                began = time.thread_time()
-                out = attention(*inputs, group=group)
-                taken.append(time.thread_time() - began)
-            seconds[group.rank()] = statistics.median(taken)
-            return out
-
-        program.attention = timed  # type: ignore[attr-defined]
-
-    written = source(schedule, seq, ranks, "torch")
-    in_threads(written, ranks, list(draw(work(seq), 0)[:3]), 300.0, prepare)
-    return seconds
+    return on_threads(ranks, body, 300.0)[0]
 
 
 def busy_rows(seqs: list[int], rounds: int) -> Iterator[Row]:
@@ -203,21 +215,23 @@ def main() -> int:
     """Print a table, or one JSON object; 1 if a full run misses a limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="shorter sequences, no verdict")
+    parser.add_argument("--by-hand", type=Path, help="a folder with torch_zigzag.py, jax_zigzag.py")
     parser.add_argument("--haoliuhl", type=Path, help="a checkout of haoliuhl/ringattention")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args()
     rounds, seqs = (3, [2048]) if options.quick else (31, [4096, 8192])
     rows = [*emit_rows(), *busy_rows(seqs, 1 if options.quick else 5)]
-    rows += torch_rows(seqs, rounds)
-    if options.haoliuhl:
-        rows += jax_rows(options.haoliuhl, 2048 if options.quick else 8192, rounds)
+    rows += torch_rows(seqs, rounds, options.by_hand)
+    if rivals := options.by_hand or options.haoliuhl:
+        length = 2048 if options.quick else 8192
+        rows += jax_rows(length, rounds, options.by_hand, options.haoliuhl)
     missed = [row for row in rows if row.misses]
     if options.json:
         print(json.dumps({"rows": [asdict(row) for row in rows], "missed": len(missed)}))
     else:
         Console().print(table(rows))
-        if not options.haoliuhl:
-            print("jax was not compared: --haoliuhl CHECKOUT says where the public ring is")
+        if not rivals:
+            print("jax was not compared: --by-hand and --haoliuhl say where others are")
         for row in [] if options.quick else missed:  # a short run is no verdict
             print(f"misses its limit: {row.what} is {row.ratio:.3f}, not {row.limit:g}")
     return int(bool(missed) and not options.quick)

@@ -1,9 +1,9 @@
-"""Emitted torch programs and PyTorch's own ring template on two processes, each pinned to a core.
+"""Torch programs and PyTorch's own ring template on two processes, each pinned to a core.
 
-    with PinnedRanks(source, seq) as ranks:
+    with PinnedRanks({"ringloom": source}, seq) as ranks:
         ranks.time("ringloom", backward=True)     seconds on the wall, seconds of processors
 
-Both see the same head-tail shards of the same random inputs: one batch of HEADS x `seq` x HEAD_DIM
+All see the same head-tail shards of the same random inputs: one batch of HEADS x `seq` x HEAD_DIM
 in float32. Every timing begins after a barrier and ends when the slower rank is done. The
 conductor in the parent runs dense attention on both cores in turn with them.
 """
@@ -12,9 +12,10 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import torch
@@ -22,13 +23,13 @@ import torch.distributed as dist
 import torch.distributed.tensor.experimental._context_parallel._attention as template
 from rounds import Times, timed
 
-from runtimes.torch_ranks import load
+from runtimes.torch.rank import load
 
 RANKS = 2
 HEADS, HEAD_DIM = 8, 64
 TEMPLATES = {"template, all-gather": "ALL_GATHER", "template, all-to-all": "ALL_TO_ALL"}
 DEFAULT = "template, all-gather"  # what PyTorch does unless told otherwise
-OURS, DENSE = "ringloom", "dense, 2 threads"
+OURS, BY_HAND, DENSE = "ringloom", "by hand", "dense, 2 threads"
 SECONDS = 300  # after which a rank that says nothing is given up
 
 
@@ -41,13 +42,13 @@ def cores() -> list[int]:
 class PinnedRanks:
     """Two processes that run what they are told, in turn, and say how long it took."""
 
-    def __init__(self, source: str, seq: int) -> None:
+    def __init__(self, sources: dict[str, str], seq: int) -> None:
         self.folder = tempfile.TemporaryDirectory()
         context = multiprocessing.get_context("spawn")
         self.pipes, self.processes = list[Connection](), []
         for rank, core in enumerate(cores()):
             ours, theirs = context.Pipe()
-            what = rank, core, self.folder.name, source, seq, theirs
+            what = rank, core, self.folder.name, sources, seq, theirs
             process = context.Process(target=_rank, args=what, daemon=True)
             process.start()
             self.pipes.append(ours)
@@ -104,13 +105,15 @@ class _Dense:
 # ---- in a rank
 
 
-def _rank(rank: int, core: int, folder: str, source: str, seq: int, conductor: Connection) -> None:
+def _rank(
+    rank: int, core: int, folder: str, sources: dict[str, str], seq: int, conductor: Connection
+) -> None:
     """Answer every (name, backward) with the seconds it took, until the conductor hangs up."""
     os.sched_setaffinity(0, {core})
     torch.set_num_threads(1)
     where = f"file://{Path(folder)}/meeting-point"
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
-    runs = _runs(rank, source, seq)
+    runs = _runs(rank, sources, seq)
     while True:
         try:
             name, backward = conductor.recv()
@@ -121,15 +124,16 @@ def _rank(rank: int, core: int, folder: str, source: str, seq: int, conductor: C
     os._exit(0)  # the other rank may have gone, and gloo would wait for it
 
 
-def _runs(rank: int, source: str, seq: int) -> dict[str, Callable[[bool], object]]:
+def _runs(rank: int, sources: dict[str, str], seq: int) -> dict[str, Callable[[bool], object]]:
     """What can be run, by name, after all of it was found to give the same results."""
-    program, random = load(source), torch.Generator().manual_seed(0)
-    mine = torch.as_tensor(program.positions(rank))
+    programs = {name: fitted(load(source)) for name, source in sources.items()}
+    random = torch.Generator().manual_seed(0)
+    own = torch.as_tensor(next(iter(programs.values())).positions(rank, seq))
     q, k, v, dout = (
-        torch.randn(1, HEADS, seq, HEAD_DIM, generator=random)[:, :, mine] for _ in range(4)
+        torch.randn(1, HEADS, seq, HEAD_DIM, generator=random)[:, :, own] for _ in range(4)
     )
 
-    def ours(backward: bool) -> list[Any]:
+    def ours(program: ModuleType, backward: bool) -> list[Any]:
         inputs = [x.detach().requires_grad_(backward) for x in (q, k, v)]
         out = program.attention(*inputs)
         return [out, *(torch.autograd.grad(out, inputs, dout) if backward else ())]
@@ -148,12 +152,22 @@ def _runs(rank: int, source: str, seq: int) -> dict[str, Callable[[bool], object
         )
         return [out, *grads[:3]]
 
-    runs: dict[str, Callable[[bool], object]] = {OURS: ours}
-    for name, method in TEMPLATES.items():
-        runs[name] = lambda backward, method=method: theirs(method, backward)
-        for a, b in zip(ours(True), theirs(method, True), strict=True):
+    runs: dict[str, Callable[[bool], Any]] = {
+        name: partial(ours, program) for name, program in programs.items()
+    }
+    runs |= {name: partial(theirs, method) for name, method in TEMPLATES.items()}
+    first, *rest = runs.values()
+    for run in rest:
+        for a, b in zip(first(True), run(True), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=5e-5)
     return runs
+
+
+def fitted(program: ModuleType) -> ModuleType:
+    """A program by hand for these ranks and heads: its constants are what it was written for."""
+    vars(program).update(RANKS=RANKS, HEADS=HEADS, KV_HEADS=HEADS, HEAD_DIM=HEAD_DIM)
+    vars(program)["SCALE"] = HEAD_DIM**-0.5
+    return program
 
 
 def _forward_op(query: Any, key: Any, value: Any, is_causal: bool, **_: Any) -> Any:

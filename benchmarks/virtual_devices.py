@@ -1,15 +1,16 @@
-"""Emitted JAX programs and the public JAX ring of haoliuhl on eight virtual devices of one process.
+"""JAX programs, and the public ring of haoliuhl, on eight virtual devices of one process.
 
-    race(sources, checkout, seq, rounds)    seconds of every round by (name, backward)
+    race(sources, seq, rounds, checkout)    seconds of every round by (name, backward)
 
 `checkout` is a folder with https://github.com/haoliuhl/ringattention, of which the one module that
-has the ring is loaded; it imports flax and einops. Both see the same random inputs in float32, one
+has the ring is loaded; it imports flax and einops. All see the same random inputs in float32, one
 batch of HEADS x `seq` x HEAD_DIM, each in its own layout and sharding, and must agree.
 """
 
 import multiprocessing
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -22,16 +23,20 @@ DEVICES = 8
 HEADS, HEAD_DIM = 8, 64
 CHUNK = 512  # rows and columns that the public ring takes at a time, at most
 PEER = "haoliuhl"
+COMPILED = "compiled"
 Found = dict[tuple[str, bool], list[Times]]
 
 
-def race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Found:
-    """Seconds of every emitted program in `sources` and of the public ring, in turn."""
+def race(sources: dict[str, str], seq: int, rounds: int, checkout: Path | None = None) -> Found:
+    """Seconds of every program in `sources`, and of the public ring where there is one, in turn.
+
+    With (COMPILED + name, backward) come the seconds that compiling it took, once.
+    """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_race, (sources, checkout, seq, rounds))
+        return pool.apply(_race, (sources, seq, rounds, checkout))
 
 
-def _race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Found:
+def _race(sources: dict[str, str], seq: int, rounds: int, checkout: Path | None) -> Found:
     import jax
 
     jax.config.update("jax_num_cpu_devices", DEVICES)
@@ -39,6 +44,7 @@ def _race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Fou
     random = np.random.default_rng(0)
     q, k, v, dout = random.standard_normal((4, 1, HEADS, seq, HEAD_DIM)).astype(np.float32)
     runs: dict[tuple[str, bool], Callable[[], Times]] = {}
+    taken: Found = {}
     truth: list[Any] = []
     for name, function, order, axis in _rivals(sources, checkout, mesh, seq):
         where = jax.sharding.NamedSharding(
@@ -47,15 +53,16 @@ def _race(sources: dict[str, str], checkout: Path, seq: int, rounds: int) -> Fou
         inputs = [
             jax.device_put(np.moveaxis(x[:, :, order], 2, axis), where) for x in (q, k, v, dout)
         ]
-        ahead, both = jax.jit(function), jax.jit(_with_gradients(function))
-        results = [np.moveaxis(np.asarray(x), axis, 2) for x in both(*inputs)]
-        found = [x[:, :, np.argsort(order)] for x in results]
-        for a, b in zip(found, truth or found, strict=True):
+        for backward, made in ((False, function), (True, _with_gradients(function))):
+            given, box = inputs if backward else inputs[:3], list[Any]()
+            lowered = jax.jit(made).lower(*given)
+            taken[COMPILED + name, backward] = [timed(lambda: box.append(lowered.compile()))]  # noqa: B023
+            runs[name, backward] = _call(box[0], given)
+        results = [np.moveaxis(np.asarray(x), axis, 2) for x in box[0](*inputs)]
+        ordered = [x[:, :, np.argsort(order)] for x in results]
+        for a, b in zip(ordered, truth or ordered, strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=5e-5, err_msg=name)
-        truth = truth or found
-        runs[name, False] = _call(ahead, inputs[:3])
-        runs[name, True] = _call(both, inputs)
-    taken: Found = {}
+        truth = truth or ordered
     for backward in (False, True):  # apart, so that rivals run close to each other
         rivals = [key for key in runs if key[1] == backward]
         taken |= in_rounds(lambda key: runs[key](), rivals, rounds)
@@ -79,20 +86,21 @@ def _with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def _rivals(sources: dict[str, str], checkout: Path, mesh: Any, seq: int) -> list[Any]:
+def _rivals(sources: dict[str, str], checkout: Path | None, mesh: Any, seq: int) -> list[Any]:
     """(name, function of q, k and v, the order of its tokens, its token axis)"""
-    public = _public(checkout, mesh, min(CHUNK, seq // DEVICES))
-    found: list[Any] = [(PEER, public, np.arange(seq), 1)]
+    rivals = list[Any]()
     for name, source in sources.items():
         program = ModuleType("emitted")
         exec(compile(source, "<emitted>", "exec"), program.__dict__)
-        order = np.concatenate([program.positions(rank) for rank in range(DEVICES)])
-
-        def ours(q: Any, k: Any, v: Any, program: ModuleType = program) -> Any:
-            return program.attention(q, k, v, mesh=mesh)
-
-        found.append((name, ours, order, 2))
-    return found
+        # A program by hand has the constants of what it was written for.
+        vars(program).update(RANKS=DEVICES, HEADS=HEADS, KV_HEADS=HEADS, HEAD_DIM=HEAD_DIM)
+        vars(program)["SCALE"] = HEAD_DIM**-0.5
+        order = np.concatenate([np.asarray(program.positions(r, seq)) for r in range(DEVICES)])
+        rivals.append((name, partial(program.attention, mesh=mesh), order, 2))
+    if checkout:
+        public = _public(checkout, mesh, min(CHUNK, seq // DEVICES))
+        rivals.append((PEER, public, np.arange(seq), 1))
+    return rivals
 
 
 def _public(checkout: Path, mesh: Any, chunk: int) -> Callable[..., Any]:
