@@ -5,13 +5,12 @@
     attended    what attends touch of a side      (block, rank, step)
     reads       what moves and attends read of an input
 
-All in plan order, in batches of bounded size; a node larger than that is a batch of its own. Those
-of small plans are kept with them: passes, the verifier and the simulator ask a dozen times.
+All in plan order, in batches of bounded size; a node larger than that is a batch of its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 
@@ -20,43 +19,31 @@ from planner.ir import READS, TENSORS, Attend, Index, Plan
 ROWS = 1 << 12  # of small attends in one
 ENTRIES = 1 << 15  # blocks of small nodes in one
 
-KEPT = 1 << 14  # attends and messages of a plan whose batches are kept
-
 Columns = tuple[Index, ...]
 Together = tuple[list[Attend], Index, Attend]
-Batch = TypeVar("Batch")
 
 
 def attends(plan: Plan) -> Iterable[Together]:
     """All attends: some at a time, the step of each of their rows, one attend with all rows."""
-    return _kept(plan, "attends", lambda: _together(plan.attends()))
+    return _together(plan.attends())
 
 
 def sent(plan: Plan, tensor: str) -> Iterable[Columns]:
     """(block, src, dst, step) of every block of a tensor that a move carries."""
     parts = ((move.flat(), n) for n, move in plan.moves() if tensor in move.tensors)
-    return _kept(plan, tensor, lambda: _batched(parts))
+    return _batched(parts)
 
 
 def attended(plan: Plan, side: Literal["q", "kv"]) -> Iterable[Columns]:
     """(block, rank, step) of every block of a side of every attend."""
     parts = ((attend.flat(side), n) for n, attend in plan.attends())
-    return _kept(plan, side, lambda: _batched(parts))
+    return _batched(parts)
 
 
 def reads(plan: Plan, tensor: str) -> Iterator[Columns]:
     """(block, rank, step) of all that is read of an input, where it is read."""
     moved = ((block, src, step) for block, src, _, step in sent(plan, tensor))
     return chain(moved, attended(plan, TENSORS[tensor].side) if tensor in READS[plan.pass_] else ())
-
-
-def _kept(plan: Plan, name: str, make: Callable[[], Iterator[Batch]]) -> Iterable[Batch]:
-    if plan.rows > KEPT:
-        return make()
-    known: dict[str, tuple[Batch, ...]] = vars(plan).setdefault("_batches", {})
-    if name not in known:
-        known[name] = tuple(make())
-    return known[name]
 
 
 def _together(numbered: Iterable[tuple[int, Attend]]) -> Iterator[Together]:

@@ -25,11 +25,8 @@ from planner.workload import DTYPES, Workload
 
 Pass = Literal["forward", "backward"]
 Index = NDArray[np.intp]
-Flat = dict[str, tuple[Index, Index]]
 Rows = NDArray[np.bool_] | np.bool_
-Size = tuple[Pass, int, int, int]  # pass, ranks, blocks of queries, of keys and values
 LARGEST = 1 << 28  # ranks x blocks: the verifier and the passes keep tables of this size
-LITTLE = 512  # blocks of a node up to which it keeps them beside their ranks
 SMALL = 4000  # rows up to which a plan prints as the Python that builds it
 
 
@@ -43,11 +40,15 @@ class Tensor:
     scalars: int = 0
     wide: bool = False  # kept in 32 bit (64 for float64 inputs), whatever the inputs' dtype
 
-    def bytes_per_token(self, work: Workload) -> int:
-        """Bytes per token and head of the tensor's own head count, all batch rows together."""
+    def bytes_per_token(self, work: Workload, finished: bool = False) -> int:
+        """Bytes per token and head of the tensor's own head count, all batch rows together.
+
+        The vectors of a finished sum are rounded to the inputs' dtype.
+        """
         size = DTYPES[work.dtype]
-        width = max(4, size) if self.wide else size
-        return work.batch * width * (self.vectors * work.head_dim + self.scalars)
+        wide = max(4, size) if self.wide else size
+        vectors = self.vectors * work.head_dim * (size if finished else wide)
+        return work.batch * (vectors + self.scalars * wide)
 
 
 TENSORS = {
@@ -64,6 +65,14 @@ READS: dict[Pass, tuple[str, ...]] = {
     "backward": ("Q", "DOUT", "STATS", "KV"),
 }
 ADDS: dict[Pass, tuple[str, ...]] = {"forward": ("OUT",), "backward": ("DQ", "DKV")}
+CARRIED: dict[Pass, tuple[str, ...]] = {
+    "forward": READS["forward"] + ADDS["forward"],
+    "backward": READS["backward"] + ADDS["backward"],
+}
+HELD: dict[Pass, tuple[str, ...]] = {
+    "forward": READS["forward"],
+    "backward": (*READS["backward"], "OUT"),
+}
 TRAVELS: dict[Pass, tuple[str, ...]] = {"forward": ("Q",), "backward": ("Q", "DOUT", "STATS")}
 
 
@@ -121,9 +130,7 @@ def _value(field: Any) -> Any:
 class Node:
     """Columns that compare by value and print as Python."""
 
-    __slots__ = ("_fits", "_flat")
-    _fits: Size  # of plans that it fits, see `Plan.__post_init__`
-    _flat: Flat  # see `_known`
+    __slots__ = ()
 
     def _fields(self) -> tuple[Any, ...]:
         raise NotImplementedError
@@ -149,19 +156,6 @@ def _pairs(blocks: Ints, ranks: Ints) -> tuple[Index, Index]:
             return blocks[:, 0].astype(np.intp), ranks.astype(np.intp)
     row, column = np.nonzero(blocks >= 0)
     return blocks[row, column].astype(np.intp), ranks[row].astype(np.intp)
-
-
-def _known(node: Node, name: str, blocks: Ints, ranks: Ints) -> tuple[Index, Index]:
-    """What `_pairs` finds, kept where it is little: planning and proving ask a dozen times."""
-    if blocks.size > LITTLE:
-        return _pairs(blocks, ranks)
-    flat: Flat | None = getattr(node, "_flat", None)
-    if flat is None:
-        object.__setattr__(node, "_flat", flat := {})
-    if name not in flat:
-        flat[name] = block, rank = _pairs(blocks, ranks)
-        block.flags.writeable = rank.flags.writeable = False
-    return flat[name]
 
 
 def _keep(node: Node, rows: Rows, fields: Sequence[str]) -> None:
@@ -195,7 +189,7 @@ class Attend(Node):
 
     def flat(self, side: Literal["q", "kv"]) -> tuple[Index, Index]:
         """(block, rank), one entry per block of that side in a rectangle."""
-        return _known(self, side, self.q if side == "q" else self.kv, self.rank)
+        return _pairs(self.q if side == "q" else self.kv, self.rank)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -240,13 +234,17 @@ class Move(Node):
 
     def flat(self) -> tuple[Index, Index, Index]:
         """(block, src, dst), one entry per block that travels."""
-        block, src = _known(self, "src", self.blocks, self.src)
-        return block, src, _known(self, "dst", self.blocks, self.dst)[1]
+        row, column = np.nonzero(self.blocks >= 0)
+        block, src, dst = self.blocks[row, column], self.src[row], self.dst[row]
+        return block.astype(np.intp), src.astype(np.intp), dst.astype(np.intp)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Held(Node):
-    """Copies of inputs that are on `rank` [n] before step 0: `blocks` [n, w] of each tensor."""
+    """Copies that are on `rank` [n] before step 0: `blocks` [n, w] of each tensor.
+
+    Of inputs, and in a backward pass of OUT: the finished result, to read and not to add to.
+    """
 
     tensors: tuple[str, ...]
     blocks: Ints
@@ -257,8 +255,8 @@ class Held(Node):
         object.__setattr__(self, "rank", _rows(rank, "held: rank"))
         held, there = _bundle(blocks, len(self.rank), "held: blocks")
         object.__setattr__(self, "blocks", held)
-        if TENSORS[self.tensors[0]].accumulates:
-            raise PlanError(f"{self.tensors[0]} is an accumulator: only inputs can be held")
+        if TENSORS[self.tensors[0]].accumulates and self.tensors != ("OUT",):
+            raise PlanError(f"{self.tensors[0]} is an accumulator: only inputs and OUT can be held")
         _keep(self, there, ("blocks", "rank"))
 
     def _fields(self) -> tuple[Any, ...]:
@@ -332,45 +330,47 @@ class Plan:
                 f"{self.ranks} ranks x {blocks} blocks is more than the {LARGEST} places that"
                 " a plan may have"
             )
-        known = READS[self.pass_] + ADDS[self.pass_]
+        known = CARRIED[self.pass_]
         for tensor, slots in self.buffers:
             if tensor not in known or slots < 0:
                 raise PlanError(f"no {tensor} buffers of {slots} slots in a {self.pass_} plan")
-        size = self.pass_, self.ranks, len(self.partition.q), len(self.partition.kv)
-        places: list[tuple[str, tuple[Attend | Move | Held, ...]]] = [("start", self.start)]
-        places += [(f"step {n}", (*s.moves, *s.attends)) for n, s in enumerate(self.steps)]
-        for where, nodes in places:
-            for node in nodes:
-                if getattr(node, "_fits", None) != size:  # most come from a plan of that size
-                    self._check_node(where, node)
-                    object.__setattr__(node, "_fits", size)
+        for held in self.start:
+            self._check_node("start", held)
+        for number, step in enumerate(self.steps):
+            for node in (*step.moves, *step.attends):
+                self._check_node(f"step {number}", node)
 
     def _check_node(self, where: str, node: Attend | Move | Held) -> None:
         if isinstance(node, Attend):
-            self._check_blocks(where, ("Q",), node.q)
-            self._check_blocks(where, ("KV",), node.kv)
+            self._check_blocks(where, "Q", node.q)
+            self._check_blocks(where, "KV", node.kv)
         else:
-            self._check_blocks(where, node.tensors, node.blocks)
+            known = HELD if isinstance(node, Held) else CARRIED
+            if foreign := [t for t in node.tensors if t not in known[self.pass_]]:
+                raise PlanError(f"{where}: no {foreign[0]} in a {self.pass_} plan")
+            self._check_blocks(where, node.tensors[0], node.blocks)
         for ranks in (node.src, node.dst) if isinstance(node, Move) else (node.rank,):
             if ranks.size and ranks.view(np.uint32).max() >= self.ranks:  # negative ones are large
                 wrong = ranks[(ranks < 0) | (ranks >= self.ranks)][0]
                 raise PlanError(f"{where}: rank {wrong}, but ranks are 0..{self.ranks - 1}")
 
-    def _check_blocks(self, where: str, tensors: Sequence[str], blocks: Ints) -> None:
-        if foreign := [t for t in tensors if t not in READS[self.pass_] + ADDS[self.pass_]]:
-            raise PlanError(f"{where}: no {foreign[0]} in a {self.pass_} plan")
-        have = len(self.side(tensors[0]))
+    def _check_blocks(self, where: str, tensor: str, blocks: Ints) -> None:
+        have = len(self.side(tensor))
         if blocks.size and blocks.max() >= have:
-            raise PlanError(f"{where}: {tensors[0]} block {blocks.max()}, but there are {have}")
+            raise PlanError(f"{where}: {tensor} block {blocks.max()}, but there are {have}")
 
     def side(self, tensor: str) -> Side:
         """The side that a tensor's blocks belong to."""
         return self.partition.side(TENSORS[tensor].side)
 
-    def block_bytes(self, tensor: str) -> NDArray[np.int64]:
-        """Bytes of each block of a tensor, all batch rows together: int64 [blocks]."""
-        side = self.side(tensor)
-        return side.sizes * side.head_counts * TENSORS[tensor].bytes_per_token(self.workload)
+    def block_bytes(self, tensor: str, finished: bool = False) -> NDArray[np.int64]:
+        """Bytes of each block of a tensor, all batch rows together: int64 [blocks].
+
+        Finished sums are in the inputs' dtype, and so is OUT where the forward pass left it.
+        """
+        side, left = self.side(tensor), (tensor, self.pass_) == ("OUT", "backward")
+        each = TENSORS[tensor].bytes_per_token(self.workload, finished or left)
+        return side.sizes * side.head_counts * each
 
     @property
     def rounds(self) -> int:
