@@ -1,72 +1,94 @@
-"""check(loops, plan)   a loop form expands to exactly the rows of the plan, or PlanError."""
+"""check(loops, plan)   a loop form expands to exactly the rows of its plan, or PlanError."""
 
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import Plan, Step
-from planner.loops import port
-from planner.loops.expand import Rectangles, Rows, expand, joined
-from planner.loops.form import Ints, Kind, Loops
+from planner.ir import Plan
+from planner.loops.columns import Messages, Rectangles, rows_of
+from planner.loops.expand import Expanded, expand
+from planner.loops.form import Ints, Loops
+from planner.loops.kinds import ANY, END, KINDS, OTHER, Codes, Kinds
+from planner.loops.places import Bools
 from planner.loops.values import flat
 
 
 def check(loops: Loops, plan: Plan) -> None:
-    """Raise PlanError unless the loops expand to the plan's rows, and kinds are the mask's."""
+    """Raise PlanError unless the loops expand to the plan's rows, and kinds are the mask's.
+
+    Rows are compared step by step, whatever their order; messages of the same tensors between
+    the same ranks in a step count as one. The mask is asked again what each rectangle is.
+    """
     if loops.steps != len(plan.steps):
         raise PlanError(f"the loops have {loops.steps} steps, the plan has {len(plan.steps)}")
-    known: dict[object, str] = {}
-    for t, (rows, step) in enumerate(zip(expand(loops, plan.partition), plan.steps, strict=True)):
-        _check_messages(t, rows, step)
-        attends = [(a.rank, a.q, a.kv) for a in step.attends]
-        _check_rectangles(t, rows.attends, joined(attends) if attends else None)
-        if rows.attends:
-            true = port.kinds_of(plan, rows.attends[1], rows.attends[2], known)
-            for said, is_ in zip(rows.kinds, true, strict=True):
-                if not claims(said, is_):
-                    raise PlanError(f"step {t}: a rectangle is {is_}, not {said}")
+    kinds, blocks = Kinds(plan), max(len(plan.partition.q), len(plan.partition.kv))
+    for t, (made, step) in enumerate(zip(expand(loops, plan), plan.steps, strict=True)):
+        real = rows_of(step)
+        _check_messages(t, made.moves, real.moves, plan.ranks, blocks)
+        _check_rectangles(t, made.attends, real.attends)
+        if made.attends:
+            _check_kinds(t, made, kinds)
 
 
-def claims(said: Kind, true: str) -> bool:
-    """Whether a claim holds of a rectangle of that kind; `other` and `any` leave more open."""
-    return said in (true, "any") or (said, true) == ("other", "end")
+def claimed(said: Ints, true: Codes) -> Bools:
+    """True where a claim holds of a rectangle of that kind: `other` and `any` leave more open."""
+    return np.asarray((said == true) | (said == ANY) | ((said == OTHER) & (true == END)))
 
 
-def _check_messages(t: int, rows: Rows, step: Step) -> None:
-    made = {k: _columns(*v) for k, v in rows.moves.items() if len(v[0])}
-    parts: dict[tuple[str, ...], list[Rectangles]] = {}
-    for m in step.moves:
-        parts.setdefault(m.tensors, []).append((m.src, m.dst, m.blocks))
-    real = {k: _columns(*joined(v)) for k, v in parts.items()}
+def _check_kinds(t: int, made: Expanded, kinds: Kinds) -> None:
+    assert made.attends
+    rank, q, kv = made.attends
+    true = kinds.of(q, kv)
+    wrong = np.flatnonzero(~claimed(made.kinds, true))
+    if len(wrong):
+        i = wrong[0]
+        said, is_ = KINDS[made.kinds[i]], KINDS[true[i]]
+        raise PlanError(f"step {t}, rank {rank[i]}: a rectangle is {is_}, not {said}")
+
+
+def _check_messages(
+    t: int,
+    made: dict[tuple[str, ...], Messages],
+    real: dict[tuple[str, ...], Messages],
+    ranks: int,
+    blocks: int,
+) -> None:
+    made = {k: v for k, v in made.items() if len(v[0])}
     if made.keys() != real.keys():
         raise PlanError(f"step {t}: the loops move {sorted(made)}, the plan {sorted(real)}")
-    for tensors, columns in real.items():
-        if not np.array_equal(made[tensors], columns):
+    for tensors in real:
+        here, there = (_codes(x[tensors], ranks, blocks) for x in (made, real))
+        if not np.array_equal(here, there):
             raise PlanError(f"step {t}: messages of {' '.join(tensors)} are not the plan's")
 
 
-def _columns(src: Ints, dst: Ints, blocks: Ints) -> Ints:
-    """(src, dst, block) of everything that moves, in one order: [3, n]."""
-    source, block = flat(src, blocks)
-    target, _ = flat(dst, blocks)
-    return np.stack([source, target, block])[:, np.lexsort((block, target, source))]
+def _codes(messages: Messages, ranks: int, blocks: int) -> Ints:
+    """One number for each (src, dst, block) that moves, ascending."""
+    src, dst, table = messages
+    source, block = flat(src, table)
+    target, _ = flat(dst, table)
+    return np.sort((source.astype(np.int64) * ranks + target) * blocks + block)
 
 
 def _check_rectangles(t: int, made: Rectangles | None, real: Rectangles | None) -> None:
-    if made is None or real is None or len(made[0]) != len(real[0]):
-        if made is None and real is None:
-            return
-        raise PlanError(f"step {t}: not as many rectangles as in the plan")
-    if not np.array_equal(*(_sorted(x, made, real) for x in (made, real))):
+    if made is None or real is None:
+        if made is not real:
+            raise PlanError(f"step {t}: only one of loops and plan attends anything")
+        return
+    if len(made[0]) != len(real[0]):
+        raise PlanError(f"step {t}: {len(made[0])} rectangles, {len(real[0])} in the plan")
+    widths = [max(made[i].shape[1], real[i].shape[1]) for i in (1, 2)]
+    if not np.array_equal(_sorted(made, widths), _sorted(real, widths)):
         raise PlanError(f"step {t}: rectangles are not the plan's")
 
 
-def _sorted(rows: Rectangles, *both: Rectangles) -> Ints:
-    """Rectangles as lines of numbers in one order; as wide as the wider of both."""
-    columns = [rows[0][:, None]]
-    for side in (1, 2):
-        width = max(b[side].shape[1] for b in both)
-        table = np.full((len(rows[0]), width), -1, np.intp)
-        table[:, : rows[side].shape[1]] = rows[side]
-        columns.append(np.sort(table, axis=1))
-    lines = np.hstack(columns)
-    return lines[np.lexsort(lines.T[::-1])]
+def _sorted(rows: Rectangles, widths: list[int]) -> Ints:
+    """Rectangles as lines of numbers, sorted in each line and then the lines."""
+    lines = np.full((len(rows[0]), 1 + sum(widths)), -1, np.int32)
+    lines[:, 0] = rows[0]
+    lines[:, 1 : 1 + rows[1].shape[1]] = np.sort(rows[1], axis=1)
+    lines[:, 1 + widths[0] : 1 + widths[0] + rows[2].shape[1]] = np.sort(rows[2], axis=1)
+    for start, end in ((1, 1 + widths[0]), (1 + widths[0], lines.shape[1])):
+        lines[:, start:end].sort(axis=1)
+    single = np.unique(lines[:, 0], return_counts=True)[1].max(initial=0) < 2
+    order = np.argsort(lines[:, 0]) if single else np.lexsort(lines.T[::-1])
+    return lines[order]

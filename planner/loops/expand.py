@@ -1,53 +1,61 @@
-"""expand(loops, partition)   what the loop form means: the rows of each step."""
+"""expand(loops, plan)   what the loop form means: the rows of each step."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import TENSORS
+from planner.ir import TENSORS, Plan
+from planner.loops.columns import Messages, Rectangles, joined
 from planner.loops.form import (
+    HELD,
     OWN,
     AllToAll,
     Attend,
+    Broadcast,
     Gather,
     Ints,
-    Kind,
     Loops,
     Part,
+    Reduce,
     Return,
+    Scatter,
     Send,
     Shift,
     Start,
 )
-from planner.loops.values import flat, owned, pack, stack, within
+from planner.loops.kinds import KINDS
+from planner.loops.values import Pairs, flat, held, owned, pack, within
 from planner.partitions import Partition
 
-Messages = tuple[Ints, Ints, Ints]  # src [n], dst [n], blocks [n, w]
-Rectangles = tuple[Ints, Ints, Ints]  # rank [n], q [n, a], kv [n, b]
 
-
-@dataclass(frozen=True)
-class Rows:
-    """One step: messages by their tensors, rectangles, and the kind claimed of each of those."""
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """One step: messages by tensors, rectangles, and the kind (of KINDS) said of each of these."""
 
     moves: dict[tuple[str, ...], Messages]
     attends: Rectangles | None
-    kinds: tuple[Kind, ...]
+    kinds: Ints
 
 
 @dataclass
 class Expansion:
-    """The values of all names as the steps go by."""
+    """The values of all names as the steps go by.
+
+    `stay` holds them by name and side, `aged` by name, side and the first step they are read in;
+    `brought` the messages of each exchange, `sums` the values that sums went further than.
+    """
 
     loops: Loops
     partition: Partition
-    stay: dict[tuple[str, str], Ints] = field(default_factory=dict)  # name, side
-    aged: dict[tuple[str, str, int], Ints] = field(default_factory=dict)  # and the step
-    brought: dict[str, list[Messages]] = field(default_factory=dict)  # by an exchange
-    coming: dict[tuple[str, str], list[tuple[Ints, Ints]]] = field(default_factory=dict)
+    held: dict[str, Ints] = field(default_factory=dict)  # by side
+    stay: dict[tuple[str, str], Ints] = field(default_factory=dict)
+    aged: dict[tuple[str, str, int], Ints] = field(default_factory=dict)
+    sums: dict[tuple[str, str, int], Ints] = field(default_factory=dict)
+    brought: dict[str, list[Messages]] = field(default_factory=dict)
+    coming: dict[tuple[str, str], list[Pairs]] = field(default_factory=dict)
+    following: dict[tuple[str, str, int], list[Pairs]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.coordinates = self.loops.coordinates()
@@ -55,13 +63,25 @@ class Expansion:
         self.everyone = np.arange(self.ranks)
         for side in ("q", "kv"):
             self.stay[OWN, side] = owned(self.ranks, self.partition.side(side))
+            if side in self.held:
+                self._take(side, *flat(self.everyone, self.held[side].reshape(self.ranks, -1)))
+                self.stay[HELD, side] = self.held[side]
 
-    def blocks(self, part: Part, side: str, t: int, who: Ints, seen: Ints | None = None) -> Ints:
+    def blocks(
+        self,
+        part: Part,
+        side: str,
+        t: int,
+        who: Ints,
+        seen: Ints | None = None,
+        sums: bool = False,
+    ) -> Ints:
         """The blocks [n, w] of a part on ranks `who`, its slices as ranks `seen` say them."""
         table = self.stay.get((part.value, side))
         if table is None:
-            born = t - int(part.lag.at(t, self.coordinates[:1])[0])
-            table = self.aged.get((part.value, side, born))
+            key = part.value, side, t - int(part.lag.at(t, self.coordinates[:1])[0])
+            table = self.sums.get(key) if sums else None
+            table = self.aged.get(key) if table is None else table
         if table is None:
             raise PlanError(f"step {t}: {part.value} is read, but there is none of that age")
         at = self.coordinates[who if seen is None else seen]
@@ -72,62 +92,123 @@ class Expansion:
         return within(table[who], pieces, heads)
 
     def start(self, s: Start, t: int) -> None:
-        side = TENSORS[s.tensors[0]].side
-        blocks = self.blocks(s.part, side, t, self.everyone)
-        self.aged[s.name, side, t] = self.packed(side, *flat(self.everyone, blocks))
+        """A value gets another name."""
+        side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
+        blocks = self.blocks(s.part, side, t, self.everyone, sums=sums)
+        self.aged[s.name, side, t] = self._packed(side, flat(self.everyone, blocks))
 
-    def packed(self, side: str, rank: Ints, block: Ints) -> Ints:
-        return pack(self.ranks, self.partition.side(side), rank, block)
+    def _packed(self, side: str, pairs: Pairs) -> Ints:
+        return pack(self.ranks, self.partition.side(side), *pairs)
 
     def send(self, s: Send, t: int) -> list[Messages]:
         """The messages of a send; what they bring has its name from the next step on."""
-        side, dst = TENSORS[s.tensors[0]].side, receivers(self.loops, s, t, self.coordinates)
+        dst = receivers(self.loops, s, t, self.coordinates)
         asked = self.coordinates[dst] if s.when.guard.receiver else self.coordinates
         who = np.flatnonzero(s.when.guard.at(t, asked) & (dst >= 0))
-        sent = np.hstack([self.blocks(p, side, t, who) for p in s.parts])
-        self.coming.setdefault((s.name, side), []).append(flat(dst[who], sent))
-        return [(who, dst[who], sent)]
+        return self._move(s, t, who, dst[who])
 
-    def exchange(self, s: Gather | AllToAll, t: int) -> list[Messages]:
+    def broadcast(self, s: Broadcast, t: int) -> list[Messages]:
+        """The messages of a broadcast; its guard is said of the receivers."""
+        who, root = self._along(s, t)
+        return self._move(s, t, root, who)
+
+    def reduce(self, s: Reduce, t: int) -> list[Messages]:
+        """The messages of a reduction; its guard is said of the senders."""
+        who, root = self._along(s, t)
+        return self._move(s, t, who, root)
+
+    def _along(self, s: Broadcast | Reduce, t: int) -> Pairs:
+        """The ranks of the guard but for the roots, and the root of each of them."""
+        root = int(s.root.at(t, self.coordinates[:1])[0])
+        on = s.when.guard.at(t, self.coordinates) & (self.coordinates[:, s.axis] != root)
+        who = np.flatnonzero(on)
+        to = self.coordinates[who, :-1].copy()
+        to[:, s.axis] = root
+        return who, np.ravel_multi_index(tuple(to.T), self.loops.mesh)
+
+    def _move(self, s: Send | Broadcast | Reduce, t: int, src: Ints, dst: Ints) -> list[Messages]:
+        side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
+        sent = np.hstack([self.blocks(p, side, t, src, sums=sums) for p in s.parts])
+        if not isinstance(s, Broadcast) and s.into:
+            self._add(s.into, side, t, dst, sent)
+        self.coming.setdefault((s.name, side), []).append(flat(dst, sent))
+        return [(src, dst, sent)]
+
+    def _add(self, into: Part, side: str, t: int, dst: Ints, sent: Ints) -> None:
+        """Sums are for the very blocks of `into` on their receivers, or there is nothing of it."""
+        here = self.blocks(into, side, t, dst, sums=True)
+        width = max(here.shape[1], sent.shape[1])
+        both = np.full((2, len(dst), width), -1, np.int32)
+        both[0, :, : here.shape[1]], both[1, :, : sent.shape[1]] = here, sent
+        both.sort(axis=2)
+        new = (both[0] < 0).all(axis=1)
+        if (both[0] != both[1])[~new].any():
+            raise PlanError(f"step {t}: sums are added into {into.value}, but are for other blocks")
+        if new.any():
+            key = into.value, side, t - int(into.lag.at(t, self.coordinates[:1])[0])
+            if key not in self.aged or into.pieces or into.heads:
+                raise PlanError(f"step {t}: sums are added into {into.value}, which is not there")
+            self.following.setdefault(key, []).append(flat(dst[new], sent[new]))
+
+    def exchange(self, s: Gather | AllToAll | Scatter, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
         side, n = TENSORS[s.tensors[0]].side, self.loops.mesh[s.axis]
-        part = s.part
-        if isinstance(s, AllToAll):
+        sums, part = isinstance(s, Scatter), s.part
+        if not isinstance(s, Gather):
             part = replace(part, pieces=s.share.pieces, heads=s.share.heads)
-        messages, pairs = list[Messages](), list[tuple[Ints, Ints]]()
+        messages, pairs = list[Messages](), list[Pairs]()
         for hop in range(n):
             to = self.coordinates[:, :-1].copy()
             to[:, s.axis] = (to[:, s.axis] + hop) % n
-            dst = np.ravel_multi_index(to.T, self.loops.mesh)
-            sent = self.blocks(part, side, t, self.everyone, dst)
+            dst = np.ravel_multi_index(tuple(to.T), self.loops.mesh)
+            sent = self.blocks(part, side, t, self.everyone, dst, sums)
             pairs.append(flat(dst, sent))
             messages += [(self.everyone, dst, sent)] * bool(hop)
-        self.brought[s.name] = messages
-        self.coming.setdefault((s.name, side), []).extend(pairs)
+        if isinstance(s, Scatter):
+            self._check_same(s, side, t)
+        else:
+            self.brought[s.name] = messages
+            self.coming.setdefault((s.name, side), []).extend(pairs)
         return messages
+
+    def _check_same(self, s: Scatter, side: str, t: int) -> None:
+        blocks = self.blocks(s.part, side, t, self.everyone).reshape(*self.loops.mesh, -1)
+        if s.same != (blocks == blocks.take([0], axis=s.axis)).all():
+            raise PlanError(f"step {t}: the ranks of a scatter {'do not ' * s.same}have the same")
+
+    def returned(self, s: Return) -> list[Messages]:
+        """The messages of an exchange, the other way round."""
+        if s.exchange not in self.brought:
+            raise PlanError(f"{s.exchange} is returned before it is there")
+        return [(dst, src, blocks) for src, dst, blocks in self.brought[s.exchange]]
 
     def arrive(self, t: int, exchanged: set[str]) -> None:
         """What was under way is there."""
-        for (name, side), pairs in self.coming.items():
+        for key, more in self.following.items():
+            table = self.sums.get(key, self.aged[key]).reshape(self.ranks, -1)
+            pairs = [flat(self.everyone, table), *more]
             rank, block = (np.concatenate(x) for x in zip(*pairs, strict=True))
-            table = self.packed(side, rank, block)
+            self.sums[key] = self._packed(key[1], (rank, block))
+        for (name, side), parts in self.coming.items():
+            rank, block = (np.concatenate(x) for x in zip(*parts, strict=True))
             if name in exchanged:
-                self.take(side, rank, block)
-                self.stay[name, side] = table
+                self._take(side, rank, block)
+                self.stay[name, side] = self._packed(side, (rank, block))
             else:
-                self.aged[name, side, t + 1] = table
-        self.coming = {}
+                self.aged[name, side, t + 1] = self._packed(side, (rank, block))
+        self.coming, self.following = {}, {}
 
-    def take(self, side: str, rank: Ints, block: Ints) -> None:
+    def _take(self, side: str, rank: Ints, block: Ints) -> None:
         """Of the values that stay, the last one to get a block has it."""
-        taken = np.zeros((self.ranks, len(self.partition.side(side))), bool)
+        taken = np.zeros((self.ranks, len(self.partition.side(side))), np.bool_)
         taken[rank, block] = True
         for other in [o for o in self.stay if o[1] == side]:
             r, b = flat(self.everyone, self.stay[other].reshape(self.ranks, -1))
             if taken[r, b].any():
-                self.stay[other] = self.packed(side, r[~taken[r, b]], b[~taken[r, b]])
+                self.stay[other] = self._packed(side, (r[~taken[r, b]], b[~taken[r, b]]))
 
     def attend(self, s: Attend, t: int) -> Rectangles:
+        """The rectangles of an attend."""
         who = np.flatnonzero(s.when.guard.at(t, self.coordinates))
         q, kv = (
             np.hstack([self.blocks(p, side, t, who) for p in parts])
@@ -144,42 +225,47 @@ def receivers(loops: Loops, s: Send, t: int, coordinates: Ints) -> Ints:
         (coordinates[:, a] + e.at(t, coordinates)) % n
         for a, (e, n) in enumerate(zip(s.hop.by, loops.mesh, strict=True))
     ]
-    return np.ravel_multi_index(to, loops.mesh)
+    return np.ravel_multi_index(tuple(to), loops.mesh)
 
 
-def expand(loops: Loops, partition: Partition) -> Iterator[Rows]:
-    """The rows of each step, and the kind that each rectangle is said to be of."""
-    state = Expansion(loops, partition)
+def expand(loops: Loops, plan: Plan) -> Iterator[Expanded]:
+    """The rows of each step; the plan gives the blocks, and the copies held from the start."""
+    start = {side: held(plan, side) for side in ("q", "kv")}
+    state = Expansion(loops, plan.partition, {s: x for s, x in start.items() if x is not None})
     for t in range(loops.steps):
-        moves, rectangles = defaultdict(list), list[Rectangles]()
-        kinds, exchanged = list[Kind](), set[str]()
-        for s in loops.statements:
-            if not s.when.on(t):
+        yield _step(state, t)
+
+
+def _step(state: Expansion, t: int) -> Expanded:
+    moves = dict[tuple[str, ...], list[Messages]]()
+    rectangles, kinds, exchanged = list[Rectangles](), list[Ints](), set[str]()
+    for s in state.loops.statements:
+        if not s.when.on(t):
+            continue
+        messages = list[Messages]()
+        match s:
+            case Start():
+                state.start(s, t)
                 continue
-            match s:
-                case Start():
-                    state.start(s, t)
-                case Attend():
-                    rectangles.append(state.attend(s, t))
-                    kinds += [s.kind] * len(rectangles[-1][0])
-                case Send():
-                    moves[s.tensors] += state.send(s, t)
-                case Return():
-                    moves[s.tensors] += [(d, r, b) for r, d, b in state.brought[s.exchange]]
-                case Gather() | AllToAll():
-                    moves[s.tensors] += state.exchange(s, t)
-                    exchanged.add(s.name)
-        state.arrive(t, exchanged)
-        yield Rows(
-            {k: joined(v) for k, v in moves.items()},
-            joined(rectangles) if rectangles else None,
-            tuple(kinds),
-        )
-
-
-def joined(parts: list[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints]:
-    """Columns of several nodes as one."""
-    columns = [
-        np.concatenate(c) if c[0].ndim == 1 else stack(list(c)) for c in zip(*parts, strict=True)
-    ]
-    return columns[0], columns[1], columns[2]
+            case Attend():
+                rectangles.append(state.attend(s, t))
+                kinds.append(np.full(len(rectangles[-1][0]), KINDS.index(s.kind)))
+                continue
+            case Send():
+                messages = state.send(s, t)
+            case Broadcast():
+                messages = state.broadcast(s, t)
+            case Reduce():
+                messages = state.reduce(s, t)
+            case Return():
+                messages = state.returned(s)
+            case Gather() | AllToAll() | Scatter():
+                messages = state.exchange(s, t)
+                exchanged |= set() if isinstance(s, Scatter) else {s.name}
+        moves.setdefault(s.tensors, []).extend(messages)
+    state.arrive(t, exchanged)
+    return Expanded(
+        {k: joined(v) for k, v in moves.items()},
+        joined(rectangles) if rectangles else None,
+        np.concatenate(kinds) if kinds else np.zeros(0, np.intp),
+    )

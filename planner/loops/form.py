@@ -6,6 +6,9 @@ statement ::= Start(when, name, tensors, part)           from this step on, `nam
             | Gather(when, name, tensors, part, axis)             everybody's part along an axis
             | AllToAll(when, name, tensors, part, axis, share)    the receiver's share of each part
             | Return(when, tensors, exchange, axis)               sums go back over an exchange
+            | Scatter(when, tensors, part, axis, share)           the receiver's share of the sums
+            | Broadcast(when, name, tensors, parts, axis, root)   from one coordinate to others
+            | Reduce(when, name, tensors, parts, axis, root)      sums of others to one coordinate
             | Attend(when, q, kv, kind)                           parts x parts, one rectangle
 when      ::= first..last [, `width` steps of every `every`] [, guard]
 part      ::= value [@ t - lag] [pieces lo..hi] [heads lo..hi]
@@ -23,16 +26,23 @@ gathered or exchanged all-to-all stays readable, with what each rank kept of it 
 A message of sums (OUT, DQ, DKV) names the input values that the sums belong to: `DKV for A @ t - 1`
 is the rank's accumulator of the blocks that A had one step ago. `into` names the value that the
 receiver's accumulator belongs to when the message is added at the end of the step: "own" where
-it is home.
+it is home. A receiver that has nothing of that value takes the sums under its name all the same:
+where KV stops travelling once nobody needs it, `DKV for A` goes on. Without `into` the sums wait
+under the name of the send, readable from t + 1.
+
+`held` is what is there from the start of a plan (`Plan.start`), with what the rank owns of the
+same rectangles. Where an attend's queries were brought by a message without Q (a backward pass
+that holds Q and OUT from the forward pass), Q and OUT of the same blocks are held ones.
 """
 
+import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.intp]
+Ints = NDArray[np.signedinteger[Any]]
 Kind = Literal["full", "causal", "strict", "end", "other", "any"]
 OWN, HELD = "own", "held"  # what a rank owns; what it has from the start beside that
 KINDS: dict[str, str] = {
@@ -198,6 +208,50 @@ class Return:
 
 
 @dataclass(frozen=True, slots=True)
+class Scatter:
+    """Sums for what a rank holds or gathered go to their owners, by the receivers' shares.
+
+    Where all ranks along the axis have the same blocks (`same`) it is a reduce-scatter, else an
+    all-to-all; no message reverses an exchange of this plan.
+    """
+
+    when: When
+    tensors: tuple[str, ...]
+    part: Part
+    axis: int
+    share: Part
+    same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """The rank at coordinate `root` of the axis sends to the others along it.
+
+    The guard, if any, is said of the receivers.
+    """
+
+    when: When
+    name: str
+    tensors: tuple[str, ...]
+    parts: tuple[Part, ...]
+    axis: int
+    root: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """The rank at coordinate `root` of the axis gets the sums of the others along it."""
+
+    when: When
+    name: str
+    tensors: tuple[str, ...]
+    parts: tuple[Part, ...]
+    axis: int
+    root: Expr
+    into: Part | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Attend:
     """A rectangle of queries and keys, and what the mask leaves of it."""
 
@@ -207,7 +261,7 @@ class Attend:
     kind: Kind
 
 
-Statement = Start | Send | Gather | AllToAll | Return | Attend
+Statement = Start | Send | Gather | AllToAll | Return | Scatter | Broadcast | Reduce | Attend
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,5 +293,5 @@ class Loops:
         cuts = [t for t in range(self.steps + 1) if t not in joined]
         return tuple(
             Section(a, b - 1, tuple(s for s in self.statements if a <= s.when.first < b))
-            for a, b in zip(cuts, cuts[1:], strict=False)
+            for a, b in itertools.pairwise(cuts)
         )

@@ -1,62 +1,119 @@
-"""Recover the loops of a plan: plan -> Loops, or PlanError with the reason."""
+"""recover(plan)   the loops of a plan: the shortest of a few readings of its rows, checked."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops import form
-from planner.loops import port
 from planner.loops.check import check
+from planner.loops.cost import cost_of, expressions
+from planner.loops.form import (
+    AllToAll,
+    Attend,
+    Broadcast,
+    Gather,
+    Loops,
+    Reduce,
+    Return,
+    Scatter,
+    Send,
+    Start,
+    Statement,
+    When,
+)
+from planner.loops.naming import Naming
+from planner.loops.statements import Clusters
+from planner.loops.walk import Reading, Source
 
 MOST = 40  # statements of a regular plan
+SHORT = 8  # statements of a reading that is not likely to be bettered
+ORDER = (Start, Gather, AllToAll, Return, Scatter, Broadcast, Reduce, Send, Attend)
 
 
-def recover(plan: Plan) -> form.Loops:
-    """The loop form of a plan, checked against its rows.
+def recover(plan: Plan) -> Loops:
+    """The loop form of a plan; it expands to the plan's rows, and its kinds are the mask's.
 
-    Raises PlanError with the reason if the plan is irregular: not recovered, more than 40
-    statements, or a list of ranks per step.
+    Raises PlanError with the reason if the plan is irregular: its rows are not understood, or
+    need more than 40 statements, or a list of ranks per step.
     """
-    if plan.start:
-        raise PlanError("irregular: copies held from the start are not recovered yet")
-    rows = port.rows_of(plan)
-    program = port.recover(plan, rows)
-    loops = form.Loops(program.mesh, program.steps, tuple(map(statement, program.stmts)))
+    readings, reason = list[Loops](), PlanError("irregular: no reading of the plan is its rows")
+    for each in _readings(Source(plan)):
+        if isinstance(each, PlanError):
+            reason = each
+        else:
+            readings.append(each)
+    for loops in sorted(readings, key=cost_of):
+        if why := _irregular(loops):
+            raise PlanError(f"irregular: {why}")
+        try:
+            check(loops, plan)
+        except PlanError as error:
+            reason = error
+        else:
+            return loops
+    raise reason
+
+
+def _irregular(loops: Loops) -> str:
+    """Say why loops are not regular; "" if they are."""
     if len(loops.statements) > MOST:
-        raise PlanError(f"irregular: needs {len(loops.statements)} statements, at most {MOST}")
-    if any(s.when.guard.ranks and len(s.when.guard.ranks) > 1 for s in loops.statements):
-        raise PlanError("irregular: needs a list of ranks per step")
-    check(loops, plan)
-    return loops
+        return f"its loops need {len(loops.statements)} statements; at most {MOST} are regular"
+    if any(len(s.when.guard.ranks) > 1 for s in loops.statements):
+        return "its loops need a list of ranks per step"
+    return ""
 
 
-def expr(e):
-    return form.Expr(e.c, e.t, e.x, e.mod, e.table, e.period, e.phase)
+def _readings(source: Source) -> Iterator[Loops | PlanError]:
+    """Readings of the same rows: sums by their inputs, or by what brought them; names that start
+    few chains, or many. What is not likely to be shorter is not tried.
+    """
+    for chained in (False, True):
+        try:
+            reading = Reading(source, chained)
+            strict, loose = (Naming(reading, loose) for loose in (False, True))
+            loops = _loops(reading, strict)
+            yield loops
+            if loose.starts != strict.starts:
+                yield _loops(reading, loose)
+        except PlanError as error:
+            yield error
+            continue
+        vague = any(r.key[0] == "send" and not r.into for r in reading.records if r.sums)
+        if not reading.relayed or (len(loops.statements) <= SHORT and not vague):
+            return
 
 
-def ends(pair):
-    return None if pair is None else tuple(map(expr, pair))
+def _loops(reading: Reading, naming: Naming) -> Loops:
+    statements: list[Statement] = [*naming.starts, *reading.exchanges]
+    mesh, where = reading.source.mesh, reading.source.coordinates
+    for group, items in naming.groups().items():
+        said = Clusters(group, items, mesh, where).best()
+        if said is None:
+            raise PlanError(f"irregular: no guards for {' '.join(group[0][2]) or 'attends'}")
+        statements += said
+    order = sorted(
+        folded(statements),
+        key=lambda s: (ORDER.index(type(s)), s.when.first, getattr(s, "name", "")),
+    )
+    return Loops(mesh, len(reading.source.rows), tuple(order))
 
 
-def part(p):
-    return form.Part(p.value, expr(p.lag), ends(p.pieces), ends(p.heads))
-
-
-def statement(s):
-    bounds = tuple((a, lo and expr(lo), hi and expr(hi)) for a, lo, hi in s.guard.ends)
-    guard = form.Guard(bounds, s.guard.spans, s.guard.ranks, s.guard.since, s.guard.receiver)
-    when = form.When(s.first, s.last, s.every, s.width, guard)
-    parts = tuple(map(part, s.parts))
-    match s.op:
-        case "let":
-            return form.Start(when, s.name, s.tensors, parts[0])
-        case "send":
-            hop = form.Table(s.table) if s.table else form.Shift(tuple(map(expr, s.shift)))
-            return form.Send(when, s.name, s.tensors, parts, hop)
-        case "gather":
-            return form.Gather(when, s.name, s.tensors, parts[0], s.axis)
-        case "deal":
-            return form.AllToAll(when, s.name, s.tensors, parts[0], s.axis, parts[1])
-        case "back":
-            return form.Return(when, s.tensors, parts[0].value, s.axis)
-        case _:
-            kind = "any" if s.kind == "mask" else s.kind
-            return form.Attend(when, parts, tuple(map(part, s.keys)), kind)
+def folded(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """The same statement again and again, at equal distances  -->  one with gaps."""
+    alike = defaultdict[Statement, list[Statement]](list)
+    for s in statements:
+        moves = any(e.step for e in expressions(s)) or s.when.guard.tabled
+        when = s.when if moves else replace(s.when, first=s.when.last - s.when.first, last=0)
+        alike[replace(s, when=when)].append(s)
+    for group in alike.values():
+        group.sort(key=lambda s: s.when.first)
+        gaps = {b.when.first - a.when.first for a, b in itertools.pairwise(group)}
+        if len(gaps) != 1:
+            yield from group
+            continue
+        first, last = group[0].when, group[-1].when
+        width = first.last - first.first + 1
+        when = When(first.first, last.last, gaps.pop(), width, first.guard)
+        yield replace(group[0], when=when)

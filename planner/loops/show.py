@@ -6,13 +6,16 @@ from planner.ir import TENSORS
 from planner.loops.form import (
     AllToAll,
     Attend,
+    Broadcast,
     Ends,
     Expr,
     Gather,
     Guard,
     Loops,
     Part,
+    Reduce,
     Return,
+    Scatter,
     Section,
     Send,
     Shift,
@@ -83,6 +86,18 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
             what = f"{' '.join(s.tensors)} {_part(s.part, axes)}"
             share = _slices(s.share, axes)
             return f"{s.name} <- all-to-all {what}, {share} of receiver, along {axes[s.axis]}"
+        case Scatter():
+            what = f"{' '.join(s.tensors)} sum for {_part(s.part, axes)}"
+            how = "reduce-scatter" if s.same else "all-to-all"
+            return f"{how} {what}, {_slices(s.share, axes)} of receiver, along {axes[s.axis]}"
+        case Broadcast():
+            what = f"{' '.join(s.tensors)} {' + '.join(_part(p, axes) for p in s.parts)}"
+            return f"{s.name} <- broadcast {what} from {axes[s.axis]} = {expression(s.root, axes)}"
+        case Reduce():
+            parts = " + ".join(_part(p, axes) for p in s.parts)
+            into = f" into {_part(s.into, axes)}" if s.into else ""
+            root = f"{axes[s.axis]} = {expression(s.root, axes)}"
+            return f"{s.name} <- reduce {' '.join(s.tensors)} sum for {parts} to {root}{into}"
         case Return():
             return f"return {' '.join(s.tensors)} over {s.exchange} along {axes[s.axis]}"
 

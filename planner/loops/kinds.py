@@ -1,0 +1,165 @@
+"""Kinds of rectangles, asked of the mask by closed forms: full, causal, strict, end, other.
+
+A rectangle is a grid of tiles (q chunk x kv chunk), its chunks in the order of the sequence. It
+is causal if the tiles of the diagonal are, those below are full and those above empty; aligned at
+the last chunks, that is `end`. A tile of two sets that are each other shifted is causal if the
+mask allows it exactly the pairs with j - i <= the shift.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.areas import areas
+from planner.ir import Plan
+from planner.loops.form import Ints, Kind
+from planner.partitions import Ranges, Side, shifted
+from planner.regions import FAR, Region
+from planner.tiles import tiles
+
+KINDS: tuple[Kind, ...] = ("full", "causal", "strict", "end", "other", "any")
+FULL, CAUSAL, STRICT, END, OTHER, ANY = range(len(KINDS))
+EMPTY = ANY + 1
+Codes = NDArray[np.int8]
+CELLS = 1 << 20  # tiles looked at at a time
+BANDS = 8  # different shifts per question that are looked at under a mask of several pieces
+
+
+class Chunks:
+    """The sets of positions of a side, as columns; equal shapes are each other shifted."""
+
+    def __init__(self, side: Side, offset: int, shapes: dict[object, int]) -> None:
+        ranges = [tuple(p for p in shifted(c, offset) if p) for c in side.chunks]
+        self.ranges = ranges
+        self.size = np.array([sum(map(len, c)) for c in ranges], np.int64)
+        self.first = np.array([min((p[0] for p in c), default=0) for c in ranges], np.int64)
+        self.last = np.array([max((p[-1] for p in c), default=-1) for c in ranges], np.int64)
+        self.gap = np.array([_gap(c) for c in ranges], np.int64)
+        self.shape = np.array([shapes.setdefault(_shape(c), len(shapes)) for c in ranges])
+
+
+def _gap(chunk: Ranges) -> int:
+    """The smallest distance of two positions."""
+    if len(chunk) == 1:
+        return chunk[0].step
+    positions = np.sort(np.concatenate([np.asarray(p) for p in chunk] or [np.zeros(0, np.int64)]))
+    return int(np.diff(positions).min(initial=FAR))
+
+
+def _shape(chunk: Ranges) -> object:
+    """A run's step, whatever its length; else where each range begins."""
+    if len(chunk) == 1:
+        return chunk[0].step
+    low = min((p[0] for p in chunk), default=0)
+    return tuple(sorted((p[0] - low, len(p), p.step) for p in chunk))
+
+
+class Kinds:
+    """The kinds of a plan's rectangles."""
+
+    def __init__(self, plan: Plan) -> None:
+        work, shapes = plan.workload, dict[object, int]()
+        self.sides = plan.partition
+        self.areas = tiles(plan).areas
+        self.region = work.mask.region()
+        self.q = Chunks(self.sides.q, work.offset, shapes)
+        self.kv = Chunks(self.sides.kv, 0, shapes)
+        self.known = dict[tuple[bytes, bytes], int]()
+
+    def of(self, q: Ints, kv: Ints) -> Codes:
+        """A kind, as an index into KINDS, for each rectangle of q blocks [n, a] x kv [n, b]."""
+        rows, cols = (
+            np.where(x >= 0, side.chunk[x], -1)
+            for x, side in ((q, self.sides.q), (kv, self.sides.kv))
+        )
+        kinds = np.where(self._full(rows, cols), FULL, OTHER).astype(np.int8)
+        rest = np.flatnonzero(kinds == OTHER)
+        if rows.shape[1] == cols.shape[1] == 1 and len(rest):
+            kinds[rest] = np.minimum(self._tiles(rows[rest, 0], cols[rest, 0]), OTHER)
+            return kinds
+        for i in rest:
+            a, b = (np.unique(x[i][x[i] >= 0]).astype(np.int32) for x in (rows, cols))
+            key = a.tobytes(), b.tobytes()
+            if key not in self.known:
+                self.known[key] = self._grid(a, b)
+            kinds[i] = self.known[key]
+        return kinds
+
+    def _full(self, rows: Ints, cols: Ints) -> NDArray[np.bool_]:
+        """True where every pair is allowed; looks at some rows at a time."""
+        full = np.empty(len(rows), np.bool_)
+        height = max(1, CELLS // max(1, rows.shape[1] * cols.shape[1]))
+        for at in range(0, len(rows), height):
+            part = slice(at, at + height)
+            r, c = rows[part, :, None], cols[part, None, :]
+            size = self.q.size[r] * self.kv.size[c]
+            full[part] = ((self.areas[r, c] == size) | (r < 0) | (c < 0)).all(axis=(1, 2))
+        return full
+
+    def _grid(self, rows: Ints, cols: Ints) -> int:
+        """The kind of chunks x chunks, neither of which is empty of positions throughout."""
+        rows, cols = rows[self.q.size[rows] > 0], cols[self.kv.size[cols] > 0]
+        rows = rows[np.argsort(self.q.first[rows], kind="stable")]
+        cols = cols[np.argsort(self.kv.first[cols], kind="stable")]
+        apart = (self.q.last[rows[:-1]] < self.q.first[rows[1:]]).all()
+        if not (apart and (self.kv.last[cols[:-1]] < self.kv.first[cols[1:]]).all()):
+            return OTHER
+        r, c = np.repeat(rows, len(cols)), np.tile(cols, len(rows))
+        grid = self._tiles(r, c).reshape(len(rows), len(cols))
+        if grid.size == 1:
+            return int(min(grid[0, 0], OTHER))
+        for offset in dict.fromkeys((0, len(cols) - len(rows))):
+            i, j = np.indices(grid.shape)
+            on = j - i == offset
+            sizes = self.q.size[rows[i[on]]] == self.kv.size[cols[j[on]]]
+            diagonal = np.unique(grid[on])
+            if len(diagonal) != 1 or diagonal[0] not in (CAUSAL, STRICT) or not sizes.all():
+                continue
+            if (grid[j - i < offset] == FULL).all() and (grid[j - i > offset] == EMPTY).all():
+                if offset == 0:
+                    return int(diagonal[0])
+                if diagonal[0] == CAUSAL:
+                    return END
+        return OTHER
+
+    def _tiles(self, r: Ints, c: Ints) -> Codes:
+        """The kinds of tiles, chunk r[i] x chunk c[i]; EMPTY is one, too."""
+        area, n, m = self.areas[r, c], self.q.size[r], self.kv.size[c]
+        kinds = np.full(len(r), OTHER, np.int8)
+        like = self.q.shape[r] == self.kv.shape[c]
+        shift = self.kv.first[c] - self.q.first[r]
+        if (high := self._band()) is not None:
+            gap, far = self.q.gap[r], high - shift
+            kinds[like & (far // gap == m - n)] = END
+            kinds[like & (-gap <= far) & (far < 0)] = STRICT
+            kinds[like & (far >= 0) & (far < gap)] = CAUSAL
+        else:
+            low = np.minimum(n, m)
+            like &= area == low * (low + 1) // 2 + np.maximum(n - m, 0) * m
+            for by in np.unique(shift[like])[:BANDS]:
+                at = np.flatnonzero(like & (shift == by))
+                kinds[at[self._under(int(by), r[at], c[at]) == area[at]]] = CAUSAL
+        kinds[area == 0] = EMPTY
+        kinds[area == n * m] = FULL
+        return kinds
+
+    def _band(self) -> int | None:
+        """The largest j - i of a mask that asks for nothing else, as causal does."""
+        if len(self.region) != 1 or not len(self.q.size) or not len(self.kv.size):
+            return None
+        i0, i1, j0, j1, low, high = self.region.pieces[0].tolist()
+        top, bottom = int(self.q.first.min()), int(self.q.last.max())
+        left, right = int(self.kv.first.min()), int(self.kv.last.max())
+        wide = i0 <= top and i1 > bottom and j0 <= left and j1 > right
+        return high if wide and low <= left - bottom else None
+
+    def _under(self, shift: int, r: Ints, c: Ints) -> NDArray[np.int64]:
+        """Allowed pairs with j - i <= shift of each tile."""
+        band = Region.of([[-FAR, FAR, -FAR, FAR, -FAR, shift]])
+        rows, row = np.unique(r, return_inverse=True)
+        cols, col = np.unique(c, return_inverse=True)
+        table = areas(
+            self.region.intersect(band),
+            [self.q.ranges[i] for i in rows],
+            [self.kv.ranges[j] for j in cols],
+        )
+        return np.asarray(table[row, col])

@@ -1,0 +1,152 @@
+"""Names: what a person would call the values that records read, and how old they are.
+
+What a chain of sends starts from takes the chain's name: `A = own` at its first step, so that
+later steps and the first one read alike. Ages that change evenly with the step are one statement.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.ir import TENSORS
+from planner.loops.fitting import line
+from planner.loops.form import Ends, Expr, Ints, Part, Start, When
+from planner.loops.guards import runs
+from planner.loops.records import Cut, Key, Record, Ref
+from planner.loops.walk import Reading
+
+Role = tuple[str, ...]
+Names = tuple[str, ...]
+Lags = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A record whose cuts are of named values, perhaps of slices of these."""
+
+    record: Record
+    cuts: tuple[Cut, ...]
+
+
+Group = tuple[Key, int, Names, Lags]  # records that may become one statement
+Groups = dict[Group, list[Item]]
+
+
+class Naming:
+    """Names for the values of a reading; `loose` lets every sent value be the start of a chain."""
+
+    def __init__(self, reading: Reading, loose: bool) -> None:
+        self.reading, self.loose = reading, loose
+        self.lags = defaultdict[Role, set[tuple[str, int]]](set)
+        self.started = defaultdict[tuple[Ref, int], list[tuple[str, Cut]]](list)
+        self.starts: list[Start] = []
+        for record in reading.records:
+            for role, cut in _roles(record):
+                value = reading.value(cut.ref)
+                if value.born is not None:
+                    self.lags[role].add((value.name, record.t - value.born))
+        self._start_chains()
+
+    def _start_chains(self) -> None:
+        sends = defaultdict[str, list[Record]](list)
+        for record in self.reading.records:
+            if record.key[0] == "send" and len(record.cuts) == 1:
+                sends[record.key[1]].append(record)
+        values = [v for p in self.reading.places.values() for v in p.values]
+        born = {(v.name, v.born) for v in values}
+        for name, records in sends.items():
+            sums = TENSORS[records[0].key[2][0]].accumulates
+            chained = any(self._name(r.cuts[0].ref, r.t) == (name, 0) for r in records)
+            if chained or (self.loose and not sums):
+                for record in records:
+                    if (name, record.t) not in born and len(record.cuts[0].ends) == 1:
+                        self._start(name, record)
+
+    def _name(self, ref: Ref, t: int) -> tuple[str, int]:
+        value = self.reading.value(ref)
+        return value.name, 0 if value.born is None else t - value.born
+
+    def _start(self, name: str, record: Record) -> None:
+        cut, t = record.cuts[0], record.t
+        if (name, cut.ref) in [(n, c.ref) for n, c in self.started[cut.ref, t]]:
+            return
+        self.started[cut.ref, t].append((name, cut))
+        value, lag = self._name(cut.ref, t)
+        part = Part(value, Expr(lag), *constant(cut))
+        self.starts.append(Start(When(t, t), name, record.key[2], part))
+
+    def groups(self) -> Groups:
+        """The records by what they do and the names that they read."""
+        table = defaultdict[tuple[Key, int, Names, tuple[int, ...]], list[Item]](list)
+        for record in self.reading.records:
+            named = [self._named(record, role, cut) for role, cut in _roles(record)]
+            names, lags = tuple(n for n, _, _ in named), tuple(lag for _, lag, _ in named)
+            item = Item(record, tuple(cut for *_, cut in named))
+            table[record.key, record.queries, names, lags].append(item)
+        return _sliding(table)
+
+    def _named(self, record: Record, role: Role, cut: Cut) -> tuple[str, int, Cut]:
+        """The name and age of a value, by the chain that it starts if that is read so elsewhere."""
+        near = self.lags[role]
+        if record.key[0] == "send" and role[0] != "into":
+            near = {*near, (record.key[1], 0)}
+        for name, lag in sorted(near):
+            for chain, whole in self.started.get((cut.ref, record.t - lag), ()):
+                if chain == name and (part := _inside(cut, whole)):
+                    return name, lag, part
+        return (*self._name(cut.ref, record.t), cut)
+
+
+def _roles(record: Record) -> list[tuple[Role, Cut]]:
+    """Cuts with what they are for: ages are told apart by that."""
+    what, _, tensors = record.key
+    if what == "attend":
+        n = record.queries
+        return [(("q",) if i < n else ("kv",), cut) for i, cut in enumerate(record.cuts)]
+    roles = [((what, *tensors), cut) for cut in record.cuts]
+    return roles + ([(("into", *tensors), record.into)] if record.into else [])
+
+
+def _inside(cut: Cut, whole: Cut) -> Cut | None:
+    """A cut of a value as one of a slice of it, if it lies in there."""
+    if whole.whole.all():
+        return cut
+    low, high = whole.ends[0, [0, 0, 2, 2]], whole.ends[0, [1, 1, 3, 3]]
+    if (cut.ends < low).any() or (cut.ends > high).any():
+        return None
+    ends = cut.ends - low
+    all_ = (ends[:, ::2] == 0) & (ends[:, 1::2] == (high - low)[1::2])
+    return Cut(cut.ref, ends, all_)
+
+
+def constant(cut: Cut) -> tuple[Ends | None, Ends | None]:
+    """The pieces and heads of a cut that is alike on all ranks."""
+    low, high, first, last = cut.ends[0].tolist()
+    pieces, heads = cut.whole[0].tolist()
+    return (
+        None if pieces else (Expr(low), Expr(high)),
+        None if heads else (Expr(first), Expr(last)),
+    )
+
+
+def _sliding(
+    table: dict[tuple[Key, int, Names, tuple[int, ...]], list[Item]],
+) -> Groups:
+    """Ages that are affine in the step: values read in another order than they came."""
+    groups: Groups = {(*k[:3], tuple(map(Expr, k[3]))): v for k, v in table.items()}
+    single = defaultdict[tuple[Key, int, Names], dict[int, tuple[int, ...]]](dict)
+    for (key, queries, names, lags), items in table.items():
+        steps = {i.record.t for i in items}
+        if len(steps) == 1:
+            single[key, queries, names][steps.pop()] = lags
+    for group, ages in single.items():
+        for run in runs([*ages]):
+            columns: Ints = np.array([ages[t] for t in run], np.intp).T
+            fits = [line(x, 0, run[0]) for x in columns]
+            if len(run) > 2 and all(many == len(run) for many, _ in fits) and len(columns):
+                if (columns[:, 0] == columns[:, 1]).all():
+                    continue
+                items = [i for t in run for i in groups.pop((*group, tuple(map(Expr, ages[t]))))]
+                groups[(*group, tuple(e for _, e in fits))] = items
+    return groups

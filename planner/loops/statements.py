@@ -1,0 +1,280 @@
+"""Statements: records of many steps that read the same names -> the fewest statements.
+
+Records are clustered by kind and slices, or slices are fitted as expressions of rank and step;
+then each cluster's ranks are fitted as guards. The cheapest way to say it wins.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.loops.cost import cost
+from planner.loops.fitting import plane
+from planner.loops.form import (
+    Attend,
+    Ends,
+    Expr,
+    Guard,
+    Ints,
+    Part,
+    Send,
+    Shift,
+    Statement,
+    Table,
+    When,
+)
+from planner.loops.guards import Piece, guards, runs
+from planner.loops.kinds import ANY, END, KINDS, OTHER
+from planner.loops.naming import Group, Item, constant
+from planner.loops.places import encoded
+from planner.loops.records import Cut, taken
+
+Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
+MOST = 64  # clusters, and slices of one step, after which it is no loop
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Items that one statement says, if their ranks have guards."""
+
+    items: list[Item]
+    slices: Slices
+    kind: int
+
+
+class Clusters:
+    """The ways to say the items of one group."""
+
+    def __init__(self, group: Group, items: list[Item], mesh: tuple[int, ...], where: Ints) -> None:
+        self.key, self.queries, self.names, self.lags = group
+        self.items, self.mesh, self.where = items, mesh, where
+        self.sends = self.key[0] != "attend"
+        self.ranks = len(where)
+
+    def best(self) -> list[Statement] | None:
+        """The cheapest list of statements."""
+        best: list[Statement] | None = None
+        for receiver in (False, True) if self.key[0] == "send" else (False,):
+            for clusters in self.ways():
+                if clusters is None or (best and cost(best) <= 1):
+                    continue
+                said = self.say(clusters, receiver)
+                if said and (best is None or cost(said) < cost(best)):
+                    best = said
+        return best
+
+    def ways(self) -> Iterator[list[Cluster] | None]:
+        """Clusters by constant slices, by affine ones; with kinds told apart, weakened, not."""
+        split = _split(self.items)
+        kinds = {i.record.kind for i in self.items}
+        yield self.constant(split, lambda k: k)
+        yield self.affine(self.items, lambda k: k)
+        if self.sends:
+            if split and len(_steps(split)) > 1:
+                yield self.by_step(split)
+            return
+        if kinds & {END} and kinds & {OTHER}:
+            yield self.constant(split, _weak)
+            yield self.affine(self.items, _weak)
+        if len(kinds) > 1:
+            yield self.constant(split, lambda k: ANY)
+            yield self.affine(self.items, lambda k: ANY)
+
+    def constant(
+        self, split: list[Item] | None, weak: Callable[[int], int]
+    ) -> list[Cluster] | None:
+        """A cluster per kind and slices."""
+        if split is None:
+            return None
+        clusters = defaultdict[tuple[int, Slices], list[Item]](list)
+        for item in split:
+            clusters[weak(item.record.kind), _slices(item)].append(item)
+        return [Cluster(v, slices, _claim(v)) for (_, slices), v in clusters.items()]
+
+    def by_step(self, split: list[Item]) -> list[Cluster] | None:
+        """A cluster per step and slices."""
+        clusters = defaultdict[tuple[int, Slices], list[Item]](list)
+        for item in split:
+            clusters[item.record.t, _slices(item)].append(item)
+        return [Cluster(v, slices, 0) for (_, slices), v in clusters.items()]
+
+    def affine(self, items: list[Item], weak: Callable[[int], int]) -> list[Cluster] | None:
+        """A cluster per kind, its slices as expressions."""
+        clusters = defaultdict[int, list[Item]](list)
+        for item in items:
+            clusters[weak(item.record.kind)].append(item)
+        made = list[Cluster]()
+        for group in clusters.values():
+            for run in runs([*{i.record.t for i in group}]):
+                part = [i for i in group if run[0] <= i.record.t <= run[-1]]
+                slices = self._fitted(part)
+                if slices is None:
+                    return None
+                made.append(Cluster(part, slices, _claim(part)))
+        return made
+
+    def _fitted(self, items: list[Item]) -> Slices | None:
+        t = np.concatenate([np.full(len(i.record.rank), i.record.t) for i in items])
+        fitted = list[tuple[Ends | None, Ends | None]]()
+        for k in range(len(items[0].cuts)):
+            seen = [self.where[_seen(i, k)][:, :-1] for i in items]
+            both = list[Ends | None]()
+            for j in (0, 1):
+                if all(i.cuts[k].whole[:, j].all() for i in items):
+                    both.append(None)
+                    continue
+                pair = list[Expr]()
+                for e in (2 * j, 2 * j + 1):
+                    values = np.concatenate([_column(i, k, e) for i in items])
+                    fit = plane(np.concatenate(seen), t, values)
+                    if fit is None:
+                        return None
+                    pair.append(fit)
+                both.append((pair[0], pair[1]))
+            fitted.append((both[0], both[1]))
+        return tuple(fitted)
+
+    def say(self, clusters: list[Cluster], receiver: bool) -> list[Statement] | None:
+        """The statements of clusters; None where their ranks cannot be told."""
+        if len(clusters) > MOST:
+            return None
+        said = list[Statement]()
+        for cluster in clusters:
+            for run in runs([*{i.record.t for i in cluster.items}]):
+                items = [i for i in cluster.items if run[0] <= i.record.t <= run[-1]]
+                pieces = self._pieces(items, run, receiver)
+                if pieces is None:
+                    return None
+                for piece in pieces:
+                    statement = self._statement(cluster, items, piece, receiver)
+                    if statement is None:
+                        return None
+                    said.append(statement)
+        return said
+
+    def _pieces(self, items: list[Item], run: list[int], receiver: bool) -> list[Piece] | None:
+        on = np.zeros((len(run), self.ranks), np.bool_)
+        many = 0
+        for item in items:
+            who = item.record.dst if receiver else item.record.rank
+            assert who is not None
+            on[item.record.t - run[0], who] = True
+            many += len(who)
+        if on.sum() < many:
+            return None  # two rows of a rank in a step
+        deltas = {i.record.t: i.record.delta for i in items}
+        numbers = list[tuple[Ints, int]]()
+        if self.sends and all(deltas.values()):
+            table = np.array([deltas[t] for t in run])
+            sizes = self.mesh if self.key[0] == "send" else (self.mesh[0],)
+            numbers = [(table[:, a], n) for a, n in enumerate(sizes)]
+        return guards(run[0], on, self.mesh, numbers)
+
+    def _statement(
+        self, cluster: Cluster, items: list[Item], piece: Piece, receiver: bool
+    ) -> Statement | None:
+        guard = piece.guard if piece.guard == Guard() else replace(piece.guard, receiver=receiver)
+        when = When(piece.first, piece.last, guard=guard)
+        parts = tuple(
+            Part(name, lag, *slices)
+            for name, lag, slices in zip(self.names, self.lags, cluster.slices, strict=True)
+        )
+        if not self.sends:
+            q, kv = parts[: self.queries], parts[self.queries :]
+            return Attend(when, q, kv, KINDS[cluster.kind])
+        into = None
+        if items[0].record.into:
+            *rest, into = parts
+            parts = tuple(rest)
+        _, name, tensors = self.key
+        if piece.fits:
+            by = tuple(
+                replace(e, constant=_near(e.constant, n))
+                for e, n in zip(piece.fits, self.mesh, strict=True)
+            )
+            return Send(when, name, tensors, parts, Shift(by), into)
+        to = _table(items, piece, self.ranks)
+        return None if to is None else Send(when, name, tensors, parts, Table(to), into)
+
+
+def _near(x: int, n: int) -> int:
+    """The shift of smallest size, ahead where both ways are as long."""
+    return (x + (n - 1) // 2) % n - (n - 1) // 2
+
+
+def _table(items: list[Item], piece: Piece, ranks: int) -> tuple[int, ...] | None:
+    """The receiver of each rank, if it is the same in all steps."""
+    table = np.full(ranks, -1)
+    inside = [i.record for i in items if piece.first <= i.record.t <= piece.last]
+    for record in inside:
+        table[record.rank] = record.dst
+    if any((table[record.rank] != record.dst).any() for record in inside):
+        return None
+    return tuple(table.tolist())
+
+
+def _seen(item: Item, k: int) -> Ints:
+    """The ranks whose coordinates the k-th cut's slices are said in: `into` at the receivers."""
+    record = item.record
+    if record.into and k == len(item.cuts) - 1 and record.dst is not None:
+        return record.dst
+    return record.rank
+
+
+def _column(item: Item, k: int, e: int) -> Ints:
+    return np.broadcast_to(item.cuts[k].ends[:, e], len(item.record.rank))
+
+
+def _steps(items: list[Item]) -> set[int]:
+    return {i.record.t for i in items}
+
+
+def _slices(item: Item) -> Slices:
+    return tuple(constant(cut) for cut in item.cuts)
+
+
+def _weak(kind: int) -> int:
+    return OTHER if kind == END else kind
+
+
+def _claim(items: Sequence[Item]) -> int:
+    """The kind that may be said of all items."""
+    kinds = {i.record.kind for i in items}
+    if len(kinds) == 1:
+        return kinds.pop()
+    return OTHER if kinds == {END, OTHER} else ANY
+
+
+def _split(items: list[Item]) -> list[Item] | None:
+    """Items whose slices are alike on all their ranks; None for too many."""
+    made = list[Item]()
+    for item in items:
+        if all(len(cut.ends) == 1 for cut in item.cuts):
+            made.append(item)
+            continue
+        n = len(item.record.rank)
+        columns = [np.broadcast_to(_flagged(cut), (n, 4)) for cut in item.cuts]
+        code = encoded(np.hstack(columns))
+        numbers = np.unique(code)
+        if len(numbers) > MOST:
+            return None
+        for number in numbers:
+            on = np.flatnonzero(code == number)
+            record = item.record
+            part = replace(
+                record,
+                rank=record.rank[on],
+                dst=None if record.dst is None else record.dst[on],
+            )
+            cuts = (taken(cut, on) for cut in item.cuts)
+            made.append(Item(part, tuple(Cut(c.ref, c.ends[:1], c.whole[:1]) for c in cuts)))
+    return made
+
+
+def _flagged(cut: Cut) -> Ints:
+    """Ends with -1 for the last of whole slices: whole is whole, however many there are."""
+    ends = cut.ends.copy()
+    ends[:, 1::2][cut.whole] = -1
+    return ends

@@ -1,0 +1,248 @@
+"""One walk over the rows of a plan: where each copy came from, and what each row does with it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.ir import ADDS, TENSORS, Plan
+from planner.loops.columns import Messages, Rectangles, Rows, rows_of
+from planner.loops.exchanges import Exchange, Exchanges
+from planner.loops.form import HELD, OWN, Ints, Loops
+from planner.loops.kinds import Kinds
+from planner.loops.mesh import find_mesh
+from planner.loops.places import Bools, Places, Value
+from planner.loops.records import Cut, Record, Ref, cuts_of, taken
+from planner.loops.transfers import Transfers
+from planner.loops.values import Pairs, flat, held
+
+SIDES = ("q", "kv")
+OWNED = 0  # the number of the value that is first on each side
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Sums under way: the records of their senders, each with the rows of the message."""
+
+    t: int
+    tensor: str
+    name: str
+    messages: Messages
+    records: list[tuple[Ints, Record]]
+
+
+class Source:
+    """What all readings of one plan share: its rows, its mesh, the kinds of its rectangles."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.ranks = plan, plan.ranks
+        self.rows = [rows_of(step) for step in plan.steps]
+        self.mesh = find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks)
+        self.coordinates = Loops(self.mesh, 0, ()).coordinates()
+        kinds = Kinds(plan)
+        self.kinds = [kinds.of(*r.attends[1:]) if r.attends else None for r in self.rows]
+
+
+@dataclass
+class Reading:
+    """The records, exchanges and values of a plan.
+
+    `chained` names sums by the send that brought them, wherever one did.
+    """
+
+    source: Source
+    chained: bool
+    relayed: bool = False  # some sums come where they are not at home
+    records: list[Record] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        plan = self.source.plan
+        self.places = {s: Places(plan.ranks, plan.partition.side(s)) for s in SIDES}
+        self.places |= {t: Places(plan.ranks, plan.side(t)) for t in ADDS[plan.pass_]}
+        self.transfers = Transfers(self.source.mesh)
+        self.known = Exchanges(self.source.mesh, self.source.coordinates, self.source.rows)
+        for side in SIDES:
+            blocks = plan.partition.side(side)
+            home = blocks.homes.astype(np.intp), np.arange(len(blocks))
+            self.places[side].add(OWN, None, *home)
+            copies = held(plan, side)
+            if copies is not None:
+                pairs = flat(np.arange(plan.ranks), copies.reshape(plan.ranks, -1))
+                self.places[side].add(HELD, None, *pairs)
+        for t, rows in enumerate(self.source.rows):
+            self._step(t, rows)
+
+    def value(self, ref: Ref) -> Value:
+        """The value that a cut is of."""
+        return self.places[ref[0]].values[ref[1]]
+
+    def _step(self, t: int, rows: Rows) -> None:
+        coming = list[tuple[str, str, int | None, Pairs]]()
+        pending, handed = list[Pending](), list[tuple[str, Ints, Ints]]()
+        for tensors, messages in rows.moves.items():
+            side, sums = TENSORS[tensors[0]].side, TENSORS[tensors[0]].accumulates
+            if sums:
+                handed.append((tensors[0], *flat(messages[0], messages[2])))
+            rest = messages
+            while len(rest[0]) and (hit := self.known.hit(t, tensors, rest, self.places[side])):
+                self.exchanges.append(hit.statement)
+                if hit.pairs is not None:
+                    coming.append((side, hit.name, None, hit.pairs))
+                rest = rest[0][~hit.rows], rest[1][~hit.rows], rest[2][~hit.rows]
+            used = set[str]()
+            for way, part in self._ways(rest):
+                name, records = self._sent(t, tensors, way, part, used)
+                if sums:
+                    pending.append(Pending(t, tensors[0], name, part, records))
+                else:
+                    self.records += [r for _, r in records]
+                    coming.append((side, name, t + 1, flat(part[1], part[2])))
+        if rows.attends:
+            self._attends(t, rows.attends)
+        for tensor, rank, block in handed:
+            self.places[tensor].drop(rank, block)
+        for each in pending:
+            self._added(each)
+        for tag, name, born, pairs in coming:
+            self.places[tag].add(name, born, *pairs)
+
+    def _ways(self, messages: Messages) -> Iterator[tuple[tuple[int, ...], Messages]]:
+        """Messages by their shift; a permutation of more than two shifts is one, of a table."""
+        src, dst, blocks = messages
+        if not len(src):
+            return
+        mesh, where = self.source.mesh, self.source.coordinates
+        delta = (where[dst] - where[src])[:, :-1] % mesh
+        code = np.ravel_multi_index(tuple(delta.T), mesh)
+        shifts = np.unique(code)
+        if len(shifts) > 2 and len(np.unique(src)) == len(np.unique(dst)) == len(src):
+            yield (), messages
+            return
+        for shift in shifts:
+            on = code == shift
+            way = tuple(int(x) for x in np.unravel_index(shift, mesh))
+            yield way, (messages if len(shifts) == 1 else (src[on], dst[on], blocks[on]))
+
+    def _sent(
+        self,
+        t: int,
+        tensors: tuple[str, ...],
+        way: tuple[int, ...],
+        part: Messages,
+        used: set[str],
+    ) -> tuple[str, list[tuple[Ints, Record]]]:
+        """The name of these messages, and the records of their senders."""
+        src, dst, blocks = part
+        groups = self._sources(tensors[0], src, blocks)
+        names = {self.value(cut.ref).name for _, cuts in groups for cut in cuts}
+        name = self.transfers.name(t, tensors, way, names, used)
+        key = "send", name, tensors
+        return name, [
+            (at, Record(t, key, src[at], cuts, delta=way, dst=dst[at])) for at, cuts in groups
+        ]
+
+    def _sources(self, tensor: str, rank: Ints, blocks: Ints) -> list[tuple[Ints, tuple[Cut, ...]]]:
+        """What messages read: sums by their inputs, or by what brought them; most rows first."""
+        side = TENSORS[tensor].side
+        tags: list[tuple[str, Ints]] = [(side, np.arange(len(rank)))]
+        if TENSORS[tensor].accumulates:
+            brought = ((self.places[tensor].of(rank[:, None], blocks) >= 0) | (blocks < 0)).all(1)
+            tags = [(tensor, np.flatnonzero(brought)), (side, np.flatnonzero(~brought))]
+        groups = [
+            (at[s.rows], cuts_of(tag, s))
+            for tag, at in tags
+            if len(at)
+            for s in self.places[tag].read(rank[at], blocks[at])
+        ]
+        return sorted(groups, key=lambda g: -len(g[0]))
+
+    def _attends(self, t: int, rectangles: Rectangles) -> None:
+        rank, q, kv = rectangles
+        kinds = self.source.kinds[t]
+        assert kinds is not None
+        for queries in self.places["q"].read(rank, q):
+            at = queries.rows
+            for keys in self.places["kv"].read(rank[at], kv[at]):
+                both = tuple(taken(c, keys.rows) for c in cuts_of("q", queries))
+                both += cuts_of("kv", keys)
+                self._attend(t, rank, at[keys.rows], both, len(queries.values))
+
+    def _attend(self, t: int, rank: Ints, rows: Ints, cuts: tuple[Cut, ...], queries: int) -> None:
+        """A record for each kind."""
+        kinds = self.source.kinds[t]
+        assert kinds is not None
+        of = kinds[rows]
+        key = "attend", "", ()
+        for kind in np.unique(of).tolist():
+            on = np.flatnonzero(of == kind)
+            some = cuts if len(on) == len(rows) else tuple(taken(c, on) for c in cuts)
+            self.records.append(Record(t, key, rank[rows[on]], some, queries, kind))
+
+    def _added(self, p: Pending) -> None:
+        """Sums arrive: name the accumulators that they are added to, or theirs from now on."""
+        _, dst, blocks = p.messages
+        there, rank = blocks >= 0, dst[:, None]
+        inputs = np.where(there, self.places[TENSORS[p.tensor].side].of(rank, blocks), OWNED)
+        new = (inputs < 0) & (self.places[p.tensor].of(rank, blocks) < 0)
+        self.relayed |= bool((inputs != OWNED).any())
+        if self.chained:
+            new = inputs != OWNED
+        elif new.any() and self._follow(p.tensor, dst, blocks, new, inputs[there & ~new]):
+            new[:] = False
+        if new.any():
+            row, column = np.nonzero(new)
+            self.places[p.tensor].add(p.name, p.t + 1, dst[row], blocks[row, column])
+        fresh = new.any(axis=1)
+        into = [*self._into(p.tensor, dst, blocks, np.flatnonzero(~fresh))]
+        into += [(np.flatnonzero(fresh), None)] * bool(fresh.any())
+        for at, record in p.records:
+            for rows, cut in into:
+                on = np.flatnonzero(np.isin(at, rows, assume_unique=True))
+                if len(on):
+                    self.records.append(_part(record, on, cut, np.searchsorted(rows, at[on])))
+
+    def _follow(self, tensor: str, dst: Ints, blocks: Ints, new: Bools, inputs: Ints) -> bool:
+        """Let sums for a value go on under its name on ranks where the value itself did not."""
+        places, numbers = self.places[TENSORS[tensor].side], np.unique(inputs)
+        if len(numbers) != 1 or places.values[int(numbers[0])].born is None:
+            return False
+        value, (row, column) = places.values[int(numbers[0])], np.nonzero(new)
+        table = value.table.reshape(len(value.table), -1)
+        if (table[dst[row]] >= 0).any():
+            return False
+        rank, block = flat(np.arange(len(table)), table)
+        pairs = np.concatenate([rank, dst[row]]), np.concatenate([block, blocks[row, column]])
+        self.places[tensor].add(value.name, value.born, *pairs)
+        return True
+
+    def _into(
+        self, tensor: str, dst: Ints, blocks: Ints, rows: Ints
+    ) -> Iterator[tuple[Ints, Cut | None]]:
+        """Rows by what the receivers add them to; None where that has no one name."""
+        table = self.places[tensor].of(dst[rows, None], blocks[rows])
+        named = ((table >= 0) | (blocks[rows] < 0)).all(axis=1)
+        for tag, at in ((tensor, rows[named]), (TENSORS[tensor].side, rows[~named])):
+            try:
+                parts = self.places[tag].read(dst[at], blocks[at]) if len(at) else []
+            except PlanError:  # several names, or no slice of one
+                yield at, None
+                continue
+            for s in parts:
+                cuts = cuts_of(tag, s)
+                yield at[s.rows], cuts[0] if len(cuts) == 1 else None
+
+
+def _part(record: Record, on: Ints, into: Cut | None, rows: Ints) -> Record:
+    """Some rows of a record, and what their receivers add them to."""
+    assert record.dst is not None
+    return Record(
+        record.t,
+        record.key,
+        record.rank[on],
+        tuple(taken(c, on) for c in record.cuts),
+        delta=record.delta,
+        dst=record.dst[on],
+        into=taken(into, rows) if into else None,
+    )
