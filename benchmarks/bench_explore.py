@@ -32,7 +32,6 @@ except ImportError as missing:
         f"bench_explore: {missing.name} is missing: pip install -c constraints.txt -e '.[app]'"
     )
 
-from planner.planning import _last
 from planner.schedules import SCHEDULES
 
 RANKS, LIMIT, ROUNDS, STARTS = 64, 0.3, 5, 5  # ranks, seconds, repetitions, of a new server too
@@ -90,7 +89,6 @@ def switches_on_server(names: Sequence[str]) -> dict[str, float]:
     for length in (next(LENGTHS) for _ in range(ROUNDS)):
         for name in names:
             redraw(view, schedule="ring", seq=length)
-            _last.cache_clear()
             found[name].append(redraw(view, schedule=name, seq=length))
     return {name: statistics.median(seconds) for name, seconds in found.items()}
 

@@ -74,7 +74,7 @@ class Rank:
 
     def free(self, place: Place) -> None:
         """The slot of a copy may be written over from now on: NaN, until something is."""
-        for array in self.inputs[place]:
+        for array in self.inputs.get(place, ()):  # statistics of what lies here are not stored
             array.fill(np.nan)
         self.freed.add(place)
 

@@ -1,66 +1,53 @@
-"""One thread per rank around an emitted torch program, each with a gloo group of its own."""
+"""Emitted torch programs on ranks that are threads and exchange in memory."""
 
 from collections import Counter
-from collections.abc import Callable
-from datetime import timedelta
-from threading import Lock, Thread
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
-import torch
+from runtimes.torch import launch, rank, threads
+from runtimes.torch.memory_dist import installed
+from runtimes.torch.memory_group import Network
 
-from runtimes import torch_ranks
+run = partial(launch.run, launcher="threads", timeout=60.0)
 
 
 def load(source: str) -> ModuleType:
-    """An emitted program whose messages go through groups that torch does not know of."""
-    program = torch_ranks.load(source)
-    program.exchange = torch_ranks.exchange  # type: ignore[attr-defined]
-    return program
+    """An emitted program that takes groups in memory."""
+    return installed(rank.load(source))
 
 
 def in_threads(ranks: int, body: Callable[[Any], Any], seconds: float = 60.0) -> list[Any]:
     """What `body(group)` returns on every rank; the first error of any is raised."""
-    store, errors = torch.distributed.HashStore(), list[Exception]()
-    results: list[Any] = [None] * ranks
-
-    def run(rank: int) -> None:
-        try:
-            torch.set_num_threads(1)
-            limit = timedelta(seconds=seconds)
-            results[rank] = body(torch.distributed.ProcessGroupGloo(store, rank, ranks, limit))
-        except Exception as error:
-            errors.append(error)
-
-    threads = [Thread(target=run, args=(rank,), daemon=True) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads) and not errors:
-        next(thread for thread in threads if thread.is_alive()).join(0.05)
-    if errors:
-        raise errors[0]
-    return results
+    return threads.on_threads(ranks, body, seconds)[0]
 
 
-class Events(Counter[str]):
-    """Counts a program's kernel calls, messages and bytes, over all ranks."""
+def trained(program: ModuleType, arrays: list[Any]) -> Network:
+    """The network after both passes of a program on whole arrays q, k, v, dout, or after one."""
+    return threads.on_threads(program.RANKS, lambda group: rank.attend(program, group, arrays))[1]
 
-    def __init__(self, program: ModuleType) -> None:
-        super().__init__()
-        self.lock = Lock()
-        for name in ("kernel", "kernel_backward", "exchange"):
-            setattr(program, name, self.watched(name, getattr(program, name)))
 
-    def watched(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, noting each call."""
+KERNELS = ("attend", "attend_backward")
 
-        def watched(*args: Any) -> Any:
-            with self.lock:
-                if name == "exchange":
-                    self["messages"] += len(args[0])
-                    self["bytes"] += sum(x.nbytes for message, _ in args[0] for x in message)
-                else:
-                    self[name] += 1
-            return plain(*args)
 
-        return watched
+@contextmanager
+def counted(program: ModuleType) -> Iterator[Counter[str]]:
+    """Counts a program's kernel calls, over all ranks, inside of the block."""
+    counts, lock = Counter[str](), Lock()
+    plain = {name: getattr(program, name) for name in KERNELS}
+
+    def noted(name: str, *args: Any, **kwargs: Any) -> Any:
+        with lock:
+            counts[name] += 1
+        return plain[name](*args, **kwargs)
+
+    for name in KERNELS:
+        setattr(program, name, partial(noted, name))
+    try:
+        yield counts
+    finally:
+        for name in KERNELS:
+            setattr(program, name, plain[name])

@@ -1,39 +1,175 @@
-"""Emitted files hold what they need and nothing else."""
+"""Emitted files hold what they need and nothing else, as ruff and mypy would have them."""
 
 import ast
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import product
+from pathlib import Path
 
 import pytest
 
 import ringloom as rl
-from codegen.emitting import WRITERS
+from ruff_check import assert_as_ruff_has_it
 
-PUBLIC = {"attention", "decoder_layer", "shard", "unshard", "load"}  # for who uses the file
+TARGETS = ("torch", "jax")
+SMALL = {"heads": 8, "kv_heads": 4, "head_dim": 8}
 MASKS = {
     "full": rl.Full(),
     "causal": rl.Causal(),
-    "documents": rl.Documents((10, 14)) & rl.Causal(),
+    "window": rl.Window(9),
+    "documents": rl.Documents((30, 34)) & rl.Causal(),
+    "blocks": rl.Blocks(((True, False), (True, True)), 32) | rl.Global(3),
 }
+SCHEDULES = (*rl.SCHEDULES, "striped:grain=4", "allgather:keep=1", "usp:ulysses=2")
+KINDS: dict[str, dict[str, bool]] = {
+    "attention": {},
+    "forward": {},
+    "dynamic": {"dynamic": True},
+    "layer": {"layer": True},
+}
+
+
+def plans(
+    schedule: str, mask: rl.Mask, ranks: int = 4, seq: int = 64, pass_: str = "both"
+) -> rl.Plans:
+    return rl.plan(schedule, rl.Workload(seq=seq, mask=mask, **SMALL), ranks, pass_=pass_)
+
+
+@cache
+def sources(target: str) -> dict[str, str]:
+    """Programs of every kind under every mask, regular and not, by a name for each."""
+    written = {}
+    for (name, mask), schedule in product(MASKS.items(), SCHEDULES):
+        pair = plans(schedule, mask)
+        written[f"{schedule}-{name}"] = rl.emit(pair, target)
+        if name == "causal":
+            written[f"{schedule}-forward"] = rl.emit(plans(schedule, mask, pass_="forward"), target)
+    for name, mask in MASKS.items():
+        written[f"uneven-{name}"] = rl.emit(plans("zigzag", mask, 3), target)
+        written[f"layer-{name}"] = rl.emit(plans("burst", mask), target, layer=True)
+    for schedule in ("ring", "allgather"):
+        written[f"dynamic-{schedule}"] = rl.emit(plans(schedule, rl.Full()), target, dynamic=True)
+    written["alone"] = rl.emit(plans("ring", rl.Causal(), 1), target)
+    written["many"] = rl.emit(plans("zigzag", rl.Causal(), 40, 640), target)
+    for number, scale in enumerate((-0.3, 0.0)):
+        work = rl.Workload(seq=64, scale=scale, **SMALL)
+        written[f"scale-{number}"] = rl.emit(rl.plan("ring", work, 4, pass_="both"), target)
+    return {
+        f"{n.replace(':', '_').replace('=', '_').replace('-', '_')}": s for n, s in written.items()
+    }
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all programs of a target."""
+    place = tmp_path_factory.mktemp(request.param)
+    for name, source in sources(request.param).items():
+        (place / f"{name}.py").write_text(source, encoding="utf-8")
+    return place
+
+
+def test_ruff_finds_nothing(folder: Path) -> None:
+    assert_as_ruff_has_it(folder)
+
+
+def test_mypy_finds_nothing(folder: Path) -> None:
+    """Plain mypy, as somebody runs it over a file without any setting."""
+    (folder / "mypy.ini").write_text(
+        "[mypy]\n[mypy-torch.*,jax.*]\nfollow_imports = skip\nignore_missing_imports = True\n"
+    )
+    files = sorted(map(str, folder.glob("*.py")))
+    assert files
+    command = [sys.executable, "-m", "mypy", "--config-file", str(folder / "mypy.ini"), *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_function_of_a_file_is_used_and_annotated(target: str) -> None:
+    for name, source in sources(target).items():
+        assert not unused(source), name
+        assert not bare(source), name
+        assert max(map(len, source.splitlines())) <= 100, name
+
+
+PUBLIC = {"attention", "decoder_layer", "shard", "unshard", "load"}  # for who uses the file
 
 
 def unused(source: str) -> set[str]:
     """Functions and classes of a file whose names appear only where they are defined."""
     tree = ast.parse(source)
     kinds = ast.FunctionDef, ast.ClassDef
-    defined = Counter(node.name for node in tree.body if isinstance(node, kinds))
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return set(defined) - names - PUBLIC
+    defined = {
+        node.name for node in tree.body if isinstance(node, kinds) and not node.decorator_list
+    }
+    names = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return defined - set(names) - PUBLIC
 
 
-@pytest.mark.parametrize(("target", "kind"), WRITERS)
-@pytest.mark.parametrize(
-    "schedule", ["ring", "zigzag", "burst", "balanced", "allgather", "ulysses"]
-)
-def test_every_function_of_an_emitted_file_is_used(target: str, kind: str, schedule: str) -> None:
-    how = {kind: True} if kind != "attention" else {}
-    for mask in MASKS.values():
-        for kv_heads in (2, 4):
-            work = rl.Workload(seq=24, heads=4, kv_heads=kv_heads, head_dim=4, mask=mask)
-            for pass_ in ("both",) if kind == "layer" else ("forward", "both"):
-                pair = rl.plan(schedule, work, 4, pass_=pass_)
-                assert not unused(rl.emit(pair, target, **how)), (mask, kv_heads, pass_)
+def bare(source: str) -> Iterator[str] | list[str]:
+    """Public functions without annotations."""
+    functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    return [
+        f.name
+        for f in functions
+        if not f.name.startswith("_")
+        and (f.returns is None or any(a.annotation is None for a in f.args.args))
+    ]
+
+
+# ---- length: causal, 8 ranks, both passes, blank lines and comments included
+
+BUDGETS = {
+    **dict.fromkeys(
+        ("ring", "striped", "zigzag", "burst", "ulysses", "allgather"), (300, 460, 360)
+    ),
+    **dict.fromkeys(("balanced", "usp:ulysses=2"), (340, 500, 400)),
+}
+LARGE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize("schedule", BUDGETS)
+def test_a_regular_program_is_as_long_as_one_by_hand(schedule: str) -> None:
+    torch_lines, all_platforms, one_platform = BUDGETS[schedule]
+    work = rl.Workload(seq=2**18, mask=rl.Causal(), **LARGE)
+    pair = rl.plan(schedule, work, 8, pass_="both")
+    assert lines(rl.emit(pair, "torch")) <= torch_lines
+    assert lines(rl.emit(pair, "jax")) <= all_platforms
+    for platform in ("tpu", "gpu", "cpu"):
+        assert lines(rl.emit(pair, "jax", platform=platform)) <= one_platform
+
+
+def lines(source: str) -> int:
+    return source.count("\n")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("schedule", BUDGETS)
+def test_the_length_depends_neither_on_ranks_nor_on_tokens(schedule: str, target: str) -> None:
+    counted = set()
+    for ranks, seq in ((8, 2**13), (16, 2**13), (8, 2**20), (64, 2**20)):
+        work = rl.Workload(seq=seq, mask=rl.Causal(), **LARGE | {"heads": 64, "kv_heads": 64})
+        counted.add(lines(rl.emit(rl.plan(schedule, work, ranks, pass_="both"), target)))
+    assert max(counted) - min(counted) <= 3  # the header wraps where numbers grow
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("schedule", ["ring", "zigzag", "burst", "allgather", "ulysses"])
+def test_what_is_not_kernel_takes_at_most_240_lines(schedule: str, target: str) -> None:
+    work = rl.Workload(seq=2**18, mask=rl.Causal(), **LARGE)
+    source = rl.emit(rl.plan(schedule, work, 8, pass_="both"), target)
+    _, _, rest = source.partition("# ---- Kernels")
+    kernels, _, _ = rest.partition("# ---- The function")
+    assert lines(source) - lines(kernels) <= 240
+
+
+# ---- the texts
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_source_reads_like(target: str, golden: Callable[[str], None]) -> None:
+    work = rl.Workload(seq=2**18, mask=rl.Causal(), **LARGE)
+    golden(rl.emit(rl.plan("zigzag", work, 8, pass_="both"), target))

@@ -5,7 +5,6 @@ Four gloo processes start once and go through all scenes; each scene leaves its 
 
 import multiprocessing
 import multiprocessing.connection
-import sys
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,7 +21,7 @@ from planner.workload import Workload
 
 torch = pytest.importorskip("torch")
 
-from runtimes import torch_ranks  # noqa: E402  only where torch is
+from runtimes.torch.rank import load  # noqa: E402  only where torch is
 
 RANKS, SEQ, DIM, BATCH = 4, 22, 16, 2
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 4
@@ -107,7 +106,7 @@ def sum_weights(found: Results, group: Any = None) -> Results:
 
 
 def world(rank: int) -> tuple[Any, Any, Any]:
-    program = torch_ranks.load(emitted(RANKS))
+    program = load(emitted(RANKS))
     return program, Block(program.attention), program.positions(rank)
 
 
@@ -120,14 +119,15 @@ def checkpointed(rank: int) -> Results:
 
 def compiled(rank: int) -> Results:
     """torch.compile around a block with attention in it."""
-    program, block, at = world(rank)
-    sys.modules[program.__name__] = program  # as the import of a file does, for the compiler to see
-    return sum_weights(stepped(block, at, apply=torch.compile(block, backend="aot_eager")))
+    _, block, at = world(rank)
+    return sum_weights(
+        stepped(block, at, apply=torch.compile(block, backend="aot_eager", fullgraph=True))
+    )
 
 
 def subgroups(rank: int) -> Results:
     """Two groups of two ranks, neither in the order of the world; each has one batch row."""
-    program = torch_ranks.load(emitted(2))
+    program = load(emitted(2))
     groups = [torch.distributed.new_group(members) for members in ([0, 2], [1, 3])]
     mine = groups[rank % 2]
     block = Block(lambda q, k, v: program.attention(q, k, v, group=mine))
@@ -141,7 +141,7 @@ def mesh_of(*names: str) -> Any:
 
 def on_mesh(mesh: Any) -> tuple[Any, Any, Any, Any]:
     """A block whose sequence is sharded over "sp", its positions and its batch row."""
-    program, group = torch_ranks.load(emitted(2)), mesh["sp"].get_group()
+    program, group = load(emitted(2)), mesh["sp"].get_group()
     block = Block(lambda q, k, v: program.attention(q, k, v, group=group))
     row = mesh["data"].get_local_rank()
     return program, block, program.positions(group.rank()), slice(row, row + 1)
@@ -167,7 +167,7 @@ def tensor_parallel(rank: int) -> Results:
     """Heads over one axis of the mesh by DTensor, the sequence over the other."""
     parallel = torch.distributed.tensor.parallel
     mesh = mesh_of("tp", "sp")
-    program, group = torch_ranks.load(emitted(2, HEADS // 2, KV_HEADS // 2)), mesh["sp"].get_group()
+    program, group = load(emitted(2, HEADS // 2, KV_HEADS // 2)), mesh["sp"].get_group()
     block = Block(lambda q, k, v: program.attention(q, k, v, group=group))
     split = {name: parallel.ColwiseParallel() for name in "qkv"}
     parallel.parallelize_module(block, mesh["tp"], split | {"o": parallel.RowwiseParallel()})
@@ -178,7 +178,7 @@ def tables_in_subgroups(rank: int) -> Results:
     """The same two groups, each with tables of its own schedule, through one program."""
     work = Workload(seq=SEQ, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, dtype="float64")
     pairs = [plan(name, work, 2, pass_="both") for name in ("striped", "burst")]
-    program = torch_ranks.load(emit(pairs[0], "torch", dynamic=True))
+    program = load(emit(pairs[0], "torch", dynamic=True))
     mine = [torch.distributed.new_group(members) for members in ([0, 2], [1, 3])][rank % 2]
     made = program.Tables(tables(pairs[rank % 2], "torch"))
     block = Block(lambda q, k, v: program.attention(q, k, v, made, group=mine))
@@ -188,7 +188,7 @@ def tables_in_subgroups(rank: int) -> Results:
 
 def layered(rank: int) -> Results:
     """An emitted layer on a 2 x 2 mesh of data and sequence."""
-    program, mesh = torch_ranks.load(emitted(2, layer=True)), mesh_of("data", "sp")
+    program, mesh = load(emitted(2, layer=True)), mesh_of("data", "sp")
     group, row = mesh["sp"].get_group(), mesh["data"].get_local_rank()
     rows, at = slice(row, row + 1), program.positions(mesh["sp"].get_local_rank())
     x, dy = (t[rows][:, at] for t in inputs())
@@ -237,7 +237,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the results of all scenes."""
     folder = tmp_path_factory.mktemp("scenes")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "runtimes.torch_ranks"])
+    context.set_forkserver_preload(["torch", "torch.distributed", "runtimes.torch.processes"])
     workers = [
         context.Process(target=play, args=(rank, str(folder)), daemon=True) for rank in range(RANKS)
     ]
@@ -274,7 +274,7 @@ def test_attention_equals_dense(scene: Callable[[int], Results], played: Path) -
 
 
 def test_a_layer_on_a_mesh_equals_its_reference(played: Path) -> None:
-    program = torch_ranks.load(emitted(2, layer=True))
+    program = load(emitted(2, layer=True))
     params, (x, dy) = program.init(4, torch.float64, dim=DIM), inputs()
     y = program.reference(params, x.requires_grad_())
     y.backward(dy)

@@ -1,0 +1,256 @@
+"""Emitted torch files by their contract: names, errors, autograd, and the file as a script."""
+
+import subprocess
+import sys
+import weakref
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codegen import emit
+from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.planning import Pair, plan
+from planner.workload import Workload
+from runtimes.arrays import draw, shapes
+from strategies import schedules, workloads
+
+torch = pytest.importorskip("torch")
+
+from rank_threads import in_threads, load  # noqa: E402  only where torch is
+from runtimes.torch.rank import attend, positions  # noqa: E402
+
+FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
+TINY = Workload(seq=8, heads=2, head_dim=4, dtype="float64")
+
+
+def both(schedule: str, work: Workload, ranks: int) -> Pair:
+    return plan(schedule, work, ranks, pass_="both")
+
+
+def alone(program: ModuleType, body: Any) -> Any:
+    """What `body(group)` returns on the only rank."""
+    return in_threads(1, body)[0]
+
+
+def small(mask: Mask) -> Workload:
+    return Workload(seq=96, heads=4, kv_heads=2, head_dim=8, mask=mask)
+
+
+def test_a_program_imports_nothing_of_this_project() -> None:
+    source = emit(both("zigzag", Workload(seq=64), 4), "torch")
+    for package in ("planner", "codegen", "runtimes", "simulator", "ringloom"):
+        assert f"import {package}" not in source
+        assert f"from {package}" not in source
+
+
+@FEW
+@given(st.data(), st.integers(1, 8), workloads())
+def test_shards_come_together_again(data: st.DataObject, ranks: int, work: Workload) -> None:
+    made = plan(data.draw(schedules(ranks)), work, ranks)
+    program = load(emit(made, "torch"))
+    for name, side in (("q", "q"), ("k", "kv")):
+        x = torch.from_numpy(np.random.default_rng(0).normal(size=shapes(work)[name]))
+        parts = [program.shard(x, rank, side=side) for rank in range(ranks)]
+        assert torch.equal(program.unshard(parts, side=side), x)
+        for rank, part in enumerate(parts):
+            assert torch.equal(part, x[:, :, positions(program, rank, side)])
+    own = [positions(program, rank, "q").tolist() for rank in range(ranks)]
+    assert own == [made.partition.q.positions(rank).tolist() for rank in range(ranks)]
+
+
+def test_plan_says_what_the_program_is_for() -> None:
+    work = Workload(seq=64, heads=4, kv_heads=2, head_dim=8, mask=Window(5), dtype="float32")
+    assert load(emit(plan("ring", work, 2), "torch")).PLAN == {
+        "name": "ring",
+        "ranks": 2,
+        "seq": 64,
+        "kv_seq": 64,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 8,
+        "mask": "window:5",
+        "dtype": "float32",
+    }
+
+
+def test_any_length_goes_where_nothing_names_positions() -> None:
+    program = load(emit(both("zigzag", Workload(seq=64, heads=2, head_dim=4), 2), "torch"))
+    for seq in (8, 36, 64, 100):
+        work = Workload(seq=seq, heads=2, head_dim=4, mask=Causal(), dtype="float64")
+        q, k, v, dout = map(torch.from_numpy, draw(work, 0))
+
+        def body(group: Any, given: Any = (q, k, v, dout)) -> list[Any]:
+            q, k, v, dout = (program.shard(x, group.rank()) for x in given)
+            inputs = [x.requires_grad_() for x in (q, k, v)]
+            out = program.attention(*inputs, group=group)
+            return [out.detach(), *torch.autograd.grad(out, inputs, dout)]
+
+        dense = [x.clone().requires_grad_() for x in (q, k, v)]
+        truth = torch.nn.functional.scaled_dot_product_attention(*dense, is_causal=True)
+        wanted = [truth, *torch.autograd.grad(truth, dense, dout)]
+        for parts, right in zip(zip(*in_threads(2, body), strict=True), wanted, strict=True):
+            torch.testing.assert_close(program.unshard(parts), right, rtol=0, atol=1e-11)
+
+
+# ---- what is refused
+
+
+def test_other_shapes_dtypes_and_groups_are_refused_by_name() -> None:
+    work = Workload(seq=8, heads=2, head_dim=4, mask=Window(3))
+    program = load(emit(plan("ring", work, 1), "torch"))
+    right = torch.zeros(1, 2, 8, 4)
+    for inputs, said in (
+        ((right, right[:, :, :7], right), "k"),
+        ((right[0], right, right), "q"),
+        ((right, right, right[:0]), "v"),
+        ((right, right, right.double()), "float64"),
+        ((right.long(), right.long(), right.long()), "int64"),
+        ((right, right.to("meta"), right), "meta"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            alone(program, lambda group, x=inputs: program.attention(*x, group=group))
+    with pytest.raises(ValueError, match=r"1 ranks?.* 2"):
+        in_threads(2, lambda group: program.attention(right, right, right, group=group))
+
+
+def test_second_derivatives_are_refused() -> None:
+    program = load(emit(both("ring", TINY, 1), "torch"))
+    x = torch.randn(1, 2, 8, 4, dtype=torch.float64, requires_grad=True)
+
+    def body(group: Any) -> None:
+        out = program.attention(x, x, x, group=group)
+        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        slope.sum().backward()
+
+    with pytest.raises(RuntimeError):
+        alone(program, body)
+
+
+def test_a_forward_only_program_refuses_gradients() -> None:
+    program = load(emit(plan("ring", TINY, 1), "torch"))
+    q, k, v = (torch.randn(1, 2, 8, 4, dtype=torch.float64, requires_grad=True) for _ in "qkv")
+
+    def body(group: Any) -> None:
+        program.attention(q, k, v, group=group).sum().backward()
+
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        alone(program, body)
+
+
+# ---- autograd
+
+
+def test_inputs_may_have_any_strides() -> None:
+    work = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
+    program = load(emit(both("zigzag", work, 1), "torch"))
+    plain = torch.randn(1, 2, 16, 4, dtype=torch.float64, requires_grad=True)
+
+    def slope(x: Any) -> tuple[Any, Any]:
+        out = alone(program, lambda group: program.attention(x, x, x, group=group))
+        return out, torch.autograd.grad(out.sum(), plain)[0]
+
+    wanted, gradient = slope(plain)
+    for dims in ((1, 2), (2, 3), (0, 3)):
+        out, other = slope(plain.transpose(*dims).contiguous().transpose(*dims))
+        torch.testing.assert_close(out, wanted, rtol=0, atol=1e-13)
+        torch.testing.assert_close(other, gradient, rtol=0, atol=1e-13)
+
+
+def test_checkpointing_gives_the_same_gradients() -> None:
+    work = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
+    program = load(emit(both("zigzag", work, 2), "torch"))
+    x = torch.randn(1, 2, 16, 4, dtype=torch.float64)
+
+    def body(group: Any) -> tuple[Any, Any]:
+        q = program.shard(x, group.rank()).requires_grad_()
+
+        def layer(x: Any) -> Any:
+            return program.attention(x.sin(), x, x, group=group).cos()
+
+        (plain,) = torch.autograd.grad(layer(q).sum(), q)
+        again = torch.utils.checkpoint.checkpoint(layer, q, use_reentrant=False)
+        return plain, torch.autograd.grad(again.sum(), q)[0]
+
+    for plain, saved in in_threads(2, body):
+        assert torch.equal(plain, saved)
+
+
+def test_a_group_that_nobody_else_holds_is_let_go_of() -> None:
+    program = load(emit(both("zigzag", TINY, 1), "torch"))
+    q = torch.randn(1, 2, 8, 4, dtype=torch.float64, requires_grad=True)
+
+    def body(group: Any) -> Any:
+        program.attention(q, q, q, group=group).sum().backward()
+        return weakref.ref(group)
+
+    assert alone(program, body)() is None
+
+
+@pytest.mark.parametrize("schedule", ["allgather:keep=1", "zigzag", "usp:ulysses=2"])
+def test_all_that_backward_needs_is_saved_where_checkpoints_find_it(schedule: str) -> None:
+    work = Workload(seq=16, heads=4, head_dim=4, mask=Full(), dtype="float64")
+    program, seen = load(emit(both(schedule, work, 2), "torch")), Counter[int]()
+    arrays = list(draw(work, 0))
+
+    def body(group: Any) -> Any:
+        def noted(x: Any) -> Any:
+            seen[group.rank()] += x.nbytes
+            return x.clone()
+
+        with torch.autograd.graph.saved_tensors_hooks(noted, lambda x: x):
+            return attend(program, group, arrays)
+
+    in_threads(2, body)
+    own = 4 * 8 * 4 * 8  # q, k, v or out of a rank
+    lse = 4 * 8 * 8
+    kept = {"allgather:keep=1": 2 * own, "zigzag": 0, "usp:ulysses=2": 4 * own + lse}[schedule]
+    assert set(seen) == {0, 1}
+    assert all(4 * own + lse <= size <= 4 * own + lse + kept for size in seen.values())
+
+
+# ---- files as scripts
+
+
+def script(tmp_path: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "program.py"
+    path.write_text(source)
+    command = [sys.executable, str(path), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+
+
+def test_a_file_checks_itself(tmp_path: Path) -> None:
+    done = script(tmp_path, emit(both("zigzag", small(Causal()), 2), "torch"), "--seq", "52")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "52" in done.stdout
+
+
+def test_a_file_for_one_length_checks_itself_at_that_length(tmp_path: Path) -> None:
+    source = emit(both("burst", small(Documents((40, 56))), 2), "torch")
+    done = script(tmp_path, source)
+    assert done.returncode == 0, done.stdout + done.stderr
+    refused = script(tmp_path, source, "--seq", "50")
+    assert refused.returncode != 0
+    assert "96" in refused.stdout + refused.stderr
+
+
+SABOTAGE = {
+    "a lost gradient": ("return dq.to(q.dtype)", "return 0 * dq.to(q.dtype)"),
+    "no merging": ("lse.copy_(", "lse.add_(0.0 * "),
+    "a missing name": ("def merge(", "def merge_("),
+    "a wrong scale": ("SCALE = 8**-0.5", "SCALE = 9**-0.5"),
+}
+
+
+@pytest.mark.parametrize("what", SABOTAGE)
+def test_a_sabotaged_file_fails_its_check(what: str, tmp_path: Path) -> None:
+    source = emit(both("zigzag", small(Causal()), 2), "torch")
+    old, new = SABOTAGE[what]
+    assert old in source
+    done = script(tmp_path, source.replace(old, new))
+    assert done.returncode == 1, done.stdout + done.stderr

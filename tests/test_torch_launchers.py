@@ -1,0 +1,137 @@
+"""The torch runtime: its launchers agree, and a rank that fails or stalls ends the run."""
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen import emit
+from planner.errors import PlanError
+from planner.masks import Causal, Documents
+from planner.planning import Pair, backward_of, plan
+from planner.workload import Workload
+from runtimes.arrays import Array, draw
+from runtimes.backends import RankError
+
+launch = pytest.importorskip("runtimes.torch.launch")
+
+from runtimes.torch.processes import in_processes  # noqa: E402  only where torch is
+from runtimes.torch.rank import attend  # noqa: E402
+
+SMALL = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
+in_threads = partial(launch.run, launcher="threads", timeout=30.0)
+
+
+def both(schedule: str, work: Workload, ranks: int) -> Pair:
+    return plan(schedule, work, ranks, pass_="both")
+
+
+CASES = [
+    ("zigzag", Causal(), "float32"),
+    ("usp:ulysses=2", Causal(), "float64"),
+    ("allgather", Causal(), "float64"),
+    ("burst", Causal() & Documents((9, 31)), "bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "mask", "dtype"), CASES, ids=str)
+def test_processes_give_what_threads_give(schedule: str, mask: Any, dtype: str) -> None:
+    work = Workload(seq=40, heads=4, kv_heads=2, head_dim=8, mask=mask, dtype=dtype)
+    pair, arrays = both(schedule, work, 4), draw(work, 3)
+    processes = launch.run(pair, *arrays, launcher="processes", timeout=60.0)
+    for a, b in zip(processes, in_threads(pair, *arrays), strict=True):
+        np.testing.assert_allclose(
+            a.astype(float), b.astype(float), rtol=0, atol=1e-6 if dtype == "float32" else 1e-14
+        )
+
+
+def test_a_forward_plan_with_dout_is_followed_by_its_adjoint() -> None:
+    work = Workload(seq=24, heads=2, head_dim=4, dtype="float64")
+    forward, arrays = plan("balanced", work, 3), draw(work, 3)
+    ours, wanted = (in_threads(p, *arrays) for p in (forward, (forward, backward_of(forward))))
+    for a, b in zip(ours, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def fails(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
+    if group.rank() == 1:
+        raise RuntimeError("rank 1 has had enough")
+    return attend(program, group, arrays)
+
+
+def dies(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
+    if group.rank() == 1:
+        os._exit(7)
+    return attend(program, group, arrays)
+
+
+def is_killed(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
+    if group.rank() == 1:
+        os.kill(os.getpid(), 9)
+    return attend(program, group, arrays)
+
+
+def sleeps(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
+    time.sleep(600)
+    return attend(program, group, arrays)
+
+
+FAILURES = {
+    fails: "rank 1 has had enough",
+    dies: r"rank 1 failed \(exit code 7\) and left no traceback",
+    is_killed: r"rank 1 failed \(signal 9: Killed\)",
+}
+
+
+@pytest.mark.parametrize("how", FAILURES, ids=lambda how: how.__name__)
+def test_a_rank_that_fails_ends_the_run(how: Any) -> None:
+    source = emit(plan("ring", SMALL, 2), "torch")
+    with pytest.raises(RankError, match=FAILURES[how]):
+        in_processes(source, 2, list(draw(SMALL, 0)[:3]), 60.0, body=how)
+    nobody_is_left()
+
+
+def nobody_is_left() -> None:
+    left = multiprocessing.active_children()
+    assert not [child.pid for child in left if child.is_alive()]
+
+
+def test_a_rank_that_stalls_ends_the_run_in_time() -> None:
+    source = emit(plan("ring", SMALL, 2), "torch")
+    with pytest.raises(RankError) as told:
+        in_processes(source, 2, list(draw(SMALL, 0)[:3]), 6.0, body=sleeps)
+    assert str(told.value).startswith("ranks [0, 1] are not done after 6 s")
+    assert "rank 1, innermost call first" in str(told.value)
+    assert "in _worker" in str(told.value)
+    nobody_is_left()
+
+
+def test_threads_that_stall_tell_where_they_are() -> None:
+    source, over = emit(plan("ring", SMALL, 2), "torch"), threading.Event()
+
+    def waits(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
+        over.wait()
+        return []
+
+    with pytest.raises(RankError, match=r"(?s)not done after 0.5 s.*rank 1:.*waits"):
+        launch.in_threads(source, 2, list(draw(SMALL, 0)[:3]), 0.5, body=waits)
+    over.set()
+
+
+def test_what_cannot_be_run_is_refused_by_name() -> None:
+    pair, (q, k, v, _) = both("ring", SMALL, 2), draw(SMALL, 0)
+    with pytest.raises(PlanError, match="a backward plan alone needs dout"):
+        launch.run(pair[1], q, k, v)
+    with pytest.raises(PlanError, match="unknown launcher 'bus'"):
+        launch.run(pair, q, k, v, launcher="bus")
+    with pytest.raises(PlanError, match="but the workload takes"):
+        launch.run(pair, q[:, :1], k, v)
+    with pytest.raises(PlanError, match="ring is a backward plan"):
+        launch.forward(pair[1], q, k, v)

@@ -1,0 +1,106 @@
+"""The messages of emitted torch programs: those of the plan, by the collectives made for them."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codegen import emit
+from planner.ir import Plan
+from planner.masks import Causal, Full, Mask, Window
+from planner.planning import plan
+from planner.schedules import SCHEDULES
+from planner.workload import Workload
+from runtimes.arrays import draw
+from strategies import schedules, workloads
+
+pytest.importorskip("torch")
+
+from rank_threads import load, trained
+from runtimes.torch.memory_group import Network
+
+FEW = settings(max_examples=max(25, settings.default.max_examples // 2))
+Traffic = Counter[tuple[int, int]]  # bytes by (source, destination)
+
+
+def network_of(plans: tuple[Plan, ...]) -> Network:
+    """The network after a run of the emitted program."""
+    arrays = draw(plans[0].workload, 0)
+    source = emit(plans if len(plans) == 2 else plans[0], "torch")
+    return trained(load(source), list(arrays[: 2 + len(plans)]))
+
+
+def sent(network: Network) -> Traffic:
+    traffic = Traffic()
+    for message in network.log:
+        traffic[message.src, message.dst] += message.bytes
+    return +traffic
+
+
+def planned(plans: Iterable[Plan]) -> Traffic:
+    traffic = Traffic()
+    for one in plans:
+        for _, move in one.moves():
+            sizes = (
+                np.append(one.block_bytes(t), 0)[move.blocks].sum(axis=1) for t in move.tensors
+            )
+            for src, dst, size in zip(move.src, move.dst, sum(sizes), strict=True):
+                traffic[int(src), int(dst)] += int(size)
+    return +traffic
+
+
+@FEW
+@given(st.data(), st.integers(2, 6), workloads(dtype="float32", longest=24))
+def test_bytes_are_the_plan_s(data: st.DataObject, ranks: int, work: Workload) -> None:
+    plans = plan(data.draw(schedules(ranks)), work, ranks, pass_="both")
+    network = network_of(plans)
+    if {message.kind for message in network.log} <= {"send"}:
+        assert sent(network) == planned(plans)
+
+
+@pytest.mark.parametrize("mask", [Causal(), Full(), Window(5)], ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_regular_plans_send_what_they_say(schedule: str, mask: Mask) -> None:
+    """A reduce-scatter also carries zeros, of sums that nothing was added to."""
+    work = Workload(seq=64, heads=8, kv_heads=4, head_dim=4, mask=mask, dtype="float32")
+    plans = plan(schedule, work, 4, pass_="both")
+    ours, theirs = sent(network_of(plans)), planned(plans)
+    extra = ours - theirs
+    assert not theirs - ours
+    if schedule != "allgather":
+        assert not extra
+
+
+def test_a_ring_sends_one_message_fewer_than_ranks() -> None:
+    work = Workload(seq=64, heads=2, head_dim=4, mask=Full(), dtype="float64")
+    network = network_of((plan("ring", work, 4),))
+    assert Counter(message.kind for message in network.log) == {"send": 4 * 3}
+
+
+COLLECTIVES = {
+    "ring": {"send"},
+    "zigzag": {"send"},
+    "ulysses": {"all_to_all"},
+    "usp:ulysses=2": {"all_to_all", "send"},
+    "allgather": {"all_gather", "reduce_scatter"},
+}
+
+
+@pytest.mark.parametrize("mask", [Causal(), Full()], ids=str)
+@pytest.mark.parametrize("schedule", COLLECTIVES)
+def test_exchanges_are_the_collectives_made_for_them(schedule: str, mask: Mask) -> None:
+    work = Workload(seq=64, heads=8, kv_heads=4, head_dim=4, mask=mask, dtype="float32")
+    network = network_of(plan(schedule, work, 4, pass_="both"))
+    assert {message.kind for message in network.log} == COLLECTIVES[schedule]
+
+
+def test_finished_results_travel_in_the_model_s_dtype() -> None:
+    sizes = {}
+    for dtype in ("float32", "bfloat16"):
+        work = Workload(seq=64, heads=8, kv_heads=4, head_dim=4, mask=Full(), dtype=dtype)
+        sizes[dtype] = sent(network_of(plan("ulysses", work, 4, pass_="both"))).total()
+    lse = 2 * 64 * 8 * 4 * 3 // 4  # log-sum-exp stays in 32 bit where it travels
+    assert sizes["bfloat16"] <= sizes["float32"] / 2 + lse
