@@ -1,1 +1,78 @@
-"""codegen.jax   prints plans as JAX programs."""
+"""Programs in JAX: a shard_map of loops with collectives, or of tables."""
+
+from codegen.assemble import Part, assemble
+from codegen.header import constants, docstring
+from codegen.jax.kernels import kernels
+from codegen.jax.schedule import print_loops
+from codegen.layout_text import layout_text
+from codegen.masks import mask_function
+from codegen.programs import Program
+from planner.errors import PlanError
+
+KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
+CHECKED = 512  # tokens per rank that the self-check takes where the length is free
+
+
+def write(program: Program) -> str:
+    """The text of a program: loops where they are regular and can be printed, else tables."""
+    if program.loops is not None:
+        try:
+            schedule = print_loops(program)
+        except PlanError as error:
+            program = program.as_tables(str(error))
+    if program.loops is None:
+        from codegen.jax.table import print_table
+
+        schedule = print_table(program)
+    layout = layout_text(program.layout, "jax")
+    names = ["meet_stats" if "lse, delta" in schedule else "meet_backward", "meet", "sums"]
+    names += ["function_both" if program.backward else "function_forward", "shapes", "function"]
+    names += ["check", "check_both" if program.backward else "check_forward"]
+    names += ["main_free" if program.free else "main_bound"]
+    parts = {name: Part(f"jax/parts/{name}") for name in names}
+    texts = [
+        constants(program) + lengths(program),
+        layout,
+        schedule,
+        *(parts.pop(name) for name in names[:3]),
+        *kernels(program.platform),
+        *(parts.pop(name) for name in names[3:5]),
+        sizes(program),
+        parts.pop("function"),
+        mask_function(program.work, "jax"),
+        *parts.values(),
+    ]
+    keys = ["kv_positions"] * ("def kv_positions" in layout)
+    return assemble(docstring(program), texts, keep=(*KEEP, *keys))
+
+
+def lengths(program: Program) -> str:
+    """The length that the self-check takes, where any goes."""
+    if not program.free:
+        return ""
+    many = program.layout.multiple
+    least = min(program.work.seq, CHECKED * program.ranks)
+    return f"CHECKED = {max(1, least // many) * many}  # tokens, by the self-check\n"
+
+
+def sizes(program: Program) -> str:
+    """The function that says which sizes a program takes."""
+    heads, kv_heads = "HEADS * shards", "KV_HEADS * shards"
+    if program.any_heads:
+        kv_heads = "max(1, k.shape[1] // shards) * shards"
+        heads = "max(1, q.shape[1] // kv_heads) * kv_heads"
+    tokens = "RANKS * len(positions(0))"
+    kv_tokens = "RANKS * len(kv_positions(0))" if "kv" == "" else tokens
+    if program.free:
+        many = program.layout.multiple
+        tokens = f"max(1, q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2]"
+        kv_tokens = "tokens"
+    lines = [
+        "def sizes(q, k, shards):",
+        '    """Heads, KV heads, tokens and KV tokens that go: the nearest to those of q and k."""',
+        f"    kv_heads = {kv_heads}",
+        f"    heads = {heads}",
+        f"    tokens = {tokens}",
+        f"    return heads, kv_heads, tokens, {kv_tokens}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,13 @@
+"""The same where queries travel without their output: with its product with dout."""
+
+from codegen.jax.parts.kernels import attend_backward
+from codegen.jax.parts.stand_in import stand_in
+
+
+def meet_backward(dq, dkv, queries, kv, rows=slice(None), cols=slice(None), causal=False):
+    """Gradients of queries, and of keys and values, with those of one more rectangle."""
+    q, dout, lse, delta = (x[:, :, rows] for x in queries)
+    k, v = (x[:, :, cols] for x in kv)
+    dq_part, *dkv_part = attend_backward(dout, q, k, v, stand_in(dout, delta), lse, causal)
+    dkv = tuple(x.at[:, :, cols].add(part) for x, part in zip(dkv, dkv_part, strict=True))
+    return dq.at[:, :, rows].add(dq_part), dkv

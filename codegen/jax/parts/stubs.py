@@ -1,0 +1,13 @@
+"""Names that parts use and that the printed texts of a program define: for type checkers only."""
+
+from typing import Any
+
+allowed: Any
+backward: Any
+forward: Any
+positions: Any
+kv_positions: Any
+results: Any
+shard: Any
+sizes: Any
+unshard: Any

@@ -1,0 +1,133 @@
+"""Steps in runs, and runs as lines: one step, or a loop over steps that are alike."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from codegen.jax.hops import is_stepwise
+from codegen.jax.words import call
+from planner.errors import PlanError
+from planner.ir import TENSORS
+from planner.loops.form import Loops, Send, Statement
+
+SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
+WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Steps with the same statements: one step, a loop of JAX, or one that Python unrolls."""
+
+    steps: tuple[int, ...]
+    kind: Literal["straight", "rolled", "unrolled"]
+
+
+@dataclass(frozen=True)
+class Op:
+    """Lines that assign to `targets`; `text` has every name that they read."""
+
+    lines: tuple[str, ...]
+    targets: tuple[str, ...]
+    text: str
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The words in what it reads."""
+        return frozenset(WORD.findall(self.text))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run's lines, and those before its loop; no run: lines only."""
+
+    run: Run | None
+    ops: tuple[Op, ...]
+    before: tuple[Op, ...] = ()
+
+
+def runs(loops: Loops) -> list[Run]:
+    """The steps in runs of the same statements."""
+    signs = [_sign(loops, t) for t in range(loops.steps)]
+    spans = list[tuple[int, ...]]()
+    for t, sign in enumerate(signs):
+        if spans and signs[spans[-1][0]] == sign and _joins(loops, spans[-1], t):
+            spans[-1] += (t,)
+        else:
+            spans.append((t,))
+    return [Run(steps, _kind(loops, steps)) for steps in spans]
+
+
+def _sign(loops: Loops, t: int) -> frozenset[int]:
+    """The statements of a step without sends of inputs, which may go on for nothing."""
+    return frozenset(
+        n for n, s in enumerate(loops.statements) if s.when.on(t) and not sends_inputs(s)
+    )
+
+
+def _joins(loops: Loops, steps: tuple[int, ...], t: int) -> bool:
+    """True if a loop over these steps may go on to step t."""
+    for s in loops.statements:
+        on = [s.when.on(u) for u in (*steps, t)]
+        if sends_inputs(s) and any(on) and on.count(False) > (0 if is_stepwise(s) else SPARE):
+            return False
+    return True
+
+
+def sends_inputs(s: Statement) -> bool:
+    """True for messages of copies."""
+    return isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates
+
+
+def _kind(loops: Loops, steps: tuple[int, ...]) -> Literal["straight", "rolled", "unrolled"]:
+    if len(steps) == 1:
+        return "straight"
+    active = [s for s in loops.statements if any(map(s.when.on, steps))]
+    return "unrolled" if any(isinstance(s, Send) and is_stepwise(s) for s in active) else "rolled"
+
+
+# ---- lines
+
+
+def lines(blocks: Sequence[Block], results: Sequence[str], loops: Loops) -> list[str]:
+    """The body of a pass; `results` are read after it."""
+    needed, parts = set(results), list[list[str]]()
+    for block in reversed(blocks):
+        if block.run is None or block.run.kind == "straight":
+            parts.append([line for op in block.ops for line in op.lines])
+            _read(needed, block.ops)
+        else:
+            parts.append(_loop(block, needed, loops))
+        _read(needed, block.before)
+    return [line for part in reversed(parts) for line in part]
+
+
+def _read(needed: set[str], ops: Sequence[Op]) -> None:
+    """Turn what is needed after some lines into what is needed before them."""
+    for op in reversed(ops):
+        needed -= set(op.targets)
+        needed |= op.reads
+
+
+def _loop(block: Block, needed: set[str], loops: Loops) -> list[str]:
+    assert block.run
+    steps, inside = block.run.steps, set[str]()
+    _read(inside, block.ops)
+    end = "RANKS" if steps[-1] + 1 == len(loops.coordinates()) else str(steps[-1] + 1)
+    before = [line for op in block.before for line in op.lines]
+    body = [line for op in block.ops for line in op.lines]
+    if block.run.kind == "unrolled":
+        needed |= inside - {"step"}
+        return [*before, f"    for step in range({steps[0]}, {end}):", *body]
+    written = dict.fromkeys(t for op in block.ops for t in op.targets)
+    state = [name for name in written if name in inside or name in needed]
+    out = ", ".join(name if name in needed else "_" for name in state)
+    needed |= inside - {"step"} | set(state)
+    step = "step" if "step" in inside else "_"
+    if len(state) == 1:
+        head = [f"    def one_step({step}, {state[0]}):"]
+    else:
+        head = [f"    def one_step({step}, state):", f"        {', '.join(state)} = state"]
+    tuple_ = state[0] if len(state) == 1 else f"({', '.join(state)})"
+    loop = call(4, f"{out} = lax.fori_loop(", [str(steps[0]), end, "one_step", tuple_])
+    return [*before, "", *head, *body, f"        return {', '.join(state)}", "", *loop]

@@ -1,0 +1,360 @@
+"""tables(forward, backward)   plans as the table program runs them: static messages, slots, tiles.
+
+    tables  ::= Tables(sizes, kept, sections)       of one pass
+    section ::= Section(hops, made, rows)           consecutive steps with the same hops
+    hop     ::= Hop(tensors, by, senders, width, stays)     one ppermute of `width` blocks
+    row     ::= per hop and tensor the slots that leave, then those for what arrives; `made` times
+                slots of DOUT, OUT and STATS; tiles
+    tile    ::= q block, kv block, the slot of each tensor that an attend reads or adds to
+
+Every device keeps each tensor in one array of slots: first the blocks that it owns, then what it
+holds from the forward pass, then copies and sums while they are needed. A copy that nobody reads
+any more, and a sum that was handed over, leave their slot to others. The number of slots itself
+is no slot: it is read as nothing and never written.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codegen.tables.arrays import refuse
+from planner.errors import PlanError
+from planner.ir import ADDS, READS, TENSORS, Plan
+from planner.tiles import tiles
+
+Ints = NDArray[np.int64]
+FOREVER = 1 << 60
+COLUMNS = {
+    "forward": ("Q", "KV", "OUT"),
+    "backward": ("Q", "DOUT", "STATS", "KV", "DQ", "DKV"),
+}  # of a tile, behind its two blocks
+MADE = ("DOUT", "OUT", "STATS")
+Keep = dict[str, list[list[int]]]  # tensor -> for each rank the blocks that it holds
+
+
+class Hop(NamedTuple):
+    """Each of `senders` sends up to `width` blocks of every tensor to the rank `by` further on.
+
+    `stays`: the sums leave a copy behind, which the backward pass asks for.
+    """
+
+    tensors: tuple[str, ...]
+    by: int
+    senders: tuple[int, ...]
+    width: int
+    stays: bool
+
+
+@dataclass(frozen=True)
+class Section:
+    """Consecutive steps with the same hops: rows [steps, ranks, columns]."""
+
+    hops: tuple[Hop, ...]
+    made: int
+    rows: Ints
+
+
+@dataclass(frozen=True)
+class Tables:
+    """One pass: slots of each tensor, those kept for the backward pass [ranks, n], sections."""
+
+    sizes: dict[str, int]
+    kept: dict[str, Ints]
+    sections: tuple[Section, ...]
+
+
+def tables(forward: Plan, backward: Plan | None) -> tuple[Tables, ...]:
+    """The tables of each pass; PlanError for initial copies that no forward pass leaves."""
+    refuse(forward, backward)
+    held = held_by(backward) if backward else {}
+    plans = [(forward, {}, held), *([(backward, held, {})] if backward else [])]
+    return tuple(Placement(*plan).tables() for plan in plans)
+
+
+def held_by(plan: Plan) -> Keep:
+    """What each rank holds from the start beside its own blocks."""
+    held: Keep = {}
+    for node in plan.start:
+        own = plan.partition.side(node.side).homes
+        for tensor in node.tensors:
+            blocks = held.setdefault(tensor, [[] for _ in range(plan.ranks)])
+            for block, rank in zip(*(x.tolist() for x in node.flat()), strict=True):
+                if own[block] != rank and block not in blocks[rank]:
+                    blocks[rank].append(block)
+    return held
+
+
+# ---- the rows of a plan, step by step
+
+
+class Message(NamedTuple):
+    """Blocks of some tensors from one rank to another."""
+
+    tensors: tuple[str, ...]
+    src: int
+    dst: int
+    blocks: list[int]
+
+
+def messages(plan: Plan) -> list[list[Message]]:
+    """The messages of each step."""
+    return [
+        [
+            Message(move.tensors, src, dst, [b for b in blocks if b >= 0])
+            for move in step.moves
+            for src, dst, blocks in zip(
+                move.src.tolist(), move.dst.tolist(), move.blocks.tolist(), strict=True
+            )
+        ]
+        for step in plan.steps
+    ]
+
+
+def pairs(plan: Plan) -> list[list[list[tuple[int, int]]]]:
+    """What each rank attends in each step: (q block, kv block) of every tile that is live."""
+    seen = tiles(plan)
+    steps = []
+    for step in plan.steps:
+        ranks: list[list[tuple[int, int]]] = [[] for _ in range(plan.ranks)]
+        for node in step.attends:
+            row, a, b = np.nonzero(seen.live(node.q[:, :, None], node.kv[:, None, :]))
+            found = node.rank[row], node.q[row, a], node.kv[row, b]
+            for rank, q, kv in zip(*(x.tolist() for x in found), strict=True):
+                ranks[rank].append((q, kv))
+        steps.append(ranks)
+    return steps
+
+
+def last_reads(plan: Plan) -> dict[str, dict[tuple[int, int], int]]:
+    """The last step that reads each input on each rank: tensor -> (rank, block) -> step."""
+    last: dict[str, dict[tuple[int, int], int]] = {name: {} for name in READS[plan.pass_]}
+    for number, (sent, attended) in enumerate(zip(messages(plan), pairs(plan), strict=True)):
+        for message in sent:
+            for tensor in set(message.tensors) & last.keys():
+                last[tensor] |= {(message.src, block): number for block in message.blocks}
+        for tensor, read in last.items():
+            side = 0 if TENSORS[tensor].side == "q" else 1
+            for rank, found in enumerate(attended):
+                read |= {(rank, tile[side]): number for tile in found}
+    return last
+
+
+# ---- slots
+
+
+class Store:
+    """The slots of one tensor on one rank: `fixed` ones first, which are never given away."""
+
+    def __init__(self, own: list[int], held: list[int], homes: int, fixed: int) -> None:
+        self.at = dict(zip(own, range(homes), strict=False))
+        self.at |= {block: homes + n for n, block in enumerate(held)}
+        self.fixed = self.size = fixed
+        self.free = list[int]()
+
+    def take(self, block: int) -> int:
+        """The slot of a block; a free one if it has none."""
+        if block not in self.at:
+            self.size += not self.free
+            self.at[block] = heappop(self.free) if self.free else self.size - 1
+        return self.at[block]
+
+    def leave(self, block: int) -> None:
+        """Give a slot away, unless it is a fixed one."""
+        if self.at.get(block, 0) >= self.fixed:
+            heappush(self.free, self.at.pop(block))
+
+
+Numbers = list[list[int]]  # numbers of each rank, as many as there are
+
+
+@dataclass
+class Sent:
+    """A hop of one step: the blocks of each sender, and for each tensor slots of each rank."""
+
+    tensors: tuple[str, ...]
+    by: int
+    stays: bool
+    blocks: dict[int, list[int]]
+    leave: dict[str, Numbers]
+    arrive: dict[str, Numbers]
+
+    @property
+    def alike(self) -> tuple[tuple[str, ...], int, bool, tuple[int, ...]]:
+        """What the hop of another step needs to have in common with it."""
+        return self.tensors, self.by, self.stays, tuple(sorted(self.blocks))
+
+
+class Moment(NamedTuple):
+    """One step: its hops, the statistics made in it, and its tiles."""
+
+    sent: list[Sent]
+    made: Numbers
+    tiles: Numbers
+
+
+class Placement:
+    """Walks through the steps of a plan and gives every block a slot."""
+
+    def __init__(self, plan: Plan, held: Keep, keep: Keep) -> None:
+        self.plan, self.keep = plan, keep
+        self.messages = messages(plan)
+        self.last = last_reads(plan)
+        self.leaving = hand_overs(self.messages, keep)
+        for tensor, ranks in keep.items():
+            kept = {(rank, block): FOREVER for rank, own in enumerate(ranks) for block in own}
+            self.last[tensor] = self.last.get(tensor, {}) | kept
+        names = dict.fromkeys([*READS[plan.pass_], *ADDS[plan.pass_], *held])
+        self.stores = {name: self.start(name, held.get(name)) for name in names}
+
+    def start(self, tensor: str, held: list[list[int]] | None) -> list[Store]:
+        """The slots of a tensor on each rank before the first step."""
+        table = self.plan.side(tensor).owned(self.plan.ranks).tolist()
+        own = [[block for block in row if block >= 0] for row in table]
+        held = held or [[] for _ in own]
+        homes = len(table[0])
+        fixed = homes + max(map(len, held))
+        return [Store(*blocks, homes, fixed) for blocks in zip(own, held, strict=True)]
+
+    def tables(self) -> Tables:
+        """The tables of the pass."""
+        attended = pairs(self.plan)
+        moments = [self.moment(n, attended[n]) for n in range(len(self.plan.steps))]
+        kept = {name: padded(self.kept(name)) for name in self.keep}
+        sizes = {name: max(s.size for s in stores) for name, stores in self.stores.items()}
+        alike = groupby(moments, key=lambda m: [sent.alike for sent in m.sent])
+        return Tables(sizes, kept, tuple(self.section([*steps], sizes) for _, steps in alike))
+
+    def kept(self, tensor: str) -> Numbers:
+        """The slots of what the backward pass asks for."""
+        stores = zip(self.stores[tensor], self.keep[tensor], strict=True)
+        try:
+            return [[store.at[block] for block in blocks] for store, blocks in stores]
+        except KeyError as lost:
+            raise PlanError(
+                f"the backward pass starts with {tensor} {lost} on a rank where the forward pass"
+                " does not leave it"
+            ) from None
+
+    def moment(self, step: int, attended: list[list[tuple[int, int]]]) -> Moment:
+        """One step, in the order in which the program does it."""
+        sent = self.hops(step)
+        for hop in sent:
+            hop.leave |= {name: self.leave(hop, name) for name in hop.tensors}
+        tiles = [
+            [n for tile in found for n in self.tile(rank, *tile)]
+            for rank, found in enumerate(attended)
+        ]
+        self.forget(step)
+        for hop in sent:
+            hop.arrive |= {name: self.arrive(hop, name, step) for name in hop.tensors}
+        return Moment(sent, self.made(sent, step), tiles)
+
+    def hops(self, step: int) -> list[Sent]:
+        """The messages of a step, those of one distance together."""
+        hops: dict[tuple[tuple[str, ...], int, bool], dict[int, list[int]]] = defaultdict(dict)
+        for m in self.messages[step]:
+            by = (m.dst - m.src) % self.plan.ranks
+            stays = any(self.leaving.get((m.tensors[0], m.src, b)) == step for b in m.blocks)
+            hops[m.tensors, by, stays].setdefault(m.src, []).extend(m.blocks)
+        return [Sent(*key, blocks, {}, {}) for key, blocks in sorted(hops.items())]
+
+    def leave(self, hop: Sent, tensor: str) -> Numbers:
+        """The slots of what is sent; sums leave theirs."""
+        slots: Numbers = [[] for _ in range(self.plan.ranks)]
+        for rank, blocks in hop.blocks.items():
+            store = self.stores[tensor][rank]
+            slots[rank] = [store.at.get(block, -1) for block in blocks]
+            if tensor in ADDS[self.plan.pass_] and not hop.stays:
+                for block in blocks:
+                    store.leave(block)
+        return slots
+
+    def tile(self, rank: int, q: int, kv: int) -> list[int]:
+        """A tile as a row of numbers."""
+        slots = [q, kv]
+        for name in COLUMNS[self.plan.pass_]:
+            block, store = (q if TENSORS[name].side == "q" else kv), self.stores[name][rank]
+            slots.append(store.take(block) if TENSORS[name].accumulates else store.at[block])
+        return slots
+
+    def forget(self, step: int) -> None:
+        """Give away the slots of copies that are not read after this step."""
+        for name in READS[self.plan.pass_]:
+            for rank, store in enumerate(self.stores[name]):
+                for block in [b for b in store.at if self.last[name].get((rank, b), -1) <= step]:
+                    store.leave(block)
+
+    def arrive(self, hop: Sent, tensor: str, step: int) -> Numbers:
+        """The slots of what arrives; copies that nobody reads have none."""
+        slots: Numbers = [[] for _ in range(self.plan.ranks)]
+        last = self.last.get(tensor)
+        for src, blocks in hop.blocks.items():
+            rank = (src + hop.by) % self.plan.ranks
+            store = self.stores[tensor][rank]
+            for block in blocks:
+                read = TENSORS[tensor].accumulates or (last and last.get((rank, block), -1) > step)
+                slots[rank].append(store.take(block) if read else -1)
+        return slots
+
+    def made(self, sent: list[Sent], step: int) -> Numbers:
+        """The slots of statistics that ranks compute where they hold the output of queries."""
+        slots: Numbers = [[] for _ in range(self.plan.ranks)]
+        if self.plan.pass_ == "forward" or "OUT" not in self.stores:
+            return slots
+        for hop in sent:
+            for src, blocks in hop.blocks.items() if "DOUT" in hop.tensors else ():
+                rank = (src + hop.by) % self.plan.ranks
+                out, dout, stats = (self.stores[n][rank] for n in ("OUT", "DOUT", "STATS"))
+                for block in blocks:
+                    if block in out.at and self.last["STATS"].get((rank, block), -1) > step:
+                        slots[rank] += [dout.at[block], out.at[block], stats.take(block)]
+        return slots
+
+    def section(self, moments: list[Moment], sizes: dict[str, int]) -> Section:
+        """Steps with the same hops as one table."""
+        hops, columns, nowhere = list[Hop](), list[list[Numbers]](), list[NDArray[np.int64]]()
+        for sent in zip(*(m.sent for m in moments), strict=True):
+            tensors, by, stays, senders = sent[0].alike
+            width = max(len(blocks) for s in sent for blocks in s.blocks.values())
+            hops.append(Hop(tensors, by, senders, width, stays))
+            for name in tensors:
+                columns += [[s.leave[name] for s in sent], [s.arrive[name] for s in sent]]
+                nowhere += [np.full(width, sizes[name])] * 2
+        made = max(len(slots) for m in moments for slots in m.made) // len(MADE)
+        columns += [[m.made for m in moments], [m.tiles for m in moments]]
+        nowhere.append(np.tile([sizes.get(name, 0) for name in MADE], made))
+        tiles = max(len(tile) for m in moments for tile in m.tiles)
+        nowhere.append(np.full(tiles, -1))
+        parts = [filled(c, n) for c, n in zip(columns, nowhere, strict=True)]
+        return Section(tuple(hops), made, np.concatenate(parts, axis=2))
+
+
+def hand_overs(steps: list[list[Message]], keep: Keep) -> dict[tuple[str, int, int], int]:
+    """The last step in which each sum that is kept leaves: (tensor, rank, block) -> step."""
+    kept = {("OUT", r, b) for r, blocks in enumerate(keep.get("OUT", ())) for b in blocks}
+    last = dict[tuple[str, int, int], int]()
+    for step, sent in enumerate(steps):
+        for m in sent:
+            last |= {key: step for b in m.blocks if (key := (m.tensors[0], m.src, b)) in kept}
+    return last
+
+
+def padded(slots: Numbers) -> Ints:
+    """Numbers of ranks as a table, the last ones repeated where there are fewer."""
+    width = max(map(len, slots))
+    return np.array([(row + [0] * width)[:width] for row in slots], np.int64).reshape(-1, width)
+
+
+def filled(steps: list[Numbers], nowhere: NDArray[np.int64]) -> Ints:
+    """Numbers of steps and ranks as one table [steps, ranks, columns]."""
+    table = np.tile(nowhere, (len(steps), len(steps[0]), 1))
+    for s, ranks in enumerate(steps):
+        for r, row in enumerate(ranks):
+            given = np.array(row, np.int64)
+            table[s, r, : len(row)] = np.where(given < 0, nowhere[: len(row)], given)
+    return table

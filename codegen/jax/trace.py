@@ -1,0 +1,185 @@
+"""trace(loops, plan)   the rows that each statement of a loop form stands for, step by step.
+
+Beside the rows it says where sums go: `sinks` has, for what an attend adds and for what a message
+of sums brings, the statements that take it away next. HOME stands for none: it is at home then.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.ir import TENSORS, Plan
+from planner.loops.expand import Expansion
+from planner.loops.form import (
+    AllToAll,
+    Attend,
+    Gather,
+    Ints,
+    Loops,
+    Part,
+    Return,
+    Send,
+    Start,
+)
+from planner.loops.values import flat, held
+
+HOME = -1
+Source = tuple[int, str]  # a statement, and the side of the sums that it adds to
+Presence = dict[str, NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Rectangles:
+    """What an attend does in a step: pieces of a query value and a key value on some ranks.
+
+    `pieces`: first and last piece of each side [n, 4]; `q` and `kv`: the blocks in the rectangle,
+    `q_row` and `kv_row`: all blocks of the two values, in their order [n, w].
+    """
+
+    rank: Ints
+    pieces: Ints
+    q: Ints
+    kv: Ints
+    q_row: Ints
+    kv_row: Ints
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What a send carries in a step: blocks [n, w] from `src` to `dst`."""
+
+    src: Ints
+    dst: Ints
+    blocks: Ints
+
+
+@dataclass
+class Trace:
+    """The rows of every statement in every step that it runs in, and where sums go."""
+
+    rows: list[dict[int, Rectangles | Messages]] = field(default_factory=list)
+    sinks: dict[Source, set[int]] = field(default_factory=lambda: defaultdict(set))
+    delays: dict[Source, set[int]] = field(default_factory=lambda: defaultdict(set))
+    widths: dict[tuple[str, str], int] = field(default_factory=dict)  # pieces of a value
+
+
+def trace(loops: Loops, plan: Plan) -> Trace:
+    """Walk the steps once forwards, for rows and for which sums exist, and once back for sinks."""
+    start = {side: held(plan, side) for side in ("q", "kv")}
+    state = Expansion(loops, plan.partition, {s: x for s, x in start.items() if x is not None})
+    result, blocks = Trace(), {side: len(plan.partition.side(side)) for side in ("q", "kv")}
+    there = {side: np.zeros((state.ranks, n), np.bool_) for side, n in blocks.items()}
+    made: list[list[tuple[Source, Ints, Ints]]] = []
+    taken: list[list[tuple[int, str, Ints, Ints]]] = []
+    for t in range(loops.steps):
+        step = _Step(state, result, t, there)
+        for number, s in enumerate(loops.statements):
+            if s.when.on(t):
+                step.read(number, s)
+        state.arrive(t, step.exchanged)
+        for side, rank, block in step.arrivals:
+            there[side][rank, block] = True
+        result.rows.append(step.rows)
+        made.append(step.made)
+        taken.append(step.taken)
+    _follow(result, blocks, state.ranks, made, taken)
+    return result
+
+
+class _Step:
+    """One step of the walk: `made` and `taken` are (rank, block) pairs of sums."""
+
+    def __init__(self, state: Expansion, result: Trace, t: int, there: Presence) -> None:
+        self.state, self.result, self.t, self.there = state, result, t, there
+        self.rows: dict[int, Rectangles | Messages] = {}
+        self.made: list[tuple[Source, Ints, Ints]] = []
+        self.taken: list[tuple[int, str, Ints, Ints]] = []
+        self.arrivals: list[tuple[str, Ints, Ints]] = []
+        self.exchanged = set[str]()
+
+    def read(self, number: int, s: object) -> None:
+        match s:
+            case Start():
+                self.state.start(s, self.t)
+            case Attend():
+                self.attend(number, s)
+            case Send():
+                ((src, dst, blocks),) = self.state.send(s, self.t)
+                self.rows[number] = Messages(src, dst, blocks)
+                if TENSORS[s.tensors[0]].accumulates:
+                    self.hand_over(number, TENSORS[s.tensors[0]].side, [(src, dst, blocks)])
+            case Return():
+                self.hand_over(number, TENSORS[s.tensors[0]].side, self.state.returned(s))
+            case Gather() | AllToAll():
+                self.state.exchange(s, self.t)
+                self.exchanged.add(s.name)
+            case _:
+                raise PlanError("a broadcast, a reduction or a scatter of sums")
+
+    def attend(self, number: int, s: Attend) -> None:
+        if len(s.q) > 1 or len(s.kv) > 1:
+            raise PlanError("an attend of several values at once")
+        who = np.flatnonzero(s.when.guard.at(self.t, self.state.coordinates))
+        q, q_row, q_ends = self.part(s.q[0], "q", who)
+        kv, kv_row, kv_ends = self.part(s.kv[0], "kv", who)
+        self.rows[number] = Rectangles(who, np.hstack([q_ends, kv_ends]), q, kv, q_row, kv_row)
+        for side, blocks in (("q", q), ("kv", kv)):
+            rank, block = flat(who, blocks)
+            self.made.append(((number, side), rank, block))
+            self.arrivals.append((side, rank, block))
+
+    def part(self, p: Part, side: str, who: Ints) -> tuple[Ints, Ints, Ints]:
+        """Blocks in a part, all blocks of its value, first and last piece: arrays [n, ..]."""
+        if p.heads is not None:
+            raise PlanError("an attend of some heads of a value")
+        whole = self.state.blocks(Part(p.value, p.lag), side, self.t, who)
+        table = self.state.stay.get((p.value, side))
+        if table is None:
+            born = self.t - int(p.lag.at(self.t, self.state.coordinates[:1])[0])
+            table = self.state.aged[p.value, side, born]
+        width = table.shape[1]
+        if self.result.widths.setdefault((p.value, side), width) != width:
+            raise PlanError(f"{p.value} has more pieces in some steps than in others")
+        ends = np.zeros((len(who), 2), np.intp)
+        ends[:, 1] = width - 1
+        if p.pieces is not None:
+            at = self.state.coordinates[who]
+            for n, e in enumerate(p.pieces):
+                ends[:, n] = e.at(self.t, at)
+        return self.state.blocks(p, side, self.t, who), whole, ends.clip(0, width - 1)
+
+    def hand_over(self, number: int, side: str, messages: list[tuple[Ints, Ints, Ints]]) -> None:
+        """Sums that exist leave their ranks, and are there on others after the step."""
+        for src, dst, blocks in messages:
+            (rank, block), (to, _) = flat(src, blocks), flat(dst, blocks)
+            on = self.there[side][rank, block]
+            self.taken.append((number, side, rank[on], block[on]))
+            self.made.append(((number, side), to[on], block[on]))
+            self.arrivals.append((side, to[on], block[on]))
+        for _, _, rank, block in self.taken:
+            self.there[side][rank, block] = False
+
+
+def _follow(
+    result: Trace,
+    blocks: dict[str, int],
+    ranks: int,
+    made: list[list[tuple[Source, Ints, Ints]]],
+    taken: list[list[tuple[int, str, Ints, Ints]]],
+) -> None:
+    """Backwards: the statement that takes each sum next, and after how many steps."""
+    after = {side: np.full((ranks, n), HOME) for side, n in blocks.items()}
+    when = {side: np.full((ranks, n), HOME) for side, n in blocks.items()}
+    for t in reversed(range(len(made))):
+        for source, rank, block in made[t]:
+            side = source[1]
+            ends = after[side][rank, block]
+            result.sinks[source] |= set(np.unique(ends).tolist())
+            steps = when[side][rank, block] - t
+            result.delays[source] |= set(np.unique(steps[ends != HOME]).tolist())
+        for number, side, rank, block in taken[t]:
+            after[side][rank, block] = number
+            when[side][rank, block] = t

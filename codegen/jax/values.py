@@ -1,0 +1,164 @@
+"""The variables of a pass: what a device has of queries, keys, values, and sums of results.
+
+Inputs are what statements name: "own", what an exchange brought, what travels. Sums are apart by
+where they go next: those that are at home, those for what an exchange brought, and those that a
+message takes along in the next step. Variables of one side share a name where one follows the
+other, as the copies around a ring do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from codegen.jax.trace import HOME, Source, Trace
+from planner.errors import PlanError
+from planner.ir import TENSORS, Pass
+from planner.loops.form import (
+    OWN,
+    AllToAll,
+    Attend,
+    Expr,
+    Gather,
+    Loops,
+    Part,
+    Return,
+    Send,
+    Start,
+    Statement,
+)
+
+Key = tuple[str, str]  # "own", the name of a value, or a number of sums; and the side
+BASES: dict[tuple[Pass, str, bool], str] = {  # pass, side, sums
+    ("forward", "q", False): "q",
+    ("forward", "kv", False): "kv",
+    ("forward", "q", True): "out, lse",
+    ("backward", "q", False): "queries",
+    ("backward", "kv", False): "kv",
+    ("backward", "q", True): "dq",
+    ("backward", "kv", True): "dkv",
+}
+REMOTE = {"out, lse": "remote_out, remote_lse"}
+
+
+@dataclass
+class Values:
+    """Names of variables: of inputs and of sums, by side."""
+
+    pass_: Pass
+    inputs: dict[Key, str] = field(default_factory=dict)
+    sums: dict[Key, str] = field(default_factory=dict)
+    cells: dict[Source, Key] = field(default_factory=dict)  # where an attend or a message adds
+    taken: dict[int, Key] = field(default_factory=dict)  # the sums that a send or return takes
+    returned: set[str] = field(default_factory=set)  # sums that a return takes
+
+
+def values(loops: Loops, pass_: Pass, rows: Trace) -> Values:
+    """Name everything. Raises PlanError for what needs more than a variable per value."""
+    made = Values(pass_)
+    _cells(made, loops, rows)
+    spans = dict[tuple[Key, bool], list[int]]()
+    for t in range(loops.steps):
+        for number, s in enumerate(loops.statements):
+            if s.when.on(t):
+                for key, sums, at in _uses(made, number, s, t, pass_):
+                    spans.setdefault((key, sums), []).append(at)
+    for sums in (False, True):
+        for side in ("q", "kv"):
+            keys = [key for key, is_sums in spans if is_sums == sums and key[1] == side]
+            lives = {key: (min(spans[key, sums]), max(spans[key, sums])) for key in keys}
+            if sums and (OWN, side) in lives:
+                lives[OWN, side] = lives[OWN, side][0], 2 * loops.steps
+            names = made.sums if sums else made.inputs
+            if keys:
+                names |= _named(lives, BASES[pass_, side, sums])
+    return made
+
+
+def _named(lives: dict[Key, tuple[int, int]], base: str) -> dict[Key, str]:
+    """One name for variables that follow each other, more where they are needed together."""
+    taken, names = dict[str, list[tuple[int, int]]](), dict[Key, str]()
+    for key in sorted(lives, key=lambda key: (key[0] != OWN, lives[key])):
+        first, last = lives[key]
+        for name in _candidates(base):
+            spans = taken.setdefault(name, [])
+            if all(last <= a or b <= first for a, b in spans):
+                names[key] = name
+                spans.append((first, last))
+                break
+    return names
+
+
+def _candidates(base: str) -> Iterator[str]:
+    yield base
+    remote = REMOTE.get(base, f"remote_{base}")
+    yield remote
+    for number in range(2, 100):
+        yield ", ".join(f"{name}_{number}" for name in remote.split(", "))
+
+
+def _cells(made: Values, loops: Loops, rows: Trace) -> None:
+    """Group sums by where they go; a source whose sums go several ways joins these."""
+    group = dict[int, int]()
+
+    def root(n: int) -> int:
+        while group.setdefault(n, n) != n:
+            n = group[n]
+        return n
+
+    for source, sinks in rows.sinks.items():
+        sends = sorted(sinks - {HOME})
+        if not sends:
+            continue
+        returns = [n for n in sends if isinstance(loops.statements[n], Return)]
+        if returns and len(sends) > len(returns) or HOME in sinks and not returns:
+            raise PlanError("sums of which some stay where others go on")
+        if not returns and rows.delays[source] != {1}:
+            raise PlanError("sums that wait for several steps before they go on")
+        for n in sends[1:]:
+            group[root(n)] = root(sends[0])
+    for source, sinks in rows.sinks.items():
+        sends = sorted(sinks - {HOME})
+        made.cells[source] = (str(root(sends[0])) if sends else OWN, source[1])
+    for n, s in enumerate(loops.statements):
+        if isinstance(s, Return) or isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
+            made.taken[n] = (str(root(n)), TENSORS[s.tensors[0]].side)
+            made.returned |= {str(root(n))} if isinstance(s, Return) else set()
+
+
+def _uses(
+    made: Values, number: int, s: Statement, t: int, pass_: Pass
+) -> Iterator[tuple[Key, bool, int]]:
+    """Which variables a statement reads and writes in a step, and when: 2 t at its start, 2 t + 1
+    at its end; inputs arrive at the end, and sums of a step are there at its end."""
+    match s:
+        case Attend():
+            yield _input(s.q[0], "q"), False, 2 * t
+            yield _input(s.kv[0], "kv"), False, 2 * t
+            for side in ("q", "kv") if pass_ == "backward" else ("q",):
+                yield made.cells[number, side], True, 2 * t + 1
+        case Start():
+            side = TENSORS[s.tensors[0]].side
+            if not TENSORS[s.tensors[0]].accumulates:
+                yield _input(s.part, side), False, 2 * t - 1
+                yield (s.name, side), False, 2 * t - 1
+        case Send():
+            side = TENSORS[s.tensors[0]].side
+            if TENSORS[s.tensors[0]].accumulates:
+                yield made.taken[number], True, 2 * t
+                yield made.cells[number, side], True, 2 * t + 1
+            else:
+                yield _input(s.parts[0], side), False, 2 * t
+                yield (s.name, side), False, 2 * t + 1
+        case Gather() | AllToAll():
+            side = TENSORS[s.tensors[0]].side
+            yield _input(s.part, side), False, 2 * t
+            yield (s.name, side), False, 2 * t + 1
+        case Return():
+            side = TENSORS[s.tensors[0]].side
+            yield made.taken[number], True, 2 * t
+            yield made.cells[number, side], True, 2 * t + 1
+
+
+def _input(part: Part, side: str) -> Key:
+    if part.lag != Expr():
+        raise PlanError("values of several steps ago")
+    return part.value, side
