@@ -72,6 +72,8 @@ class Exchanges:
                 rows = self._returned(sent, messages, places)
                 if sent.side == TENSORS[tensors[0]].side and rows is not None:
                     return Hit(Return(When(t, t), tensors, sent.name, sent.axis), rows)
+        if len(src) < self.ranks * (min(self.mesh) - 1):
+            return None
         delta = (self.coordinates[dst] - self.coordinates[src])[:, :-1] % self.mesh
         along = np.count_nonzero(delta, axis=1) == 1
         for axis, n in enumerate(self.mesh):

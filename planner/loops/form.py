@@ -35,8 +35,8 @@ same rectangles. Where an attend's queries were brought by a message without Q (
 that holds Q and OUT from the forward pass), Q and OUT of the same blocks are held ones.
 """
 
-import itertools
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -293,5 +293,5 @@ class Loops:
         cuts = [t for t in range(self.steps + 1) if t not in joined]
         return tuple(
             Section(a, b - 1, tuple(s for s in self.statements if a <= s.when.first < b))
-            for a, b in itertools.pairwise(cuts)
+            for a, b in pairwise(cuts)
         )

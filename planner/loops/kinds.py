@@ -63,6 +63,8 @@ class Kinds:
         self.region = work.mask.region()
         self.q = Chunks(self.sides.q, work.offset, shapes)
         self.kv = Chunks(self.sides.kv, 0, shapes)
+        self.full = np.ones((len(self.q.size) + 1, len(self.kv.size) + 1), np.bool_)  # -1: absent
+        self.full[:-1, :-1] = self.areas == self.q.size[:, None] * self.kv.size
         self.known = dict[tuple[bytes, bytes], int]()
 
     def of(self, q: Ints, kv: Ints) -> Codes:
@@ -90,9 +92,8 @@ class Kinds:
         height = max(1, CELLS // max(1, rows.shape[1] * cols.shape[1]))
         for at in range(0, len(rows), height):
             part = slice(at, at + height)
-            r, c = rows[part, :, None], cols[part, None, :]
-            size = self.q.size[r] * self.kv.size[c]
-            full[part] = ((self.areas[r, c] == size) | (r < 0) | (c < 0)).all(axis=(1, 2))
+            tiles_ = self.full[rows[part, :, None], cols[part, None, :]]
+            full[part] = tiles_.reshape(len(tiles_), -1).all(axis=1)
         return full
 
     def _grid(self, rows: Ints, cols: Ints) -> int:

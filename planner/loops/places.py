@@ -16,6 +16,10 @@ from planner.loops.values import pack
 from planner.partitions import Side
 
 Bools = NDArray[np.bool_]
+ABSENT = np.int32(-(1 << 30))  # the place of no block
+FAR = np.int32(1 << 30)
+FEW = 4  # different slices up to which rows are told apart by them
+NARROW = 8  # columns
 
 
 @dataclass
@@ -56,7 +60,8 @@ class Places:
 
     def __init__(self, ranks: int, side: Side) -> None:
         self.ranks, self.side = ranks, side
-        self.room = 1 << max(1, len(side) - 1).bit_length()
+        self.bits = max(1, len(side) - 1).bit_length()
+        self.room = 1 << self.bits
         self.values: list[Value] = []
         self.code = np.full((ranks, len(side)), -1, np.int32)
 
@@ -92,7 +97,7 @@ class Places:
 
     def of(self, rank: Ints, block: Ints) -> Ints:
         """The value of each (rank, block), any shapes that go together; -1 for none."""
-        return np.asarray(self.code[rank, block] // self.room)  # -1 // room is -1
+        return np.asarray(self.code[rank, block] >> self.bits)
 
     def drop(self, rank: Ints, block: Ints) -> None:
         """These are no longer there."""
@@ -103,43 +108,65 @@ class Places:
 
         Raises PlanError where a block has no place, or blocks of a value are no slice of it.
         """
-        there = blocks >= 0
-        code = np.where(there, self.code[rank[:, None], blocks], -1)
-        value, slot = code // self.room, code % self.room
-        if (value[there] < 0).any():
+        code = self.code[rank[:, None], blocks]
+        if absent := bool(blocks.min() < 0):
+            code = np.where(blocks >= 0, code, ABSENT)
+        if code.min() < 0 and (code == -1).any():
             raise PlanError("a block is read whose way to its rank is not understood")
-        low, high = np.where(there, value, np.iinfo(np.int32).max).min(axis=1), value.max(axis=1)
-        groups = list[tuple[Ints, tuple[int, ...]]]()
-        for v in np.unique(high[low == high]).tolist():
-            groups.append((np.flatnonzero((low == high) & (high == v)), (v,)))
-        mixed = dict[tuple[int, ...], list[int]]()
-        for i in np.flatnonzero(low != high).tolist():
-            mixed.setdefault(tuple(np.unique(value[i][there[i]]).tolist()), []).append(i)
-        groups += [(np.array(rows), values) for values, rows in mixed.items()]
+        value, slot = code >> self.bits, code & (self.room - 1)
+        high = _across(np.maximum, value)
+        low = _across(np.minimum, np.where(value < 0, FAR, value) if absent else value)
         results = list[Slices]()
-        for rows, values in groups:
-            cuts = [self._cut(rank[rows], v, value[rows], slot[rows]) for v in values]
+        for rows, values in _groups(value, low, high):
+            every = len(rows) == len(rank)
+            parts = (rank, value, slot) if every else (rank[rows], value[rows], slot[rows])
+            mixed = absent or len(values) > 1
+            cuts = [self._cut(*parts, v, mixed) for v in values]
             ends, whole = (np.hstack(x) for x in zip(*cuts, strict=True))
             results += alike(Slices(rows, values, ends, whole))
         return results
 
-    def _cut(self, rank: Ints, v: int, value: Ints, slot: Ints) -> tuple[Ints, Bools]:
+    def _cut(self, rank: Ints, value: Ints, slot: Ints, v: int, mixed: bool) -> tuple[Ints, Bools]:
         """The slices that rows read of a value: ends [n, 4], whole [n, 2]."""
-        on, heads = value == v, self.values[v].table.shape[2]
-        ends, whole, many = list[Ints](), list[Bools](), np.ones(len(rank), np.intp)
-        counts = self.values[v].pieces, self.values[v].heads
-        for x, count in ((slot // heads, counts[0]), (slot % heads, counts[1])):
-            low = np.where(on, x, self.room).min(axis=1)
-            high = np.where(on, x, -1).max(axis=1)
-            ends += [low, high]
-            whole.append((low == 0) & (high == count[rank] - 1))
-            many = many * (high - low + 1)
-        if (on.sum(axis=1) != many).any():
+        on, heads = value == v if mixed else None, self.values[v].table.shape[2]
+        many = np.full(len(rank), slot.shape[1]) if on is None else _across(np.add, on.astype(int))
+        ends, whole = np.zeros((len(rank), 4), np.int32), np.ones((len(rank), 2), np.bool_)
+        size = np.ones(len(rank), np.intp)
+        axes = [(slot // heads if heads > 1 else slot, self.values[v].pieces)]
+        axes += [(slot % heads, self.values[v].heads)] * (heads > 1)
+        for k, (x, count) in enumerate(axes):
+            low = _across(np.minimum, x if on is None else np.where(on, x, self.room))
+            high = _across(np.maximum, x if on is None else np.where(on, x, -1))
+            ends[:, 2 * k], ends[:, 2 * k + 1] = low, high
+            whole[:, k] = (low == 0) & (high == count[rank] - 1)
+            size *= high - low + 1
+        if (many != size).any():
             raise PlanError(f"blocks of {self.values[v].name} are read that are no slice of it")
-        return np.stack(ends, axis=1).astype(np.int32), np.stack(whole, axis=1)
+        return ends, whole
 
 
-FEW = 4  # different slices up to which rows are told apart by them
+def _across(how: np.ufunc, table: Ints) -> Ints:
+    """A table [n, w] column by column to [n]; quick where it is narrow."""
+    if table.shape[1] > NARROW:
+        return np.asarray(how.reduce(table, axis=1))
+    result = table[:, 0]
+    for column in table.T[1:]:
+        result = how(result, column)
+    return result
+
+
+def _groups(value: Ints, low: Ints, high: Ints) -> list[tuple[Ints, tuple[int, ...]]]:
+    """Rows by the values in them, these ascending."""
+    single = low == high
+    if single.all() and (high == high[0]).all():
+        return [(np.arange(len(high)), (int(high[0]),))]
+    groups = list[tuple[Ints, tuple[int, ...]]]()
+    for v in np.unique(high[single]).tolist():
+        groups.append((np.flatnonzero(single & (high == v)), (v,)))
+    mixed = dict[tuple[int, ...], list[int]]()
+    for i in np.flatnonzero(~single).tolist():
+        mixed.setdefault(tuple(np.unique(value[i][value[i] >= 0]).tolist()), []).append(i)
+    return groups + [(np.array(rows), values) for values, rows in mixed.items()]
 
 
 def alike(slices: Slices) -> list[Slices]:
@@ -151,7 +178,12 @@ def alike(slices: Slices) -> list[Slices]:
     if len(kinds) > FEW:
         return [slices]
     return [
-        Slices(slices.rows[number == k], slices.values, slices.ends[[i]], slices.whole[[i]])
+        Slices(
+            slices.rows if len(kinds) == 1 else slices.rows[number == k],
+            slices.values,
+            slices.ends[[i]],
+            slices.whole[[i]],
+        )
         for k, i in zip(kinds, first, strict=True)
     ]
 
@@ -159,7 +191,10 @@ def alike(slices: Slices) -> list[Slices]:
 def encoded(labels: Ints) -> Ints:
     """One number for each different row of [n, w]; rows are equal where their numbers are."""
     code = np.zeros(len(labels), np.int64)
-    for column in (labels - labels.min(axis=0)).T:
+    for column in labels.T:
+        if (column == column[0]).all():
+            continue
+        column = column - column.min()
         if code.max(initial=0) > 1 << 40:
             code = np.unique(code, return_inverse=True)[1].astype(np.int64)
         code = code * (int(column.max()) + 1) + column

@@ -1,9 +1,9 @@
 """recover(plan)   the loops of a plan: the shortest of a few readings of its rows, checked."""
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -109,7 +109,7 @@ def folded(statements: Iterable[Statement]) -> Iterator[Statement]:
         alike[replace(s, when=when)].append(s)
     for group in alike.values():
         group.sort(key=lambda s: s.when.first)
-        gaps = {b.when.first - a.when.first for a, b in itertools.pairwise(group)}
+        gaps = {b.when.first - a.when.first for a, b in pairwise(group)}
         if len(gaps) != 1:
             yield from group
             continue

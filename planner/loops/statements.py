@@ -32,6 +32,7 @@ from planner.loops.places import encoded
 from planner.loops.records import Cut, taken
 
 Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
+FEW = 16
 MOST = 64  # clusters, and slices of one step, after which it is no loop
 
 
@@ -116,6 +117,14 @@ class Clusters:
         return made
 
     def _fitted(self, items: list[Item]) -> Slices | None:
+        """Expressions for the slices of all items; a few are asked before all are."""
+        if len(items) > FEW:
+            few = [items[i] for i in np.linspace(0, len(items) - 1, FEW).astype(int)]
+            if self._fit(few) is None:
+                return None
+        return self._fit(items)
+
+    def _fit(self, items: list[Item]) -> Slices | None:
         t = np.concatenate([np.full(len(i.record.rank), i.record.t) for i in items])
         fitted = list[tuple[Ends | None, Ends | None]]()
         for k in range(len(items[0].cuts)):

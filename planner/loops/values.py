@@ -20,9 +20,13 @@ def pack(ranks: int, side: Side, rank: Ints, block: Ints) -> Ints:
     """The table of what each rank has, from (rank, block) pairs in any order."""
     if not len(block):
         return np.full((ranks, 1, 1), -1, np.int32)
-    many = len(side.chunks)
-    seen, at = np.unique(rank.astype(np.intp) * many + side.chunk[block], return_inverse=True)
-    piece = at - np.searchsorted(seen // many, np.arange(ranks))[rank]
+    code = rank.astype(np.intp) * len(side.chunks) + side.chunk[block]
+    if (code[1:] <= code[:-1]).any():
+        order = np.argsort(code, kind="stable")
+        rank, block, code = rank[order], block[order], code[order]
+    number = np.zeros(len(code), np.intp)  # of each different (rank, chunk)
+    np.cumsum(code[1:] != code[:-1], out=number[1:])
+    piece = number - number[np.searchsorted(rank, np.arange(ranks)).clip(max=len(rank) - 1)][rank]
     head = np.zeros(len(block), np.intp)
     if len(side.slices) > 1:
         low = np.full(ranks, FAR)

@@ -114,9 +114,11 @@ class Reading:
         if not len(src):
             return
         mesh, where = self.source.mesh, self.source.coordinates
-        delta = (where[dst] - where[src])[:, :-1] % mesh
-        code = np.ravel_multi_index(tuple(delta.T), mesh)
-        shifts = np.unique(code)
+        code: Ints = (dst - src) % mesh[0]
+        if len(mesh) > 1:
+            delta = (where[dst] - where[src])[:, :-1] % mesh
+            code = np.ravel_multi_index(tuple(delta.T), mesh)
+        shifts = np.unique(code) if (code != code[0]).any() else code[:1]
         if len(shifts) > 2 and len(np.unique(src)) == len(np.unique(dst)) == len(src):
             yield (), messages
             return
