@@ -18,7 +18,7 @@ from planner.workload import Workload
 
 WIDTH = 96
 LONG = 40  # characters of a mask that the title holds
-LONGEST = WIDTH - 24  # of a line of a command
+LONGEST = 90  # characters of a line of a command
 
 
 # ---- the docstring
