@@ -1,0 +1,186 @@
+"""The attends of a step as text, and the sums that they add to."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from codegen.torch.holdings import Holdings
+from codegen.torch.text import call
+from codegen.torch.tiles import Meeting, tile_function
+from codegen.torch.walk import Cell
+from planner.errors import PlanError
+from planner.loops.form import OWN, Attend, Loops
+
+Define = Callable[[str, list[str]], str]
+
+
+@dataclass
+class Attending:
+    """Prints the meetings of one frame: what is attended, and what is added after waiting."""
+
+    loops: Loops
+    have: Holdings
+    define: Define
+    uses: set[str] = field(default_factory=set)
+
+    def cell(self, meeting: Meeting, tensor: str) -> Cell:
+        """The cell that a meeting adds to."""
+        cells = {
+            cell
+            for i, s in enumerate(self.loops.statements)
+            if any(s is x for x in meeting.attends)
+            for t, cell in self.have.walked.targets[i, tensor].items()
+            if t in meeting.domain.steps
+        }
+        if len(cells) > 1:
+            raise PlanError(f"{tensor} of one rectangle is added to several values")
+        return cells.pop()
+
+    def begins(self, meeting: Meeting, cell: Cell) -> bool:
+        """True if the first rectangle gives every rank all of the sums that others add to."""
+        walked = self.have.walked
+        t = walked.first[cell]
+        first = [
+            s
+            for i, s in enumerate(self.loops.statements)
+            if isinstance(s, Attend)
+            and s.when.on(t)
+            and walked.targets.get((i, cell[0]), {}).get(t) == cell
+        ]
+        if len(first) != 1 or not any(first[0] is s for s in meeting.attends):
+            return False
+        whole = first[0].q[0].pieces is None and first[0].kind in ("full", "causal")
+        return whole and bool(meeting.everywhere[t - meeting.domain.first].all())
+
+    def forward(self, meeting: Meeting) -> list[str]:
+        """Attend, and merge what is seen."""
+        q, kv = meeting.values
+        cell, cut = self.cell(meeting, "OUT"), not meeting.simple
+        arguments = [*self.have.queries(q, cut), *self.have.keys(kv, cut)]
+        if not self.have.accumulates(cell):
+            body = self._assigned(cell, arguments, meeting)
+        elif self.begins(meeting, cell):
+            body = self._begun(meeting, cell, cut, arguments)
+        elif cut:
+            body = call(0, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+            body.append(self.have.add(cell, cut, "part, part_lse"))
+        else:
+            body = call(0, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+            body.append(self.have.add(cell, cut, "part, part_lse"))
+        return self.around(meeting, body)
+
+    def _assigned(self, cell: Cell, arguments: list[str], meeting: Meeting) -> list[str]:
+        """The only part is all there is."""
+        if self.have.plainly(cell):
+            return call(0, "out, lse = attend(", [*arguments, self.masked(meeting)])
+        lines = call(0, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+        return [*lines, f"{self.have.names.cells[cell]} = [part.to(wide(q)), part_lse]"]
+
+    def _begun(
+        self, meeting: Meeting, cell: Cell, cut: bool, arguments: list[str]
+    ) -> list[str]:
+        """The first part begins the sums."""
+        first = self.have.walked.first[cell] - meeting.domain.first
+        lines = call(0, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+        if len(meeting.domain.steps) == 1:
+            return [*lines, "out, lse = part.to(wide(q)), part_lse"]
+        return [
+            *lines,
+            f"if {meeting.names.step} == {first}:",
+            "    out, lse = part.to(wide(q)), part_lse",
+            "else:",
+            f"    {self.have.add(cell, cut, 'part, part_lse')}",
+        ]
+
+    def masked(self, meeting: Meeting) -> str:
+        """The last argument of an attend."""
+        if not meeting.plain:
+            return "band"
+        return meeting.causal() if meeting.simple else "causal"
+
+    def around(self, meeting: Meeting, body: list[str]) -> list[str]:
+        """The condition, or the loop over tiles, in which a rectangle is attended."""
+        if meeting.simple:
+            guard = meeting.guard()
+            return indented(f"if {guard}:", body) if guard else body
+        if not meeting.plain:
+            return indented(f"for rows, cols, band in {self.cuts(meeting)}:", body)
+        name, idle = self.tile(meeting)
+        if not idle:
+            return [f"rows, cols, causal = {name}", *body]
+        return indented(f"if work := {name}:", ["rows, cols, causal = work", *body])
+
+    def tile(self, meeting: Meeting) -> tuple[str, bool]:
+        """A call of `tile`, and whether it may give nothing."""
+        lines, idle = tile_function("NAME", meeting)
+        name = self.define("tile", lines)
+        arguments = lines[0].partition("(")[2].rstrip("):")
+        self.uses |= {"size"} if "size" in arguments else set()
+        step = str(meeting.names.at) if meeting.names.at is not None else meeting.names.step
+        return f"{name}({arguments.replace('step', step)})", idle
+
+    def cuts(self, meeting: Meeting) -> str:
+        """A call of `tiles`."""
+        raise PlanError("rectangles that have to be cut")
+
+    # -- backward
+
+    def backward(self, meeting: Meeting) -> tuple[list[str], list[str]]:
+        """Attend, and add to sums: at once, and after sums of before have come."""
+        q, kv = meeting.values
+        cut = not meeting.simple
+        dq, dkv = self.cell(meeting, "DQ"), self.cell(meeting, "DKV")
+        targets = [self.gradient(dq), f"*{self.gradient(dkv)}"]
+        body = call(0, f"{', '.join(targets)} = ", [self.attended(q, kv, cut, meeting)], "")
+        if len(body) > 1:
+            body = call(
+                0, f"{', '.join(targets)} = {self.function(q)}(", self.arguments(q, kv, cut, meeting)
+            )
+        now, late = list[str](), list[str]()
+        for cell, part in ((dq, "dq_part"), (dkv, "dkv_part")):
+            if self.have.accumulates(cell):
+                add = self.have.add(cell, cut, part)
+                (late if self.have.relayed(cell) else now).append(add)
+            elif cell in self.have.walked.last and cell[0] == "DQ":
+                name = self.have.names.cells[cell]
+                now.append(f"{name} = dq_part.to(wide(q))")
+        return self.around(meeting, [*body, *now]), self.afterwards(meeting, late)
+
+    def gradient(self, cell: Cell) -> str:
+        """The name that a part of the sums is given."""
+        if self.have.accumulates(cell) or cell[0] == "DQ" and cell in self.have.walked.last:
+            return "dq_part" if cell[0] == "DQ" else "dkv_part"
+        return self.have.names.cells[cell]
+
+    def function(self, q: str) -> str:
+        """The kernel for these queries."""
+        return "attend_backward" if q == OWN else "attend_visitors"
+
+    def arguments(self, q: str, kv: str, cut: bool, meeting: Meeting) -> list[str]:
+        """The arguments of that kernel."""
+        keys, masked = self.have.keys(kv, cut), self.masked(meeting)
+        if q != OWN:
+            name = self.have.names.inputs["q", q]
+            return [f"cut({name}, rows)" if cut else name, *keys, masked]
+        if cut:
+            return ["*cut([dout, q], rows)", *keys, "*cut([out, lse], rows)", masked]
+        return ["dout", "q", *keys, "out", "lse", masked]
+
+    def attended(self, q: str, kv: str, cut: bool, meeting: Meeting) -> str:
+        """A call of the kernel on one line."""
+        return f"{self.function(q)}({', '.join(self.arguments(q, kv, cut, meeting))})"
+
+    def afterwards(self, meeting: Meeting, adds: list[str]) -> list[str]:
+        """Add parts to sums that have come, where there was something to attend."""
+        if not adds:
+            return []
+        if not meeting.plain:
+            raise PlanError("sums of tiles that travel on")
+        if meeting.simple:
+            guard = meeting.guard()
+            return indented(f"if {guard}:", adds) if guard else adds
+        return indented("if work:", adds) if self.tile(meeting)[1] else adds
+
+
+def indented(head: str, body: list[str]) -> list[str]:
+    """A block."""
+    return [head, *(f"    {line}" for line in body)]

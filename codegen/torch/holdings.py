@@ -1,0 +1,123 @@
+"""Python for what a rank holds: inputs that it owns or that came, and running sums."""
+
+from dataclasses import dataclass, field
+
+from codegen.torch.variables import Variables, side_of
+from codegen.torch.walk import Cell, Walk
+from planner.errors import PlanError
+from planner.loops.form import OWN, Part
+
+MOVES = {("Q",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), ("DKV",)}
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """The names of one pass, as they are written where they are used."""
+
+    names: Variables
+    walked: Walk
+    backward: bool
+    used: set[str] = field(default_factory=set)  # "stats": that of our queries is sent or attended
+
+    # -- inputs
+
+    def value(self, side: str, name: str) -> str:
+        """A list of tensors: all that is sent of a value."""
+        if name != OWN:
+            return self.names.inputs[side, name]
+        if side == "kv":
+            return "[k, v]"
+        if self.backward:
+            self.used.add("stats")
+            return "[dout, q, lse, delta]"
+        return "[q]"
+
+    def part(self, tensors: tuple[str, ...], part: Part) -> str:
+        """The list of tensors of a message."""
+        if tensors not in MOVES:
+            raise PlanError(f"a message of {' '.join(tensors)}")
+        if part.pieces is not None or part.heads is not None:
+            raise PlanError("a message of a part of what a rank has")
+        return self.value(side_of(tensors), part.value)
+
+    def keys(self, value: str, cut: bool) -> list[str]:
+        """Arguments k and v of an attend."""
+        if value == OWN:
+            return ["k[:, :, cols]", "v[:, :, cols]"] if cut else ["k", "v"]
+        name = self.names.inputs["kv", value]
+        return [f"*cut({name}, cols)"] if cut else [f"*{name}"]
+
+    def queries(self, value: str, cut: bool) -> list[str]:
+        """The argument q of an attend of the forward pass."""
+        if value == OWN:
+            return ["q[:, :, rows]"] if cut else ["q"]
+        name = self.names.inputs["q", value]
+        return [f"*cut({name}, rows)"] if cut else [f"*{name}"]
+
+    def like(self, side: str, value: str) -> str:
+        """A tensor, or a list of tensors for keys and values, in whose shape sums are kept."""
+        if side == "kv":
+            return self.value(side, value)
+        return "q" if value == OWN else f"{self.value(side, value)}[{int(self.backward)}]"
+
+    # -- sums
+
+    def plainly(self, cell: Cell) -> bool:
+        """True if the results of queries have two names of their own."""
+        return self.names.cells[cell] == "results"
+
+    def message(self, cell: Cell) -> str:
+        """A list of tensors: the sums as they are sent."""
+        name = self.names.cells[cell]
+        if cell[0] == "OUT":
+            return "[out, lse]" if self.plainly(cell) else name
+        return f"[{name}]" if cell[0] == "DQ" else name
+
+    def taken(self, cell: Cell) -> str:
+        """The target of an assignment from a list of tensors."""
+        name = self.names.cells[cell]
+        if cell[0] == "OUT" and self.plainly(cell):
+            return "out, lse"
+        return f"({name},)" if cell[0] == "DQ" else name
+
+    def blank(self, cell: Cell, side: str) -> str:
+        """The assignment of sums of nothing."""
+        name, like = self.names.cells[cell], self.like(side, self.shape(cell))
+        if cell[0] == "OUT":
+            return f"{self.taken(cell)} = nothing({like})"
+        if cell[0] == "DQ":
+            return f"{name} = torch.zeros_like({like}, dtype=wide({like}))"
+        return f"{name} = zeros({like})"
+
+    def shape(self, cell: Cell) -> str:
+        """The value in whose shape sums are kept: the cell's, or that from which its sums go on."""
+        side = "kv" if cell[0] == "DKV" else "q"
+        return cell[1] if cell[1] == OWN or (side, cell[1]) in self.names.inputs else OWN
+
+    def add(self, cell: Cell, cut: bool, parts: str) -> str:
+        """Add what an attend gave."""
+        name = self.names.cells[cell]
+        if cell[0] == "OUT":
+            if self.plainly(cell):
+                totals = "out[:, :, rows], lse[:, :, rows]" if cut else "out, lse"
+            else:
+                totals = f"*cut({name}, rows)" if cut else f"*{name}"
+            return f"merge({totals}, {parts})"
+        if cell[0] == "DQ":
+            return f"{name}[:, :, rows] += {parts}" if cut else f"{name} += {parts}"
+        return f"add(cut({name}, cols), {parts})" if cut else f"add({name}, {parts})"
+
+    def arrive(self, cell: Cell, came: str) -> str:
+        """Add what a message brought, if it did."""
+        if cell[0] == "OUT":
+            totals = "out, lse" if self.plainly(cell) else f"*{self.names.cells[cell]}"
+            return f"merge({totals}, *{came})"
+        return f"add({self.message(cell)}, {came})"
+
+    def relayed(self, cell: Cell) -> bool:
+        """True if sums come from other ranks and go on."""
+        return cell in self.walked.last and cell in self.walked.arrivals
+
+    def accumulates(self, cell: Cell) -> bool:
+        """True if sums begin with nothing."""
+        return cell in self.walked.crowded or not self.walked.whole[cell]

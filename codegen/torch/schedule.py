@@ -1,0 +1,374 @@
+"""Sections of a loop form as the text of `forward` or `backward`.
+
+A section of one step is straight code, a longer one is a loop over `step`; steps at its end that
+only take sums on follow it. In a step messages start first, then the rank attends, then it waits,
+and adds what came. A printed pass does exactly what the form says, or PlanError says why it cannot.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from codegen.torch.attends import Attending, indented
+from codegen.torch.holdings import Holdings
+from codegen.torch.text import AXES, SIZES, Domain, Names
+from codegen.torch.tiles import Meeting, unit_of
+from codegen.torch.transfers import Transfer, route, transfers
+from codegen.torch.variables import side_of, sums, variables
+from codegen.torch.walk import Cell, walk
+from planner.errors import PlanError
+from planner.ir import ADDS, Plan
+from planner.loops.form import (
+    OWN,
+    AllToAll,
+    Attend,
+    Expr,
+    Gather,
+    Loops,
+    Return,
+    Section,
+    Send,
+    Start,
+)
+
+FORWARD = '"""Output and log-sum-exp of the local queries."""'
+BACKWARD = '"""Gradients of the local queries, keys and values."""'
+
+
+@dataclass
+class Text:
+    """Definitions of a program that both passes share, and what they need of parts."""
+
+    functions: dict[str, list[str]] = field(default_factory=dict)
+
+    def define(self, name: str, lines: Sequence[str]) -> str:
+        """The name of a function of these lines, whose first one has NAME in it."""
+        for n in ("", "_backward", *(f"_{i}" for i in range(3, 20))):
+            body = [line.replace("NAME", name + n, 1) for line in lines[:1]] + [*lines[1:]]
+            if self.functions.setdefault(name + n, body) == body:
+                return name + n
+        raise PlanError(f"too many functions {name}")
+
+    def lines(self) -> Iterator[str]:
+        """All of them, two empty lines before each."""
+        for body in self.functions.values():
+            yield from ("", "", *body)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Some steps of a section, printed as a loop or, if it is one step, straight."""
+
+    first: int
+    last: int
+    final: bool = False  # sums only
+
+    @property
+    def loop(self) -> bool:
+        """True for several steps."""
+        return self.last > self.first
+
+
+def frames(loops: Loops) -> Iterator[Frame]:
+    """The steps of a program in the pieces in which they are printed."""
+    for section in loops.sections():
+        busy = [t for t in range(section.first, section.last + 1) if _busy(loops, section, t)]
+        last = max(busy, default=section.first)
+        yield Frame(section.first, last)
+        yield from (Frame(t, t, True) for t in range(last + 1, section.last + 1))
+
+
+def _busy(loops: Loops, section: Section, t: int) -> bool:
+    return any(
+        s.when.on(t) and not (isinstance(s, Send | Return) and sums(s.tensors))
+        for s in section.statements
+    )
+
+
+class Pass:
+    """The text of one pass."""
+
+    def __init__(self, plan: Plan, loops: Loops, text: Text) -> None:
+        check_pieces(plan)
+        self.plan, self.loops, self.text = plan, loops, text
+        self.backward = plan.pass_ == "backward"
+        self.walked = walk(plan, loops)
+        self.have = Holdings(variables(plan, loops, self.walked), self.walked, self.backward)
+        self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
+        attends = [s for s in loops.statements if isinstance(s, Attend)]
+        self.unit = unit_of(attends, self.walked.pieces)
+        self.own_pieces = self.walked.pieces["q", OWN]
+        self.lines: list[str] = []
+        self.margin = 4
+        self.uses: set[str] = set()
+        self.neighbours: tuple[str, str] | None = None
+        self.handles: dict[tuple[object, ...], str] = {}
+
+    def write(self, line: str) -> None:
+        """One line at the margin."""
+        self.lines.append(" " * self.margin + line)
+
+    def function(self) -> list[str]:
+        """The whole function."""
+        for frame in frames(self.loops):
+            self.frame(frame)
+        head = "backward(dout, q, k, v, out, lse, groups)" if self.backward else (
+            "forward(q, k, v, groups)"
+        )
+        return [f"def {head}:", f"    {BACKWARD if self.backward else FORWARD}",
+                *self.opening(), *self.lines, *self.ending()]
+
+    # -- what stands before and behind
+
+    def opening(self) -> Iterator[str]:
+        """Ranks, groups and sizes, as far as they are used."""
+        used = "\n".join(self.lines)
+        groups = ["group", *(f"{a}_group" for a in self.axes)] if len(self.axes) > 1 else ["group"]
+        named = [g if g in used or g == "group" else "_" for g in groups]
+        yield f"    {', '.join(named)} = groups" if len(named) > 1 else "    (group,) = groups"
+        used += "".join(self.neighbours or ())
+        places = ["rank = group.rank()"] if "rank" in used or len(self.axes) > 1 else []
+        if "size" in self.uses:
+            k, n = self.unit, self.own_pieces
+            length = "q.shape[2]"
+            size = f"{length} // {n // k}" if n > k else f"{length} * {k // n}" if k > n else length
+            places.append(f"size = {size}")
+        if places:
+            left, right = zip(*(p.split(" = ") for p in places), strict=True)
+            yield f"    {', '.join(left)} = {', '.join(right)}"
+        if len(self.axes) == 2:
+            yield f"    outer, inner = divmod(rank, {self.sizes[1]})"
+        elif len(self.axes) > 2:
+            raise PlanError("a mesh of more than two axes")
+        if "stats" in self.have.used:
+            yield "    delta = (dout * out).sum(-1, keepdim=True, dtype=wide(q))"
+        if self.neighbours:
+            yield f"    after, before = {', '.join(self.neighbours)}"
+
+    def ending(self) -> Iterator[str]:
+        """The results in the model's types."""
+        if not self.backward:
+            yield "    return out.to(q.dtype), lse"
+            return
+        names = self.have.names.cells
+        dq, dkv = names["DQ", OWN], names["DKV", OWN]
+        yield f"    dk, dv = {dkv}"
+        yield f"    return {dq}.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)"
+
+    # -- frames
+
+    def frame(self, frame: Frame) -> None:
+        """A loop, or a step of its own."""
+        domain = Domain(self.loops, frame.first, frame.last)
+        names = Names(self.axes, frame.first, at=None if frame.loop else frame.first,
+                      sizes=dict(zip(self.loops.mesh, self.sizes, strict=True)))
+        begun = [s for s in self.loops.statements if isinstance(s, Start)
+                 and not sums(s.tensors) and s.when.on(frame.first)]
+        for s in begun:
+            self.start(s)
+        self.step(frame, domain, names)
+
+    def step(self, frame: Frame, domain: Domain, names: Names) -> None:
+        """The steps of a frame: messages, attends, arrivals."""
+        meetings = self.meetings(domain, names)
+        moves = list(transfers(self.loops, self.walked, domain, names))
+        attending = Attending(self.loops, self.have, self.text.define, self.uses)
+        for cell in self.beginning(frame, meetings, moves, attending):
+            self.write(self.have.blank(cell, "kv" if cell[0] == "DKV" else "q"))
+        if frame.loop:
+            self.write(f"for step in range({names.count(len(domain.steps))}):")
+            self.margin += 4
+        handles = [(move, self.send(move)) for move in moves]
+        self.exchanges(frame)
+        late = list[str]()
+        for meeting in meetings:
+            if self.backward:
+                lines, more = attending.backward(meeting)
+                late += more
+            else:
+                lines = attending.forward(meeting)
+            self.paste(lines)
+        relayed = [x for x in handles if x[0].into and self.have.relayed(x[0].into)]
+        for move, handle in relayed:
+            self.take_over(move, handle)
+        self.paste(late)
+        for move, handle in handles:
+            if move.into and not self.have.relayed(move.into):
+                self.arrive(move, handle)
+        for move, handle in handles:
+            if not move.into:
+                self.receive(move, handle)
+        self.returns(frame)
+        if frame.loop:
+            self.margin -= 4
+
+    def paste(self, lines: Sequence[str]) -> None:
+        """Lines at the margin."""
+        for line in lines:
+            self.write(line)
+
+    def beginning(
+        self, frame: Frame, meetings: Sequence[Meeting], moves: Sequence[Transfer],
+        attending: Attending,
+    ) -> Iterator[Cell]:
+        """The sums that begin with nothing in these steps."""
+        for cell, first in self.walked.first.items():
+            if not frame.first <= first <= frame.last:
+                continue
+            begun = cell[0] == "OUT" and any(attending.begins(m, cell) for m in meetings
+                                             if attending.cell(m, "OUT") == cell)
+            placeholder = any(m.source == cell for m in moves) and frame.loop
+            if (self.have.accumulates(cell) and not begun) or (
+                placeholder and not self.have.accumulates(cell)
+            ):
+                yield cell
+
+    # -- messages
+
+    def send(self, move: Transfer) -> str:
+        """Start a message; the name of what waits for it."""
+        s = move.s
+        message = (
+            self.have.message(move.source) if move.source else self.have.part(s.tensors, s.parts[0])
+        )
+        if move.into and self.finished(move):
+            message = self.cast(move.source, message)
+        if move.guarded:
+            name = self.text.define("route", route(move))
+            step = "step" if move.names.at is None else str(move.names.at)
+            peers = [f"*{name}({', '.join([step, *self.axes])})"]
+        else:
+            peers = self.peers(move)
+        group = "group" if len(self.axes) == 1 else f"{self.axes[move.axis]}_group"
+        started = f"exchange({', '.join([message, *peers, group])})"
+        handle = self.handle(move)
+        if handle == "":
+            return started
+        time = move.time()
+        line = f"{handle} = {started}" + (f" if {time} else None" if time else "")
+        if len(line) + self.margin <= 100:
+            self.write(line)
+        else:
+            raise PlanError("a line too long")
+        return handle
+
+    def peers(self, move: Transfer) -> list[str]:
+        """Where to and where from, by a name where it is the same in all steps."""
+        to, source = move.peers()
+        if "step" in to:
+            return [to, source]
+        if self.neighbours in (None, (to, source)):
+            self.neighbours = to, source
+            return ["after", "before"]
+        return ["before", "after"] if self.neighbours == (source, to) else [to, source]
+
+    def handle(self, move: Transfer) -> str:
+        """The name of a message that is under way; none where it is waited for at once."""
+        if move.names.at is not None and move.into and not self.have.relayed(move.into):
+            return ""
+        name = "arriving" if not move.into else (
+            "following" if self.have.relayed(move.into) else "returning")
+        key = (move.s.name, move.s.tensors, name)
+        self.handles.setdefault(key, name if name not in self.handles.values()
+                                else f"{name}_{len(self.handles)}")
+        return self.handles[key]
+
+    def finished(self, move: Transfer) -> bool:
+        """True if sums come home whole."""
+        assert move.into
+        return move.into[1] == OWN and not self.have.accumulates(move.into)
+
+    def cast(self, cell: Cell | None, message: str) -> str:
+        """Sums as they travel home when nothing more is added."""
+        assert cell
+        name = self.have.names.cells[cell]
+        if cell[0] == "OUT":
+            return "[out.to(q.dtype), lse]" if self.have.plainly(cell) else (
+                f"[{name}[0].to(q.dtype), {name}[1]]")
+        return f"[{name}.to(q.dtype)]" if cell[0] == "DQ" else f"[x.to(k.dtype) for x in {name}]"
+
+    def take_over(self, move: Transfer, handle: str) -> None:
+        """Sums that came go on here."""
+        assert move.into
+        came = f"{handle}.wait()"
+        if move.guarded:
+            raise PlanError("sums that travel on come to some ranks only")
+        self.when(move, handle, f"{self.have.taken(move.into)} = {came}")
+
+    def when(self, move: Transfer, handle: str, line: str) -> None:
+        """A line that only a message in this step calls for."""
+        if move.time():
+            self.paste(indented(f"if {handle}:", [line]))
+        else:
+            self.write(line)
+
+    def arrive(self, move: Transfer, handle: str) -> None:
+        """Sums that came are added to what is here."""
+        assert move.into
+        if not self.have.accumulates(move.into):
+            self.when(move, handle, f"{self.have.taken(move.into)} = {handle}.wait()")
+        elif move.guarded and move.into[0] == "OUT":
+            self.when(move, handle, f"if came := {handle}.wait():")
+            self.write("    " + ("    " if move.time() else "") + self.have.arrive(move.into, "came"))
+        else:
+            self.when(move, handle, self.have.arrive(move.into, f"{handle}.wait()"))
+
+    def receive(self, move: Transfer, handle: str) -> None:
+        """What came is here from the next step on."""
+        side = side_of(move.s.tensors)
+        name = self.have.names.inputs[side, move.s.name]
+        onward = any(isinstance(s, Send) and any(p.value == move.s.name for p in s.parts)
+                     and not sums(s.tensors) for s in self.loops.statements)
+        kept = f" or {name}" if move.guarded and onward else ""
+        self.when(move, handle, f"{name} = {handle}.wait(){kept}")
+
+    def exchanges(self, frame: Frame) -> None:
+        """All with all: what everybody has."""
+        for s in self.loops.statements:
+            if isinstance(s, Gather | AllToAll) and s.when.on(frame.first):
+                raise PlanError("exchanges")
+
+    def returns(self, frame: Frame) -> None:
+        """Sums go back over an exchange."""
+        for s in self.loops.statements:
+            if isinstance(s, Return) and s.when.on(frame.first):
+                raise PlanError("exchanges")
+
+    def start(self, s: Start) -> None:
+        """A value begins to travel."""
+        target = self.have.names.inputs["kv" if "KV" in s.tensors else "q", s.name]
+        source = self.have.part(s.tensors, s.part)
+        if target != source:
+            self.write(f"{target} = {source}")
+
+    def meetings(self, domain: Domain, names: Names) -> list[Meeting]:
+        """The rectangles of the frame, by the values that meet."""
+        groups: dict[tuple[str, str], list[Attend]] = {}
+        for s in self.loops.statements:
+            if isinstance(s, Attend) and any(s.when.on(t) for t in domain.steps):
+                if len(s.q) > 1 or len(s.kv) > 1:
+                    raise PlanError("a rectangle of several values")
+                groups.setdefault((s.q[0].value, s.kv[0].value), []).append(s)
+        return [
+            Meeting(tuple(each), domain, names,
+                    (self.walked.pieces["q", q], self.walked.pieces["kv", kv]), self.unit)
+            for (q, kv), each in groups.items()
+        ]
+
+
+def check_pieces(plan: Plan) -> None:
+    """Raise PlanError unless all blocks of a side are of one size."""
+    for name, side in (("queries", plan.partition.q), ("keys", plan.partition.kv)):
+        if len(set(side.sizes.tolist())) > 1:
+            raise PlanError(f"pieces of {name} are of different sizes")
+
+
+def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
+    """The schedule of a program: its passes, and the functions that they share."""
+    text = Text()
+    passes = [Pass(plan, each, text).function() for plan, each in zip(plans, loops, strict=True)]
+    lines = ["# ---- Schedule", *text.lines()]
+    for each in passes:
+        lines += ["", "", *each]
+    return "\n".join(lines) + "\n"

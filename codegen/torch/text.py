@@ -1,0 +1,223 @@
+"""Python text of the numbers, conditions and calls of a loop form."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.loops.form import Expr, Guard, Ints, Loops, When
+
+WIDTH = 100
+Flags = NDArray[np.bool_]
+AXES = {1: ("rank",), 2: ("outer", "inner"), 3: ("outer", "middle", "inner")}
+SIZES = {1: ("RANKS",), 2: ("OUTER", "INNER"), 3: ("OUTER", "MIDDLE", "INNER")}
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the coordinates of a rank are called, and the step, which counts from `first`."""
+
+    axes: tuple[str, ...]
+    first: int = 0
+    at: int | None = None  # the step, where there is only one
+    sizes: Mapping[int, str] = field(default_factory=dict)  # names of the sizes of axes
+    step: str = "step"
+
+    def count(self, n: int) -> str:
+        """A number of steps, by the size of an axis if it is that or one less."""
+        if n in self.sizes:
+            return self.sizes[n]
+        return f"{self.sizes[n + 1]} - 1" if n + 1 in self.sizes else str(n)
+
+    def but(self, axis: int, name: str) -> "Names":
+        """The names where another rank is meant, elsewhere along one axis."""
+        return replace(self, axes=(*self.axes[:axis], name, *self.axes[axis + 1 :]))
+
+    def coordinate(self, axis: int) -> str:
+        """The name of a coordinate; of the rank itself for axis -1."""
+        if axis >= 0:
+            return self.axes[axis]
+        if len(self.axes) > 1:
+            raise PlanError("a condition on ranks counted across axes")
+        return self.axes[0]
+
+
+def expression(e: Expr, names: Names) -> str:
+    """The text of a whole number."""
+    if e.table:
+        raise PlanError("a number that is a table")
+    clock, constant = names.step, e.constant
+    if names.at is not None:
+        constant += e.step * ((names.at - e.phase) // e.period)
+        e = replace(e, step=0)
+    elif e.period == 1:
+        constant += e.step * (names.first - e.phase)
+    elif offset := names.first - e.phase:
+        clock = f"({clock} {signed(offset)}) // {e.period}"
+    else:
+        clock = f"{clock} // {e.period}"
+    terms = [*zip(e.axes, names.axes, strict=False), (e.step, clock)]
+    return modulo(affine(terms, constant), e.modulo)
+
+
+def modulo(text: str, n: int) -> str:
+    """The text of a number, modulo n if n is not 0."""
+    if not n or text.isdecimal():
+        return text
+    return f"({text}) % {n}" if " " in text else f"{text} % {n}"
+
+
+def affine(terms: Sequence[tuple[int, str]], constant: int) -> str:
+    """A sum of multiples of names and a constant, what is positive first."""
+    named = sorted(((k, name) for k, name in terms if k), key=lambda term: term[0] < 0)
+    if named and named[0][0] < 0 and constant > 0:
+        return " ".join([str(constant), *(_term(k, name) for k, name in named)])
+    if not named:
+        return str(constant)
+    first = _term(*named[0]).replace("+ ", "").replace("- ", "-")
+    rest = [_term(k, name) for k, name in named[1:]]
+    return " ".join([first, *rest, *([signed(constant)] if constant else [])])
+
+
+def signed(number: int) -> str:
+    """A number that follows others in a sum."""
+    return f"{'-' if number < 0 else '+'} {abs(number)}"
+
+
+def _term(k: int, name: str) -> str:
+    times = f"{abs(k)} * " if abs(k) > 1 else ""
+    return f"{'-' if k < 0 else '+'} {times}{name}"
+
+
+# ---- conditions: texts beside what they say of each step and rank
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Some steps in a row, on all ranks."""
+
+    loops: Loops
+    first: int
+    last: int
+
+    @property
+    def steps(self) -> range:
+        """The steps."""
+        return range(self.first, self.last + 1)
+
+    def table(self, told: Callable[[int, Ints], Ints | Flags]) -> NDArray[np.int64]:
+        """What `told(step, coordinates)` says: [steps, ranks]."""
+        coordinates = self.loops.coordinates()
+        return np.array([told(t, coordinates) for t in self.steps])
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """A text, and where it holds: [steps, ranks]."""
+
+    text: str
+    holds: Flags
+
+
+def conditions(when: When, domain: Domain, names: Names) -> list[Condition]:
+    """The conditions under which a statement runs; all of them hold where it does."""
+    shape = len(domain.steps), len(domain.loops.coordinates())
+    made = [*_times(when, domain, names, shape), *bounds(when.guard, domain, names)]
+    return [c for c in made if not c.holds.all()]
+
+
+def _times(when: When, domain: Domain, names: Names, shape: tuple[int, ...]) -> Iterator[Condition]:
+    step, at = names.step, np.array(domain.steps)
+    first, last = when.first - names.first, when.last - names.first
+    if when.first == when.last:
+        yield _said(f"{step} == {first}", at == when.first, shape)
+        return
+    yield _said(f"{step} > 0" if first == 1 else f"{step} >= {first}", at >= when.first, shape)
+    yield _said(f"{step} < {names.count(last + 1)}", at <= when.last, shape)
+    if when.every > 1:
+        on = (at - when.first) % when.every < when.width
+        clock = f"({step} {signed(-first)})" if first else step
+        text = f"{clock} % {when.every}"
+        yield _said(f"{text} == 0" if when.width == 1 else f"{text} < {when.width}", on, shape)
+
+
+def _said(text: str, on: Flags, shape: tuple[int, ...]) -> Condition:
+    return Condition(text, np.broadcast_to(on[:, None], shape))
+
+
+def bounds(guard: Guard, domain: Domain, names: Names) -> Iterator[Condition]:
+    """The conditions on a rank's coordinates."""
+    if guard.ranks:
+        if len(guard.ranks) > 1 or len(names.axes) > 1:
+            raise PlanError("a list of ranks per step")
+        yield Condition(
+            f"{names.axes[0]} in {guard.ranks[0]}",
+            domain.table(replace(guard, bounds=()).at).astype(bool),
+        )
+    if guard.spans:
+        raise PlanError("first and last steps of each rank")
+    for bound in guard.bounds:
+        on = domain.table(Guard((bound,)).at).astype(bool)
+        axis, low, high = bound
+        x = names.coordinate(axis)
+        if not low or not high:
+            yield Condition(_compared(x, low, high, names), on)
+            continue
+        lows, highs = (domain.table(e.at) for e in (low, high))
+        if (lows == highs).all():
+            yield Condition(f"{x} == {expression(low, names)}", on)
+        elif (lows <= highs).all():
+            yield Condition(f"{expression(low, names)} <= {x} <= {expression(high, names)}", on)
+        else:
+            n = domain.loops.mesh[axis] if axis >= 0 else len(domain.loops.coordinates())
+            width = f"({_difference(high, low, names)}) % {n}"
+            yield Condition(f"({_difference(x, low, names)}) % {n} <= {width}", on)
+
+
+def _difference(left: Expr | str, right: Expr, names: Names) -> str:
+    first = left if isinstance(left, str) else expression(left, names)
+    second = expression(right, names)
+    return f"{first} - ({second})" if " " in second else f"{first} - {second}"
+
+
+def _compared(x: str, low: Expr | None, high: Expr | None, names: Names) -> str:
+    e = low or high
+    assert e is not None
+    near = replace(e, constant=e.constant + (-1 if low else 1))
+    plain, strict = expression(e, names), expression(near, names)
+    if not e.modulo and len(strict) < len(plain):
+        return f"{x} {'>' if low else '<'} {strict}"
+    return f"{x} {'>=' if low else '<='} {plain}"
+
+
+def needed(said: Sequence[Condition], where: Flags) -> list[Condition]:
+    """The conditions that are left to be asked where `where` is known to hold."""
+    kept = list(said)
+    goal = np.logical_and.reduce([where, *(c.holds for c in said)])
+    for c in said:
+        others = [x for x in kept if x is not c]
+        if (np.logical_and.reduce([where, *(x.holds for x in others)]) == goal).all():
+            kept = others
+    return kept
+
+
+def both(said: Sequence[Condition]) -> str:
+    """The text of all conditions together; "" for none."""
+    return " and ".join(c.text for c in said)
+
+
+# ---- calls
+
+
+def call(margin: int, head: str, arguments: Sequence[str], tail: str = ")") -> list[str]:
+    """A call as the formatter breaks it: on one line, on one line of its own, or on many."""
+    space = " " * margin
+    line = f"{space}{head}{', '.join(arguments)}{tail}"
+    if len(line) <= WIDTH:
+        return [line]
+    inner = f"{space}    {', '.join(arguments)}"
+    if len(inner) <= WIDTH:
+        return [f"{space}{head}", inner, f"{space}{tail}"]
+    return [f"{space}{head}", *(f"{space}    {a}," for a in arguments), f"{space}{tail}"]

@@ -1,0 +1,127 @@
+"""Messages between two ranks as text: where to, where from, and when."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from codegen.torch.text import (
+    Domain,
+    Names,
+    affine,
+    both,
+    bounds,
+    conditions,
+    expression,
+    modulo,
+    needed,
+)
+from codegen.torch.variables import sums
+from codegen.torch.walk import Cell, Walk
+from planner.errors import PlanError
+from planner.loops.form import Expr, Loops, Send, Shift
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A send statement in some steps; sums go to one cell all the while."""
+
+    s: Send
+    source: Cell | None
+    into: Cell | None
+    domain: Domain
+    names: Names
+
+    @property
+    def axis(self) -> int:
+        """The axis along which it goes."""
+        if not isinstance(self.s.hop, Shift):
+            raise PlanError("ranks send to others by a table")
+        moved = [a for a, e in enumerate(self.s.hop.by) if e != Expr()]
+        if len(moved) != 1:
+            raise PlanError("a message goes along several axes at once")
+        return moved[0]
+
+    @property
+    def shift(self) -> Expr:
+        """How far it goes."""
+        assert isinstance(self.s.hop, Shift)
+        e = self.s.hop.by[self.axis]
+        if e.axes or e.table:
+            raise PlanError("how far a message goes depends on the rank")
+        return e
+
+    @property
+    def guarded(self) -> bool:
+        """True if not all ranks send."""
+        g = self.s.when.guard
+        return bool(g.bounds or g.spans or g.ranks)
+
+    def peers(self) -> tuple[str, str]:
+        """The texts of the ranks that are sent to and received from."""
+        axis = self.axis
+        x, n = self.names.axes[axis], self.domain.loops.mesh[axis]
+        there, back = (
+            _moved(x, replace(self.shift, modulo=0), sign, self.names) for sign in (1, -1)
+        )
+        size = self.names.sizes[n] if n in self.names.sizes else str(n)
+        return f"({there}) % {size}", f"({back}) % {size}"
+
+    def time(self) -> str:
+        """The condition on the step; "" for always."""
+        plain = replace(self.s.when, guard=replace(self.s.when.guard, bounds=(), spans=(), ranks=()))
+        said = conditions(plain, self.domain, self.names)
+        shape = len(self.domain.steps), len(self.domain.loops.coordinates())
+        return both(needed(said, np.ones(shape, bool)))
+
+    def asked(self, who: str) -> str:
+        """The condition on the one who is asked, `to` or `source`; else on this rank."""
+        names = self.names if who == "rank" else self.names.but(self.axis, who)
+        steps = [t for t in self.domain.steps if self.s.when.on(t)]
+        inside = replace(self.domain, first=steps[0], last=steps[-1])
+        said = [c for c in bounds(self.s.when.guard, inside, names) if not c.holds.all()]
+        return both(said)
+
+
+def _moved(x: str, by: Expr, sign: int, names: Names) -> str:
+    signed_ = replace(by, constant=sign * by.constant, step=sign * by.step)
+    if names.at is not None or not by.step:
+        return affine([(1, x)], int(signed_.at(names.at or 0, _nowhere())[0]))
+    if by.period > 1:
+        raise PlanError("how far a message goes changes in rounds")
+    constant = signed_.constant + signed_.step * (names.first - by.phase)
+    return affine([(1, x), (signed_.step, names.step)], constant)
+
+
+def _nowhere() -> np.ndarray:
+    return np.zeros((1, 1), np.intp)
+
+
+def route(move: Transfer) -> list[str]:
+    """The function that says where a guarded message goes, and where another comes from."""
+    to, source = move.peers()
+    receiver = move.s.when.guard.receiver
+    sends = move.asked("to") if receiver else move.asked("rank")
+    comes = move.asked("rank") if receiver else move.asked("source")
+    arguments = ", ".join([move.names.step, *move.names.axes])
+    return [
+        f"def NAME({arguments}):",
+        '    """Where a message goes in a step, and where one comes from; None for nowhere."""',
+        f"    to, source = {to}, {source}",
+        f"    return to if {sends} else None, source if {comes} else None",
+    ]
+
+
+def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Iterator[Transfer]:
+    """The messages that start in some steps, cut wherever sums begin to go elsewhere."""
+    for i, s in enumerate(loops.statements):
+        steps = [t for t in domain.steps if s.when.on(t)]
+        if not isinstance(s, Send) or not steps:
+            continue
+        if not sums(s.tensors):
+            yield Transfer(s, None, None, domain, names)
+            continue
+        into = [walked.into[i][t] for t in steps]
+        if len(set(into)) > 1:
+            raise PlanError("sums are added to one value first and then to another in a loop")
+        yield Transfer(s, walked.source[i], into[0], domain, names)

@@ -1,0 +1,258 @@
+"""walk(plan, loops)   runs a loop form once over the blocks: where sums are added and sent from.
+
+A *cell* is what a program keeps running sums in: (tensor, value), the sums of one tensor for the
+blocks of one value. In the cell of a value that travels is what the next message takes along. The
+walk finds the cell that each attend adds to and that each message is added to, and raises
+PlanError where sums would be left behind or meet others.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.ir import ADDS, TENSORS, Plan
+from planner.loops.expand import Expansion
+from planner.loops.form import (
+    OWN,
+    AllToAll,
+    Attend,
+    Gather,
+    Ints,
+    Loops,
+    Part,
+    Return,
+    Send,
+    Start,
+)
+from planner.loops.values import flat, owned, pack
+
+Cell = tuple[str, str]  # tensor, value
+Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]
+
+
+@dataclass
+class Walk:
+    """What a pass does with its sums, by the number of a statement and the step."""
+
+    targets: dict[tuple[int, str], dict[int, Cell]] = field(default_factory=dict)  # attends
+    into: dict[int, dict[int, Cell]] = field(default_factory=dict)  # sends and returns
+    source: dict[int, Cell] = field(default_factory=dict)  # of sends and returns
+    first: dict[Cell, int] = field(default_factory=dict)  # step of the first addition
+    last: dict[Cell, int] = field(default_factory=dict)  # step of the last message
+    arrivals: dict[Cell, list[int]] = field(default_factory=dict)  # steps in which some arrive
+    pieces: dict[tuple[str, str], int] = field(default_factory=dict)  # of each value: side, name
+    whole: dict[Cell, bool] = field(default_factory=dict)  # every addition is of all pieces
+    crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
+
+
+def walk(plan: Plan, loops: Loops) -> Walk:
+    """Follow the sums of a pass through its steps."""
+    return _Walker(plan, loops).run()
+
+
+def ordered(blocks: Ints) -> Ints:
+    """The blocks of each row in one order, absent ones last."""
+    return -np.sort(-blocks, axis=1)
+
+
+def same(a: Ints, b: Ints) -> bool:
+    """True if rows hold the same blocks."""
+    width = max(a.shape[1], b.shape[1])
+    left, right = (
+        np.pad(ordered(x), ((0, 0), (0, width - x.shape[1])), constant_values=-1) for x in (a, b)
+    )
+    return bool((left == right).all())
+
+
+class _Walker:
+    def __init__(self, plan: Plan, loops: Loops) -> None:
+        self.plan, self.loops, self.ranks = plan, loops, plan.ranks
+        self.state = Expansion(loops, plan.partition)
+        self.result = Walk()
+        self.sums = ADDS[plan.pass_]
+        self.full: dict[Cell, Ints] = {}
+        self.taken = dict(self.messages())
+        self.times: dict[Cell, list[int]] = defaultdict(list)
+        for t, cell in sorted(self.taken):
+            self.times[cell].append(t)
+        self.state = Expansion(loops, plan.partition)
+
+    # -- the first walk: what each message of sums takes along
+
+    def messages(self) -> Iterator[tuple[tuple[int, Cell], Ints]]:
+        """((step, cell), the blocks that each rank hands over: [ranks, w]) of all sends."""
+        for t in range(self.loops.steps):
+            rows: dict[Cell, list[Rows]] = defaultdict(list)
+            for _, s in self.active(t):
+                if isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
+                    rows[self.cell(s)] += self.state.send(s, t)
+                else:
+                    self.follow(s, t)
+            self.arrive(t)
+            for cell, messages in rows.items():
+                yield (t, cell), self.table(messages, f"step {t}")
+
+    def active(self, t: int) -> Iterator[tuple[int, object]]:
+        return ((i, s) for i, s in enumerate(self.loops.statements) if s.when.on(t))
+
+    def follow(self, s: object, t: int) -> None:
+        match s:
+            case Start():
+                self.state.start(s, t)
+            case Send():
+                self.state.send(s, t)
+            case Gather() | AllToAll():
+                self.state.exchange(s, t)
+
+    def arrive(self, t: int) -> None:
+        exchanged = {
+            s.name for _, s in self.active(t) if isinstance(s, Gather | AllToAll)
+        }
+        self.state.arrive(t, exchanged)
+
+    def table(self, messages: list[Rows], where: str) -> Ints:
+        """The blocks that each rank sends; a rank sends a sum once."""
+        width = max(blocks.shape[1] for _, _, blocks in messages)
+        table = np.full((self.ranks, width), -1, np.intp)
+        for src, _, blocks in messages:
+            if (table[src] >= 0).any() or len(np.unique(src)) < len(src):
+                raise PlanError(f"{where}: a rank sends sums of one value in several messages")
+            table[src, : blocks.shape[1]] = blocks
+        return table
+
+    def cell(self, s: Send) -> Cell:
+        """The cell that a message of sums is taken from, all of it."""
+        part, many = s.parts[0], len(s.parts)
+        if many > 1 or part.pieces or part.heads:
+            raise PlanError(f"sums of {' + '.join(p.value for p in s.parts)} go in parts")
+        if len(s.tensors) > 1:
+            raise PlanError("sums of several tensors go together")
+        return s.tensors[0], part.value
+
+    # -- the second walk: what is added to which cell
+
+    def run(self) -> Walk:
+        for t in range(self.loops.steps):
+            statements = list(self.active(t))
+            for i, s in statements:
+                if isinstance(s, Start):
+                    self.state.start(s, t)
+                elif isinstance(s, Send | Return) and TENSORS[s.tensors[0]].accumulates:
+                    self.take(i, s, t)
+            for i, s in statements:
+                if isinstance(s, Attend):
+                    self.attend(i, s, t)
+            for i, s in statements:
+                if isinstance(s, Send | Return) and TENSORS[s.tensors[0]].accumulates:
+                    self.bring(i, s, t)
+                elif not isinstance(s, Start):
+                    self.follow(s, t)
+            self.count()
+            self.arrive(t)
+        self.count()
+        for cell, full in self.full.items():
+            if cell[1] != OWN and full.any():
+                raise PlanError(f"{cell[0]} for {cell[1]} is left on ranks that do not own it")
+        return self.result
+
+    def count(self) -> None:
+        """Note how many pieces the values have that can be read now."""
+        tables = [(k[1], k[0], v) for k, v in self.state.stay.items()]
+        tables += [(k[1], k[0], v) for k, v in self.state.aged.items()]
+        for side, name, table in tables:
+            if side in ("q", "kv"):
+                known = self.result.pieces.get((side, name), 0)
+                self.result.pieces[side, name] = max(known, table.shape[1])
+
+    def take(self, i: int, s: Send | Return, t: int) -> None:
+        """The message leaves: its cell is empty, on all ranks."""
+        cell = (s.tensors[0], s.exchange) if isinstance(s, Return) else self.cell(s)
+        self.result.source[i], self.result.last[cell] = cell, t
+        full = self.full.get(cell)
+        if full is None:
+            return
+        if isinstance(s, Send) and (full & (self.taken[t, cell] < 0).all(1)).any():
+            raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")
+        full[:] = False
+
+    def attend(self, i: int, s: Attend, t: int) -> None:
+        who, q, kv = self.state.attend(s, t)
+        for tensor in self.sums:
+            side = TENSORS[tensor].side
+            parts, blocks = (s.q, q) if side == "q" else (s.kv, kv)
+            if len(parts) > 1:
+                raise PlanError(f"step {t}: a rectangle of several {side} values")
+            cell = self.home(tensor, parts[0], t, who)
+            self.result.targets.setdefault((i, tensor), {})[t] = cell
+            self.add(cell, t, who, whole=parts[0].pieces is None and parts[0].heads is None)
+
+    def home(self, tensor: str, part: Part, t: int, who: Ints) -> Cell:
+        """The cell of a value: one that a later message empties, else that of what stays."""
+        side = TENSORS[tensor].side
+        value = Part(part.value, part.lag)
+        blocks = self.state.blocks(value, side, t, who)
+        for cell, times in sorted(self.times.items(), key=lambda item: item[0][1] != part.value):
+            later = [x for x in times if x > t]
+            if cell[0] == tensor and later and same(self.taken[later[0], cell][who], blocks):
+                return cell
+        for name, where in self.state.stay:
+            if where == side and same(self.state.blocks(Part(name), side, t, who), blocks):
+                return tensor, name
+        raise PlanError(f"step {t}: sums for {part.value} are nowhere kept")
+
+    def bring(self, i: int, s: Send | Return, t: int) -> None:
+        """The message arrives: into the cell that its blocks belong to."""
+        tensor, side = s.tensors[0], TENSORS[s.tensors[0]].side
+        if isinstance(s, Return):
+            rows = [(d, r, b) for r, d, b in self.state.brought[s.exchange]]
+            dst = np.arange(self.ranks)
+            moved = [flat(to, blocks) for _, to, blocks in rows]
+            rank, block = (np.concatenate(x) for x in zip(*moved, strict=True))
+            into = self.returned(tensor, side, rank, block)
+        else:
+            (_, dst, blocks), = self.state.send(s, t)
+            into = self.receiver(tensor, side, t, dst, blocks)
+        self.result.into.setdefault(i, {})[t] = into
+        self.result.arrivals.setdefault(into, []).append(t)
+        self.add(into, t, dst, whole=True)
+
+    def receiver(self, tensor: str, side: str, t: int, dst: Ints, blocks: Ints) -> Cell:
+        for cell, times in self.times.items():
+            later = [x for x in times if x > t]
+            if cell[0] == tensor and later and same(self.taken[later[0], cell][dst], blocks):
+                return cell
+        for name, where in self.state.stay:
+            if where == side and same(self.state.blocks(Part(name), side, t, dst), blocks):
+                return tensor, name
+        raise PlanError(f"step {t}: {tensor} arrives for different values on different ranks")
+
+    def returned(self, tensor: str, side: str, rank: Ints, block: Ints) -> Cell:
+        """The value whose blocks come back over an exchange."""
+        for name, source in self.sources(side):
+            here = np.zeros((self.ranks, len(self.plan.partition.side(side))), bool)
+            r, b = flat(np.arange(self.ranks), source.reshape(self.ranks, -1))
+            here[r, b] = True
+            if here[rank, block].all():
+                return tensor, name
+        raise PlanError(f"{tensor} comes back to ranks that did not send its blocks")
+
+    def sources(self, side: str) -> Iterator[tuple[str, Ints]]:
+        yield OWN, owned(self.ranks, self.plan.partition.side(side))
+        for s in self.loops.statements:
+            if isinstance(s, Gather | AllToAll) and TENSORS[s.tensors[0]].side == side:
+                rows = self.state.brought.get(s.name, [])
+                pairs = [flat(dst, blocks) for _, dst, blocks in rows]
+                if pairs:
+                    rank, block = (np.concatenate(x) for x in zip(*pairs, strict=True))
+                    yield s.name, pack(self.ranks, self.plan.partition.side(side), rank, block)
+
+    def add(self, cell: Cell, t: int, who: Ints, whole: bool) -> None:
+        full = self.full.setdefault(cell, np.zeros(self.ranks, bool))
+        if full[who].any():
+            self.result.crowded.add(cell)
+        full[who] = True
+        self.result.first.setdefault(cell, t)
+        self.result.whole[cell] = self.result.whole.get(cell, True) and whole
