@@ -10,11 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import attended, sent
-from planner.ir import READS, TENSORS, Index, Plan
+from planner.ir import ADDS, READS, Plan
+from planner.marks import attended_blocks, places, rowwise
 from planner.partitions import Ints
 
 Weights = NDArray[np.int64]  # one number per block
+Whole = NDArray[np.integer]
 AT_START = -1
 SLAB = 1 << 20  # copies looked at at a time
 
@@ -22,24 +23,43 @@ SLAB = 1 << 20  # copies looked at at a time
 def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     """(received in step, last read in step) of each copy of an input: int32 [ranks, blocks].
 
-    -1 received: there from the start; -2: never received, or never read, on that rank.
+    -1 received: there from the start; -2: never received, or never read, on that rank. OUT that
+    the forward pass left is read in the step from which on its STATS can be; those it makes take a
+    slot from there on.
     """
-    shape = plan.ranks, len(plan.side(tensor))
-    received, last = np.full(shape, -2, np.int32), np.full(shape, -2, np.int32)
+    received, last = (np.full((plan.ranks, len(plan.side(tensor)) + 1), -2, np.int32) for _ in "rl")
     for held in plan.start:
         if tensor in held.tensors:
             block, rank = held.flat()
             received[rank, block] = AT_START
-    for block, _, dst, step in sent(plan, tensor):
-        received[dst, block] = step  # a rank gets a block once
-    for block, src, _, step in sent(plan, tensor):
-        last[src, block] = step  # of repeated ones, in ascending order, the last stays
-    if tensor in READS[plan.pass_]:
-        attends = np.full(shape, -2, np.int32)
-        for block, rank, step in attended(plan, TENSORS[tensor].side):
-            attends[rank, block] = step
-        np.maximum(last, attends, out=last)
+    _walk(plan, tensor, received.reshape(-1), last.reshape(-1))
+    received, last = received[:, :-1], last[:, :-1]
+    if tensor in ("OUT", "STATS") and any(h.tensors == ("OUT",) for h in plan.start):
+        _make_stats(plan, tensor, received, last)
     return received, last
+
+
+def _walk(plan: Plan, tensor: str, received: Ints, last: Ints) -> None:
+    """Note each copy's arrival, a rank gets a block once, and its reads, of which the last stays."""
+    attended = tensor in READS[plan.pass_]
+    for number, step in enumerate(plan.steps):
+        for move in step.moves:
+            if tensor in move.tensors:
+                received[places(plan, tensor, move.dst, move.blocks)] = number
+                last[places(plan, tensor, move.src, move.blocks)] = number
+        for attend in step.attends if attended else ():
+            last[places(plan, tensor, attend.rank, attended_blocks(attend, tensor))] = number
+
+
+def _make_stats(plan: Plan, tensor: str, received: Ints, last: Ints) -> None:
+    """Where OUT was left, STATS are computed from it in the step from which on DOUT is there."""
+    dout, _ = lifetimes(plan, "DOUT")
+    for held in plan.start:
+        if held.tensors == ("OUT",):
+            block, rank = held.flat()
+            comes = dout[rank, block]
+            block, rank = block[comes > -2], rank[comes > -2]
+            (received if tensor == "STATS" else last)[rank, block] = comes[comes > -2] + 1
 
 
 def slots(plan: Plan, tensor: str) -> NDArray[np.int64]:
@@ -49,7 +69,7 @@ def slots(plan: Plan, tensor: str) -> NDArray[np.int64]:
 
 def occupancy(plan: Plan, tensor: str, weights: Weights) -> NDArray[np.int64]:
     """Total weight of what `slots` counts, e.g. in bytes: int64 [steps, ranks]."""
-    if tensor in READS[plan.pass_]:
+    if tensor not in ADDS[plan.pass_]:
         return _copied(plan, tensor, weights)
     return np.array(list(_accumulated(plan, tensor, weights)), np.int64).reshape(-1, plan.ranks)
 
@@ -74,32 +94,42 @@ def _copied(plan: Plan, tensor: str, weights: Weights) -> NDArray[np.int64]:
 
 
 def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[NDArray[np.int64]]:
-    """Per step: what is held, what arrives beside it, and what attends begin anew."""
-    side = plan.side(tensor)
-    filled = np.zeros((plan.ranks, len(side)), bool)
-    held = np.zeros(plan.ranks, np.int64)
+    """Per step: what is held, what arrives beside it, and what attends begin anew.
 
-    def add(rank: Index, block: Index, sign: int = 1) -> None:
-        away = side.homes[block] != rank
-        np.add.at(held, rank[away], sign * weights[block[away]])
+    Of a message that arrives all is there, zeros too: it came whole.
+    """
+    side = plan.side(tensor)
+    filled = np.zeros((plan.ranks, len(side) + 1), bool)  # one more: what block -1 finds
+    bits, held = filled.reshape(-1), np.zeros(plan.ranks, np.int64)
+    homes, weight = np.append(side.homes, -1), np.append(weights, 0)
+
+    def total(rank: Whole, blocks: Whole, of: NDArray[np.bool_] | bool, home: bool) -> Weights:
+        """Weight per rank of some blocks of a node, with or without those at home."""
+        counted = np.where(of, weight[blocks], 0)
+        if not home:
+            counted = counted * (homes[blocks] != rank[:, None])
+        return np.bincount(rank, rowwise(np.add, counted), plan.ranks).astype(np.int64)  # exact
+
+    def fill(rank: Ints, blocks: Ints) -> Weights:
+        """Have these; the weight per rank of what was not there before and is not at home."""
+        entries = places(plan, tensor, rank, blocks)
+        fresh, block = np.divmod(np.unique(entries[~bits[entries] & (blocks >= 0)]), len(weight))
+        bits[entries] = True
+        filled[:, -1] = False
+        return total(fresh, block[:, None], True, home=False)
 
     for step in plan.steps:
-        handed = [m.flat() for m in step.moves if tensor in m.tensors]
-        for block, src, _ in handed:
-            filled[src, block] = False
+        handed = [m for m in step.moves if tensor in m.tensors]
         outgoing = held.copy()
-        for block, src, _ in handed:
-            add(src, block, -1)
+        for move in handed:
+            entries = places(plan, tensor, move.src, move.blocks)
+            held -= total(move.src, move.blocks, bits[entries], home=False)
+            bits[entries] = False
         begun = held.copy()
         for attend in step.attends:
-            block, rank = attend.flat(TENSORS[tensor].side)
-            new = ~filled[rank, block]
-            filled[rank[new], block[new]] = True
-            add(rank[new], block[new])
+            held += fill(attend.rank, attended_blocks(attend, tensor))
         peak = outgoing + held - begun
-        for block, _, dst in handed:
-            np.add.at(peak, dst, weights[block])
-            new = ~filled[dst, block]
-            filled[dst[new], block[new]] = True
-            add(dst[new], block[new])
+        for move in handed:
+            peak += total(move.dst, move.blocks, True, home=True)
+            held += fill(move.dst, move.blocks)
         yield peak

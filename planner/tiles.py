@@ -18,6 +18,7 @@ from planner.partitions import Ints, Partition, shifted
 from planner.workload import Workload
 
 CELLS = 1 << 24  # tiles of a node looked at at a time
+FEW = 16  # tiles of a rectangle up to which one of each is looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +96,12 @@ def _alike(table: Ints, axis: int) -> Ints:
 def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Blocks of each rectangle without any live tile in it: bool [n, a] of q, [n, b] of kv."""
     q, kv = attend.q >= 0, attend.kv >= 0  # present, then: present and dead
+    if q.shape[1] * kv.shape[1] <= FEW:
+        for a, b in np.ndindex(q.shape[1], kv.shape[1]):
+            dead = ~table.live(attend.q[:, a], attend.kv[:, b])
+            q[:, a] &= dead
+            kv[:, b] &= dead
+        return q, kv
     height = max(1, CELLS // max(1, q.shape[1] * kv.shape[1]))
     for at in range(0, len(attend), height):
         rows = slice(at, at + height)

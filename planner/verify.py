@@ -8,10 +8,11 @@ are where moves and attends read them, copies fit the declared buffers, head sli
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import attends, reads, sent
+from planner.batches import attends
 from planner.errors import PlanError
-from planner.ir import ADDS, READS, TENSORS, Attend, Index, Move, Plan
+from planner.ir import ADDS, HELD, READS, TENSORS, Attend, Index, Move, Plan
 from planner.liveness import slots
+from planner.marks import attended_blocks, places, rowwise
 from planner.partitions import Ints
 from planner.tiles import Tiles, dead_edges, tiles
 
@@ -46,14 +47,12 @@ def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
     for side, blocks in (("q", attend.q), ("kv", attend.kv)):
         if blocks.shape[1] == 1:
             continue
-        slices = plan.partition.side(side).slice[blocks]
-        absent = blocks < 0
-        high = np.where(absent, -1, slices).max(axis=1)
-        mixed = (~absent & (slices != high[:, None])).any(axis=1)
-        _refuse_rows(number, attend, mixed, f"{side} blocks of different head slices")
-        ordered = np.sort(blocks, axis=1)
-        twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
-        _refuse_rows(number, attend, twice, f"a {side} block twice in one rectangle")
+        if not table.one_slice:
+            slices = np.where(blocks < 0, -1, plan.partition.side(side).slice[blocks])
+            high = rowwise(np.maximum, slices)
+            mixed = rowwise(np.logical_or, (blocks >= 0) & (slices != high[:, None]))
+            _refuse_rows(number, attend, mixed, f"{side} blocks of different head slices")
+        _refuse_rows(number, attend, _repeating(blocks), f"a {side} block twice in one rectangle")
     for side, dead in zip(("q", "kv"), dead_edges(table, attend), strict=True):
         if dead.any():
             row, column = np.argwhere(dead)[0]
@@ -64,85 +63,132 @@ def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
             )
 
 
+def _repeating(blocks: Ints) -> NDArray[np.bool_]:
+    """Which rows [n, w] name a block twice."""
+    if blocks.shape[1] == 2:
+        repeating: NDArray[np.bool_] = (blocks[:, 0] == blocks[:, 1]) & (blocks[:, 0] >= 0)
+        return repeating
+    ordered = np.sort(blocks, axis=1)
+    return rowwise(np.logical_or, (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
+
+
 def _refuse_rows(number: int, attend: Attend, wrong: NDArray[np.bool_], what: str) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise PlanError(f"step {number}: rank {attend.rank[row]} attends {what}")
 
 
-def arrivals(plan: Plan, tensor: str) -> Ints:
-    """The first step in which each rank can read each block of an input: int32 [ranks, blocks].
+def arrivals(plan: Plan, tensor: str) -> Index:
+    """The first step in which each rank can read each block of an input, by `places`.
 
-    0 for what is there from the start, NEVER where it never comes. Raises PlanError when a copy
+    0 for what is there from the start, NEVER where it never comes. STATS of a block are also there
+    from the step on in which DOUT is, on a rank that holds its OUT. Raises PlanError when a copy
     comes to a rank that has the block already, at any time: a rank gets a block once.
     """
-    table = _at_start(plan, tensor)
-    for block, _, dst, step in sent(plan, tensor):
-        if (table[dst, block] != NEVER).any() or _repeated(dst * table.shape[1] + block):
-            _blame_second(plan, tensor)
-        table[dst, block] = step + 1
-    return table
+    ready, known = _at_start(plan, tensor)
+    flat = ready.reshape(-1)
+    for number, move in plan.moves():
+        if tensor in move.tensors:
+            flat[places(plan, tensor, move.dst, move.blocks)] = number + 1
+            known += int((move.blocks >= 0).sum())
+    if int((ready[:, :-1] != NEVER).sum()) < known:
+        _blame_second(plan, tensor)
+    ready[:, -1] = 0  # what block -1 finds
+    return flat
 
 
-def _at_start(plan: Plan, tensor: str) -> Ints:
+def _at_start(plan: Plan, tensor: str) -> tuple[Ints, int]:
+    """The table of arrivals without any move, and how many copies should be in it."""
     side = plan.side(tensor)
-    table = np.full((plan.ranks, len(side)), NEVER, np.int32)
-    table[side.homes, np.arange(len(side))] = 0
+    ready = np.full((plan.ranks, len(side) + 1), NEVER, np.int32)
+    ready[side.homes, np.arange(len(side))] = 0
+    known = len(side)
     for held in plan.start:
         if tensor in held.tensors:
             block, rank = held.flat()
-            _refuse_second(table, block, rank, "start", tensor)
-            table[rank, block] = 0
-    return table
+            ready[rank, block] = 0
+            known += len(block)
+    if tensor == "STATS" and (left := [h for h in plan.start if h.tensors == ("OUT",)]):
+        dout = arrivals(plan, "DOUT").reshape(ready.shape)
+        for held in left:
+            block, rank = held.flat()
+            ready[rank, block] = np.minimum(ready[rank, block], dout[rank, block])
+            known += int((dout[rank, block] != NEVER).sum())
+    return ready, known
 
 
 def _blame_second(plan: Plan, tensor: str) -> None:
-    table = _at_start(plan, tensor)
-    for number, move in plan.moves():
-        if tensor in move.tensors:
-            block, _, dst = move.flat()
-            _refuse_second(table, block, dst, f"step {number}", tensor)
-            table[dst, block] = number + 1
+    side = plan.side(tensor)
+    here = np.zeros((plan.ranks, len(side)), bool)
+    here[side.homes, np.arange(len(side))] = True
+    brought = [("start", *held.flat()) for held in plan.start if tensor in held.tensors]
+    brought += [
+        (f"step {n}", *np.array(move.flat())[[0, 2]])
+        for n, move in plan.moves()
+        if tensor in move.tensors
+    ]
+    if tensor == "STATS":
+        brought += [("start", *h.flat()) for h in plan.start if h.tensors == ("OUT",)]
+    for where, block, rank in brought:
+        again = here[rank, block]
+        if again.any() or (again := _again(rank * len(side) + block)).any():
+            at = int(np.argmax(again))
+            raise PlanError(
+                f"{where}: rank {rank[at]} is sent {tensor} block {block[at]} a second time"
+            )
+        here[rank, block] = True
+    raise PlanError(f"a rank is sent {tensor} that it computes from OUT and DOUT")
 
 
-def _refuse_second(table: Ints, block: Index, rank: Index, where: str, tensor: str) -> None:
-    known = table[rank, block] != NEVER
-    if known.any():
-        at = int(np.argmax(known))
-        raise PlanError(
-            f"{where}: rank {rank[at]} is sent {tensor} block {block[at]} a second time"
-        )
-    if at_once := _repeated(rank * table.shape[1] + block):
-        rank_, block_ = divmod(at_once[0], table.shape[1])
-        raise PlanError(f"{where}: rank {rank_} is sent {tensor} block {block_} twice at once")
+def _again(keys: Index) -> NDArray[np.bool_]:
+    """Which of the keys occurred before."""
+    again = np.ones(len(keys), bool)
+    again[np.unique(keys, return_index=True)[1]] = False
+    return again
 
 
-def _repeated(keys: Index) -> list[int]:
-    """The first key that occurs more than once, if any."""
+def _twice(keys: Index) -> bool:
+    """True if a key occurs more than once."""
     ordered = np.sort(keys)
-    again = ordered[1:] == ordered[:-1]
-    return [int(ordered[1:][np.argmax(again)])] if again.any() else []
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def check_inputs(plan: Plan) -> None:
     """Every move and every attend finds its inputs where it reads them."""
+    ready = {tensor: arrivals(plan, tensor) for tensor in HELD[plan.pass_]}
+    for number, step in enumerate(plan.steps):
+        for move in step.moves:
+            if move.accumulates:
+                continue
+            entries = places(plan, move.tensors[0], move.src, move.blocks)
+            for tensor in move.tensors:
+                if (ready[tensor][entries] > number).any():
+                    _blame_absent(plan, tensor, ready[tensor])
+        for attend in step.attends:
+            _check_reads(plan, number, attend, ready)
+
+
+def _check_reads(plan: Plan, number: int, attend: Attend, ready: dict[str, Index]) -> None:
+    entries = {
+        side: places(plan, tensor, attend.rank, attended_blocks(attend, tensor))
+        for side, tensor in (("q", "Q"), ("kv", "KV"))
+    }
     for tensor in READS[plan.pass_]:
-        ready = arrivals(plan, tensor)
-        for block, rank, step in reads(plan, tensor):
-            if (ready[rank, block] > step).any():
-                _blame_absent(plan, tensor, ready)
+        if (ready[tensor][entries[TENSORS[tensor].side]] > number).any():
+            _blame_absent(plan, tensor, ready[tensor])
 
 
-def _blame_absent(plan: Plan, tensor: str, ready: Ints) -> None:
-    """Which move or attend it is that reads what is not there."""
+def _blame_absent(plan: Plan, tensor: str, ready: Index) -> None:
+    """Say which move or attend reads what is not there."""
+    table = ready.reshape(plan.ranks, -1)
     for number, step in enumerate(plan.steps):
         for move in step.moves:
             if tensor in move.tensors:
                 block, src, dst = move.flat()
-                _refuse_absent(ready, number, block, src, f"{tensor} to rank {{}}", dst)
+                _refuse_absent(table, number, block, src, f"{tensor} to rank {{}}", dst)
         for attend in step.attends:
             block, rank = attend.flat(TENSORS[tensor].side)
-            _refuse_absent(ready, number, block, rank, f"{tensor}")
+            _refuse_absent(table, number, block, rank, f"{tensor}")
 
 
 def _refuse_absent(
@@ -167,22 +213,21 @@ def check_handovers(plan: Plan) -> None:
     """
     for tensor in ADDS[plan.pass_]:
         side = plan.side(tensor)
-        width = len(side) + 1  # one more: what block -1 finds
-        filled = np.zeros((plan.ranks, width), bool)
+        filled = np.zeros((plan.ranks, len(side) + 1), bool)  # one more: what block -1 finds
         bits = filled.reshape(-1)
         for number, step in enumerate(plan.steps):
             handed = [m for m in step.moves if tensor in m.tensors]
-            taken = [m.src.astype(np.intp)[:, None] * width + m.blocks for m in handed]
-            present = [bits[places] for places in taken]
+            taken = [places(plan, tensor, m.src, m.blocks) for m in handed]
+            present = [bits[entries] for entries in taken]
             _refuse_handovers(number, tensor, handed, taken, present)
-            for places in taken:
-                bits[places] = False
+            for entries in taken:
+                bits[entries] = False
             for move, there in zip(handed, present, strict=True):
-                to = move.dst.astype(np.intp)[:, None] * width + move.blocks
+                to = places(plan, tensor, move.dst, move.blocks)
                 bits[to if there.all() else to[there]] = True
             for attend in step.attends:
-                blocks = attend.q if TENSORS[tensor].side == "q" else attend.kv
-                bits[attend.rank.astype(np.intp)[:, None] * width + blocks] = True
+                blocks = attended_blocks(attend, tensor)
+                bits[places(plan, tensor, attend.rank, blocks)] = True
             filled[:, -1] = False
         filled[side.homes, np.arange(len(side))] = False
         if filled.any():
@@ -202,7 +247,7 @@ def _refuse_handovers(
 ) -> None:
     """Raise PlanError for a message without any accumulator, and for one that leaves twice."""
     for move, there in zip(handed, present, strict=True):
-        empty = ~there.any(axis=1)
+        empty = ~rowwise(np.logical_or, there)
         if empty.any():
             row = int(np.argmax(empty))
             blocks = move.blocks[row][move.blocks[row] >= 0].tolist()
@@ -210,10 +255,12 @@ def _refuse_handovers(
                 f"step {number}: rank {move.src[row]} hands over {tensor} block"
                 f" {', '.join(map(str, blocks))}, has none (left), so the hand-over is empty"
             )
-    listed = [places[m.blocks >= 0] for m, places in zip(handed, taken, strict=True)]
-    if listed and (again := _repeated(np.concatenate(listed))):
-        for move, places in zip(handed, taken, strict=True):
-            row, column = np.nonzero((places == again[0]) & (move.blocks >= 0))
+    listed = [entries[m.blocks >= 0] for m, entries in zip(handed, taken, strict=True)]
+    keys = np.concatenate(listed) if listed else np.zeros(0, np.intp)
+    if _twice(keys):
+        first = keys[_again(keys)][0]
+        for move, entries in zip(handed, taken, strict=True):
+            row, column = np.nonzero((entries == first) & (move.blocks >= 0))
             if len(row):
                 raise PlanError(
                     f"step {number}: rank {move.src[row[0]]} hands over {tensor} block"

@@ -7,11 +7,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import attended
-from planner.ir import ADDS, READS, TENSORS, Attend, Index, Move, Plan, Step
+from planner.ir import ADDS, READS, TENSORS, Index, Move, Plan, Step
 from planner.liveness import slots
+from planner.marks import Bits, Marks, attended_blocks, places, rowwise
 from planner.passes.exchanges import exchanges
-from planner.passes.marks import Bits, Marks, places
 from planner.passes.trim import drop_unused, filled
 
 NOTHING, MIXED = -1, -2  # what came to a rank, beside the number of one message
@@ -69,12 +68,9 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
         for move in handed:
             numbers = np.arange(at, at := at + len(move))
             entries = places(plan, tensor, move.src, move.blocks)
-            there = move.blocks >= 0
-            count[numbers] = there.sum(axis=1)
-            before = np.where(there, came[entries], NOTHING)
-            one = before.max(axis=1)
-            same = (one >= 0) & ((before == one[:, None]) | ~there).all(axis=1)
-            same[same] = count[one[same]] == count[numbers[same]]
+            count[numbers] = rowwise(np.add, (move.blocks >= 0).astype(np.intp))
+            one = _brought(came, entries, move.blocks, count, numbers)
+            same = one >= 0
             following[one[same]] = numbers[same]
             relays[numbers] = same & ~touched.any(entries)
         for move in handed:
@@ -82,15 +78,23 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
             came[entries] = NOTHING
             touched.set(entries, False)
         for attend in step.attends:
-            touched.set(places(plan, tensor, attend.rank, _blocks(attend, tensor)), True)
+            touched.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
         for move in handed:
             numbers = np.arange(first, first := first + len(move))
             _arrive(came, places(plan, tensor, move.dst, move.blocks), move.blocks, numbers)
     return following, relays
 
 
-def _blocks(attend: Attend, tensor: str) -> NDArray[np.int32]:
-    return attend.q if TENSORS[tensor].side == "q" else attend.kv
+def _brought(
+    came: Index, entries: Index, blocks: NDArray[np.int32], count: Index, numbers: Index
+) -> Index:
+    """For each of these messages: the one that brought all of its blocks and no other, or -1."""
+    there = blocks >= 0
+    before = np.where(there, came[entries], NOTHING)
+    one = rowwise(np.maximum, before)
+    same = (one >= 0) & rowwise(np.logical_and, (before == one[:, None]) | ~there)
+    same &= count[one] == count[numbers]
+    return np.where(same, one, NOTHING)
 
 
 def _arrive(came: Index, entries: Index, blocks: NDArray[np.int32], numbers: Index) -> None:
@@ -197,7 +201,7 @@ def _from_the_first(
 
 def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
     """For each message: the one that brought just its blocks to its source, or -1."""
-    count = np.concatenate([(m.blocks >= 0).sum(axis=1) for m in moves])
+    count = np.concatenate([rowwise(np.add, (m.blocks >= 0).astype(np.intp)) for m in moves])
     came = np.full(plan.ranks * (len(plan.side(tensor)) + 1), NOTHING, np.intp)
     ends = np.cumsum([0, *map(len, moves)])
     spans = [np.arange(a, b) for a, b in zip(ends, ends[1:], strict=False)]
@@ -205,12 +209,8 @@ def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
         _arrive(came, places(plan, tensor, move.dst, move.blocks), move.blocks, numbers)
     brought = np.full(len(count), -1, np.intp)
     for move, numbers in zip(moves, spans, strict=True):
-        there = move.blocks >= 0
-        before = np.where(there, came[places(plan, tensor, move.src, move.blocks)], NOTHING)
-        one = before.max(axis=1)
-        same = (one >= 0) & ((before == one[:, None]) | ~there).all(axis=1)
-        same[same] = count[one[same]] == count[numbers[same]]
-        brought[numbers[same]] = one[same]
+        entries = places(plan, tensor, move.src, move.blocks)
+        brought[numbers] = _brought(came, entries, move.blocks, count, numbers)
     return brought
 
 
@@ -219,8 +219,8 @@ def _users(plan: Plan, side: Literal["q", "kv"]) -> Marks:
     tensor = next(t for t in READS[plan.pass_] if TENSORS[t].side == side)
     marks, blocks = Marks(plan, tensor), plan.partition.side(side)
     marks.set(blocks.homes.astype(np.intp) * marks.width + np.arange(len(blocks)), True)
-    for block, rank, _ in attended(plan, side):
-        marks.set(rank * marks.width + block, True)
+    for _, attend in plan.attends():
+        marks.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
     for held in plan.start:
         if held.side == side:
             marks.set(places(plan, tensor, held.rank, held.blocks), True)

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from planner.ir import Index, Move, Plan, Step
+from planner.marks import Bits
 from planner.masks import Causal, Full, region_of
 from planner.partitions import Side
-from planner.passes.marks import Bits
 
 
 def per_piece(plan: Plan) -> Plan:

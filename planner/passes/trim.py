@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from planner.batches import attends
-from planner.ir import ADDS, READS, TENSORS, Attend, Held, Index, Move, Plan, Step
+from planner.ir import ADDS, READS, Attend, Held, Index, Move, Plan, Step
+from planner.marks import Bits, Marks, attended_blocks, places
 from planner.passes.exchanges import exchanges
-from planner.passes.marks import Bits, Marks, places
 from planner.tiles import Tiles, dead_edges, tiles
 
 Needed = dict[str, Marks]  # tensor -> what is read later
@@ -60,7 +60,7 @@ def drop_unused(plan: Plan, whole_exchanges: bool = True) -> Plan:
             _mark(plan, needed, move, move.src, True)
         for attend in step.attends:
             for tensor, marks in needed.items():
-                blocks = attend.q if TENSORS[tensor].side == "q" else attend.kv
+                blocks = attended_blocks(attend, tensor)
                 marks.set(places(plan, tensor, attend.rank, blocks), True)
         steps.append(Step(step.attends, moves))
     start = (_kept_rows(h, _read(plan, needed, h, h.rank)) for h in plan.start)
@@ -117,7 +117,7 @@ def filled(plan: Plan) -> tuple[Plan, dict[str, Marks]]:
         _hand_over(plan, [m for m in moves if m.accumulates], tables)
         for attend in step.attends:
             for tensor, marks in tables.items():
-                blocks = attend.q if TENSORS[tensor].side == "q" else attend.kv
+                blocks = attended_blocks(attend, tensor)
                 marks.set(places(plan, tensor, attend.rank, blocks), True)
         steps.append(Step(step.attends, moves))
     return replace(plan, steps=tuple(filter(None, steps))), tables

@@ -26,11 +26,14 @@ def around(side: str, work: Workload, ranks: int, pass_: Pass, layout: str, grai
     copies = TRAVELS[pass_] if side == "q" else ("KV",)
     sums = tuple(t for t in ADDS[pass_] if TENSORS[t].side == side and ranks > 1)
     following, visitors, steps = (rank + 1) % ranks, owned[side], list[Step]()
+    twice = np.concatenate([visitors, visitors])
     for t in range(ranks + len(sums)):
-        here = owned | {side: visitors[(rank - t) % ranks]}
+        first = -t % ranks  # of t hops ago
+        here = owned | {side: twice[first : first + ranks]}
         moves = [Move(copies, here[side], rank, following)] if t < ranks - 1 else []
         if sums and t:
-            moves.append(Move(sums, visitors[(rank - t + 1) % ranks], rank, following))
+            before = -(t - 1) % ranks
+            moves.append(Move(sums, twice[before : before + ranks], rank, following))
         attends = (Attend(rank, here["q"], here["kv"]),) if t < ranks else ()
         steps.append(Step(attends, tuple(moves)))
     slots = dict.fromkeys(copies, 2) | dict.fromkeys(sums, 3)
