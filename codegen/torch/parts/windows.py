@@ -3,12 +3,11 @@
 Instead of `kernels`, under the same names.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.bands import Band
 from codegen.torch.parts.merge import wide
 
 SCALE = 1.0
@@ -18,7 +17,7 @@ SCALE = 1.0
 aten = torch.ops.aten
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, band: Band) -> tuple[Tensor, Tensor]:
+def attend(q: Tensor, k: Tensor, v: Tensor, band: bool | Sequence[int]) -> tuple[Tensor, Tensor]:
     """Attention of some queries to some keys: output, and log-sum-exp [batch, heads, rows, 1]."""
     if not q.is_cpu and q.element_size() == 2:
         causal, window = flash_form(q, k, band)
@@ -36,7 +35,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Band) -> tuple[Tensor, Tensor]
 
 
 def attend_backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, band: Band
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    band: bool | Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
     lse = lse[..., 0]
@@ -60,7 +65,7 @@ def attend_backward(
     return torch.cat(dqs, 2), dk, dv
 
 
-def flash_form(q: Tensor, k: Tensor, band: Band) -> tuple[bool, dict[str, float]]:
+def flash_form(q: Tensor, k: Tensor, band: bool | Sequence[int]) -> tuple[bool, dict[str, float]]:
     """If a flash kernel is asked for causal attention, and scale and window, -1 for no bound.
 
     Its windows count from the last row and the last column, which are in the band.
@@ -74,7 +79,7 @@ def flash_form(q: Tensor, k: Tensor, band: Band) -> tuple[bool, dict[str, float]
 
 
 def strips(
-    q: Tensor, k: Tensor, band: Band, height: int = 512
+    q: Tensor, k: Tensor, band: bool | Sequence[int], height: int = 512
 ) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
     """Some rows at a time with the columns that they see, and what is added to the scores."""
     rows, cols = q.shape[2], k.shape[2]

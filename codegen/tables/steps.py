@@ -1,0 +1,195 @@
+"""steps(plan)   what each rank does in each step, as nested lists of names and small integers.
+
+    tables     [steps of rank 0, steps of rank 1 ...]
+    step       [sends, receives, rectangles, drops]
+    send       [to, tensor, block, finished]        a receive: [from, tensor, block, finished]
+    rectangle  [query blocks, key blocks, [call ...]]
+    call       [band, rows, columns, heads, KV heads]    [first, end] or [first, end, step] each,
+               [] for all; the last ones are left out where they are all
+    band       False: every row sees every column; True: causal; [lo, hi]: row r sees r + lo..r + hi
+    drop       [tensor, block]    a copy that was read for the last time
+
+A sum is finished if nothing will be added to it. Rows, columns and heads count from the first one
+of the rectangle's blocks, laid one after the other.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from codegen.masks import boxes
+from codegen.tables.runs import Run, runs
+from codegen.torch.parts.bands import calls
+from planner.errors import PlanError
+from planner.ir import READS, Plan
+from planner.liveness import lifetimes
+from planner.messages import brings_home
+from planner.partitions import Side
+
+Lists = list[Any]
+LEFT = ("Q", "KV", "OUT")  # what a forward pass can leave on other ranks
+
+
+def refuse(forward: Plan, backward: Plan | None) -> None:
+    """Raise PlanError for plans whose initial copies no program can have."""
+    if forward.start:
+        raise PlanError(
+            f"{forward.start[0].tensors[0]} is on other ranks before the forward pass begins,"
+            " but a program starts with shards alone"
+        )
+    for held in backward.start if backward else ():
+        if tensor := next((t for t in held.tensors if t not in LEFT), None):
+            raise PlanError(f"{tensor} is on other ranks, but no forward pass leaves it there")
+
+
+def kept(backward: Plan | None, ranks: int) -> Lists:
+    """[tensor, block] of all that each rank keeps of the forward pass."""
+    copies: Lists = [[] for _ in range(ranks)]
+    for held in backward.start if backward else ():
+        for block, rank in zip(*(x.tolist() for x in held.flat()), strict=True):
+            copies[rank] += [[tensor, block] for tensor in held.tensors]
+    return copies
+
+
+def blocks(side: Side, heads: int) -> Lists:
+    """[home, [first row, end] in the shard of the home, [first head, end] if not all of them]."""
+    shards: list[dict[int, Lists]] = [{} for _ in range(max(side.homes.tolist(), default=0) + 1)]
+    made = list[Lists]()
+    for block, chunk, size in zip(
+        side.blocks, side.chunk.tolist(), side.sizes.tolist(), strict=True
+    ):
+        shard = shards[block.home]
+        first = next(reversed(shard.values()), [0, 0])[1]
+        rows = shard.setdefault(chunk, [first, first + size])
+        part = [] if len(block.heads) == heads else [[block.heads.start, block.heads.stop]]
+        made.append([block.home, rows, *part])
+    return made
+
+
+def steps(plan: Plan, keeps: Lists) -> Lists:
+    """The steps of each rank; `keeps`: copies that must stay, [tensor, block] of each rank."""
+    table: Lists = [[[[], [], [], []] for _ in plan.steps] for _ in range(plan.ranks)]
+    for number, move in plan.moves():
+        columns = move.src.tolist(), move.dst.tolist(), move.blocks.tolist()
+        finished = brings_home(plan, number, move).tolist()
+        for src, dst, row, done in zip(*columns, finished, strict=True):
+            for tensor, block in ((t, b) for t in move.tensors for b in row if b >= 0):
+                table[src][number][0].append([dst, tensor, block, done])
+                table[dst][number][1].append([src, tensor, block, done])
+    cut = cutter(plan)
+    for number, attend in plan.attends():
+        for rank, q, kv in zip(
+            attend.rank.tolist(), attend.q.tolist(), attend.kv.tolist(), strict=True
+        ):
+            queries, keys = (tuple(b for b in row if b >= 0) for row in (q, kv))
+            table[rank][number][2].append([[*queries], [*keys], cut(queries, keys)])
+    for tensor in READS[plan.pass_]:
+        for rank, block, step in last_reads(plan, tensor):
+            if [tensor, block] not in keeps[rank]:
+                table[rank][step][3].append([tensor, block])
+    return [[step for step in rank if any(step)] for rank in table]
+
+
+def last_reads(plan: Plan, tensor: str) -> Iterator[tuple[int, int, int]]:
+    """(rank, block, step) of the last use of each copy that came in this pass."""
+    received, last = lifetimes(plan, tensor)
+    if tensor == "DOUT":  # STATS are computed of it
+        last = np.maximum(last, lifetimes(plan, "STATS")[1])
+    for rank, block in np.argwhere(received >= 0).tolist():
+        yield rank, block, int(max(received[rank, block], last[rank, block]))
+
+
+def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
+    """A function that cuts the rectangle of some query and key blocks into kernel calls."""
+    work, sides = plan.workload, plan.partition
+    mask = np.array(boxes(work, free=False), np.int64).reshape(-1, 6)
+    q_runs, kv_runs = ([runs(x) for x in side.chunks] for side in (sides.q, sides.kv))
+
+    @cache
+    def cut(queries: tuple[int, ...], keys: tuple[int, ...]) -> Lists:
+        q = laid(sides.q, q_runs, queries, work.offset)
+        kv = laid(sides.kv, kv_runs, keys, 0)
+        heads = shared_heads(
+            sides.q.blocks[queries[0]].heads, sides.kv.blocks[keys[0]].heads, work.group
+        )
+        size = sum(sides.q.sizes[[*queries]]), sum(sides.kv.sizes[[*keys]])
+        return [
+            short(band, [part(rows, size[0]), part(cols, size[1]), *pair])
+            for i in q
+            for j in kv
+            for box in near(mask, i[1], j[1])
+            for rows, cols, band in calls(i, j, box)
+            for pair in heads
+        ]
+
+    return cut
+
+
+def laid(
+    side: Side, known: Sequence[list[Run]], numbers: Sequence[int], offset: int
+) -> list[tuple[range, range]]:
+    """(rows, positions) of blocks laid one after the other, joined where both go on."""
+    joined, first = list[tuple[range, range]](), 0
+    for number in numbers:
+        for row, stride, x in known[side.chunk[number]]:
+            rows = range(first + row, first + row + stride * len(x), stride)
+            x = range(x.start + offset, x.stop + offset, x.step)
+            if joined and follows(joined[-1][0], rows) and follows(joined[-1][1], x):
+                before = joined.pop()
+                rows = range(before[0].start, rows.stop, stride)
+                x = range(before[1].start, x.stop, x.step)
+            joined.append((rows, x))
+        first += int(side.sizes[number])
+    return joined
+
+
+def follows(before: range, x: range) -> bool:
+    """True if a range goes on where another one ended."""
+    return before.step == x.step and before[-1] + x.step == x.start
+
+
+def near(mask: Any, i: range, j: range) -> list[tuple[int, ...]]:
+    """The boxes that hold some pair between the first and the last of two ranges."""
+    i0, i1, j0, j1, lo, hi = mask.T
+    inside = (i0 <= i[-1]) & (i1 > i[0]) & (j0 <= j[-1]) & (j1 > j[0])
+    inside &= (lo <= j[-1] - i[0]) & (hi >= j[0] - i[-1])
+    return [tuple(box) for box in mask[inside].tolist()]
+
+
+def shared_heads(q: range, kv: range, group: int) -> list[tuple[list[int], list[int]]]:
+    """Heads that query blocks and key blocks share, as many per KV head; [] where it is all.
+
+    Kernels take as many query heads for each KV head, so a group that a slice begins or ends in
+    goes on its own.
+    """
+    first, last = max(q.start, kv.start * group), min(q.stop, kv.stop * group)
+    begun = min(last, -(-first // group) * group)  # where the first whole group begins
+    cuts = (first, begun, max(begun, last // group * group), last)
+    return [
+        (
+            _ends(a - q.start, b - q.start, len(q)),
+            _ends(a // group - kv.start, -(-b // group) - kv.start, len(kv)),
+        )
+        for a, b in pairwise(cuts)
+        if a < b
+    ]
+
+
+def part(rows: slice, size: int) -> list[int]:
+    """A slice as first, end and, if it is not 1, step; [] for everything."""
+    step = rows.step or 1
+    return _ends(rows.start, rows.stop, size) if step == 1 else [rows.start, rows.stop, step]
+
+
+def _ends(first: int, end: int, size: int) -> list[int]:
+    return [] if (first, end) == (0, size) else [first, end]
+
+
+def short(band: Any, parts: list[list[int]]) -> Lists:
+    """A call without the last parts that are everything."""
+    while parts and not parts[-1]:
+        parts.pop()
+    return [[*band] if isinstance(band, tuple) else band, *parts]

@@ -1,0 +1,169 @@
+"""Runs a plan by its tables: step by step, what each rank sends, receives and attends."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from codegen.torch.parts.merge import merge, wide
+from codegen.torch.parts.statistics import copied, outputs
+from codegen.torch.parts.windows import attend, attend_backward
+
+HEAD_DIM = 1
+
+# ---- Schedule: messages leave as the step began, attends add to sums, then what arrives adds.
+
+Place = tuple[str, int]  # a tensor and the number of a block
+Values = tuple[Tensor, ...]
+sums = ("OUT", "DQ", "DKV")  # handed over whole; the other tensors are copied
+# What a value consists of, x: as wide as a head, 1: one number per token and head.
+forms = {"Q": "x", "DOUT": "x", "KV": "xx", "STATS": "11", "OUT": "x1", "DQ": "x", "DKV": "xx"}
+
+
+class Memory(dict[Place, Values]):
+    """The values that a rank has: at first the blocks of its shards."""
+
+    def __init__(
+        self, queries: Any, keys: Any, kept: Iterable[Any], rank: int, **shards: Values
+    ) -> None:
+        super().__init__()
+        self.sides, self.rank, self.shards = (queries, keys), rank, shards
+        self.kept = [(tensor, number) for tensor, number in kept]
+        for tensor, shard in shards.items():
+            for place, at in self.own(tensor):
+                self[place] = tuple(x[at] for x in shard)
+
+    def blocks(self, tensor: str) -> tuple[Any, Values]:
+        """The blocks of the side of a tensor, and shards like those of the tensor."""
+        if tensor in ("KV", "DKV"):
+            return self.sides[1], self.shards["KV"]
+        return self.sides[0], self.shards["Q"]
+
+    def own(self, tensor: str) -> Iterator[tuple[Place, Any]]:
+        """The blocks of this rank, and where they are in its shard."""
+        for number, (home, *at) in enumerate(self.blocks(tensor)[0]):
+            if home == self.rank:
+                yield (tensor, number), index(*at)
+
+    def collect(self, tensor: str) -> Values:
+        """The sums of this rank's blocks as shards; what nobody added to is zero."""
+        whole = nothing(tensor, *self.blocks(tensor)[1])
+        for place, at in self.own(tensor):
+            for x, part in zip(whole, self.get(place, ()), strict=False):
+                x[at] = part
+        return whole
+
+    def room(self, tensor: str, number: int, finished: bool = False) -> Values:
+        """Room for a value; sums to which nothing will be added are in the type of the inputs."""
+        blocks, (like, *_) = self.blocks(tensor)
+        at = index(*blocks[number][1:])
+        shape = [len(range(n)[part]) for n, part in zip(like.shape, at, strict=False)]
+        shape[2] = at[2].stop - at[2].start  # of a shard on another rank
+        narrow = like.dtype if finished or tensor not in sums else wide(like)
+        types = {"x": (HEAD_DIM, narrow), "1": (1, wide(like))}
+        parts = (types[part] for part in forms[tensor])
+        return tuple(like.new_empty((*shape, n), dtype=dtype) for n, dtype in parts)
+
+    def take(self, tensor: str, number: int, finished: bool) -> Values:
+        """What leaves in a message: a copy of an input, or a sum, which is gone from here then."""
+        place, room = (tensor, number), self.room(tensor, number, finished)
+        if tensor not in sums or place in self.kept:
+            value = copied(self, place)
+        else:
+            likes = [x for x, part in zip(room, forms[tensor], strict=True) if part == "x"]
+            value = self.pop(place) if place in self else nothing(tensor, *likes)
+        return tuple(x.to(y.dtype).contiguous() for x, y in zip(value, room, strict=True))
+
+    def add(self, tensor: str, number: int, *value: Tensor) -> None:
+        """Add to a sum; what is not here yet begins with the value."""
+        place = tensor, number
+        if place not in self:
+            self[place] = value
+        elif tensor == "OUT":
+            merge(*self[place], *value)
+        else:
+            for x, part in zip(self[place], value, strict=True):
+                x += part
+
+    def joined(self, tensor: str, numbers: list[int]) -> Values:
+        """Blocks one after the other."""
+        return cat([self[tensor, number] for number in numbers])
+
+    def add_parts(self, tensor: str, numbers: list[int], *wholes: Tensor) -> None:
+        """Add to the sums of several blocks."""
+        ends = [self.blocks(tensor)[0][number][1] for number in numbers]
+        parts = [x.split([end - first for first, end in ends], dim=2) for x in wholes]
+        for number, *value in zip(numbers, *parts, strict=True):
+            self.add(tensor, number, *value)
+
+
+def run(memory: Memory, steps: Any, attend_tiles: Callable[..., None], group: Any) -> None:
+    """All steps of a pass on this rank."""
+    for sends, receives, attends, drops in steps:
+        leaving = [(to, memory.take(tensor, n, done)) for to, tensor, n, done in sends]
+        arriving = [(source, memory.room(tensor, n, done)) for source, tensor, n, done in receives]
+        ops = [
+            dist.P2POp(operation, x, group=group, group_peer=peer)
+            for operation, values in ((dist.isend, leaving), (dist.irecv, arriving))
+            for peer, value in values
+            for x in value
+            if x.numel()
+        ]
+        works = dist.batch_isend_irecv(ops) if ops else []
+        for queries, keys, calls in attends:
+            attend_tiles(memory, queries, keys, calls)
+        for work in works:
+            work.wait()
+        for (_, tensor, n, _), (_, value) in zip(receives, arriving, strict=True):
+            memory.add(tensor, n, *value)
+        for tensor, n in drops:  # copies that were read for the last time
+            del memory[tensor, n]
+
+
+def index(rows: Any = (), heads: Any = ()) -> tuple[slice, ...]:
+    """The index of some rows of some heads; where none are named, of all."""
+    return slice(None), *(slice(*ends) if ends else slice(None) for ends in (heads, rows))
+
+
+def nothing(tensor: str, *likes: Tensor) -> Values:
+    """Sums of nothing: zeros, and a log-sum-exp of -inf."""
+    zeros = tuple(torch.zeros_like(x, dtype=wide(x)) for x in likes)
+    return (*zeros, torch.full_like(zeros[0][..., :1], -torch.inf)) if tensor == "OUT" else zeros
+
+
+def cat(values: list[Values]) -> Values:
+    """Values of several blocks, joined along their rows."""
+    if len(values) == 1:
+        return values[0]
+    return tuple(torch.cat(parts, dim=2) for parts in zip(*values, strict=True))
+
+
+def attend_blocks(memory: Memory, queries: list[int], keys: list[int], calls: Any) -> None:
+    """Add the attention of query blocks to key blocks to OUT."""
+    (q,), (k, v) = memory.joined("Q", queries), memory.joined("KV", keys)
+    out, lse = nothing("OUT", q)
+    for at, to, band in map(read_call, calls):
+        merge(out[at], lse[at], *attend(q[at], k[to], v[to], band))
+    memory.add_parts("OUT", queries, out, lse)
+
+
+def attend_blocks_backward(memory: Memory, queries: list[int], keys: list[int], calls: Any) -> None:
+    """Add the gradients of that attention to DQ and DKV."""
+    (q,), (k, v) = memory.joined("Q", queries), memory.joined("KV", keys)
+    (dout,) = memory.joined("DOUT", queries)
+    out, lse = cat([outputs(memory, number) for number in queries])
+    dq, dk, dv = nothing("DQ", q, k, v)
+    for at, to, band in map(read_call, calls):
+        shares = attend_backward(dout[at], q[at], k[to], v[to], out[at], lse[at], band)
+        for x, share in zip((dq[at], dk[to], dv[to]), shares, strict=True):
+            x += share
+    memory.add_parts("DQ", queries, dq)
+    memory.add_parts("DKV", keys, dk, dv)
+
+
+def read_call(call: Any) -> tuple[Any, Any, Any]:
+    """A kernel call: index of the queries, index of the keys, and the band."""
+    band, rows, cols, heads, kv_heads = (*call, (), (), (), ())[:5]
+    return index(rows, heads), index(cols, kv_heads), band

@@ -1,0 +1,103 @@
+"""texts(program)   what a table program has in place of a printed schedule: tables, interpreter.
+
+Short tables are printed as lists, long ones as compressed JSON.
+"""
+
+import base64
+import json
+import textwrap
+import zlib
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from codegen.assemble import Part
+from codegen.masks import boxes
+from codegen.programs import Program
+from codegen.tables.steps import blocks, kept, refuse, steps
+
+WIDTH = 100
+LINES = 150  # of tables that are printed as lists
+HEADING = """\
+# ---- Tables: per rank and step what it sends [to, tensor, block, finished], what it receives
+# [from, tensor, block, finished], rectangles [query blocks, key blocks, kernel calls], and copies
+# that it needs no more; a block is [rank, rows of the shard, heads]."""
+
+
+def texts(program: Program) -> list[str | Part]:
+    """Tables, interpreter and kernels, in the order of the program.
+
+    Raises PlanError for a plan that begins with copies that no program can have.
+    """
+    refuse(program.forward, program.backward)
+    table, packed = print_table(program)
+    passes = "table_keeping" if keeps(program) else "table_here"
+    parts = ("table", passes, *parts_of(program))
+    head: list[str | Part] = [Part("torch/parts/packed")] if packed else []
+    return [*head, table, *(Part(f"torch/parts/{name}") for name in parts)]
+
+
+def parts_of(program: Program) -> tuple[str, ...]:
+    """The parts with the kernels that the mask needs, and with what travels of OUT."""
+    travels = program.backward and any("STATS" in m.tensors for _, m in program.backward.moves())
+    statistics = ("statistics", "stand_in") if travels else ("outputs",)
+    return (*statistics, "windows" if windowed(program) else "kernels", "merge")
+
+
+def windowed(program: Program) -> bool:
+    """True if the mask has bands with two sides."""
+    work = program.work
+    reach = work.kv_seq - min(0, work.offset)  # no two positions are further apart
+    return any(low > -reach for *_, low, _ in boxes(work, free=False))
+
+
+def keeps(program: Program) -> bool:
+    """True if the forward pass keeps copies for the backward pass."""
+    return bool(program.backward and program.backward.start)
+
+
+def tables_of(program: Program) -> dict[str, Any]:
+    """The tables of a program by name, as nested lists."""
+    sides, work, backward = program.forward.partition, program.work, program.backward
+    keep = kept(backward, program.ranks)
+    made = {
+        "QUERIES": blocks(sides.q, work.heads),
+        "KEYS": blocks(sides.kv, work.kv_heads),
+        "FORWARD": steps(program.forward, keep),
+    }
+    if backward:
+        made["BACKWARD"] = steps(backward, keep)
+    return made | ({"KEPT": keep} if keeps(program) else {})
+
+
+def print_table(program: Program) -> tuple[str, bool]:
+    """The tables as a module text, and if they are compressed."""
+    tables = tables_of(program)
+    lines = [*chain(*(literal(name, table) for name, table in tables.items()))]
+    if packed := len(lines) > LINES:
+        lines = [*chain(*(compressed(name, table) for name, table in tables.items()))]
+    return "\n".join(["from typing import Any", "", HEADING, "", *lines]) + "\n", packed
+
+
+def literal(name: str, table: list[Any]) -> Iterator[str]:
+    """An assignment of a list, with an entry of it, or as much of it as fits, on a line."""
+    if name in ("QUERIES", "KEYS"):
+        entries, heads = [", ".join(map(repr, table))], [""]
+    else:
+        entries = [repr(entry) for entry in table]
+        heads = [f"    # rank {rank}" for rank in range(len(table))]
+    yield f"{name}: Any = ["
+    for entry, head in zip(entries, heads, strict=True):
+        yield from [head] * bool(head)
+        words = textwrap.wrap(f"{entry},", WIDTH - 4, break_long_words=False)
+        yield from textwrap.indent("\n".join(words), "    ").splitlines()
+    yield "]  # fmt: skip"
+
+
+def compressed(name: str, table: list[Any]) -> Iterator[str]:
+    """An assignment of compressed JSON."""
+    text = json.dumps(table, separators=(",", ":"))
+    code = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
+    yield f'{name}: Any = unpacked("""'
+    yield from (code[a : a + WIDTH] for a in range(0, len(code), WIDTH))
+    yield '""")'
