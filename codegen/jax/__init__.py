@@ -25,7 +25,7 @@ def write(program: Program) -> str:
 
         schedule = print_table(program)
     layout = layout_text(program.layout, "jax")
-    names = ["meet_stats" if "lse, delta" in schedule else "meet_backward", "meet", "sums"]
+    names = ["meet_stats" if "lse, delta" in schedule else "meet_backward", "meet", "sums", "exchanges"]
     names += ["function_both" if program.backward else "function_forward", "shapes", "function"]
     names += ["check", "check_both" if program.backward else "check_forward"]
     names += ["main_free" if program.free else "main_bound"]
@@ -34,9 +34,9 @@ def write(program: Program) -> str:
         constants(program) + lengths(program),
         layout,
         schedule,
-        *(parts.pop(name) for name in names[:3]),
+        *(parts.pop(name) for name in names[:4]),
         *kernels(program.platform),
-        *(parts.pop(name) for name in names[3:5]),
+        *(parts.pop(name) for name in names[4:6]),
         sizes(program),
         parts.pop("function"),
         mask_function(program.work, "jax"),

@@ -49,7 +49,10 @@ class Pass:
         self.made = values(self.loops, self.plan.pass_, self.rows)
         self.sides = [TENSORS[t].side for t in ADDS[self.plan.pass_]]
         self.at = self.loops.coordinates()
-        self.slices = Slices(self.rows.widths)
+        sizes = [set(self.plan.partition.side(side).sizes.tolist()) for side in ("q", "kv")]
+        if any(len(x) > 1 for x in sizes):
+            raise PlanError("pieces that are not equal")
+        self.slices = Slices((sizes[0].pop(), sizes[1].pop()))
 
     def blocks(self, runs: Sequence[Run]) -> list[Block]:
         """The lines of all runs, in order."""
@@ -70,8 +73,11 @@ class Pass:
         inside = run.kind != "straight"
         names = self.names if inside else self.names.at(run.steps[0])
         before = list(self.beginnings(run)) if inside else []
-        body = tuple(self.ops(run, names, 8 if inside else 4))
-        return Block(run, body, tuple(before))
+        sliced = [*self.slice_ops(self.groups(run.steps))]
+        body = [*self.ops(run, names, 8 if inside else 4)]
+        if not inside:
+            body, sliced = [*sliced, *body], []
+        return Block(run, tuple(body), (*before, *sliced))
 
     def beginnings(self, run: Run) -> Iterator[Op]:
         """Sums that a loop adds to and that nothing has been added to before."""
@@ -110,7 +116,6 @@ class Pass:
                     arriving.append((cell, name))
                 else:
                     late.append((cell, message))
-        yield from self.slice_ops(attends)
         for group in attends:
             yield self.attend(group, run, names, indent)
         for cell, text in (*arriving, *late):
@@ -173,7 +178,7 @@ class Pass:
         side = TENSORS[s.tensors[0]].side
         source, name = (self.made.inputs[v, side] for v in (s.part.value, s.name))
         single = self.forward and side == "q"
-        return self.assign(indent, name, self.exchanges.text(s, source, single))
+        return self.assign(indent, name, self.exchanges.text(s, source, single, self.loops))
 
     def bring_back(self, n: int, s: Return, indent: int) -> Op:
         side = TENSORS[s.tensors[0]].side
@@ -182,12 +187,22 @@ class Pass:
         if cell in self.defined:
             raise PlanError("sums that come back to others")
         self.defined.add(cell)
-        return self.assign(indent, name, self.exchanges.back(s, source, side))
+        (exchange,) = (
+            x
+            for x in self.loops.statements
+            if isinstance(x, Gather | AllToAll) and x.name == s.exchange
+        )
+        return self.assign(indent, name, self.exchanges.back(s, exchange, source, self.loops))
 
     # ---- attends
 
     def slice_ops(self, attends: Sequence[Group]) -> Iterator[Op]:
-        return iter(())
+        """Names for the pieces that attends need."""
+        for case in (case for group in attends for case in group.cases):
+            q, kv = self.made.inputs[case.q], f"{self.made.inputs[case.kv]}[0]"
+            q = q if self.forward else f"{q}[0]"
+            for name, value in self.slices.definitions(case, q, kv):
+                yield self.assign(4, name, value)
 
     def fresh(self, cell: Key) -> bool:
         """True for sums that a message takes along in the next step, all of them."""

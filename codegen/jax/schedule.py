@@ -7,9 +7,9 @@ from codegen.jax.runs import WORD, lines, runs
 from codegen.jax.words import Names
 from codegen.programs import Program
 from planner.ir import Plan
-from planner.loops.form import Loops, Send
+from planner.loops.form import AllToAll, Gather, Loops, Send
 
-IMPORTS = "import jax\nimport jax.numpy as jnp\nfrom jax import lax\n"
+IMPORTS = "import jax\nimport jax.numpy as jnp\nimport numpy as np\nfrom jax import lax\n"
 HEADS = {
     "forward": (
         "def forward(q, k, v, axis):",
@@ -33,13 +33,15 @@ RESULTS = {
 def print_loops(program: Program) -> str:
     """The text of the schedule. Raises PlanError for loops that it cannot print."""
     assert program.loops
-    text = [IMPORTS, "# ---- Schedule"]
-    exchanges, hops = Exchanges(), None
+    text = list[str]()
+    exchanges, hops = Exchanges(program), None
     for plan, loops in zip(program.plans, program.loops, strict=True):
         hops = Hops(loops, hops.texts if hops else {})
         text += ["", "", *print_pass(plan, loops, hops, exchanges)]
     assert hops
-    return "\n".join([*text, *hops.lines()]) + "\n"
+    constants = [f"{name} = {value}" for name, value in exchanges.constants.items()]
+    head = [IMPORTS, "# ---- Schedule", "", *constants]
+    return "\n".join([*head, *text, *hops.lines(), *exchanges.lines()]) + "\n"
 
 
 def print_pass(plan: Plan, loops: Loops, hops: Hops, exchanges: Exchanges) -> list[str]:
@@ -57,9 +59,6 @@ def print_pass(plan: Plan, loops: Loops, hops: Hops, exchanges: Exchanges) -> li
             head.append(f"    {', '.join(names.axes)} = divmod(rank, {names.sizes[1]})")
     if "delta" in words:
         head.append("    delta = (dout * out).sum(-1, keepdims=True, dtype=wide(q))")
-    if words & {"front", "back"}:
-        head.append("    half = q.shape[2] // 2")
-        head.append("    front, back = slice(0, half), slice(half, None)")
     return [*head, *body, end]
 
 
@@ -72,4 +71,5 @@ def named(loops: Loops) -> Names:
 
 def travels_with_stats(loops: Loops) -> bool:
     """True if queries go to others without their output."""
-    return any(isinstance(s, Send) and "STATS" in s.tensors for s in loops.statements)
+    moves = (s for s in loops.statements if isinstance(s, Send | Gather | AllToAll))
+    return any("STATS" in s.tensors for s in moves)

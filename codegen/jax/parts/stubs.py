@@ -11,3 +11,6 @@ results: Any
 shard: Any
 sizes: Any
 unshard: Any
+QUERIES: Any
+KEYS: Any
+meeting: Any
