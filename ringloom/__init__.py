@@ -1,4 +1,4 @@
-"""ringloom: plan distributed attention, prove it exact, predict it, emit it, run it.
+"""ringloom: plan distributed attention, verify it, predict it, emit it, run it.
 
 >>> import ringloom as rl
 >>> work = rl.Workload(seq=4096, heads=8, mask=rl.Causal())
@@ -18,8 +18,7 @@ for _name in ("planner", "simulator", "codegen", "runtimes"):
             " move that out of the way, or start Python elsewhere"
         )
 
-from codegen import emit
-from codegen.emitting import tables
+from codegen.emission import emit, tables
 from planner.errors import PlanError
 from planner.files import load, save
 from planner.ir import Attend, Held, Move, Plan, Step
@@ -42,14 +41,14 @@ from planner.passes.trim import trim
 from planner.planning import derive, plan
 from planner.schedules import SCHEDULES
 from planner.verify import verify
+from planner.version import VERSION as __version__
 from planner.workload import Workload
 from ringloom.adapters import transformers_attention
+from ringloom.compiling import compile
 from ringloom.recording import Recording, record
 from ringloom.running import run
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
-
-__version__ = "0.1.0"
 
 __all__ = [
     "SCHEDULES",
@@ -76,7 +75,9 @@ __all__ = [
     "Step",
     "Window",
     "Workload",
+    "__version__",
     "adjoint",
+    "compile",
     "derive",
     "direct",
     "emit",

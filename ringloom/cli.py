@@ -20,7 +20,15 @@ from ringloom.comparison import compare as compare_schedules
 from ringloom.comparison import why
 from ringloom.explore.command import explore
 from ringloom.figures.command import figures
-from ringloom.options import Plans, listed, plans_of, workload, workload_options
+from ringloom.looping import looped
+from ringloom.options import (
+    Plans,
+    listed,
+    plans_of,
+    trim_option,
+    workload,
+    workload_options,
+)
 from ringloom.output import json_option, show
 from ringloom.programs import check as check_program
 from ringloom.programs import emit, tables
@@ -99,10 +107,11 @@ def schedules(as_json: bool) -> None:
 @cli.command()
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options()
+@trim_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan file.")
 @json_option
 def plan(source: str, output: str | None, as_json: bool, **given: Any) -> None:
-    """Draw who attends what when, prove it exact, and write it to a file."""
+    """Draw who attends what when, print its loops, verify it, and write it to a file."""
     plans = plans_of(source, given)
     if output:
         _write(plans, output)
@@ -129,7 +138,7 @@ def _portrait(plan: Plan) -> list[Any]:
     legend = "[dim]cells: q blocks,kv blocks; ◣ partly masked; · no work[/]"
     console = Console()
     pictures = drawing.grid(plan, console.width), legend, *drawing.load_bars(plan, console)
-    return [head, where, *pictures, drawing.traffic(plan), ""]
+    return [head, where, *pictures, drawing.traffic(plan), "", drawing.loops(looped(plan)), ""]
 
 
 def _summary(plan: Plan) -> dict[str, Any]:
@@ -158,6 +167,7 @@ def _summary(plan: Plan) -> dict[str, Any]:
         ],
         "attends_per_step": rounds,
         "grid": grid if plan.rows <= SMALL else None,
+        **looped(plan).as_dict(),
     }
 
 
@@ -192,8 +202,8 @@ def compare(
         f" of {work.head_dim}, {work.dtype}, {ranks} ranks of {hardware}"
     )
     notes = (
-        "[dim]predicted: time, idle, exposed transfers, memory, and time over the lower bound;\n"
-        "proved: the verifier passed the plan at that length"
+        "[dim]predicted: time, idle, exposed transfers, memory, and time over the lower bound of"
+        " all plans;\nverified: the plan passed the verifier at that length"
     )
     if checked:
         notes += ";\nran: on real arrays of that length (float64, narrow heads), ok within 1e-12"
@@ -207,6 +217,7 @@ def compare(
 @cli.command(name="simulate")
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options()
+@trim_option
 @hardware_option
 @overlap_option
 @condition_options
@@ -244,6 +255,7 @@ def _prediction(plans: Plans, found: Prediction, legs: list[tuple[Leg, ...]]) ->
 @cli.command()
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options(dtype="float64")
+@trim_option
 @click.option("--backend", type=click.Choice(list(RUNTIMES)), default="numpy", show_default=True)
 @click.option("--check", "checked", is_flag=True, help="Compare with dense attention; 1 if wrong.")
 @click.option("--seed", type=int, default=0, show_default=True)

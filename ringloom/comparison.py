@@ -1,6 +1,6 @@
 """compare(work, ranks)   every schedule on one workload: proved, predicted, and run when asked."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -10,18 +10,20 @@ from numpy.typing import NDArray
 from planner.balance import imbalance, loads
 from planner.errors import PlanError
 from planner.ir import Pass, Plan
-from planner.planning import plan
+from planner.masks import Full
+from planner.planning import Trim, plan
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from runtimes.validation import check
 from simulator.hardware import Hardware
-from simulator.prediction import Prediction, simulate
+from simulator.prediction import Prediction, ratio, simulate
 
 Passes = Pass | Literal["both"]
 Plans = Plan | tuple[Plan, Plan]
 Track = Callable[[Iterable[str]], Iterable[str]]
 TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
+WORTH = 0.9  # of a schedule's time: a variant that takes less than that is listed, too
 SAME = 1.005  # times as long: schedules nearer than that take the same time
 NARROW = 16  # head_dim of the smaller workload: who attends what does not depend on it
 
@@ -41,6 +43,7 @@ class Case:
     row: "Row"
     plans: Plans
     found: Prediction
+    trim: Trim = "messages"
 
     @property
     def passes(self) -> tuple[tuple[Plan, Prediction], ...]:
@@ -65,8 +68,9 @@ class Row:
     exposed_comm_s: float
     max_bytes_sent: int
     peak_bytes: int
-    bound_s: float
+    bound_s: float  # of all compared plans the least: nobody of them beats it
     bound_ratio: float
+    own_limit_s: float  # what this plan cannot beat, its own traffic included
     imbalance: float
     busiest: Load
     lightest: Load
@@ -96,10 +100,14 @@ def compare(
     attention in float64. `track` may wrap the names, to show progress.
     """
     rows = []
-    for case in cases(work, ranks, hardware, schedules, pass_=pass_, overlap=overlap, track=track):
+    of_all = cases(
+        work, ranks, hardware, schedules, pass_=pass_, overlap=overlap, track=track, variants=True
+    )
+    for case in of_all:
         rows.append(case.row)
         if checked and (small := smaller(work, ranks)):
-            found = check(plan(case.row.schedule, small, ranks, pass_=pass_))
+            name = case.row.schedule.removesuffix(BLOCKWISE)
+            found = check(plan(name, small, ranks, pass_=pass_, trim=case.trim))
             rows[-1] = replace(rows[-1], exact=found.exact, exact_seq=small.seq)
     return rows
 
@@ -113,20 +121,41 @@ def cases(
     pass_: Passes = "forward",
     overlap: bool = True,
     track: Track = iter,
-) -> Iterator[Case]:
-    """Each schedule planned, verified and simulated, one after the other."""
-    ring = _predict("ring", work, ranks, hardware, pass_, overlap)
+    variants: bool = False,
+) -> list[Case]:
+    """Each schedule planned, verified and simulated, one after the other, by one lower bound.
+
+    `variants`: behind a schedule comes what it is with messages split block by block, where that
+    takes at least a tenth less time.
+    """
+
+    def predicted(name: str, trim: Trim = "messages") -> tuple[Plans, Prediction]:
+        plans = plan(name, work, ranks, pass_=pass_, trim=trim)
+        return plans, simulate(plans, hardware, overlap=overlap)
+
+    ring, made = predicted("ring"), list[Case]()
     for name in track(schedules):
-        again = name == "ring"
-        plans, found = ring if again else _predict(name, work, ranks, hardware, pass_, overlap)
-        yield Case(row_of(name, plans, found, ring[1].makespan, work), plans, found)
+        plans, found = ring if name == "ring" else predicted(name)
+        made.append(Case(row_of(name, plans, found, ring[1].makespan, work), plans, found))
+        if variants and work.mask != Full():
+            split, sooner = predicted(name, "blocks")
+            if sooner.makespan <= WORTH * found.makespan:
+                row = row_of(f"{name}{BLOCKWISE}", split, sooner, ring[1].makespan, work)
+                made.append(Case(row, split, sooner, "blocks"))
+    return by_one_bound(made)
 
 
-def _predict(
-    name: str, work: Workload, ranks: int, hardware: Hardware, pass_: Passes, overlap: bool
-) -> tuple[Plans, Prediction]:
-    plans = plan(name, work, ranks, pass_=pass_)
-    return plans, simulate(plans, hardware, overlap=overlap)
+BLOCKWISE = " --trim blocks"  # how a variant's name ends
+
+
+def by_one_bound(made: Sequence[Case]) -> list[Case]:
+    """The same with the least of their lower bounds, which holds for plans of every layout."""
+    bound = min((case.found.bound for case in made), default=0.0)
+    rows = [
+        replace(case.row, bound_s=bound, bound_ratio=ratio(case.found.makespan, bound))
+        for case in made
+    ]
+    return [replace(case, row=row) for case, row in zip(made, rows, strict=True)]
 
 
 def row_of(name: str, plans: Plans, found: Prediction, ring: float, work: Workload) -> Row:
@@ -143,6 +172,7 @@ def row_of(name: str, plans: Plans, found: Prediction, ring: float, work: Worklo
         peak_bytes=found.peak_bytes,
         bound_s=found.bound,
         bound_ratio=found.bound_ratio,
+        own_limit_s=found.own_limit,
         imbalance=imbalance(first),
         busiest=_load(total, int(total.argmax())),
         lightest=_load(total, int(total.argmin())),

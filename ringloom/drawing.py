@@ -1,5 +1,6 @@
 """What people see in the terminal: the grid of a plan, tables, sizes; plain text when piped."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -13,14 +14,16 @@ from planner.ir import Plan
 from planner.partitions import names
 from ringloom.comparison import Row
 from ringloom.grids import cells
+from ringloom.looping import Looped
 from runtimes.validation import Check
 from simulator.prediction import Prediction
 
-COLUMNS = ("time", "vs ring", "idle", "exposed", "sent", "peak", "bound", "proved")
+COLUMNS = ("time", "vs ring", "idle", "exposed", "sent", "peak", "bound", "verified")
 BLOCKS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_white", "bright_black")
 BUSY, IDLE, WAITING = "cyan", "bright_black", "red"
 BAR = 40  # characters of the longest bar
 WIDEST = 16  # characters of a cell before it is cut
+LINE = 80  # characters of a line of pseudo-code
 
 
 def grid(plan: Plan, width: int) -> Table:
@@ -75,6 +78,16 @@ def layout(plan: Plan) -> str:
     return names(plan.workload, plan.ranks, plan.partition)
 
 
+def loops(looped: Looped) -> Text:
+    """The pseudo-code of a plan; a line that is too long goes on further in."""
+    lines = [
+        piece
+        for line in looped.text.splitlines()
+        for piece in textwrap.wrap(line, LINE, subsequent_indent=" " * 12)
+    ]
+    return Text("\n".join(lines))
+
+
 def traffic(plan: Plan) -> Table:
     """Messages and bytes per tensor, in all and of the busiest sender."""
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -115,7 +128,7 @@ def comparison(rows: Sequence[Row], ran: bool) -> Table:
             seconds(row.exposed_comm_s),
             size(row.max_bytes_sent),
             size(row.peak_bytes),
-            f"{row.bound_ratio:.2f}" if row.bound_ratio < 1000 else ">999",
+            times(row.bound_ratio).removesuffix("x"),
             length(row.verified_seq),
             *([_ran(row)] if ran else []),
         )
@@ -178,6 +191,11 @@ def seconds(value: float) -> str:
     return f"{value * 1e6:.2g} us" if value else "0 s"
 
 
+def times(ratio: float) -> str:
+    """A ratio as people say it: 1.87x."""
+    return f"{ratio:.2f}x" if ratio < 1000 else ">999x"
+
+
 def size(value: float) -> str:
     """Bytes with three digits and a power-of-two unit."""
     for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
@@ -209,7 +227,8 @@ def prediction(found: Prediction) -> Table:
     table.show_header = False
     for name, value in (
         ("time", seconds(found.makespan)),
-        ("lower bound", f"{seconds(found.bound)}, {found.bound_ratio:.2f} times that"),
+        ("lower bound", f"{seconds(found.bound)}, the plan takes {times(found.bound_ratio)} that"),
+        ("own limit", f"{seconds(found.own_limit)}, of this plan's own work and messages"),
         ("idle", f"{found.idle_fraction:.1%} of all ranks' time"),
         ("exposed transfers", f"{seconds(found.exposed)} on the rank that waits longest"),
         ("sent", f"{size(found.max_bytes_sent)} by the busiest rank"),

@@ -10,7 +10,7 @@ from planner import spelling
 from planner.errors import PlanError
 from planner.files import load
 from planner.ir import Pass, Plan
-from planner.planning import plan
+from planner.planning import TRIMS, Trim, plan
 from planner.workload import DTYPES, Workload
 from ringloom.progress import working
 
@@ -18,7 +18,14 @@ Plans = Plan | tuple[Plan, Plan]
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKLOAD = (
     *("ranks", "seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch"),
-    *("mask", "dtype", "pass_"),
+    *("mask", "dtype", "pass_", "trim"),
+)
+trim_option = click.option(
+    "--trim",
+    type=click.Choice(list(TRIMS)),
+    default="messages",
+    show_default=True,
+    help="Leave out whole messages, or split messages block by block.",
 )
 
 
@@ -94,8 +101,9 @@ def plans_of(source: str, given: dict[str, Any]) -> Plans:
     if not is_file(source):
         work, ranks = workload(given)
         pass_: Pass | Literal["both"] = given["pass_"]
+        trim: Trim = given.get("trim", "messages")
         with working("planning"):
-            return plan(source, work, ranks, pass_=pass_)
+            return plan(source, work, ranks, pass_=pass_, trim=trim)
     context = click.get_current_context()
     typed = [
         name

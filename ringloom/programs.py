@@ -1,5 +1,6 @@
 """ringloom emit, tables, check   programs and tables written from plans, and programs judged."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -7,37 +8,67 @@ from typing import Any
 
 import click
 
-from codegen import TARGETS
-from codegen import emit as write
-from codegen.emitting import save_tables
-from codegen.emitting import tables as tables_of
+from codegen.emission import emit as write
+from codegen.emission import save_tables
+from codegen.emission import tables as tables_of
+from codegen.programs import PLATFORMS, TARGETS
 from planner.errors import PlanError
-from ringloom.options import plans_of, workload_options
+from ringloom.options import is_file, plans_of, trim_option, workload_options
 from ringloom.output import json_option, show
 from ringloom.progress import working
 
 KEPT = 4000  # characters of a program's last words that are shown
+max_calls_option = click.option(
+    "--max-calls",
+    type=click.IntRange(1),
+    help="Tiles per step that a dynamic JAX program has room for.  [default: twice the plan's]",
+)
 
 
 @click.command()
 @click.argument("target", type=click.Choice(TARGETS))
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options(pass_="both")
-@click.option("--dynamic", is_flag=True, help="Tables are an argument: masks may change per batch.")
-@click.option("--layer", is_flag=True, help="A decoder layer whose backward repeats no attention.")
+@trim_option
+@click.option(
+    "--dynamic", is_flag=True, help="Take the mask at run time, so it can change per batch."
+)
+@max_calls_option
+@click.option(
+    "--layer",
+    is_flag=True,
+    help="Emit a decoder layer that does not recompute attention in the backward pass.",
+)
+@click.option(
+    "--platform",
+    type=click.Choice(PLATFORMS),
+    default="all",
+    show_default=True,
+    help="Leave out the kernels of other platforms (JAX).",
+)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the program there.")
 @json_option
 def emit(
     target: str,
     source: str,
     dynamic: bool,
+    max_calls: int | None,
     layer: bool,
+    platform: str,
     output: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
     """Write a plan as one readable file that runs without ringloom."""
-    program = write(plans_of(source, given), target, dynamic=dynamic, layer=layer)
+    program = write(
+        plans_of(source, given),
+        target,
+        dynamic=dynamic,
+        layer=layer,
+        platform=platform,
+        max_calls=max_calls,
+        command="" if is_file(source) else typed_command(),
+    )
     document = {
         "target": target,
         "file": output,
@@ -55,6 +86,26 @@ def emit(
         click.echo(program, nl=False)
 
 
+def typed_command() -> str:
+    """The command of this context as it was typed, without where its answer goes."""
+    context = click.get_current_context()
+    words = ["ringloom", str(context.info_name)]
+    options = list[str]()
+    for parameter in context.command.params:
+        name, value = str(parameter.name), context.params.get(str(parameter.name))
+        if isinstance(parameter, click.Argument):
+            words.append(str(value))
+        elif name not in ANSWERS and context.get_parameter_source(name) is TYPED:
+            options.append(parameter.opts[0])
+            if not (isinstance(parameter, click.Option) and parameter.is_flag):
+                options.append(str(value))
+    return shlex.join([*words, *options])
+
+
+ANSWERS = ("output", "as_json")
+TYPED = click.core.ParameterSource.COMMANDLINE
+
+
 def _write(program: str, output: str) -> None:
     try:
         Path(output).write_text(program)
@@ -66,13 +117,17 @@ def _write(program: str, output: str) -> None:
 @click.argument("target", type=click.Choice(TARGETS))
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options(pass_="both")
+@trim_option
+@max_calls_option
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), required=True, help="An .npz file."
 )
 @json_option
-def tables(target: str, source: str, output: str, as_json: bool, **given: Any) -> None:
+def tables(
+    target: str, source: str, max_calls: int | None, output: str, as_json: bool, **given: Any
+) -> None:
     """Write a plan as the tables that an `emit --dynamic` program of its ranks takes."""
-    found = tables_of(plans_of(source, given), target)
+    found = tables_of(plans_of(source, given), target, max_calls=max_calls)
     save_tables(found, output)
     size = Path(output).stat().st_size
     document = {"target": target, "file": output, "arrays": sorted(found), "bytes": size}

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Plan
+from planner.verified import ensure_verified
 from simulator.bounds import link_bound
 from simulator.costs import Costs
 from simulator.engines.choice import Engine, place_of, reach_of, timed
@@ -46,7 +47,7 @@ class Prediction:
     peak_bytes: int  # of the rank that holds most
     compute_bound: float  # for any schedule on this hardware
     link_bound: float  # for this plan: its busiest port or link
-    bound: float  # the largest of all that hold for this plan, pass by pass
+    own_limit: float  # what this plan cannot beat in whatever order, its own traffic included
     rounds: int
     messages: int
     timeline: Timeline | None = None
@@ -63,24 +64,16 @@ class Prediction:
         return max(0.0, 1.0 - float(self.busy.sum()) / total) if total else 0.0
 
     @property
-    def bound_ratio(self) -> float:
-        """makespan / bound: 1.0 is as good as it gets."""
-        if not self.bound:
-            return 1.0 if not self.makespan else float("inf")
-        return self.makespan / self.bound
-
-    @property
-    def best_bound(self) -> float:
+    def bound(self) -> float:
         """Seconds below which no schedule from this partition can be, pass by pass."""
         if self.bounds is not None:
             return self.bounds.best
-        return sum(one.best_bound for one in self.passes)
+        return sum(one.bound for one in self.passes)
 
     @property
-    def gap(self) -> float:
-        """makespan / best_bound: how far any other schedule could be ahead at the most."""
-        best = self.best_bound
-        return self.makespan / best if best else (float("inf") if self.makespan else 1.0)
+    def bound_ratio(self) -> float:
+        """makespan / bound: how far any other schedule could be ahead at the most."""
+        return ratio(self.makespan, self.bound)
 
     def as_row(self) -> dict[str, float | int]:
         """The numbers that schedules are compared by, as plain Python numbers for JSON."""
@@ -92,7 +85,13 @@ class Prediction:
             "peak_bytes": self.peak_bytes,
             "bound_s": self.bound,
             "bound_ratio": self.bound_ratio,
+            "own_limit_s": self.own_limit,
         }
+
+
+def ratio(makespan: float, bound: float) -> float:
+    """makespan / bound; 1.0 is as good as it gets."""
+    return makespan / bound if bound else (float("inf") if makespan else 1.0)
 
 
 def simulate(
@@ -118,10 +117,11 @@ def simulate(
     where both apply. `topology` is one of `links.topology`, its spelling or a networkx graph;
     `speeds` maps ranks to factors, `links` pairs of places to factors (0 cuts a link): see
     `engines.conditions`. `record` keeps every row in the timeline (default: for small plans).
-    Raises PlanError for unknown hardware, for conditions that make no sense, for a plan that reads
-    what is not there and for one that gets stuck.
+    Raises PlanError for unknown hardware, for conditions that make no sense, for a plan that gets
+    stuck, and with the verifier's sentence for a wrong one that nobody verified.
     """
     on = hardware if isinstance(hardware, Hardware) else find(hardware)
+    ensure_verified(plan)
     if isinstance(plan, Plan):
         place = place_of(topology, on, plan)
         under = Conditions(overlap, speeds, links or {}, place, buffers, late, share, chunk)
@@ -168,7 +168,7 @@ def _one(
         peak_bytes=int(used.peak.max()),
         compute_bound=limits.compute,
         link_bound=linking,
-        bound=max(limits.best, linking),
+        own_limit=max(limits.best, linking),
         rounds=plan.rounds,
         messages=sums.messages,
         timeline=timeline,
@@ -193,7 +193,7 @@ def _both(first: Prediction, second: Prediction) -> Prediction:
         peak_bytes=max(first.peak_bytes, second.peak_bytes),
         compute_bound=first.compute_bound + second.compute_bound,
         link_bound=first.link_bound + second.link_bound,
-        bound=first.bound + second.bound,
+        own_limit=first.own_limit + second.own_limit,
         rounds=first.rounds + second.rounds,
         messages=first.messages + second.messages,
         passes=(first, second),

@@ -13,7 +13,7 @@ from planner.errors import PlanError
 from planner.ir import Plan
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.comparison import Case, Passes, passes_of, row_of
+from ringloom.comparison import Case, Passes, by_one_bound, passes_of, row_of
 from ringloom.explore.choices import Choices
 from ringloom.report import heat
 from ringloom.report.loads import Cells, links_of, load_of, memory_of
@@ -73,9 +73,8 @@ def study_of(choices: Choices) -> Study:
         ring = predicted("ring", *asked[1:], choices.hardware, choices.overlap)
         plans = planned(*asked)
         cases.append(Case(row_of(name, plans, found, ring.makespan, work), plans, found))
-    return Study(
-        work, choices.ranks, choices.hardware, choices.pass_, choices.overlap, tuple(cases)
-    )
+    compared = tuple(by_one_bound(cases))
+    return Study(work, choices.ranks, choices.hardware, choices.pass_, choices.overlap, compared)
 
 
 class View:

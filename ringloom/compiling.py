@@ -1,0 +1,85 @@
+"""compile(plans, target)   from a plan to `attention` in one line: emitted, kept, imported."""
+
+import hashlib
+import os
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from types import ModuleType
+
+from codegen.digest import digest
+from codegen.emission import emit
+from codegen.programs import paired
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.verified import ensure_verified
+from planner.version import VERSION
+
+Plans = Plan | tuple[Plan, Plan]
+NAME = "ringloom_program"
+
+
+def compile(
+    plans: Plans,
+    target: str,
+    *,
+    dynamic: bool = False,
+    layer: bool = False,
+    platform: str = "all",
+    max_calls: int | None = None,
+) -> ModuleType:
+    """The emitted program of a forward plan, or of a (forward, backward) pair, as a module.
+
+    Its file, `module.__file__`, is kept in the user's cache and taken from there by later calls
+    with the same plans, options and version of ringloom. Raises PlanError as `emit` does.
+    """
+    forward, backward = paired(plans)
+    given = tuple(ensure_verified(plan) for plan in (forward, backward) if plan)
+    options = {
+        "dynamic": dynamic,
+        "layer": layer,
+        "platform": platform,
+        "max_calls": max_calls,
+    }
+    key = repr((VERSION, forward.name, target, sorted(options.items())))
+    name = "_".join([NAME, target, digest(given), hashlib.sha256(key.encode()).hexdigest()[:8]])
+    path = cache() / f"{name}.py"
+    if not path.is_file():
+        write(path, emit(plans, target, **options))  # type: ignore[arg-type]
+    return module(name, path)
+
+
+def cache() -> Path:
+    """The folder of kept programs: $XDG_CACHE_HOME/ringloom, or where this system has caches."""
+    if home := os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA"):
+        return Path(home) / "ringloom"
+    folder = "Library/Caches" if sys.platform == "darwin" else ".cache"
+    return Path.home() / folder / "ringloom"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all, whoever else writes it at the same time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            file.write(text)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise PlanError(f"cannot write {path}: {error.strerror}") from None
+
+
+def module(name: str, path: Path) -> ModuleType:
+    """The module of a file, the same one each time."""
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise PlanError(f"cannot import {path}")
+        made = module_from_spec(spec)
+        sys.modules[name] = made
+        try:
+            spec.loader.exec_module(made)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
