@@ -47,3 +47,24 @@ def stack(tables: tuple[Ints, ...]) -> Ints:
         whole[end : end + len(table), : table.shape[1]] = table
         end += len(table)
     return whole
+
+
+def merged(rows: Rows) -> Rows:
+    """The same with one message for all of the same tensors between two ranks."""
+    return Rows({k: _one_per_pair(v) for k, v in rows.moves.items()}, rows.attends)
+
+
+def _one_per_pair(messages: Messages) -> Messages:
+    src, dst, blocks = messages
+    order = np.lexsort((dst, src))
+    src, dst, blocks = src[order], dst[order], blocks[order]
+    first = np.ones(len(src), np.bool_)
+    first[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    if first.all():
+        return messages
+    number = np.cumsum(first) - 1
+    nth = np.arange(len(src)) - np.flatnonzero(first)[number]
+    width = blocks.shape[1]
+    table = np.full((int(number[-1]) + 1, int(nth.max()) + 1, width), -1, blocks.dtype)
+    table[number, nth] = blocks
+    return src[first], dst[first], table.reshape(len(table), -1)

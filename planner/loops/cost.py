@@ -35,7 +35,7 @@ def _one(s: Statement) -> float:
     guard = s.when.guard
     total = 0.5 if isinstance(s, Start) else 1.0
     ends = [e for p in parts_of(s) for pair in (p.pieces, p.heads) for e in pair or ()]
-    total += 0.3 * sum(bool(e.step or any(e.axes)) for e in ends)
+    total += sum(0.7 if e.table else 0.3 for e in ends if e.step or any(e.axes))
     total += 2 * guard.tabled + 0.1 * len(guard.bounds)
     total += 0.05 * sum(e is not None for b in guard.bounds for e in b[1:])
     if isinstance(s, Attend):

@@ -69,8 +69,10 @@ class Exchanges:
         src, dst, blocks = messages
         if TENSORS[tensors[0]].accumulates:
             for sent in reversed(self.sent):
-                rows = self._returned(sent, messages, places)
-                if sent.side == TENSORS[tensors[0]].side and rows is not None:
+                if sent.side != TENSORS[tensors[0]].side:
+                    continue
+                rows = self._returned(t, sent, messages, places)
+                if rows is not None:
                     return Hit(Return(When(t, t), tensors, sent.name, sent.axis), rows)
         if len(src) < self.ranks * (min(self.mesh) - 1):
             return None
@@ -92,13 +94,24 @@ class Exchanges:
         pair = np.repeat(src.astype(np.int64) * self.ranks + dst, there.sum(axis=1))
         return np.sort(pair * len(places.side) + blocks[there])
 
-    def _returned(self, sent: Sent, messages: Messages, places: Places) -> Bools | None:
-        """The rows that are the messages of an exchange, the other way round; or None."""
+    def _returned(self, t: int, sent: Sent, messages: Messages, places: Places) -> Bools | None:
+        """The rows that are the messages of an exchange, the other way round; or None.
+
+        Messages of which the sender has nothing are not sent.
+        """
         src, dst, blocks = messages
-        pairs = np.unique(sent.codes // len(places.side))
-        rows = np.isin(dst.astype(np.int64) * self.ranks + src, pairs)
-        codes = self._codes((dst[rows], src[rows], blocks[rows]), places)
-        return rows if np.array_equal(codes, sent.codes) else None
+        pair, many = sent.codes // len(places.side), len(places.side)
+        sender, block = pair % self.ranks, sent.codes % many
+        filled = np.zeros((self.ranks, many), np.bool_)
+        for rows in self.rows[:t]:
+            if rows.attends:
+                r, b = flat(rows.attends[0], rows.attends[1 if sent.side == "q" else 2])
+                filled[r, b] = True
+        live = np.unique(pair[filled[sender, block]])
+        there = np.isin(dst.astype(np.int64) * self.ranks + src, live)
+        codes = self._codes((dst[there], src[there], blocks[there]), places)
+        same = len(live) and np.array_equal(codes, sent.codes[np.isin(pair, live)])
+        return there if same else None
 
     def _along(
         self, t: int, tensors: tuple[str, ...], messages: Messages, axis: int, places: Places

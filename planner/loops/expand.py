@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
@@ -56,6 +57,8 @@ class Expansion:
     brought: dict[str, list[Messages]] = field(default_factory=dict)
     coming: dict[tuple[str, str], list[Pairs]] = field(default_factory=dict)
     following: dict[tuple[str, str, int], list[Pairs]] = field(default_factory=dict)
+    filled: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # [ranks, blocks] by side
+    attended: list[tuple[str, Pairs]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.coordinates = self.loops.coordinates()
@@ -63,6 +66,9 @@ class Expansion:
         self.everyone = np.arange(self.ranks)
         for side in ("q", "kv"):
             self.stay[OWN, side] = owned(self.ranks, self.partition.side(side))
+            if any(isinstance(s, Return) for s in self.loops.statements):
+                size = self.ranks, len(self.partition.side(side))
+                self.filled[side] = np.zeros(size, np.bool_)
             if side in self.held:
                 self._take(side, *flat(self.everyone, self.held[side].reshape(self.ranks, -1)))
                 self.stay[HELD, side] = self.held[side]
@@ -177,10 +183,14 @@ class Expansion:
             raise PlanError(f"step {t}: the ranks of a scatter {'do not ' * s.same}have the same")
 
     def returned(self, s: Return) -> list[Messages]:
-        """The messages of an exchange, the other way round."""
+        """The messages of an exchange, the other way round, but for those with no sums in them."""
         if s.exchange not in self.brought:
             raise PlanError(f"{s.exchange} is returned before it is there")
-        return [(dst, src, blocks) for src, dst, blocks in self.brought[s.exchange]]
+        filled, messages = self.filled[TENSORS[s.tensors[0]].side], list[Messages]()
+        for dst, src, blocks in self.brought[s.exchange]:
+            on = (filled[src[:, None], blocks] & (blocks >= 0)).any(axis=1)
+            messages.append((src[on], dst[on], blocks[on]))
+        return messages
 
     def arrive(self, t: int, exchanged: set[str]) -> None:
         """What was under way is there."""
@@ -196,7 +206,9 @@ class Expansion:
                 self.stay[name, side] = self._packed(side, (rank, block))
             else:
                 self.aged[name, side, t + 1] = self._packed(side, (rank, block))
-        self.coming, self.following = {}, {}
+        for side, (rank, block) in self.attended:
+            self.filled[side][rank, block] = True
+        self.coming, self.following, self.attended = {}, {}, []
 
     def _take(self, side: str, rank: Ints, block: Ints) -> None:
         """Of the values that stay, the last one to get a block has it."""
@@ -214,6 +226,8 @@ class Expansion:
             np.hstack([self.blocks(p, side, t, who) for p in parts])
             for side, parts in (("q", s.q), ("kv", s.kv))
         )
+        if self.filled:
+            self.attended += [("q", flat(who, q)), ("kv", flat(who, kv))]
         return who, q, kv
 
 

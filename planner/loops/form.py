@@ -199,7 +199,10 @@ class AllToAll:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Sums for what an exchange brought go back: reduce-scatter of a Gather, else all-to-all."""
+    """Sums for what an exchange brought go back: reduce-scatter of a Gather, else all-to-all.
+
+    Where a rank attended to nothing of a message there are no sums to send: zeros, in a program.
+    """
 
     when: When
     tensors: tuple[str, ...]

@@ -20,6 +20,7 @@ ABSENT = np.int32(-(1 << 30))  # the place of no block
 FAR = np.int32(1 << 30)
 FEW = 4  # different slices up to which rows are told apart by them
 NARROW = 8  # columns
+RUNS = 6  # slices of one rectangle or message
 
 
 @dataclass
@@ -106,13 +107,13 @@ class Places:
     def read(self, rank: Ints, blocks: Ints) -> list[Slices]:
         """Rows (rank [n], blocks [n, w]) by the values that they read.
 
-        Raises PlanError where a block has no place, or blocks of a value are no slice of it.
+        Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
         """
         code = self.code[rank[:, None], blocks]
         if absent := bool(blocks.min() < 0):
             code = np.where(blocks >= 0, code, ABSENT)
         if code.min() < 0 and (code == -1).any():
-            raise PlanError("a block is read whose way to its rank is not understood")
+            raise PlanError("irregular: a block is read whose way to its rank is not understood")
         value, slot = code >> self.bits, code & (self.room - 1)
         high = _across(np.maximum, value)
         low = _across(np.minimum, np.where(value < 0, FAR, value) if absent else value)
@@ -121,14 +122,18 @@ class Places:
             every = len(rows) == len(rank)
             parts = (rank, value, slot) if every else (rank[rows], value[rows], slot[rows])
             mixed = absent or len(values) > 1
-            cuts = [self._cut(*parts, v, mixed) for v in values]
-            ends, whole = (np.hstack(x) for x in zip(*cuts, strict=True))
-            results += alike(Slices(rows, values, ends, whole))
+            cuts = [self._cut(*parts, v, parts[1] == v if mixed else None) for v in values]
+            if None in cuts:
+                results += self._in_runs(rows, values, *parts)
+            else:
+                results += alike(Slices(rows, values, *_beside(cuts)))
         return results
 
-    def _cut(self, rank: Ints, value: Ints, slot: Ints, v: int, mixed: bool) -> tuple[Ints, Bools]:
-        """The slices that rows read of a value: ends [n, 4], whole [n, 2]."""
-        on, heads = value == v if mixed else None, self.values[v].table.shape[2]
+    def _cut(
+        self, rank: Ints, value: Ints, slot: Ints, v: int, on: Bools | None
+    ) -> tuple[Ints, Bools] | None:
+        """The slices that rows read of a value: ends [n, 4], whole [n, 2]; None if it is none."""
+        heads = self.values[v].table.shape[2]
         many = np.full(len(rank), slot.shape[1]) if on is None else _across(np.add, on.astype(int))
         ends, whole = np.zeros((len(rank), 4), np.int32), np.ones((len(rank), 2), np.bool_)
         size = np.ones(len(rank), np.intp)
@@ -140,9 +145,37 @@ class Places:
             ends[:, 2 * k], ends[:, 2 * k + 1] = low, high
             whole[:, k] = (low == 0) & (high == count[rank] - 1)
             size *= high - low + 1
-        if (many != size).any():
-            raise PlanError(f"blocks of {self.values[v].name} are read that are no slice of it")
-        return ends, whole
+        return None if (many != size).any() else (ends, whole)
+
+    def _in_runs(
+        self, rows: Ints, values: tuple[int, ...], rank: Ints, value: Ints, slot: Ints
+    ) -> list[Slices]:
+        """Rows that read several runs of a value's pieces: a slice per run."""
+        number = np.zeros(slot.shape, np.intp)  # of the run that a block is in, from 1
+        counts = np.zeros((len(rows), len(values)), np.intp)
+        for k, v in enumerate(values):
+            row, column = np.nonzero(value == v)
+            piece = slot[row, column] // self.values[v].table.shape[2]
+            present = np.zeros((len(rows), self.values[v].table.shape[1] + 1), np.bool_)
+            present[row, piece + 1] = True
+            run = np.cumsum(present[:, 1:] & ~present[:, :-1], axis=1)
+            number[row, column], counts[:, k] = run[row, piece], run[:, -1]
+        results = list[Slices]()
+        for key in dict.fromkeys(map(tuple, counts.tolist())):
+            at = np.flatnonzero((counts == key).all(axis=1))
+            parts = rank[at], value[at], slot[at]
+            which = [(v, i + 1) for v, many in zip(values, key, strict=True) for i in range(many)]
+            cuts = [self._cut(*parts, v, (parts[1] == v) & (number[at] == i)) for v, i in which]
+            if None in cuts or len(cuts) > RUNS:
+                names = " ".join(dict.fromkeys(self.values[v].name for v in values))
+                raise PlanError(f"irregular: blocks of {names} are read that are no slices")
+            results += alike(Slices(rows[at], tuple(v for v, _ in which), *_beside(cuts)))
+        return results
+
+
+def _beside(cuts: list[tuple[Ints, Bools] | None]) -> tuple[Ints, Bools]:
+    ends, whole = zip(*(c for c in cuts if c), strict=True)
+    return np.hstack(ends), np.hstack(whole)
 
 
 def _across(how: np.ufunc, table: Ints) -> Ints:

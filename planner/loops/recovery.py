@@ -66,12 +66,16 @@ def _irregular(loops: Loops) -> str:
 
 
 def _readings(source: Source) -> Iterator[Loops | PlanError]:
-    """Readings of the same rows: sums by their inputs, or by what brought them; names that start
-    few chains, or many. What is not likely to be shorter is not tried.
+    """Readings of the same rows: sums by their inputs, or by what brought them; messages one by
+    one, or joined; names that start few chains, or many. Those not needed are not tried.
     """
-    for chained in (False, True):
+    for chained, joint in ((False, False), (False, True), (True, False)):
+        if joint and not source.several:
+            continue
         try:
-            reading = Reading(source, chained)
+            reading = Reading(source, chained, joint)
+            if chained and not reading.relayed:
+                return
             strict, loose = (Naming(reading, loose) for loose in (False, True))
             loops = _loops(reading, strict)
             yield loops
@@ -80,8 +84,8 @@ def _readings(source: Source) -> Iterator[Loops | PlanError]:
         except PlanError as error:
             yield error
             continue
-        vague = any(r.key[0] == "send" and not r.into for r in reading.records if r.sums)
-        if not reading.relayed or (len(loops.statements) <= SHORT and not vague):
+        vague = any(r.sums and not r.into for r in reading.records)
+        if len(loops.statements) <= SHORT and not vague:
             return
 
 

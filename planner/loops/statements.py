@@ -72,6 +72,7 @@ class Clusters:
         kinds = {i.record.kind for i in self.items}
         yield self.constant(split, lambda k: k)
         yield self.affine(self.items, lambda k: k)
+        yield self.affine(self.items, lambda k: k, by_rank=True)
         if self.sends:
             if split and len(_steps(split)) > 1:
                 yield self.by_step(split)
@@ -82,6 +83,7 @@ class Clusters:
         if len(kinds) > 1:
             yield self.constant(split, lambda k: ANY)
             yield self.affine(self.items, lambda k: ANY)
+            yield self.affine(self.items, lambda k: ANY, by_rank=True)
 
     def constant(
         self, split: list[Item] | None, weak: Callable[[int], int]
@@ -101,8 +103,10 @@ class Clusters:
             clusters[item.record.t, _slices(item)].append(item)
         return [Cluster(v, slices, 0) for (_, slices), v in clusters.items()]
 
-    def affine(self, items: list[Item], weak: Callable[[int], int]) -> list[Cluster] | None:
-        """A cluster per kind, its slices as expressions."""
+    def affine(
+        self, items: list[Item], weak: Callable[[int], int], by_rank: bool = False
+    ) -> list[Cluster] | None:
+        """A cluster per kind, its slices as expressions, or as one number per rank."""
         clusters = defaultdict[int, list[Item]](list)
         for item in items:
             clusters[weak(item.record.kind)].append(item)
@@ -110,25 +114,25 @@ class Clusters:
         for group in clusters.values():
             for run in runs([*{i.record.t for i in group}]):
                 part = [i for i in group if run[0] <= i.record.t <= run[-1]]
-                slices = self._fitted(part)
+                slices = self._fitted(part, by_rank)
                 if slices is None:
                     return None
                 made.append(Cluster(part, slices, _claim(part)))
         return made
 
-    def _fitted(self, items: list[Item]) -> Slices | None:
+    def _fitted(self, items: list[Item], by_rank: bool) -> Slices | None:
         """Expressions for the slices of all items; a few are asked before all are."""
         if len(items) > FEW:
             few = [items[i] for i in np.linspace(0, len(items) - 1, FEW).astype(int)]
-            if self._fit(few) is None:
+            if self._fit(few, by_rank) is None:
                 return None
-        return self._fit(items)
+        return self._fit(items, by_rank)
 
-    def _fit(self, items: list[Item]) -> Slices | None:
+    def _fit(self, items: list[Item], by_rank: bool) -> Slices | None:
         t = np.concatenate([np.full(len(i.record.rank), i.record.t) for i in items])
         fitted = list[tuple[Ends | None, Ends | None]]()
         for k in range(len(items[0].cuts)):
-            seen = [self.where[_seen(i, k)][:, :-1] for i in items]
+            seen = self.where[np.concatenate([_seen(i, k) for i in items])]
             both = list[Ends | None]()
             for j in (0, 1):
                 if all(i.cuts[k].whole[:, j].all() for i in items):
@@ -137,13 +141,28 @@ class Clusters:
                 pair = list[Expr]()
                 for e in (2 * j, 2 * j + 1):
                     values = np.concatenate([_column(i, k, e) for i in items])
-                    fit = plane(np.concatenate(seen), t, values)
+                    fit = (
+                        self._table(seen[:, -1], values)
+                        if by_rank
+                        else plane(seen[:, :-1], t, values)
+                    )
                     if fit is None:
                         return None
                     pair.append(fit)
                 both.append((pair[0], pair[1]))
             fitted.append((both[0], both[1]))
         return tuple(fitted)
+
+    def _table(self, rank: Ints, values: Ints) -> Expr | None:
+        """One number per rank, if it is the same in all steps."""
+        if (values == values[0]).all():
+            return Expr(int(values[0]))
+        table = np.zeros(self.ranks, np.intp)
+        table[rank] = values
+        if (table[rank] != values).any():
+            return None
+        strides = tuple(int(np.prod(self.mesh[i + 1 :])) for i in range(len(self.mesh)))
+        return Expr(0, 0, strides, 0, tuple(table.tolist()))
 
     def say(self, clusters: list[Cluster], receiver: bool) -> list[Statement] | None:
         """The statements of clusters; None where their ranks cannot be told."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
-from planner.loops.columns import Messages, Rectangles, Rows, rows_of
+from planner.loops.columns import Messages, Rectangles, Rows, merged, rows_of
 from planner.loops.exchanges import Exchange, Exchanges
 from planner.loops.form import HELD, OWN, Ints, Loops
 from planner.loops.kinds import Kinds
@@ -33,11 +33,17 @@ class Pending:
 
 
 class Source:
-    """What all readings of one plan share: its rows, its mesh, the kinds of its rectangles."""
+    """What readings of one plan share: its rows, its mesh, the kinds of its rectangles."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.ranks = plan, plan.ranks
         self.rows = [rows_of(step) for step in plan.steps]
+        self.joint = [merged(rows) for rows in self.rows]
+        self.several = any(
+            a.moves[k] is not b.moves[k]
+            for a, b in zip(self.rows, self.joint, strict=True)
+            for k in a.moves
+        )
         self.mesh = find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks)
         self.coordinates = Loops(self.mesh, 0, ()).coordinates()
         kinds = Kinds(plan)
@@ -48,11 +54,13 @@ class Source:
 class Reading:
     """The records, exchanges and values of a plan.
 
-    `chained` names sums by the send that brought them, wherever one did.
+    `chained` names sums by the send that brought them, wherever one did; `joint` takes all
+    messages of the same tensors between two ranks for one.
     """
 
     source: Source
-    chained: bool
+    chained: bool = False
+    joint: bool = False
     relayed: bool = False  # some sums come where they are not at home
     records: list[Record] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
@@ -62,7 +70,8 @@ class Reading:
         self.places = {s: Places(plan.ranks, plan.partition.side(s)) for s in SIDES}
         self.places |= {t: Places(plan.ranks, plan.side(t)) for t in ADDS[plan.pass_]}
         self.transfers = Transfers(self.source.mesh)
-        self.known = Exchanges(self.source.mesh, self.source.coordinates, self.source.rows)
+        steps = self.source.joint if self.joint else self.source.rows
+        self.known = Exchanges(self.source.mesh, self.source.coordinates, steps)
         for side in SIDES:
             blocks = plan.partition.side(side)
             home = blocks.homes.astype(np.intp), np.arange(len(blocks))
@@ -71,7 +80,7 @@ class Reading:
             if copies is not None:
                 pairs = flat(np.arange(plan.ranks), copies.reshape(plan.ranks, -1))
                 self.places[side].add(HELD, None, *pairs)
-        for t, rows in enumerate(self.source.rows):
+        for t, rows in enumerate(steps):
             self._step(t, rows)
 
     def value(self, ref: Ref) -> Value:
