@@ -9,8 +9,8 @@
     band       False: every row sees every column; True: causal; [lo, hi]: row r sees r + lo..r + hi
     drop       [tensor, block]    a copy that was read for the last time
 
-A sum is finished if nothing will be added to it. Rows, columns and heads count from the first one
-of the rectangle's blocks, laid one after the other.
+A sum is finished (1) if nothing will be added to it. Rows, columns and heads count from the first
+one of the rectangle's blocks, laid one after the other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +74,7 @@ def steps(plan: Plan, keeps: Lists) -> Lists:
     table: Lists = [[[[], [], [], []] for _ in plan.steps] for _ in range(plan.ranks)]
     for number, move in plan.moves():
         columns = move.src.tolist(), move.dst.tolist(), move.blocks.tolist()
-        finished = brings_home(plan, number, move).tolist()
+        finished = brings_home(plan, number, move).astype(int).tolist()
         for src, dst, row, done in zip(*columns, finished, strict=True):
             for tensor, block in ((t, b) for t in move.tensors for b in row if b >= 0):
                 table[src][number][0].append([dst, tensor, block, done])

@@ -80,18 +80,26 @@ def print_table(program: Program) -> tuple[str, bool]:
 
 
 def literal(name: str, table: list[Any]) -> Iterator[str]:
-    """An assignment of a list, with an entry of it, or as much of it as fits, on a line."""
-    if name in ("QUERIES", "KEYS"):
-        entries, heads = [", ".join(map(repr, table))], [""]
-    else:
-        entries = [repr(entry) for entry in table]
-        heads = [f"    # rank {rank}" for rank in range(len(table))]
+    """An assignment of a list, the blocks in one go, of other tables rank by rank."""
     yield f"{name}: Any = ["
-    for entry, head in zip(entries, heads, strict=True):
-        yield from [head] * bool(head)
-        words = textwrap.wrap(f"{entry},", WIDTH - 4, break_long_words=False)
-        yield from textwrap.indent("\n".join(words), "    ").splitlines()
+    if name in ("QUERIES", "KEYS"):
+        yield from filled(", ".join(map(text, table)))
+    else:
+        for rank, entry in enumerate(table):
+            yield f"    # rank {rank}"
+            yield from filled(text(entry))
     yield "]  # fmt: skip"
+
+
+def filled(entries: str) -> Iterator[str]:
+    """Entries of a list on as few lines as fit."""
+    words = textwrap.wrap(f"{entries},", WIDTH - 4, break_long_words=False)
+    yield from (f"    {line}" for line in words)
+
+
+def text(x: object) -> str:
+    """A nested list as Python with double quotes."""
+    return f"[{', '.join(map(text, x))}]" if isinstance(x, list) else repr(x).replace("'", '"')
 
 
 def compressed(name: str, table: list[Any]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Runs a plan by its tables: step by step, what each rank sends, receives and attends."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,12 +25,10 @@ forms = {"Q": "x", "DOUT": "x", "KV": "xx", "STATS": "11", "OUT": "x1", "DQ": "x
 class Memory(dict[Place, Values]):
     """The values that a rank has: at first the blocks of its shards."""
 
-    def __init__(
-        self, queries: Any, keys: Any, kept: Iterable[Any], rank: int, **shards: Values
-    ) -> None:
+    def __init__(self, queries: Any, keys: Any, rank: int, **shards: Values) -> None:
         super().__init__()
         self.sides, self.rank, self.shards = (queries, keys), rank, shards
-        self.kept = [(tensor, number) for tensor, number in kept]
+        self.kept = list[Place]()  # sums that stay here for the backward pass
         for tensor, shard in shards.items():
             for place, at in self.own(tensor):
                 self[place] = tuple(x[at] for x in shard)
@@ -58,9 +56,8 @@ class Memory(dict[Place, Values]):
     def room(self, tensor: str, number: int, finished: bool = False) -> Values:
         """Room for a value; sums to which nothing will be added are in the type of the inputs."""
         blocks, (like, *_) = self.blocks(tensor)
-        at = index(*blocks[number][1:])
-        shape = [len(range(n)[part]) for n, part in zip(like.shape, at, strict=False)]
-        shape[2] = at[2].stop - at[2].start  # of a shard on another rank
+        _, heads, rows = index(*blocks[number][1:])
+        shape = len(like), len(range(like.shape[1])[heads]), rows.stop - rows.start
         narrow = like.dtype if finished or tensor not in sums else wide(like)
         types = {"x": (HEAD_DIM, narrow), "1": (1, wide(like))}
         parts = (types[part] for part in forms[tensor])
@@ -72,7 +69,7 @@ class Memory(dict[Place, Values]):
         if tensor not in sums or place in self.kept:
             value = copied(self, place)
         else:
-            likes = [x for x, part in zip(room, forms[tensor], strict=True) if part == "x"]
+            likes = room[: forms[tensor].count("x")]
             value = self.pop(place) if place in self else nothing(tensor, *likes)
         return tuple(x.to(y.dtype).contiguous() for x, y in zip(value, room, strict=True))
 

@@ -14,7 +14,7 @@ BACKWARD: Any = ()
 
 def forward(q: Tensor, k: Tensor, v: Tensor, group: Any) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of the local queries."""
-    memory = Memory(QUERIES, KEYS, (), group.rank(), Q=(q,), KV=(k, v))
+    memory = Memory(QUERIES, KEYS, group.rank(), Q=(q,), KV=(k, v))
     run(memory, FORWARD[memory.rank], attend_blocks, group)
     out, lse = memory.collect("OUT")
     return out.to(q.dtype), lse
@@ -25,7 +25,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the local queries, keys and values."""
     shards: dict[str, Any] = {"Q": (q,), "KV": (k, v), "DOUT": (dout,), "OUT": (out, lse)}
-    memory = Memory(QUERIES, KEYS, (), group.rank(), **shards)
+    memory = Memory(QUERIES, KEYS, group.rank(), **shards)
     run(memory, BACKWARD[memory.rank], attend_blocks_backward, group)
     (dq,), (dk, dv) = memory.collect("DQ"), memory.collect("DKV")
     return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype)

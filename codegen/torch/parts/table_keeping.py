@@ -16,7 +16,8 @@ KEPT: Any = ()
 
 def forward(q: Tensor, k: Tensor, v: Tensor, group: Any) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Output and log-sum-exp of the local queries, and copies for the backward pass."""
-    memory = Memory(QUERIES, KEYS, KEPT[group.rank()], group.rank(), Q=(q,), KV=(k, v))
+    memory = Memory(QUERIES, KEYS, group.rank(), Q=(q,), KV=(k, v))
+    memory.kept = [(tensor, number) for tensor, number in KEPT[memory.rank]]
     run(memory, FORWARD[memory.rank], attend_blocks, group)
     out, lse = memory.collect("OUT")
     kept = [x for place in memory.kept for x in memory.take(*place, True)]
@@ -25,8 +26,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, group: Any) -> tuple[Tensor, Tensor
 
 def kept_like(q: Tensor, k: Tensor, v: Tensor, group: Any) -> list[Tensor]:
     """Tensors like the copies that `forward` returns."""
-    memory = Memory(QUERIES, KEYS, KEPT[group.rank()], group.rank(), Q=(q,), KV=(k, v))
-    return [x for place in memory.kept for x in memory.room(*place, finished=True)]
+    memory = Memory(QUERIES, KEYS, group.rank(), Q=(q,), KV=(k, v))
+    return [x for tensor, n in KEPT[memory.rank] for x in memory.room(tensor, n, True)]
 
 
 def backward(
@@ -41,10 +42,10 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the local queries, keys and values."""
     shards: dict[str, Any] = {"Q": (q,), "KV": (k, v), "DOUT": (dout,), "OUT": (out, lse)}
-    memory = Memory(QUERIES, KEYS, KEPT[group.rank()], group.rank(), **shards)
+    memory = Memory(QUERIES, KEYS, group.rank(), **shards)
     copies = iter(kept)
-    for place in memory.kept:
-        memory[place] = tuple(next(copies) for _ in forms[place[0]])
+    for tensor, number in KEPT[memory.rank]:
+        memory[tensor, number] = tuple(next(copies) for _ in forms[tensor])
     run(memory, BACKWARD[memory.rank], attend_blocks_backward, group)
     (dq,), (dk, dv) = memory.collect("DQ"), memory.collect("DKV")
     return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype)
