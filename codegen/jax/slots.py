@@ -2,15 +2,17 @@
 
     tables  ::= Tables(sizes, kept, sections)       of one pass
     section ::= Section(hops, made, rows)           consecutive steps with the same hops
-    hop     ::= Hop(tensors, by, senders, width, stays)     one ppermute of `width` blocks
-    row     ::= per hop and tensor the slots that leave, then those for what arrives; `made` times
-                slots of DOUT, OUT and STATS; tiles
+    hop     ::= Hop(tensors, by, width)     one ppermute of up to `width` blocks
+    row     ::= per hop and tensor `width` slots that leave, then those for what arrives; tiles
     tile    ::= q block, kv block, the slot of each tensor that an attend reads or adds to
 
 Every device keeps each tensor in one array of slots: first the blocks that it owns, then what it
 holds from the forward pass, then copies and sums while they are needed. A copy that nobody reads
-any more, and a sum that was handed over, leave their slot to others. The number of slots itself
-is no slot: it is read as nothing and never written.
+any more, and a sum that was handed over, leave their slot to others. -1 is no slot: it is read as
+nothing and never written.
+
+Where the forward pass leaves OUT for the backward pass, STATS travel with DOUT instead: two numbers
+per token and head, and nobody has to keep OUT.
 """
 
 from collections import defaultdict
@@ -20,43 +22,36 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from codegen.tables.arrays import refuse
+from codegen.tables.steps import refuse
 from planner.errors import PlanError
-from planner.ir import ADDS, READS, TENSORS, Plan
+from planner.ir import ADDS, READS, TENSORS, Move, Plan
 from planner.tiles import tiles
 
-Ints = NDArray[np.int64]
+Numbers = list[list[int]]  # numbers of each rank, as many as there are
 FOREVER = 1 << 60
 COLUMNS = {
     "forward": ("Q", "KV", "OUT"),
     "backward": ("Q", "DOUT", "STATS", "KV", "DQ", "DKV"),
 }  # of a tile, behind its two blocks
-MADE = ("DOUT", "OUT", "STATS")
 Keep = dict[str, list[list[int]]]  # tensor -> for each rank the blocks that it holds
 
 
 class Hop(NamedTuple):
-    """Each of `senders` sends up to `width` blocks of every tensor to the rank `by` further on.
-
-    `stays`: the sums leave a copy behind, which the backward pass asks for.
-    """
+    """Ranks send up to `width` blocks of every tensor to the rank `by` further on."""
 
     tensors: tuple[str, ...]
     by: int
-    senders: tuple[int, ...]
     width: int
-    stays: bool
 
 
 @dataclass(frozen=True)
 class Section:
-    """Consecutive steps with the same hops: rows [steps, ranks, columns]."""
+    """Consecutive steps with the same hops: slots that move, and tiles, of each step and rank."""
 
     hops: tuple[Hop, ...]
-    made: int
-    rows: Ints
+    moves: list[Numbers]
+    tiles: list[Numbers]
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ class Tables:
     """One pass: slots of each tensor, those kept for the backward pass [ranks, n], sections."""
 
     sizes: dict[str, int]
-    kept: dict[str, Ints]
+    kept: dict[str, Numbers]
     sections: tuple[Section, ...]
 
 
@@ -81,7 +76,7 @@ def held_by(plan: Plan) -> Keep:
     held: Keep = {}
     for node in plan.start:
         own = plan.partition.side(node.side).homes
-        for tensor in node.tensors:
+        for tensor in set(node.tensors) - {"OUT"}:
             blocks = held.setdefault(tensor, [[] for _ in range(plan.ranks)])
             for block, rank in zip(*(x.tolist() for x in node.flat()), strict=True):
                 if own[block] != rank and block not in blocks[rank]:
@@ -102,10 +97,16 @@ class Message(NamedTuple):
 
 
 def messages(plan: Plan) -> list[list[Message]]:
-    """The messages of each step."""
+    """The messages of each step; STATS go with DOUT where ranks could keep OUT."""
+    left = any("OUT" in node.tensors for node in plan.start)
+
+    def tensors(move: Move) -> tuple[str, ...]:
+        alone = left and "DOUT" in move.tensors and "STATS" not in move.tensors
+        return (*move.tensors, "STATS") if alone else move.tensors
+
     return [
         [
-            Message(move.tensors, src, dst, [b for b in blocks if b >= 0])
+            Message(tensors(move), src, dst, [b for b in blocks if b >= 0])
             for move in step.moves
             for src, dst, blocks in zip(
                 move.src.tolist(), move.dst.tolist(), move.blocks.tolist(), strict=True
@@ -169,31 +170,26 @@ class Store:
             heappush(self.free, self.at.pop(block))
 
 
-Numbers = list[list[int]]  # numbers of each rank, as many as there are
-
-
 @dataclass
 class Sent:
     """A hop of one step: the blocks of each sender, and for each tensor slots of each rank."""
 
     tensors: tuple[str, ...]
     by: int
-    stays: bool
     blocks: dict[int, list[int]]
     leave: dict[str, Numbers]
     arrive: dict[str, Numbers]
 
     @property
-    def alike(self) -> tuple[tuple[str, ...], int, bool, tuple[int, ...]]:
-        """What the hop of another step needs to have in common with it."""
-        return self.tensors, self.by, self.stays, tuple(sorted(self.blocks))
+    def alike(self) -> tuple[tuple[str, ...], int, tuple[int, ...]]:
+        """What a hop of another step needs to have in common with it."""
+        return self.tensors, self.by, tuple(sorted(self.blocks))
 
 
 class Moment(NamedTuple):
-    """One step: its hops, the statistics made in it, and its tiles."""
+    """One step: its hops, and its tiles."""
 
     sent: list[Sent]
-    made: Numbers
     tiles: Numbers
 
 
@@ -204,11 +200,10 @@ class Placement:
         self.plan, self.keep = plan, keep
         self.messages = messages(plan)
         self.last = last_reads(plan)
-        self.leaving = hand_overs(self.messages, keep)
         for tensor, ranks in keep.items():
             kept = {(rank, block): FOREVER for rank, own in enumerate(ranks) for block in own}
             self.last[tensor] = self.last.get(tensor, {}) | kept
-        names = dict.fromkeys([*READS[plan.pass_], *ADDS[plan.pass_], *held])
+        names = (*READS[plan.pass_], *ADDS[plan.pass_])
         self.stores = {name: self.start(name, held.get(name)) for name in names}
 
     def start(self, tensor: str, held: list[list[int]] | None) -> list[Store]:
@@ -224,10 +219,10 @@ class Placement:
         """The tables of the pass."""
         attended = pairs(self.plan)
         moments = [self.moment(n, attended[n]) for n in range(len(self.plan.steps))]
-        kept = {name: padded(self.kept(name)) for name in self.keep}
+        kept = {name: self.kept(name) for name in self.keep}
         sizes = {name: max(s.size for s in stores) for name, stores in self.stores.items()}
         alike = groupby(moments, key=lambda m: [sent.alike for sent in m.sent])
-        return Tables(sizes, kept, tuple(self.section([*steps], sizes) for _, steps in alike))
+        return Tables(sizes, kept, tuple(section([*steps]) for _, steps in alike))
 
     def kept(self, tensor: str) -> Numbers:
         """The slots of what the backward pass asks for."""
@@ -252,15 +247,14 @@ class Placement:
         self.forget(step)
         for hop in sent:
             hop.arrive |= {name: self.arrive(hop, name, step) for name in hop.tensors}
-        return Moment(sent, self.made(sent, step), tiles)
+        return Moment(sent, tiles)
 
     def hops(self, step: int) -> list[Sent]:
         """The messages of a step, those of one distance together."""
-        hops: dict[tuple[tuple[str, ...], int, bool], dict[int, list[int]]] = defaultdict(dict)
+        hops: dict[tuple[tuple[str, ...], int], dict[int, list[int]]] = defaultdict(dict)
         for m in self.messages[step]:
             by = (m.dst - m.src) % self.plan.ranks
-            stays = any(self.leaving.get((m.tensors[0], m.src, b)) == step for b in m.blocks)
-            hops[m.tensors, by, stays].setdefault(m.src, []).extend(m.blocks)
+            hops[m.tensors, by].setdefault(m.src, []).extend(m.blocks)
         return [Sent(*key, blocks, {}, {}) for key, blocks in sorted(hops.items())]
 
     def leave(self, hop: Sent, tensor: str) -> Numbers:
@@ -269,7 +263,7 @@ class Placement:
         for rank, blocks in hop.blocks.items():
             store = self.stores[tensor][rank]
             slots[rank] = [store.at.get(block, -1) for block in blocks]
-            if tensor in ADDS[self.plan.pass_] and not hop.stays:
+            if TENSORS[tensor].accumulates:
                 for block in blocks:
                     store.leave(block)
         return slots
@@ -301,60 +295,16 @@ class Placement:
                 slots[rank].append(store.take(block) if read else -1)
         return slots
 
-    def made(self, sent: list[Sent], step: int) -> Numbers:
-        """The slots of statistics that ranks compute where they hold the output of queries."""
-        slots: Numbers = [[] for _ in range(self.plan.ranks)]
-        if self.plan.pass_ == "forward" or "OUT" not in self.stores:
-            return slots
-        for hop in sent:
-            for src, blocks in hop.blocks.items() if "DOUT" in hop.tensors else ():
-                rank = (src + hop.by) % self.plan.ranks
-                out, dout, stats = (self.stores[n][rank] for n in ("OUT", "DOUT", "STATS"))
-                for block in blocks:
-                    if block in out.at and self.last["STATS"].get((rank, block), -1) > step:
-                        slots[rank] += [dout.at[block], out.at[block], stats.take(block)]
-        return slots
 
-    def section(self, moments: list[Moment], sizes: dict[str, int]) -> Section:
-        """Steps with the same hops as one table."""
-        hops, columns, nowhere = list[Hop](), list[list[Numbers]](), list[NDArray[np.int64]]()
-        for sent in zip(*(m.sent for m in moments), strict=True):
-            tensors, by, stays, senders = sent[0].alike
-            width = max(len(blocks) for s in sent for blocks in s.blocks.values())
-            hops.append(Hop(tensors, by, senders, width, stays))
-            for name in tensors:
-                columns += [[s.leave[name] for s in sent], [s.arrive[name] for s in sent]]
-                nowhere += [np.full(width, sizes[name])] * 2
-        made = max(len(slots) for m in moments for slots in m.made) // len(MADE)
-        columns += [[m.made for m in moments], [m.tiles for m in moments]]
-        nowhere.append(np.tile([sizes.get(name, 0) for name in MADE], made))
-        tiles = max(len(tile) for m in moments for tile in m.tiles)
-        nowhere.append(np.full(tiles, -1))
-        parts = [filled(c, n) for c, n in zip(columns, nowhere, strict=True)]
-        return Section(tuple(hops), made, np.concatenate(parts, axis=2))
-
-
-def hand_overs(steps: list[list[Message]], keep: Keep) -> dict[tuple[str, int, int], int]:
-    """The last step in which each sum that is kept leaves: (tensor, rank, block) -> step."""
-    kept = {("OUT", r, b) for r, blocks in enumerate(keep.get("OUT", ())) for b in blocks}
-    last = dict[tuple[str, int, int], int]()
-    for step, sent in enumerate(steps):
-        for m in sent:
-            last |= {key: step for b in m.blocks if (key := (m.tensors[0], m.src, b)) in kept}
-    return last
-
-
-def padded(slots: Numbers) -> Ints:
-    """Numbers of ranks as a table, the last ones repeated where there are fewer."""
-    width = max(map(len, slots))
-    return np.array([(row + [0] * width)[:width] for row in slots], np.int64).reshape(-1, width)
-
-
-def filled(steps: list[Numbers], nowhere: NDArray[np.int64]) -> Ints:
-    """Numbers of steps and ranks as one table [steps, ranks, columns]."""
-    table = np.tile(nowhere, (len(steps), len(steps[0]), 1))
-    for s, ranks in enumerate(steps):
-        for r, row in enumerate(ranks):
-            given = np.array(row, np.int64)
-            table[s, r, : len(row)] = np.where(given < 0, nowhere[: len(row)], given)
-    return table
+def section(moments: list[Moment]) -> Section:
+    """Steps with the same hops, each hop as wide as its largest message."""
+    hops = list[Hop]()
+    moves: list[Numbers] = [[[] for _ in m.tiles] for m in moments]
+    for sent in zip(*(m.sent for m in moments), strict=True):
+        width = max(len(blocks) for s in sent for blocks in s.blocks.values())
+        hops.append(Hop(sent[0].tensors, sent[0].by, width))
+        for step, row in zip(sent, moves, strict=True):
+            for slots in (x[name] for name in step.tensors for x in (step.leave, step.arrive)):
+                for rank, given in enumerate(slots):
+                    row[rank] += given + [-1] * (width - len(given))
+    return Section(tuple(hops), moves, [m.tiles for m in moments])

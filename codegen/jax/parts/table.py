@@ -1,0 +1,170 @@
+"""The interpreter of a table program: one scan per section of steps that send alike."""
+
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from codegen.jax.parts.merge import merge, wide
+
+RANKS = 1
+FORWARD_HOPS = ()
+FORWARD_ROWS = ""
+FORWARD_SLOTS = {}
+KEPT = {}
+
+if TYPE_CHECKING:
+    from codegen.jax.parts.stubs import KEYS, QUERIES
+    from codegen.jax.parts.table_whole import attend_tile, load, unload
+
+# ---- Schedule: all ranks run the same steps; tables say which blocks they send and attend.
+
+
+class Hop(NamedTuple):
+    """In these steps ranks send up to `width` blocks of some tensors to the rank `by` further on."""
+
+    steps: range
+    tensors: tuple[str, ...]
+    by: int
+    width: int
+
+
+class Side(NamedTuple):
+    """The blocks of queries, or of keys, as arrays."""
+
+    at: np.ndarray  # positions [blocks, tokens]; -1 stands for none, here and below
+    tokens: np.ndarray  # where these tokens are in the shard of their owner [blocks, tokens]
+    heads: np.ndarray  # the first head of each block, and how many [blocks, 2]
+    own: np.ndarray  # the blocks of each rank [ranks, most]
+
+
+def side_of(blocks, positions):
+    """The side of a line per block: owner, first of its tokens, tokens, first head, heads."""
+    owner, first, count, *heads = np.array(blocks.split(), int).reshape(-1, 5).T
+    shards = [positions(rank) for rank in range(RANKS)]
+    real = [np.flatnonzero(shard >= 0) for shard in shards]
+    tokens = [real[r][a : a + n] for r, a, n in zip(owner, first, count, strict=True)]
+    at = [shards[r][x] for r, x in zip(owner, tokens, strict=True)]
+    own = [np.flatnonzero(owner == rank) for rank in range(RANKS)]
+    return Side(padded_rows(at), padded_rows(tokens), np.stack(heads, 1), padded_rows(own))
+
+
+def padded_rows(rows, nothing=-1):
+    """Rows of different lengths as one array."""
+    width = max(map(len, rows))
+    rows = [np.pad(row, (0, width - len(row)), constant_values=nothing) for row in rows]
+    return np.array(rows, np.int32)
+
+
+def numbers(text, width):
+    """A table of a line per step and rank: moves [steps, ranks, slots], tiles [.., n, width]."""
+    lines = [line.split("|") for line in text.replace("-", str(NOWHERE)).strip().split("\n")]
+    columns = zip(*([np.array(part.split(), int) for part in line] for line in lines), strict=True)
+    moves, tiles = (padded_rows(column, NOWHERE) for column in columns)
+    steps, most = len(moves) // RANKS, tiles.shape[1] // width
+    return moves.reshape(steps, RANKS, moves.shape[1]), tiles.reshape(steps, RANKS, most, width)
+
+
+NOWHERE = 2**30  # stands for no slot, no token, no tile
+ABSENT = {"OUT": (0, -jnp.inf), "DQ": (0,), "DKV": (0, 0)}  # what a sum is where there is none
+
+
+def forward(q, k, v, axis):
+    """Output and log-sum-exp of a rank's queries, and copies that the backward pass uses again."""
+    rank = lax.axis_index(axis)
+    state = {
+        "Q": stored([q], QUERIES, rank, FORWARD_SLOTS["Q"]),
+        "KV": stored([k, v], KEYS, rank, FORWARD_SLOTS["KV"]),
+        "OUT": absent("OUT", [q, q[..., :1]], QUERIES, rank, FORWARD_SLOTS["OUT"]),
+    }
+    state = run(FORWARD_HOPS, *numbers(FORWARD_ROWS, 5), state, attend_tile, axis)
+    out, lse = (unload(x, q, QUERIES, rank) for x in state["OUT"])
+    kept = {name: [x[np.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()}
+    return out.astype(q.dtype), lse, kept
+
+
+def run(hops, moves, tiles, state, attend, axis):
+    """Run all steps, those of the same hops in one scan."""
+    rank = lax.axis_index(axis)
+    cuts = sorted({0, len(moves)}.union(*({h.steps.start, h.steps.stop} for h in hops)))
+    for a, b in pairwise(cuts):
+        active = [h for h in hops if a in h.steps]
+        step = partial(run_step, hops=active, senders=senders(active, moves[a:b]), attend=attend)
+        rows = (jnp.asarray(x[a:b])[:, rank] for x in (moves, tiles))
+        state, _ = lax.scan(partial(step, axis=axis), state, tuple(rows))
+    return state
+
+
+def senders(hops, moves):
+    """The ranks that send anything by each hop in steps of slots [steps, ranks, numbers]."""
+    ranks, at = [], 0
+    for hop in hops:
+        sent = (moves[:, :, at : at + hop.width] < NOWHERE).any((0, 2))
+        ranks.append(np.flatnonzero(sent).tolist())
+        at += 2 * hop.width * len(hop.tensors)
+    return ranks
+
+
+def run_step(state, row, hops, senders, attend, axis):
+    """One step: what is sent leaves first, then tiles are attended, then all arrives."""
+    (slots, tiles), arriving = row, []
+    for (_, tensors, by, width), ranks in zip(hops, senders, strict=True):
+        pairs = [(r, (r + by) % RANKS) for r in ranks]
+        for name in tensors:
+            leave, arrive, slots = slots[:width], slots[width : 2 * width], slots[2 * width :]
+            blocks = taken(state, name, leave)
+            if name in ABSENT:
+                state = state | {name: replaced(state[name], leave, ABSENT[name])}
+            arriving.append((name, arrive, lax.ppermute(blocks, axis, pairs)))
+    count = (tiles[:, 0] < NOWHERE).sum()
+    state = lax.fori_loop(0, count, lambda n, state: attend(state, tiles[n]), state)
+    for name, arrive, blocks in arriving:
+        state = added(state, name, arrive, blocks)
+    return state, None
+
+
+def taken(state, name, slots):
+    """The blocks in some slots of a tensor; nothing where there is no slot."""
+    fills = ABSENT.get(name, (0, 0))
+    pairs = zip(state[name], fills, strict=False)
+    return [x.at[slots].get(mode="fill", fill_value=fill) for x, fill in pairs]
+
+
+def replaced(arrays, slots, blocks):
+    """The arrays of a tensor with other blocks in some slots."""
+    pairs = zip(arrays, blocks, strict=True)
+    return [x.at[slots].set(block, mode="drop") for x, block in pairs]
+
+
+def added(state, name, slots, blocks):
+    """The state with blocks in some slots: copies, or sums added to those that are there."""
+    if name == "OUT":
+        blocks = merge(*taken(state, name, slots), *blocks)
+    elif name in ABSENT:
+        blocks = [x + y for x, y in zip(taken(state, name, slots), blocks, strict=True)]
+    return state | {name: replaced(state[name], slots, blocks)}
+
+
+def stored(arrays, side, rank, size, held=()):
+    """The slots of a tensor: a rank's own blocks, those that it holds, and room."""
+    owned = [load(x, side, rank) for x in arrays]
+    blocks = [jnp.concatenate(x) for x in zip(owned, held, strict=True)] if held else owned
+    return [jnp.zeros((size, *x.shape[1:]), x.dtype).at[: len(x)].set(x) for x in blocks]
+
+
+def places(side, rank):
+    """Where in its shard the tokens of a rank's own blocks are, a large number for nowhere."""
+    own = jnp.asarray(side.own)[rank]
+    tokens = jnp.asarray(side.tokens)[own]
+    return jnp.where((own[:, None] >= 0) & (tokens >= 0), tokens, NOWHERE)
+
+
+def absent(name, arrays, side, rank, size):
+    """The slots of sums for blocks like those of some arrays, without any sum in them."""
+    blocks = [jax.eval_shape(partial(load, side=side, rank=rank), x) for x in arrays]
+    pairs = zip(blocks, ABSENT[name], strict=True)
+    return [jnp.full((size, *x.shape[1:]), nothing, wide(x)) for x, nothing in pairs]

@@ -1,0 +1,35 @@
+"""The backward pass of a table program."""
+
+from typing import TYPE_CHECKING
+
+from jax import lax
+
+from codegen.jax.parts.merge import wide
+from codegen.jax.parts.table import absent, numbers, run, stored
+
+BACKWARD_HOPS = ()
+BACKWARD_ROWS = ""
+BACKWARD_SLOTS = {}
+
+if TYPE_CHECKING:
+    from codegen.jax.parts.stubs import KEYS, QUERIES
+    from codegen.jax.parts.table_whole import attend_tile_backward, unload
+
+
+def backward(axis, saved, dout):
+    """Gradients of a rank's queries, keys and values."""
+    q, k, v, out, lse, kept = saved
+    rank = lax.axis_index(axis)
+    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+    queries = {"Q": [q], "DOUT": [dout], "STATS": [lse, delta]}
+    inputs = {name: (arrays, QUERIES) for name, arrays in queries.items()} | {"KV": ([k, v], KEYS)}
+    state = {
+        name: stored(*arrays, rank, BACKWARD_SLOTS[name], kept.get(name, ()))
+        for name, arrays in inputs.items()
+    }
+    state["DQ"] = absent("DQ", [q], QUERIES, rank, BACKWARD_SLOTS["DQ"])
+    state["DKV"] = absent("DKV", [k, v], KEYS, rank, BACKWARD_SLOTS["DKV"])
+    state = run(BACKWARD_HOPS, *numbers(BACKWARD_ROWS, 8), state, attend_tile_backward, axis)
+    dq = unload(state["DQ"][0], q, QUERIES, rank)
+    dk, dv = (unload(x, k, KEYS, rank) for x in state["DKV"])
+    return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)

@@ -1,0 +1,117 @@
+"""table_texts(program)   the schedule of a table program: the interpreter, and its tables as text.
+
+A table is text of one line per step and rank: the slots that move, and behind a bar the tiles.
+"""
+
+from collections.abc import Iterator
+
+from codegen.assemble import Part
+from codegen.jax.slots import Numbers, Tables, tables
+from codegen.programs import Program
+from planner.ir import Plan
+
+WIDTH = 100
+
+
+def table_texts(program: Program) -> list[str | Part]:
+    """The texts that define `forward` and `backward` of a table program."""
+    names = ["table", "table_whole" if program.any_heads else "table_heads", "table_mask"]
+    names += ["table_backward"] * (program.backward is not None)
+    text = "\n".join([*data(program), *sides(program)]) + "\n"
+    return [*(Part(f"jax/parts/{name}") for name in names), text]
+
+
+def data(program: Program) -> Iterator[str]:
+    """The tables of the passes."""
+    made = tables(program.forward, program.backward)
+    for plan, table in zip(program.plans, made, strict=True):
+        name = plan.pass_.upper()
+        yield f"{name}_SLOTS = {written(table.sizes)}"
+        yield from hops(f"{name}_HOPS", table)
+        yield f'{name}_ROWS = """'
+        yield from (line for s in table.sections for line in lines(s.moves, s.tiles))
+        yield '"""'
+    yield from kept(made[0])
+
+
+def written(value: object) -> str:
+    """A literal as ruff quotes it."""
+    return repr(value).replace("'", '"')
+
+
+def hops(name: str, table: Tables) -> Iterator[str]:
+    """The hops of a pass, one per line."""
+    start = 0
+    made = list[str]()
+    for section in table.sections:
+        steps = range(start, start + len(section.moves))
+        made += [
+            f"    Hop({steps}, {written(h.tensors)}, {h.by}, {h.width})," for h in section.hops
+        ]
+        start = steps.stop
+    yield from [f"{name} = [", *made, "]"] if made else [f"{name} = []"]
+
+
+def lines(moves: list[Numbers], tiles: list[Numbers]) -> Iterator[str]:
+    """Steps as text."""
+    for step in zip(moves, tiles, strict=True):
+        for slots, attended in zip(*step, strict=True):
+            words = ["-" if n < 0 else str(n) for n in slots]
+            yield from broken(" ".join([*words, "|", *map(str, attended)]))
+
+
+def broken(line: str) -> Iterator[str]:
+    """A line of a text as lines of a file that fit."""
+    while len(line) >= WIDTH:
+        cut = line.rindex(" ", 0, WIDTH - 1)
+        yield line[: cut + 1] + "\\"
+        line = line[cut + 1 :]
+    yield line
+
+
+def kept(table: Tables) -> Iterator[str]:
+    """The slots of what the forward pass keeps for the backward pass, of each rank."""
+    rows = {name: pad(slots) for name, slots in table.kept.items()}
+    if not rows:
+        yield "KEPT = {}"
+        return
+    yield "KEPT = {"
+    for name, slots in rows.items():
+        yield f'    "{name}": ['
+        yield from (f"        {row}," for row in slots)
+        yield "    ],"
+    yield "}"
+
+
+def pad(slots: Numbers) -> Numbers:
+    """As many slots on every rank; some are kept without need."""
+    width = max(map(len, slots))
+    return [row + [0] * (width - len(row)) for row in slots]
+
+
+def sides(program: Program) -> Iterator[str]:
+    """The blocks of queries and keys."""
+    layout, sides = program.layout, program.forward.partition
+    apart = not layout.alike or layout.q.tokens != layout.kv.tokens
+    same = sides.q.blocks == sides.kv.blocks
+    yield from blocks("QUERIES", program.forward, "Q", "positions")
+    if same and not apart:
+        yield "KEYS = QUERIES"
+    else:
+        yield from blocks("KEYS", program.forward, "KV", "kv_positions" if apart else "positions")
+
+
+def blocks(name: str, plan: Plan, tensor: str, positions: str) -> Iterator[str]:
+    """The blocks of a side: owner, first of its tokens, tokens, first head, heads."""
+    side, begin, rows = plan.side(tensor), dict[tuple[int, int], int](), list[str]()
+    seen = [0] * plan.ranks
+    for block, chunk in zip(side.blocks, side.chunk.tolist(), strict=True):
+        if (block.home, chunk) not in begin:
+            begin[block.home, chunk] = seen[block.home]
+            seen[block.home] += block.size
+        first = begin[block.home, chunk]
+        rows.append(f"{block.home} {first} {block.size} {block.heads.start} {len(block.heads)}")
+    yield f'{name}_BLOCKS = """'
+    yield from rows
+    yield '"""'
+    yield f"{name} = side_of({name}_BLOCKS, {positions})"
