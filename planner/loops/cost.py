@@ -50,9 +50,9 @@ def _one(s: Statement) -> float:
 def parts_of(s: Statement) -> Iterator[Part]:
     """All parts that a statement names."""
     match s:
-        case Start() | Gather():
+        case Start() | Gather() | Scatter():
             yield s.part
-        case AllToAll() | Scatter():
+        case AllToAll():
             yield from (s.part, s.share)
         case Send() | Reduce():
             yield from s.parts

@@ -24,7 +24,7 @@ from planner.loops.form import (
     When,
 )
 from planner.loops.places import Bools, Places, Value
-from planner.loops.values import Pairs, flat, within
+from planner.loops.values import Pairs, alike_along, flat, to_owners, within
 
 Exchange = Gather | AllToAll | Return | Scatter
 WHOLE = Part("to")  # the share of a receiver that gets everything
@@ -66,14 +66,9 @@ class Exchanges:
         self, t: int, tensors: tuple[str, ...], messages: Messages, places: Places
     ) -> Hit | None:
         """An exchange among the messages of a step; places are those of the inputs."""
-        src, dst, blocks = messages
         if TENSORS[tensors[0]].accumulates:
-            for sent in reversed(self.sent):
-                if sent.side != TENSORS[tensors[0]].side:
-                    continue
-                rows = self._returned(t, sent, messages, places)
-                if rows is not None:
-                    return Hit(Return(When(t, t), tensors, sent.name, sent.axis), rows)
+            return self._home(t, tensors, messages, places)
+        src, dst, blocks = messages
         if len(src) < self.ranks * (min(self.mesh) - 1):
             return None
         delta = (self.coordinates[dst] - self.coordinates[src])[:, :-1] % self.mesh
@@ -88,49 +83,76 @@ class Exchanges:
                     return Hit(hit[0], on, hit[1])
         return None
 
+    def _home(
+        self, t: int, tensors: tuple[str, ...], messages: Messages, places: Places
+    ) -> Hit | None:
+        """Sums that go back over an exchange, or from values that stay to the owners."""
+        side = TENSORS[tensors[0]].side
+        backs = [s for s in reversed(self.sent) if s.side == side]
+        stays = [v for v in places.values if v.born is None and v.name != OWN]
+        if not backs and not stays:
+            return None
+        filled = self._filled(t, side, len(places.side))
+        for sent in backs:
+            pair, block = np.divmod(sent.codes, len(places.side))
+            back = pair % self.ranks * self.ranks + pair // self.ranks
+            rows = self._are(back, block, messages, filled)
+            if rows is not None:
+                return Hit(Return(When(t, t), tensors, sent.name, sent.axis), rows)
+        for value in stays:
+            for axis in range(len(self.mesh)):
+                pairs = to_owners(value.table, places.side.homes, self.coordinates, axis)
+                rows = self._are(*pairs, messages, filled)
+                if rows is not None:
+                    same = alike_along(value.table, self.mesh, axis)
+                    part = Part(value.name)
+                    return Hit(Scatter(When(t, t), tensors, part, axis, same), rows)
+        return None
+
+    def _filled(self, t: int, side: str, blocks: int) -> Bools:
+        """The sums that there are before a step: bool [ranks, blocks]."""
+        filled = np.zeros((self.ranks, blocks), np.bool_)
+        for rows in self.rows[:t]:
+            for tensors, (_, dst, sent) in rows.moves.items():
+                if TENSORS[tensors[0]].accumulates and TENSORS[tensors[0]].side == side:
+                    filled[flat(dst, sent)] = True
+            if rows.attends:
+                filled[flat(rows.attends[0], rows.attends[1 if side == "q" else 2])] = True
+        return filled
+
+    def _are(self, pair: Ints, block: Ints, messages: Messages, filled: Bools) -> Bools | None:
+        """The rows that are these messages, without those that have no sums; None if not."""
+        live = np.unique(pair[filled[pair // self.ranks, block]])
+        src, dst, blocks = messages
+        rows = np.isin(src.astype(np.int64) * self.ranks + dst, live)
+        here, many = blocks[rows] >= 0, filled.shape[1]
+        made = np.repeat(src[rows].astype(np.int64) * self.ranks + dst[rows], here.sum(axis=1))
+        made = np.sort(made * many + blocks[rows][here])
+        on = np.isin(pair, live)
+        alike = len(live) and np.array_equal(made, np.sort(pair[on] * many + block[on]))
+        return rows if alike else None
+
     def _codes(self, messages: Messages, places: Places) -> Ints:
         src, dst, blocks = messages
         there = blocks >= 0
         pair = np.repeat(src.astype(np.int64) * self.ranks + dst, there.sum(axis=1))
         return np.sort(pair * len(places.side) + blocks[there])
 
-    def _returned(self, t: int, sent: Sent, messages: Messages, places: Places) -> Bools | None:
-        """The rows that are the messages of an exchange, the other way round; or None.
-
-        Messages of which the sender has nothing are not sent.
-        """
-        src, dst, blocks = messages
-        pair, many = sent.codes // len(places.side), len(places.side)
-        sender, block = pair % self.ranks, sent.codes % many
-        filled = np.zeros((self.ranks, many), np.bool_)
-        for rows in self.rows[:t]:
-            if rows.attends:
-                r, b = flat(rows.attends[0], rows.attends[1 if sent.side == "q" else 2])
-                filled[r, b] = True
-        live = np.unique(pair[filled[sender, block]])
-        there = np.isin(dst.astype(np.int64) * self.ranks + src, live)
-        codes = self._codes((dst[there], src[there], blocks[there]), places)
-        same = len(live) and np.array_equal(codes, sent.codes[np.isin(pair, live)])
-        return there if same else None
-
     def _along(
         self, t: int, tensors: tuple[str, ...], messages: Messages, axis: int, places: Places
-    ) -> tuple[Exchange, Pairs | None] | None:
+    ) -> tuple[Exchange, Pairs] | None:
         """The exchange that complete messages along an axis are."""
         src, dst, blocks = messages
-        sums, side = TENSORS[tensors[0]].accumulates, TENSORS[tensors[0]].side
+        side = TENSORS[tensors[0]].side
         values = np.unique(places.of(*flat(src, blocks)))
         if len(values) > 1 or values[0] < 0:
             return None
         number = int(values[0])
         value = places.values[number]
         share = self._share(messages, axis, places)
-        if share is None or (sums and (value.born is not None or value.name == OWN)):
+        if share is None:
             return None
         part = Part(value.name, Expr(0 if value.born is None else t - value.born))
-        if sums:
-            same = _alike_along(value, self.mesh, axis)
-            return Scatter(When(t, t), tensors, part, axis, share, same), None
         hops = (self.coordinates[dst] - self.coordinates[src])[:, axis] % self.mesh[axis]
         if not self._joint(t, side, places, number, messages, hops):
             return None
@@ -149,6 +171,8 @@ class Exchanges:
         slices = places.read(src, blocks)
         ends, whole = (np.empty((len(src), k), np.intp) for k in (4, 2))
         for s in slices:
+            if len(s.values) > 1:
+                return None
             ends[s.rows], whole[s.rows] = s.ends, s.whole
         if whole.all():
             return WHOLE
@@ -196,9 +220,3 @@ class Exchanges:
                 if ((seen.max(axis=1) > 0) & (least < seen.max(axis=1))).any():
                     return True
         return False
-
-
-def _alike_along(value: Value, mesh: tuple[int, ...], axis: int) -> bool:
-    """True if all ranks along an axis have the same blocks."""
-    cube = value.table.reshape(*mesh, -1)
-    return bool((cube == cube.take([0], axis=axis)).all())

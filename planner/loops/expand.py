@@ -27,7 +27,16 @@ from planner.loops.form import (
     Start,
 )
 from planner.loops.kinds import KINDS
-from planner.loops.values import Pairs, flat, held, owned, pack, within
+from planner.loops.values import (
+    Pairs,
+    alike_along,
+    flat,
+    held,
+    owned,
+    pack,
+    to_owners,
+    within,
+)
 from planner.partitions import Partition
 
 
@@ -66,7 +75,7 @@ class Expansion:
         self.everyone = np.arange(self.ranks)
         for side in ("q", "kv"):
             self.stay[OWN, side] = owned(self.ranks, self.partition.side(side))
-            if any(isinstance(s, Return) for s in self.loops.statements):
+            if any(isinstance(s, Return | Scatter) for s in self.loops.statements):
                 size = self.ranks, len(self.partition.side(side))
                 self.filled[side] = np.zeros(size, np.bool_)
             if side in self.held:
@@ -135,6 +144,8 @@ class Expansion:
     def _move(self, s: Send | Broadcast | Reduce, t: int, src: Ints, dst: Ints) -> list[Messages]:
         side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
         sent = np.hstack([self.blocks(p, side, t, src, sums=sums) for p in s.parts])
+        if sums and self.filled:
+            self.attended.append((side, flat(dst, sent)))
         if not isinstance(s, Broadcast) and s.into:
             self._add(s.into, side, t, dst, sent)
         self.coming.setdefault((s.name, side), []).append(flat(dst, sent))
@@ -156,41 +167,51 @@ class Expansion:
                 raise PlanError(f"step {t}: sums are added into {into.value}, which is not there")
             self.following.setdefault(key, []).append(flat(dst[new], sent[new]))
 
-    def exchange(self, s: Gather | AllToAll | Scatter, t: int) -> list[Messages]:
+    def exchange(self, s: Gather | AllToAll, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
         side, n = TENSORS[s.tensors[0]].side, self.loops.mesh[s.axis]
-        sums, part = isinstance(s, Scatter), s.part
-        if not isinstance(s, Gather):
+        part = s.part
+        if isinstance(s, AllToAll):
             part = replace(part, pieces=s.share.pieces, heads=s.share.heads)
         messages, pairs = list[Messages](), list[Pairs]()
         for hop in range(n):
             to = self.coordinates[:, :-1].copy()
             to[:, s.axis] = (to[:, s.axis] + hop) % n
             dst = np.ravel_multi_index(tuple(to.T), self.loops.mesh)
-            sent = self.blocks(part, side, t, self.everyone, dst, sums)
+            sent = self.blocks(part, side, t, self.everyone, dst)
             pairs.append(flat(dst, sent))
             messages += [(self.everyone, dst, sent)] * bool(hop)
-        if isinstance(s, Scatter):
-            self._check_same(s, side, t)
-        else:
-            self.brought[s.name] = messages
-            self.coming.setdefault((s.name, side), []).extend(pairs)
+        self.brought[s.name] = messages
+        self.coming.setdefault((s.name, side), []).extend(pairs)
         return messages
 
-    def _check_same(self, s: Scatter, side: str, t: int) -> None:
-        blocks = self.blocks(s.part, side, t, self.everyone).reshape(*self.loops.mesh, -1)
-        if s.same != (blocks == blocks.take([0], axis=s.axis)).all():
-            raise PlanError(f"step {t}: the ranks of a scatter {'do not ' * s.same}have the same")
+    def scatter(self, s: Scatter, t: int) -> list[Messages]:
+        """The messages of sums to their owners along an axis, but for those with no sums."""
+        side = TENSORS[s.tensors[0]].side
+        table = self.blocks(s.part, side, t, self.everyone)
+        if s.same != alike_along(table, self.loops.mesh, s.axis):
+            raise PlanError(f"step {t}: ranks of a scatter have the same blocks, or have not")
+        homes = self.partition.side(side).homes
+        pair, block = to_owners(table, homes, self.coordinates, s.axis)
+        order = np.argsort(pair, kind="stable")
+        pair, block = pair[order], block[order]
+        pairs, first = np.unique(pair, return_index=True)
+        number = np.searchsorted(pairs, pair)
+        blocks = np.full((len(pairs), int(np.bincount(number).max(initial=0))), -1)
+        blocks[number, np.arange(len(pair)) - first[number]] = block
+        return [self._with_sums(side, (pairs // self.ranks, pairs % self.ranks, blocks))]
 
     def returned(self, s: Return) -> list[Messages]:
         """The messages of an exchange, the other way round, but for those with no sums in them."""
         if s.exchange not in self.brought:
             raise PlanError(f"{s.exchange} is returned before it is there")
-        filled, messages = self.filled[TENSORS[s.tensors[0]].side], list[Messages]()
-        for dst, src, blocks in self.brought[s.exchange]:
-            on = (filled[src[:, None], blocks] & (blocks >= 0)).any(axis=1)
-            messages.append((src[on], dst[on], blocks[on]))
-        return messages
+        side, sent = TENSORS[s.tensors[0]].side, self.brought[s.exchange]
+        return [self._with_sums(side, (dst, src, blocks)) for src, dst, blocks in sent]
+
+    def _with_sums(self, side: str, messages: Messages) -> Messages:
+        src, dst, blocks = messages
+        on = (self.filled[side][src[:, None], blocks] & (blocks >= 0)).any(axis=1)
+        return src[on], dst[on], blocks[on]
 
     def arrive(self, t: int, exchanged: set[str]) -> None:
         """What was under way is there."""
@@ -273,9 +294,11 @@ def _step(state: Expansion, t: int) -> Expanded:
                 messages = state.reduce(s, t)
             case Return():
                 messages = state.returned(s)
-            case Gather() | AllToAll() | Scatter():
+            case Scatter():
+                messages = state.scatter(s, t)
+            case Gather() | AllToAll():
                 messages = state.exchange(s, t)
-                exchanged |= set() if isinstance(s, Scatter) else {s.name}
+                exchanged.add(s.name)
         moves.setdefault(s.tensors, []).extend(messages)
     state.arrive(t, exchanged)
     return Expanded(

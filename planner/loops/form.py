@@ -6,7 +6,7 @@ statement ::= Start(when, name, tensors, part)           from this step on, `nam
             | Gather(when, name, tensors, part, axis)             everybody's part along an axis
             | AllToAll(when, name, tensors, part, axis, share)    the receiver's share of each part
             | Return(when, tensors, exchange, axis)               sums go back over an exchange
-            | Scatter(when, tensors, part, axis, share)           the receiver's share of the sums
+            | Scatter(when, tensors, part, axis)                  sums go to their owners
             | Broadcast(when, name, tensors, parts, axis, root)   from one coordinate to others
             | Reduce(when, name, tensors, parts, axis, root)      sums of others to one coordinate
             | Attend(when, q, kv, kind)                           parts x parts, one rectangle
@@ -212,17 +212,16 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Sums for what a rank holds or gathered go to their owners, by the receivers' shares.
+    """Sums for what ranks hold go to the owners along an axis; they reverse no exchange here.
 
     Where all ranks along the axis have the same blocks (`same`) it is a reduce-scatter, else an
-    all-to-all; no message reverses an exchange of this plan.
+    all-to-all. As in a `Return`, what nobody attended is not sent.
     """
 
     when: When
     tensors: tuple[str, ...]
     part: Part
     axis: int
-    share: Part
     same: bool
 
 

@@ -89,7 +89,7 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
         case Scatter():
             what = f"{' '.join(s.tensors)} sum for {_part(s.part, axes)}"
             how = "reduce-scatter" if s.same else "all-to-all"
-            return f"{how} {what}, {_slices(s.share, axes)} of receiver, along {axes[s.axis]}"
+            return f"{how} {what} to owners along {axes[s.axis]}"
         case Broadcast():
             what = f"{' '.join(s.tensors)} {' + '.join(_part(p, axes) for p in s.parts)}"
             return f"{s.name} <- broadcast {what} from {axes[s.axis]} = {expression(s.root, axes)}"

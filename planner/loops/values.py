@@ -79,3 +79,18 @@ def within(table: Ints, pieces: Bounds, heads: Bounds) -> Ints:
             on: NDArray[np.bool_] = (i >= ends[0][:, None]) & (i <= ends[1][:, None])
             table = np.where(on[:, :, None] if axis == 1 else on[:, None, :], table, -1)
     return table.reshape(len(table), -1)
+
+
+def to_owners(table: Ints, homes: Ints, where: Ints, axis: int) -> Pairs:
+    """Blocks of a table that others along an axis own: rank x ranks + owner, and the block."""
+    rank, block = flat(np.arange(len(table)), table.reshape(len(table), -1))
+    owner = homes[block].astype(np.intp)
+    apart = where[rank, :-1] != where[owner, :-1]
+    on = apart[:, axis] & (apart.sum(axis=1) == 1)
+    return rank[on] * len(table) + owner[on], block[on]
+
+
+def alike_along(table: Ints, mesh: tuple[int, ...], axis: int) -> bool:
+    """True if all ranks along an axis have the same blocks."""
+    cube = table.reshape(*mesh, -1)
+    return bool((cube == cube.take([0], axis=axis)).all())
