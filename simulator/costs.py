@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from planner.batches import attends
 from planner.ir import ADDS, TENSORS, Attend, Move, Plan
+from planner.marks import rowwise
+from planner.messages import brings_home
 from planner.partitions import Ints, Side
 from planner.tiles import Tiles, tiles
 from planner.workload import DTYPES
@@ -203,12 +205,13 @@ class Costs:
             self._block_bytes[tensors] = np.append(blocks, 0)
         return self._block_bytes[tensors]
 
-    def message(self, move: Move) -> NDArray[np.int64]:
-        """Bytes of each message: int64 [rows]."""
+    def message(self, number: int, move: Move) -> NDArray[np.int64]:
+        """Bytes of each message of a move of step `number`, finished results rounded: [rows]."""
         weights = self.weights(move.tensors)
-        if move.blocks.shape[1] == 1:
-            return weights[move.blocks[:, 0]]
-        total: NDArray[np.int64] = weights[move.blocks].sum(axis=1)
+        total: NDArray[np.int64] = rowwise(np.add, weights[move.blocks])
+        if move.accumulates and (home := brings_home(self.plan, number, move)).any():
+            rounded = np.append(self.plan.block_bytes(move.tensors[0], finished=True), 0)
+            total = np.where(home, rowwise(np.add, rounded[move.blocks]), total)
         return total
 
     @cached_property

@@ -163,9 +163,10 @@ class Limits:
         return least
 
     def _row_bytes(self, tensors: tuple[str, ...], side: str) -> int:
-        """Bytes of one row of one head, of those tensors that belong to a side."""
+        """Bytes of one row of one head, of those tensors that belong to a side, results rounded."""
         work = self._plan.workload
-        return sum(TENSORS[t].bytes_per_token(work) for t in tensors if TENSORS[t].side == side)
+        mine = [TENSORS[t] for t in tensors if TENSORS[t].side == side]
+        return sum(tensor.bytes_per_token(work, finished=tensor.accumulates) for tensor in mine)
 
     def dependency(self) -> float:
         """The longest tile by itself, of as many as there is time for."""
@@ -194,11 +195,12 @@ class Limits:
         return nearer
 
     def _message(self, tensors: tuple[str, ...], side: str, block: Ints) -> Index:
-        """Bytes of each block of those tensors that belong to a side."""
+        """Bytes of each block of those tensors that belong to a side, results rounded."""
         total = np.zeros(block.shape, np.int64)
         for tensor in tensors:
             if TENSORS[tensor].side == side:
-                total = total + self._plan.block_bytes(tensor)[block]
+                finished = TENSORS[tensor].accumulates
+                total = total + self._plan.block_bytes(tensor, finished)[block]
         return total
 
 

@@ -128,6 +128,9 @@ class Reference:
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     ready: dict[tuple[str, int, int], tuple[float, float]] = field(default_factory=dict)
     held: set[tuple[str, int, int]] = field(default_factory=set)
+    parts: dict[tuple[str, int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
+    flying: list[tuple[tuple[str, int, int], set[int]]] = field(default_factory=list)
+    rows: int = 0  # rectangles so far
     last: float = 0.0
     times: list[list[list[float]]] = field(default_factory=list)
 
@@ -206,6 +209,18 @@ class Reference:
             self.held.add((tensor, block, rank))
         return seconds
 
+    def home_whole(self, move: Move, block: int, src: int, dst: int) -> bool:
+        """Whether a sum goes home with everything that any rank adds to it, now or later."""
+        (tensor,) = move.tensors
+        side = TENSORS[tensor].side
+        adds = sum(
+            block in row
+            for _, attend in self.plan.attends()
+            for row in (attend.q if side == "q" else attend.kv).tolist()
+        )
+        home = self.plan.side(tensor).blocks[block].home
+        return dst == home and len(self.parts[tensor, block, src]) == adds
+
     def start(self) -> None:
         plan, work = self.plan, self.plan.workload
         for tensor in READS[plan.pass_]:
@@ -224,7 +239,10 @@ class Reference:
         nodes = self.machine.ranks_per_node
         for src, dst, row in zip(move.src.tolist(), move.dst.tolist(), move.blocks, strict=True):
             blocks = [b for b in row.tolist() if b >= 0]
-            size = sum(int(self.plan.block_bytes(t)[b]) for t in move.tensors for b in blocks)
+            finished = move.accumulates and all(self.home_whole(move, b, src, dst) for b in blocks)
+            size = sum(
+                int(self.plan.block_bytes(t, finished)[b]) for t in move.tensors for b in blocks
+            )
             far = src // nodes != dst // nodes
             out, in_ = ("out", far, src), ("in", far, dst)
             link = self.machine.links[far]
@@ -234,7 +252,9 @@ class Reference:
             for tensor in move.tensors:
                 for block in blocks:
                     if move.accumulates:
-                        self.held.remove((tensor, block, src))
+                        self.held.discard((tensor, block, src))
+                        carried = self.parts.pop((tensor, block, src), set())
+                        self.flying.append(((tensor, block, dst), carried))
                     else:
                         began = max(began, self.ready[tensor, block, src][1])
             self.port[out] = self.port[in_] = began + size / link.bandwidth
@@ -259,8 +279,11 @@ class Reference:
             waits = [arrival - max(free, offered) for offered, arrival in inputs]
             q, kv = ([getattr(self.plan.partition, s).blocks[b] for b in sides[s]] for s in sides)
             seconds = (self.split if self.machine["attention.split"] else self.whole)(q, kv)
+            self.rows += 1
             for tensor in ADDS[self.plan.pass_]:
                 seconds += self.add(rank, tensor, sides[TENSORS[tensor].side], arriving=False)
+                for block in sides[TENSORS[tensor].side]:
+                    self.parts[tensor, block, rank].add(self.rows)
             self.exposed[rank] += max(0.0, *waits)
             self.busy[rank] += seconds
             self.now[rank] = start + seconds
@@ -291,6 +314,9 @@ class Reference:
                 seconds = sum(self.add(dst, t, blocks, arriving=True) for t in move.tensors)
                 self.now[dst] = max(self.now[dst], arrival) + seconds
                 self.busy[dst] += seconds
+        for place, carried in self.flying:
+            self.parts[place] |= carried
+        self.flying.clear()
 
     def run(self) -> "Reference":
         self.start()

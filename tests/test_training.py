@@ -94,8 +94,8 @@ def test_partial_results_in_16_bit_shrink_messages_and_only_those() -> None:
     work = Workload(seq=4096, heads=4, mask=Full())
     backward = plan("ring", work, 4, pass_="backward", passes=())
     assert sent_share(backward, 4) == 1
-    # 3 hops of KV at 4 bytes beside 4 hops of DKV at 8 bytes, of 4 in 16 bit
-    assert sent_share(backward, 2) == pytest.approx((3 * 4 + 4 * 4) / (3 * 4 + 4 * 8))
+    # 3 hops of KV at 4 bytes beside 3 hops of DKV at 8 bytes, 4 in 16 bit; finished it takes 4
+    assert sent_share(backward, 2) == pytest.approx((3 * 4 + 3 * 4 + 4) / (3 * 4 + 3 * 8 + 4))
     assert sent_share(plan("ring", work, 4), 2) == 1
 
 

@@ -126,7 +126,7 @@ class Recurrence:
 
     def _send(self, number: int, move: Move) -> Arrived:
         """Arrival of each message; ports are taken in row order."""
-        size, way = self._costs.message(move), self._way(move)
+        size, way = self._costs.message(number, move), self._way(move)
         src, dst = way.src, way.dst
         offered = self._begin[src]
         there = ready(self._copies.send(move, src))

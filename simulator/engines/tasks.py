@@ -136,7 +136,7 @@ class Compiler:
         done.src += move.src.tolist()
         done.dst += move.dst.tolist()
         done.step += [step] * len(move)
-        done.size += self._costs.message(move).tolist()
+        done.size += self._costs.message(step, move).tolist()
         if move.accumulates:
             self._held.leave(move, src)
         else:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from planner.ir import Pass, Plan
+from planner.messages import brings_home, message_bytes
 from planner.planning import plan
 from planner.workload import Workload
 from simulator.hardware import Hardware
@@ -116,11 +117,10 @@ def sent_share(found: Plan, partial_bytes: int) -> float:
     if partial_bytes == 4:
         return 1.0
     copies = partials = 0.0
-    for _, move in found.moves():
-        sent = sum(float(found.block_bytes(t)[move.flat()[0]].sum()) for t in move.tensors)
-        copies, partials = (
-            (copies, partials + sent) if move.accumulates else (copies + sent, partials)
-        )
+    for number, move in found.moves():
+        sent, home = message_bytes(found, number, move), brings_home(found, number, move)
+        partial = ~home if move.accumulates else home
+        copies, partials = copies + float(sent[~partial].sum()), partials + float(sent[partial].sum())
     total = copies + partials
     return (copies + partials * partial_bytes / 4) / total if total else 1.0
 

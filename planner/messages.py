@@ -1,0 +1,92 @@
+"""Bytes of messages, and which of them bring finished results home.
+
+A result (OUT, DQ, DKV) is finished once it holds everything that any rank adds to it. It is then
+rounded to the inputs' dtype before it goes home; the log-sum-exp beside OUT stays wide. What is
+still to be added to, at home too, and what goes elsewhere, is sent as it was accumulated.
+"""
+
+import numpy as np
+
+from planner.ir import ADDS, Index, Move, Plan
+from planner.marks import Bits, attended_blocks, places, rowwise
+from planner.once import once
+from planner.partitions import Ints
+
+NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it home finished; nothing is added
+
+
+def message_bytes(plan: Plan, number: int, move: Move) -> Index:
+    """Bytes of each message of a move of step `number`: int64 [rows]."""
+    sizes = _summed(move, sum(plan.block_bytes(t) for t in move.tensors))
+    if not move.accumulates:
+        return sizes
+    home = brings_home(plan, number, move)
+    if not home.any():
+        return sizes
+    rounded = _summed(move, sum(plan.block_bytes(t, finished=True) for t in move.tensors))
+    return np.where(home, rounded, sizes)
+
+
+def _summed(move: Move, each: Index) -> Index:
+    return rowwise(np.add, np.append(each, 0)[move.blocks])
+
+
+def brings_home(plan: Plan, number: int, move: Move) -> Bits:
+    """Which messages of a move of step `number` carry finished results, and them alone, home."""
+    if not move.accumulates:
+        return np.zeros(len(move), np.bool_)
+    step, src = _last_ways(plan)[move.tensors[0]]
+    finished = (step[move.blocks] == number) & (src[move.blocks] == move.src[:, None])
+    absent = step[move.blocks] == ALWAYS
+    return rowwise(np.logical_and, finished | absent) & rowwise(np.logical_or, finished)
+
+
+@once
+def _last_ways(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
+    """Per accumulator: the step in which, and the rank from which, each block goes home finished.
+
+    int32 [blocks + 1] each; the last entry is what block -1 finds.
+    """
+    return {tensor: _ways_home(plan, tensor) for tensor in ADDS[plan.pass_]}
+
+
+def _ways_home(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
+    homes = np.append(plan.side(tensor).homes, -1)
+    total = _added(plan, tensor)
+    step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
+    source_of = np.full(len(total), NEVER, np.int32)
+    held = np.zeros(plan.ranks * len(total), np.int32)  # contributions in each accumulator
+    for number, step in enumerate(plan.steps):
+        handed = [move for move in step.moves if tensor in move.tensors]
+        taken = [places(plan, tensor, move.src, move.blocks) for move in handed]
+        parts = [held[entries] for entries in taken]
+        for move, entries, part in zip(handed, taken, parts, strict=True):
+            whole = (part == total[move.blocks]) & (homes[move.blocks] == move.dst[:, None])
+            row, column = np.nonzero(whole & (part > 0))
+            block = move.blocks[row, column]
+            step_of[block], source_of[block] = number, move.src[row]
+            held[entries] = 0
+        for attend in step.attends:
+            entries = places(plan, tensor, attend.rank, attended_blocks(attend, tensor))
+            _add(held, entries, np.int32(1))
+        for move, part in zip(handed, parts, strict=True):
+            _add(held, places(plan, tensor, move.dst, move.blocks), part)
+        held[len(total) - 1 :: len(total)] = 0
+    return step_of, source_of
+
+
+def _add(held: Ints, entries: Index, parts: Ints | np.int32) -> None:
+    """Add to entries, which may occur more than once."""
+    if len(np.unique(entries)) == entries.size:
+        held[entries] += parts
+    else:
+        np.add.at(held, entries, parts)
+
+
+def _added(plan: Plan, tensor: str) -> Index:
+    """Rectangles that add to each block, on whatever rank: [blocks + 1], none for the last."""
+    total = np.zeros(len(plan.side(tensor)) + 1, np.intp)
+    for _, attend in plan.attends():
+        blocks = attended_blocks(attend, tensor).ravel() + 1
+        total[:-1] += np.bincount(blocks, minlength=len(total))[1:]
+    return total
