@@ -1,10 +1,14 @@
 """Turns a plan into a program that a person can read.
 
-Each generator takes a verified plan and returns the source of one file, for JAX or for torch, that
-computes exactly the attention the plan describes and imports nothing of ringloom. Regular plans
-become loops over recovered formulas, so a program does not grow with the number of ranks.
+    plan -> loops -> torch or JAX source     `emitting`, then a room per target
+    plan -> tables -> the same interface     where a plan has no loops, or its mask may change
+
+A program computes exactly the attention that its plan describes and imports nothing of ringloom.
+What depends on the plan is printed (layout, schedule, mask, header); what does not lies in modules
+under `torch/parts` and `jax/parts`, which emission reads as text and tests import.
 """
 
-from codegen.emitting import TARGETS, emit
+from codegen.emitting import emit, tables
+from codegen.programs import PLATFORMS, TARGETS
 
-__all__ = ["TARGETS", "emit"]
+__all__ = ["PLATFORMS", "TARGETS", "emit", "tables"]

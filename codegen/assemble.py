@@ -126,7 +126,7 @@ def needed(pieces: Sequence[Piece], given: frozenset[str], keep: Sequence[str]) 
 def joined(pieces: Sequence[Piece]) -> str:
     """Pieces under their headings, blank lines between them as ruff has them."""
     lines, heading, before = list[str](), "", False
-    for number, piece in enumerate(pieces):
+    for number, piece in enumerate(pieces):  # printed texts go on where others end
         gap = 2 if piece.block or before else piece.gap if number else 1
         if piece.heading not in ("", heading):
             heading = piece.heading
@@ -155,7 +155,9 @@ def module(source: str | Part) -> Module:
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports += _imports(node)
         elif not _left_out(node, above):
-            gap = min(gap, 1) if pieces and last == first - gap - 1 else 1
+            if not pieces or last != first - gap - 1:
+                gap = int(isinstance(source, Part) or bool(pieces))
+            gap = min(gap, 1)
             pieces.append(_piece(node, "\n".join(lines[first - 1 : end]), heading, gap))
             last = end
     return Module(tuple(imports), tuple(pieces))

@@ -1,79 +1,97 @@
-"""emit(plan, target)   the source of a program: a plan lowered, then written for one framework.
-tables(plan, target)   the arrays that a dynamic program takes: a plan lowered, as plain numbers.
+"""emit(plans, target)     the source of one file that computes a plan, or a pair of plans.
+tables(plans, target)   the arrays that a dynamic program takes.
+
+Plans are verified first, unless they were; then loops are recovered, and a writer prints them. What
+is irregular becomes a table program.
 """
 
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen import (
-    jax_dynamic,
-    jax_layer,
-    jax_program,
-    torch_dynamic,
-    torch_layer,
-    torch_program,
-    torch_tables,
-)
-from codegen.lowering import Program, lower
+from codegen.programs import PLATFORMS, TARGETS, Platform, Target, program_of
 from planner.errors import PlanError
 from planner.ir import Plan
+from planner.verified import ensure_verified
 
-Writer = Callable[[Program], str]
+Plans = Plan | tuple[Plan, Plan]
 Tables = dict[str, NDArray[Any]]
-TARGETS = ("torch", "jax")
-# What a program is, by target: attention alone, attention whose tables are an argument, or a layer.
-WRITERS: dict[tuple[str, str], Writer] = {
-    ("torch", "attention"): torch_program.write,
-    ("torch", "dynamic"): torch_dynamic.write,
-    ("torch", "layer"): torch_layer.write,
-    ("jax", "attention"): jax_program.write,
-    ("jax", "dynamic"): jax_dynamic.write,
-    ("jax", "layer"): jax_layer.write,
-}
-# The tables of a plan, by target.
-TABLES: dict[str, Callable[[Program], Tables]] = {
-    "torch": torch_tables.tables,
-    "jax": jax_dynamic.tables,
-}
 
 
 def emit(
-    plan: Plan | tuple[Plan, Plan], target: str, *, dynamic: bool = False, layer: bool = False
+    plans: Plans,
+    target: str,
+    *,
+    dynamic: bool = False,
+    layer: bool = False,
+    platform: str = "all",
+    max_calls: int | None = None,
+    command: str = "",
 ) -> str:
     """The source of one file that computes a forward plan, or a (forward, backward) pair.
 
-    `dynamic`: its tables are an argument, for masks that change with every batch. `layer`: a
-    decoder layer around it. Raises PlanError for an unknown target, for both at once, and for a
-    plan that no program can be written for.
+    `dynamic`: its tables are an argument, for masks that change with every batch; `max_calls`
+    bounds the tiles of a step of a JAX program. `layer`: with a decoder layer around it.
+    `platform`: the branches of a JAX program. `command`: what makes the file again, for the header.
+    Raises PlanError for an unknown target or platform, with the verifier's sentence for a wrong
+    plan, and for a plan that no program can be written for.
     """
-    if target not in TARGETS:
-        raise PlanError(f"unknown target {target!r}: choose one of {', '.join(TARGETS)}")
-    if dynamic and layer:
-        raise PlanError("a program is dynamic or a layer, not both: emit two files")
-    kind = "dynamic" if dynamic else "layer" if layer else "attention"
-    if (target, kind) not in WRITERS:
-        there = ", ".join(f"{name} {some}" for name, some in WRITERS)
-        raise PlanError(f"no {kind} program for {target} yet; there are: {there}")
-    return WRITERS[target, kind](lower(plan))
+    program = program_of(
+        _verified(plans),
+        _target(target),
+        dynamic=dynamic,
+        layer=layer,
+        platform=_platform(platform),
+        max_calls=max_calls,
+        command=command,
+    )
+    source: str = _room(program.target).write(program)
+    return source
 
 
-def tables(plan: Plan | tuple[Plan, Plan], target: str) -> Tables:
-    """The tables of a plan for `target`'s dynamic program of its ranks and heads: name -> array.
+def tables(plans: Plans, target: str, *, max_calls: int | None = None) -> Tables:
+    """The tables of plans for `target`'s dynamic program of their ranks and heads: name -> array.
 
-    Raises PlanError for a target that has none, and for a plan that cannot be lowered.
+    Raises PlanError as `emit` does, and for tables that exceed `max_calls`.
     """
-    if target not in TABLES:
-        raise PlanError(f"no tables for {target!r}: choose one of {', '.join(TABLES)}")
-    return TABLES[target](lower(plan))
+    program = program_of(_verified(plans), _target(target), dynamic=True, max_calls=max_calls)
+    made: Tables = _room(program.target).tables(program)
+    return made
 
 
-def save_tables(found: Tables, path: str) -> None:
+def save_tables(made: Tables, path: str) -> None:
     """Write tables to a file that a dynamic program loads; PlanError where that cannot be done."""
     try:
         with open(path, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **found)
+            np.savez_compressed(file, allow_pickle=False, **made)
     except OSError as error:
         raise PlanError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _verified(plans: Plans) -> Plans:
+    """The same plans; PlanError where they are none, or wrong."""
+    given = plans if isinstance(plans, tuple) else (plans,)
+    if not 1 <= len(given) <= 2 or not all(isinstance(plan, Plan) for plan in given):
+        raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
+    for plan in given:
+        ensure_verified(plan)
+    return plans
+
+
+def _target(target: str) -> Target:
+    if target not in TARGETS:
+        raise PlanError(f"unknown target {target!r}: choose one of {', '.join(TARGETS)}")
+    return target
+
+
+def _platform(platform: str) -> Platform:
+    if platform not in PLATFORMS:
+        raise PlanError(f"unknown platform {platform!r}: choose one of {', '.join(PLATFORMS)}")
+    return platform
+
+
+def _room(target: Target) -> Any:
+    """The writer of a target, imported when it is asked for."""
+    return import_module(f"codegen.{target}")

@@ -18,7 +18,7 @@ for _name in ("planner", "simulator", "codegen", "runtimes"):
             " move that out of the way, or start Python elsewhere"
         )
 
-from codegen.emission import emit, tables
+from codegen.emitting import emit, tables
 from planner.errors import PlanError
 from planner.files import load, save
 from planner.ir import Attend, Held, Move, Plan, Step

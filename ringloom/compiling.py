@@ -9,7 +9,7 @@ from tempfile import NamedTemporaryFile
 from types import ModuleType
 
 from codegen.digest import digest
-from codegen.emission import emit
+from codegen.emitting import emit
 from codegen.programs import paired
 from planner.errors import PlanError
 from planner.ir import Plan

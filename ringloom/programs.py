@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from codegen.emission import emit as write
-from codegen.emission import save_tables
-from codegen.emission import tables as tables_of
+from codegen.emitting import emit as write
+from codegen.emitting import save_tables
+from codegen.emitting import tables as tables_of
 from codegen.programs import PLATFORMS, TARGETS
 from planner.errors import PlanError
 from ringloom.options import is_file, plans_of, trim_option, workload_options
