@@ -147,14 +147,13 @@ class Exchanges:
         values = np.unique(places.of(*flat(src, blocks)))
         if len(values) > 1 or values[0] < 0:
             return None
-        number = int(values[0])
-        value = places.values[number]
+        value = places.values[int(values[0])]
         share = self._share(messages, axis, places)
         if share is None:
             return None
         part = Part(value.name, Expr(0 if value.born is None else t - value.born))
         hops = (self.coordinates[dst] - self.coordinates[src])[:, axis] % self.mesh[axis]
-        if not self._joint(t, side, places, number, messages, hops):
+        if not self._joint(t, side, places, value, messages, hops):
             return None
         name = f"G{len(self.sent)}"
         self.sent.append(Sent(name, side, axis, self._codes(messages, places)))
@@ -203,11 +202,12 @@ class Exchanges:
         return within(value.table, pieces, heads)
 
     def _joint(
-        self, t: int, side: str, places: Places, value: int, messages: Messages, hops: Ints
+        self, t: int, side: str, places: Places, value: Value, messages: Messages, hops: Ints
     ) -> bool:
         """True if a later attend reads as one what came from several ranks."""
         _, dst, blocks = messages
-        origin = np.where(places.code // places.room == value, 0, -1).astype(np.int16)
+        origin = np.full(places.code.shape, -1, np.int16)
+        origin[flat(np.arange(self.ranks), value.table.reshape(self.ranks, -1))] = 0
         there = blocks >= 0
         origin[np.repeat(dst, there.sum(axis=1)), blocks[there]] = np.repeat(
             hops, there.sum(axis=1)

@@ -232,10 +232,10 @@ class Expansion:
         self.coming, self.following, self.attended = {}, {}, []
 
     def _take(self, side: str, rank: Ints, block: Ints) -> None:
-        """Of the values that stay, the last one to get a block has it."""
+        """Of the values that stay, but for what ranks own, the last one to get a block has it."""
         taken = np.zeros((self.ranks, len(self.partition.side(side))), np.bool_)
         taken[rank, block] = True
-        for other in [o for o in self.stay if o[1] == side]:
+        for other in [o for o in self.stay if o[1] == side and o[0] != OWN]:
             r, b = flat(self.everyone, self.stay[other].reshape(self.ranks, -1))
             if taken[r, b].any():
                 self.stay[other] = self._packed(side, (r[~taken[r, b]], b[~taken[r, b]]))

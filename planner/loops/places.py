@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
-from planner.loops.form import Ints
+from planner.loops.form import OWN, Ints
 from planner.loops.values import pack
 from planner.partitions import Side
 
@@ -67,10 +67,13 @@ class Places:
         self.code = np.full((ranks, len(side)), -1, np.int32)
 
     def add(self, name: str, born: int | None, rank: Ints, block: Ints) -> int:
-        """A new value of these blocks; of values that stay, the last one to get a block has it."""
+        """A new value of these blocks.
+
+        Of values that stay, the last one to get a block has it; but a rank owns what it owns.
+        """
         if born is None:
             for i, value in enumerate(self.values):
-                if value.born is None:
+                if value.born is None and value.name != OWN:
                     self._give_up(i, rank, block)
         self.values.append(Value(name, born, pack(self.ranks, self.side, rank, block)))
         self._put(len(self.values) - 1)
