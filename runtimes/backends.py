@@ -14,10 +14,14 @@ from planner.errors import PlanError
 
 RUNTIMES = {
     "numpy": "runtimes.oracle:run",
-    "jax": "runtimes.jax_mesh:run",
+    "jax": "runtimes.jax.mesh:run",
     "torch": "runtimes.torch.launch:run",
 }
-WITH_LSE = {"numpy": "runtimes.oracle:forward", "jax": "runtimes.jax_mesh:forward"}
+WITH_LSE = {
+    "numpy": "runtimes.oracle:forward",
+    "jax": "runtimes.jax.mesh:forward",
+    "torch": "runtimes.torch.launch:forward",
+}
 RECORDERS = {
     "numpy": "runtimes.recording.of_numpy:record",
     "torch": "runtimes.recording.of_torch:record",

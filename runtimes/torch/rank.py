@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -25,10 +27,19 @@ Body = Callable[[ModuleType, Any, Sequence[Array]], Parts]
 def load(source: str) -> ModuleType:
     """An emitted program as a module, one for each text: it registers its operator once."""
     name = f"emitted_{sha256(source.encode()).hexdigest()[:16]}"
+    path = Path(_folder().name, f"{name}.py")
+    path.write_text(source, encoding="utf-8")
     program = ModuleType(name)
+    program.__file__ = str(path)
     sys.modules[name] = program  # torch.compile looks there for the functions of a module
-    exec(compile(source, f"<{name}>", "exec"), program.__dict__)
+    exec(compile(source, path, "exec"), program.__dict__)
     return program
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    """The files of this process's programs."""
+    return TemporaryDirectory(prefix="ringloom-programs-")
 
 
 def positions(program: ModuleType, rank: int, side: str) -> Array:
