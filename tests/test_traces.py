@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.masks import Full
+from planner.masks import Blocks, Full
 from planner.planning import plan
 from planner.workload import Workload
 from simulator.critical_path import Leg, critical_path
@@ -216,5 +216,5 @@ def test_a_path_needs_the_rows() -> None:
 
 
 def test_nothing_to_do_has_no_path() -> None:
-    one = plan("ring", WORK, 4)
-    assert path(kept(replace(one, steps=()), A100)) == ()
+    nothing = replace(WORK, mask=Blocks(((False,),), WORK.seq))
+    assert path(kept(plan("ring", nothing, 4), A100)) == ()
