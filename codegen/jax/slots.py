@@ -2,7 +2,7 @@
 
     tables  ::= Tables(sizes, kept, sections)       of one pass
     section ::= Section(hops, made, rows)           consecutive steps with the same hops
-    hop     ::= Hop(tensors, by, width)     one ppermute of up to `width` blocks
+    hop     ::= Hop(tensors, by, width, finished)     one ppermute of up to `width` blocks
     row     ::= per hop and tensor `width` slots that leave, then those for what arrives; tiles
     tile    ::= q block, kv block, the slot of each tensor that an attend reads or adds to
 
@@ -26,6 +26,7 @@ import numpy as np
 from codegen.tables.steps import refuse
 from planner.errors import PlanError
 from planner.ir import ADDS, READS, TENSORS, Move, Plan
+from planner.messages import brings_home
 from planner.tiles import tiles
 
 Numbers = list[list[int]]  # numbers of each rank, as many as there are
@@ -43,6 +44,7 @@ class Hop(NamedTuple):
     tensors: tuple[str, ...]
     by: int
     width: int
+    finished: bool  # sums to which nothing will be added
 
 
 @dataclass(frozen=True)
@@ -88,12 +90,13 @@ def held_by(plan: Plan) -> Keep:
 
 
 class Message(NamedTuple):
-    """Blocks of some tensors from one rank to another."""
+    """Blocks of some tensors from one rank to another; `finished`: sums that only go home."""
 
     tensors: tuple[str, ...]
     src: int
     dst: int
     blocks: list[int]
+    finished: bool
 
 
 def messages(plan: Plan) -> list[list[Message]]:
@@ -104,16 +107,14 @@ def messages(plan: Plan) -> list[list[Message]]:
         alone = left and "DOUT" in move.tensors and "STATS" not in move.tensors
         return (*move.tensors, "STATS") if alone else move.tensors
 
-    return [
-        [
-            Message(tensors(move), src, dst, [b for b in blocks if b >= 0])
-            for move in step.moves
-            for src, dst, blocks in zip(
-                move.src.tolist(), move.dst.tolist(), move.blocks.tolist(), strict=True
-            )
-        ]
-        for step in plan.steps
-    ]
+    steps: list[list[Message]] = [[] for _ in plan.steps]
+    for number, move in plan.moves():
+        columns = move.src.tolist(), move.dst.tolist(), move.blocks.tolist()
+        finished = brings_home(plan, number, move).tolist()
+        for src, dst, row, done in zip(*columns, finished, strict=True):
+            blocks = [block for block in row if block >= 0]
+            steps[number].append(Message(tensors(move), src, dst, blocks, done))
+    return steps
 
 
 def pairs(plan: Plan) -> list[list[list[tuple[int, int]]]]:
@@ -176,14 +177,15 @@ class Sent:
 
     tensors: tuple[str, ...]
     by: int
+    finished: bool
     blocks: dict[int, list[int]]
     leave: dict[str, Numbers]
     arrive: dict[str, Numbers]
 
     @property
-    def alike(self) -> tuple[tuple[str, ...], int, tuple[int, ...]]:
+    def alike(self) -> tuple[tuple[str, ...], int, bool, tuple[int, ...]]:
         """What a hop of another step needs to have in common with it."""
-        return self.tensors, self.by, tuple(sorted(self.blocks))
+        return self.tensors, self.by, self.finished, tuple(sorted(self.blocks))
 
 
 class Moment(NamedTuple):
@@ -251,10 +253,10 @@ class Placement:
 
     def hops(self, step: int) -> list[Sent]:
         """The messages of a step, those of one distance together."""
-        hops: dict[tuple[tuple[str, ...], int], dict[int, list[int]]] = defaultdict(dict)
+        hops: dict[tuple[tuple[str, ...], int, bool], dict[int, list[int]]] = defaultdict(dict)
         for m in self.messages[step]:
             by = (m.dst - m.src) % self.plan.ranks
-            hops[m.tensors, by].setdefault(m.src, []).extend(m.blocks)
+            hops[m.tensors, by, m.finished].setdefault(m.src, []).extend(m.blocks)
         return [Sent(*key, blocks, {}, {}) for key, blocks in sorted(hops.items())]
 
     def leave(self, hop: Sent, tensor: str) -> Numbers:
@@ -302,7 +304,7 @@ def section(moments: list[Moment]) -> Section:
     moves: list[Numbers] = [[[] for _ in m.tiles] for m in moments]
     for sent in zip(*(m.sent for m in moments), strict=True):
         width = max(len(blocks) for s in sent for blocks in s.blocks.values())
-        hops.append(Hop(sent[0].tensors, sent[0].by, width))
+        hops.append(Hop(sent[0].tensors, sent[0].by, width, sent[0].finished))
         for step, row in zip(sent, moves, strict=True):
             for slots in (x[name] for name in step.tensors for x in (step.leave, step.arrive)):
                 for rank, given in enumerate(slots):

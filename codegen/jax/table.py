@@ -1,24 +1,52 @@
-"""table_texts(program)   the schedule of a table program: the interpreter, and its tables as text.
+"""write_table(program, sizes)   a table program: the interpreter, and its tables as text.
 
 A table is text of one line per step and rank: the slots that move, and behind a bar the tiles.
 """
 
 from collections.abc import Iterator
 
-from codegen.assemble import Part
+from codegen.assemble import Part, assemble
+from codegen.header import constants, docstring
 from codegen.jax.slots import Numbers, Tables, tables
+from codegen.layout_text import layout_text
+from codegen.masks import mask_function
 from codegen.programs import Program
 from planner.ir import Plan
 
 WIDTH = 100
 
 
-def table_texts(program: Program) -> list[str | Part]:
-    """The texts that define `forward` and `backward` of a table program."""
-    names = ["table", "table_whole" if program.any_heads else "table_heads", "table_mask"]
-    names += ["table_backward"] * (program.backward is not None)
-    text = "\n".join([*data(program), *sides(program)]) + "\n"
-    return [*(Part(f"jax/parts/{name}") for name in names), text]
+KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
+
+
+def write_table(program: Program, sizes: str) -> str:
+    """The file; `sizes`: the text of the function that says which sizes it takes."""
+    layout = layout_text(program.layout, "jax")
+    both = "both" if program.backward else "forward"
+    texts = [
+        constants(program),
+        layout,
+        *schedule(program),
+        *parts("masked", "merge", f"function_{both}", "shapes"),
+        sizes,
+        *parts("function"),
+        mask_function(program.work, "jax"),
+        *parts("check", f"check_{both}", "main_bound"),
+    ]
+    keys = ["kv_positions"] * ("def kv_positions" in layout)
+    return assemble(docstring(program), texts, keep=(*KEEP, *keys))
+
+
+def parts(*names: str) -> list[Part]:
+    """Parts by their names."""
+    return [Part(f"jax/parts/{name}") for name in names]
+
+
+def schedule(program: Program) -> list[str | Part]:
+    """The texts that define `forward` and `backward`."""
+    heads = "table_whole" if program.any_heads else "table_heads"
+    names = ["table", heads, "table_mask", *["table_backward"] * (program.backward is not None)]
+    return [*parts(*names), "\n".join([*data(program), *sides(program)]) + "\n"]
 
 
 def data(program: Program) -> Iterator[str]:
@@ -45,9 +73,10 @@ def hops(name: str, table: Tables) -> Iterator[str]:
     made = list[str]()
     for section in table.sections:
         steps = range(start, start + len(section.moves))
-        made += [
-            f"    Hop({steps}, {written(h.tensors)}, {h.by}, {h.width})," for h in section.hops
-        ]
+        span = f"range({start}, {steps.stop})" if start else f"range({steps.stop})"
+        for h in section.hops:
+            more = ", True" * h.finished
+            made.append(f"    Hop({span}, {written(h.tensors)}, {h.by}, {h.width}{more}),")
         start = steps.stop
     yield from [f"{name} = [", *made, "]"] if made else [f"{name} = []"]
 

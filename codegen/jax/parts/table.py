@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 
 class Hop(NamedTuple):
-    """In these steps ranks send up to `width` blocks of some tensors to the rank `by` further on."""
+    """In these steps ranks send up to `width` blocks of each tensor to the rank `by` further on."""
 
     steps: range
     tensors: tuple[str, ...]
     by: int
     width: int
+    finished: bool = False  # sums to which nothing will be added, sent in the type of the model
 
 
 class Side(NamedTuple):
@@ -112,13 +113,15 @@ def senders(hops, moves):
 def run_step(state, row, hops, senders, attend, axis):
     """One step: what is sent leaves first, then tiles are attended, then all arrives."""
     (slots, tiles), arriving = row, []
-    for (_, tensors, by, width), ranks in zip(hops, senders, strict=True):
+    for (_, tensors, by, width, finished), ranks in zip(hops, senders, strict=True):
         pairs = [(r, (r + by) % RANKS) for r in ranks]
         for name in tensors:
             leave, arrive, slots = slots[:width], slots[width : 2 * width], slots[2 * width :]
             blocks = taken(state, name, leave)
             if name in ABSENT:
                 state = state | {name: replaced(state[name], leave, ABSENT[name])}
+            if finished:
+                blocks = [x.astype(state["Q"][0].dtype) if x.shape[-1] > 1 else x for x in blocks]
             arriving.append((name, arrive, lax.ppermute(blocks, axis, pairs)))
     count = (tiles[:, 0] < NOWHERE).sum()
     state = lax.fori_loop(0, count, lambda n, state: attend(state, tiles[n]), state)
