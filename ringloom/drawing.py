@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.balance import loads
-from planner.ir import Plan
+from planner.ir import Move, Plan
+from planner.messages import message_bytes
 from planner.partitions import names
 from ringloom.comparison import Row
 from ringloom.grids import cells
@@ -103,11 +104,11 @@ def traffic(plan: Plan) -> Table:
 def messages(plan: Plan) -> list[tuple[str, int, NDArray[np.int64]]]:
     """(tensor, messages, bytes that each rank sends of it) for what travels."""
     found = dict[str, tuple[int, NDArray[np.int64]]]()
-    for _, move in plan.moves():
-        block, src, _ = move.flat()
+    for number, move in plan.moves():
         for tensor in move.tensors:
             count, sent = found.get(tensor, (0, np.zeros(plan.ranks, np.int64)))
-            np.add.at(sent, src, plan.block_bytes(tensor)[block])
+            alone = Move((tensor,), move.blocks, move.src, move.dst)
+            np.add.at(sent, move.src, message_bytes(plan, number, alone))
             found[tensor] = count + len(move), sent
     return [(tensor, *rest) for tensor, rest in found.items()]
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import TENSORS, Move, Plan
+from planner.ir import TENSORS, Plan
+from planner.messages import message_bytes
 from planner.planning import Pair
 from runtimes.backends import recorder
 from runtimes.recording.events import Event, Kind
@@ -124,7 +125,7 @@ def _rows(plan: Plan, times: Times) -> Iterable[Row]:
             # The wire is free once either end knows that all has come through.
             end = np.minimum(sent[:, 1], came[:, 1])
             start = np.minimum(np.maximum(sent[:, 0], came[:, 0]), end)
-            yield Sent(number, move, start, end, came[:, 1], _bytes(plan, move))
+            yield Sent(number, move, start, end, came[:, 1], message_bytes(plan, number, move))
             if TENSORS[move.tensors[0]].accumulates:
                 yield Merged(number, move, *look("arrive", dst, arriving).T)
         for attend in step.attends:
@@ -141,11 +142,6 @@ def _found(plan: Plan, times: Times, key: tuple[Kind, int, int, int]) -> tuple[f
             f"{plan.name}: nothing was recorded of {kind} {number} of rank {rank} in step {step}"
         )
     return times[key]
-
-
-def _bytes(plan: Plan, move: Move) -> Any:
-    sizes = sum(np.append(plan.block_bytes(tensor), 0) for tensor in move.tensors)
-    return np.asarray(sizes)[move.blocks].sum(axis=1)
 
 
 def _steps(plan: Plan, events: list[Event], zero: float) -> Floats:

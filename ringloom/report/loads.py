@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner import batches
 from planner.balance import loads
-from planner.ir import ADDS, READS, Plan
+from planner.ir import Plan
+from planner.messages import message_bytes
 from ringloom.report.spans import SHOWN
 from ringloom.report.study import Leg
 
@@ -41,10 +41,8 @@ def links_of(plans: Sequence[Plan]) -> Cells:
 def sent(plan: Plan) -> NDArray[np.int64]:
     """Bytes of all messages from rank to rank: int64 [ranks, ranks]."""
     table = np.zeros((plan.ranks, plan.ranks), np.int64)
-    for tensor in READS[plan.pass_] + ADDS[plan.pass_]:
-        size = plan.block_bytes(tensor)
-        for block, src, dst, _ in batches.sent(plan, tensor):
-            np.add.at(table, (src, dst), size[block])
+    for number, move in plan.moves():
+        np.add.at(table, (move.src, move.dst), message_bytes(plan, number, move))
     return table
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Plan
+from planner.messages import message_bytes
 from ringloom.drawing import size
 from ringloom.report.lists import Lists, lists
 
@@ -63,23 +64,10 @@ def messages(plan: Plan) -> Messages:
     kind = _column([np.full(len(move), kinds[move.tensors]) for _, move in moves])
     src, dst = (_column([getattr(m, end) for _, m in moves]) for end in ("src", "dst"))
     blocks = lists([m.blocks for _, m in moves])
-    return Messages(
-        at, src, dst, _bytes(plan, kind, tuple(kinds), blocks), kind, tuple(kinds), blocks
-    )
+    sizes = [message_bytes(plan, number, move) for number, move in moves]
+    carried = np.concatenate([*sizes, []]).astype(np.int64)
+    return Messages(at, src, dst, carried, kind, tuple(kinds), blocks)
 
 
 def _column(parts: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
     return np.concatenate([*parts, []]).astype(np.int32)
-
-
-def _bytes(
-    plan: Plan, kind: NDArray[np.int32], kinds: tuple[tuple[str, ...], ...], blocks: Lists
-) -> NDArray[np.int64]:
-    """The bytes of each message."""
-    found = np.zeros(len(kind), np.int64)
-    owner = np.repeat(np.arange(len(kind)), blocks.count)
-    for number, tensors in enumerate(kinds):
-        here = kind[owner] == number
-        per_block = np.sum([plan.block_bytes(tensor) for tensor in tensors], axis=0)
-        np.add.at(found, owner[here], per_block[blocks.values[here]])
-    return found
