@@ -23,7 +23,7 @@ class Import(NamedTuple):
 
 def written(imports: Iterable[Import]) -> str:
     """Import statements: the standard library, a blank line, all others."""
-    lines = sorted(set(imports), key=lambda i: (_is_foreign(i), bool(i.module), _place(i)))
+    lines = sorted(set(imports), key=lambda i: (_is_foreign(i), *_place(i)))
     groups = [[*group] for _, group in groupby(lines, key=_is_foreign)]
     return "\n\n".join("\n".join(_statements(group)) for group in groups)
 
@@ -32,23 +32,24 @@ def _is_foreign(line: Import) -> bool:
     return (line.module or line.source).split(".")[0] not in sys.stdlib_module_names
 
 
-def _place(line: Import) -> tuple[str, bool, int, str]:
-    """By module; names one by one after plain ones; constants, classes, then functions."""
+def _place(line: Import) -> tuple[bool, str, int, str]:
+    """Modules first, then what comes from one: constants, classes, functions."""
     name = line.source
     kind = 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2
-    return (line.module or name).lower(), bool(line.module and line.alias), kind, name
+    return bool(line.module), (line.module or name).lower(), kind, name
 
 
 def _statements(group: list[Import]) -> list[str]:
+    """One statement per module, and one more for each name that gets another one."""
     lines = list[str]()
-    for (module, alias), names in groupby(group, key=lambda i: (i.module, i.alias)):
-        if not module:
-            ending = f" as {alias}" if alias else ""
-            lines += [f"import {line.source}{ending}" for line in names]
-        elif alias:
-            lines += [f"from {module} import {line.source} as {alias}" for line in names]
-        else:
-            lines += _from(module, [line.source for line in names])
+    for line in group:
+        same = [i.source for i in group if i.module == line.module and not i.alias]
+        if line.alias or not line.module:
+            start = f"from {line.module} " if line.module else ""
+            ending = f" as {line.alias}" if line.alias else ""
+            lines.append(f"{start}import {line.source}{ending}")
+        elif line.source == same[0]:
+            lines += _from(line.module, same)
     return lines
 
 

@@ -1,0 +1,171 @@
+"""Assembly: what a program needs of its texts, and nothing else, as ruff would format it."""
+
+from pathlib import Path
+
+import pytest
+
+from codegen import assemble as assembly
+from codegen.assemble import Part, assemble, used
+from codegen.imports import Import, written
+from ruff_check import assert_as_ruff_has_it
+
+PART = '''"""A part, which tests may import."""
+
+import math
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from codegen.torch.parts.other import wide
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SCALE = 1.0
+
+# ---- Kernels: what the platform has.
+
+aten = torch.ops.aten
+
+
+def forward(q): ...
+
+
+def attend(q):
+    """Uses what it is given."""
+    return aten.attend(wide(q), LIMIT) * SCALE
+
+
+# Tiles of more rows do not fit.
+LIMIT = 512
+
+
+def unused():
+    return os.getcwd()
+
+
+@attend.register
+def _shape(q):
+    return math.prod(q.shape)
+
+
+def later(x) -> Iterator[int]:
+    yield x
+
+
+attend.setup(later)
+
+if __name__ == "__main__":
+    attend(1)
+'''
+
+
+@pytest.fixture
+def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
+    monkeypatch.setattr(assembly, "CODEGEN", tmp_path)
+    assembly.module.cache_clear()
+    (tmp_path / "kernels.py").write_text(PART)
+    return Part("kernels")
+
+
+GIVEN = "RANKS = 8\nSCALE = 0.5\n"
+WIDE = '"""Types."""\n\n\ndef wide(x):\n    return x\n'
+
+
+def test_a_program_holds_what_is_used_and_no_more(part: Part, tmp_path: Path) -> None:
+    program = assemble('"""A program."""', [GIVEN, part, WIDE], ["attend"])
+    assert (
+        program
+        == '''"""A program."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+SCALE = 0.5
+
+
+# ---- Kernels: what the platform has.
+
+aten = torch.ops.aten
+
+
+def attend(q):
+    """Uses what it is given."""
+    return aten.attend(wide(q), LIMIT) * SCALE
+
+
+# Tiles of more rows do not fit.
+LIMIT = 512
+
+
+@attend.register
+def _shape(q):
+    return math.prod(q.shape)
+
+
+def later(x) -> Iterator[int]:
+    yield x
+
+
+attend.setup(later)
+
+
+if __name__ == "__main__":
+    attend(1)
+
+
+def wide(x):
+    return x
+'''
+    )
+    folder = tmp_path / "emitted"
+    folder.mkdir()
+    (folder / "program.py").write_text(program)
+    assert_as_ruff_has_it(folder)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["SCALE = 1\n"], "nothing defines wide"),
+        ([WIDE], "nothing defines SCALE"),
+        ([GIVEN, WIDE, WIDE + "\n\nx = 1\n"], "wide is defined twice"),
+        ([GIVEN, WIDE, "nobody.knows(1)\n"], "registered on nothing"),
+        ([GIVEN, WIDE, "for x in y:\n    pass\n"], "line 1: neither"),
+        ([GIVEN, "from __future__ import annotations\n"], "__future__"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(part: Part, texts: list[str], said: str) -> None:
+    with pytest.raises(LookupError, match=said):
+        assemble('"""A program."""', [part, *texts], ["attend"])
+
+
+def test_stand_ins_of_parts_give_way_and_constants_of_printed_texts_stay(part: Part) -> None:
+    program = assemble('"""A program."""', [part, WIDE, "SCALE = 2.0\n"], ["attend", "SCALE"])
+    assert "SCALE = 1.0" not in program
+    assert "SCALE = 2.0" in program
+
+
+def test_names_inside_of_functions_are_not_those_of_the_program() -> None:
+    assert used("def f(a, b=c):\n    d = e(a)\n    return [g for g in d if h(g)]\n") == {
+        *("f", "c", "e", "h")
+    } - {"f"}
+
+
+def test_imports_come_in_the_order_of_ruff(tmp_path: Path) -> None:
+    names = [
+        *(("", "torch", ""), ("", "numpy", "np"), ("jax", "lax", ""), ("", "jax.numpy", "jnp")),
+        *(("jax.sharding", "Mesh", ""), ("jax.sharding", "PartitionSpec", "Spec"), ("", "os", "")),
+        *(("functools", "partial", ""), ("collections.abc", "Iterable", "")),
+        *(("jax.sharding", "AxisType", "Axis"), ("torch", "Tensor", ""), ("", "jax", "")),
+        ("typing", "Any", ""),
+        ("math", "pi", ""),
+    ]
+    imports = [Import(*name) for name in names]
+    uses = ", ".join(sorted({line.name for line in imports}))
+    (tmp_path / "imports.py").write_text(f"{written(imports)}\n\nALL = ({uses})\n")
+    assert_as_ruff_has_it(tmp_path)
