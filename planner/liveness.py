@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import ADDS, READS, Plan
+from planner.ir import ADDS, READS, Held, Plan
 from planner.marks import attended_blocks, places, rowwise
 from planner.partitions import Ints
 
@@ -18,6 +18,11 @@ Weights = NDArray[np.int64]  # one number per block
 Whole = NDArray[np.integer]
 AT_START = -1
 SLAB = 1 << 20  # copies looked at at a time
+
+
+def readable(held: Held) -> tuple[str, ...]:
+    """The inputs that attends may read of a held copy; with DOUT beside it, OUT makes STATS."""
+    return ("STATS",) if held.tensors == ("OUT",) else held.tensors
 
 
 def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:

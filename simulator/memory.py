@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import ADDS, READS, Plan
-from planner.liveness import occupancy
+from planner.liveness import occupancy, readable
 from planner.once import once
 
 Bytes = NDArray[np.int64]
@@ -46,5 +46,6 @@ def memory(plan: Plan) -> Memory:
 
 def _travelling(plan: Plan) -> set[str]:
     """Tensors that are ever away from home; what never travels never is."""
-    nodes = [m.tensors for _, m in plan.moves()] + [h.tensors for h in plan.start]
+    nodes = [m.tensors for _, m in plan.moves()]
+    nodes += [(*h.tensors, *readable(h)) for h in plan.start]
     return {tensor for tensors in nodes for tensor in tensors}

@@ -228,7 +228,8 @@ class Reference:
                 self.ready[tensor, block, home] = 0.0, 0.0
         for held in plan.start:
             for block, rank in zip(*held.flat(), strict=True):
-                self.ready.update({(t, int(block), int(rank)): (0.0, 0.0) for t in held.tensors})
+                made = ("STATS",) if held.tensors == ("OUT",) else held.tensors
+                self.ready.update({(t, int(block), int(rank)): (0.0, 0.0) for t in made})
         for block in plan.partition.q.blocks if plan.pass_ == "backward" else ():
             row = 2 * DTYPES[work.dtype] * work.head_dim + max(4, DTYPES[work.dtype])
             rows = block.size * len(block.heads) * work.batch

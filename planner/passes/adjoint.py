@@ -1,57 +1,83 @@
 """adjoint(plan)   forward plan  -->  backward plan with the same attends on the same ranks."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
-from planner.ir import READS, TENSORS, TRAVELS, Attend, Held, Move, Plan, Step
+from planner.ir import TENSORS, TRAVELS, Attend, Held, Move, Plan, Step
+from planner.marks import Marks, places, rowwise
+from planner.messages import brings_home
 
 
-def adjoint(plan: Plan, keep: tuple[str, ...] = ()) -> Plan:
+KEPT = ("Q", "KV", "OUT")  # what a forward pass may leave in place
+
+
+def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
     """Derive the backward plan of any forward plan.
 
     Move(Q) --> Move(Q DOUT STATS)     Move(OUT) --> Move(DQ)     Move(KV) --> Move(KV)
     and each DKV goes back over the reversed route of its KV, a step after the rank's last attend
     of it or the last share that came back to the rank, whichever is later.
-    Tensors named in `keep` are not sent again: the forward pass left its copies in place.
+
+    Tensors named in `keep` are not sent again: the forward pass leaves its copies in place. OUT is
+    left where it is finished before it goes home; DOUT then goes there without STATS.
     """
     if plan.pass_ != "forward":
         raise PlanError(f"adjoint takes a forward plan; {plan.name} is a {plan.pass_} plan")
     if any("Q" in held.tensors for held in plan.start):
         raise PlanError(f"adjoint of {plan.name}: DOUT and STATS cannot follow a held Q")
-    if unknown := [t for t in keep if t not in READS["forward"] or t == "Q"]:
-        raise PlanError(f"adjoint can keep KV, not {unknown[0]}")
+    if unknown := [t for t in keep if t not in KEPT]:
+        raise PlanError(f"adjoint can keep {', '.join(KEPT)}, not {unknown[0]}")
+    left, made = _finished_away(plan) if "OUT" in keep else ([], None)
     homeward = _returns(plan)
     held = list(plan.start)
     steps = []
     for number in range(max(len(plan.steps), max(homeward, default=-1) + 1)):
         step = plan.steps[number] if number < len(plan.steps) else Step()
-        moves = []
+        moves = list[Move]()
         for move in step.moves:
-            if move.tensors[0] in keep:
+            if move.tensors[0] in keep and not move.accumulates:
                 held.append(Held(move.tensors, move.blocks, move.dst))
-            else:
-                moves.append(replace_tensors(move))
+            if move.tensors == ("Q",):
+                moves += _query_side(move, made, "Q" in keep)
+            elif move.accumulates:
+                moves.append(Move(("DQ",), move.blocks, move.src, move.dst))
+            elif move.tensors[0] not in keep:
+                moves.append(move)
         steps.append(Step(step.attends, (*moves, *homeward.get(number, ()))))
     buffers = tuple((t, n) for t, n in plan.buffers if t == "KV")
     backward = replace(
-        plan, pass_="backward", start=tuple(held), buffers=buffers, steps=tuple(steps)
+        plan, pass_="backward", start=(*held, *left), buffers=buffers, steps=tuple(steps)
     )
     return replace(backward, steps=tuple(filter(None, steps))) if keep else backward
 
 
-def replace_tensors(move: Move) -> Move:
-    """What the backward pass sends where the forward pass sends `move`."""
-    match move.tensors:
-        case ("OUT",):
-            return Move(("DQ",), move.blocks, move.src, move.dst)
-        case ("Q",):
-            return Move(TRAVELS["backward"], move.blocks, move.src, move.dst)
-        case _:
-            return move
+def _finished_away(plan: Plan) -> tuple[list[Held], Marks]:
+    """OUT where whole messages of finished results leave from, and which places those are."""
+    left, made = list[Held](), Marks(plan, "OUT")
+    for number, move in plan.moves():
+        if move.tensors == ("OUT",) and (rows := brings_home(plan, number, move)).any():
+            left.append(Held(("OUT",), move.blocks[rows], move.src[rows]))
+            made.set(places(plan, "OUT", move.src[rows], move.blocks[rows]), True)
+    return left, made
+
+
+def _query_side(move: Move, made: Marks | None, kept: bool) -> list[Move]:
+    """The messages that bring DOUT, STATS where they are not made there, and Q where it is not."""
+    rows = np.zeros(len(move), np.bool_)
+    if made is not None:
+        entries = move.dst.astype(np.intp)[:, None] * made.width + move.blocks
+        rows = rowwise(np.logical_and, made.bits[entries] | (move.blocks < 0))
+    inputs = TRAVELS["backward"][kept:]
+    return [
+        Move(tensors, move.blocks[which], move.src[which], move.dst[which])
+        for tensors, which in ((inputs, ~rows), (tuple(t for t in inputs if t != "STATS"), rows))
+        if which.any()
+    ]
 
 
 def _returns(plan: Plan) -> dict[int, list[Move]]:

@@ -160,7 +160,7 @@ def _fit_buffers(plan: Plan) -> Plan:
     return replace(plan, buffers=tuple(needs))
 
 
-def direct(plan: Plan, whole_exchanges: bool = True) -> Plan:
+def direct(plan: Plan, whole: bool = True) -> Plan:
     """Inputs skip the ranks that would only pass them on.
 
     Move(b, y, x, step s), Move(b, x, z, step t)  -->  Move(b, y, z, step t)
@@ -171,18 +171,18 @@ def direct(plan: Plan, whole_exchanges: bool = True) -> Plan:
     useful = {side: _users(plan, side) for side in ("q", "kv")}
     before = plan
     for tensors in dict.fromkeys(m.tensors for _, m in plan.moves() if not m.accumulates):
-        plan = _from_the_first(plan, tensors, useful[TENSORS[tensors[0]].side], whole_exchanges)
-    return plan if plan is before else _fit_buffers(drop_unused(plan, whole_exchanges))
+        plan = _from_the_first(plan, tensors, useful[TENSORS[tensors[0]].side], whole)
+    return plan if plan is before else _fit_buffers(drop_unused(plan, whole))
 
 
 def _from_the_first(
-    plan: Plan, tensors: tuple[str, ...], useful: Marks, whole_exchanges: bool
+    plan: Plan, tensors: tuple[str, ...], useful: Marks, whole: bool
 ) -> Plan:
     """Messages of ranks without use for their blocks are sent from where their way begins."""
     numbered = [(n, move) for n, move in plan.moves() if move.tensors == tensors]
     moves = [move for _, move in numbered]
     idle = [~useful.any(places(plan, tensors[0], m.src, m.blocks)) for m in moves]
-    if whole_exchanges:
+    if whole:
         for number in {n for (n, _), rows in zip(numbered, idle, strict=True) if rows.any()}:
             mine = [i for i, (n, _) in enumerate(numbered) if n == number]
             labels = exchanges(plan.ranks, [moves[i] for i in mine])

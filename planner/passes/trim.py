@@ -7,21 +7,22 @@ import numpy as np
 
 from planner.batches import attends
 from planner.ir import ADDS, READS, Attend, Held, Index, Move, Plan, Step
-from planner.marks import Bits, Marks, attended_blocks, places
+from planner.liveness import readable
+from planner.marks import Bits, Marks, attended_blocks, places, rowwise
 from planner.passes.exchanges import exchanges
 from planner.tiles import Tiles, dead_edges, tiles
 
 Needed = dict[str, Marks]  # tensor -> what is read later
 
 
-def trim(plan: Plan, whole_exchanges: bool = True) -> Plan:
+def trim(plan: Plan, whole: bool = True) -> Plan:
     """Drop what the mask makes useless.
 
     Attend of dead tiles              -->  nothing; wholly dead blocks leave a rectangle
     Move of copies that nobody uses   -->  nothing; a complete exchange goes whole, or not at all
     Move of absent accumulators only  -->  nothing
     """
-    return drop_empty(drop_unused(drop_dead(plan), whole_exchanges))
+    return drop_empty(drop_unused(drop_dead(plan), whole))
 
 
 def drop_dead(plan: Plan) -> Plan:
@@ -43,7 +44,7 @@ def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
             yield attend
 
 
-def drop_unused(plan: Plan, whole_exchanges: bool = True) -> Plan:
+def drop_unused(plan: Plan, whole: bool = True) -> Plan:
     """Move of inputs  -->  nothing, where no later attend or move of its destination reads any.
 
     Of a complete exchange, either every message stays or none does.
@@ -51,7 +52,7 @@ def drop_unused(plan: Plan, whole_exchanges: bool = True) -> Plan:
     needed = {t: Marks(plan, t) for t in READS[plan.pass_]}
     steps = list[Step]()
     for step in reversed(plan.steps):
-        copies = _needed(plan, [m for m in step.moves if not m.accumulates], needed, whole_exchanges)
+        copies = _needed(plan, [m for m in step.moves if not m.accumulates], needed, whole)
         left = iter(copies)
         moves = tuple(m if m.accumulates else next(left) for m in step.moves)
         for move in copies:  # before it arrives a copy need not be there
@@ -63,17 +64,17 @@ def drop_unused(plan: Plan, whole_exchanges: bool = True) -> Plan:
                 blocks = attended_blocks(attend, tensor)
                 marks.set(places(plan, tensor, attend.rank, blocks), True)
         steps.append(Step(step.attends, moves))
-    start = (_kept_rows(h, _read(plan, needed, h, h.rank)) for h in plan.start)
+    start = (_still_held(plan, held, needed, whole) for held in plan.start)
     kept = tuple(filter(None, reversed(steps)))
     return replace(plan, start=tuple(filter(len, start)), steps=kept)
 
 
-def _needed(plan: Plan, moves: list[Move], needed: Needed, whole_exchanges: bool) -> list[Move]:
+def _needed(plan: Plan, moves: list[Move], needed: Needed, whole: bool) -> list[Move]:
     """The messages of a step that somebody needs, and the exchanges that those belong to."""
-    used = [_read(plan, needed, move, move.dst) for move in moves]
+    used = [_read(plan, needed, move) for move in moves]
     if all(rows.all() for rows in used):
         return moves
-    if whole_exchanges:
+    if whole:
         labels = exchanges(plan.ranks, moves)
         kept = np.unique(np.concatenate([a[b] for a, b in zip(labels, used, strict=True)]))
         kept = kept[kept >= 0]
@@ -81,10 +82,10 @@ def _needed(plan: Plan, moves: list[Move], needed: Needed, whole_exchanges: bool
     return [_kept_messages(move, rows) for move, rows in zip(moves, used, strict=True)]
 
 
-def _read(plan: Plan, needed: Needed, node: Move | Held, rank: Index) -> Bits:
-    """Whether any tensor of any block of a row is read later on that rank: bool [n]."""
-    entries = places(plan, node.tensors[0], rank, node.blocks)
-    return np.logical_or.reduce([needed[t].any(entries) for t in node.tensors])
+def _read(plan: Plan, needed: Needed, move: Move) -> Bits:
+    """Whether any tensor of any block of a message is read later where it comes to: bool [n]."""
+    entries = places(plan, move.tensors[0], move.dst, move.blocks)
+    return np.logical_or.reduce([needed[t].any(entries) for t in move.tensors])
 
 
 def _mark(plan: Plan, marks: Needed, move: Move, rank: Index, value: bool) -> None:
@@ -99,8 +100,13 @@ def _kept_messages(move: Move, rows: Bits) -> Move:
     return Move(move.tensors, move.blocks[rows], move.src[rows], move.dst[rows])
 
 
-def _kept_rows(held: Held, rows: Bits) -> Held:
-    return held if rows.all() else Held(held.tensors, held.blocks[rows], held.rank[rows])
+def _still_held(plan: Plan, held: Held, needed: Needed, whole: bool) -> Held:
+    """Whole rows of copies, or blocks, that are read on their rank; OUT is, where STATS are."""
+    entries = places(plan, held.tensors[0], held.rank, held.blocks)
+    used = np.logical_or.reduce([needed[t].bits[entries] for t in readable(held)])
+    if whole:
+        used = np.broadcast_to(rowwise(np.logical_or, used)[:, None], used.shape)
+    return held if used.all() else Held(held.tensors, np.where(used, held.blocks, -1), held.rank)
 
 
 def drop_empty(plan: Plan) -> Plan:

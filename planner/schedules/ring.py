@@ -28,12 +28,10 @@ def around(side: str, work: Workload, ranks: int, pass_: Pass, layout: str, grai
     following, visitors, steps = (rank + 1) % ranks, owned[side], list[Step]()
     twice = np.concatenate([visitors, visitors])
     for t in range(ranks + len(sums)):
-        first = -t % ranks  # of t hops ago
-        here = owned | {side: twice[first : first + ranks]}
+        here = owned | {side: twice[-t % ranks :][:ranks]}
         moves = [Move(copies, here[side], rank, following)] if t < ranks - 1 else []
         if sums and t:
-            before = -(t - 1) % ranks
-            moves.append(Move(sums, twice[before : before + ranks], rank, following))
+            moves.append(Move(sums, twice[(1 - t) % ranks :][:ranks], rank, following))
         attends = (Attend(rank, here["q"], here["kv"]),) if t < ranks else ()
         steps.append(Step(attends, tuple(moves)))
     slots = dict.fromkeys(copies, 2) | dict.fromkeys(sums, 3)

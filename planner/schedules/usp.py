@@ -4,6 +4,7 @@
     step 1 + t    rank (g, h) attends all its group's q[., h] x kv of group g - t, slice h;
                   that kv travels on to rank (g + 1, h), in the backward pass dkv one step behind
     last step     out[c, h], dq[c, h], dkv[c, h] -> the home of piece c          (all-to-all)
+    backward      q, kv and out of step 0 and the last are there still: dout alone is dealt
 
 Rank (g, h) is g * U + h for U ranks per group; one group is DeepSpeed-Ulysses. Head slices need
 divide nothing: KV heads are cut wherever a query slice begins or ends. Layouts even out the ring
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
-from planner.ir import TRAVELS, Attend, Move, Pass, Plan, Step, result
+from planner.ir import TRAVELS, Attend, Held, Move, Pass, Plan, Step, result
 from planner.partitions import Chunks, Ints, Partition, Side, by_heads, chunks_of, cut
 from planner.workload import Workload
 
@@ -31,8 +32,12 @@ def usp(
     ulysses: int = 0,
     ring: int = 0,
     layout: str = "zigzag",
+    keep: int = 1,
 ) -> Plan:
-    """Heads are dealt in groups of `ulysses` ranks, KV goes around `ring` groups (USP)."""
+    """Heads are dealt in groups of `ulysses` ranks, KV goes around `ring` groups (USP).
+
+    keep=1: the backward pass reuses what the forward pass dealt, and OUT where it was made.
+    """
     ulysses, ring = degrees(work, ranks, ulysses, ring)
     q_slices, kv_slices = head_slices(work, ulysses)
     q = Dealt(work.seq, ulysses, ring, layout, q_slices, [[h] for h in range(len(q_slices))])
@@ -41,13 +46,15 @@ def usp(
         for slice_ in q_slices
     ]
     kv = Dealt(work.kv_seq, ulysses, ring, layout, kv_slices, uses, like=q)
-    deal = q.deal(TRAVELS[pass_]) + kv.deal(("KV",))
+    deal, start = q.deal(TRAVELS[pass_]) + kv.deal(("KV",)), tuple[Held, ...]()
+    if keep and pass_ == "backward":
+        deal, start = q.deal(("DOUT",)), (*q.dealt("Q"), *q.dealt("OUT"), *kv.dealt("KV"))
     home = q.deal((result(pass_),), back=True)
     if pass_ == "backward":
         home += kv.deal(("DKV",), back=True)
     steps = (Step((), deal), *_ring(q, kv, pass_), Step((), home))
     name, partition = "ulysses" if ring == 1 else "usp", Partition(q.side, kv.side)
-    return Plan(name, work, ranks, partition, pass_, (), (), tuple(filter(None, steps)))
+    return Plan(name, work, ranks, partition, pass_, start, (), tuple(filter(None, steps)))
 
 
 def degrees(work: Workload, ranks: int, ulysses: int, ring: int) -> tuple[int, int]:
@@ -137,6 +144,13 @@ class Dealt:
             src, dst = (other, self.rank) if back else (self.rank, other)
             moves.append(Move(tensors, blocks, src, dst))
         return tuple(moves)
+
+    def dealt(self, tensor: str) -> tuple[Held, ...]:
+        """What the all-to-all of the forward pass brought to each rank; OUT was made there."""
+        return tuple(
+            Held((tensor,), blocks, self.rank - self.rank % self.ulysses + peer)
+            for peer, blocks in self.parcels
+        )
 
     def of_group(self, back: int) -> NDArray[np.intp]:
         """What each rank works on of the group `back` places before its own: [ranks, a, w]."""

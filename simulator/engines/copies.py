@@ -3,10 +3,13 @@
 Tensors that always travel together share one table. A copy that never comes is never ready.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import READS, TENSORS, Attend, Held, Move, Plan
+from planner.liveness import readable
 from planner.partitions import Ints
 from simulator.costs import Floats
 from simulator.engines.cells import Cells
@@ -53,11 +56,12 @@ class Copies:
             for side in ("q", "kv")
         }
         for held in plan.start:
-            self._put(held, where(held.rank), np.zeros((len(held), 2)))
+            for table in self._of(readable(held)):
+                table.put(where(held.rank), held.blocks, np.zeros((len(held), 2)))
 
     def send(self, move: Move, src: Where) -> list[Pairs]:
         """The times of everything that each message carries, at its source."""
-        return [table.of(src, move.blocks) for table in self._of(move)]
+        return [table.of(src, move.blocks) for table in self._of(move.tensors)]
 
     def attend(self, node: Attend, rank: Where) -> list[Pairs]:
         """The times of all the inputs of each row, on its rank."""
@@ -68,14 +72,11 @@ class Copies:
         """Every message of a move of inputs was offered and will arrive then: [rows] each."""
         times = np.empty((len(move), 2))
         times[:, 0], times[:, 1] = offered, arrival
-        self._put(move, dst, times)
+        for table in self._of(move.tensors):
+            table.put(dst, move.blocks, times)
 
-    def _put(self, node: Move | Held, rank: Where, times: Floats) -> None:
-        for table in self._of(node):
-            table.put(rank, node.blocks, times)
-
-    def _of(self, node: Move | Held) -> list[Arrivals]:
-        return list(dict.fromkeys(self._tables[t] for t in node.tensors if t in self._tables))
+    def _of(self, tensors: Sequence[str]) -> list[Arrivals]:
+        return list(dict.fromkeys(self._tables[t] for t in tensors if t in self._tables))
 
 
 def ready(times: list[Pairs]) -> Floats | None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import READS, TENSORS, Attend, Held, Move, Plan
+from planner.liveness import readable
 from planner.partitions import Ints
 from simulator.costs import Costs
 from simulator.engines.accumulators import Accumulators
@@ -99,7 +100,7 @@ class Compiler:
         travelling |= {t for held in plan.start for t in held.tensors}
         self._origins = {t: Origins(plan, t) for t in READS[plan.pass_] if t in travelling}
         for held in plan.start:
-            self._bring(held, where(held.rank), np.full(len(held), AT_HOME))
+            self._bring(readable(held), held, where(held.rank), np.full(len(held), AT_HOME))
         self.done = Tasks(Messages(), Calls(), [[] for _ in range(plan.ranks)])
 
     def step(self, number: int, attends: Sequence[Attend], moves: Sequence[Move]) -> None:
@@ -140,10 +141,12 @@ class Compiler:
         if move.accumulates:
             self._held.leave(move, src)
         else:
-            self._bring(move, dst, np.arange(first, first + len(move)))
+            self._bring(move.tensors, move, dst, np.arange(first, first + len(move)))
 
-    def _bring(self, node: Move | Held, rank: Where, numbers: Ids) -> None:
-        for tensor in node.tensors:
+    def _bring(
+        self, tensors: Sequence[str], node: Move | Held, rank: Where, numbers: Ids
+    ) -> None:
+        for tensor in tensors:
             if tensor in self._origins:
                 self._origins[tensor].put(node, rank, numbers)
 
