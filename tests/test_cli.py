@@ -103,7 +103,9 @@ def test_a_program_is_written_to_a_file_or_to_standard_output(
     assert main(["emit", "torch", "zigzag", *SMALL]) == 0
     assert capsys.readouterr().out == path.read_text()
     work = rl.Workload(seq=256, heads=4, head_dim=16)
-    assert rl.emit(rl.plan("zigzag", work, 4, pass_="both"), "torch") == path.read_text()
+    command = " ".join(["ringloom emit torch zigzag", *SMALL])
+    emitted = rl.emit(rl.plan("zigzag", work, 4, pass_="both"), "torch", command=command)
+    assert emitted == path.read_text()
 
 
 def test_check_believes_the_exit_status_of_a_program(

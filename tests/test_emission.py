@@ -1,0 +1,159 @@
+"""Emission: only verified plans, whatever they are called; `rl.compile`; the header."""
+
+import ast
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ringloom as rl
+from codegen.digest import digest
+from codegen.header import plan_literal
+from codegen.programs import program_of
+from planner.ir import Plan
+from planner.verified import ensure_verified
+from ringloom.cli import main
+from ringloom.compiling import cache
+
+WORK = rl.Workload(seq=64, heads=4, kv_heads=2, head_dim=8, dtype="float64")
+MESSAGE = "step 1: rank 1 sends KV to rank 2, but block 0 never comes there"
+
+
+def wrong() -> Plan:
+    """A plan whose first messages are missing, made of one that was verified."""
+    plan = rl.plan("ring", WORK, 4)
+    return replace(plan, steps=(replace(plan.steps[0], moves=()), *plan.steps[1:]))
+
+
+def test_a_wrong_plan_is_refused_with_the_sentence_of_the_verifier() -> None:
+    for refuse in (
+        lambda: rl.emit(wrong(), "torch"),
+        lambda: rl.emit((rl.plan("ring", WORK, 4), wrong()), "jax"),
+        lambda: rl.tables(wrong(), "torch"),
+        lambda: rl.compile(wrong(), "torch"),
+        lambda: rl.simulate(wrong(), "h100"),
+        lambda: ensure_verified(wrong()),
+    ):
+        with pytest.raises(rl.PlanError, match=MESSAGE):
+            refuse()
+
+
+def test_a_plan_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, asked = rl.plan("zigzag", WORK, 4), list[Plan]()
+    monkeypatch.setattr("planner.verified.verify", lambda p: asked.append(p) or p)
+    ensure_verified(plan)
+    rl.simulate(plan, "h100")
+    assert asked == []
+    copy = replace(plan, name="copy")
+    ensure_verified(copy)
+    ensure_verified((copy, copy))
+    assert asked == [copy]
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "said"),
+    [
+        ("fortran", {}, "unknown target 'fortran'"),
+        ("jax", {"platform": "abacus"}, "unknown platform 'abacus'"),
+    ],
+)
+def test_unknown_targets_and_platforms_are_refused(
+    target: str, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(rl.PlanError, match=said):
+        rl.emit(rl.plan("zigzag", WORK, 4), target, **options)
+
+
+def test_a_backward_plan_alone_and_pairs_of_strangers_are_refused() -> None:
+    forward, backward = rl.plan("zigzag", WORK, 4, pass_="both")
+    with pytest.raises(rl.PlanError, match="needs a forward plan"):
+        rl.emit(backward, "torch")
+    other = rl.plan("ring", WORK, 4, pass_="backward")
+    with pytest.raises(rl.PlanError, match="differ in workload, ranks or partition"):
+        rl.emit((forward, other), "torch")
+
+
+@pytest.mark.parametrize("target", ["torch", "jax"])
+@pytest.mark.parametrize("name", ["zigzag", "balanced"])
+def test_a_name_changes_the_header_and_plan_and_nothing_else(target: str, name: str) -> None:
+    plans = rl.plan(name, WORK, 4, pass_="both")
+    renamed = tuple(replace(plan, name='my "own" \\ plan') for plan in plans)
+    one, other = (ast.parse(rl.emit(p, target)) for p in (plans, renamed))
+    changed = [
+        ast.unparse(a)
+        for a, b in zip(one.body, other.body, strict=True)
+        if ast.dump(a) != ast.dump(b)
+    ]
+    assert len(changed) == 1
+    assert changed[0].startswith("PLAN = ")
+    assert "my own  plan" in ast.unparse(other)
+
+
+def test_a_digest_tells_plans_apart_and_not_their_names(tmp_path: Path) -> None:
+    plan = rl.plan("zigzag", WORK, 4)
+    rl.save(plan, tmp_path / "plan.json")
+    same = [plan, replace(plan, name="other"), rl.load(tmp_path / "plan.json")]
+    assert len({digest((p,)) for p in same if isinstance(p, Plan)}) == 1
+    last = plan.steps[-1]
+    others = [
+        replace(plan, steps=(*plan.steps[:-1], replace(last, attends=()))),
+        replace(plan, steps=plan.steps[:-1]),
+        rl.plan("zigzag", replace(WORK, seq=128, kv_seq=128), 4),
+        rl.plan("ring", WORK, 4),
+        rl.plan("zigzag", WORK, 4, pass_="backward"),
+    ]
+    assert len({digest((p,)) for p in [plan, *others]}) == 6
+
+
+def test_the_header_has_the_command_that_makes_the_file_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = "emit torch zigzag --ranks 4 --seq 64 --heads 4 --kv-heads 2 --head-dim 8"
+    command = [*words.split(), "--mask", "causal & (full | global:3)"]
+    assert main([*command, "-o", str(tmp_path / "one.py")]) == 0
+    text = (tmp_path / "one.py").read_text()
+    quoted = f"ringloom {words} --mask 'causal & (full | global:3)'"
+    assert quoted in re.sub(r" \\\n +", " ", text)
+    path = str(tmp_path / "plan.json")
+    assert main(["plan", *words.split()[2:], "--pass", "both", "-o", path]) == 0
+    capsys.readouterr()
+    assert main(["emit", "torch", path]) == 0
+    assert "\n    ringloom emit torch plan.json\n" in capsys.readouterr().out
+
+
+LONG = rl.Documents((1,) * 300 + (724,))
+
+
+@pytest.mark.parametrize("mask", [rl.Causal(), LONG])
+def test_plan_is_a_literal(mask: rl.Mask) -> None:
+    work = rl.Workload(seq=1024, heads=2, mask=mask)
+    text = "\n".join(plan_literal(program_of(rl.plan("ring", work, 4), "torch")))
+    assert max(map(len, text.splitlines())) <= 100
+    plan = ast.literal_eval(text.removeprefix("PLAN = ").removesuffix("  # fmt: skip"))
+    sizes = {"seq": 1024, "kv_seq": 1024, "heads": 2, "kv_heads": 2, "head_dim": 128}
+    assert plan == {"name": "ring", "ranks": 4, **sizes, "mask": str(mask), "dtype": "bfloat16"}
+
+
+def test_compiling_is_emitting_once_and_importing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plans = rl.plan("zigzag", WORK, 4, pass_="both")
+    program = rl.compile(plans, "torch")
+    assert Path(str(program.__file__)).parent == cache() == tmp_path / "ringloom"
+    assert callable(program.attention)
+    assert program.PLAN["name"] == "zigzag"
+    text = Path(str(program.__file__)).read_text()
+    assert text == rl.emit(plans, "torch")
+    monkeypatch.setattr("ringloom.compiling.emit", lambda *_, **__: "raise SystemExit")
+    assert rl.compile(plans, "torch") is program
+    del sys.modules[program.__name__]
+    again = rl.compile(plans, "torch")
+    assert again is not program
+    assert again.PLAN == program.PLAN
+    with pytest.raises(SystemExit):
+        rl.compile(tuple(replace(p, name="renamed") for p in plans), "torch")
+    assert not [name for name in sys.modules if name.endswith("renamed")]
