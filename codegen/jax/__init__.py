@@ -4,6 +4,7 @@ from codegen.assemble import Part, assemble
 from codegen.header import constants, docstring
 from codegen.jax.kernels import kernels
 from codegen.jax.schedule import print_loops
+from codegen.jax.table import write_table
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
@@ -15,35 +16,52 @@ CHECKED = 512  # tokens per rank that the self-check takes where the length is f
 
 def write(program: Program) -> str:
     """The text of a program: loops where they are regular and can be printed, else tables."""
+    if program.dynamic:
+        from codegen.jax import dynamic
+
+        return dynamic.write(program)
+    schedule: list[str | Part] = []
     if program.loops is not None:
         try:
-            schedule = print_loops(program)
+            schedule = loop_texts(program)
         except PlanError as error:
             program = program.as_tables(str(error))
-    if program.loops is None:
-        from codegen.jax.table import print_table
-
-        schedule = print_table(program)
     layout = layout_text(program.layout, "jax")
-    names = ["meet_stats" if "lse, delta" in schedule else "meet_backward", "meet", "sums", "exchanges"]
-    names += ["function_both" if program.backward else "function_forward", "shapes", "function"]
-    names += ["check", "check_both" if program.backward else "check_forward"]
-    names += ["main_free" if program.free else "main_bound"]
-    parts = {name: Part(f"jax/parts/{name}") for name in names}
+    if program.loops is None:
+        return write_table(program, sizes(program, layout))
     texts = [
         constants(program) + lengths(program),
         layout,
-        schedule,
-        *(parts.pop(name) for name in names[:4]),
-        *kernels(program.platform),
-        *(parts.pop(name) for name in names[4:6]),
-        sizes(program),
-        parts.pop("function"),
+        *schedule,
+        *function_texts(program, layout),
         mask_function(program.work, "jax"),
-        *parts.values(),
+        *check_parts(program),
     ]
     keys = ["kv_positions"] * ("def kv_positions" in layout)
     return assemble(docstring(program), texts, keep=(*KEEP, *keys))
+
+
+def loop_texts(program: Program) -> list[str | Part]:
+    """The passes as loops, and what they call."""
+    schedule = print_loops(program)
+    meet = "meet_stats" if "lse, delta" in schedule else "meet_backward"
+    names = [meet, "meet", "sums", "exchanges", "in_step"]
+    parts = [Part(f"jax/parts/{name}") for name in names]
+    return [schedule, *parts, *kernels(program.platform)]
+
+
+def function_texts(program: Program, layout: str) -> list[str | Part]:
+    """The function to call."""
+    passes = Part(f"jax/parts/function_{'both' if program.backward else 'forward'}")
+    rest = [Part("jax/parts/shapes"), sizes(program, layout), Part("jax/parts/function")]
+    return [passes, *rest]
+
+
+def check_parts(program: Program) -> list[Part]:
+    """The self-check."""
+    kind = "both" if program.backward else "forward"
+    names = ["check", f"check_{kind}", "main_free" if program.free else "main_bound"]
+    return [Part(f"jax/parts/{name}") for name in names]
 
 
 def lengths(program: Program) -> str:
@@ -55,14 +73,14 @@ def lengths(program: Program) -> str:
     return f"CHECKED = {max(1, least // many) * many}  # tokens, by the self-check\n"
 
 
-def sizes(program: Program) -> str:
+def sizes(program: Program, layout: str) -> str:
     """The function that says which sizes a program takes."""
     heads, kv_heads = "HEADS * shards", "KV_HEADS * shards"
     if program.any_heads:
         kv_heads = "max(1, k.shape[1] // shards) * shards"
         heads = "max(1, q.shape[1] // kv_heads) * kv_heads"
     tokens = "RANKS * len(positions(0))"
-    kv_tokens = "RANKS * len(kv_positions(0))" if "kv" == "" else tokens
+    kv_tokens = "RANKS * len(kv_positions(0))" if "def kv_positions" in layout else "tokens"
     if program.free:
         many = program.layout.multiple
         tokens = f"max(1, q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2]"

@@ -10,7 +10,7 @@ from codegen.layout import Pieces, affine
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.ir import TENSORS
-from planner.loops.form import OWN, AllToAll, Gather, Loops, Part, Return
+from planner.loops.form import OWN, AllToAll, Gather, Loops, Part, Return, Scatter
 from planner.loops.values import owned
 from planner.partitions import Side
 
@@ -41,7 +41,7 @@ class Exchanges:
         each = f"jnp.repeat(x, {copies}, 1)" if copies > 1 else "x"
         return f"tuple({there}({each}, axis) for x in {source})"
 
-    def back(self, s: Return, exchange: Exchange, source: str, loops: Loops) -> str:
+    def back(self, s: Return | Scatter, exchange: Exchange, source: str, loops: Loops) -> str:
         """Sums that go back over an exchange; whole ones in the type of the inputs."""
         _, back = self.add(exchange, loops)
         copies = self.copies(exchange, loops)
@@ -49,7 +49,8 @@ class Exchanges:
         if s.tensors == ("OUT",):
             if not whole:
                 raise PlanError("outputs over some of the keys that come back from several ranks")
-            return f"{back}(out.astype(q.dtype), axis), {back}(lse, axis)"
+            out, lse = source.split(", ")
+            return f"{back}({out}.astype(q.dtype), axis), {back}({lse}, axis)"
         cast = ".astype(q.dtype)" if whole else ""
         if s.tensors == ("DQ",):
             return f"{back}({source}{cast}, axis)"

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from codegen.jax.words import Names, call, comparison, expression, linear
+from codegen.jax.words import Names, call, comparison, count, expression, linear
 from planner.errors import PlanError
+from planner.ir import TENSORS
 from planner.loops.expand import receivers
 from planner.loops.form import Expr, Ints, Loops, Send, Shift
 
@@ -19,9 +20,14 @@ class Hop:
     name: str
     stepwise: bool
 
-    def of(self, value: str, step: str) -> str:
-        """A call of it."""
-        return f"{self.name}({value}, axis{f', {step}' if self.stepwise else ''})"
+    def of(self, value: str, step: str, steps: Steps | None, names: Names) -> str:
+        """A call of it; `steps`: those of a loop of JAX, whose steps are no numbers of Python."""
+        if not self.stepwise:
+            return f"{self.name}({value}, axis)"
+        if steps is None or step.isdecimal():
+            return f"{self.name}({value}, axis, {step})"
+        first, end = (t - names.first for t in (steps[0], steps[-1] + 1))
+        return f"in_step({self.name}, step, range({first}, {count(end, names)}), {value}, axis)"
 
 
 @dataclass
@@ -31,53 +37,83 @@ class Hops:
     loops: Loops
     texts: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, title: str, s: Send, steps: Steps, names: Names, sums: bool) -> Hop:
-        """The function for a send in these steps; `title` is its name unless that is taken.
+    def add(self, title: str, s: Send, names: Names) -> Hop:
+        """The function for a send; `title` is its name unless that is taken.
 
-        Of inputs more may be sent than planned, where that makes one list of pairs do for all
-        steps: nobody reads what arrives.
+        Where the way is the same in all steps there is one list of pairs for all of them: more may
+        be sent then than planned, inputs that nobody reads or sums that are zero.
         """
         stepwise = is_stepwise(s)
-        to, where = _receiver(s, self.loops, names), ""
-        if stepwise or not self._everybody(s, steps):
-            where = self._senders(s, steps, names, stepwise, sums)
-        lines = _body(to, where, s.tensors == ("OUT",))
-        lines = [f"({'x, axis, step' if stepwise else 'x, axis'}):", *lines]
+        body = self._stepwise(s, names) if stepwise else self._steady(s, names)
+        lines = [f"(x, axis{', step' if stepwise else ''}):", *body]
         for number in range(1, 100):
             name = title if number == 1 else f"{title}_{number}"
             if self.texts.setdefault(name, lines) == lines:
                 return Hop(name, stepwise)
         raise PlanError("more than 99 ways of messages")
 
-    def _sending(self, s: Send, t: int) -> Ints:
-        """Which ranks send in a step: bool [ranks]."""
-        at = self.loops.coordinates()
-        to = receivers(self.loops, s, t, at)
-        on = s.when.guard.at(t, at[to] if s.when.guard.receiver else at) & (to >= 0)
-        return on
-
-    def _everybody(self, s: Send, steps: Steps) -> bool:
-        return all(self._sending(s, t).all() for t in steps if s.when.on(t))
-
-    def _senders(self, s: Send, steps: Steps, names: Names, stepwise: bool, sums: bool) -> str:
-        """The condition on r and to, a rank and its receiver, "" for none."""
-        if stepwise:
-            return _guard(s, self.loops, names)
-        at = self.loops.coordinates()
-        active = [self._sending(s, t) for t in steps if s.when.on(t)]
-        union = np.logical_or.reduce(active)
-        if sums and s.tensors == ("OUT",) and not all((a == union).all() for a in active):
-            return ""
-        to = receivers(self.loops, s, steps[0], at)
-        for name, ranks in (("r", np.flatnonzero(union)), ("to", np.sort(to[union]))):
-            if len(ranks) and len(ranks) == ranks[-1] - ranks[0] + 1:
-                low, high = int(ranks[0]), int(ranks[-1])
-                return _between(name, low, high, len(at))
-        return ""
-
     def lines(self) -> list[str]:
         """The functions, two empty lines before each."""
-        return [line for name, body in self.texts.items() for line in ("", "", f"def {name}{body[0]}", *body[1:])]
+        made = (["", "", f"def {name}{body[0]}", *body[1:]] for name, body in self.texts.items())
+        return [line for lines in made for line in lines]
+
+    def senders(self, s: Send, t: int) -> Ints:
+        """The ranks that send in a step."""
+        at = self.loops.coordinates()
+        to = receivers(self.loops, s, t, at)
+        return np.flatnonzero(s.when.guard.at(t, at[to] if s.when.guard.receiver else at))
+
+    def everybody(self, s: Send) -> Ints:
+        """The ranks that send in any step, of a send whose way is the same in all."""
+        steps = [t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)]
+        return np.unique(np.concatenate([self.senders(s, t) for t in steps]))
+
+    def _steady(self, s: Send, names: Names) -> list[str]:
+        """The same pairs in every step, those of an interval of ranks."""
+        way, ranks = _way(s, self.loops, names), self.loops.coordinates()[:, -1]
+        some = self.everybody(s)
+        low, high = int(some[0]), int(some[-1])
+        if len(some) != high - low + 1:
+            low, high = 0, len(ranks) - 1
+        to = receivers(self.loops, s, s.when.first, self.loops.coordinates())
+        if low > 0 or high < len(ranks) - 1:
+            by = to[low : high + 1] - ranks[low : high + 1]
+            way = linear([(1, "r")], int(by[0])) if (by == by[0]).all() else way
+        start = f"{low}, " if low else ""
+        pairs = f"[(r, {way}) for r in range({start}{count(high + 1, names)})]"
+        made = eval(pairs, {"range": range, **names.numbers(self.loops.mesh)})
+        if made != [(r, int(to[r])) for r in range(low, high + 1)]:
+            raise PlanError("pairs of ranks that are not the plan's")
+        said = [f'    """{_said(s, names, "")}"""']
+        if s.tensors == ("OUT",) and len(made) < len(ranks):
+            return [*said, f"    pairs = {pairs}", *NEUTRAL]
+        return [*said, *call(4, "return lax.ppermute(", ["x", "axis", pairs])]
+
+    def _stepwise(self, s: Send, names: Names) -> list[str]:
+        """The pairs of a step."""
+        where, way = _guard(s, self.loops, names), _way(s, self.loops, names)
+        pairs = f"[(r, {way}) for r in range(RANKS)]"
+        chosen = f"[(r, to) for r, to in pairs if {where}]"
+        for t in (t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)):
+            known = {"range": range, "step": t - names.first, **names.numbers(self.loops.mesh)}
+            known["pairs"] = eval(pairs, known)
+            made = eval(chosen, known) if where else known["pairs"]
+            to = receivers(self.loops, s, t, self.loops.coordinates())
+            if made != [(int(r), int(to[r])) for r in self.senders(s, t)]:
+                raise PlanError("pairs of ranks that are not the plan's")
+        lines = [f'    """{_said(s, names, where)}"""', f"    pairs = {pairs}"]
+        if not where:
+            return [lines[0], *call(4, "return lax.ppermute(", ["x", "axis", pairs])]
+        if s.tensors == ("OUT",):
+            return [*lines, f"    pairs = {chosen}", *NEUTRAL]
+        return [*lines, *call(4, "return lax.ppermute(", ["x", "axis", chosen])]
+
+
+NEUTRAL = [
+    "    out, lse = lax.ppermute(x, axis, pairs)",
+    "    arrived = jnp.isin(lax.axis_index(axis), jnp.array([to for _, to in pairs]))",
+    "    return out, jnp.where(arrived, lse, -jnp.inf)",
+]
 
 
 def is_stepwise(s: Send) -> bool:
@@ -85,63 +121,72 @@ def is_stepwise(s: Send) -> bool:
     return isinstance(s.hop, Shift) and any(e.step for e in s.hop.by)
 
 
-def _between(name: str, low: int, high: int, ranks: int) -> str:
-    if high == ranks - 1:
-        return "" if low == 0 else f"{name} >= {low}"
-    return f"{name} <= {high}" if low == 0 else f"{low} <= {name} <= {high}"
+def sends_inputs(s: object) -> bool:
+    """True for messages of copies."""
+    return isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates
 
 
-def _body(to: str, where: str, neutral: bool) -> list[str]:
-    everybody = f"[(r, {to}) for r in range(RANKS)]"
-    if not where:
-        return call(4, "return lax.ppermute(", ["x", "axis", everybody])
-    chosen = f"[(r, to) for r, to in pairs if {where}]"
-    lines = [f"    pairs = {everybody}"]
-    if not neutral:
-        return [*lines, *call(4, "return lax.ppermute(", ["x", "axis", chosen])]
-    return [
-        *lines,
-        f"    pairs = {chosen}",
-        "    out, lse = lax.ppermute(x, axis, pairs)",
-        "    arrived = jnp.isin(lax.axis_index(axis), jnp.array([to for _, to in pairs]))",
-        "    return out, jnp.where(arrived, lse, -jnp.inf)",
-    ]
-
-
-def _receiver(s: Send, loops: Loops, names: Names) -> str:
-    """The receiver of rank r as text."""
+def _along(s: Send) -> tuple[int, Expr]:
+    """The axis of a message, and how far it goes along it."""
     if not isinstance(s.hop, Shift):
         raise PlanError("messages along a list of ranks")
     hops = [(axis, e) for axis, e in enumerate(s.hop.by) if e != Expr()]
     if len(hops) != 1:
         raise PlanError("messages along two axes at once")
-    ((axis, e),) = hops
-    n, below = loops.mesh[axis], int(np.prod(loops.mesh[axis + 1 :]))
-    if e.modulo or any(e.axes) or e.period > 1:
+    if hops[0][1].modulo or any(hops[0][1].axes) or hops[0][1].period > 1:
         raise PlanError("messages whose way depends on the rank")
+    return hops[0]
+
+
+def _said(s: Send, names: Names, where: str) -> str:
+    """A sentence about a hop."""
+    axis, e = _along(s)
+    far = linear([(e.step, names.step)], e.constant + e.step * names.first)
+    back = linear([(-e.step, names.step)], -e.constant - e.step * names.first)
+    ring = f" of its {names.rings[axis]}" if len(names.axes) > 1 else ""
+    some = f"From some devices{ring}" if where else f"From every device{ring}"
+    if far == "1":
+        return f"From every device{ring} to the next."
+    if back == "1":
+        return f"From every device{ring} to the one before it."
+    down = far.startswith("-") or " - " + names.step in far
+    distance = back if down else far
+    distance = f"`{distance}`" if " " in distance or "step" in distance else distance
+    return f"{some} to the one {distance} {'before' if down else 'after'} it."
+
+
+def _way(s: Send, loops: Loops, names: Names) -> str:
+    """The receiver of rank r as text."""
+    axis, e = _along(s)
+    below = int(np.prod(loops.mesh[axis + 1 :]))
+    constant, step = e.constant + e.step * names.first, e.step
+    if axis == 0 and below == 1:
+        return f"({linear([(1, 'r'), (step, names.step)], constant)}) % RANKS"
     if axis == 0:
-        shift = replace(e, constant=e.constant * below, step=e.step * below)
-        return f"({_shifted('r', shift, names)}) % RANKS"
+        size, far = names.sizes[1], linear([(step, names.step)], constant)
+        if len(loops.mesh) > 2:
+            size = str(below)
+        if far in ("1", "-1"):
+            return f"(r {'+' if far == '1' else '-'} {size}) % RANKS"
+        return f"(r + ({far}) * {size}) % RANKS"
     if below == 1:
         size = names.sizes[axis]
-        return f"r // {size} * {size} + ({_shifted('r', e, names)}) % {size}"
+        text = linear([(1, "r"), (step, names.step)], constant)
+        return f"r // {size} * {size} + ({text}) % {size}"
     raise PlanError("messages along the middle one of three axes")
-
-
-def _shifted(name: str, e: Expr, names: Names) -> str:
-    terms = [(1, name), (e.step, names.step)]
-    return linear(terms, e.constant)
 
 
 def _guard(s: Send, loops: Loops, names: Names) -> str:
     """Plain Python for a guard in a step, of r or of its receiver `to`."""
     guard = s.when.guard
-    if guard.tabled or len(loops.mesh) > 1:
-        raise PlanError("messages of some ranks only, by a list")
+    if guard.tabled or (len(loops.mesh) > 1 and guard.bounds):
+        raise PlanError("messages of some ranks only, by a list or along an axis")
     name, texts = "to" if guard.receiver else "r", list[str]()
-    if any(e is not None and any(e.axes) for _, *ends in guard.bounds for e in ends):
-        raise PlanError("messages of ranks that depend on the rank in another way")
     for _, low, high in guard.bounds:
-        lo, hi = (None if e is None else expression(e, names) for e in (low, high))
+        if any(e is not None and any(e.axes) for e in (low, high)):
+            raise PlanError("messages of ranks that depend on the rank in another way")
+        lo, hi = (None if e is None else expression(replace(e), names) for e in (low, high))
+        if lo == str(loops.mesh[0] - 1):
+            lo, hi = "RANKS - 1", "RANKS - 1"
         texts.append(comparison(name, lo, hi).replace(") & (", ") and ("))
     return " and ".join(texts)

@@ -1,19 +1,21 @@
 """A pass as the body of a Python function: steps one after the other, equal ones as a loop."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from codegen.jax.cases import Case, Group, groups
 from codegen.jax.exchanges import Exchanges
-from codegen.jax.hops import Hops, is_stepwise
+from codegen.jax.hops import Hops, Steps, is_stepwise
+from codegen.jax.keeping import Kept
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.slices import Slices
 from codegen.jax.switch import switched
 from codegen.jax.trace import trace
 from codegen.jax.values import Key, values
-from codegen.jax.words import Domain, Names, call
+from codegen.jax.words import Domain, Names
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.form import (
@@ -23,12 +25,11 @@ from planner.loops.form import (
     Gather,
     Loops,
     Return,
+    Scatter,
     Send,
     Start,
     Statement,
 )
-
-Numbered = list[tuple[int, Statement]]
 
 
 @dataclass
@@ -41,14 +42,17 @@ class Pass:
     hops: Hops
     exchanges: Exchanges
     stats: bool  # True if (lse, delta) travel, and not the output
+    kept: Kept = Kept()
     defined: set[Key] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.forward = self.plan.pass_ == "forward"
         self.rows = trace(self.loops, self.plan)
-        self.made = values(self.loops, self.plan.pass_, self.rows)
+        self.made = values(
+            self.loops, self.plan.pass_, self.rows, self.kept.names if self.forward else ()
+        )
         self.sides = [TENSORS[t].side for t in ADDS[self.plan.pass_]]
-        self.at = self.loops.coordinates()
+        self.coordinates = self.loops.coordinates()
         sizes = [set(self.plan.partition.side(side).sizes.tolist()) for side in ("q", "kv")]
         if any(len(x) > 1 for x in sizes):
             raise PlanError("pieces that are not equal")
@@ -65,8 +69,23 @@ class Pass:
         if own_kv:
             yield self.assign(4, own_kv, "k, v")
         own_q = self.made.inputs.get((OWN, "q"))
-        if own_q and not self.forward:
+        if own_q and not self.forward and not self.kept.q:
             yield self.assign(4, own_q, "q, dout, lse, delta" if self.stats else "q, dout, out, lse")
+
+    def saved(self) -> list[str]:
+        """The variables that a forward pass keeps, in the order of `Kept.saved`."""
+        names = list[str]()
+        if self.kept.q:
+            names.append(self.made.inputs[self.kept.q.name, "q"])
+            (back,) = (
+                self.made.sums[self.made.taken[n]]
+                for n, s in enumerate(self.loops.statements)
+                if isinstance(s, Return) and s.exchange == self.kept.q.name
+            )
+            names += back.split(", ")
+        if self.kept.kv:
+            names.append(self.made.inputs[self.kept.kv.name, "kv"])
+        return names
 
     def block(self, run: Run) -> Block:
         """The lines of a run; what a loop adds to is there before it."""
@@ -95,43 +114,75 @@ class Pass:
 
     def ops(self, run: Run, names: Names, indent: int) -> Iterator[Op]:
         """Sums leave; attends add; sums arrive; inputs go on, exchanges and their returns."""
-        active = [
-            (n, s) for n, s in enumerate(self.loops.statements) if any(map(s.when.on, run.steps))
-        ]
-        for _, s in active:
+        active = [(n, s, self.during(s, run)) for n, s in enumerate(self.loops.statements)]
+        active = [(n, s, steps) for n, s, steps in active if steps]
+        for _, s, steps in active:
             if isinstance(s, Start) and not TENSORS[s.tensors[0]].accumulates:
-                yield from self.start(s, indent)
+                yield from self.at(run, steps, indent, partial(self.start, s))
         self.written = set[Key]()
-        attends = self.groups(run.steps)
-        added = {cell for group in attends for cell in group.cells}
-        arriving, late = [], []
-        for n, s in active:
+        attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]
+        added = {cell for group, _ in attends for cell in group.cells}
+        late = []
+        for n, s, steps in active:
             if isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
-                cell = self.made.cells[n, TENSORS[s.tensors[0]].side]
-                message = self.message(n, s, run, names)
-                taken = self.made.taken[n]
+                cell, taken = self.made.cells[n, TENSORS[s.tensors[0]].side], self.made.taken[n]
+                text = self.message(n, s, run, steps, names)
                 if {cell, taken} & added or cell == taken:
                     name = self.arriving(cell)
-                    yield self.assign(indent, name, message)
-                    arriving.append((cell, name))
-                else:
-                    late.append((cell, message))
-        for group in attends:
-            yield self.attend(group, run, names, indent)
-        for cell, text in (*arriving, *late):
-            yield self.arrive(cell, text, indent)
-        for n, s in active:
+                    yield from self.at(run, steps, indent, partial(self.simple, name, text))
+                    text = name
+                late.append((cell, text, steps))
+        for group, steps in attends:
+            yield from self.at(run, steps, indent, partial(self.attend, group, steps, names))
+        for cell, text, steps in late:
+            yield from self.at(run, steps, indent, partial(self.arrive, cell, text))
+        for n, s, steps in active:
             if isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates:
-                yield self.forward_input(n, s, run, names, indent)
+                make = partial(self.forward_input, s, run, steps, names)
             elif isinstance(s, Gather | AllToAll):
-                yield self.exchange(s, indent)
-            elif isinstance(s, Return):
-                yield self.bring_back(n, s, indent)
+                make = partial(self.exchange, s)
+            elif isinstance(s, Return | Scatter):
+                make = partial(self.bring_back, n, s)
+            else:
+                continue
+            yield from self.at(run, steps, indent, make)
 
-    def groups(self, steps: Sequence[int]) -> list[Group]:
-        return groups(self.loops, self.rows, self.made, steps, self.sides)
+    def during(self, s: Statement, run: Run) -> Steps:
+        """The steps of a run in which a statement runs."""
+        return tuple(t for t in run.steps if s.when.on(t))
+
+    def when(self, group: Group, run: Run) -> Steps:
+        """The steps of a run in which some case of a group runs on some rank."""
+        active = np.logical_or.reduce([case.active.any(axis=1) for case in group.cases])
+        return tuple(t for t, on in zip(run.steps, active, strict=True) if on)
+
+    def at(
+        self, run: Run, steps: Steps, indent: int, make: Callable[[int], Iterator[Op]]
+    ) -> Iterator[Op]:
+        """Lines that run in some steps only of a loop that Python unrolls."""
+        if run.kind != "unrolled" or steps == run.steps:
+            yield from make(indent)
+            return
+        if steps != tuple(range(steps[0], steps[-1] + 1)):
+            raise PlanError("statements that pause in a loop")
+        step, first = self.names.step, self.names.first
+        low = f"{step} > {steps[0] - 1 - first}" if steps[0] > run.steps[0] else ""
+        high = f"{step} < {steps[-1] + 1 - first}" if steps[-1] < run.steps[-1] else ""
+        head = f"{' ' * indent}if {' and '.join(filter(None, (low, high)))}:"
+        for number, op in enumerate(make(indent + 4)):
+            lines = op.lines if number else (head, *op.lines)
+            yield Op(lines, op.targets, op.text)
+
+    def simple(self, name: str, text: str, indent: int) -> Iterator[Op]:
+        yield self.assign(indent, name, text)
+
+    def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
+        """The attends of some steps, if told so only those that add to these sums."""
+        made = groups(self.loops, self.rows, self.made, steps, self.sides)
+        return [group for group in made if group.cells == (cells or group.cells)]
 
     def start(self, s: Start, indent: int) -> Iterator[Op]:
+        """A name for a value from here on."""
         side = TENSORS[s.tensors[0]].side
         name, source = (self.made.inputs[v, side] for v in (s.name, s.part.value))
         if s.part.pieces or s.part.heads:
@@ -139,60 +190,88 @@ class Pass:
         if name != source:
             yield self.assign(indent, name, source)
 
-    def message(self, n: int, s: Send, run: Run, names: Names) -> str:
+    def message(self, n: int, s: Send, run: Run, steps: Steps, names: Names) -> str:
         """A call that sends sums and gives those that arrive."""
         name = self.made.sums[self.made.taken[n]]
-        if self.made.taken[n] not in self.defined:
+        if self.made.taken[n] not in self.defined and run.kind != "unrolled":
             raise PlanError("sums that are sent before there are any")
         text = f"({name})" if ", " in name else name
-        home = self.made.cells[n, TENSORS[s.tensors[0]].side][0] == OWN
-        title = "send_home" if home and is_stepwise(s) else "pass_on"
-        return self.hops.add(title, s, run.steps, self.names, True).of(text, names.step)
+        if is_stepwise(s):
+            title = f"return_{s.tensors[0].lower()}"
+        else:
+            title = "pass_on"
+        hop = self.hops.add(title, s, self.names)
+        self.check_zero(n, s, steps)
+        return hop.of(text, names.step, steps if run.kind == "rolled" else None, self.names)
+
+    def check_zero(self, n: int, s: Send, steps: Steps) -> None:
+        """Raise PlanError if sums would be sent that the plan leaves where they are."""
+        if is_stepwise(s):
+            return
+        senders, cell = self.hops.everybody(s), self.made.taken[n]
+        for t in steps:
+            more = np.setdiff1d(senders, self.hops.senders(s, t))
+            for source, ranks in self.rows.made[t - 1].items():
+                if self.made.cells[source] == cell and np.isin(ranks, more).any():
+                    raise PlanError("sums that only some ranks send on")
 
     def arriving(self, cell: Key) -> str:
         return ", ".join(f"arriving_{x}" for x in self.made.sums[cell].split(", "))
 
-    def arrive(self, cell: Key, text: str, indent: int) -> Op:
+    def arrive(self, cell: Key, text: str, indent: int) -> Iterator[Op]:
         """Add what arrives to sums, or let it be the sums."""
         name, first = self.made.sums[cell], self.starts(cell)
         self.written.add(cell)
         self.defined.add(cell)
         if first:
-            return self.assign(indent, name, text)
-        if ", " in name:
+            yield self.assign(indent, name, text)
+        elif ", " in name:
             more = text if ", " in text and "(" not in text else f"*{text}"
-            return self.assign(indent, name, f"merge({name}, {more})")
-        return self.assign(indent, name, f"add({name}, {text})")
+            yield self.assign(indent, name, f"merge({name}, {more})")
+        else:
+            yield self.assign(indent, name, f"add({name}, {text})")
 
-    def forward_input(self, n: int, s: Send, run: Run, names: Names, indent: int) -> Op:
+    def forward_input(
+        self, s: Send, run: Run, steps: Steps, names: Names, indent: int
+    ) -> Iterator[Op]:
         """Send inputs; what arrives has its name from the next step on."""
         side = TENSORS[s.tensors[0]].side
         if len(s.parts) > 1 or s.parts[0].pieces or s.parts[0].heads:
             raise PlanError("messages of some pieces of a value")
         source, name = (self.made.inputs[v, side] for v in (s.parts[0].value, s.name))
-        title = "lend" if is_stepwise(s) else "pass_on"
-        hop = self.hops.add(title, s, run.steps, self.names, False)
-        return self.assign(indent, name, hop.of(source, names.step))
+        title = "pass_on"
+        if is_stepwise(s):
+            title = "lend_keys" if side == "kv" else "lend_queries"
+        hop = self.hops.add(title, s, self.names)
+        yield self.assign(indent, name, hop.of(source, names.step, None, self.names))
 
-    def exchange(self, s: Gather | AllToAll, indent: int) -> Op:
+    def exchange(self, s: Gather | AllToAll, indent: int) -> Iterator[Op]:
+        """Exchange inputs along an axis of the mesh."""
         side = TENSORS[s.tensors[0]].side
         source, name = (self.made.inputs[v, side] for v in (s.part.value, s.name))
         single = self.forward and side == "q"
-        return self.assign(indent, name, self.exchanges.text(s, source, single, self.loops))
+        if s.tensors == ("DOUT",) and self.kept.q:
+            dout = self.exchanges.text(s, "dout", True, self.loops)
+            yield self.assign(indent, name, f"held_q, {dout}, held_out, held_lse")
+            return
+        yield self.assign(indent, name, self.exchanges.text(s, source, single, self.loops))
 
-    def bring_back(self, n: int, s: Return, indent: int) -> Op:
-        side = TENSORS[s.tensors[0]].side
-        cell = self.made.cells[n, side]
+    def bring_back(self, n: int, s: Return | Scatter, indent: int) -> Iterator[Op]:
+        """Let sums go back over an exchange."""
+        cell = self.made.cells[n, TENSORS[s.tensors[0]].side]
         source, name = self.made.sums[self.made.taken[n]], self.made.sums[cell]
         if cell in self.defined:
             raise PlanError("sums that come back to others")
         self.defined.add(cell)
-        (exchange,) = (
-            x
-            for x in self.loops.statements
-            if isinstance(x, Gather | AllToAll) and x.name == s.exchange
-        )
-        return self.assign(indent, name, self.exchanges.back(s, exchange, source, self.loops))
+        exchange = self.kept.kv
+        if isinstance(s, Return):
+            named = {
+                x.name: x for x in self.loops.statements if isinstance(x, Gather | AllToAll)
+            }
+            exchange = named[s.exchange]
+        if exchange is None:
+            raise PlanError("sums that go to their owners without an exchange before")
+        yield self.assign(indent, name, self.exchanges.back(s, exchange, source, self.loops))
 
     # ---- attends
 
@@ -220,9 +299,11 @@ class Pass:
             return f"zeros({self.made.inputs[case.kv] if case else '(k, v)'})"
         return f"zeros({self.made.inputs[case.q]}[0])" if case and case.q[0] != OWN else "zeros(q)"
 
-    def attend(self, group: Group, run: Run, names: Names, indent: int) -> Op:
+    def attend(self, group: Group, steps: Steps, names: Names, indent: int) -> Iterator[Op]:
         """One call, or one per case of which a device has one."""
-        on = Domain(run.steps, self.at)
+        if len(steps) < len(group.cases[0].active):
+            (group,) = self.groups(steps, group.cells)
+        on = Domain(steps, self.coordinates)
         bases = [self.base(cell, group.cases[0]) for cell in group.cells]
         first = bases[0].startswith("nothing(")
         only = len(group.cases) == 1 and group.always
@@ -233,7 +314,7 @@ class Pass:
         lines, reads = switched(group, calls, nothing, targets, names, self.loops, on, indent)
         self.written |= set(group.cells)
         self.defined |= set(group.cells)
-        return self.op(lines, targets, reads)
+        yield self.op(lines, targets, reads)
 
     def base(self, cell: Key, case: Case) -> str:
         """What an attend adds to."""

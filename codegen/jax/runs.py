@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from codegen.jax.hops import is_stepwise
-from codegen.jax.words import call
-from planner.errors import PlanError
-from planner.ir import TENSORS
-from planner.loops.form import Loops, Send, Statement
+from codegen.jax.hops import is_stepwise, sends_inputs
+from codegen.jax.words import Names, call, count
+from planner.loops.form import Attend, Loops, Send
 
 SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
 WORD = re.compile(r"[A-Za-z_]\w*")
@@ -53,9 +51,23 @@ def runs(loops: Loops) -> list[Run]:
     for t, sign in enumerate(signs):
         if spans and signs[spans[-1][0]] == sign and _joins(loops, spans[-1], t):
             spans[-1] += (t,)
+        elif spans and _unrolls(loops, (*spans[-1], t)) and _shares(loops, spans[-1], t):
+            spans[-1] += (t,)
         else:
             spans.append((t,))
     return [Run(steps, _kind(loops, steps)) for steps in spans]
+
+
+def _unrolls(loops: Loops, steps: tuple[int, ...]) -> bool:
+    """True if the way of inputs changes with the step."""
+    sends = [s for s in loops.statements if isinstance(s, Send) and sends_inputs(s)]
+    return any(is_stepwise(s) and any(map(s.when.on, steps)) for s in sends)
+
+
+def _shares(loops: Loops, steps: tuple[int, ...], t: int) -> bool:
+    """True if some attend runs in these steps and in step t."""
+    attends = [s for s in loops.statements if isinstance(s, Attend)]
+    return any(s.when.on(t) and s.when.on(steps[-1]) for s in attends)
 
 
 def _sign(loops: Loops, t: int) -> frozenset[int]:
@@ -74,22 +86,16 @@ def _joins(loops: Loops, steps: tuple[int, ...], t: int) -> bool:
     return True
 
 
-def sends_inputs(s: Statement) -> bool:
-    """True for messages of copies."""
-    return isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates
-
-
 def _kind(loops: Loops, steps: tuple[int, ...]) -> Literal["straight", "rolled", "unrolled"]:
     if len(steps) == 1:
         return "straight"
-    active = [s for s in loops.statements if any(map(s.when.on, steps))]
-    return "unrolled" if any(isinstance(s, Send) and is_stepwise(s) for s in active) else "rolled"
+    return "unrolled" if _unrolls(loops, steps) else "rolled"
 
 
 # ---- lines
 
 
-def lines(blocks: Sequence[Block], results: Sequence[str], loops: Loops) -> list[str]:
+def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list[str]:
     """The body of a pass; `results` are read after it."""
     needed, parts = set(results), list[list[str]]()
     for block in reversed(blocks):
@@ -97,7 +103,7 @@ def lines(blocks: Sequence[Block], results: Sequence[str], loops: Loops) -> list
             parts.append([line for op in block.ops for line in op.lines])
             _read(needed, block.ops)
         else:
-            parts.append(_loop(block, needed, loops))
+            parts.append(_loop(block, needed, names))
         _read(needed, block.before)
     return [line for part in reversed(parts) for line in part]
 
@@ -109,16 +115,16 @@ def _read(needed: set[str], ops: Sequence[Op]) -> None:
         needed |= op.reads
 
 
-def _loop(block: Block, needed: set[str], loops: Loops) -> list[str]:
+def _loop(block: Block, needed: set[str], names: Names) -> list[str]:
     assert block.run
     steps, inside = block.run.steps, set[str]()
     _read(inside, block.ops)
-    end = "RANKS" if steps[-1] + 1 == len(loops.coordinates()) else str(steps[-1] + 1)
+    first, end = steps[0] - names.first, count(steps[-1] + 1 - names.first, names)
     before = [line for op in block.before for line in op.lines]
     body = [line for op in block.ops for line in op.lines]
     if block.run.kind == "unrolled":
         needed |= inside - {"step"}
-        return [*before, f"    for step in range({steps[0]}, {end}):", *body]
+        return [*before, f"    for step in range({first}, {end}):", *body]
     written = dict.fromkeys(t for op in block.ops for t in op.targets)
     state = [name for name in written if name in inside or name in needed]
     out = ", ".join(name if name in needed else "_" for name in state)
@@ -129,5 +135,5 @@ def _loop(block: Block, needed: set[str], loops: Loops) -> list[str]:
     else:
         head = [f"    def one_step({step}, state):", f"        {', '.join(state)} = state"]
     tuple_ = state[0] if len(state) == 1 else f"({', '.join(state)})"
-    loop = call(4, f"{out} = lax.fori_loop(", [str(steps[0]), end, "one_step", tuple_])
+    loop = call(4, f"{out} = lax.fori_loop(", [str(first), end, "one_step", tuple_])
     return [*before, "", *head, *body, f"        return {', '.join(state)}", "", *loop]

@@ -1,11 +1,14 @@
 """The schedule of a program, printed from its loops: `forward`, `backward`, and their messages."""
 
 from codegen.jax.exchanges import Exchanges
+from codegen.jax.extend import settled
 from codegen.jax.hops import Hops
+from codegen.jax.keeping import Kept, kept
 from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
 from codegen.jax.words import Names
 from codegen.programs import Program
+from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import AllToAll, Gather, Loops, Send
 
@@ -18,7 +21,7 @@ HEADS = {
     "backward": (
         "def backward(axis, saved, dout):",
         '    """Gradients of a device\'s queries, keys and values."""',
-        "    q, k, v, out, lse, _ = saved",
+        "    q, k, v, out, lse, kept = saved",
     ),
 }
 RESULTS = {
@@ -34,39 +37,80 @@ def print_loops(program: Program) -> str:
     """The text of the schedule. Raises PlanError for loops that it cannot print."""
     assert program.loops
     text = list[str]()
-    exchanges, hops = Exchanges(program), None
+    exchanges, hops, keeping = Exchanges(program), None, kept(program)
     for plan, loops in zip(program.plans, program.loops, strict=True):
         hops = Hops(loops, hops.texts if hops else {})
-        text += ["", "", *print_pass(plan, loops, hops, exchanges)]
+        text += ["", "", *print_pass(plan, loops, hops, exchanges, keeping)]
     assert hops
     constants = [f"{name} = {value}" for name, value in exchanges.constants.items()]
+    if len((mesh := program.loops[0].mesh)) > 1:
+        names = named(program.loops[0])
+        said = " x ".join(names.axes)
+        constants.insert(0, f"{', '.join(names.sizes)} = {', '.join(map(str, mesh))}  # {said}")
+    if len({loops.mesh for loops in program.loops}) > 1:
+        raise PlanError("passes over different meshes")
     head = [IMPORTS, "# ---- Schedule", "", *constants]
     return "\n".join([*head, *text, *hops.lines(), *exchanges.lines()]) + "\n"
 
 
-def print_pass(plan: Plan, loops: Loops, hops: Hops, exchanges: Exchanges) -> list[str]:
+def print_pass(
+    plan: Plan, loops: Loops, hops: Hops, exchanges: Exchanges, keeping: Kept
+) -> list[str]:
     """One function."""
+    loops = settled(loops, plan)
     names = named(loops)
-    made = Pass(plan, loops, names, hops, exchanges, travels_with_stats(loops))
+    made = Pass(plan, loops, names, hops, exchanges, travels_with_stats(loops), keeping)
     blocks = made.blocks(runs(loops))
     results, end = RESULTS[plan.pass_]
-    body = lines(blocks, results, loops)
     head = [*HEADS[plan.pass_]]
+    if plan.pass_ == "forward" and keeping.names:
+        saved = made.saved()
+        results, end = [*results, *saved], f"{end[:-2]}({', '.join(saved)})"
+    elif keeping.names:
+        head.append(f"    {keeping.saved} = kept")
+    body = lines(blocks, results, names)
     words = set(WORD.findall(" ".join(body)))
-    if words & {"rank", *names.axes}:
+    if len(loops.mesh) == 1 and "rank" in words:
         head.append("    rank = lax.axis_index(axis)")
-        if len(loops.mesh) == 2:
-            head.append(f"    {', '.join(names.axes)} = divmod(rank, {names.sizes[1]})")
+    elif words & {"rank", *names.axes}:
+        own = [(x, sign) for x, sign in zip(names.axes, ("//", "%"), strict=False) if x in words]
+        if len(own) == 2:
+            own = [(", ".join(names.axes), "divmod")]
+        ((x, sign),) = own
+        index, size = "lax.axis_index(axis)", names.sizes[1]
+        value = f"divmod({index}, {size})" if sign == "divmod" else f"{index} {sign} {size}"
+        head.append(f"    {x} = {value}")
+        if len(loops.mesh) > 2 or "rank" in words:
+            raise PlanError("conditions on the coordinates of more than two axes")
     if "delta" in words:
         head.append("    delta = (dout * out).sum(-1, keepdims=True, dtype=wide(q))")
-    return [*head, *body, end]
+    return [*unused(head, words), *body, end]
+
+
+def unused(head: list[str], words: set[str]) -> list[str]:
+    """The lines before a body, without names of saved arrays that it does not use."""
+    used = words | set(WORD.findall(" ".join(head[3:]))) | {"q", "k"}
+    if len(head) > 2 and head[2].endswith(" = saved"):
+        saved = head[2].strip().removesuffix(" = saved").split(", ")
+        head[2] = f"    {', '.join(x if x in used else '_' for x in saved)} = saved"
+    return head
 
 
 def named(loops: Loops) -> Names:
-    """Names of coordinates and sizes."""
-    if len(loops.mesh) == 1:
-        return Names(("rank",), ("RANKS",))
-    return Names(tuple("ghij"[: len(loops.mesh)]), tuple(map(str, loops.mesh)))
+    """Names of coordinates and sizes; steps count from the first one of the longest section."""
+    mesh, n = loops.mesh, len(loops.coordinates())
+    long = max(loops.sections(), key=lambda s: s.last - s.first)
+    first = long.first if long.last > long.first else 0
+    if len(mesh) == 1:
+        return Names(("rank",), ("RANKS",), ("ring",), first, known=((n, "RANKS"),))
+    exchanged = {s.axis for s in loops.statements if isinstance(s, Gather | AllToAll)}
+    sizes = ["GROUP" if axis in exchanged else "RING" for axis in range(len(mesh))]
+    axes = ["member" if axis in exchanged else "place" for axis in range(len(mesh))]
+    if len(set(sizes)) < len(mesh):
+        sizes, axes = [list(x[: len(mesh)]) for x in (("OUTER", "INNER", "THIRD"), ("outer", "inner", "third"))]
+    known = tuple(zip((*mesh, n), (*sizes, "RANKS"), strict=True))
+    rings = tuple(f"{x} ring" if "inner" in axes else "ring" for x in axes)
+    return Names(tuple(axes), tuple(sizes), rings, first, known=known)
 
 
 def travels_with_stats(loops: Loops) -> bool:

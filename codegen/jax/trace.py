@@ -21,6 +21,7 @@ from planner.loops.form import (
     Loops,
     Part,
     Return,
+    Scatter,
     Send,
     Start,
 )
@@ -64,6 +65,8 @@ class Trace:
     sinks: dict[Source, set[int]] = field(default_factory=lambda: defaultdict(set))
     delays: dict[Source, set[int]] = field(default_factory=lambda: defaultdict(set))
     widths: dict[tuple[str, str], int] = field(default_factory=dict)  # pieces of a value
+    stay: dict[tuple[str, str], Ints] = field(default_factory=dict)  # values there at the end
+    made: list[dict[Source, Ints]] = field(default_factory=list)  # ranks that get sums in a step
 
 
 def trace(loops: Loops, plan: Plan) -> Trace:
@@ -84,7 +87,9 @@ def trace(loops: Loops, plan: Plan) -> Trace:
             there[side][rank, block] = True
         result.rows.append(step.rows)
         made.append(step.made)
+        result.made.append({source: np.unique(rank) for source, rank, _ in step.made})
         taken.append(step.taken)
+    result.stay = state.stay
     _follow(result, blocks, state.ranks, made, taken)
     return result
 
@@ -113,16 +118,18 @@ class _Step:
                     self.hand_over(number, TENSORS[s.tensors[0]].side, [(src, dst, blocks)])
             case Return():
                 self.hand_over(number, TENSORS[s.tensors[0]].side, self.state.returned(s))
+            case Scatter():
+                self.hand_over(number, TENSORS[s.tensors[0]].side, self.state.scatter(s, self.t))
             case Gather() | AllToAll():
                 self.state.exchange(s, self.t)
                 self.exchanged.add(s.name)
             case _:
-                raise PlanError("a broadcast, a reduction or a scatter of sums")
+                raise PlanError("a broadcast or a reduction")
 
     def attend(self, number: int, s: Attend) -> None:
         if len(s.q) > 1 or len(s.kv) > 1:
             raise PlanError("an attend of several values at once")
-        who = np.flatnonzero(s.when.guard.at(self.t, self.state.coordinates))
+        who, _, _ = self.state.attend(s, self.t)
         q, q_row, q_ends = self.part(s.q[0], "q", who)
         kv, kv_row, kv_ends = self.part(s.kv[0], "kv", who)
         self.rows[number] = Rectangles(who, np.hstack([q_ends, kv_ends]), q, kv, q_row, kv_row)

@@ -6,13 +6,14 @@ message takes along in the next step. Variables of one side share a name where o
 other, as the copies around a ring do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from codegen.jax.trace import HOME, Source, Trace
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass
 from planner.loops.form import (
+    HELD,
     OWN,
     AllToAll,
     Attend,
@@ -21,6 +22,7 @@ from planner.loops.form import (
     Loops,
     Part,
     Return,
+    Scatter,
     Send,
     Start,
     Statement,
@@ -36,7 +38,7 @@ BASES: dict[tuple[Pass, str, bool], str] = {  # pass, side, sums
     ("backward", "q", True): "dq",
     ("backward", "kv", True): "dkv",
 }
-REMOTE = {"out, lse": "remote_out, remote_lse"}
+MARKS = {AllToAll: "{}_by_heads", Gather: "all_{}"}  # of what an exchange brings
 
 
 @dataclass
@@ -51,8 +53,11 @@ class Values:
     returned: set[str] = field(default_factory=set)  # sums that a return takes
 
 
-def values(loops: Loops, pass_: Pass, rows: Trace) -> Values:
-    """Name everything. Raises PlanError for what needs more than a variable per value."""
+def values(loops: Loops, pass_: Pass, rows: Trace, kept: Collection[str] = ()) -> Values:
+    """Name everything; `kept`: values of exchanges that are needed at the end, and their sums.
+
+    Raises PlanError for what needs more than a variable per value.
+    """
     made = Values(pass_)
     _cells(made, loops, rows)
     spans = dict[tuple[Key, bool], list[int]]()
@@ -65,20 +70,41 @@ def values(loops: Loops, pass_: Pass, rows: Trace) -> Values:
         for side in ("q", "kv"):
             keys = [key for key, is_sums in spans if is_sums == sums and key[1] == side]
             lives = {key: (min(spans[key, sums]), max(spans[key, sums])) for key in keys}
-            if sums and (OWN, side) in lives:
-                lives[OWN, side] = lives[OWN, side][0], 2 * loops.steps
+            ends = {OWN} if sums else set(kept)
+            ends |= {made.taken[n][0] for n, s in enumerate(loops.statements)
+                     if isinstance(s, Return) and s.exchange in kept} if sums else set()
+            for key in lives:
+                if key[0] in ends:
+                    lives[key] = lives[key][0], 2 * loops.steps
+            marks = {key: _mark(key, sums, made, loops) for key in lives}
             names = made.sums if sums else made.inputs
             if keys:
-                names |= _named(lives, BASES[pass_, side, sums])
+                names |= _named(lives, BASES[pass_, side, sums], marks)
     return made
 
 
-def _named(lives: dict[Key, tuple[int, int]], base: str) -> dict[Key, str]:
+def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
+    """What tells a value from another of its side."""
+    if key[0] == HELD:
+        return "held_{}"
+    for n, s in enumerate(loops.statements):
+        name = s.name if isinstance(s, Gather | AllToAll) and not sums else None
+        if sums and isinstance(s, Return) and made.taken[n] == key:
+            name, s = key[0], next(
+                x for x in loops.statements
+                if isinstance(x, Gather | AllToAll) and x.name == s.exchange
+            )
+        if name == key[0] and isinstance(s, Gather | AllToAll):
+            return MARKS[type(s)]
+    return "remote_{}"
+
+
+def _named(lives: dict[Key, tuple[int, int]], base: str, marks: dict[Key, str]) -> dict[Key, str]:
     """One name for variables that follow each other, more where they are needed together."""
     taken, names = dict[str, list[tuple[int, int]]](), dict[Key, str]()
     for key in sorted(lives, key=lambda key: (key[0] != OWN, lives[key])):
         first, last = lives[key]
-        for name in _candidates(base):
+        for name in _candidates(base, marks[key]):
             spans = taken.setdefault(name, [])
             if all(last <= a or b <= first for a, b in spans):
                 names[key] = name
@@ -87,12 +113,13 @@ def _named(lives: dict[Key, tuple[int, int]], base: str) -> dict[Key, str]:
     return names
 
 
-def _candidates(base: str) -> Iterator[str]:
-    yield base
-    remote = REMOTE.get(base, f"remote_{base}")
-    yield remote
+def _candidates(base: str, mark: str) -> Iterator[str]:
+    words = base.split(", ")
+    if mark != "held_{}":
+        yield base
+    yield ", ".join(map(mark.format, words))
     for number in range(2, 100):
-        yield ", ".join(f"{name}_{number}" for name in remote.split(", "))
+        yield ", ".join(f"{mark.format(word)}_{number}" for word in words)
 
 
 def _cells(made: Values, loops: Loops, rows: Trace) -> None:
@@ -108,7 +135,7 @@ def _cells(made: Values, loops: Loops, rows: Trace) -> None:
         sends = sorted(sinks - {HOME})
         if not sends:
             continue
-        returns = [n for n in sends if isinstance(loops.statements[n], Return)]
+        returns = [n for n in sends if isinstance(loops.statements[n], Return | Scatter)]
         if returns and len(sends) > len(returns) or HOME in sinks and not returns:
             raise PlanError("sums of which some stay where others go on")
         if not returns and rows.delays[source] != {1}:
@@ -119,9 +146,10 @@ def _cells(made: Values, loops: Loops, rows: Trace) -> None:
         sends = sorted(sinks - {HOME})
         made.cells[source] = (str(root(sends[0])) if sends else OWN, source[1])
     for n, s in enumerate(loops.statements):
-        if isinstance(s, Return) or isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
+        back = isinstance(s, Return | Scatter)
+        if back or isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
             made.taken[n] = (str(root(n)), TENSORS[s.tensors[0]].side)
-            made.returned |= {str(root(n))} if isinstance(s, Return) else set()
+            made.returned |= {str(root(n))} if back else set()
 
 
 def _uses(
@@ -152,7 +180,7 @@ def _uses(
             side = TENSORS[s.tensors[0]].side
             yield _input(s.part, side), False, 2 * t
             yield (s.name, side), False, 2 * t + 1
-        case Return():
+        case Return() | Scatter():
             side = TENSORS[s.tensors[0]].side
             yield made.taken[number], True, 2 * t
             yield made.cells[number, side], True, 2 * t + 1

@@ -16,15 +16,33 @@ NO_AXIS = Expr()
 
 @dataclass(frozen=True)
 class Names:
-    """Names of the coordinates of a device, of their sizes, and of the step."""
+    """Names of the coordinates of a device, of their sizes, and of the step.
+
+    `rings`: what an axis is called in a sentence. Steps are counted from step `first`.
+    """
 
     axes: tuple[str, ...]
     sizes: tuple[str, ...]
+    rings: tuple[str, ...] = ("ring",)
+    first: int = 0
     step: str = "step"
+    known: tuple[tuple[int, str], ...] = ()  # sizes with their names
 
     def at(self, t: int) -> "Names":
         """The same names in a known step."""
-        return Names(self.axes, self.sizes, str(t))
+        return replace(self, step=str(t - self.first))
+
+    def numbers(self, mesh: tuple[int, ...]) -> dict[str, int]:
+        """The sizes by their names."""
+        return {"RANKS": int(np.prod(mesh)), **dict(zip(self.sizes, mesh, strict=True))}
+
+
+def count(n: int, names: Names) -> str:
+    """A number of ranks or steps, by a size that it is near."""
+    for size, name in names.known:
+        if size > 3 and n in (size, size - 1):
+            return name if n == size else f"{name} - 1"
+    return str(n)
 
 
 def expression(e: Expr, names: Names) -> str:
@@ -33,16 +51,21 @@ def expression(e: Expr, names: Names) -> str:
         raise PlanError("a list of numbers per coordinate in an expression")
     constant, terms = e.constant, list[tuple[int, str]]()
     if names.step.isdecimal():
-        constant += e.step * ((int(names.step) - e.phase) // e.period)
+        constant += e.step * ((int(names.step) + names.first - e.phase) // e.period)
+    elif e.period == 1:
+        constant += e.step * (names.first - e.phase)
+        terms.append((e.step, names.step))
     else:
-        terms.append((e.step, _clock(e, names.step)))
+        shifted = linear([(1, names.step)], names.first - e.phase)
+        terms.append((e.step, f"{f'({shifted})' if ' ' in shifted else shifted} // {e.period}"))
     axes = [(k, name) for k, name in zip(e.axes, names.axes, strict=False)]
     text = linear([*axes, *terms], constant)
     return f"({text}) % {_size(e.modulo, names)}" if e.modulo and not text.isdecimal() else text
 
 
 def _size(modulo: int, names: Names) -> str:
-    return str(modulo) if len(names.sizes) > 1 else names.sizes[0]
+    sizes = {size: name for size, name in names.known}
+    return sizes.get(modulo, str(modulo))
 
 
 def linear(terms: Sequence[tuple[int, str]], constant: int) -> str:
@@ -58,13 +81,6 @@ def linear(terms: Sequence[tuple[int, str]], constant: int) -> str:
     if not text:
         return str(constant)
     return f"{text} {'+' if constant > 0 else '-'} {abs(constant)}" if constant else text
-
-
-def _clock(e: Expr, step: str) -> str:
-    if e.period == 1:
-        return step
-    shifted = linear([(1, step)], -e.phase)
-    return f"({shifted}) // {e.period}" if e.phase else f"{step} // {e.period}"
 
 
 def comparison(name: str, low: str | None, high: str | None) -> str:
