@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from codegen.torch.holdings import Holdings
+from codegen.torch.origins import Attended, Origins, check_everything, triangular
 from codegen.torch.text import call
 from codegen.torch.tiles import Meeting, tile_function
 from codegen.torch.walk import Cell
@@ -20,6 +21,8 @@ class Attending:
     loops: Loops
     have: Holdings
     define: Define
+    origins: Origins
+    margin: int
     uses: set[str] = field(default_factory=set)
 
     def cell(self, meeting: Meeting, tensor: str) -> Cell:
@@ -61,18 +64,18 @@ class Attending:
         elif self.begins(meeting, cell):
             body = self._begun(meeting, cell, cut, arguments)
         elif cut:
-            body = call(0, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+            body = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
             body.append(self.have.add(cell, cut, "part, part_lse"))
         else:
-            body = call(0, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+            body = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
             body.append(self.have.add(cell, cut, "part, part_lse"))
         return self.around(meeting, body)
 
     def _assigned(self, cell: Cell, arguments: list[str], meeting: Meeting) -> list[str]:
         """The only part is all there is."""
         if self.have.plainly(cell):
-            return call(0, "out, lse = attend(", [*arguments, self.masked(meeting)])
-        lines = call(0, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+            return self.called(meeting, "out, lse = attend(", [*arguments, self.masked(meeting)])
+        lines = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
         return [*lines, f"{self.have.names.cells[cell]} = [part.to(wide(q)), part_lse]"]
 
     def _begun(
@@ -80,8 +83,9 @@ class Attending:
     ) -> list[str]:
         """The first part begins the sums."""
         first = self.have.walked.first[cell] - meeting.domain.first
-        lines = call(0, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
-        if len(meeting.domain.steps) == 1:
+        lines = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+        steps = meeting.everywhere.any(axis=1)
+        if steps.sum() == 1:
             return [*lines, "out, lse = part.to(wide(q)), part_lse"]
         return [
             *lines,
@@ -96,6 +100,14 @@ class Attending:
         if not meeting.plain:
             return "band"
         return meeting.causal() if meeting.simple else "causal"
+
+    def called(
+        self, meeting: Meeting, head: str, arguments: list[str], tail: str = ")"
+    ) -> list[str]:
+        """A call at the margin at which it will stand."""
+        nested = not meeting.plain or (meeting.guard() if meeting.simple else self.tile(meeting)[1])
+        margin = self.margin + 4 * bool(nested)
+        return [line[margin:] for line in call(margin, head, arguments, tail)]
 
     def around(self, meeting: Meeting, body: list[str]) -> list[str]:
         """The condition, or the loop over tiles, in which a rectangle is attended."""
@@ -119,8 +131,24 @@ class Attending:
         return f"{name}({arguments.replace('step', step)})", idle
 
     def cuts(self, meeting: Meeting) -> str:
-        """A call of `tiles`."""
-        raise PlanError("rectangles that have to be cut")
+        """A call of `tiles` that gives all that the mask leaves of two values."""
+        q, kv = (
+            self.origins.of(side, value, meeting.domain, meeting.names)
+            for side, value in zip(("q", "kv"), meeting.values, strict=True)
+        )
+        attended: Attended = {}
+        for i, s in enumerate(self.loops.statements):
+            if any(s is x for x in meeting.attends):
+                for t, rows in self.have.walked.attended[i].items():
+                    if t in meeting.domain.steps:
+                        attended.setdefault(t - meeting.domain.first, []).append(rows)
+        check_everything(self.origins.plan, q, kv, attended)
+        self.uses.add("pieces")
+        if triangular(self.origins.plan, kv):
+            self.uses.add("triangles")
+            return f"tiles({q.text})"
+        self.uses.add("bands")
+        return f"tiles({q.text}, {kv.text})"
 
     # -- backward
 
@@ -130,20 +158,22 @@ class Attending:
         cut = not meeting.simple
         dq, dkv = self.cell(meeting, "DQ"), self.cell(meeting, "DKV")
         targets = [self.gradient(dq), f"*{self.gradient(dkv)}"]
-        body = call(0, f"{', '.join(targets)} = ", [self.attended(q, kv, cut, meeting)], "")
-        if len(body) > 1:
-            body = call(
-                0, f"{', '.join(targets)} = {self.function(q)}(", self.arguments(q, kv, cut, meeting)
-            )
+        head = f"{', '.join(targets)} = {self.function(q)}("
+        body = self.called(meeting, head, self.arguments(q, kv, cut, meeting))
         now, late = list[str](), list[str]()
+        before = list[str]()
         for cell, part in ((dq, "dq_part"), (dkv, "dkv_part")):
-            if self.have.accumulates(cell):
+            if self.have.accumulates(cell) and self.have.relayed(cell) and not meeting.plain:
+                before += [self.have.fresh(cell)]
+                now.append(self.have.add(cell, cut, part, "shares"))
+                late.append(self.have.arrive(cell, "shares"))
+            elif self.have.accumulates(cell):
                 add = self.have.add(cell, cut, part)
                 (late if self.have.relayed(cell) else now).append(add)
             elif cell in self.have.walked.last and cell[0] == "DQ":
                 name = self.have.names.cells[cell]
                 now.append(f"{name} = dq_part.to(wide(q))")
-        return self.around(meeting, [*body, *now]), self.afterwards(meeting, late)
+        return [*before, *self.around(meeting, [*body, *now])], self.afterwards(meeting, late)
 
     def gradient(self, cell: Cell) -> str:
         """The name that a part of the sums is given."""
@@ -165,16 +195,12 @@ class Attending:
             return ["*cut([dout, q], rows)", *keys, "*cut([out, lse], rows)", masked]
         return ["dout", "q", *keys, "out", "lse", masked]
 
-    def attended(self, q: str, kv: str, cut: bool, meeting: Meeting) -> str:
-        """A call of the kernel on one line."""
-        return f"{self.function(q)}({', '.join(self.arguments(q, kv, cut, meeting))})"
-
     def afterwards(self, meeting: Meeting, adds: list[str]) -> list[str]:
         """Add parts to sums that have come, where there was something to attend."""
         if not adds:
             return []
         if not meeting.plain:
-            raise PlanError("sums of tiles that travel on")
+            return adds
         if meeting.simple:
             guard = meeting.guard()
             return indented(f"if {guard}:", adds) if guard else adds

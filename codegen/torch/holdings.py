@@ -90,13 +90,24 @@ class Holdings:
         return f"{name} = zeros({like})"
 
     def shape(self, cell: Cell) -> str:
-        """The value in whose shape sums are kept: the cell's, or that from which its sums go on."""
+        """A value in whose shape sums are kept: what is owned, if that is as large."""
         side = "kv" if cell[0] == "DKV" else "q"
-        return cell[1] if cell[1] == OWN or (side, cell[1]) in self.names.inputs else OWN
+        pieces = self.walked.pieces
+        known = (side, cell[1]) in self.names.inputs
+        return cell[1] if known and pieces[side, cell[1]] != pieces[side, OWN] else OWN
 
-    def add(self, cell: Cell, cut: bool, parts: str) -> str:
+    def fresh(self, cell: Cell) -> str:
+        """The assignment of nothing to `shares`, beside sums that are on their way."""
+        if cell[0] == "OUT":
+            raise PlanError("tiles of results that travel on")
+        like = self.like("kv" if cell[0] == "DKV" else "q", self.shape(cell))
+        return f"shares = zeros({like if cell[0] == 'DKV' else f'[{like}]'})"
+
+    def add(self, cell: Cell, cut: bool, parts: str, name: str = "") -> str:
         """Add what an attend gave."""
-        name = self.names.cells[cell]
+        if name and cell[0] == "DQ":
+            return f"shares[0][:, :, rows] += {parts}"
+        name = name or self.names.cells[cell]
         if cell[0] == "OUT":
             if self.plainly(cell):
                 totals = "out[:, :, rows], lse[:, :, rows]" if cut else "out, lse"

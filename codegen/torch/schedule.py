@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from codegen.torch.attends import Attending, indented
+from codegen.torch.exchanges import Exchanges
 from codegen.torch.holdings import Holdings
-from codegen.torch.text import AXES, SIZES, Domain, Names
+from codegen.torch.origins import Origins
+from codegen.torch.text import AXES, SIZES, WIDTH, Domain, Names
 from codegen.torch.tiles import Meeting, unit_of
 from codegen.torch.transfers import Transfer, route, transfers
 from codegen.torch.variables import side_of, sums, variables
@@ -32,6 +34,7 @@ from planner.loops.form import (
     Start,
 )
 
+CARRIED = {"Q": "queries", "KV": "kv", "OUT": "results", "DQ": "dq", "DKV": "dkv"}
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
 BACKWARD = '"""Gradients of the local queries, keys and values."""'
 
@@ -62,7 +65,7 @@ class Frame:
 
     first: int
     last: int
-    final: bool = False  # sums only
+    section: Section
 
     @property
     def loop(self) -> bool:
@@ -75,8 +78,8 @@ def frames(loops: Loops) -> Iterator[Frame]:
     for section in loops.sections():
         busy = [t for t in range(section.first, section.last + 1) if _busy(loops, section, t)]
         last = max(busy, default=section.first)
-        yield Frame(section.first, last)
-        yield from (Frame(t, t, True) for t in range(last + 1, section.last + 1))
+        yield Frame(section.first, last, section)
+        yield from (Frame(t, t, section) for t in range(last + 1, section.last + 1))
 
 
 def _busy(loops: Loops, section: Section, t: int) -> bool:
@@ -102,8 +105,12 @@ class Pass:
         self.lines: list[str] = []
         self.margin = 4
         self.uses: set[str] = set()
+        self.exchanging = Exchanges(plan, loops, self.have)
+        self.origins = Origins(plan, self.walked)
+        self.lasting: set[str] = set()
         self.neighbours: tuple[str, str] | None = None
-        self.handles: dict[tuple[object, ...], str] = {}
+        self.handles: dict[tuple[str, tuple[str, ...]], str] = {}
+        self.name_handles()
 
     def write(self, line: str) -> None:
         """One line at the margin."""
@@ -113,8 +120,8 @@ class Pass:
         """The whole function."""
         for frame in frames(self.loops):
             self.frame(frame)
-        head = "backward(dout, q, k, v, out, lse, groups)" if self.backward else (
-            "forward(q, k, v, groups)"
+        head = "backward(dout, q, k, v, out, lse, group)" if self.backward else (
+            "forward(q, k, v, group)"
         )
         return [f"def {head}:", f"    {BACKWARD if self.backward else FORWARD}",
                 *self.opening(), *self.lines, *self.ending()]
@@ -124,16 +131,18 @@ class Pass:
     def opening(self) -> Iterator[str]:
         """Ranks, groups and sizes, as far as they are used."""
         used = "\n".join(self.lines)
-        groups = ["group", *(f"{a}_group" for a in self.axes)] if len(self.axes) > 1 else ["group"]
-        named = [g if g in used or g == "group" else "_" for g in groups]
-        yield f"    {', '.join(named)} = groups" if len(named) > 1 else "    (group,) = groups"
-        used += "".join(self.neighbours or ())
+        if len(self.axes) > 1:
+            named = [g if f"{g})" in used else "_" for g in (f"{a}_group" for a in self.axes)]
+            yield f"    {', '.join(named)} = groups_of(group)"
+        used += "".join([*(self.neighbours or ()), *self.exchanging.order()])
         places = ["rank = group.rank()"] if "rank" in used or len(self.axes) > 1 else []
         if "size" in self.uses:
             k, n = self.unit, self.own_pieces
             length = "q.shape[2]"
             size = f"{length} // {n // k}" if n > k else f"{length} * {k // n}" if k > n else length
             places.append(f"size = {size}")
+        if ", seq)" in used:
+            places.append("seq = q.shape[2] * RANKS")
         if places:
             left, right = zip(*(p.split(" = ") for p in places), strict=True)
             yield f"    {', '.join(left)} = {', '.join(right)}"
@@ -143,6 +152,7 @@ class Pass:
             raise PlanError("a mesh of more than two axes")
         if "stats" in self.have.used:
             yield "    delta = (dout * out).sum(-1, keepdim=True, dtype=wide(q))"
+        yield from (f"    {line}" for line in self.exchanging.order())
         if self.neighbours:
             yield f"    after, before = {', '.join(self.neighbours)}"
 
@@ -152,9 +162,8 @@ class Pass:
             yield "    return out.to(q.dtype), lse"
             return
         names = self.have.names.cells
-        dq, dkv = names["DQ", OWN], names["DKV", OWN]
-        yield f"    dk, dv = {dkv}"
-        yield f"    return {dq}.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)"
+        results = [f"{names['DQ', OWN]}.to(q.dtype)", f"*(x.to(k.dtype) for x in {names['DKV', OWN]})"]
+        yield f"    return {', '.join(results)}"
 
     # -- frames
 
@@ -172,15 +181,17 @@ class Pass:
     def step(self, frame: Frame, domain: Domain, names: Names) -> None:
         """The steps of a frame: messages, attends, arrivals."""
         meetings = self.meetings(domain, names)
-        moves = list(transfers(self.loops, self.walked, domain, names))
-        attending = Attending(self.loops, self.have, self.text.define, self.uses)
+        section = Domain(self.loops, frame.section.first, frame.section.last)
+        moves = list(transfers(self.loops, self.walked, domain, names, section))
+        self.last(moves)
+        attending = Attending(self.loops, self.have, self.text.define, self.origins, self.margin + 4 * frame.loop, self.uses)
         for cell in self.beginning(frame, meetings, moves, attending):
             self.write(self.have.blank(cell, "kv" if cell[0] == "DKV" else "q"))
         if frame.loop:
             self.write(f"for step in range({names.count(len(domain.steps))}):")
             self.margin += 4
         handles = [(move, self.send(move)) for move in moves]
-        self.exchanges(frame)
+        self.keep(domain)
         late = list[str]()
         for meeting in meetings:
             if self.backward:
@@ -199,9 +210,22 @@ class Pass:
         for move, handle in handles:
             if not move.into:
                 self.receive(move, handle)
-        self.returns(frame)
+        self.exchanges(frame, bool(meetings))
         if frame.loop:
             self.margin -= 4
+
+    def keep(self, domain: Domain) -> None:
+        """Sums that some ranks own and do not send are theirs; others get their own later."""
+        for cell, t in self.walked.kept.items():
+            if t in domain.steps:
+                own = cell[0], OWN
+                if self.have.accumulates(own) or cell[0] == "OUT":
+                    raise PlanError("sums that stay at home are added to")
+                line = f"{self.have.names.cells[own]} = {self.have.names.cells[cell]}"
+                if len(domain.steps) == 1:
+                    self.write(line)
+                else:
+                    self.paste([f"if step == {t - domain.first}:", f"    {line}"])
 
     def paste(self, lines: Sequence[str]) -> None:
         """Lines at the margin."""
@@ -235,8 +259,8 @@ class Pass:
         if move.into and self.finished(move):
             message = self.cast(move.source, message)
         if move.guarded:
-            name = self.text.define("route", route(move))
-            step = "step" if move.names.at is None else str(move.names.at)
+            name = self.text.define(f"route_{CARRIED[move.s.tensors[0]]}", route(move))
+            step = "step" if move.names.at is None else str(move.names.at - move.section.first)
             peers = [f"*{name}({', '.join([step, *self.axes])})"]
         else:
             peers = self.peers(move)
@@ -246,16 +270,12 @@ class Pass:
         if handle == "":
             return started
         time = move.time()
-        line = f"{handle} = {started}" + (f" if {time} else None" if time else "")
-        if len(line) + self.margin <= 100:
-            self.write(line)
-        else:
-            raise PlanError("a line too long")
+        self.paste(assigned(handle, started + (f" if {time} else None" if time else ""), self.margin))
         return handle
 
     def peers(self, move: Transfer) -> list[str]:
         """Where to and where from, by a name where it is the same in all steps."""
-        to, source = move.peers()
+        to, source = move.peers(move.names)
         if "step" in to:
             return [to, source]
         if self.neighbours in (None, (to, source)):
@@ -267,12 +287,23 @@ class Pass:
         """The name of a message that is under way; none where it is waited for at once."""
         if move.names.at is not None and move.into and not self.have.relayed(move.into):
             return ""
-        name = "arriving" if not move.into else (
-            "following" if self.have.relayed(move.into) else "returning")
-        key = (move.s.name, move.s.tensors, name)
-        self.handles.setdefault(key, name if name not in self.handles.values()
-                                else f"{name}_{len(self.handles)}")
-        return self.handles[key]
+        return self.handles[move.s.name, move.s.tensors]
+
+    def name_handles(self) -> None:
+        """Name what waits for messages: by what they carry, where several are under way."""
+        for i, s in enumerate(self.loops.statements):
+            if isinstance(s, Send):
+                into = [*self.walked.into.get(i, {}).values()]
+                relayed = any(self.have.relayed(cell) for cell in into)
+                kind = "following" if relayed else "returning" if into else "arriving"
+                self.handles.setdefault((s.name, s.tensors), kind)
+        for kind in ("following", "returning", "arriving"):
+            keys = [key for key, name in self.handles.items() if name == kind]
+            for n, key in enumerate(keys):
+                carried = CARRIED[key[1][0]]
+                same = [k for k in keys[:n] if CARRIED[k[1][0]] == carried]
+                if len(keys) > 1:
+                    self.handles[key] = f"{kind}_{carried}" + (f"_{len(same) + 1}" if same else "")
 
     def finished(self, move: Transfer) -> bool:
         """True if sums come home whole."""
@@ -292,8 +323,11 @@ class Pass:
         """Sums that came go on here."""
         assert move.into
         came = f"{handle}.wait()"
-        if move.guarded:
-            raise PlanError("sums that travel on come to some ranks only")
+        if move.guarded and move.into[0] == "DKV":
+            name = self.have.names.cells[move.into]
+            came += f" or {self.have.blank(move.into, 'kv').removeprefix(f'{name} = ')}"
+        elif move.guarded:
+            raise PlanError("sums of queries that travel on come to some ranks only")
         self.when(move, handle, f"{self.have.taken(move.into)} = {came}")
 
     def when(self, move: Transfer, handle: str, line: str) -> None:
@@ -307,7 +341,14 @@ class Pass:
         """Sums that came are added to what is here."""
         assert move.into
         if not self.have.accumulates(move.into):
-            self.when(move, handle, f"{self.have.taken(move.into)} = {handle}.wait()")
+            target = self.have.taken(move.into)
+            if move.guarded and handle:
+                self.when(move, handle, f"if came := {handle}.wait():")
+                self.write("    " + ("    " if move.time() else "") + f"{target} = came")
+            elif move.guarded:
+                raise PlanError("sums come home to some ranks only, after the others")
+            else:
+                self.when(move, handle, f"{target} = {handle}.wait()")
         elif move.guarded and move.into[0] == "OUT":
             self.when(move, handle, f"if came := {handle}.wait():")
             self.write("    " + ("    " if move.time() else "") + self.have.arrive(move.into, "came"))
@@ -318,22 +359,45 @@ class Pass:
         """What came is here from the next step on."""
         side = side_of(move.s.tensors)
         name = self.have.names.inputs[side, move.s.name]
-        onward = any(isinstance(s, Send) and any(p.value == move.s.name for p in s.parts)
-                     and not sums(s.tensors) for s in self.loops.statements)
-        kept = f" or {name}" if move.guarded and onward else ""
+        kept = f" or {name}" if move.guarded and name in self.lasting else ""
         self.when(move, handle, f"{name} = {handle}.wait(){kept}")
 
-    def exchanges(self, frame: Frame) -> None:
-        """All with all: what everybody has."""
-        for s in self.loops.statements:
-            if isinstance(s, Gather | AllToAll) and s.when.on(frame.first):
-                raise PlanError("exchanges")
+    def last(self, moves: Sequence[Transfer]) -> None:
+        """Note what has to last where nothing comes: what is sent on, or comes by several ways."""
+        names = [self.came(m) for m in moves if not m.into]
+        sent = {
+            self.have.names.inputs[side_of(s.tensors), p.value]
+            for s in self.loops.statements
+            if isinstance(s, Send) and not sums(s.tensors)
+            for p in s.parts
+            if p.value != OWN
+        }
+        self.lasting = {n for n in names if names.count(n) > 1 or n in sent}
+        for name in sorted(self.lasting):
+            guarded = any(m.guarded for m in moves if not m.into and self.came(m) == name)
+            if guarded and not any(x.strip().startswith(f"{name} = ") for x in self.lines):
+                side = next(side_of(m.s.tensors) for m in moves if self.came(m) == name)
+                self.write(f"{name} = {self.have.value(side, OWN)}")
 
-    def returns(self, frame: Frame) -> None:
-        """Sums go back over an exchange."""
-        for s in self.loops.statements:
-            if isinstance(s, Return) and s.when.on(frame.first):
-                raise PlanError("exchanges")
+    def came(self, move: Transfer) -> str:
+        """The name of an input that comes."""
+        if move.into:
+            return ""
+        return self.have.names.inputs[side_of(move.s.tensors), move.s.name]
+
+    def exchanges(self, frame: Frame, busy: bool) -> None:
+        """All with all: what everybody has, and sums back over the same ways."""
+        for i, s in enumerate(self.loops.statements):
+            if isinstance(s, Gather | AllToAll | Return) and any(
+                s.when.on(t) for t in range(frame.first, frame.last + 1)
+            ):
+                if frame.loop or busy:
+                    raise PlanError("an exchange of all with all beside attends or in a loop")
+                if isinstance(s, Return):
+                    line = self.exchanging.returned(s, self.walked.into[i][frame.first])
+                else:
+                    line = self.exchanging.brought(s)
+                self.write(line)
 
     def start(self, s: Start) -> None:
         """A value begins to travel."""
@@ -364,11 +428,58 @@ def check_pieces(plan: Plan) -> None:
             raise PlanError(f"pieces of {name} are of different sizes")
 
 
-def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
+def assigned(target: str, value: str, margin: int) -> list[str]:
+    """An assignment, in parentheses if it is too long for a line."""
+    if margin + len(target) + len(value) + 3 <= WIDTH:
+        return [f"{target} = {value}"]
+    if margin + 4 + len(value) > WIDTH:
+        raise PlanError(f"too long for a line: {value}")
+    return [f"{target} = (", f"    {value}", ")"]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """The schedule of a program as a module text, and what its passes use."""
+
+    text: str
+    uses: frozenset[str]
+
+
+def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> Printed:
     """The schedule of a program: its passes, and the functions that they share."""
     text = Text()
-    passes = [Pass(plan, each, text).function() for plan, each in zip(plans, loops, strict=True)]
-    lines = ["# ---- Schedule", *text.lines()]
-    for each in passes:
-        lines += ["", "", *each]
-    return "\n".join(lines) + "\n"
+    passes = [Pass(plan, each, text) for plan, each in zip(plans, loops, strict=True)]
+    bodies = [each.function() for each in passes]
+    uses = frozenset[str]().union(*(each.uses for each in passes))
+    mesh, lines = loops[0].mesh, list[str]()
+    if len(mesh) > 1:
+        names = SIZES[len(mesh)]
+        lines += ["", f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner"]
+    if "pieces" in uses:
+        lines += pieces_function(plans[0])
+    lines += text.lines()
+    for body in bodies:
+        lines += ["", "", *body]
+    if long := [line for line in lines if len(line) > WIDTH]:
+        raise PlanError(f"a line of {len(long[0])} characters: {long[0].strip()}")
+    head = ["from functools import cache", ""] * ("pieces" in uses)
+    return Printed("\n".join([*head, "# ---- Schedule", *lines]) + "\n", uses)
+
+
+def pieces_function(plan: Plan) -> list[str]:
+    """The function that gives the positions of a rank as ranges."""
+    q, kv = plan.partition.q, plan.partition.kv
+    steps = {p[0].step if len(p[0]) > 1 else 1 for p in q.chunks if len(p) == 1}
+    if q.chunks != kv.chunks or any(len(p) != 1 for p in q.chunks) or len(steps) > 1:
+        raise PlanError("pieces of positions are no ranges, or others for keys than for queries")
+    step = steps.pop()
+    by = "" if step == 1 else ", RANKS" if step == plan.ranks else f", {step}"
+    count = q.owned(plan.ranks).shape[1]
+    return [
+        "", "",
+        "@cache",
+        "def pieces(rank, seq):",
+        '    """The positions of the pieces that a rank owns."""',
+        f"    own = positions(rank, seq).tensor_split({count})",
+        f"    return tuple(range(int(x[0]), int(x[-1]) + 1{by}) for x in own)",
+    ]

@@ -124,18 +124,24 @@ class Condition:
 def conditions(when: When, domain: Domain, names: Names) -> list[Condition]:
     """The conditions under which a statement runs; all of them hold where it does."""
     shape = len(domain.steps), len(domain.loops.coordinates())
-    made = [*_times(when, domain, names, shape), *bounds(when.guard, domain, names)]
+    made = [*_times(when, domain, names, shape), *bounds(when, domain, names)]
     return [c for c in made if not c.holds.all()]
 
 
 def _times(when: When, domain: Domain, names: Names, shape: tuple[int, ...]) -> Iterator[Condition]:
     step, at = names.step, np.array(domain.steps)
     first, last = when.first - names.first, when.last - names.first
+    early, late = at < when.first, at > when.last
     if when.first == when.last:
         yield _said(f"{step} == {first}", at == when.first, shape)
         return
-    yield _said(f"{step} > 0" if first == 1 else f"{step} >= {first}", at >= when.first, shape)
-    yield _said(f"{step} < {names.count(last + 1)}", at <= when.last, shape)
+    if first > 1 and early.any() and late.any():
+        yield _said(f"{first} <= {step} < {names.count(last + 1)}", ~early & ~late, shape)
+    elif early.any() and late.any():
+        yield _said(f"0 < {step} < {names.count(last + 1)}", ~early & ~late, shape)
+    else:
+        yield _said(f"{step} > 0" if first == 1 else f"{step} >= {first}", ~early, shape)
+        yield _said(f"{step} < {names.count(last + 1)}", ~late, shape)
     if when.every > 1:
         on = (at - when.first) % when.every < when.width
         clock = f"({step} {signed(-first)})" if first else step
@@ -147,33 +153,44 @@ def _said(text: str, on: Flags, shape: tuple[int, ...]) -> Condition:
     return Condition(text, np.broadcast_to(on[:, None], shape))
 
 
-def bounds(guard: Guard, domain: Domain, names: Names) -> Iterator[Condition]:
-    """The conditions on a rank's coordinates."""
+def bounds(when: When, domain: Domain, names: Names) -> Iterator[Condition]:
+    """The conditions on a rank's coordinates, each by what its text says."""
+    guard = when.guard
+    active = np.array([when.on(t) for t in domain.steps])
     if guard.ranks:
         if len(guard.ranks) > 1 or len(names.axes) > 1:
             raise PlanError("a list of ranks per step")
-        yield Condition(
-            f"{names.axes[0]} in {guard.ranks[0]}",
-            domain.table(replace(guard, bounds=()).at).astype(bool),
-        )
+        on = domain.table(lambda _, x: np.isin(x[:, -1], guard.ranks[0])).astype(bool)
+        yield Condition(f"{names.axes[0]} in {guard.ranks[0]}", on)
     if guard.spans:
         raise PlanError("first and last steps of each rank")
     for bound in guard.bounds:
-        on = domain.table(Guard((bound,)).at).astype(bool)
-        axis, low, high = bound
-        x = names.coordinate(axis)
-        if not low or not high:
-            yield Condition(_compared(x, low, high, names), on)
-            continue
-        lows, highs = (domain.table(e.at) for e in (low, high))
-        if (lows == highs).all():
-            yield Condition(f"{x} == {expression(low, names)}", on)
-        elif (lows <= highs).all():
-            yield Condition(f"{expression(low, names)} <= {x} <= {expression(high, names)}", on)
-        else:
-            n = domain.loops.mesh[axis] if axis >= 0 else len(domain.loops.coordinates())
-            width = f"({_difference(high, low, names)}) % {n}"
-            yield Condition(f"({_difference(x, low, names)}) % {n} <= {width}", on)
+        meant = domain.table(Guard((bound,)).at).astype(bool)
+        said = _bound(bound, domain, names, active)
+        if (said.holds != meant)[active].any():
+            raise PlanError("a condition on ranks that goes around the end of an axis")
+        yield said
+
+
+def _bound(
+    bound: tuple[int, Expr | None, Expr | None], domain: Domain, names: Names, active: Flags
+) -> Condition:
+    axis, low, high = bound
+    name, x = names.coordinate(axis), domain.table(lambda _, c: c[:, axis])
+    if not low or not high:
+        e = low or high
+        assert e is not None
+        edge = domain.table(e.at)
+        return Condition(_compared(name, low, high, names), x >= edge if low else x <= edge)
+    lows, highs = domain.table(low.at), domain.table(high.at)
+    if (lows == highs)[active].all():
+        return Condition(f"{name} == {expression(low, names)}", x == lows)
+    if (lows <= highs)[active].all():
+        text = f"{expression(low, names)} <= {name} <= {expression(high, names)}"
+        return Condition(text, (lows <= x) & (x <= highs))
+    n = domain.loops.mesh[axis] if axis >= 0 else len(domain.loops.coordinates())
+    text = f"({_difference(name, low, names)}) % {n} <= ({_difference(high, low, names)}) % {n}"
+    return Condition(text, (x - lows) % n <= (highs - lows) % n)
 
 
 def _difference(left: Expr | str, right: Expr, names: Names) -> str:

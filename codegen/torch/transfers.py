@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from codegen.torch.text import (
+    WIDTH,
     Domain,
     Names,
     affine,
@@ -24,13 +25,19 @@ from planner.loops.form import Expr, Loops, Send, Shift
 
 @dataclass(frozen=True)
 class Transfer:
-    """A send statement in some steps; sums go to one cell all the while."""
+    """A send statement in some steps of a section; sums go to one cell all the while."""
 
     s: Send
     source: Cell | None
     into: Cell | None
     domain: Domain
     names: Names
+    section: Domain
+
+    @property
+    def anywhen(self) -> Names:
+        """The names for all steps of the section."""
+        return replace(self.names, at=None, first=self.section.first)
 
     @property
     def axis(self) -> int:
@@ -57,30 +64,29 @@ class Transfer:
         g = self.s.when.guard
         return bool(g.bounds or g.spans or g.ranks)
 
-    def peers(self) -> tuple[str, str]:
+    def peers(self, names: Names) -> tuple[str, str]:
         """The texts of the ranks that are sent to and received from."""
         axis = self.axis
-        x, n = self.names.axes[axis], self.domain.loops.mesh[axis]
-        there, back = (
-            _moved(x, replace(self.shift, modulo=0), sign, self.names) for sign in (1, -1)
-        )
-        size = self.names.sizes[n] if n in self.names.sizes else str(n)
+        x, n = names.axes[axis], self.domain.loops.mesh[axis]
+        there, back = (_moved(x, replace(self.shift, modulo=0), sign, names) for sign in (1, -1))
+        size = names.sizes.get(n, str(n))
         return f"({there}) % {size}", f"({back}) % {size}"
 
     def time(self) -> str:
-        """The condition on the step; "" for always."""
+        """The condition on the step; "" for always, and where the route says it."""
+        if self.guarded:
+            return ""
         plain = replace(self.s.when, guard=replace(self.s.when.guard, bounds=(), spans=(), ranks=()))
         said = conditions(plain, self.domain, self.names)
         shape = len(self.domain.steps), len(self.domain.loops.coordinates())
         return both(needed(said, np.ones(shape, bool)))
 
     def asked(self, who: str) -> str:
-        """The condition on the one who is asked, `to` or `source`; else on this rank."""
-        names = self.names if who == "rank" else self.names.but(self.axis, who)
-        steps = [t for t in self.domain.steps if self.s.when.on(t)]
-        inside = replace(self.domain, first=steps[0], last=steps[-1])
-        said = [c for c in bounds(self.s.when.guard, inside, names) if not c.holds.all()]
-        return both(said)
+        """The conditions on the step and on the one who is asked: "to", "source" or "rank"."""
+        names = self.anywhen if who == "rank" else self.anywhen.but(self.axis, who)
+        shape = len(self.section.steps), len(self.section.loops.coordinates())
+        said = conditions(self.s.when, self.section, names)
+        return both(needed(said, np.ones(shape, bool)))
 
 
 def _moved(x: str, by: Expr, sign: int, names: Names) -> str:
@@ -99,29 +105,40 @@ def _nowhere() -> np.ndarray:
 
 def route(move: Transfer) -> list[str]:
     """The function that says where a guarded message goes, and where another comes from."""
-    to, source = move.peers()
+    to, source = move.peers(move.anywhen)
     receiver = move.s.when.guard.receiver
     sends = move.asked("to") if receiver else move.asked("rank")
     comes = move.asked("rank") if receiver else move.asked("source")
     arguments = ", ".join([move.names.step, *move.names.axes])
+    answers = f"to if {sends} else None", f"source if {comes} else None"
     return [
         f"def NAME({arguments}):",
         '    """Where a message goes in a step, and where one comes from; None for nowhere."""',
         f"    to, source = {to}, {source}",
-        f"    return to if {sends} else None, source if {comes} else None",
+        *returned(answers),
     ]
 
 
-def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Iterator[Transfer]:
+def returned(answers: tuple[str, str]) -> list[str]:
+    """Two answers, on a line each if they are too long for one."""
+    line = f"    return {', '.join(answers)}"
+    if len(line) <= WIDTH:
+        return [line]
+    return ["    return (", *(f"        {answer}," for answer in answers), "    )"]
+
+
+def transfers(
+    loops: Loops, walked: Walk, domain: Domain, names: Names, section: Domain
+) -> Iterator[Transfer]:
     """The messages that start in some steps, cut wherever sums begin to go elsewhere."""
     for i, s in enumerate(loops.statements):
         steps = [t for t in domain.steps if s.when.on(t)]
         if not isinstance(s, Send) or not steps:
             continue
         if not sums(s.tensors):
-            yield Transfer(s, None, None, domain, names)
+            yield Transfer(s, None, None, domain, names, section)
             continue
         into = [walked.into[i][t] for t in steps]
         if len(set(into)) > 1:
             raise PlanError("sums are added to one value first and then to another in a loop")
-        yield Transfer(s, walked.source[i], into[0], domain, names)
+        yield Transfer(s, walked.source[i], into[0], domain, names, section)

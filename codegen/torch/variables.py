@@ -133,7 +133,9 @@ def _cells(walked: Walk) -> dict[Cell, str]:
     holders: dict[str, Cell] = {}
     order = sorted(walked.first, key=lambda c: (walked.first[c], c[1] != OWN))
     for cell in order:
-        for name in _spellings(SUMS[cell[0]], visiting=False):
+        base = SUMS[cell[0]]
+        spelled = (base, f"own_{base}") if cell[1] == OWN else _spellings(base, visiting=False)
+        for name in spelled:
             holder = holders.get(name)
             if holder is None or walked.last.get(holder, 1 << 30) <= walked.first[cell]:
                 names[cell], holders[name] = name, cell

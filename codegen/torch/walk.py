@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
@@ -20,6 +21,7 @@ from planner.loops.form import (
     AllToAll,
     Attend,
     Gather,
+    Guard,
     Ints,
     Loops,
     Part,
@@ -30,7 +32,8 @@ from planner.loops.form import (
 from planner.loops.values import flat, owned, pack
 
 Cell = tuple[str, str]  # tensor, value
-Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]
+Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]; or rank, q, kv
+PLAIN = "full", "causal", "strict"  # kinds that need no cutting
 
 
 @dataclass
@@ -44,7 +47,11 @@ class Walk:
     last: dict[Cell, int] = field(default_factory=dict)  # step of the last message
     arrivals: dict[Cell, list[int]] = field(default_factory=dict)  # steps in which some arrive
     pieces: dict[tuple[str, str], int] = field(default_factory=dict)  # of each value: side, name
+    tables: dict[tuple[str, str], Ints] = field(default_factory=dict)  # of values that stay
+    aged: dict[tuple[str, str, int], Ints] = field(default_factory=dict)  # side, name, step
+    attended: dict[int, dict[int, Rows]] = field(default_factory=dict)  # statement, step
     whole: dict[Cell, bool] = field(default_factory=dict)  # every addition is of all pieces
+    kept: dict[Cell, int] = field(default_factory=dict)  # step in which owners keep their sums
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
 
 
@@ -74,6 +81,12 @@ class _Walker:
         self.result = Walk()
         self.sums = ADDS[plan.pass_]
         self.full: dict[Cell, Ints] = {}
+        self.cut = {
+            (s.q[0].value, s.kv[0].value)
+            for s in loops.statements
+            if isinstance(s, Attend) and s.kind not in PLAIN
+        }
+        self.at_home: dict[Cell, NDArray[np.bool_]] = {}
         self.taken = dict(self.messages())
         self.times: dict[Cell, list[int]] = defaultdict(list)
         for t, cell in sorted(self.taken):
@@ -135,6 +148,9 @@ class _Walker:
     # -- the second walk: what is added to which cell
 
     def run(self) -> Walk:
+        for side in ("q", "kv"):
+            table = owned(self.ranks, self.plan.partition.side(side))
+            self.result.tables[side, "owned"] = table
         for t in range(self.loops.steps):
             statements = list(self.active(t))
             for i, s in statements:
@@ -161,6 +177,8 @@ class _Walker:
     def count(self) -> None:
         """Note how many pieces the values have that can be read now."""
         tables = [(k[1], k[0], v) for k, v in self.state.stay.items()]
+        self.result.tables |= {(side, name): v for side, name, v in tables}
+        self.result.aged |= {(k[1], k[0], k[2]): v for k, v in self.state.aged.items()}
         tables += [(k[1], k[0], v) for k, v in self.state.aged.items()]
         for side, name, table in tables:
             if side in ("q", "kv"):
@@ -174,12 +192,21 @@ class _Walker:
         full = self.full.get(cell)
         if full is None:
             return
-        if isinstance(s, Send) and (full & (self.taken[t, cell] < 0).all(1)).any():
+        if not full.all() and not (isinstance(s, Send) and s.when.guard != Guard()):
+            self.result.crowded.add(cell)  # some ranks send zeros
+        left = full & (self.taken[t, cell] < 0).all(1) if isinstance(s, Send) else full & False
+        if (left & ~self.at_home.get(cell, left & False)).any():
             raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")
         full[:] = False
+        if left.any():  # what never left: these ranks own it
+            own = cell[0], OWN
+            self.result.kept[cell] = t
+            self.add(own, t, np.flatnonzero(left), whole=True)
 
     def attend(self, i: int, s: Attend, t: int) -> None:
         who, q, kv = self.state.attend(s, t)
+        if (s.q[0].value, s.kv[0].value) in self.cut:
+            self.result.attended.setdefault(i, {})[t] = who, q, kv
         for tensor in self.sums:
             side = TENSORS[tensor].side
             parts, blocks = (s.q, q) if side == "q" else (s.kv, kv)
@@ -187,6 +214,8 @@ class _Walker:
                 raise PlanError(f"step {t}: a rectangle of several {side} values")
             cell = self.home(tensor, parts[0], t, who)
             self.result.targets.setdefault((i, tensor), {})[t] = cell
+            if (s.q[0].value, s.kv[0].value) in self.cut:
+                self.result.crowded.add(cell)
             self.add(cell, t, who, whole=parts[0].pieces is None and parts[0].heads is None)
 
     def home(self, tensor: str, part: Part, t: int, who: Ints) -> Cell:
@@ -196,12 +225,25 @@ class _Walker:
         blocks = self.state.blocks(value, side, t, who)
         for cell, times in sorted(self.times.items(), key=lambda item: item[0][1] != part.value):
             later = [x for x in times if x > t]
-            if cell[0] == tensor and later and same(self.taken[later[0], cell][who], blocks):
+            if cell[0] == tensor and later and self.leaves(cell, later[0], blocks, who, part):
                 return cell
         for name, where in self.state.stay:
             if where == side and same(self.state.blocks(Part(name), side, t, who), blocks):
                 return tensor, name
         raise PlanError(f"step {t}: sums for {part.value} are nowhere kept")
+
+    def leaves(self, cell: Cell, t: int, blocks: Ints, who: Ints, part: Part) -> bool:
+        """True if ranks send these blocks at step t, but for those who own them."""
+        taken = self.taken[t, cell][who]
+        sent = (taken >= 0).any(axis=1)
+        if not (sent.any() or cell[1] == part.value) or not same(taken[sent], blocks[sent]):
+            return False
+        homes = self.plan.partition.side(TENSORS[cell[0]].side).homes
+        rest, ranks = blocks[~sent], who[~sent]
+        if ((rest >= 0) & (homes[rest] != ranks[:, None])).any():
+            return False
+        self.at_home.setdefault(cell, np.zeros(self.ranks, bool))[ranks] = True
+        return True
 
     def bring(self, i: int, s: Send | Return, t: int) -> None:
         """The message arrives: into the cell that its blocks belong to."""

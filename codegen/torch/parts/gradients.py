@@ -8,17 +8,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from codegen.torch.parts.function import attend_shards, digest, group_named
-from codegen.torch.parts.groups import groups_of
 
 
 def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    groups: Sequence[ProcessGroup],
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: ProcessGroup
 ) -> tuple[Tensor, Tensor, Tensor]:
     raise NotImplementedError
 
@@ -27,19 +20,13 @@ def backward(
 def shard_gradients(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v."""
-    return backward(dout, q, k, v, out, lse, groups_of(group_named(group)))
+    return backward(dout, q, k, v, out, lse, group_named(group))
 
 
-@shard_gradients.register_fake
-def like_inputs(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+shard_gradients.register_fake(lambda dout, q, k, v, *_: tuple(map(torch.empty_like, (q, k, v))))
 
 
-def save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, str], output: Sequence[Tensor]) -> None:
-    """Keep what the backward pass needs."""
+def save(ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:
     *tensors, ctx.group = inputs
     ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(output[1])
@@ -47,7 +34,6 @@ def save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, str], output: Sequence[
 
 
 def differentiate(ctx: Any, dout: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    """The gradients of what `attend_shards` was called with."""
     return *shard_gradients(dout.contiguous(), *ctx.saved_tensors, ctx.group), None
 
 

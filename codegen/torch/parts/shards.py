@@ -1,19 +1,23 @@
-"""The shapes of shards where any length and any heads go."""
+"""The shapes that shards must have."""
 
 from torch import Tensor
 
 HEAD_DIM, PIECES = 1, 1
 
 
+def expected(q: Tensor, k: Tensor, rank: int) -> tuple[int, int, int, int]:
+    raise NotImplementedError
+
+
 def check_shards(q: Tensor, k: Tensor, v: Tensor, rank: int) -> None:
-    """Raise ValueError unless these are shards that belong together."""
-    tokens = q.shape[2]
-    if not tokens or tokens % PIECES or q.shape[1] % k.shape[1]:
+    """Raise ValueError unless these are the shards of a rank."""
+    heads, kv_heads, tokens, kv_tokens = expected(q, k, rank)
+    if heads % kv_heads or tokens % PIECES:
         raise ValueError(
-            f"q is {list(q.shape)}, k {list(k.shape)}: {PIECES} must divide the tokens of a shard, "
-            "the heads of k those of q"
+            f"{tokens} tokens and {heads} heads on {kv_heads}: shards have a multiple of {PIECES} "
+            "tokens, and KV heads divide the heads"
         )
-    for name, x, heads in (("q", q, q.shape[1]), ("k", k, k.shape[1]), ("v", v, k.shape[1])):
-        shape = q.shape[0], heads, tokens, HEAD_DIM
-        if x.shape != shape or x.dtype != q.dtype:
-            raise ValueError(f"{name} is {x.dtype} {list(x.shape)}, not {q.dtype} {list(shape)}")
+    for name, x, *shape in (("q", q, heads, tokens), ("k", k, kv_heads, kv_tokens), ("v", v, kv_heads, kv_tokens)):
+        wanted = [q.shape[0], *shape, HEAD_DIM]
+        if [*x.shape] != wanted or x.dtype != q.dtype:
+            raise ValueError(f"{name} is {x.dtype} {[*x.shape]}, not {q.dtype} {wanted}")

@@ -1,0 +1,107 @@
+"""Whose tokens a value is, and the calls of `tiles` that cut rectangles by the mask's own bands."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from codegen.torch.text import Domain, Names, affine
+from codegen.torch.walk import Walk
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.loops.form import OWN, Ints
+from planner.masks import Causal
+from planner.tiles import tiles
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The blocks of a value [steps, ranks, pieces], and the text of its ranges of positions."""
+
+    blocks: Ints
+    text: str
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Finds whose tokens values are."""
+
+    plan: Plan
+    walked: Walk
+
+    def of(self, side: str, value: str, domain: Domain, names: Names) -> Origin:
+        """The origin of a value: a rank as far away on every rank, or all ranks."""
+        owned = self.walked.tables[side, "owned"][:, :, 0]
+        steps, ranks = len(domain.steps), self.plan.ranks
+        if len(domain.loops.mesh) > 1:
+            raise PlanError("rectangles that have to be cut, on a mesh")
+        if value == OWN:
+            return Origin(np.broadcast_to(owned, (steps, *owned.shape)), "pieces(rank, seq)")
+        table = self.walked.tables.get((side, value))
+        if table is not None:
+            return self.gathered(side, table[:, :, 0], steps)
+        far = [self.distance(side, value, t) for t in domain.steps]
+        known = [(i, x) for i, x in enumerate(far) if x is not None]
+        if not known:
+            raise PlanError(f"{value} is read before it is there")
+        (i, first), (j, last) = known[0], known[-1]
+        by = (last - first) // (j - i) if j > i else 0
+        by = next((b for b in (by, 1, -1) if all((first + b * (n - i) - x) % ranks == 0
+                                                  for n, x in known)), None)
+        if by is None:
+            raise PlanError(f"the owner of {value} is not told by the step")
+        away = (first - by * i) % ranks
+        away -= ranks * (2 * away > ranks)
+        shifts = (np.arange(ranks) + away + by * np.arange(steps)[:, None]) % ranks
+        step = names.step if names.at is None else "0"
+        text = affine([(1, "rank"), (by if names.at is None else 0, step)], away)
+        return Origin(owned[shifts], f"pieces(({text}) % RANKS, seq)")
+
+    def distance(self, side: str, value: str, t: int) -> int | None:
+        """How far the owner of a value is from each rank that has it; None if nobody has."""
+        table = self.walked.aged.get((side, value, t))
+        if table is None:
+            return None
+        blocks = table[:, :, 0]
+        here = np.flatnonzero((blocks >= 0).any(axis=1))
+        owners = self.plan.partition.side(side).homes[blocks[here, 0]]
+        owned = self.walked.tables[side, "owned"][owners][:, :, 0]
+        far = np.unique((owners - here) % self.plan.ranks)
+        if len(far) != 1 or blocks.shape[1] != owned.shape[1] or (blocks[here] != owned).any():
+            raise PlanError(f"{value} is not all that one rank owns, as far away on every rank")
+        return int(far[0])
+
+    def gathered(self, side: str, blocks: Ints, steps: int) -> Origin:
+        """All tokens, in sequence order."""
+        chunks = self.plan.partition.side(side).chunks
+        total = sum(len(p) for c in chunks for p in c)
+        ends = [(c[0].start, c[0].stop) for c in chunks if len(c) == 1 and c[0].step == 1]
+        order = self.plan.partition.side(side).chunk[blocks]
+        row = [ends[i] for i in order[0]] if len(ends) == len(chunks) else []
+        whole = row and row[0][0] == 0 and row[-1][1] == total
+        if not whole or any(a[1] != b[0] for a, b in zip(row, row[1:])) or (order != order[0]).any():
+            raise PlanError("what is gathered is not the sequence in order")
+        return Origin(np.broadcast_to(blocks, (steps, *blocks.shape)), "(range(KV_SEQ),)")
+
+
+Attended = dict[int, list[tuple[Ints, Ints, Ints]]]  # by number of the step: rank, q, kv
+
+
+def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> None:
+    """Raise PlanError unless ranks attend all that the mask leaves of two values."""
+    live_chunks = tiles(plan).live_chunks
+    sides = plan.partition
+    for i, (rows, cols) in enumerate(zip(q.blocks, kv.blocks, strict=True)):
+        chunks = sides.q.chunk[rows][:, :, None], sides.kv.chunk[cols][:, None, :]
+        left = live_chunks[chunks]
+        for who, queries, keys in attended.get(i, []):
+            on = (rows[who][:, :, None] == queries[:, None, :]).any(2)
+            of = (cols[who][:, :, None] == keys[:, None, :]).any(2)
+            left[who] &= ~(on[:, :, None] & of[:, None, :])
+        if left.any():
+            raise PlanError("ranks do not attend all that the mask leaves of two values")
+
+
+def triangular(plan: Plan, kv: Origin) -> bool:
+    """True if gathered keys meet queries under a plain causal mask."""
+    work = plan.workload
+    return work.mask == Causal() and work.seq == work.kv_seq and kv.text.startswith("(range")
