@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from codegen.masks import boxes
 from codegen.tables.runs import Run, runs
@@ -30,6 +31,7 @@ from planner.messages import brings_home
 from planner.partitions import Side
 
 Lists = list[Any]
+Arrays = dict[str, NDArray[Any]]
 LEFT = ("Q", "KV", "OUT")  # what a forward pass can leave on other ranks
 
 

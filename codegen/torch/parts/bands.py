@@ -66,8 +66,11 @@ def banded(rows: Run, cols: Run, lo: int, hi: int) -> Iterator[Call]:
     height, width, lo, hi = len(rows[1]), len(cols[1]), lo + top - left, hi + top - left
     if lo > hi or not height or not width:
         return
-    if lo > 1 - height or hi >= width - 1:
-        yield whole(rows), whole(cols), (lo, hi) if lo > 1 - height else False
+    if lo > 1 - height:
+        yield from strips(rows, cols, lo, hi)
+        return
+    if hi >= width - 1:
+        yield whole(rows), whole(cols), False
         return
     square = width - hi  # a triangle; all see what is left of it, and rows below it see it all
     if hi > 0:
@@ -75,6 +78,21 @@ def banded(rows: Run, cols: Run, lo: int, hi: int) -> Iterator[Call]:
     yield whole(part(rows, 0, square)), whole(part(cols, hi, width)), True
     if square < height:
         yield whole(part(rows, square, height)), whole(part(cols, hi, width)), False
+
+
+def strips(rows: Run, cols: Run, lo: int, hi: int) -> Iterator[Call]:
+    """The kernel calls of a window: as many rows at a time as it is wide, with what they see."""
+    height, width = len(rows[1]), len(cols[1])
+    step = max(1024, hi - lo + 1)
+    for top in range(0, height, step):
+        bottom = min(height, top + step)
+        left, right = max(0, top + lo), min(width, bottom + hi)
+        ahead = top - left
+        yield (
+            whole(part(rows, top, bottom)),
+            whole(part(cols, left, right)),
+            (lo + ahead, hi + ahead),
+        )
 
 
 def between(run: Run, low: int, high: int) -> Run:

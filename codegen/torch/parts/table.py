@@ -116,7 +116,7 @@ def run(memory: Memory, steps: Any, attend_tiles: Callable[..., None], group: An
         for (_, tensor, n, _), (_, value) in zip(receives, arriving, strict=True):
             memory.add(tensor, n, *value)
         for tensor, n in drops:  # copies that were read for the last time
-            del memory[tensor, n]
+            memory.pop((tensor, n), None)
 
 
 def index(rows: Any = (), heads: Any = ()) -> tuple[slice, ...]:

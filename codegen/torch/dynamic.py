@@ -1,0 +1,66 @@
+"""write(program), tables(program)   a program whose tables are an argument, and the tables."""
+
+import json
+
+import numpy as np
+
+from codegen.assemble import Part, assemble
+from codegen.header import constants, docstring
+from codegen.masks import boxes
+from codegen.programs import Program
+from codegen.tables.steps import Arrays, refuse
+from codegen.torch.table import tables_of
+from planner.partitions import Side
+
+FORMAT = 2
+KEEP = (*("PLAN", "load", "example", "positions", "kv_positions"), "shard", "unshard", "main")
+PARTS = (
+    *("given", "table", "statistics", "windows", "merge", "stand_in"),
+    *("given_function", "given_check"),
+)
+USAGE = (
+    "tables = load(path)                # of `ringloom tables torch SCHEDULE ... -o FILE`",
+    "out = attention(q, k, v, tables)   # differentiable; local shards [batch, heads, tokens, {}]",
+    "q = shard(whole, rank, tables)     # a rank's part; unshard is the inverse",
+)
+
+
+def write(program: Program) -> str:
+    """The file, for any plan of the same ranks and heads."""
+    usage = [line.format(program.work.head_dim) for line in USAGE]
+    texts = [constants(program), f"FORMAT = {FORMAT}  # of tables\n"]
+    parts = [Part(f"torch/parts/{name}") for name in PARTS]
+    return assemble(docstring(program, usage), [*texts, *parts], KEEP)
+
+
+def tables(program: Program) -> Arrays:
+    """The tables of a plan as arrays by name; PlanError as `refuse`.
+
+    sizes              format, passes, ranks, seq, kv_seq, heads, kv_heads, head_dim
+    scale              what scores are multiplied by
+    mask               [n, 6]  boxes i0 <= i < i1, j0 <= j < j1, low <= j - i <= high, aligned
+    q_order, q_sizes   positions rank after rank, and how many each rank has; kv_ the same of keys
+    steps              JSON of `codegen.tables.steps`, in bytes
+    """
+    refuse(program.forward, program.backward)
+    work, sides = program.work, program.forward.partition
+    sizes = (program.ranks, work.seq, work.kv_seq, work.heads, work.kv_heads, work.head_dim)
+    lists = {"BACKWARD": [], "KEPT": [[] for _ in range(program.ranks)]} | tables_of(program)
+    text = json.dumps(lists, separators=(",", ":"))
+    return {
+        "sizes": np.array([FORMAT, len(program.plans), *sizes], np.int64),
+        "scale": np.array(work.softmax_scale),
+        "mask": np.array(boxes(work, free=False), np.int64).reshape(-1, 6),
+        **order("q", sides.q, program.ranks),
+        **order("kv", sides.kv, program.ranks),
+        "steps": np.frombuffer(text.encode(), np.uint8),
+    }
+
+
+def order(name: str, side: Side, ranks: int) -> Arrays:
+    """The positions of all ranks, one rank after the other, and how many each has."""
+    shards = [side.positions(rank) for rank in range(ranks)]
+    return {
+        f"{name}_order": np.concatenate(shards).astype(np.int32),
+        f"{name}_sizes": np.array([len(shard) for shard in shards], np.int64),
+    }

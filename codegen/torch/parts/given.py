@@ -1,0 +1,121 @@
+"""Tables as an argument: a plan with its mask and its layout, read from arrays."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from codegen.torch.parts.table import forms
+
+RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 2
+SCALE = 1.0
+
+# ---- Tables: a plan, its mask and its layout.
+
+
+class Tables:
+    """A plan as `ringloom tables torch` writes it, or `example` makes one, alike on all ranks.
+
+    Raises ValueError for arrays that are not those of a plan for this program. Make them once per
+    batch and keep them for all layers.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        names = ("sizes", "scale", "mask", "q_order", "q_sizes", "kv_order", "kv_sizes", "steps")
+        if missing := [name for name in names if name not in arrays]:
+            raise ValueError(f"tables without {', '.join(missing)}")
+        values = [np.asarray(arrays[name]) for name in names]
+        self.digest = hashlib.sha256(b"".join(x.tobytes() for x in values)).hexdigest()[:15]
+        form, passes, ranks, self.seq, self.kv_seq, *heads = values[0].tolist()
+        own = (FORMAT, RANKS, HEADS, KV_HEADS, HEAD_DIM, SCALE)
+        if (theirs := (form, ranks, *heads, float(values[1]))) != own:
+            raise ValueError(f"tables of format, ranks, heads, dim and scale {theirs}, not {own}")
+        self.both, self.boxes = passes == 2, [tuple(row) for row in values[2].tolist()]
+        q, q_sizes, kv, kv_sizes, steps = values[3:]
+        self.shards = {
+            "q": torch.from_numpy(q.astype(np.int64)).split(q_sizes.tolist()),
+            "kv": torch.from_numpy(kv.astype(np.int64)).split(kv_sizes.tolist()),
+        }
+        lists = json.loads(steps.tobytes())
+        self.queries, self.keys, self.kept = lists["QUERIES"], lists["KEYS"], lists["KEPT"]
+        self.forward, self.backward = lists["FORWARD"], lists["BACKWARD"]
+        self.agreed = set[str]()  # the groups whose ranks all have these tables
+        self.check()
+        self.name = str(id(self))
+        known[self.name] = self
+
+    def check(self) -> None:
+        """Raise ValueError for positions, blocks and messages that cannot be."""
+        for side, tokens, blocks in (("q", self.seq, self.queries), ("kv", self.kv_seq, self.keys)):
+            order = torch.cat(self.shards[side])
+            if len(self.shards[side]) != RANKS or order.sort()[0].tolist() != [*range(tokens)]:
+                raise ValueError(f"tables in which not every {side} token is on one rank")
+            for home, (first, end), *_ in blocks:
+                if not 0 <= first <= end <= len(self.shards[side][home]):
+                    raise ValueError(f"tables with rows {first} to {end} of rank {home}")
+        for steps in (*self.forward, *self.backward):
+            for peer, tensor, number, _ in (x for step in steps for x in step[0] + step[1]):
+                blocks = self.keys if tensor in ("KV", "DKV") else self.queries
+                if tensor not in forms or not (0 <= peer < RANKS and 0 <= number < len(blocks)):
+                    raise ValueError(f"tables with {tensor} block {number} and rank {peer}")
+
+
+known = WeakValueDictionary[str, Tables]()  # operators take tables by their name
+
+
+def load(path: str) -> Tables:
+    """The tables in a file that `ringloom tables torch` wrote."""
+    with np.load(path, allow_pickle=False) as file:
+        return Tables({name: file[name] for name in file.files})
+
+
+def example(seq: int) -> Tables:
+    """Causal attention by an all-gather of keys and values: how tables are made."""
+    cuts = [seq * rank // RANKS for rank in range(RANKS + 1)]
+    blocks = [[rank, [0, b - a]] for rank, (a, b) in enumerate(pairwise(cuts))]
+    forward, backward = list[Any](), list[Any]()
+    for r in range(RANKS):
+        after, before = range(r + 1, RANKS), range(r)
+        first: Any = [[s, "KV", r, 0] for s in after], [[s, "KV", s, 0] for s in before], [], []
+        tiles = [[[r], [s], [[s == r]]] for s in range(r + 1)]
+        last: Any = [[s, "DKV", s, 0] for s in before], [[s, "DKV", r, 0] for s in after], [], []
+        forward.append([first, [[], [], tiles, []]])
+        backward.append([first, [[], [], tiles, []], last])
+    steps = {"FORWARD": forward, "BACKWARD": backward, "KEPT": [[] for _ in blocks]}
+    text = json.dumps(steps | {"QUERIES": blocks, "KEYS": blocks})
+    order, sizes = np.arange(seq), np.diff(cuts)
+    arrays = {"q_order": order, "q_sizes": sizes, "kv_order": order, "kv_sizes": sizes}
+    heads = HEADS, KV_HEADS, HEAD_DIM
+    arrays["sizes"] = np.array([FORMAT, 2, RANKS, seq, seq, *heads])
+    arrays["mask"] = np.array([[0, seq, 0, seq, -seq, 0]])
+    return Tables(arrays | {"scale": SCALE, "steps": np.frombuffer(text.encode(), np.uint8)})
+
+
+# ---- Layout: where the tables say.
+
+
+def positions(rank: int, tables: Tables) -> Tensor:
+    """The positions of the queries on a rank, in the order of its shard."""
+    return tables.shards["q"][rank]
+
+
+def kv_positions(rank: int, tables: Tables) -> Tensor:
+    """The positions of the keys on a rank, in the order of its shard."""
+    return tables.shards["kv"][rank]
+
+
+def shard(x: Tensor, rank: int, tables: Tables, axis: int = 2, side: str = "q") -> Tensor:
+    """A rank's part of a whole tensor."""
+    return x.index_select(axis, tables.shards[side][rank].to(x.device))
+
+
+def unshard(parts: Iterable[Tensor], tables: Tables, axis: int = 2, side: str = "q") -> Tensor:
+    """The whole tensor in sequence order, from the parts of all ranks."""
+    whole = torch.cat(list(parts), axis)
+    return whole.index_select(axis, torch.cat(tables.shards[side]).argsort().to(whole.device))
