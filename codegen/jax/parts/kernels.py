@@ -6,7 +6,13 @@ import jax
 from jax import lax
 
 from codegen.jax.parts.kernels_cpu import attend_backward_cpu, attend_cpu
-from codegen.jax.parts.kernels_gpu import attend_backward_gpu, attend_gpu, gpu_takes
+from codegen.jax.parts.kernels_gpu import (
+    attend_backward_cudnn,
+    attend_backward_triton,
+    attend_cudnn,
+    attend_triton,
+    triton_blocks,
+)
 from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu
 
 # ---- Kernels: the one of the platform that the program is lowered for.
@@ -17,21 +23,23 @@ def attend(q, k, v, causal):
 
     causal: query n sees keys 0..n, and there are as many keys as queries.
     """
-    kernels = attend_cpu, attend_tpu, attend_gpu
-    return on_platform(kernels, (q, k, v), q, k, causal)
+    return on_platform(0, causal, q, k, v)
 
 
 def attend_backward(dout, q, k, v, out, lse, causal):
     """The share of these pairs in dq, dk and dv, given out and lse over all keys of the queries."""
-    kernels = attend_backward_cpu, attend_backward_tpu, attend_backward_gpu
-    return on_platform(kernels, (dout, q, k, v, out, lse), q, k, causal)
+    return on_platform(1, causal, q, k, v, out, lse, dout)
 
 
-def on_platform(kernels, arrays, q, k, causal):
-    """Run the kernel of the platform if it takes such arrays; float32 neither in TF32 nor less."""
-    cpu, tpu, gpu = (partial(kernel, causal=causal) for kernel in kernels)
-    fused = {"tpu": tpu} if q.dtype.itemsize < 8 else {}
-    if gpu_takes(q, k):
-        fused["cuda"] = gpu
+def on_platform(way, causal, q, k, *arrays):
+    """Run the forward or backward kernel; blocks of jnp where it takes no such arrays."""
+    kernels = {"default": (attend_cpu, attend_backward_cpu)}
+    if q.dtype.itemsize < 8:
+        kernels["tpu"] = attend_tpu, attend_backward_tpu
+    if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
+        kernels["cuda"] = attend_cudnn, attend_backward_cudnn
+    elif q.dtype.itemsize < 8 and triton_blocks(q, k):
+        kernels["cuda"] = attend_triton, attend_backward_triton
+    kernels = {name: partial(pair[way], causal) for name, pair in kernels.items()}
     with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
-        return lax.platform_dependent(*arrays, **fused, default=cpu)
+        return lax.platform_dependent(q, k, *arrays, **kernels)

@@ -10,9 +10,9 @@ def attend(q, k, v, causal):
 
     causal: query n sees keys 0..n, and there are as many keys as queries.
     """
-    return attend_cpu(q, k, v, causal)
+    return attend_cpu(causal, q, k, v)
 
 
 def attend_backward(dout, q, k, v, out, lse, causal):
     """The share of these pairs in dq, dk and dv, given out and lse over all keys of the queries."""
-    return attend_backward_cpu(dout, q, k, v, out, lse, causal)
+    return attend_backward_cpu(causal, q, k, v, out, lse, dout)

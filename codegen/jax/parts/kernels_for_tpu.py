@@ -12,11 +12,13 @@ def attend(q, k, v, causal):
 
     causal: query n sees keys 0..n, and there are as many keys as queries.
     """
+    if q.dtype.itemsize > 4:
+        raise ValueError(f"no kernel of a TPU takes {q.dtype}")
     with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
-        return attend_tpu(q, k, v, causal)
+        return attend_tpu(causal, q, k, v)
 
 
 def attend_backward(dout, q, k, v, out, lse, causal):
     """The share of these pairs in dq, dk and dv, given out and lse over all keys of the queries."""
     with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
-        return attend_backward_tpu(dout, q, k, v, out, lse, causal)
+        return attend_backward_tpu(causal, q, k, v, out, lse, dout)

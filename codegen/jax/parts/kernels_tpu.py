@@ -1,5 +1,7 @@
 """Attention by the splash kernel for TPUs; its backward kernels take the output of all tiles."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
@@ -10,42 +12,43 @@ from codegen.jax.parts.merge import wide
 SCALE = 1.0
 
 
-def attend_tpu(q, k, v, causal):
+def attend_tpu(causal, q, k, v):
     """Splash attention; the scale is part of its queries."""
     with jax.enable_x64(False):  # the kernel counts in 32 bits
-        kernel, hidden = splash_kernel(q, k, causal)
+        kernel, hidden = splash_kernel(causal, q, k)
         run = jax.vmap(lambda q, k, v: kernel(q, k, v, hidden))
-        out, (lse,) = run(*(padded(x) for x in (q * SCALE, k, v)))
+        out, (lse,) = run(*(in_128s(x) for x in (q * SCALE, k, v)))
     rows = q.shape[2]
     return out[:, :, :rows].astype(wide(q)), lse[:, :, :rows, None]
 
 
-def attend_backward_tpu(dout, q, k, v, out, lse, causal):
+def attend_backward_tpu(causal, q, k, v, out, lse, dout):
     """The two backward kernels of splash attention."""
+
+    def run(q, k, v, out, lse, dout):
+        known = q, k, v, hidden, None, out, lse, kernel.dq_mask_info, kernel.dkv_mask_info
+        return splash._splash_attention_bwd(**kernel.kwargs, res=known, do=dout)[3:6]
+
     with jax.enable_x64(False):
-        kernel, hidden = splash_kernel(q, k, causal)
-
-        def run(q, k, v, out, lse, dout):
-            known = q, k, v, hidden, None, out, lse, kernel.dq_mask_info, kernel.dkv_mask_info
-            return splash._splash_attention_bwd(**kernel.kwargs, res=known, do=dout)[3:6]
-
+        kernel, hidden = splash_kernel(causal, q, k)
         arrays = q * SCALE, k, v, out.astype(q.dtype), lse[..., 0], dout
-        dq, dk, dv = (x.astype(wide(q)) for x in jax.vmap(run)(*(padded(x) for x in arrays)))
-    rows, cols = q.shape[2], k.shape[2]
-    return dq[:, :, :rows] * SCALE, dk[:, :, :cols], dv[:, :, :cols]
+        grads = jax.vmap(run)(*(in_128s(x) for x in arrays))
+    dq, dk, dv = (
+        x[:, :, : y.shape[2]].astype(wide(q)) for x, y in zip(grads, (q, k, v), strict=True)
+    )
+    return dq * SCALE, dk, dv
 
 
-def padded(x):
+def in_128s(x):
     """x with as many tokens as the kernel wants: a multiple of 128."""
     return jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % 128)) + ((0, 0),) * (x.ndim - 3))
 
 
-def splash_kernel(q, k, causal):
+def splash_kernel(causal, q, k):
     """The kernel for one batch entry, and segments that hide padded keys where causal does not."""
     rows, cols = (x.shape[2] + -x.shape[2] % 128 for x in (q, k))
-    block_q, block_kv = (next(b for b in (1024, 512, 256, 128) if n % b == 0) for n in (rows, cols))
-    inner = min(block_kv, 512)
-    sizes = splash.BlockSizes(*(block_q, block_kv, inner) * 2, block_q, block_kv)
+    size, kv_size = math.gcd(rows, 1024), math.gcd(cols, 1024)
+    sizes = splash.BlockSizes(*(size, kv_size, min(kv_size, 512)) * 2, size, kv_size)
     mask = (masks.CausalMask if causal else masks.FullMask)((rows, cols))
     mask = masks.MultiHeadMask([mask] * q.shape[1])
     options = {"head_shards": 1, "q_seq_shards": 1, "save_residuals": True}
