@@ -13,12 +13,13 @@ from typing import Any
 
 from planner import spelling
 from planner.errors import PlanError
+from planner.handovers import absent_sums
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.partitions import Block, Partition, Side
-from planner.verify import verify
+from planner.verify import verify, verify_pair
 from planner.workload import Workload
 
-VERSION = 1
+VERSIONS = (1, 2)  # 2: messages of which some accumulators are absent, or OUT held at the start
 LARGEST = 256 << 20  # bytes of JSON text
 Json = Any
 Plans = Plan | tuple[Plan, Plan]
@@ -27,7 +28,13 @@ Plans = Plan | tuple[Plan, Plan]
 def dumps(plans: Plans) -> str:
     """The JSON text of a plan or of a (forward, backward) pair."""
     listed = plans if isinstance(plans, tuple) else (plans,)
-    return json.dumps({"ringloom": VERSION, "plans": [_plan_out(p) for p in listed]})
+    version = VERSIONS[any(map(_loosened, listed))]
+    return json.dumps({"ringloom": version, "plans": [_plan_out(p) for p in listed]})
+
+
+def _loosened(plan: Plan) -> bool:
+    """True for a plan that readers of version 1 refuse."""
+    return any(held.tensors == ("OUT",) for held in plan.start) or absent_sums(plan)
 
 
 def loads(text: str) -> Plans:
@@ -77,8 +84,9 @@ def _reading(read: Callable[[Json], Plans], document: Json) -> Plans:
 def _document_in(document: Json) -> Plans:
     if not isinstance(document, dict) or "ringloom" not in document:
         raise PlanError("not a plan file: no 'ringloom' version in it")
-    if document["ringloom"] != VERSION:
-        raise PlanError(f"plan file of version {document['ringloom']!r}; this reads {VERSION}")
+    if document["ringloom"] not in VERSIONS or isinstance(document["ringloom"], bool):
+        known = " and ".join(map(str, VERSIONS))
+        raise PlanError(f"plan file of version {document['ringloom']!r}; this reads {known}")
     plans = [verify(_plan_in(p)) for p in _list(document["plans"], "plans")]
     match plans:
         case [plan]:
@@ -86,7 +94,7 @@ def _document_in(document: Json) -> Plans:
         case [forward, backward] if (forward.pass_, backward.pass_) == ("forward", "backward"):
             if (forward.workload, forward.ranks) != (backward.workload, backward.ranks):
                 raise PlanError("corrupt plan file: a pair for two different workloads")
-            return forward, backward
+            return verify_pair(forward, backward)
         case _:
             raise PlanError(
                 f"a plan file holds a plan or a (forward, backward) pair, not {len(plans)} plans:"

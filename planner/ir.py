@@ -65,14 +65,8 @@ READS: dict[Pass, tuple[str, ...]] = {
     "backward": ("Q", "DOUT", "STATS", "KV"),
 }
 ADDS: dict[Pass, tuple[str, ...]] = {"forward": ("OUT",), "backward": ("DQ", "DKV")}
-CARRIED: dict[Pass, tuple[str, ...]] = {
-    "forward": READS["forward"] + ADDS["forward"],
-    "backward": READS["backward"] + ADDS["backward"],
-}
-HELD: dict[Pass, tuple[str, ...]] = {
-    "forward": READS["forward"],
-    "backward": (*READS["backward"], "OUT"),
-}
+CARRIED: dict[Pass, tuple[str, ...]] = {pass_: READS[pass_] + ADDS[pass_] for pass_ in READS}
+HELD: dict[Pass, tuple[str, ...]] = READS | {"backward": (*READS["backward"], "OUT")}
 TRAVELS: dict[Pass, tuple[str, ...]] = {"forward": ("Q",), "backward": ("Q", "DOUT", "STATS")}
 
 
@@ -337,7 +331,8 @@ class Plan:
         for held in self.start:
             self._check_node("start", held)
         for number, step in enumerate(self.steps):
-            for node in (*step.moves, *step.attends):
+            nodes: tuple[Attend | Move, ...] = (*step.moves, *step.attends)
+            for node in nodes:
                 self._check_node(f"step {number}", node)
 
     def _check_node(self, where: str, node: Attend | Move | Held) -> None:

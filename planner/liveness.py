@@ -45,7 +45,7 @@ def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
 
 
 def _walk(plan: Plan, tensor: str, received: Ints, last: Ints) -> None:
-    """Note each copy's arrival, a rank gets a block once, and its reads, of which the last stays."""
+    """Note when each copy arrives, which it does once, and its last read."""
     attended = tensor in READS[plan.pass_]
     for number, step in enumerate(plan.steps):
         for move in step.moves:

@@ -36,6 +36,19 @@ def rowwise(combine: np.ufunc, table: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(combine.reduce(table, axis=1))
 
 
+def again(keys: Index) -> Bits:
+    """Which of the keys occurred before: bool [n]."""
+    repeated = np.ones(len(keys), np.bool_)
+    repeated[np.unique(keys, return_index=True)[1]] = False
+    return repeated
+
+
+def twice(keys: Index) -> bool:
+    """True if a key occurs more than once."""
+    ordered = np.sort(keys)
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
 class Marks:
     """One bit per rank and block of a tensor; block -1 is never marked."""
 

@@ -17,17 +17,17 @@ NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it home finished;
 
 def message_bytes(plan: Plan, number: int, move: Move) -> Index:
     """Bytes of each message of a move of step `number`: int64 [rows]."""
-    sizes = _summed(move, sum(plan.block_bytes(t) for t in move.tensors))
+    sizes = _summed(plan, move, finished=False)
     if not move.accumulates:
         return sizes
     home = brings_home(plan, number, move)
     if not home.any():
         return sizes
-    rounded = _summed(move, sum(plan.block_bytes(t, finished=True) for t in move.tensors))
-    return np.where(home, rounded, sizes)
+    return np.where(home, _summed(plan, move, finished=True), sizes)
 
 
-def _summed(move: Move, each: Index) -> Index:
+def _summed(plan: Plan, move: Move, finished: bool) -> Index:
+    each = np.sum([plan.block_bytes(tensor, finished) for tensor in move.tensors], axis=0)
     return rowwise(np.add, np.append(each, 0)[move.blocks])
 
 
@@ -35,14 +35,15 @@ def brings_home(plan: Plan, number: int, move: Move) -> Bits:
     """Which messages of a move of step `number` carry finished results, and them alone, home."""
     if not move.accumulates:
         return np.zeros(len(move), np.bool_)
-    step, src = _last_ways(plan)[move.tensors[0]]
+    step, src = last_ways(plan)[move.tensors[0]]
     finished = (step[move.blocks] == number) & (src[move.blocks] == move.src[:, None])
     absent = step[move.blocks] == ALWAYS
-    return rowwise(np.logical_and, finished | absent) & rowwise(np.logical_or, finished)
+    nothing_else = rowwise(np.logical_and, finished | absent)
+    return np.asarray(nothing_else & rowwise(np.logical_or, finished))
 
 
 @once
-def _last_ways(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
+def last_ways(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
     """Per accumulator: the step in which, and the rank from which, each block goes home finished.
 
     int32 [blocks + 1] each; the last entry is what block -1 finds.

@@ -14,7 +14,7 @@ from planner.passes.trim import drop_dead
 from planner.passes.trim import trim as drop_useless
 from planner.schedules import SCHEDULES
 from planner.spelling import schedule as parse_schedule
-from planner.verify import verify
+from planner.verify import verify, verify_pair
 from planner.workload import Workload
 
 Rewrite = Callable[[Plan], Plan]
@@ -74,7 +74,7 @@ def plan(
     refuses.
     """
     if pass_ == "both":
-        return (
+        return verify_pair(
             plan(schedule, work, ranks, pass_="forward", passes=passes, trim=trim),
             plan(schedule, work, ranks, pass_="backward", passes=passes, trim=trim),
         )

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from random import Random
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from planner import planning, verify
+from planner import handovers, inputs, planning, verify
 from planner.errors import PlanError
 from planner.ir import TENSORS, Attend, Held, Move, Pass, Plan, Step
 from planner.masks import Causal, Documents, Full, Global, Mask, Window
@@ -162,6 +163,25 @@ def drop_one_block(plan: Plan, rows: Rows, random: Random) -> Rows:
     return put(rows, at, (number, changed(node, blocks=node.blocks[:, 1:])))
 
 
+def add_block(plan: Plan, rows: Rows, random: Random) -> Rows:
+    """A message names a block more: of a sum it may be absent, and counts as zero."""
+    at = pick(rows, Move, random)
+    number, node = rows[at]
+    block = random.randrange(len(plan.partition.side(node.side)))
+    if block in node.blocks:
+        raise NotHere
+    blocks = np.append(node.blocks, [[block]], axis=1)
+    return put(rows, at, (number, changed(node, blocks=blocks)))
+
+
+def swap_held(plan: Plan, rows: Rows, random: Random) -> Rows:
+    """Copies of another tensor are there from the start."""
+    at = pick(rows, Held, random)
+    number, node = rows[at]
+    tensors = random.choice([t for t in ("Q", "DOUT", "STATS", "OUT", "KV") if t != node.tensors[0]])
+    return put(rows, at, (number, changed(node, tensors=tensors)))
+
+
 def swap_tensors(plan: Plan, rows: Rows, random: Random) -> Rows:
     at = pick(rows, Move, random)
     number, node = rows[at]
@@ -211,6 +231,7 @@ def twice(plan: Plan, rows: Rows, random: Random) -> Rows:
 MUTATIONS: dict[str, Mutation] = {
     "drop move": drop(Move),
     "drop block of move": drop_one_block,
+    "add block to move": add_block,
     "duplicate move": duplicate(Move),
     "redirect dst": redirect(Move, "dst"),
     "redirect src": redirect(Move, "src"),
@@ -230,6 +251,7 @@ MUTATIONS: dict[str, Mutation] = {
     "duplicate held": duplicate(Held),
     "redirect held": redirect(Held, "rank"),
     "change held block": change_block(Held, "blocks"),
+    "swap held": swap_held,
     "two at once": twice,
 }
 SINGLE = [name for name in MUTATIONS if name != "two at once"]
@@ -276,10 +298,10 @@ MASKS: list[tuple[int, int, int, Mask]] = [
 def cases() -> list[Case]:
     return [
         case(name, pass_, *shape)
-        for name in (*SCHEDULES, "allgather:keep=1", "usp:ring=2")
+        for name in (*SCHEDULES, "allgather:keep=1", "usp:ring=2", "usp:ring=2:keep=0")
         for pass_ in ("forward", "backward")
         for shape in MASKS
-        if not (name == "usp:ring=2" and shape[0] % 2)
+        if not (name.startswith("usp:ring=2") and shape[0] % 2)
     ]
 
 
@@ -347,17 +369,17 @@ def no_check(*_: object) -> None:
     """A check that finds nothing."""
 
 
-WEAKER: dict[str, tuple[Callable[..., object], list[str]]] = {
-    "check_rectangles": (no_check, ["join rectangles"]),
-    "check_inputs": (no_check, ["drop move"]),
-    "check_handovers": (no_check, ["drop move"]),
-    "check_tiles_once": (no_check, ["drop attend"]),
-    "check_buffers": (no_check, ["retime attend"]),
-    "_refuse_absent": (no_check, ["retime attend"]),
-    "_refuse_rows": (no_check, ["join rectangles"]),
-    "_blame_handover": (no_check, ["duplicate move", "retime move"]),
-    "_blame_twice": (no_check, ["duplicate attend"]),
-    "_repeated": (lambda keys: [], ["duplicate move"]),
+WEAKER: dict[str, tuple[ModuleType, Callable[..., object], list[str]]] = {
+    "check_rectangles": (verify, no_check, ["join rectangles"]),
+    "check_inputs": (verify, no_check, ["drop move"]),
+    "check_handovers": (verify, no_check, ["drop move"]),
+    "check_tiles_once": (verify, no_check, ["drop attend"]),
+    "check_buffers": (verify, no_check, ["retime attend"]),
+    "_refuse_absent": (inputs, no_check, ["retime attend", "redirect held"]),
+    "_refuse_rows": (verify, no_check, ["join rectangles"]),
+    "_refuse_handovers": (handovers, no_check, ["duplicate move", "retime move"]),
+    "_blame_twice": (verify, no_check, ["duplicate attend"]),
+    "twice": (handovers, lambda keys: False, ["duplicate move"]),
 }
 
 
@@ -369,8 +391,8 @@ def test_every_check_of_the_verifier_is_taken_out_once() -> None:
 def test_a_verifier_without_one_check_accepts_an_inexact_plan(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weaker, kinds = WEAKER[name]
-    monkeypatch.setattr(verify, name, weaker)
+    module, weaker, kinds = WEAKER[name]
+    monkeypatch.setattr(module, name, weaker)
     for kind in kinds:
         found = (c for c, m in mutants(kind, seed=1, each=4) if accepted(m) and not c.exact(m))
         assert next(found, None), f"without {name}, every accepted mutant ({kind}) is exact"

@@ -63,7 +63,7 @@ KV, DKV = ("KV",), ("DKV",)
         ),
         (
             with_step(RING, 0, only((), (Move(KV, [[0], [0]], [0, 0], [1, 1]),))),
-            "step 0: rank 1 is sent KV block 0 twice at once",
+            "step 0: rank 1 is sent KV block 0 a second time",
         ),
         (
             with_step(BACKWARD, 0, adding(Move(DKV, [[0]], [1], [0]))),
@@ -71,7 +71,7 @@ KV, DKV = ("KV",), ("DKV",)
         ),
         (
             with_step(BACKWARD, 1, adding(Move(DKV, [[0]], [0], [2]))),
-            "step 1: rank 0 hands over DKV block 0, has none",
+            "step 1: rank 0 hands over DKV block 0 twice in one step",
         ),
         (
             with_step(BACKWARD, 3, lambda s: Step(s.attends, ())),

@@ -12,7 +12,6 @@ from planner.ir import TENSORS, TRAVELS, Attend, Held, Move, Plan, Step
 from planner.marks import Marks, places, rowwise
 from planner.messages import brings_home
 
-
 KEPT = ("Q", "KV", "OUT")  # what a forward pass may leave in place
 
 

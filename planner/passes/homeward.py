@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -175,9 +176,7 @@ def direct(plan: Plan, whole: bool = True) -> Plan:
     return plan if plan is before else _fit_buffers(drop_unused(plan, whole))
 
 
-def _from_the_first(
-    plan: Plan, tensors: tuple[str, ...], useful: Marks, whole: bool
-) -> Plan:
+def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, whole: bool) -> Plan:
     """Messages of ranks without use for their blocks are sent from where their way begins."""
     numbered = [(n, move) for n, move in plan.moves() if move.tensors == tensors]
     moves = [move for _, move in numbered]
@@ -204,7 +203,7 @@ def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
     count = np.concatenate([rowwise(np.add, (m.blocks >= 0).astype(np.intp)) for m in moves])
     came = np.full(plan.ranks * (len(plan.side(tensor)) + 1), NOTHING, np.intp)
     ends = np.cumsum([0, *map(len, moves)])
-    spans = [np.arange(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    spans = [np.arange(a, b) for a, b in pairwise(ends.tolist())]
     for move, numbers in zip(moves, spans, strict=True):
         _arrive(came, places(plan, tensor, move.dst, move.blocks), move.blocks, numbers)
     brought = np.full(len(count), -1, np.intp)

@@ -9,6 +9,7 @@ from planner.batches import attends
 from planner.ir import ADDS, READS, Attend, Held, Index, Move, Plan, Step
 from planner.liveness import readable
 from planner.marks import Bits, Marks, attended_blocks, places, rowwise
+from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.tiles import Tiles, dead_edges, tiles
 
@@ -85,10 +86,11 @@ def _needed(plan: Plan, moves: list[Move], needed: Needed, whole: bool) -> list[
 def _read(plan: Plan, needed: Needed, move: Move) -> Bits:
     """Whether any tensor of any block of a message is read later where it comes to: bool [n]."""
     entries = places(plan, move.tensors[0], move.dst, move.blocks)
-    return np.logical_or.reduce([needed[t].any(entries) for t in move.tensors])
+    read: Bits = np.logical_or.reduce([needed[t].any(entries) for t in move.tensors])
+    return read
 
 
-def _mark(plan: Plan, marks: Needed, move: Move, rank: Index, value: bool) -> None:
+def _mark(plan: Plan, marks: Needed, move: Move, rank: Ints, value: bool) -> None:
     entries = places(plan, move.tensors[0], rank, move.blocks)
     for tensor in move.tensors:
         marks[tensor].set(entries, value)

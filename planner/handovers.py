@@ -1,0 +1,81 @@
+"""That sums are handed over whole and once: no message is empty, and all end at home."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.ir import ADDS, Move, Plan
+from planner.marks import Bits, again, attended_blocks, places, rowwise, twice
+
+
+def check_handovers(plan: Plan) -> None:
+    """No message of accumulators is empty, none is handed over twice in a step, all end at home.
+
+    One that is absent counts as zero, as long as another one of its message is there.
+    """
+    for tensor in ADDS[plan.pass_]:
+        side = plan.side(tensor)
+        filled = np.zeros((plan.ranks, len(side) + 1), bool)  # one more: what block -1 finds
+        for number, handed, present in _handovers(plan, tensor, filled):
+            _refuse_handovers(plan, number, tensor, handed, present)
+        filled[side.homes, np.arange(len(side))] = False
+        if filled.any():
+            rank, block = np.argwhere(filled)[0]
+            raise PlanError(
+                f"end: rank {rank} still holds {tensor} block {block}, whose home is rank"
+                f" {side.homes[block]}; {int(filled.sum())} such in all"
+            )
+
+
+def absent_sums(plan: Plan) -> bool:
+    """True if any message lists an accumulator that is not there."""
+    for tensor in ADDS[plan.pass_]:
+        filled = np.zeros((plan.ranks, len(plan.side(tensor)) + 1), bool)
+        for _, handed, present in _handovers(plan, tensor, filled):
+            pairs = zip(handed, present, strict=True)
+            if any((~there & (move.blocks >= 0)).any() for move, there in pairs):
+                return True
+    return False
+
+
+def _handovers(
+    plan: Plan, tensor: str, filled: Bits
+) -> Iterator[tuple[int, list[Move], list[Bits]]]:
+    """(step, moves of an accumulator, which of their blocks are there); keeps `filled` up."""
+    bits = filled.reshape(-1)
+    for number, step in enumerate(plan.steps):
+        handed = [m for m in step.moves if tensor in m.tensors]
+        taken = [places(plan, tensor, m.src, m.blocks) for m in handed]
+        present = [bits[entries] for entries in taken]
+        if handed:
+            yield number, handed, present
+        for entries in taken:
+            bits[entries] = False
+        for move, there in zip(handed, present, strict=True):
+            to = places(plan, tensor, move.dst, move.blocks)
+            bits[to if there.all() else to[there]] = True
+        for attend in step.attends:
+            bits[places(plan, tensor, attend.rank, attended_blocks(attend, tensor))] = True
+        filled[:, -1] = False
+
+
+def _refuse_handovers(
+    plan: Plan, number: int, tensor: str, handed: list[Move], present: list[Bits]
+) -> None:
+    """Raise PlanError for a message without any accumulator, and for one that leaves twice."""
+    for move, there in zip(handed, present, strict=True):
+        empty = ~rowwise(np.logical_or, there)
+        if empty.any():
+            row = int(np.argmax(empty))
+            blocks = ", ".join(str(b) for b in move.blocks[row].tolist() if b >= 0)
+            raise PlanError(
+                f"step {number}: rank {move.src[row]} hands over {tensor} block {blocks}, has none"
+                " (left), so the hand-over is empty"
+            )
+    keys = [places(plan, tensor, m.src, m.blocks)[m.blocks >= 0] for m in handed]
+    if twice(key := np.concatenate(keys)):
+        rank, block = divmod(int(key[again(key)][0]), len(plan.side(tensor)) + 1)
+        raise PlanError(
+            f"step {number}: rank {rank} hands over {tensor} block {block} twice in one step"
+        )
