@@ -9,7 +9,7 @@ from codegen.torch.text import call
 from codegen.torch.tiles import Meeting, tile_function
 from codegen.torch.walk import Cell
 from planner.errors import PlanError
-from planner.loops.form import OWN, Attend, Loops
+from planner.loops.form import Attend, Loops
 
 Define = Callable[[str, list[str]], str]
 
@@ -183,12 +183,12 @@ class Attending:
 
     def function(self, q: str) -> str:
         """The kernel for these queries."""
-        return "attend_backward" if q == OWN else "attend_visitors"
+        return "attend_backward" if self.have.plain("q", q) else "attend_visitors"
 
     def arguments(self, q: str, kv: str, cut: bool, meeting: Meeting) -> list[str]:
         """The arguments of that kernel."""
         keys, masked = self.have.keys(kv, cut), self.masked(meeting)
-        if q != OWN:
+        if not self.have.plain("q", q):
             name = self.have.names.inputs["q", q]
             return [f"cut({name}, rows)" if cut else name, *keys, masked]
         if cut:

@@ -10,7 +10,7 @@ from codegen.torch.variables import returned_from, side_of
 from codegen.torch.walk import Cell
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import OWN, AllToAll, Expr, Gather, Loops, Return
+from planner.loops.form import HELD, OWN, AllToAll, Expr, Gather, Ints, Loops, Return, Scatter
 from planner.partitions import Side
 
 
@@ -37,11 +37,13 @@ class Exchanges:
         name = self.have.names.inputs[side, s.name]
         tensors = self.have.part(s.tensors, s.part).strip("[]").split(", ")
         function = "gather" if isinstance(s, Gather) else "to_heads"
-        order = "[:, :, order]" if self.ordered(s) else ""
+        order = "[:, :, order]" if self.ordered(side, s.name, s.part.value, s.axis) else ""
 
         def each(x: str) -> str:
             return f"{function}({x}, {self.group(s.axis)}){order}"
 
+        if name == "dout":
+            return f"dout = {each('dout')}"
         if len(tensors) == 1:
             return f"{name} = [{each(tensors[0])}]"
         return f"{name} = [{each('x')} for x in ({', '.join(tensors)})]"
@@ -59,30 +61,27 @@ class Exchanges:
         if len(counts) > 1 or slices != n:
             raise PlanError(f"{slices} slices of heads among {n} ranks, {sorted(counts)} heads each")
 
-    def ordered(self, s: Gather | AllToAll) -> bool:
+    def ordered(self, side: str, name: str, source: str, axis: int) -> bool:
         """True if what came has to be brought into sequence order; notes the order."""
-        side, name = side_of(s.tensors), s.name
         blocks = self.plan.partition.side(side)
         table = self.have.walked.tables[side, name][:, :, 0]
-        came = np.hstack([self.source(s, hop) for hop in range(self.loops.mesh[s.axis])])
+        came = np.hstack([self.source(side, source, axis, n) for n in range(self.loops.mesh[axis])])
         chunks, wanted = blocks.chunk[came], blocks.chunk[table]
         if (chunks == wanted).all():
             return False
-        if s.part.value != OWN or (np.sort(chunks, 1) != np.sort(wanted, 1)).any():
+        if source != OWN or (np.sort(chunks, 1) != np.sort(wanted, 1)).any():
             raise PlanError("what an exchange brings is in an order of its own")
         check_sequence(blocks, wanted)
-        self.orders[s.axis] = side
+        self.orders[axis] = side
         return True
 
-    def source(self, s: Gather | AllToAll, member: int) -> np.ndarray:
+    def source(self, side: str, name: str, axis: int, member: int) -> Ints:
         """What one member of the group along the axis had: [ranks, pieces]."""
-        side = side_of(s.tensors)
         ranks = self.loops.coordinates()[:, :-1].copy()
-        ranks[:, s.axis] = member
-        at = np.ravel_multi_index(ranks.T, self.loops.mesh)
-        if s.part.value != OWN:
-            return self.have.walked.tables[side, s.part.value][at][:, :, 0]
-        return self.have.walked.tables[side, "owned"][at][:, :, 0]
+        ranks[:, axis] = member
+        at = np.ravel_multi_index(tuple(ranks.T), self.loops.mesh)
+        key = "owned" if name == OWN else name
+        return self.have.walked.tables[side, key][at][:, :, 0]
 
     def order(self) -> list[str]:
         """The lines that define `order`."""
@@ -103,13 +102,18 @@ class Exchanges:
             "order = torch.cat(tokens).argsort().to(q.device)",
         ]
 
-    def returned(self, s: Return, into: Cell) -> str:
+    def returned(self, s: Return | Scatter, into: Cell) -> str:
         """The line of sums that go back."""
-        exchange = returned_from(self.loops, s)
-        source = s.tensors[0], s.exchange
-        finished = isinstance(exchange, AllToAll) and not self.have.accumulates(into)
-        function = "reduce" if isinstance(exchange, Gather) else "to_tokens"
-        order = "[:, :, order.argsort()]" if self.ordered(exchange) else ""
+        if isinstance(s, Return):
+            exchange = returned_from(self.loops, s)
+            source, gathered = (s.tensors[0], s.exchange), isinstance(exchange, Gather)
+            ordered = self.ordered(side_of(s.tensors), s.exchange, exchange.part.value, s.axis)
+        else:
+            source, gathered = (s.tensors[0], s.part.value), s.same
+            ordered = self.ordered(side_of(s.tensors), HELD, OWN, s.axis)
+        finished = not gathered and not self.have.accumulates(into)
+        function = "reduce" if gathered else "to_tokens"
+        order = "[:, :, order.argsort()]" if ordered else ""
         name, group = self.have.names.cells[source], self.group(s.axis)
         cast = {"OUT": "", "DQ": ".to(q.dtype)", "DKV": ".to(k.dtype)"}[s.tensors[0]]
 
@@ -134,7 +138,7 @@ class Exchanges:
         return f"{self.have.names.cells[into]} = {came}"
 
 
-def check_sequence(side: Side, wanted: np.ndarray) -> None:
+def check_sequence(side: Side, wanted: Ints) -> None:
     """Raise PlanError unless blocks of each rank follow one another in the sequence."""
     first = np.array([min(p.start for p in c) if c else 0 for c in side.chunks])
     last = np.array([max(p[-1] for p in c) if c else 0 for c in side.chunks])

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from codegen.torch.variables import Variables, side_of
 from codegen.torch.walk import Cell, Walk
 from planner.errors import PlanError
-from planner.loops.form import OWN, Part
+from planner.loops.form import HELD, OWN, Part
 
-MOVES = {("Q",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), ("DKV",)}
+MOVES = {("Q",), ("DOUT",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), ("DKV",)}
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,23 @@ class Holdings:
     names: Variables
     walked: Walk
     backward: bool
+    kept: bool = False  # the forward pass left what it exchanged under the names of what is owned
     used: set[str] = field(default_factory=set)  # "stats": that of our queries is sent or attended
 
     # -- inputs
 
+    def plain(self, side: str, name: str) -> bool:
+        """True of values whose tensors have the names that a pass is given."""
+        return name in (OWN, HELD) or self.names.inputs[side, name] == "dout"
+
     def value(self, side: str, name: str) -> str:
         """A list of tensors: all that is sent of a value."""
-        if name != OWN:
+        if not self.plain(side, name):
             return self.names.inputs[side, name]
         if side == "kv":
             return "[k, v]"
+        if self.kept:
+            return "[dout]"
         if self.backward:
             self.used.add("stats")
             return "[dout, q, lse, delta]"
@@ -42,7 +49,7 @@ class Holdings:
 
     def keys(self, value: str, cut: bool) -> list[str]:
         """Arguments k and v of an attend."""
-        if value == OWN:
+        if self.plain("kv", value):
             return ["k[:, :, cols]", "v[:, :, cols]"] if cut else ["k", "v"]
         name = self.names.inputs["kv", value]
         return [f"*cut({name}, cols)"] if cut else [f"*{name}"]
@@ -58,7 +65,7 @@ class Holdings:
         """A tensor, or a list of tensors for keys and values, in whose shape sums are kept."""
         if side == "kv":
             return self.value(side, value)
-        return "q" if value == OWN else f"{self.value(side, value)}[{int(self.backward)}]"
+        return "q" if self.plain("q", value) else f"{self.value(side, value)}[{int(self.backward)}]"
 
     # -- sums
 
@@ -93,7 +100,7 @@ class Holdings:
         """A value in whose shape sums are kept: what is owned, if that is as large."""
         side = "kv" if cell[0] == "DKV" else "q"
         pieces = self.walked.pieces
-        known = (side, cell[1]) in self.names.inputs
+        known = (side, cell[1]) in self.names.inputs and not self.kept
         return cell[1] if known and pieces[side, cell[1]] != pieces[side, OWN] else OWN
 
     def fresh(self, cell: Cell) -> str:

@@ -6,7 +6,7 @@ and adds what came. A printed pass does exactly what the form says, or PlanError
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from codegen.torch.walk import Cell, walk
 from planner.errors import PlanError
 from planner.ir import ADDS, Plan
 from planner.loops.form import (
+    HELD,
     OWN,
     AllToAll,
     Attend,
@@ -29,6 +30,7 @@ from planner.loops.form import (
     Gather,
     Loops,
     Return,
+    Scatter,
     Section,
     Send,
     Start,
@@ -84,7 +86,7 @@ def frames(loops: Loops) -> Iterator[Frame]:
 
 def _busy(loops: Loops, section: Section, t: int) -> bool:
     return any(
-        s.when.on(t) and not (isinstance(s, Send | Return) and sums(s.tensors))
+        s.when.on(t) and not (isinstance(s, Send | Return | Scatter) and sums(s.tensors))
         for s in section.statements
     )
 
@@ -92,12 +94,14 @@ def _busy(loops: Loops, section: Section, t: int) -> bool:
 class Pass:
     """The text of one pass."""
 
-    def __init__(self, plan: Plan, loops: Loops, text: Text) -> None:
+    def __init__(self, plan: Plan, loops: Loops, text: Text, keep: bool) -> None:
         check_pieces(plan)
         self.plan, self.loops, self.text = plan, loops, text
         self.backward = plan.pass_ == "backward"
         self.walked = walk(plan, loops)
-        self.have = Holdings(variables(plan, loops, self.walked), self.walked, self.backward)
+        self.keep_all = keep  # the forward pass keeps what its exchanges bring
+        names = variables(loops, self.walked, keep and not self.backward)
+        self.have = Holdings(names, self.walked, self.backward, keep and self.backward)
         self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
         attends = [s for s in loops.statements if isinstance(s, Attend)]
         self.unit = unit_of(attends, self.walked.pieces)
@@ -120,7 +124,8 @@ class Pass:
         """The whole function."""
         for frame in frames(self.loops):
             self.frame(frame)
-        head = "backward(dout, q, k, v, out, lse, group)" if self.backward else (
+        kept = "kept, " if self.have.kept else ""
+        head = f"backward(dout, q, k, v, out, lse, {kept}group)" if self.backward else (
             "forward(q, k, v, group)"
         )
         return [f"def {head}:", f"    {BACKWARD if self.backward else FORWARD}",
@@ -150,16 +155,18 @@ class Pass:
             yield f"    outer, inner = divmod(rank, {self.sizes[1]})"
         elif len(self.axes) > 2:
             raise PlanError("a mesh of more than two axes")
+        yield from (f"    {line}" for line in self.exchanging.order())
+        if self.have.kept:
+            yield "    q, k, v, out, lse = kept"
         if "stats" in self.have.used:
             yield "    delta = (dout * out).sum(-1, keepdim=True, dtype=wide(q))"
-        yield from (f"    {line}" for line in self.exchanging.order())
         if self.neighbours:
             yield f"    after, before = {', '.join(self.neighbours)}"
 
     def ending(self) -> Iterator[str]:
         """The results in the model's types."""
         if not self.backward:
-            yield "    return out.to(q.dtype), lse"
+            yield f"    return out.to(q.dtype), lse{', kept' if self.keep_all else ''}"
             return
         names = self.have.names.cells
         results = [f"{names['DQ', OWN]}.to(q.dtype)", f"*(x.to(k.dtype) for x in {names['DKV', OWN]})"]
@@ -191,7 +198,7 @@ class Pass:
             self.write(f"for step in range({names.count(len(domain.steps))}):")
             self.margin += 4
         handles = [(move, self.send(move)) for move in moves]
-        self.keep(domain)
+        self.stay(domain)
         late = list[str]()
         for meeting in meetings:
             if self.backward:
@@ -214,7 +221,7 @@ class Pass:
         if frame.loop:
             self.margin -= 4
 
-    def keep(self, domain: Domain) -> None:
+    def stay(self, domain: Domain) -> None:
         """Sums that some ranks own and do not send are theirs; others get their own later."""
         for cell, t in self.walked.kept.items():
             if t in domain.steps:
@@ -370,7 +377,7 @@ class Pass:
             for s in self.loops.statements
             if isinstance(s, Send) and not sums(s.tensors)
             for p in s.parts
-            if p.value != OWN
+            if p.value not in (OWN, HELD)
         }
         self.lasting = {n for n in names if names.count(n) > 1 or n in sent}
         for name in sorted(self.lasting):
@@ -388,16 +395,30 @@ class Pass:
     def exchanges(self, frame: Frame, busy: bool) -> None:
         """All with all: what everybody has, and sums back over the same ways."""
         for i, s in enumerate(self.loops.statements):
-            if isinstance(s, Gather | AllToAll | Return) and any(
+            if isinstance(s, Gather | AllToAll | Return | Scatter) and any(
                 s.when.on(t) for t in range(frame.first, frame.last + 1)
             ):
                 if frame.loop or busy:
                     raise PlanError("an exchange of all with all beside attends or in a loop")
-                if isinstance(s, Return):
+                if isinstance(s, Return | Scatter):
+                    if self.keep_all and not self.backward:
+                        self.write(self.kept_line())
                     line = self.exchanging.returned(s, self.walked.into[i][frame.first])
                 else:
                     line = self.exchanging.brought(s)
                 self.write(line)
+
+    def kept_line(self) -> str:
+        """The tensors that the backward pass takes over."""
+        names = self.have.names.inputs
+        exchanges = [s for s in self.loops.statements if isinstance(s, AllToAll)]
+        queries, kv = (
+            next((names[side, s.name] for s in exchanges if s.tensors == tensors), "")
+            for side, tensors in (("q", ("Q",)), ("kv", ("KV",)))
+        )
+        if len(exchanges) != 2 or not queries or not kv:
+            raise PlanError("the backward pass begins with what the forward pass did not exchange")
+        return f"kept = [*{queries}, *{kv}, out.to(q.dtype), lse]"
 
     def start(self, s: Start) -> None:
         """A value begins to travel."""
@@ -437,18 +458,52 @@ def assigned(target: str, value: str, margin: int) -> list[str]:
     return [f"{target} = (", f"    {value}", ")"]
 
 
+def check_kept(plan: Plan, forward: Pass, backward: Pass) -> None:
+    """Raise PlanError unless what the backward pass holds is what the forward pass exchanged."""
+    if {tensor for h in plan.start for tensor in h.tensors} != {"Q", "KV", "OUT"}:
+        raise PlanError("the backward pass holds other copies than Q, KV and OUT")
+    for side, tensors in (("q", ("Q",)), ("kv", ("KV",))):
+        held = backward.walked.tables[side, HELD]
+        tables = [
+            p.walked.tables[side, s.name]
+            for p in (forward, backward)
+            for s in p.loops.statements
+            if isinstance(s, AllToAll) and s.tensors in (tensors, ("DOUT",) * (side == "q"))
+        ]
+        if len(tables) != 1 + (side == "q") or any(not np.array_equal(x, held) for x in tables):
+            raise PlanError("the backward pass holds other blocks than the forward pass exchanged")
+
+
+def kept_function(loops: Loops) -> list[str]:
+    """The function that gives empty tensors like those that the forward pass keeps."""
+    axis = next(s.axis for s in loops.statements if isinstance(s, AllToAll))
+    n = SIZES[len(loops.mesh)][axis]
+    return [
+        "", "",
+        "def kept_like(q, k, v, group):",
+        '    """Empty tensors like those that forward keeps."""',
+        "    sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in (q, k, v, q)]",
+        f"    like = [q.new_empty(len(q), h // {n}, t * {n}, d) for h, t, d in sizes]",
+        "    return [*like, torch.empty_like(like[0][..., :1], dtype=wide(q))]",
+    ]
+
+
 @dataclass(frozen=True)
 class Printed:
     """The schedule of a program as a module text, and what its passes use."""
 
     text: str
     uses: frozenset[str]
+    keeps: bool
 
 
 def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> Printed:
     """The schedule of a program: its passes, and the functions that they share."""
     text = Text()
-    passes = [Pass(plan, each, text) for plan, each in zip(plans, loops, strict=True)]
+    keep = any(plan.start for plan in plans)
+    passes = [Pass(plan, each, text, keep) for plan, each in zip(plans, loops, strict=True)]
+    if keep:
+        check_kept(plans[1], *passes)
     bodies = [each.function() for each in passes]
     uses = frozenset[str]().union(*(each.uses for each in passes))
     mesh, lines = loops[0].mesh, list[str]()
@@ -458,12 +513,14 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> Printed:
     if "pieces" in uses:
         lines += pieces_function(plans[0])
     lines += text.lines()
+    if keep:
+        lines += kept_function(loops[0])
     for body in bodies:
         lines += ["", "", *body]
     if long := [line for line in lines if len(line) > WIDTH]:
         raise PlanError(f"a line of {len(long[0])} characters: {long[0].strip()}")
     head = ["from functools import cache", ""] * ("pieces" in uses)
-    return Printed("\n".join([*head, "# ---- Schedule", *lines]) + "\n", uses)
+    return Printed("\n".join([*head, "# ---- Schedule", *lines]) + "\n", uses, keep)
 
 
 def pieces_function(plan: Plan) -> list[str]:

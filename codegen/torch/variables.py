@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from codegen.torch.walk import Cell, Walk
 from planner.errors import PlanError
-from planner.ir import TENSORS, Plan
+from planner.ir import TENSORS
 from planner.loops.form import (
-    HELD,
     OWN,
     AllToAll,
     Attend,
@@ -47,12 +46,20 @@ def sums(tensors: tuple[str, ...]) -> bool:
     return TENSORS[tensors[0]].accumulates
 
 
-def variables(plan: Plan, loops: Loops, walked: Walk) -> Variables:
-    """The names of one pass."""
+def variables(loops: Loops, walked: Walk, keep: bool) -> Variables:
+    """The names of one pass; `keep`: what exchanges bring is read again by the backward pass."""
     begun, read = _lives(loops)
+    for s in loops.statements:
+        if keep and isinstance(s, Gather | AllToAll):
+            read[side_of(s.tensors), s.name] = loops.steps
     for side, part, t in _reads(loops):
         _check_age(loops, side, part, t)
     inputs = _inputs(loops, begun, read)
+    inputs |= {
+        ("q", s.name): "dout"
+        for s in loops.statements
+        if isinstance(s, AllToAll) and s.tensors == ("DOUT",)
+    }
     return Variables(inputs, _cells(walked))
 
 
@@ -87,8 +94,6 @@ def _reads(loops: Loops) -> Iterator[tuple[str, Part, int]]:
 
 def _check_age(loops: Loops, side: str, part: Part, t: int) -> None:
     """Raise PlanError unless the last copy that came under a name is the one that is read."""
-    if part.value == HELD:
-        raise PlanError("copies that are there from the start")
     if part.lag == Expr():
         return
     lag = int(part.lag.at(t, loops.coordinates()[:1])[0])
@@ -109,7 +114,7 @@ def _inputs(
         if isinstance(s, Start) and s.part.pieces is None and s.part.heads is None
     }
     holders: dict[str, Value] = {}
-    for value, first in sorted(begun.items(), key=lambda item: item[1]):
+    for value, first in sorted(begun.items(), key=lambda item: (item[1], item[0] in same)):
         side = value[0]
         busy = read.get((side, OWN), -1) >= first + 1
         for name in _spellings(INPUT[side], visiting=busy):

@@ -17,6 +17,7 @@ from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.expand import Expansion
 from planner.loops.form import (
+    HELD,
     OWN,
     AllToAll,
     Attend,
@@ -26,10 +27,11 @@ from planner.loops.form import (
     Loops,
     Part,
     Return,
+    Scatter,
     Send,
     Start,
 )
-from planner.loops.values import flat, owned, pack
+from planner.loops.values import flat, held, owned, pack
 
 Cell = tuple[str, str]  # tensor, value
 Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]; or rank, q, kv
@@ -77,7 +79,7 @@ def same(a: Ints, b: Ints) -> bool:
 class _Walker:
     def __init__(self, plan: Plan, loops: Loops) -> None:
         self.plan, self.loops, self.ranks = plan, loops, plan.ranks
-        self.state = Expansion(loops, plan.partition)
+        self.state = self.begin()
         self.result = Walk()
         self.sums = ADDS[plan.pass_]
         self.full: dict[Cell, Ints] = {}
@@ -91,7 +93,13 @@ class _Walker:
         self.times: dict[Cell, list[int]] = defaultdict(list)
         for t, cell in sorted(self.taken):
             self.times[cell].append(t)
-        self.state = Expansion(loops, plan.partition)
+        self.state = self.begin()
+
+    def begin(self) -> Expansion:
+        start = {side: held(self.plan, side) for side in ("q", "kv")}
+        return Expansion(
+            self.loops, self.plan.partition, {k: x for k, x in start.items() if x is not None}
+        )
 
     # -- the first walk: what each message of sums takes along
 
@@ -151,18 +159,20 @@ class _Walker:
         for side in ("q", "kv"):
             table = owned(self.ranks, self.plan.partition.side(side))
             self.result.tables[side, "owned"] = table
+            if (HELD, side) in self.state.stay:
+                self.result.tables[side, HELD] = self.state.stay[HELD, side]
         for t in range(self.loops.steps):
             statements = list(self.active(t))
             for i, s in statements:
                 if isinstance(s, Start):
                     self.state.start(s, t)
-                elif isinstance(s, Send | Return) and TENSORS[s.tensors[0]].accumulates:
+                elif isinstance(s, Send | Return | Scatter) and TENSORS[s.tensors[0]].accumulates:
                     self.take(i, s, t)
             for i, s in statements:
                 if isinstance(s, Attend):
                     self.attend(i, s, t)
             for i, s in statements:
-                if isinstance(s, Send | Return) and TENSORS[s.tensors[0]].accumulates:
+                if isinstance(s, Send | Return | Scatter) and TENSORS[s.tensors[0]].accumulates:
                     self.bring(i, s, t)
                 elif not isinstance(s, Start):
                     self.follow(s, t)
@@ -177,7 +187,7 @@ class _Walker:
     def count(self) -> None:
         """Note how many pieces the values have that can be read now."""
         tables = [(k[1], k[0], v) for k, v in self.state.stay.items()]
-        self.result.tables |= {(side, name): v for side, name, v in tables}
+        self.result.tables |= {(side, name): v for side, name, v in tables if name != HELD}
         self.result.aged |= {(k[1], k[0], k[2]): v for k, v in self.state.aged.items()}
         tables += [(k[1], k[0], v) for k, v in self.state.aged.items()]
         for side, name, table in tables:
@@ -185,9 +195,9 @@ class _Walker:
                 known = self.result.pieces.get((side, name), 0)
                 self.result.pieces[side, name] = max(known, table.shape[1])
 
-    def take(self, i: int, s: Send | Return, t: int) -> None:
+    def take(self, i: int, s: Send | Return | Scatter, t: int) -> None:
         """The message leaves: its cell is empty, on all ranks."""
-        cell = (s.tensors[0], s.exchange) if isinstance(s, Return) else self.cell(s)
+        cell = self.emptied(s)
         self.result.source[i], self.result.last[cell] = cell, t
         full = self.full.get(cell)
         if full is None:
@@ -202,6 +212,16 @@ class _Walker:
             own = cell[0], OWN
             self.result.kept[cell] = t
             self.add(own, t, np.flatnonzero(left), whole=True)
+
+    def emptied(self, s: Send | Return | Scatter) -> Cell:
+        """The cell whose sums go."""
+        if isinstance(s, Send):
+            return self.cell(s)
+        if isinstance(s, Return):
+            return s.tensors[0], s.exchange
+        if s.part.pieces or s.part.heads:
+            raise PlanError("sums of a part of a value go to their owners")
+        return s.tensors[0], s.part.value
 
     def attend(self, i: int, s: Attend, t: int) -> None:
         who, q, kv = self.state.attend(s, t)
@@ -245,10 +265,12 @@ class _Walker:
         self.at_home.setdefault(cell, np.zeros(self.ranks, bool))[ranks] = True
         return True
 
-    def bring(self, i: int, s: Send | Return, t: int) -> None:
+    def bring(self, i: int, s: Send | Return | Scatter, t: int) -> None:
         """The message arrives: into the cell that its blocks belong to."""
         tensor, side = s.tensors[0], TENSORS[s.tensors[0]].side
-        if isinstance(s, Return):
+        if isinstance(s, Scatter):
+            dst, into = np.arange(self.ranks), (tensor, OWN)
+        elif isinstance(s, Return):
             rows = [(d, r, b) for r, d, b in self.state.brought[s.exchange]]
             dst = np.arange(self.ranks)
             moved = [flat(to, blocks) for _, to, blocks in rows]
