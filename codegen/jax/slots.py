@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codegen.tables.steps import refuse
 from planner.errors import PlanError
 from planner.ir import ADDS, READS, TENSORS, Move, Plan
 from planner.messages import brings_home
@@ -67,7 +66,11 @@ class Tables:
 
 def tables(forward: Plan, backward: Plan | None) -> tuple[Tables, ...]:
     """The tables of each pass; PlanError for initial copies that no forward pass leaves."""
-    refuse(forward, backward)
+    if forward.start:
+        raise PlanError(
+            f"{forward.start[0].tensors[0]} is on other ranks before the forward pass begins,"
+            " but a program starts with shards alone"
+        )
     held = held_by(backward) if backward else {}
     plans = [(forward, {}, held), *([(backward, held, {})] if backward else [])]
     return tuple(Placement(*plan).tables() for plan in plans)

@@ -84,7 +84,7 @@ def forward(q, k, v, axis):
     }
     state = run(FORWARD_HOPS, *numbers(FORWARD_ROWS, 5), state, attend_tile, axis)
     out, lse = (unload(x, q, QUERIES, rank) for x in state["OUT"])
-    kept = {name: [x[np.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()}
+    kept = {name: [x[jnp.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()}
     return out.astype(q.dtype), lse, kept
 
 
