@@ -98,6 +98,9 @@ def predicted(trial: Trial, machine: Hardware) -> float:
     return sum(costs.kernels.seconds(call, heads) for call, heads in costs.calls(trial.rank))
 
 
+KINDS = {"window": "masked"}  # benches time windows under an explicit mask
+
+
 def runner(trial: Trial, machine: Hardware, on: Bench) -> Callable[[], object]:
     """A function that makes the rank's kernel calls in order."""
     work = trial.plan.workload
@@ -109,7 +112,7 @@ def runner(trial: Trial, machine: Hardware, on: Bench) -> Callable[[], object]:
         return on.prepare(Sample(trial.plan.pass_, rows, columns, kind, *shape), work.dtype)
 
     calls = [
-        made(call.height, call.width, call.kind, heads)
+        made(len(call.rows), len(call.columns), KINDS.get(call.kind, call.kind), heads)
         for call, heads in Costs(trial.plan, machine).calls(trial.rank)
     ]
 

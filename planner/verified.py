@@ -8,7 +8,7 @@ from typing import TypeVar
 from planner.ir import Plan
 from planner.verify import verify
 
-Plans = TypeVar("Plans", Plan, tuple[Plan, Plan])
+Plans = TypeVar("Plans", bound=Plan | tuple[Plan, Plan])
 MARK = "_verified"
 
 

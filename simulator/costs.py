@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from planner.batches import attends
 from planner.ir import ADDS, TENSORS, Attend, Move, Plan
+from planner.kernel_calls import Call
 from planner.marks import rowwise
 from planner.messages import brings_home
 from planner.partitions import Ints, Side
 from planner.tiles import Tiles, tiles
 from planner.workload import DTYPES
-from simulator.calls.kernel_calls import Call
 from simulator.calls.kernel_tiles import kernel_tiles
 from simulator.calls.kernels import Kernels
 from simulator.calls.rectangles import Rectangles

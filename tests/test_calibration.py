@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from planner.errors import PlanError
 from planner.ir import Pass
+from planner.kernel_calls import Call
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
@@ -22,7 +23,6 @@ from ringloom.measuring import calibrate, samples
 from runtimes.calibration.benches import Sample
 from runtimes.calibration.numpy_bench import NumpyBench
 from runtimes.calibration.timing import bench, medians
-from simulator.calls.kernel_calls import Call
 from simulator.calls.kernels import Kernels
 from simulator.fitting import fit_curve, fit_link, positive, robust
 from simulator.hardware import OPTIONAL, UNITS, Hardware, hardware, load
@@ -88,6 +88,7 @@ def test_a_disturbed_row_hardly_matters() -> None:
 
 # ---- kernels, from the times that known ones would take
 
+BANDS = {"full": False, "causal": True, "masked": None}
 SHAPES = ((64, 64), (256, 1024), (1024, 256), (1024, 64), (64, 1024), (2048, 2048), (700, 300))
 
 
@@ -99,7 +100,7 @@ def timed(machine: Hardware, pass_: Pass) -> list[Timed]:
     for d in (32, 64, 128):
         work = Workload(seq=4096, heads=4, head_dim=d, dtype="float32")
         for q, kv, kind in calls:
-            call = Call((0, q), (0, kv), q, kind)  # type: ignore[arg-type]
+            call = Call(range(q), range(kv), BANDS[kind])
             seconds = Kernels(machine, work, pass_).seconds(call, 4)
             found.append(Timed(pass_, q, kv, kind, 4, d, seconds))
     return found
@@ -206,7 +207,7 @@ class Clockwork:
     def prepare(self, sample: Sample, dtype: str) -> object:
         work = Workload(seq=4096, heads=sample.heads, head_dim=sample.head_dim, dtype=dtype)
         pass_: Pass = "backward" if sample.pass_ == "backward" else "forward"
-        call = Call((0, sample.rows), (0, sample.columns), sample.rows, sample.kind)  # type: ignore[arg-type]
+        call = Call(range(sample.rows), range(sample.columns), BANDS[sample.kind])
         return Tick(Kernels(self.machine, work, pass_).seconds(call, sample.heads))
 
     def merging(self, rows: int, heads: int, head_dim: int) -> object:

@@ -3,23 +3,17 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-import codegen.calls
-import simulator.calls.kernel_calls
 from planner.ir import Plan
-from planner.masks import Causal, Documents, Full, Mask, Window, region_of
-from planner.partitions import Ranges, merge
+from planner.kernel_calls import Call
+from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.calls.kernel_calls import Call, causal_calls, joined, mask_calls
 from simulator.calls.kernels import Kernels, causal_pairs
 from simulator.calls.rectangles import Rectangles
 from simulator.costs import Costs
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import simulate
-from strategies import masks, range_sets
 from test_simulator_reference import plans
 
 H100 = hardware("h100")
@@ -30,93 +24,7 @@ IDEAL = H100.changed(
 
 
 def sizes(calls: list[Call]) -> list[tuple[int, int, str]]:
-    return [(call.height, call.width, call.kind) for call in calls]
-
-
-def written(calls: list[codegen.calls.Call]) -> list[tuple[int, int, str]]:
-    """The same of the calls that emitted programs make."""
-    kinds, count = {"spans": "masked"}, codegen.calls.count
-    return [(count(c.rows), count(c.columns), kinds.get(c.kind, c.kind)) for c in calls]
-
-
-@given(st.data(), st.integers(1, 60), st.integers(1, 60), st.sampled_from([4, 8, 512]))
-def test_calls_are_those_that_programs_make(
-    data: st.DataObject, seq: int, kv_seq: int, tile: int
-) -> None:
-    mask = data.draw(masks(seq, kv_seq))
-    q, kv = (merge(data.draw(range_sets(n))) for n in (seq, kv_seq))
-    offset, pieces = kv_seq - seq, region_of(mask).pieces
-    with pytest.MonkeyPatch.context() as patched:
-        for module in (codegen.calls, simulator.calls.kernel_calls):
-            patched.setattr(module, "TILE", tile)
-        expected = codegen.calls.mask_calls(q, kv, offset, pieces)
-        assert sizes(mask_calls(q + offset, kv, pieces)) == written(expected)
-    straight = codegen.calls.causal_calls(q, kv, offset)
-    found = causal_calls(singles(q + offset), singles(kv))
-    assert (found is None) == (straight is None)
-    assert found is None or sizes(found) == written(straight or [])
-
-
-def singles(positions: NDArray[np.int64]) -> Ranges:
-    """Positions as ranges of one each, which are of whatever step."""
-    return tuple(range(p, p + 1) for p in positions.tolist())
-
-
-@st.composite
-def in_turn(draw: st.DrawFn, step: int) -> Ranges:
-    """Up to four ascending ranges of one step, here and there without a gap in between."""
-    found, at = [], draw(st.integers(0, 12))
-    for count in draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)):
-        found.append(range(at, at + step * count, step))
-        at = found[-1][-1] + draw(st.one_of(st.just(step), st.integers(1, 30)))
-    return tuple(found)
-
-
-@given(st.data(), st.integers(1, 5))
-def test_causal_ranges_are_cut_as_the_same_positions_one_by_one(
-    data: st.DataObject, step: int
-) -> None:
-    q, kv = data.draw(in_turn(step)), data.draw(in_turn(step))
-    expected = codegen.calls.causal_calls(merge(q), merge(kv), 0)
-    found = causal_calls(q, kv)
-    assert (found is None) == (expected is None)
-    assert found is None or sizes(found) == written(expected or [])
-    assert found == causal_calls(singles(merge(q)), singles(merge(kv)))
-    gap = range(3), range(9, 10)  # straight to look at from both of its ends
-    assert causal_calls((range(10),), gap) is None
-
-
-@given(st.data(), st.integers(1, 5))
-def test_ranges_that_go_on_are_cut_as_one(data: st.DataObject, step: int) -> None:
-    q, kv = data.draw(in_turn(step)), data.draw(in_turn(step))
-    alone = [tuple(r if len(r) > 1 else range(r[0], r[0] + 1) for r in side) for side in (q, kv)]
-    found = [simulator.calls.kernel_calls.in_turn([side]) for side in alone]
-    for one, other in zip(found, (q, kv), strict=True):
-        np.testing.assert_array_equal(merge(one), merge(other))
-    assert causal_calls(found[0], found[1]) == causal_calls(q, kv)
-    assert simulator.calls.kernel_calls.in_turn([(range(0, 8, 4),), (range(8, 16, 4),)]) == (
-        range(0, 16, 4),
-    )
-    assert len(simulator.calls.kernel_calls.in_turn([(range(5, 6), range(6, 7))])) == 2
-
-
-@given(st.data(), st.integers(-9, 60), st.integers(0, 60), st.integers(1, 40), st.integers(1, 5))
-def test_a_range_of_keys_is_cut_as_the_same_keys_one_by_one(
-    data: st.DataObject, first: int, begin: int, count: int, step: int
-) -> None:
-    keys = range(begin, begin + step * count, step)
-    queries = range(first, first + 30, data.draw(st.integers(1, 3)))
-    q, plainly = np.array(queries), np.array(keys)
-    pieces = region_of(data.draw(masks(90, 300))).pieces
-    assert mask_calls(q, keys, pieces) == mask_calls(q, plainly, pieces)
-
-
-@given(st.lists(range_sets(40).filter(any), min_size=1, max_size=4))
-def test_blocks_are_joined_in_turn(blocks: list[tuple[range, ...]]) -> None:
-    expected = np.concatenate([merge(block) for block in blocks])
-    np.testing.assert_array_equal(np.array(joined(blocks)), expected)
-    cut = [(range(7),), (range(7, 8), range(8, 20))]
-    assert joined(cut) == range(20)
+    return [(len(call.rows), len(call.columns), call.kind) for call in calls]
 
 
 def rectangles(one: Plan, machine: Hardware = H100) -> Rectangles:
@@ -151,12 +59,21 @@ def test_the_parts_of_a_gathered_rectangle_are_full_and_causal() -> None:
     ]
 
 
-def test_a_window_leaves_full_middles_and_masked_sides() -> None:
+def test_a_window_is_one_call_over_what_it_sees() -> None:
     one = plan("ring", Workload(seq=2**14, heads=2, mask=Window(1024)), 4)
     node = one.steps[0].attends[0]
+    (call,) = rectangles(one).calls(node.q[1], node.kv[1])
+    assert (call.kind, call.band) == ("window", (-1024, 0))
+    kernels = rectangles(one).kernels
+    assert 4096 * 1024 < kernels.pairs([call]) < 4096 * 4096 / 2
+
+
+def test_stripes_of_several_tokens_are_full_middles_and_masked_sides() -> None:
+    one = plan("striped:grain=64", Workload(seq=2**14, heads=2), 4)
+    node = one.steps[1].attends[0]
     found = sizes(rectangles(one).calls(node.q[1], node.kv[1]))
-    assert {kind for _, _, kind in found} >= {"full", "masked"}
-    assert 4096 * 1024 < sum(rows * columns for rows, columns, _ in found) < 4096 * 4096 / 2
+    assert {kind for _, _, kind in found} == {"full", "masked"}
+    assert 4096 * 2048 < sum(rows * columns for rows, columns, _ in found) < 4096 * 4096 * 0.6
 
 
 @given(plans())
@@ -176,7 +93,7 @@ def test_a_square_full_call_follows_the_curve(size: int, pass_: str) -> None:
     work = Workload(seq=size, heads=16, mask=Full())
     kernels = Kernels(H100, work, pass_)  # type: ignore[arg-type]
     half = sum(H100.overheads(pass_))  # type: ignore[arg-type]
-    seconds = kernels.seconds(Call((0, size), (0, size), size, "full"), 16) - kernels.launch
+    seconds = kernels.seconds(Call(range(size), range(size), False), 16) - kernels.launch
     flop = (4 if pass_ == "forward" else 10) * size**2 * 128 * 16
     top = H100.peak("bfloat16") * H100[f"attention.{pass_}"]
     assert flop / seconds == pytest.approx(top * size / (size + half))

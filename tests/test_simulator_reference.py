@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen.calls import Call, causal_calls, count, mask_calls
 from planner.ir import ADDS, READS, TENSORS, Attend, Move, Plan, Step
+from planner.kernel_calls import Call, rectangle_calls
 from planner.masks import Full, region_of
-from planner.partitions import Block, merge
+from planner.partitions import Block, merge, shifted
 from planner.planning import plan
 from planner.workload import DTYPES, Workload
 from simulator.costs import Costs
@@ -78,36 +78,15 @@ def up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def program_calls(one: Plan, qs: list[Block], kvs: list[Block]) -> list[tuple[Call, int, int]]:
-    """The kernel calls that an emitted program makes of a rectangle: each with its first row and
-    column in it. Blocks come in the order of their first positions.
-    """
+def program_calls(one: Plan, qs: list[Block], kvs: list[Block]) -> list[Call]:
+    """The kernel calls of a rectangle, blocks in the order of their first positions."""
     work, pieces = one.workload, region_of(one.workload.mask).pieces
-    q, kv = ([merge(b.positions) for b in sorted(s, key=first) if b.size] for s in (qs, kvs))
-    if not (q and kv):
-        return []
-    blocks = [p for side in (one.partition.q, one.partition.kv) for p in side.chunks if p]
-    plain = str(work.mask) == "causal" and all(len(p) == 1 for p in blocks)
-    plain = plain and len({p[0].step for p in blocks if len(p[0]) > 1}) <= 1
-    rows, columns = np.concatenate(q), np.concatenate(kv)
+    q, kv = ([b.positions for b in sorted(s, key=first) if b.size] for s in (qs, kvs))
+    rows, columns = (np.concatenate([*map(merge, side), np.zeros(0, np.int64)]) for side in (q, kv))
     straight = (np.diff(rows) > 0).all() and (np.diff(columns) > 0).all()
     if straight and work.allowed(rows, columns).all():
-        return [(Call(slice(0, len(rows)), slice(0, len(columns)), "full"), 0, 0)]
-    for q_parts, kv_parts in (([rows], [columns]), (q, [columns]), (q, kv)):
-        found, row = list[tuple[Call, int, int] | None](), 0
-        for i in q_parts:
-            column = 0
-            for j in kv_parts:
-                calls = None
-                if (np.diff(i) > 0).all() and (np.diff(j) > 0).all():
-                    plainly = causal_calls(i, j, work.offset)
-                    calls = plainly if plain else mask_calls(i, j, work.offset, pieces)
-                found += [None] if calls is None else [(call, row, column) for call in calls]
-                column += len(j)
-            row += len(i)
-        if None not in found:
-            break
-    return [call for call in found if call]
+        return [Call(range(len(rows)), range(len(columns)), False)]
+    return rectangle_calls([shifted(part, work.offset) for part in q], kv, pieces)
 
 
 def first(block: Block) -> int:
@@ -178,28 +157,30 @@ class Reference:
         calls = program_calls(self.plan, qs, kvs)
         seconds, per_head = self.machine.launch(self.plan.pass_) * len(calls), 0.0
         rows, columns = list[int](), list[int]()
-        for call, row, column in calls:
+        for call in calls:
             per_head += self.per_pair() * self.pairs(call)
-            rows += (np.arange(10**4)[call.rows] + row).tolist()
-            columns += (np.arange(10**4)[call.columns] + column).tolist()
+            rows += call.rows
+            columns += call.columns
         again, group = len(rows) - len(set(rows)), self.plan.workload.group
         more = {"OUT": again, "DQ": again, "DKV": (len(columns) - len(set(columns))) / group}
         per_head += sum(more[t] * self.per_token(t, False) for t in ADDS[self.plan.pass_])
         return seconds + per_head * self.heads(qs[0], kvs[0])
 
     def pairs(self, call: Call) -> float:
-        (tq, tk), (rows, columns) = self.machine.tile, (count(call.rows), count(call.columns))
+        (tq, tk), (rows, columns) = self.machine.tile, (len(call.rows), len(call.columns))
         sq, sk = self.machine.skips(self.machine.tile)
         per_row, per_column = self.machine.overheads(self.plan.pass_)
         looked = up(rows, tq) * up(columns, tk)
-        if call.kind == "causal":
+        if call.kind in ("causal", "window"):
+            lo, hi = (-rows, 0) if call.band is True else call.band  # type: ignore[misc]
+            ends = [(max(0, i + lo) // sk * sk, i + sq + hi, i) for i in range(0, rows, sq)]
             looked = sum(
-                up(min(sq, rows - i), tq) * up(min(columns, up(min(rows, i + sq), sk)), tk)
-                for i in range(0, rows, sq)
+                up(min(sq, rows - i), tq) * up(min(columns, up(min(columns, last), sk)) - low, tk)
+                for low, last, i in ends
             )
-        dear = {"full": 1.0, "causal": self.machine["attention.causal"]}
-        dear["spans"] = self.machine["attention.masked"]
-        return looked * dear[call.kind] + per_row * up(rows, tq) + per_column * up(columns, tk)
+        names = {"full": "", "causal": "causal", "window": "causal", "masked": "masked"}
+        dear = self.machine[f"attention.{names[call.kind]}"] if call.band is not False else 1.0
+        return looked * dear + per_row * up(rows, tq) + per_column * up(columns, tk)
 
     def add(self, rank: int, tensor: str, blocks: list[int], arriving: bool) -> float:
         seconds = 0.0

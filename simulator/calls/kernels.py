@@ -2,13 +2,14 @@
 
     full     ceil(rows / tq) tq x ceil(columns / tk) tk pairs: tiles are computed whole
     causal   per run of rows that is skipped together, the columns up to its last row, likewise
+    window   the same, and none of the columns before its first row's first one
     masked   as full
 
-A pair of a causal or of a masked call may be dearer than one of a full call. To this come, per row
-and per column of a call, `overheads` pairs: loading, the softmax's beginning and end, storing. For
-a square full call of S tokens that is TF(S) = Tmax S / (S + S_half), the curve that measurements
-follow, with S_half = both overheads together; for a causal one S_half comes out twice as large plus
-the width of a tile, the half-empty tiles on the diagonal, and so it is measured.
+A pair of a causal, a window or a masked call may be dearer than one of a full call. To this come,
+per row and per column of a call, `overheads` pairs: loading, the softmax's beginning and end,
+storing. For a square full call of S tokens that is TF(S) = Tmax S / (S + S_half), the curve that
+measurements follow, with S_half = both overheads together; for a causal one S_half comes out twice
+as large plus the width of a tile, the half-empty tiles on the diagonal, and so it is measured.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Pass
+from planner.kernel_calls import Call
 from planner.workload import DTYPES, Workload
-from simulator.calls.kernel_calls import Call
 from simulator.hardware import Hardware
 
 Floats = NDArray[np.float64]
@@ -75,35 +76,45 @@ class Kernels:
 
     def pairs(self, calls: Sequence[Call]) -> float:
         """Pairs per head, overheads included, that some calls cost together."""
-        return sum(self._pairs(call.height, call.width, call.kind) for call in calls)
+        return sum(self._pairs(call) for call in calls)
 
-    def _pairs(self, rows: int, columns: int, kind: str) -> float:
+    def _pairs(self, call: Call) -> float:
+        rows, columns = len(call.rows), len(call.columns)
         whole = self.one(rows, columns)
-        if kind == "full":
+        if call.band is False:
             return whole
         tq, tk = self.tile
         area = -(-rows // tq) * tq * -(-columns // tk) * tk
-        if kind == "causal":
-            below = causal_pairs(rows, self.tile, self.hardware.skips(self.tile, self.pass_))
-            return whole - area + below * self.hardware.of_kernels("causal", self.pass_)
-        return whole + (self.hardware.of_kernels("masked", self.pass_) - 1.0) * area
+        if call.band is None:
+            return whole + (self.hardware.of_kernels("masked", self.pass_) - 1.0) * area
+        band = (1 - rows, 0) if call.band is True else call.band
+        skips = self.hardware.skips(self.tile, self.pass_)
+        inside = band_pairs((rows, columns), band, self.tile, skips)
+        return whole - area + inside * self.hardware.of_kernels("causal", self.pass_)
 
     def seconds(self, call: Call, heads: int) -> float:
         """Seconds of one call for some query heads, all batch rows together."""
-        return self.launch + self._pairs(call.height, call.width, call.kind) * (
-            heads * self.seconds_per_pair
-        )
+        return self.launch + self._pairs(call) * heads * self.seconds_per_pair
+
+
+def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> int:
+    """Pairs that a causal call of n x n computes."""
+    return band_pairs((n, n), (1 - n, 0), tile, skip)
 
 
 @lru_cache(maxsize=1 << 12)
-def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> int:
-    """Pairs that a causal call of n x n computes: runs of skip[0] rows, keys in runs of skip[1].
+def band_pairs(
+    shape: tuple[int, int], band: tuple[int, int], tile: tuple[int, int], skip: tuple[int, int]
+) -> int:
+    """Pairs that a call of rows x columns computes whose row r sees the columns r + lo..r + hi.
 
-    The last key that a run needs ends a run of keys, or the call; both sides are computed in whole
-    tiles.
+    It goes by runs of skip[0] rows, keys in runs of skip[1]; a run of rows takes the runs of keys
+    that it sees anything of. Both sides are computed in whole tiles.
     """
-    (tq, tk), (sq, sk) = tile, skip
-    first = np.arange(0, n, sq)
-    rows = np.minimum(n - first, sq)
-    keys = np.minimum(-(-np.minimum(first + sq, n) // sk) * sk, n)
+    (height, width), (lo, hi), (tq, tk), (sq, sk) = shape, band, tile, skip
+    first = np.arange(0, height, sq)
+    rows = np.minimum(height - first, sq)
+    left = np.maximum(first + lo, 0) // sk * sk
+    right = np.minimum(-(-np.minimum(first + sq + hi, width) // sk) * sk, width)
+    keys = np.maximum(right - left, 0)
     return int((-(-rows // tq) * tq * (-(-keys // tk) * tk)).sum())

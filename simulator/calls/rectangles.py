@@ -1,7 +1,7 @@
 """The kernel calls of every row of an attend: how many, how much work, how much merged in between.
 
 A rectangle in which everything is seen is one call. Others are cut into calls as programs cut them
-(see `kernel_calls`); rectangles that are alike but for a shift, under a mask that only
+(see `planner.kernel_calls`); rectangles that are alike but for a shift, under a mask that only
 looks at distances, are cut once. Where rectangles are so many that cutting each would take minutes,
 a rectangle counts as one call per q block that computes the kernel tiles which its mask touches.
 """
@@ -16,18 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Attend, Plan
+from planner.kernel_calls import Call, rectangle_calls
 from planner.masks import region_of
 from planner.partitions import Ranges, Side, shifted
-from planner.regions import FAR
 from planner.tiles import Tiles, tiles
-from simulator.calls.kernel_calls import Call, rectangle_calls
 from simulator.calls.kernels import Kernels
 from simulator.calls.shapes import Index, Shapes
 
 Floats = NDArray[np.float64]
 CELLS = 1 << 22  # tiles looked at at a time
 WORK = 10**8  # rows x boxes of the mask beyond which rectangles are no longer cut
-CAUSAL = (-FAR, FAR, -FAR, FAR, -FAR, 0)
 
 
 class Cut(NamedTuple):
@@ -188,7 +186,7 @@ class Rectangles:
         self, q: Sequence[Ranges], kv: Sequence[Ranges], boxes: NDArray[np.int64]
     ) -> list[Call]:
         aligned = [shifted(positions, self.plan.workload.offset) for positions in q]
-        return rectangle_calls(aligned, kv, boxes, self._plain)
+        return rectangle_calls(aligned, kv, boxes)
 
     def _boxes(self, q: Sequence[Ranges], kv: Sequence[Ranges]) -> NDArray[np.int64]:
         """The mask's pieces that a rectangle may meet."""
@@ -222,14 +220,6 @@ class Rectangles:
         return Shapes.of(self.plan.workload, self.plan.partition)
 
     @cached_property
-    def _plain(self) -> bool:
-        """Whether the mask is causal and no block has gaps, so that diagonals are straight."""
-        chunks = [c for side in self._sides for c in side.chunks if c]
-        steps = {c[0].step for c in chunks if len(c[0]) > 1}
-        pieces = region_of(self.plan.workload.mask).pieces.tolist()
-        return pieces == [list(CAUSAL)] and all(len(c) == 1 for c in chunks) and len(steps) <= 1
-
-    @cached_property
     def _interleaved(self) -> tuple[bool, bool]:
         first, second = (interleave(side.chunks) for side in self._sides)
         return first, second
@@ -237,8 +227,8 @@ class Rectangles:
 
 def summary(kernels: Kernels, calls: Sequence[Call]) -> Cut:
     """What some calls of one rectangle come to."""
-    rows = sum(call.height for call in calls) - _union([call.rows for call in calls])
-    columns = sum(call.width for call in calls) - _union([call.columns for call in calls])
+    rows = sum(len(call.rows) for call in calls) - _union([call.rows for call in calls])
+    columns = sum(len(call.columns) for call in calls) - _union([call.columns for call in calls])
     return Cut(len(calls), kernels.pairs(calls), max(0, rows), columns)
 
 
@@ -253,10 +243,15 @@ def _hull(chunks: Sequence[Ranges], shift: int) -> tuple[int, int]:
     return min(r[0] for r in ranges) + shift, max(r[-1] for r in ranges) + shift
 
 
-def _union(spans: Sequence[tuple[int, int]]) -> int:
-    """How many numbers some intervals cover together."""
+def _union(spans: Sequence[range]) -> int:
+    """How many numbers some ranges cover together."""
+    if any(span.step > 1 for span in spans):
+        covered = np.zeros(max(span.stop for span in spans), np.bool_)
+        for span in spans:
+            covered[span.start : span.stop : span.step] = True
+        return int(covered.sum())
     total, end = 0, 0
-    for low, high in sorted(spans):
-        total += max(0, high - max(low, end))
-        end = max(end, high)
+    for span in sorted(spans, key=lambda span: span.start):
+        total += max(0, span.stop - max(span.start, end))
+        end = max(end, span.stop)
     return total

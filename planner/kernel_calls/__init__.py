@@ -1,0 +1,6 @@
+"""The kernel calls of a rectangle: how queries that meet keys under a mask are given to kernels."""
+
+from planner.kernel_calls.calls import Call, rectangle_calls
+from planner.kernel_calls.runs import Band, band_calls
+
+__all__ = ["Band", "Call", "band_calls", "rectangle_calls"]

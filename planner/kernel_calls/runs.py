@@ -1,0 +1,120 @@
+r"""Rectangles of few ranges under boxes cut by bands, in closed form.
+
+Positions of one step that go on are a run. In a run of queries and a run of keys of equal steps, a
+box leaves a band: row r sees the columns r + lo..r + hi that there are.
+
+        columns                    band  ::= False      every row sees every column
+      +-----------+                        | True       as many rows as columns, row r sees 0..r
+ rows |\ hi       |                        | (lo, hi)   row r sees the columns r + lo..r + hi,
+      | \\\       |                                     and every row sees one at least
+      |  lo \     |
+      +-----------+        a triangle is a full call for what all see, a causal one, a full one
+
+Emitted programs contain the same cuts as code, for lengths that are known when they run.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import lcm
+from typing import NamedTuple
+
+Band = bool | tuple[int, int]
+Box = Sequence[int]  # i0, i1, j0, j1, lo, hi: i0 <= i < i1, j0 <= j < j1, lo <= j - i <= hi
+
+
+class Run(NamedTuple):
+    """Rows or columns of a rectangle, and their positions: ranges of the same length."""
+
+    at: range
+    positions: range
+
+    def part(self, first: int, last: int) -> "Run":
+        """From one entry to before another."""
+        return Run(self.at[first:last], self.positions[first:last])
+
+    def between(self, low: int, high: int) -> "Run":
+        """What lies at positions low..high - 1."""
+        x = self.positions
+        first, last = (min(max(-((x.start - end) // x.step), 0), len(x)) for end in (low, high))
+        return self.part(first, last)
+
+    def every(self, step: int) -> list["Run"]:
+        """The same as interleaved runs of a larger step."""
+        n = step // self.positions.step
+        starts = range(min(n, len(self.positions)))
+        return [Run(self.at[first::n], self.positions[first::n]) for first in starts]
+
+
+class BandCall(NamedTuple):
+    """One call: rows, columns, and what each row sees of them."""
+
+    rows: range
+    columns: range
+    band: Band
+
+
+def runs(positions: Iterable[range]) -> list[Run]:
+    """Ranges in the order of rows or columns, joined where one goes on where the last one ended."""
+    joined, first = list[Run](), 0
+    for x in filter(len, positions):
+        run = Run(range(first, first + len(x)), x)
+        if joined and _goes_on(joined[-1].positions, x):
+            before = joined.pop()
+            whole = range(before.positions.start, x.stop, x.step)
+            run = Run(range(before.at.start, first + len(x)), whole)
+        joined.append(run)
+        first += len(x)
+    return joined
+
+
+def _goes_on(before: range, x: range) -> bool:
+    return before.step == x.step and before[-1] + x.step == x.start
+
+
+def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[BandCall]:
+    """The calls of a rectangle of runs, queries at aligned positions, under disjoint boxes."""
+    return [call for r in rows for c in columns for box in boxes for call in box_calls(r, c, box)]
+
+
+def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[BandCall]:
+    """The calls of one box."""
+    i0, i1, j0, j1, lo, hi = box
+    rows, columns = rows.between(i0, i1), columns.between(j0, j1)
+    i, j = rows.positions, columns.positions
+    if not (i and j) or j[-1] - i[0] < lo or j[0] - i[-1] > hi:
+        return
+    if lo <= j[0] - i[-1] and j[-1] - i[0] <= hi:
+        yield BandCall(rows.at, columns.at, False)
+    elif i.step != j.step and len(i) > 1 < len(j):
+        step = lcm(i.step, j.step)
+        for one in rows.every(step):
+            for other in columns.every(step):
+                yield from box_calls(one, other, box)
+    else:
+        step, ahead = (i if len(i) > 1 else j).step, j[0] - i[0]
+        yield from banded(rows, columns, -((ahead - lo) // step), (hi - ahead) // step)
+
+
+def banded(rows: Run, columns: Run, lo: int, hi: int) -> Iterator[BandCall]:
+    """The calls in which row r sees the columns r + lo..r + hi, as far as there are any."""
+    height, width = len(rows.at), len(columns.at)
+    top, left = max(0, -hi), max(0, lo)
+    rows = rows.part(top, min(height, width - lo))
+    columns = columns.part(left, min(width, height + hi))
+    height, width, lo, hi = len(rows.at), len(columns.at), lo + top - left, hi + top - left
+    if lo > hi or not height or not width:
+        return
+    if lo > 1 - height or hi >= width - 1:
+        band = (lo, hi) if lo > 1 - height else False
+        yield BandCall(rows.at, columns.at, band)
+        return
+    yield from triangle(rows.at, columns.at, hi)
+
+
+def triangle(rows: range, columns: range, hi: int) -> Iterator[BandCall]:
+    """Row 0 sees the columns 0..hi, each next row one more, until the rows see all of them."""
+    square = len(columns) - hi
+    if hi > 0:
+        yield BandCall(rows, columns[:hi], False)
+    yield BandCall(rows[:square], columns[hi:], True)
+    if square < len(rows):
+        yield BandCall(rows[square:], columns[hi:], False)

@@ -1,0 +1,100 @@
+"""Rectangles whose rows see no band: strips of rows, full where all see the same, masked beside.
+
+Positions that interleave, as stripes of several tokens do, would fall into very many small calls.
+Instead a strip of at most TILE rows is a full call for the columns that every row of it sees, and
+masked calls, under an explicit mask, for what is left at its sides; or one masked call, where that
+looks at less.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Spans = tuple[Ints, Ints]  # of each row, the first column that it sees and the one after the last
+TILE = 512  # rows of a masked call: bounds its mask, and the work done on what it hides
+EACH = 20_000  # pairs that one call more is worth
+
+
+class Strip(NamedTuple):
+    """Some rows and columns; masked: by an explicit mask."""
+
+    rows: range
+    columns: range
+    masked: bool
+
+
+def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Strip]:
+    """The calls of a rectangle under disjoint boxes; q (aligned) and kv: ascending positions."""
+    spans = _seen(q, kv, boxes)
+    exact = [call for first, last in spans for call in _box(first, last, 0)]
+    whole = [
+        call
+        for row in range(0, len(q), TILE)
+        for call in _union([(f[row : row + TILE], n[row : row + TILE]) for f, n in spans], row)
+    ]
+    return min(exact, whole, key=_cost)
+
+
+def _cost(calls: Sequence[Strip]) -> int:
+    """Pairs that the calls look at, more for each call; masked pairs count double."""
+    return sum(EACH + len(c.rows) * len(c.columns) * (1 + c.masked) for c in calls)
+
+
+def _seen(q: Ints, kv: Ints, boxes: Ints) -> list[Spans]:
+    """Per box that is met, the columns first <= c < last that each row sees of it."""
+    spans = []
+    for i0, i1, j0, j1, lo, hi in boxes:
+        inside = (q >= i0) & (q < i1)
+        first = np.searchsorted(kv, np.maximum(j0, q + lo))
+        last = np.searchsorted(kv, np.minimum(j1, q + hi + 1))
+        if (inside & (first < last)).any():
+            spans.append((first * inside, np.maximum(first, last) * inside))
+    return spans
+
+
+def _box(first: Ints, last: Ints, row: int) -> Iterator[Strip]:
+    """The calls of one box cut by a band, of whose rows the first is row `row`."""
+    seen = np.flatnonzero(first < last)
+    if not len(seen):
+        return
+    if seen[-1] - seen[0] == len(seen) - 1:
+        yield from _stair(first[seen], last[seen], row + int(seen[0]))
+    else:
+        yield from _union([(first, last)], row)
+
+
+def _stair(first: Ints, last: Ints, row: int) -> Iterator[Strip]:
+    """The calls of rows that all see something, the first of them being row `row`."""
+    rows = range(row, row + len(first))
+    low, high, left, right = (int(n) for n in (first.min(), first.max(), last.min(), last.max()))
+    if low == high and left == right:
+        yield Strip(rows, range(low, left), False)
+    elif len(first) > TILE:
+        for a in range(0, len(first), TILE):
+            yield from _stair(first[a : a + TILE], last[a : a + TILE], row + a)
+    elif left - high > TILE // 4:  # what every row sees needs no mask
+        yield Strip(rows, range(high, left), False)
+        yield from _box(first, np.full_like(first, high), row)
+        yield from _box(np.full_like(last, left), last, row)
+    else:
+        yield Strip(rows, range(low, right), True)
+
+
+def _union(spans: Sequence[Spans], row: int) -> Iterator[Strip]:
+    """At most one call, for the rows from `row` on that see anything of several boxes."""
+    if not spans:
+        return
+    first, last = (np.stack([span[i] for span in spans]) for i in (0, 1))
+    some = first < last
+    seen = np.flatnonzero(some.any(axis=0))
+    if not len(seen):
+        return
+    rows = range(row + int(seen[0]), row + int(seen[-1]) + 1)
+    columns = range(int(first[some].min()), int(last[some].max()))
+    alike = (some.sum(axis=0)[seen] == 1).all() and all(
+        len(np.unique(edge[some])) == 1 for edge in (first, last)
+    )
+    yield Strip(rows, columns, not alike or len(seen) < len(rows))

@@ -1,0 +1,155 @@
+"""The one cutter of rectangles: its calls cover what a mask allows, once, and nothing else."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from codegen.torch.parts import bands
+from planner.kernel_calls import Call, band_calls, rectangle_calls
+from planner.kernel_calls.calls import in_turn, straight
+from planner.kernel_calls.runs import runs
+from planner.kernel_calls.strips import strip_calls
+from planner.masks import Causal, Mask, region_of
+from planner.partitions import Ranges, merge, shifted
+from planner.workload import Workload
+from strategies import masks, range_sets
+
+Counts = NDArray[np.int64]
+
+
+def order(blocks: list[Ranges]) -> Counts:
+    """The positions of rows or columns."""
+    return np.concatenate([*map(merge, blocks), np.zeros(0, np.int64)])
+
+
+def covered(calls: list[Call], shape: tuple[int, int], allowed: NDArray[np.bool_]) -> Counts:
+    """How often each pair of a rectangle is computed; no row of a call may see nothing."""
+    count = np.zeros(shape, np.int64)
+    for call in calls:
+        place = np.ix_(np.array(call.rows), np.array(call.columns))
+        ahead = np.arange(len(call.columns)) - np.arange(len(call.rows))[:, None]
+        if call.band is None:
+            count[place] += allowed[place]
+            continue
+        lo, hi = (-(10**6), 0 if call.band else 10**6) if call.band in (True, False) else call.band
+        seen = (lo <= ahead) & (ahead <= hi)
+        assert seen.any(axis=1).all()
+        assert call.kind != "causal" or len(call.rows) == len(call.columns)
+        count[place] += seen
+    return count
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Workload, list[Ranges], list[Ranges]]:
+    seq, kv_seq = draw(st.integers(1, 60)), draw(st.integers(1, 60))
+    work = Workload(seq=seq, kv_seq=kv_seq, heads=1, mask=draw(masks(seq, kv_seq)))
+    q, kv = (draw(st.lists(range_sets(n), min_size=1, max_size=3)) for n in (seq, kv_seq))
+    return work, q, kv
+
+
+@given(cases(), st.sampled_from([0, 4, 64, 1000]), st.sampled_from([4, 8, 512]))
+def test_calls_cover_what_the_mask_allows_once(
+    case: tuple[Workload, list[Ranges], list[Ranges]], most: int, tile: int
+) -> None:
+    work, q, kv = case
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("planner.kernel_calls.calls.MOST", most)
+        patched.setattr("planner.kernel_calls.strips.TILE", tile)
+        aligned = [shifted(block, work.offset) for block in q]
+        calls = rectangle_calls(aligned, kv, region_of(work.mask).pieces)
+    rows, columns = order(q), order(kv)
+    allowed = work.allowed(rows, columns)
+    count = covered(calls, (len(rows), len(columns)), allowed)
+    np.testing.assert_array_equal(count, allowed)
+
+
+@given(cases())
+def test_programs_cut_as_the_planner_does(
+    case: tuple[Workload, list[Ranges], list[Ranges]],
+) -> None:
+    work, q, kv = case
+    boxes = region_of(work.mask).pieces.tolist()
+    rows, columns = in_turn([shifted(block, work.offset) for block in q]), in_turn(kv)
+    ours = band_calls(runs(rows), runs(columns), boxes)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bands, "BOXES", tuple(map(tuple, boxes)))
+        patched.setattr(bands, "SEQ", work.seq)
+        patched.setattr(bands, "KV_SEQ", work.kv_seq)
+        bands.tiles.cache_clear()
+        theirs = bands.tiles(tuple(in_turn(q)), tuple(columns))
+    assert [(*map(spelled, call[:2]), call[2]) for call in theirs] == [
+        (tuple(call.rows), tuple(call.columns), call.band) for call in ours
+    ]
+
+
+def spelled(part: slice) -> tuple[int, ...]:
+    return tuple(range(part.start, part.stop, part.step or 1))
+
+
+@st.composite
+def of_one_step(draw: st.DrawFn, step: int) -> list[range]:
+    """Up to four ascending ranges of one step, here and there without a gap in between."""
+    found, at = [], draw(st.integers(0, 12))
+    for count in draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)):
+        found.append(range(at, at + step * (count - 1) + 1, step))
+        at = found[-1][-1] + draw(st.one_of(st.just(step), st.integers(1, 30)))
+    return found
+
+
+@given(st.data(), st.integers(1, 5))
+def test_a_straight_diagonal_is_a_triangle_however_many_ranges_it_goes_through(
+    data: st.DataObject, step: int
+) -> None:
+    q, kv = data.draw(of_one_step(step)), data.draw(of_one_step(step))
+    rows, columns = order([tuple(q)]), order([tuple(kv)])
+    seen = Causal().allowed(rows, columns).sum(axis=1)
+    some = seen[seen > 0]
+    diagonal = (some == np.minimum(some[:1] + np.arange(len(some)), some.max(initial=0))).all()
+    calls = straight(q, kv)
+    steps = {x.step for x in (*q, *kv) if len(x) > 1}
+    if len(steps) <= 1:
+        assert (calls is not None) == diagonal
+    if calls is not None:
+        assert len(calls) <= 3
+        count = covered(calls, (len(rows), len(columns)), np.zeros((0, 0), bool))
+        np.testing.assert_array_equal(count, Causal().allowed(rows, columns))
+
+
+@pytest.mark.parametrize(
+    ("q", "kv", "expected"),
+    [
+        ((range(8),), (range(8),), [(8, 8, "causal")]),
+        ((range(1, 32, 4),), (range(2, 32, 4),), [(7, 7, "causal")]),
+        ((range(4), range(28, 32)), (range(4), range(28, 32)), [(8, 8, "causal")]),
+        ((range(8, 16),), (range(16),), [(8, 8, "full"), (8, 8, "causal")]),
+        ((range(8, 16),), (range(8),), [(8, 8, "full")]),
+        ((range(8),), (range(8, 16),), []),
+    ],
+)
+def test_causal_rectangles_are_cut_as_kernels_like_it(
+    q: Ranges, kv: Ranges, expected: list[tuple[int, int, str]]
+) -> None:
+    calls = rectangle_calls([q], [kv], region_of(Causal()).pieces)
+    assert [(len(c.rows), len(c.columns), c.kind) for c in calls] == expected
+
+
+@given(st.data(), st.integers(1, 60))
+def test_blocks_are_taken_in_turn_each_ascending(data: st.DataObject, limit: int) -> None:
+    blocks = data.draw(st.lists(range_sets(limit), min_size=1, max_size=4))
+    parts = in_turn(blocks)
+    flat = [p for part in parts for p in part]
+    assert flat == order(blocks).tolist()
+    assert all(part.step > 0 for part in parts)
+
+
+def test_strips_are_no_higher_than_a_tile_where_they_are_masked() -> None:
+    stripes = merge(tuple(range(64 + i, 2**13, 256) for i in range(64)))
+    mask: Mask = Causal()
+    strips = strip_calls(stripes, stripes, region_of(mask).pieces)
+    assert max(len(s.rows) for s in strips if s.masked) <= 512
+    assert any(not s.masked for s in strips)
+    assert all(a.rows.start <= b.rows.start for a, b in pairwise(strips))
