@@ -4,6 +4,7 @@
     total     the same on all ranks together
     busy      ranks that attend in round t
     sent      per tensor, blocks that all ranks together send in step t
+    finished  those of them that go home with all that is ever added to them, rounded
     received  per tensor, blocks that the busiest rank receives in the steps whose copies it holds
               at once: two steps of a loop (one block in use, one arriving), one of a collective
 
@@ -46,6 +47,7 @@ class Loop:
     forward: Sent
     backward: Sent
     received: Sent
+    finished: Sent = field(default_factory=dict)
     shares: Expr = field(default=sympy.Integer(1))
     about: str = ""
 
@@ -71,6 +73,7 @@ ALL_BUSY = (over(P, 0, P - 1),)
 ONE_SLOT_AHEAD = {"KV": (over(1, 0, 1),)}  # the block in use and the one that arrives
 COPIES = (over(P, 0, P - 2),)  # every rank passes a block on, P - 1 times
 RETURNS = (over(P, 1, P),)  # a sum one step behind, home after P hops
+LAST_HOP = (over(P, P, P),)  # which brings the finished sum
 
 
 def whole_ring(causal_pairs: tuple[Parts, Parts], about: str) -> Loop:
@@ -85,6 +88,7 @@ def whole_ring(causal_pairs: tuple[Parts, Parts], about: str) -> Loop:
         sent,
         {**sent, "DKV": RETURNS},
         ONE_SLOT_AHEAD,
+        finished={"DKV": LAST_HOP},
         about=about,
     )
 
@@ -95,15 +99,16 @@ def ring() -> Loop:
     A KV block goes only as far as ranks need it: P - 1 - t messages in step t. Its gradient
     follows, and goes home once its last rank has added to it.
     """
-    sent = {"KV": (over(P - 1 - t, 0, P - 2),)}
+    sent, home = {"KV": (over(P - 1 - t, 0, P - 2),)}, over(1, 1, P - 1)
     return Loop(
         rounds=EVERY_ROUND,
         busiest=(over(rows(c), 0, 0), over(c**2, 1, P - 1)),
         total=(over(P * rows(c), 0, 0), over((P - t) * c**2, 1, P - 1)),
         busy=(over(P - t, 0, P - 1),),
         forward=sent,
-        backward={**sent, "DKV": (over(P - t, 1, P - 1), over(1, 1, P - 1))},
+        backward={**sent, "DKV": (over(P - t, 1, P - 1), home)},
         received=ONE_SLOT_AHEAD,
+        finished={"DKV": (home,)},
         about="contiguous pieces, causal",
     )
 
@@ -118,30 +123,21 @@ def striped() -> Loop:
 HALF = c / 2
 ZIGZAG_FIRST = 2 * rows(HALF) + HALF**2  # two triangles, and the late piece sees the early one
 ZIGZAG_LATER = 2 * HALF**2  # in every later round two of four pieces, whichever rank
-# Early halves go all the way; a late half only to ranks before its own: t + 1 of them by step t.
-ZIGZAG_COPIES = (over(P / 2, 0, P - 2), over((t + 1) / 2, 0, P - 2))
-# The sum of an early half makes the full circle; that of a late half t hops, then goes home.
-ZIGZAG_RETURNS = (over(P / 2, 1, P), over(t / 2, 1, P - 1), over(sympy.Rational(1, 2), 1, P - 1))
 
 
 def zigzag() -> Loop:
-    """A piece from the front and its mirror from the back: equal work in every round."""
-    sent = {"KV": ZIGZAG_COPIES}
-    return Loop(
-        rounds=EVERY_ROUND,
-        busiest=(over(ZIGZAG_FIRST, 0, 0), over(ZIGZAG_LATER, 1, P - 1)),
-        total=(over(P * ZIGZAG_FIRST, 0, 0), over(P * ZIGZAG_LATER, 1, P - 1)),
-        busy=ALL_BUSY,
-        forward=sent,
-        backward={**sent, "DKV": ZIGZAG_RETURNS},
-        received=ONE_SLOT_AHEAD,
-        about="zigzag pieces, causal",
-    )
+    """A piece from the front and its mirror from the back: equal work in every round.
+
+    Every rank uses one of the two, so both go all the way.
+    """
+    busiest = (over(ZIGZAG_FIRST, 0, 0), over(ZIGZAG_LATER, 1, P - 1))
+    total = (over(P * ZIGZAG_FIRST, 0, 0), over(P * ZIGZAG_LATER, 1, P - 1))
+    return whole_ring((busiest, total), "zigzag pieces, causal")
 
 
 def burst() -> Loop:
     """Zigzag, but backward Q, DOUT and STATS travel in the place of KV, and DQ returns."""
-    queries = dict.fromkeys(("Q", "DOUT", "STATS"), ZIGZAG_COPIES)
+    queries = dict.fromkeys(("Q", "DOUT", "STATS"), COPIES)
     around = zigzag()
     return Loop(
         around.rounds,
@@ -149,8 +145,9 @@ def burst() -> Loop:
         around.total,
         around.busy,
         around.forward,
-        {**queries, "DQ": ZIGZAG_RETURNS},
+        {**queries, "DQ": RETURNS},
         around.received,
+        finished={"DQ": LAST_HOP},
         about=around.about,
     )
 
@@ -178,7 +175,7 @@ def balanced() -> Loop:
 
 def allgather() -> Loop:
     """One round of all blocks of the zigzag layout; message t of a rank goes t ranks on."""
-    around, hops = zigzag(), (over(P / 2, 1, P - 1), over(t / 2, 1, P - 1))
+    around, hops = zigzag(), (over(P, 1, P - 1),)
     return Loop(
         rounds=(over(1, 0, 0),),
         busiest=around.busiest,
@@ -192,9 +189,12 @@ def allgather() -> Loop:
 
 
 def ulysses() -> Loop:
-    """Every rank attends 1/P of the heads over all tokens and sends each other 1/P of a block."""
+    """Every rank attends 1/P of the heads over all tokens and sends each other 1/P of a block.
+
+    The backward pass starts from what the forward pass left.
+    """
     dealt = (over(P * (1 / P), 1, P - 1),)
-    names = ("Q", "KV", "OUT"), ("Q", "DOUT", "STATS", "KV", "DQ", "DKV")
+    names = ("Q", "KV", "OUT"), ("DOUT", "DQ", "DKV")
     forward, backward = (dict.fromkeys(tensors, dealt) for tensors in names)
     share = (over(1 / P, 1, P - 1),)
     return Loop(
@@ -205,6 +205,7 @@ def ulysses() -> Loop:
         forward=forward,
         backward=backward,
         received={"Q": share, "KV": share},
+        finished=dict.fromkeys(("OUT", "DQ", "DKV"), dealt),
         shares=1 / P,
         about="causal; P divides the KV heads",
     )
@@ -213,25 +214,22 @@ def ulysses() -> Loop:
 def usp() -> Loop:
     """R groups of U ranks (P = U R): heads dealt in a group, a zigzag KV ring joins the groups.
 
-    A group's KV block is U c tokens with 1/U of the heads on each of its ranks. In the backward
-    pass a sum goes from its last rank straight to the home of each piece, in its own group or not.
+    A group's KV block is U c tokens with 1/U of the heads on each of its ranks; its sum comes back
+    to the group after R hops. The backward pass starts from what the forward pass left.
     """
     piece = U * c / 2
     first, later = 2 * rows(piece) + piece**2, 2 * piece**2
     dealt = (over(U * R * (1 / U), 1, U - 1),)
-    hops = (over(U * R / 2, 0, R - 2), over(U * (t + 1) / 2, 0, R - 2))
-    onward = (over(U * R / 2, 1, R - 1), over(U * t / 2, 1, R - 1))
-    home = (over(U * R / 2, 0, 0), over(U * sympy.Rational(1, 2), 1, R - 1))
-    stays = (over(sympy.Rational(1, 2), 1, U - 1),)  # late half of the first group
-    queries = dict.fromkeys(("Q", "DOUT", "STATS", "DQ"), dealt)
+    hops, returns = (over(U * R, 0, R - 2),), (over(U * R, 1, R),)
     return Loop(
         rounds=(over(1, 0, R - 1),),
         busiest=(over(first, 0, 0), over(later, 1, R - 1)),
         total=(over(U * R * first, 0, 0), over(U * R * later, 1, R - 1)),
         busy=(over(U * R, 0, R - 1),),
         forward={"Q": dealt, "KV": dealt + hops, "OUT": dealt},
-        backward={**queries, "KV": dealt + hops, "DKV": onward + home + stays},
+        backward={"DOUT": dealt, "DQ": dealt, "KV": hops, "DKV": returns + dealt},
         received={"Q": (over(1 / U, 1, U - 1),), "KV": (over(1, 0, 1),)},
+        finished=dict.fromkeys(("OUT", "DQ", "DKV"), dealt),
         shares=1 / U,
         about="zigzag groups, causal; U divides the KV heads, R >= 3",
     )

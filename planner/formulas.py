@@ -10,7 +10,7 @@ from functools import cache
 import sympy
 
 from planner.errors import PlanError
-from planner.formula_loops import LOOPS, Expr, P, Parts, R, Sent, U, c, d, g, h, rows, t
+from planner.formula_loops import LOOPS, Expr, Loop, P, Parts, R, Sent, U, c, d, g, h, rows, t
 from planner.ir import TENSORS
 
 e, w = sympy.symbols("e w", positive=True, integer=True)
@@ -93,9 +93,14 @@ def _width(tensor: str, in_bytes: bool) -> Expr:
     return heads * size * (kind.vectors * d + kind.scalars)
 
 
-def _traffic(sent: Sent, ranks: Expr, in_bytes: bool) -> Expr:
-    each = (summed(parts) * c * _width(name, in_bytes) for name, parts in sent.items())
-    return sympy.factor(sum(each) / ranks)
+def _traffic(sent: Sent, finished: Sent, ranks: Expr, in_bytes: bool) -> Expr:
+    """What a rank sends; the vectors of finished results take e bytes an element, and not w."""
+    each = sum(summed(parts) * c * _width(name, in_bytes) for name, parts in sent.items())
+    for name, parts in finished.items() if in_bytes else ():
+        kind = TENSORS[name]
+        heads = h if kind.side == "q" else g
+        each -= summed(parts) * c * heads * kind.vectors * d * (w - e)
+    return sympy.factor(each / ranks)
 
 
 @cache
@@ -108,8 +113,8 @@ def formulas(schedule: str) -> Formulas:
     pairs, every = (summed(parts) * loop.shares * h for parts in (loop.busiest, loop.total))
     idle = ranks * rounds - busy
     forward, backward = (
-        [_traffic(sent, ranks, in_bytes) for in_bytes in (False, True)]
-        for sent in (loop.forward, loop.backward)
+        [_traffic(sent, done, ranks, in_bytes) for in_bytes in (False, True)]
+        for sent, done in ((loop.forward, _of(loop, "OUT")), (loop.backward, _of(loop, "DQ DKV")))
     )
     return Formulas(
         schedule=schedule,
@@ -129,6 +134,10 @@ def formulas(schedule: str) -> Formulas:
         speedup=sympy.simplify(every / pairs),
         speedup_over_ring=_over_ring(pairs, ranks),
     )
+
+
+def _of(loop: Loop, names: str) -> Sent:
+    return {name: loop.finished[name] for name in names.split() if name in loop.finished}
 
 
 def _over_ring(pairs: Expr, ranks: Expr) -> Expr:

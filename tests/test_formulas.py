@@ -30,6 +30,7 @@ from planner.formulas import (
 from planner.ir import Pass, Plan
 from planner.liveness import occupancy
 from planner.masks import Full
+from planner.messages import message_bytes
 from planner.planning import REGULAR, plan
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
@@ -91,11 +92,7 @@ def planned(schedule: str, ranks: int, block: int, pass_: Pass = "forward") -> P
 
 
 def sent_bytes(found: Plan) -> int:
-    return sum(
-        int(found.block_bytes(tensor)[move.flat()[0]].sum())
-        for _, move in found.moves()
-        for tensor in move.tensors
-    )
+    return sum(int(message_bytes(found, number, move).sum()) for number, move in found.moves())
 
 
 def held(found: Plan, tensor: str, block: int) -> Fraction:
