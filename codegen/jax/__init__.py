@@ -4,7 +4,6 @@ from codegen.assemble import Part, assemble
 from codegen.header import constants, docstring
 from codegen.jax.kernels import kernels
 from codegen.jax.schedule import print_loops
-from codegen.jax.table import write_table
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
@@ -28,6 +27,8 @@ def write(program: Program) -> str:
             program = program.as_tables(str(error))
     layout = layout_text(program.layout, "jax")
     if program.loops is None:
+        from codegen.jax.table import write_table
+
         return write_table(program, sizes(program, layout))
     texts = [
         constants(program) + lengths(program),

@@ -78,13 +78,15 @@ class Hops:
         to = receivers(self.loops, s, s.when.first, self.loops.coordinates())
         if low > 0 or high < len(ranks) - 1:
             by = to[low : high + 1] - ranks[low : high + 1]
-            way = linear([(1, "r")], int(by[0])) if (by == by[0]).all() else way
+            near = (by == by[0]).all() and abs(int(by[0])) <= len(ranks) // 2
+            way = linear([(1, "r")], int(by[0])) if near else way
         start = f"{low}, " if low else ""
         pairs = f"[(r, {way}) for r in range({start}{count(high + 1, names)})]"
         made = eval(pairs, {"range": range, **names.numbers(self.loops.mesh)})
         if made != [(r, int(to[r])) for r in range(low, high + 1)]:
             raise PlanError("pairs of ranks that are not the plan's")
-        said = [f'    """{_said(s, names, "")}"""']
+        some = " " * (len(made) < len(ranks))
+        said = [f'    """{_said(s, names, some)}"""']
         if s.tensors == ("OUT",) and len(made) < len(ranks):
             return [*said, f"    pairs = {pairs}", *NEUTRAL]
         return [*said, *call(4, "return lax.ppermute(", ["x", "axis", pairs])]
@@ -146,9 +148,9 @@ def _said(s: Send, names: Names, where: str) -> str:
     ring = f" of its {names.rings[axis]}" if len(names.axes) > 1 else ""
     some = f"From some devices{ring}" if where else f"From every device{ring}"
     if far == "1":
-        return f"From every device{ring} to the next."
+        return f"{some} to the next."
     if back == "1":
-        return f"From every device{ring} to the one before it."
+        return f"{some} to the one before it."
     down = far.startswith("-") or " - " + names.step in far
     distance = back if down else far
     distance = f"`{distance}`" if " " in distance or "step" in distance else distance

@@ -1,7 +1,7 @@
 """A pass as the body of a Python function: steps one after the other, equal ones as a loop."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -105,8 +105,10 @@ class Pass:
             if isinstance(s, Send) and (n, TENSORS[s.tensors[0]].side) in self.made.cells:
                 if any(map(s.when.on, run.steps)):
                     cells.append(self.made.cells[n, TENSORS[s.tensors[0]].side])
+                    cells += [self.made.taken[n]] * (run.kind == "unrolled")
+        taken = set(self.made.taken.values()) if run.kind == "unrolled" else set()
         for cell in dict.fromkeys(cells):
-            if cell not in self.defined and not self.fresh(cell):
+            if cell not in self.defined and (cell in taken or not self.fresh(cell)):
                 yield self.assign(4, self.made.sums[cell], self.zero(cell))
                 self.defined.add(cell)
 
@@ -121,13 +123,13 @@ class Pass:
                 yield from self.at(run, steps, indent, partial(self.start, s))
         self.written = set[Key]()
         attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]
-        added = {cell for group, _ in attends for cell in group.cells}
+        added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = []
         for n, s, steps in active:
             if isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
                 cell, taken = self.made.cells[n, TENSORS[s.tensors[0]].side], self.made.taken[n]
                 text = self.message(n, s, run, steps, names)
-                if {cell, taken} & added or cell == taken:
+                if {self.made.sums[cell], self.made.sums[taken]} & added or cell == taken:
                     name = self.arriving(cell)
                     yield from self.at(run, steps, indent, partial(self.simple, name, text))
                     text = name
@@ -168,10 +170,8 @@ class Pass:
         step, first = self.names.step, self.names.first
         low = f"{step} > {steps[0] - 1 - first}" if steps[0] > run.steps[0] else ""
         high = f"{step} < {steps[-1] + 1 - first}" if steps[-1] < run.steps[-1] else ""
-        head = f"{' ' * indent}if {' and '.join(filter(None, (low, high)))}:"
-        for number, op in enumerate(make(indent + 4)):
-            lines = op.lines if number else (head, *op.lines)
-            yield Op(lines, op.targets, op.text)
+        for op in make(indent + 4):
+            yield replace(op, condition=" and ".join(filter(None, (low, high))))
 
     def simple(self, name: str, text: str, indent: int) -> Iterator[Op]:
         yield self.assign(indent, name, text)

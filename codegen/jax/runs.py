@@ -23,11 +23,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Op:
-    """Lines that assign to `targets`; `text` has every name that they read."""
+    """Lines that assign to `targets`; `text` has every name that they read.
+
+    `condition`: on the step of a loop that Python unrolls.
+    """
 
     lines: tuple[str, ...]
     targets: tuple[str, ...]
     text: str
+    condition: str = ""
 
     @property
     def reads(self) -> frozenset[str]:
@@ -111,7 +115,7 @@ def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list
 def _read(needed: set[str], ops: Sequence[Op]) -> None:
     """Turn what is needed after some lines into what is needed before them."""
     for op in reversed(ops):
-        needed -= set(op.targets)
+        needed -= set() if op.condition else set(op.targets)
         needed |= op.reads
 
 
@@ -121,19 +125,39 @@ def _loop(block: Block, needed: set[str], names: Names) -> list[str]:
     _read(inside, block.ops)
     first, end = steps[0] - names.first, count(steps[-1] + 1 - names.first, names)
     before = [line for op in block.before for line in op.lines]
-    body = [line for op in block.ops for line in op.lines]
-    if block.run.kind == "unrolled":
-        needed |= inside - {"step"}
-        return [*before, f"    for step in range({first}, {end}):", *body]
     written = dict.fromkeys(t for op in block.ops for t in op.targets)
-    state = [name for name in written if name in inside or name in needed]
-    out = ", ".join(name if name in needed else "_" for name in state)
+    kept = {t for op in block.ops if op.condition for t in op.targets if not is_arriving(t)}
+    state = [name for name in written if name in inside | needed | kept and not is_arriving(name)]
+    out = [name if name in needed else "_" for name in state]
     needed |= inside - {"step"} | set(state)
-    step = "step" if "step" in inside else "_"
-    if len(state) == 1:
-        head = [f"    def one_step({step}, {state[0]}):"]
-    else:
-        head = [f"    def one_step({step}, state):", f"        {', '.join(state)} = state"]
-    tuple_ = state[0] if len(state) == 1 else f"({', '.join(state)})"
-    loop = call(4, f"{out} = lax.fori_loop(", [str(first), end, "one_step", tuple_])
-    return [*before, "", *head, *body, f"        return {', '.join(state)}", "", *loop]
+    step, one = "step" if "step" in inside else "_", len(state) == 1
+    head = [f"    def one_step({step}, {state[0] if one else 'state'}):"]
+    head += [] if one else [f"        {', '.join(state)} = state"]
+    body = [*head, *conditional(block.ops), f"        return {', '.join(state)}", ""]
+    if block.run.kind == "unrolled":
+        return [
+            *(*before, "", *body),
+            f"    state = {', '.join(state)}",
+            f"    for step in range({first}, {end}):",
+            "        state = one_step(step, state)",
+            f"    {', '.join(out)} = state",
+        ]
+    start = state[0] if one else f"({', '.join(state)})"
+    loop = call(4, f"{', '.join(out)} = lax.fori_loop(", [str(first), end, "one_step", start])
+    return [*before, "", *body, *loop]
+
+
+def is_arriving(name: str) -> bool:
+    """True for what is read in the step in which it is assigned, and not later."""
+    return name.startswith("arriving_")
+
+
+def conditional(ops: Sequence[Op]) -> list[str]:
+    """Lines of a loop's body, those of one condition under one head."""
+    made, last = list[str](), ""
+    for op in ops:
+        if op.condition and op.condition != last:
+            made.append(f"        if {op.condition}:")
+        made += op.lines
+        last = op.condition
+    return made

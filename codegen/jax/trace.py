@@ -166,8 +166,8 @@ class _Step:
             self.taken.append((number, side, rank[on], block[on]))
             self.made.append(((number, side), to[on], block[on]))
             self.arrivals.append((side, to[on], block[on]))
-        for _, _, rank, block in self.taken:
-            self.there[side][rank, block] = False
+        for _, of, rank, block in self.taken:
+            self.there[of][rank, block] = False
 
 
 def _follow(
