@@ -1,10 +1,7 @@
 """The Hypothesis strategies of every test, small enough for the slow oracles."""
 
-import numpy as np
 from hypothesis import strategies as st
 
-from codegen.jax_routes import Loops, Route, Turn, with_ends
-from codegen.rows import Attend, Ints
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.partitions import LAYOUTS
 from planner.schedules import SCHEDULES
@@ -111,50 +108,3 @@ def schedules(draw: st.DrawFn, ranks: int) -> str:
     if found.get("layout", defaults.get("layout")) != "striped":
         found.pop("grain", None)  # stripes only
     return ":".join([name, *(f"{p}={value}" for p, value in found.items())])
-
-
-@st.composite
-def ring_loops(draw: st.DrawFn) -> tuple[Loops, Ints]:
-    """Loops of turns in which KV and DKV go around, most of them as in a ring, and the blocks at
-    home on each rank: devices may also attend, send again or keep what they have or had."""
-    ranks, width = draw(st.integers(2, 4)), draw(st.integers(1, 2))
-    homes = np.arange(ranks * width).reshape(ranks, width)
-    came = homes.tolist()
-    seen, sums = [set(row) for row in came], [set[int]() for _ in came]
-    odd = st.integers(0, 9).map(lambda n: n == 9)
-    loops: Loops = []
-
-    def usually(blocks: list[int], others: set[int]) -> list[int]:
-        if not draw(odd) or not others:
-            return blocks
-        return draw(st.lists(st.sampled_from(sorted(others)), max_size=width, unique=True))
-
-    for _ in range(draw(st.integers(1, 4))):
-        to = (np.arange(ranks) + draw(st.sampled_from([1, 1, 1, 2]))) % ranks
-        carried = draw(st.sampled_from(["KV", "KV DKV", "KV DKV", "DKV", ""])).split()
-        loop: list[Turn] = []
-        for _ in range(draw(st.integers(1, 4))):
-            met = [usually(came[rank], seen[rank]) for rank in range(ranks)]
-            met[0] = met[0] if any(met) else [0]
-            sent = [usually(came[rank], seen[rank]) for rank in range(ranks)]
-            back = [[b for b in met[there] if b in sums[rank]] for rank, there in enumerate(to)]
-            back = [usually(back[rank], sums[rank]) for rank in range(ranks)]
-            attend = Attend(0, np.arange(ranks), homes[:, :1], columns(met, width))
-            blocks = {"KV": columns(sent, width), "DKV": columns(back, width)}
-            routes = [Route((t,), 0, to, blocks[t][:, None]) for t in carried]
-            loop.append(Turn([attend], routes))
-            if "DKV" in carried:
-                sums = [some - set(gone) for some, gone in zip(sums, back, strict=True)]
-            for rank, there in enumerate(to):
-                sums[rank] |= set(met[rank])
-                sums[there] |= set(back[rank]) if "DKV" in carried else set()
-                seen[there] |= set(sent[rank]) if "KV" in carried else set()
-            if "KV" in carried:
-                came = [sent[rank] for rank in np.argsort(to)]
-        loops.append(with_ends(loop))
-    return loops, homes
-
-
-def columns(rows: list[list[int]], width: int) -> Ints:
-    """Some numbers of each rank as [ranks, width], -1 where there are fewer."""
-    return np.array([[*row, *[-1] * (width - len(row))] for row in rows])

@@ -26,8 +26,8 @@ def write_table(program: Program, sizes: str) -> str:
     texts = [
         constants(program),
         layout,
-        *schedule(program),
-        *parts("masked", "merge", f"function_{both}", "shapes"),
+        *schedule(program, *passes(program)),
+        *parts("table_mask", "masked", "merge", f"function_{both}", "shapes"),
         sizes,
         *parts("function"),
         mask_function(program.work, "jax"),
@@ -42,11 +42,12 @@ def parts(*names: str) -> list[Part]:
     return [Part(f"jax/parts/{name}") for name in names]
 
 
-def schedule(program: Program) -> list[str | Part]:
-    """The texts that define `forward` and `backward`."""
+def schedule(program: Program, *more: str) -> list[str | Part]:
+    """The texts that define both passes, and `more` lines behind the tables."""
     heads = "table_whole" if program.any_heads else "table_heads"
-    names = ["table", heads, "table_mask", *["table_backward"] * (program.backward is not None)]
-    return [*parts(*names), "\n".join([*data(program), *sides(program)]) + "\n"]
+    names = ["table", heads, *["table_backward"] * (program.backward is not None)]
+    lines = ["from functools import partial", "", *data(program), *sides(program), *more]
+    return [*parts(*names), "\n".join(lines) + "\n"]
 
 
 def data(program: Program) -> Iterator[str]:
@@ -60,6 +61,13 @@ def data(program: Program) -> Iterator[str]:
         yield from (line for s in table.sections for line in lines(s.moves, s.tiles))
         yield '"""'
     yield from kept(made[0])
+
+
+def passes(program: Program) -> Iterator[str]:
+    """The functions of both passes, with their tables."""
+    yield "forward = partial(run_forward, rows=numbers(FORWARD_ROWS, 5))"
+    if program.backward:
+        yield "backward = partial(run_backward, rows=numbers(BACKWARD_ROWS, 8))"
 
 
 def written(value: object) -> str:

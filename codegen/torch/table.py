@@ -1,4 +1,4 @@
-"""texts(program)   what a table program has in place of a printed schedule: tables, interpreter.
+"""write(program)   a program that runs a plan by its tables, whatever the plan.
 
 Short tables are printed as lists, long ones as compressed JSON.
 """
@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from codegen.assemble import Part
-from codegen.masks import boxes
+from codegen.assemble import Part, assemble
+from codegen.header import constants, docstring
+from codegen.layout_text import layout_text
+from codegen.masks import boxes, mask_function
 from codegen.programs import Program
 from codegen.tables.steps import blocks, kept, refuse, steps
 
+KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
 WIDTH = 100
 LINES = 150  # of tables that are printed as lists
 HEADING = """\
@@ -24,12 +27,34 @@ HEADING = """\
 # that it needs no more; a block is [rank, rows of the shard, heads]."""
 
 
-def texts(program: Program) -> list[str | Part]:
-    """Tables, interpreter and kernels, in the order of the program.
-
-    Raises PlanError for a plan that begins with copies that no program can have.
-    """
+def write(program: Program) -> str:
+    """The file; PlanError for a plan that begins with copies that no program can have."""
     refuse(program.forward, program.backward)
+    layout, keeping = layout_text(program.layout, "torch"), "_keeping" * keeps(program)
+    apart = ("kv_positions",) * ("def kv_positions" in layout)
+    passes = [f"function{keeping}", *[f"gradients{keeping}"] * bool(program.backward)]
+    texts: list[str | Part] = [constants(program), sizes(program, bool(apart)), layout]
+    texts += schedule(program)
+    texts += [Part(f"torch/parts/{name}") for name in (*passes, "shards")]
+    texts += [mask_function(program.work, "torch"), Part("torch/parts/check")]
+    return assemble(docstring(program), texts, (*KEEP, *apart))
+
+
+def sizes(program: Program, apart: bool) -> str:
+    """What parts ask of a program: lengths to check, and the shapes of shards."""
+    heads = "q.shape[1], k.shape[1]" if program.any_heads else "HEADS, KV_HEADS"
+    keys = "kv_positions" if apart else "positions"
+    lines = (
+        *("from torch import Tensor", "", f"CHECKED = {program.work.seq}", "PIECES = 1", "", ""),
+        "def expected(q: Tensor, k: Tensor, rank: int) -> tuple[int, int, int, int]:",
+        '    """The heads of queries and keys, and their tokens, that a rank\'s shards have."""',
+        f"    return {heads}, len(positions(rank)), len({keys}(rank))",
+    )
+    return "\n".join(lines) + "\n"
+
+
+def schedule(program: Program) -> list[str | Part]:
+    """Tables, interpreter and kernels, in the order of the program."""
     table, packed = print_table(program)
     passes = "table_keeping" if keeps(program) else "table_here"
     parts = ("table", passes, *parts_of(program))

@@ -13,7 +13,6 @@ from codegen.jax.parts.merge import merge, wide
 
 RANKS = 1
 FORWARD_HOPS = ()
-FORWARD_ROWS = ""
 FORWARD_SLOTS = {}
 KEPT = {}
 
@@ -74,7 +73,7 @@ NOWHERE = 2**30  # stands for no slot, no token, no tile
 ABSENT = {"OUT": (0, -jnp.inf), "DQ": (0,), "DKV": (0, 0)}  # what a sum is where there is none
 
 
-def forward(q, k, v, axis):
+def run_forward(q, k, v, axis, rows):
     """Output and log-sum-exp of a rank's queries, and copies that the backward pass uses again."""
     rank = lax.axis_index(axis)
     state = {
@@ -82,7 +81,7 @@ def forward(q, k, v, axis):
         "KV": stored([k, v], KEYS, rank, FORWARD_SLOTS["KV"]),
         "OUT": absent("OUT", [q, q[..., :1]], QUERIES, rank, FORWARD_SLOTS["OUT"]),
     }
-    state = run(FORWARD_HOPS, *numbers(FORWARD_ROWS, 5), state, attend_tile, axis)
+    state = run(FORWARD_HOPS, *rows, state, attend_tile, axis)
     out, lse = (unload(x, q, QUERIES, rank) for x in state["OUT"])
     kept = {name: [x[jnp.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()}
     return out.astype(q.dtype), lse, kept

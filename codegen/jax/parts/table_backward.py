@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from jax import lax
 
 from codegen.jax.parts.merge import wide
-from codegen.jax.parts.table import absent, numbers, run, stored
+from codegen.jax.parts.table import absent, run, stored
 
 BACKWARD_HOPS = ()
-BACKWARD_ROWS = ""
 BACKWARD_SLOTS = {}
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from codegen.jax.parts.table_whole import attend_tile_backward, unload
 
 
-def backward(axis, saved, dout):
+def run_backward(axis, saved, dout, rows):
     """Gradients of a rank's queries, keys and values."""
     q, k, v, out, lse, kept = saved
     rank = lax.axis_index(axis)
@@ -29,7 +28,7 @@ def backward(axis, saved, dout):
     }
     state["DQ"] = absent("DQ", [q], QUERIES, rank, BACKWARD_SLOTS["DQ"])
     state["DKV"] = absent("DKV", [k, v], KEYS, rank, BACKWARD_SLOTS["DKV"])
-    state = run(BACKWARD_HOPS, *numbers(BACKWARD_ROWS, 8), state, attend_tile_backward, axis)
+    state = run(BACKWARD_HOPS, *rows, state, attend_tile_backward, axis)
     dq = unload(state["DQ"][0], q, QUERIES, rank)
     dk, dv = (unload(x, k, KEYS, rank) for x in state["DKV"])
     return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)
