@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from codegen.masks import boxes
 from codegen.tables.runs import Run, runs
-from codegen.torch.parts.bands import calls
 from planner.errors import PlanError
 from planner.ir import READS, Plan
 from planner.liveness import lifetimes
@@ -106,6 +105,8 @@ def last_reads(plan: Plan, tensor: str) -> Iterator[tuple[int, int, int]]:
 
 def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
     """A function that cuts the rectangle of some query and key blocks into kernel calls."""
+    from codegen.torch.parts.bands import calls  # here: codegen.torch imports this module
+
     work, sides = plan.workload, plan.partition
     mask = np.array(boxes(work, free=False), np.int64).reshape(-1, 6)
     q_runs, kv_runs = ([runs(x) for x in side.chunks] for side in (sides.q, sides.kv))

@@ -105,13 +105,12 @@ def print_table(program: Program) -> tuple[str, bool]:
 
 
 def literal(name: str, table: list[Any]) -> Iterator[str]:
-    """An assignment of a list, the blocks in one go, of other tables rank by rank."""
+    """An assignment of a list, the blocks in one go, in other tables each rank on its own lines."""
     yield f"{name}: Any = ["
     if name in ("QUERIES", "KEYS"):
         yield from filled(", ".join(map(text, table)))
     else:
-        for rank, entry in enumerate(table):
-            yield f"    # rank {rank}"
+        for entry in table:
             yield from filled(text(entry))
     yield "]  # fmt: skip"
 
