@@ -282,17 +282,16 @@ def also_called(form: Form) -> str:
     whole = _whole_groups(form, groups)
     for name in LAYOUTS:
         held: list[list[Ints]] = [[] for _ in range(groups)]
-        for positions, home in chunks_of(
-            name, form.tokens, groups, grain if name == STRIPES else 1
-        ):
+        try:
+            chunks = chunks_of(name, form.tokens, groups, grain)
+        except PlanError:  # stripes of several tokens are not for every layout
+            continue
+        for positions, home in chunks:
             held[home].append(merge(positions))
         made = [np.concatenate([*parts, np.arange(0)]) for parts in held]
         if all(np.array_equal(a, b) for a, b in zip(made, whole, strict=True)):
             return f"{name} = {PEER_NAMES[name]}"
     return ""
-
-
-STRIPES = "striped"  # the layout of `planner.partitions` that has a grain
 
 
 def _whole_groups(form: Pieces | Stripes, groups: int) -> list[Ints]:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from planner.schedules import SCHEDULES
+
 ROOT = Path(__file__).resolve().parents[1]
 BELOW = {
     "planner": set[str](),
@@ -22,6 +24,7 @@ BELOW = {
     "ringloom": {"planner", "simulator", "codegen", "runtimes"},
 }
 FRAMEWORKS = {"torch", "jax", "jaxlib"}
+PLANS = {"plan", "one", "forward", "backward", "program", "first", "second"}
 LONGEST = 400
 VAGUE = {"utils", "util", "core", "helpers", "helper", "common", "misc"}
 OUR_MODULE = re.compile(rf"({'|'.join(BELOW)})(\.\w+)+(:\w+)?")
@@ -107,12 +110,76 @@ def relative_imports(root: Path) -> Complaints:
 
 
 def frameworks_outside_runtimes(root: Path) -> Complaints:
+    """Parts of programs import them: emission reads their text."""
     return [
         f"{path} imports {name}"
         for package, path, tree in modules(root)
         for name in sorted(set(written_imports(tree)))
-        if package != "runtimes" and top(name) in FRAMEWORKS
+        if package != "runtimes" and not is_part(path) and top(name) in FRAMEWORKS
     ]
+
+
+def is_part(path: str) -> bool:
+    return path.startswith("codegen/") and "parts" in Path(path).parts
+
+
+def blind(root: Path) -> Iterator[tuple[str, ast.Module]]:
+    """(path, syntax tree) of every file that works for any plan, whatever schedule made it."""
+    for package, path, tree in modules(root):
+        if package == "codegen" or path.startswith("planner/loops/"):
+            yield path, tree
+
+
+def schedules_known_by_name(root: Path) -> Complaints:
+    """Imports of schedules, and comparisons, cases and keys that are the name of one."""
+    complaints = []
+    for path, tree in blind(root):
+        names = [n for n in set(written_imports(tree)) if n.startswith("planner.schedules")]
+        complaints += [f"{path} imports {name}" for name in names]
+        for node in ast.walk(tree):
+            known = {text for text in looked_at(node) if text.split(":")[0] in SCHEDULES}
+            complaints += [f"{path} asks for the schedule {name}" for name in sorted(known)]
+    return complaints
+
+
+def looked_at(node: ast.AST) -> Iterator[str]:
+    """The strings that a comparison, a case or the keys of a table look at."""
+    match node:
+        case ast.Compare(left=left, comparators=others):
+            parts: list[ast.AST] = [left, *others]
+        case ast.MatchValue(value=value):
+            parts = [value]
+        case ast.Dict(keys=keys):
+            parts = [key for key in keys if key]
+        case ast.Call(func=ast.Attribute(attr="startswith" | "endswith" | "get"), args=args):
+            parts = [*args]
+        case _:
+            return
+    for part in parts:
+        elements = part.elts if isinstance(part, ast.Tuple | ast.List | ast.Set) else [part]
+        yield from (
+            e.value for e in elements if isinstance(e, ast.Constant) and isinstance(e.value, str)
+        )
+
+
+def plan_names_read(root: Path) -> Complaints:
+    """A plan's name is for people: `Program.name` hands it on to the header and to PLAN."""
+    return [
+        f"{path}:{node.lineno} reads the name of a plan"
+        for path, tree in blind(root)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr == "name"
+        and is_plan(node.value)
+        and path not in ("codegen/programs.py", "codegen/header.py")
+    ]
+
+
+def is_plan(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in PLANS
+    return False
 
 
 def long_files(root: Path) -> Complaints:
@@ -140,7 +207,10 @@ def prints_below_the_front_door(root: Path) -> Complaints:
         f"{path}:{node.lineno} prints"
         for package, path, tree in modules(root)
         for node in ast.walk(tree)
-        if package != "ringloom" and isinstance(node, ast.Name) and node.id == "print"
+        if package != "ringloom"
+        and not is_part(path)
+        and isinstance(node, ast.Name)
+        and node.id == "print"
     ]
 
 
@@ -152,6 +222,8 @@ RULES: list[Rule] = [
     names_that_name_no_idea,
     folders_left_out_of_the_wheel,
     prints_below_the_front_door,
+    schedules_known_by_name,
+    plan_names_read,
 ]
 
 # What breaks each rule: the file, its text, and what the complaint must say.
@@ -184,6 +256,19 @@ BREACHES: list[tuple[Rule, str, str, str]] = [
     (folders_left_out_of_the_wheel, "planner/b/c.py", "", "planner/b"),
     (prints_below_the_front_door, "runtimes/a.py", "\nprint(1)", "runtimes/a.py:2"),
     (prints_below_the_front_door, "planner/a.py", "list(map(print, [1]))", "planner/a.py:1"),
+    (schedules_known_by_name, "codegen/a.py", "from planner.schedules.ring import ring", "ring"),
+    (schedules_known_by_name, "planner/loops/a.py", "x = y == 'zigzag'", "zigzag"),
+    (schedules_known_by_name, "codegen/a.py", "x = y in ('a', 'burst')", "burst"),
+    (schedules_known_by_name, "codegen/a.py", "x = {'usp': 1}", "usp"),
+    (schedules_known_by_name, "codegen/a.py", "x = y.startswith('striped:')", "striped"),
+    (
+        schedules_known_by_name,
+        "codegen/a.py",
+        "match x:\n    case 'balanced':\n        y = 1",
+        "balanced",
+    ),
+    (plan_names_read, "codegen/a.py", "x = program.forward.name", "codegen/a.py:1"),
+    (plan_names_read, "planner/loops/a.py", "\nx = plan.name", "planner/loops/a.py:2"),
 ]
 
 # What must not be mistaken for a breach.
@@ -192,7 +277,13 @@ GOOD_HOUSE = {
     "planner/schedules/__init__.py": "",
     "planner/schedules/ring.py": "from planner.ir import x\n",
     "simulator/costs.py": "import planner.ir\n",
-    "codegen/torch_program.py": "HEAD = 'import torch'\nEND = 'print(1)'\n",
+    "codegen/torch/__init__.py": "'The ring of zigzag.'\nHEAD = 'import torch, ring'\n",
+    "codegen/torch/parts/__init__.py": "",
+    "codegen/torch/parts/merge.py": "import torch\nfrom codegen.torch.parts.wide import wide\n",
+    "codegen/torch/parts/check.py": "print(1)\n",
+    "codegen/programs.py": "def name(plan):\n    return plan.name\n",
+    "planner/loops/__init__.py": "x = kind == 'causal'\n",
+    "planner/planning.py": "from planner.schedules import ring\nx = plan.name == 'ring'\n",
     "runtimes/torch_ranks.py": "def run():\n    import torch\n    import codegen\n",
     "ringloom/cli.py": "import importlib\nfrom runtimes import oracle\n"
     "print(importlib.import_module('simulator.costs'))\n",
@@ -241,7 +332,9 @@ def test_a_rule_that_finds_no_file_fails(rule: Rule, package: str, tmp_path: Pat
 
 
 def names_of_modules(root: Path, package: str) -> list[str]:
-    paths = [path.relative_to(root).with_suffix("") for path in sources(root, package)]
+    """All but parts of programs."""
+    paths = [path.relative_to(root) for path in sources(root, package)]
+    paths = [path.with_suffix("") for path in paths if not is_part(path.as_posix())]
     return [".".join(path.parts).removesuffix(".__init__") for path in paths]
 
 
