@@ -1,4 +1,4 @@
-"""write_table(program, sizes)   a table program: the interpreter, and its tables as text.
+"""write_table(program, shapes)   a table program: the interpreter, and its tables as text.
 
 A table is text of one line per step and rank: the slots that move, and behind a bar the tiles.
 """
@@ -19,16 +19,16 @@ WIDTH = 100
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
 
 
-def write_table(program: Program, sizes: str) -> str:
-    """The file; `sizes`: the text of the function that says which sizes it takes."""
+def write_table(program: Program, shapes: str) -> str:
+    """The file; `shapes`: the text of the function that says which shapes it takes."""
     layout = layout_text(program.layout, "jax")
     both = "both" if program.backward else "forward"
     texts = [
         constants(program),
         layout,
         *schedule(program, *passes(program)),
-        *parts("table_mask", "masked", "merge", f"function_{both}", "shapes"),
-        sizes,
+        *parts("table_mask", "masked", "merge", f"function_{both}"),
+        shapes,
         *parts("function"),
         mask_function(program.work, "jax"),
         *parts("check", f"check_{both}", "main_bound"),

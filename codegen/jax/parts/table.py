@@ -18,7 +18,7 @@ KEPT = {}
 
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import KEYS, QUERIES
-    from codegen.jax.parts.table_whole import attend_tile, load, unload
+    from codegen.jax.parts.table_whole import attend_tile, from_shard, into_shard
 
 # ---- Schedule: all ranks run the same steps; tables say which blocks they send and attend.
 
@@ -82,7 +82,7 @@ def run_forward(q, k, v, axis, rows):
         "OUT": absent("OUT", [q, q[..., :1]], QUERIES, rank, FORWARD_SLOTS["OUT"]),
     }
     state = run(FORWARD_HOPS, *rows, state, attend_tile, axis)
-    out, lse = (unload(x, q, QUERIES, rank) for x in state["OUT"])
+    out, lse = (into_shard(x, q, QUERIES, rank) for x in state["OUT"])
     kept = {name: [x[jnp.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()}
     return out.astype(q.dtype), lse, kept
 
@@ -153,7 +153,7 @@ def added(state, name, slots, blocks):
 
 def stored(arrays, side, rank, size, held=()):
     """The slots of a tensor: a rank's own blocks, those that it holds, and room."""
-    owned = [load(x, side, rank) for x in arrays]
+    owned = [from_shard(x, side, rank) for x in arrays]
     blocks = [jnp.concatenate(x) for x in zip(owned, held, strict=True)] if held else owned
     return [jnp.zeros((size, *x.shape[1:]), x.dtype).at[: len(x)].set(x) for x in blocks]
 
@@ -167,6 +167,6 @@ def places(side, rank):
 
 def absent(name, arrays, side, rank, size):
     """The slots of sums for blocks like those of some arrays, without any sum in them."""
-    blocks = [jax.eval_shape(partial(load, side=side, rank=rank), x) for x in arrays]
+    blocks = [jax.eval_shape(partial(from_shard, side=side, rank=rank), x) for x in arrays]
     pairs = zip(blocks, ABSENT[name], strict=True)
     return [jnp.full((size, *x.shape[1:]), nothing, wide(x)) for x, nothing in pairs]

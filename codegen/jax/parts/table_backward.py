@@ -12,7 +12,7 @@ BACKWARD_SLOTS = {}
 
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import KEYS, QUERIES
-    from codegen.jax.parts.table_whole import attend_tile_backward, unload
+    from codegen.jax.parts.table_whole import attend_tile_backward, into_shard
 
 
 def run_backward(axis, saved, dout, rows):
@@ -29,6 +29,6 @@ def run_backward(axis, saved, dout, rows):
     state["DQ"] = absent("DQ", [q], QUERIES, rank, BACKWARD_SLOTS["DQ"])
     state["DKV"] = absent("DKV", [k, v], KEYS, rank, BACKWARD_SLOTS["DKV"])
     state = run(BACKWARD_HOPS, *rows, state, attend_tile_backward, axis)
-    dq = unload(state["DQ"][0], q, QUERIES, rank)
-    dk, dv = (unload(x, k, KEYS, rank) for x in state["DKV"])
+    dq = into_shard(state["DQ"][0], q, QUERIES, rank)
+    dk, dv = (into_shard(x, k, KEYS, rank) for x in state["DKV"])
     return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)

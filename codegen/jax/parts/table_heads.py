@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from codegen.jax.parts.stubs import KEYS, QUERIES, meeting
 
 
-def load(x, side, rank):
+def from_shard(x, side, rank):
     """The blocks that a rank owns, of its shard [batch, heads, tokens, width]."""
     at = head_places(side, rank)[:, :, None], places(side, rank)[:, None]
     return jnp.moveaxis(x.at[:, *at].get(mode="fill", fill_value=0), 1, 0)
 
 
-def unload(blocks, like, side, rank):
+def into_shard(blocks, like, side, rank):
     """The shard of a rank, from the first of some slots, which hold the blocks that it owns."""
     at = head_places(side, rank)[:, :, None], places(side, rank)[:, None]
     shard = jnp.zeros((*like.shape[:3], blocks.shape[-1]), blocks.dtype)

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from codegen.jax.parts.stubs import meeting
 
 
-def load(x, side, rank):
+def from_shard(x, side, rank):
     """The blocks that a rank owns, of its shard [batch, heads, tokens, width]."""
     blocks = x.at[:, :, places(side, rank)].get(mode="fill", fill_value=0)
     return jnp.moveaxis(blocks, 2, 0)
 
 
-def unload(blocks, like, side, rank):
+def into_shard(blocks, like, side, rank):
     """The shard of a rank, from the first of some slots, which hold the blocks that it owns."""
     at = places(side, rank)
     shard = jnp.zeros((*like.shape[:3], blocks.shape[-1]), blocks.dtype)

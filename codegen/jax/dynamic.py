@@ -1,0 +1,140 @@
+"""write(program)          a table program that takes the tiles of its tables as an argument
+tables(program, mask)   these tables: the tiles of a plan for a full mask, cut by another mask
+
+What is sent is what the plan sends, whatever the mask; a rank attends up to `max_calls` calls in a
+step, a call being a tile and one band in one box. Tables of one program have one shape.
+
+    plan                []                             which program they are for
+    forward, backward   [steps, ranks, max_calls, n]   tile, slots, and i0, i1, j0, j1, low, high
+"""
+
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codegen import masks
+from codegen.assemble import assemble
+from codegen.header import constants, docstring
+from codegen.jax import shapes
+from codegen.jax.parts.dynamic_calls import calls_of
+from codegen.jax.slots import Tables
+from codegen.jax.slots import tables as tables_of
+from codegen.jax.table import KEEP, parts, schedule
+from codegen.layout_text import layout_text
+from codegen.programs import Program
+from planner.errors import PlanError
+from planner.masks import Full, Mask
+from planner.partitions import Side
+
+NOWHERE = 2**30
+USAGE = (
+    "tables = make_tables(boxes)                    # of any mask; or load(path)",
+    "out = attention(q, k, v, tables, mesh=mesh)    # differentiable; global, in layout order",
+    "q = shard(whole, rank)                         # a rank's part; unshard is the inverse",
+)
+
+
+def write(program: Program) -> str:
+    """The file."""
+    program = with_room(program)
+    layout = layout_text(program.layout, "jax")
+    both = "both" if program.backward else "forward"
+    rows = ['"forward": numbers(FORWARD_ROWS, 5)', '"backward": numbers(BACKWARD_ROWS, 8)']
+    cuts = "(0, KV_SEQ // 3)" if room(program) >= 2 * most_tiles(program) else "(0,)"
+    more = [
+        f"ROWS = {{{', '.join(rows[: len(program.plans)])}}}",
+        f"IDENTITY = {identity(program)}  # of the tables",
+        f"CUTS = {cuts}  # where the documents of the self-check begin",
+    ]
+    texts = [
+        constants(program),
+        layout,
+        *schedule(program, *more),
+        *parts("dynamic_mask", "masked", "merge", "dynamic_tables", "dynamic_calls"),
+        *parts(f"dynamic_{both}"),
+        shapes(program, layout),
+        *parts("dynamic_function", "dynamic_example", "check", f"dynamic_check_{both}"),
+        *parts("main_bound"),
+    ]
+    keys = ["kv_positions"] * ("def kv_positions" in layout)
+    return assemble(docstring(program, USAGE), texts, keep=(*KEEP, "load", *keys))
+
+
+def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:
+    """The tables of a mask, by default of the plan's own, for a program of these plans.
+
+    Raises PlanError for plans that are not for a full mask, and for a mask that needs more calls in
+    a step than there is room for.
+    """
+    program = with_room(program)
+    work, sides = program.work, program.forward.partition
+    boxes = masks.boxes(replace(work, mask=mask or work.mask), free=False)
+    spans = spans_of(sides.q, work.offset), spans_of(sides.kv, 0)
+    made = {"plan": np.array(identity(program), np.int32)}
+    for plan, table in zip(program.plans, both_passes(program), strict=True):
+        try:
+            made[plan.pass_] = calls_of(tiles_of(table, plan.pass_), *spans, boxes, room(program))
+        except ValueError as error:
+            raise PlanError(
+                f"the {plan.pass_} pass under {mask}: {error}: see --max-calls"
+            ) from None
+    return made
+
+
+def with_room(program: Program) -> Program:
+    """The program with `max_calls`; PlanError where it is too little, or the mask not full."""
+    if program.work.mask != Full():
+        raise PlanError(
+            "a dynamic JAX program sends what a full mask needs: make its plans for the mask full,"
+            f" not {program.work.mask}"
+        )
+    most = most_tiles(program)
+    given = 2 * most if program.max_calls is None else program.max_calls
+    if given < most:
+        raise PlanError(f"the plan has {most} calls in a step, more than --max-calls {given}")
+    return replace(program, max_calls=given)
+
+
+def room(program: Program) -> int:
+    """The calls of a rank in a step that tables have room for."""
+    return program.max_calls or 0
+
+
+def both_passes(program: Program) -> tuple[Tables, ...]:
+    """The tables of the plans."""
+    return tables_of(program.forward, program.backward)
+
+
+def most_tiles(program: Program) -> int:
+    """The most tiles that a rank attends in a step."""
+    made = zip(program.plans, both_passes(program), strict=True)
+    return max(tiles_of(table, plan.pass_).shape[2] for plan, table in made)
+
+
+def tiles_of(table: Tables, pass_: str) -> NDArray[np.int64]:
+    """The tiles of a pass [steps, ranks, n, numbers]."""
+    width = 5 if pass_ == "forward" else 8
+    steps = [step for section in table.sections for step in section.tiles]
+    most = max(len(row) for step in steps for row in step) // width
+    tiles = np.full((len(steps), len(steps[0]), most * width), NOWHERE)
+    for s, step in enumerate(steps):
+        for r, row in enumerate(step):
+            tiles[s, r, : len(row)] = row
+    return tiles.reshape(*tiles.shape[:2], most, width)
+
+
+def spans_of(side: Side, offset: int) -> NDArray[np.int64]:
+    """The first and the last aligned position of each block; of none a span before all."""
+    spans = [
+        (min(p.start for p in part), max(p[-1] for p in part)) if part else (2**29, -1)
+        for part in side.chunks
+    ]
+    return np.array(spans, np.int64)[side.chunk] + offset
+
+
+def identity(program: Program) -> int:
+    """A number that tells the tables of this program from those of others."""
+    text: str = f"{program.digest} {program.max_calls}"
+    return int(sha256(text.encode()).hexdigest()[:7], 16)
