@@ -25,12 +25,15 @@ from codegen.masks import boxes
 from codegen.tables.runs import Run, runs
 from planner.errors import PlanError
 from planner.ir import READS, Plan
+from planner.kernel_calls.runs import Band, BandCall, box_calls
+from planner.kernel_calls.runs import Run as Rows
 from planner.liveness import lifetimes
 from planner.messages import brings_home
 from planner.partitions import Side
 
 Lists = list[Any]
 Arrays = dict[str, NDArray[Any]]
+STRIP = 1024  # rows of a window at least, as a call takes them
 LEFT = ("Q", "KV", "OUT")  # what a forward pass can leave on other ranks
 
 
@@ -105,8 +108,6 @@ def last_reads(plan: Plan, tensor: str) -> Iterator[tuple[int, int, int]]:
 
 def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
     """A function that cuts the rectangle of some query and key blocks into kernel calls."""
-    from codegen.torch.parts.bands import calls  # here: codegen.torch imports this module
-
     work, sides = plan.workload, plan.partition
     mask = np.array(boxes(work, free=False), np.int64).reshape(-1, 6)
     q_runs, kv_runs = ([runs(x) for x in side.chunks] for side in (sides.q, sides.kv))
@@ -123,30 +124,42 @@ def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
             short(band, [part(rows, size[0]), part(cols, size[1]), *pair])
             for i in q
             for j in kv
-            for box in near(mask, i[1], j[1])
-            for rows, cols, band in calls(i, j, box)
+            for box in near(mask, i.positions, j.positions)
+            for call in box_calls(i, j, box)
+            for rows, cols, band in strips(call)
             for pair in heads
         ]
 
     return cut
 
 
-def laid(
-    side: Side, known: Sequence[list[Run]], numbers: Sequence[int], offset: int
-) -> list[tuple[range, range]]:
-    """(rows, positions) of blocks laid one after the other, joined where both go on."""
-    joined, first = list[tuple[range, range]](), 0
+def laid(side: Side, known: Sequence[list[Run]], numbers: Sequence[int], offset: int) -> list[Rows]:
+    """The runs of blocks laid one after the other, joined where one goes on with another."""
+    joined, first = list[Rows](), 0
     for number in numbers:
         for row, stride, x in known[side.chunk[number]]:
             rows = range(first + row, first + row + stride * len(x), stride)
             x = range(x.start + offset, x.stop + offset, x.step)
-            if joined and follows(joined[-1][0], rows) and follows(joined[-1][1], x):
+            if joined and follows(joined[-1].at, rows) and follows(joined[-1].positions, x):
                 before = joined.pop()
-                rows = range(before[0].start, rows.stop, stride)
-                x = range(before[1].start, x.stop, x.step)
-            joined.append((rows, x))
+                rows = range(before.at.start, rows.stop, stride)
+                x = range(before.positions.start, x.stop, x.step)
+            joined.append(Rows(rows, x))
         first += int(side.sizes[number])
     return joined
+
+
+def strips(call: BandCall) -> Iterator[tuple[range, range, Band]]:
+    """A window cut into as many rows at a time as it is wide, where a kernel needs it as a bias."""
+    rows, cols, band = call
+    if isinstance(band, bool):
+        yield call
+        return
+    lo, hi = band
+    for top in range(0, len(rows), step := max(STRIP, hi - lo + 1)):
+        bottom = min(len(rows), top + step)
+        left, right = max(0, top + lo), min(len(cols), bottom + hi)
+        yield rows[top:bottom], cols[left:right], (lo + top - left, hi + top - left)
 
 
 def follows(before: range, x: range) -> bool:
@@ -181,10 +194,11 @@ def shared_heads(q: range, kv: range, group: int) -> list[tuple[list[int], list[
     ]
 
 
-def part(rows: slice, size: int) -> list[int]:
-    """A slice as first, end and, if it is not 1, step; [] for everything."""
-    step = rows.step or 1
-    return _ends(rows.start, rows.stop, size) if step == 1 else [rows.start, rows.stop, step]
+def part(rows: range, size: int) -> list[int]:
+    """Rows as first, end and, if it is not 1, step; [] for everything."""
+    if rows.step == 1:
+        return _ends(rows.start, rows.stop, size)
+    return [rows.start, rows.stop, rows.step]
 
 
 def _ends(first: int, end: int, size: int) -> list[int]:
