@@ -26,7 +26,8 @@ def passes(plan: Plan | Pair) -> dict[Pass, Plan]:
     ahead, back = plan
     if ahead.workload != back.workload:
         raise PlanError(f"a pair has one workload, not {ahead.workload} and {back.workload}")
-    return {"forward": ensure_verified(ahead), "backward": ensure_verified(back)}
+    ensure_verified((ahead, back))
+    return {"forward": ahead, "backward": back}
 
 
 def completed(plans: dict[Pass, Plan], gradients: bool) -> Plan | Pair:

@@ -36,19 +36,9 @@ class Rank:
 
     def read(self, place: Place, step: int) -> Arrays:
         """An input that is here; raises PlanError where it is not."""
-        if place in self.inputs:
-            return self.inputs[place]
-        if stats := self._stats(place):
-            return stats
-        raise self._lacks("reads", place, step)
-
-    def _stats(self, place: Place) -> Arrays:
-        """(lse, rowsum) where the forward pass left OUT, and DOUT has come; else nothing."""
-        out, dout = ((tensor, place[1]) for tensor in ("OUT", "DOUT"))
-        if place[0] != "STATS" or out not in self.inputs or dout not in self.inputs:
-            return ()
-        (o, lse), (do,) = self.inputs[out], self.inputs[dout]
-        return lse, np.sum(do.astype(o.dtype) * o, axis=-1)
+        if place not in self.inputs:
+            raise self._lacks("reads", place, step)
+        return self.inputs[place]
 
     def hand_over(self, places: list[Place], step: int) -> list[Delivery]:
         """Accumulators, which are gone from here then; absent ones are zero and left out.
@@ -59,9 +49,15 @@ class Rank:
             raise self._lacks("hands over", places[0], step)
         return [(place, self.sums.pop(place)) for place in places if place in self.sums]
 
-    def keep(self, place: Place, arrays: Arrays) -> None:
-        """Store a copy of an input."""
+    def keep(self, place: Place, arrays: Arrays) -> list[Place]:
+        """Store a copy of an input; where the forward pass left OUT, DOUT brings STATS with it."""
         self.inputs[place] = arrays
+        out, stats = (("OUT", place[1]), ("STATS", place[1]))
+        if place[0] != "DOUT" or out not in self.inputs or stats in self.inputs:
+            return [place]
+        (o, lse), (dout,) = self.inputs[out], arrays
+        self.inputs[stats] = lse, np.sum(dout.astype(o.dtype) * o, axis=-1)
+        return [place, stats]
 
     def add(self, place: Place, arrays: Arrays) -> None:
         """Add to an accumulator; an absent one is zero."""
@@ -74,7 +70,7 @@ class Rank:
 
     def free(self, place: Place) -> None:
         """The slot of a copy may be written over from now on: NaN, until something is."""
-        for array in self.inputs.get(place, ()):  # statistics of what lies here are not stored
+        for array in self.inputs[place]:
             array.fill(np.nan)
         self.freed.add(place)
 
@@ -120,9 +116,13 @@ class VirtualRanks:
         for rank, posted, carried in flying:
             began = perf_counter()
             for place, arrays in carried:
-                slots[rank, place[0]] += 1  # what is received takes a slot, even at home
-                memory = self.memory[rank]
-                (memory.add if TENSORS[place[0]].accumulates else memory.keep)(place, arrays)
+                memory, stored = self.memory[rank], [place]
+                if TENSORS[place[0]].accumulates:
+                    memory.add(place, arrays)
+                else:
+                    stored = memory.keep(place, arrays)
+                # What is received takes a slot, even at home.
+                slots.update((rank, tensor) for tensor, _ in stored)
             note("receive", rank, posted, began)
             note("arrive", rank, began)
         self._check_buffers(number, slots)
