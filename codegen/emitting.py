@@ -75,9 +75,7 @@ def _verified(plans: Plans) -> Plans:
     given = plans if isinstance(plans, tuple) else (plans,)
     if not 1 <= len(given) <= 2 or not all(isinstance(plan, Plan) for plan in given):
         raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
-    for plan in given:
-        ensure_verified(plan)
-    return plans
+    return ensure_verified(plans)
 
 
 def _target(target: str) -> Target:

@@ -5,8 +5,9 @@ The mark is no field, so `dataclasses.replace` makes a plan without it, whatever
 
 from typing import TypeVar
 
+from planner.errors import PlanError
 from planner.ir import Plan
-from planner.verify import verify
+from planner.verify import verify, verify_pair
 
 Plans = TypeVar("Plans", bound=Plan | tuple[Plan, Plan])
 MARK = "_verified"
@@ -26,4 +27,13 @@ def ensure_verified(plans: Plans) -> Plans:
     else:
         for plan in plans:
             ensure_verified(plan)
+        if len(plans) == 2 and plans[1].start:
+            _ensure_pair(*plans)
     return plans
+
+
+def _ensure_pair(forward: Plan, backward: Plan) -> None:
+    """Each time: another forward plan may leave other copies behind."""
+    if forward.ranks != backward.ranks:
+        raise PlanError("a backward pass that starts from copies needs the forward's ranks")
+    verify_pair(forward, backward)

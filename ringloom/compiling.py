@@ -35,7 +35,8 @@ def compile(
     with the same plans, options and version of ringloom. Raises PlanError as `emit` does.
     """
     forward, backward = paired(plans)
-    given = tuple(ensure_verified(plan) for plan in (forward, backward) if plan)
+    ensure_verified(plans)
+    given = tuple(plan for plan in (forward, backward) if plan)
     options = {
         "dynamic": dynamic,
         "layer": layer,
