@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import ringloom as rl
 from planner import files
 from planner.errors import PlanError
+from planner.ir import Held
 from strategies import masks
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal(), scale=0.25)
@@ -72,7 +74,8 @@ STEP = (*FIRST, "steps", 0)
         ("", "not a plan file"),
         ("[" * 100_000, "not a plan file"),
         ("[1, 2]", "no 'ringloom' version"),
-        ('{"ringloom": 99}', "version 99; this reads 1"),
+        ('{"ringloom": 99}', "version 99; this reads 1 and 2"),
+        ('{"ringloom": true}', "version True; this reads 1 and 2"),
         ('{"ringloom": 1}', "no 'plans'"),
         ('{"ringloom": 1, "plans": []}', "not 0 plans"),
         ('{"ringloom": 1, "plans": [7]}', "a plan must be an object, not 7"),
@@ -131,6 +134,41 @@ def test_a_pair_must_be_of_one_workload() -> None:
         files.loads(files.dumps((PLAN, other)))
     with pytest.raises(PlanError, match="not 2 plans: forward, forward"):
         files.loads(files.dumps((PLAN, PLAN)))
+
+
+@pytest.mark.parametrize(
+    ("name", "pass_", "version"),
+    [
+        ("ring", "both", 1),
+        ("zigzag", "forward", 1),
+        ("zigzag", "backward", 1),  # every sum begins at home
+        ("ulysses", "forward", 1),
+        ("ulysses", "backward", 2),  # OUT is there from the start
+        ("ulysses:keep=0", "both", 1),
+        ("allgather:keep=1", "backward", 2),  # messages with an absent sum
+    ],
+)
+def test_files_are_of_version_2_where_readers_of_version_1_refuse_them(
+    name: str, pass_: str, version: int
+) -> None:
+    plan = rl.plan(name, replace(WORK, seq=24, kv_seq=24), 3, pass_=pass_)
+    document = json.loads(files.dumps(plan))
+    assert document["ringloom"] == version
+    older = json.dumps(document | {"ringloom": 1})  # rules were only loosened
+    assert files.loads(older) == plan
+
+
+def test_a_pair_whose_backward_pass_starts_from_what_was_not_left_is_refused() -> None:
+    forward, backward = rl.plan("ulysses", WORK, 3, pass_="both")
+    assert files.loads(files.dumps((forward, backward))) == (forward, backward)
+    queries = backward.start[0]
+    other = Held(queries.tensors, queries.blocks, (queries.rank + 1) % 3)
+    for start in ((other, *backward.start), (Held(("DOUT",), [[0]], [1]), *backward.start)):
+        with pytest.raises(PlanError, match=r"does not leave there|a second time"):
+            files.loads(files.dumps((forward, replace(backward, start=start))))
+    contiguous = rl.plan("ring", WORK, 3)
+    with pytest.raises(PlanError, match="needs the forward's partition"):
+        files.loads(files.dumps((contiguous, backward)))
 
 
 def test_a_file_that_is_not_there_or_not_text_is_a_plan_error(tmp_path: Path) -> None:

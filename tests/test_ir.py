@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from planner.errors import PlanError
-from planner.ir import LITTLE, TENSORS, Attend, Held, Move, Step
+from planner.ir import TENSORS, Attend, Held, Move, Step
 from planner.schedules import SCHEDULES
 
 WORK = rl.Workload(seq=23, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal())
@@ -65,7 +65,7 @@ def test_rows_that_go_nowhere_or_carry_nothing_fall_away() -> None:
         (lambda: Move(("KV",), [[2**40]], [0], [1]), "out of range"),
         (lambda: Move(("KV",), np.array([[-5]], np.int32), [0], [1]), "out of range: -5"),
         (lambda: Attend([[0]], [[0]], [[0]]), "one number per row"),
-        (lambda: Held(("OUT",), [[0]], [0]), "only inputs can be held"),
+        (lambda: Held(("DKV",), [[0]], [0]), "only inputs and OUT can be held"),
     ],
 )
 def test_nodes_that_mean_nothing_cannot_be_built(make, message: str) -> None:
@@ -82,6 +82,8 @@ def test_nodes_that_mean_nothing_cannot_be_built(make, message: str) -> None:
         ({"ranks": 2**30}, "more than the"),
         ({"buffers": (("DKV", 2),)}, "no DKV buffers of 2 slots in a forward plan"),
         ({"steps": (Step((), (Move(("DQ",), [[0]], [0], [1]),)),)}, "no DQ in a forward plan"),
+        ({"start": (Held(("OUT",), [[0]], [1]),)}, "start: no OUT in a forward plan"),
+        ({"start": (Held(("DOUT",), [[0]], [1]),)}, "start: no DOUT in a forward plan"),
         ({"steps": (Step((), (Move(("KV",), [[7]], [0], [1]),)),)}, "KV block 7, but there are 3"),
         ({"steps": (Step((Attend([5], [[0]], [[0]]),)),)}, "rank 5, but ranks are 0..2"),
         ({"steps": (Step((), (Move(("KV",), [[1]], [0], [-1]),)),)}, "rank -1, but ranks are"),
@@ -133,17 +135,22 @@ def test_bytes_follow_the_dtypes_of_inputs_and_accumulators() -> None:
     assert TENSORS["OUT"].bytes_per_token(replace(work, dtype="float64")) == 3 * 8 * 17
 
 
-def test_what_a_node_keeps_is_what_it_holds() -> None:
+def test_finished_results_take_the_bytes_of_inputs_and_so_does_out_that_was_left() -> None:
+    work = rl.Workload(seq=8, heads=4, kv_heads=2, head_dim=16, batch=3, dtype="bfloat16")
+    out, dkv = TENSORS["OUT"], TENSORS["DKV"]
+    assert out.bytes_per_token(work, finished=True) == 3 * (2 * 16 + 4)  # lse stays wide
+    assert dkv.bytes_per_token(work, finished=True) == 3 * 2 * 32
+    forward, backward = rl.plan("ulysses", work, 4, pass_="both")
+    assert (forward.block_bytes("OUT", finished=True) == backward.block_bytes("OUT")).all()
+    assert (forward.block_bytes("OUT") > backward.block_bytes("OUT")).all()
+
+
+def test_a_node_lists_the_blocks_that_it_holds() -> None:
     attend = Attend([0, 2], [[0, -1], [1, 3]], [4, 5])
     move = Move("KV", [[0, 1], [-1, 2]], [0, 1], [1, 2])
-    for _ in range(2):
-        assert [part.tolist() for part in attend.flat("q")] == [[0, 1, 3], [0, 2, 2]]
-        assert [part.tolist() for part in attend.flat("kv")] == [[4, 5], [0, 2]]
-        assert [part.tolist() for part in move.flat()] == [[0, 1, 2], [0, 0, 1], [1, 1, 2]]
-    with pytest.raises(ValueError, match="read-only"):
-        move.flat()[1][0] = 7
+    assert [part.tolist() for part in attend.flat("q")] == [[0, 1, 3], [0, 2, 2]]
+    assert [part.tolist() for part in attend.flat("kv")] == [[4, 5], [0, 2]]
+    assert [part.tolist() for part in move.flat()] == [[0, 1, 2], [0, 0, 1], [1, 1, 2]]
     again = pickle.loads(pickle.dumps(move))
     assert again == move
     assert again.flat()[0].tolist() == [0, 1, 2]
-    wide = Move("KV", [range(LITTLE + 1)], [0], [1])
-    assert wide.flat()[0].tolist() == list(range(LITTLE + 1))

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from planner.errors import PlanError
-from planner.ir import Attend, Held, Move, Plan, Step
+from planner.ir import TENSORS, Attend, Held, Move, Plan, Step
 from planner.liveness import occupancy, slots
 from planner.passes.adjoint import adjoint
+from planner.passes.exchanges import exchanges
 from planner.passes.homeward import direct, homeward
+from planner.passes.pieces import joined, per_block, per_piece
 from planner.passes.trim import drop_dead, drop_empty, drop_unused, trim
+from planner.planning import backward_of
 from planner.schedules import SCHEDULES
-from planner.verify import verify
+from planner.verify import verify, verify_pair
 from strategies import masks
 
 names, passes, ranks = (
@@ -41,7 +44,8 @@ def test_any_order_of_the_passes_stays_exact(
 ) -> None:
     mask = data.draw(masks(24, 24))
     built = SCHEDULES[name].build(replace(WORK, mask=mask), P, pass_)
-    for rewrite in data.draw(st.permutations([homeward, direct, trim])):
+    rewrites = [homeward, direct, trim, per_piece, per_block, joined]
+    for rewrite in data.draw(st.permutations(rewrites)):
         built = verify(rewrite(trim(built)))
 
 
@@ -54,6 +58,45 @@ def test_the_adjoint_of_any_forward_plan_is_a_backward_plan(
     backward = verify(adjoint(forward))
     assert backward.pass_ == "backward"
     assert [a for _, a in backward.attends()] == [a for _, a in forward.attends()]
+
+
+def messages(plan: Plan) -> list[tuple[tuple[str, ...], frozenset[int], int, int]]:
+    return [
+        (move.tensors, frozenset(blocks) - {-1}, src, dst)
+        for _, move in plan.moves()
+        for blocks, src, dst in zip(
+            move.blocks.tolist(), move.src.tolist(), move.dst.tolist(), strict=True
+        )
+    ]
+
+
+@given(st.data(), names, passes, ranks)
+def test_messages_go_whole_on_the_way_they_had_or_on_a_shorter_one(
+    data: st.DataObject, name: str, pass_: str, P: int
+) -> None:
+    mask = data.draw(masks(24, 24))
+    work = replace(WORK, mask=mask)
+    built = messages(per_piece(SCHEDULES[name].build(work, P, pass_)))
+    if mask in (rl.Full(), rl.Causal()):
+        assert set(built) == set(messages(SCHEDULES[name].build(work, P, pass_)))
+    for tensors, blocks, src, dst in messages(rl.plan(name, work, P, pass_=pass_)):
+        same = [(s, d) for t, b, s, d in built if (t, b) == (tensors, blocks)]
+        if TENSORS[tensors[0]].accumulates:  # leaves where it did, ends where such messages end
+            assert src in {s for s, _ in same}
+            assert dst in {d for _, d in same}
+        else:  # comes where it did, from a rank that sends it
+            assert dst in {d for _, d in same}
+            assert src in {s for s, _ in same}
+
+
+@given(st.data(), names, passes, ranks)
+def test_trimming_by_blocks_is_exact_and_sends_no_more(
+    data: st.DataObject, name: str, pass_: str, P: int
+) -> None:
+    work = replace(WORK, mask=data.draw(masks(24, 24)))
+    whole, blocks = (rl.plan(name, work, P, pass_=pass_, trim=t) for t in ("messages", "blocks"))
+    least = sum(len(b) for _, b, _, _ in messages(blocks))
+    assert least <= sum(len(b) for _, b, _, _ in messages(whole))
 
 
 @given(st.data(), names, passes, ranks)
@@ -98,20 +141,148 @@ def test_homeward_sends_a_finished_sum_straight_home() -> None:
     verify(short)
 
 
-def test_a_sum_waits_where_it_is_until_its_next_contribution() -> None:
-    mask = rl.Blocks(((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 1)), 6)
-    built = trim(SCHEDULES["ring"].build(replace(WORK, mask=mask), 4, "backward"))
+FAR = rl.Blocks(((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 1)), 6)  # 3 sees 0
+
+
+def test_what_is_added_later_does_not_travel_with_what_is_at_home() -> None:
+    built = trim(SCHEDULES["ring"].build(replace(WORK, mask=FAR), 4, "backward"))
     plan = verify(homeward(built))
     hops = [(n, *map(int, (m.src[0], m.dst[0]))) for n, m in plan.moves() if m.tensors == ("DKV",)]
-    assert hops == [(3, 0, 3), (4, 3, 0)]  # rank 0 keeps it until rank 3 is about to add to it
+    assert hops == [(4, 3, 0)]  # what rank 0 added stays there
     assert sum(len(m) for _, m in built.moves() if m.accumulates) == 16  # all around the ring
 
 
+def test_sums_keep_their_way_where_a_shorter_one_would_not_bring_them_home() -> None:
+    """Sent home at once, block 0 would leave with a message that names it without having it."""
+    bring = Move(("KV",), [[0], [1]], [0, 1], [1, 0])
+    one, back = Attend([1], [[1]], [[0]]), Attend([0], [[0]], [[1]])
+    work = replace(WORK, mask=rl.Blocks(((0, 1, 0), (1, 1, 0), (0, 0, 1)), 8))
+    plan = hand_made(
+        work,
+        3,
+        "backward",
+        Step((Attend([1, 2], [[1], [2]], [[1], [2]]),), (bring,)),
+        Step((back, one), ()),
+        Step((), (Move(("DKV",), [[0]], [1], [2]),)),
+        Step((), (Move(("DKV",), [[0]], [2], [0]), Move(("DKV",), [[0, 1]], [0], [1]))),
+    )
+    verify(plan)
+    assert homeward(plan) is plan
+
+
 def test_direct_skips_ranks_that_only_pass_a_copy_on() -> None:
-    mask = rl.Blocks(((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 1)), 6)
-    built = trim(SCHEDULES["ring"].build(replace(WORK, mask=mask), 4, "forward"))
+    built = trim(SCHEDULES["ring"].build(replace(WORK, mask=FAR), 4, "forward"))
     assert sum(len(m) for _, m in built.moves()) == 3  # 0 -> 1 -> 2 -> 3
     assert [m for _, m in direct(built).moves()] == [Move(("KV",), [[0]], [0], [3])]
+
+
+def test_after_a_rank_that_is_skipped_copies_come_from_where_their_way_begins() -> None:
+    """Of 8 early and 8 late pieces, ranks 5, 6 and 7 use late piece 7: its home sends it them."""
+    work = replace(WORK, seq=256, kv_seq=256, mask=rl.Window(30))
+    forward, backward = rl.plan("zigzag", work, 8, pass_="both")
+    late = [(s, d) for _, _, b, s, d in flat(forward) if b == 8]
+    assert late == [(7, 5), (7, 6)]
+    sums = [(s, d) for _, tensors, b, s, d in flat(backward) if b == 8 and tensors == ("DKV",)]
+    assert sums == [(5, 7), (6, 7)]
+
+
+# ---- zigzag's ring as a person would write it
+
+
+@pytest.mark.parametrize("mask", [rl.Full(), rl.Causal()])
+@pytest.mark.parametrize("P", [2, 5, 8])
+def test_a_zigzag_ring_moves_whole_messages_to_the_next_rank_and_nothing_else(
+    P: int, mask: rl.Mask
+) -> None:
+    plan = rl.plan("zigzag", replace(WORK, seq=48, kv_seq=48, mask=mask), P, pass_="backward")
+    rank, own = np.arange(P), plan.partition.kv.owned(P)
+    assert len(plan.steps) == P + 1
+    for t, step in enumerate(plan.steps):
+        copies = [Move(("KV",), own[(rank - t) % P], rank, (rank + 1) % P)] if t < P - 1 else []
+        sums = [Move(("DKV",), own[(rank - t + 1) % P], rank, (rank + 1) % P)] if t else []
+        assert step.moves == (*copies, *sums)
+
+
+# ---- pieces
+
+
+@pytest.mark.parametrize("name", ["allgather", "ulysses", "usp:ulysses=2", "allgather:node=2"])
+def test_what_is_attended_together_stays_one_message(name: str) -> None:
+    built = rl.plan(name, replace(WORK, seq=64, kv_seq=64), 4, passes=())
+    windowed = replace(built, workload=replace(built.workload, mask=rl.Window(9)))
+    hops = {n for n, m in built.moves() if name.startswith("usp") and n == 1}  # the ring of groups
+    for before, after in zip(built.steps, per_piece(windowed).steps, strict=True):
+        if built.steps.index(before) not in hops:
+            assert before.moves == after.moves
+        else:
+            assert len(after.moves) == 2 * len(before.moves)
+
+
+@given(st.data(), st.sampled_from(["zigzag", "usp", "burst"]), passes, ranks)
+def test_pieces_are_the_blocks_of_their_messages(
+    data: st.DataObject, name: str, pass_: str, P: int
+) -> None:
+    built = SCHEDULES[name].build(
+        replace(WORK, mask=rl.Window(data.draw(st.integers(0, 9)))), P, pass_
+    )
+    for cut in (per_piece(built), per_block(built)):
+        assert sorted(map(str, flat(joined(cut)))) == sorted(map(str, flat(built)))
+    assert all(m.blocks.shape[1] == 1 for _, m in per_block(built).moves())
+
+
+def flat(plan: Plan) -> list[tuple[int, tuple[str, ...], int, int, int]]:
+    return [
+        (n, m.tensors, *map(int, row))
+        for n, m in plan.moves()
+        for row in zip(*m.flat(), strict=True)
+    ]
+
+
+# ---- complete exchanges
+
+
+def labels(P: int, *pairs: tuple[int, int]) -> list[int]:
+    src, dst = zip(*pairs, strict=True)
+    (found,) = exchanges(P, [Move(("KV",), [[s] for s in src], src, dst)])
+    return found.tolist()
+
+
+def everybody(*ranks: int) -> list[tuple[int, int]]:
+    return [(a, b) for a in ranks for b in ranks if a != b]
+
+
+def test_an_exchange_is_complete_among_three_ranks_or_more() -> None:
+    assert labels(4, *everybody(0, 1, 3)) == [0] * 6
+    assert labels(4, *everybody(0, 1, 3)[1:]) == [-1] * 5
+    assert labels(4, *everybody(0, 1)) == [-1] * 2
+    assert labels(4, *[(r, (r + 1) % 4) for r in range(4)]) == [-1] * 4
+    two = labels(8, *everybody(0, 2, 4), *everybody(1, 3, 5))
+    assert len(set(two[:6])) == len(set(two[6:])) == 1
+    assert -1 not in two
+    assert two[0] != two[6]
+    both_ways = [(r, (r + by) % 6) for by in (1, 5) for r in range(6)]
+    assert labels(6, *both_ways) == [-1] * 12
+
+
+def test_the_axes_of_a_mesh_are_exchanges_of_their_own() -> None:
+    rows = [everybody(r, r + 1, r + 2) for r in (0, 3, 6)]
+    columns = [everybody(c, c + 3, c + 6) for c in (0, 1, 2)]
+    found = labels(9, *(pair for group in (*rows, *columns) for pair in group))
+    groups = [set(found[at : at + 6]) for at in range(0, 36, 6)]
+    assert all(len(group) == 1 for group in groups)
+    assert len(set.union(*groups)) == 6
+    assert -1 not in found
+
+
+@pytest.mark.parametrize("name", ["allgather", "allgather:layout=contiguous", "allgather:node=3"])
+def test_a_gather_goes_whole_or_not_at_all(name: str) -> None:
+    work = replace(WORK, seq=72, kv_seq=72)
+    sent = [len(messages(rl.plan(name, replace(work, mask=mask), 6)))
+            for mask in (rl.Full(), rl.Window(3), rl.Documents((12,) * 6))]  # fmt: skip
+    assert sent[0] == sent[1]
+    assert sent[2] == (0 if "contiguous" in name else sent[0])
+    blocks = rl.plan(name, replace(work, mask=rl.Window(3)), 6, trim="blocks")
+    assert len(messages(blocks)) < sent[1]
 
 
 def test_adjoint_reverses_the_routes_of_the_keys() -> None:
@@ -135,17 +306,7 @@ def test_adjoint_reverses_the_routes_of_the_keys() -> None:
     ("plan", "keep", "message"),
     [
         (rl.plan("ring", WORK, 3, pass_="backward"), (), "adjoint takes a forward plan"),
-        (rl.plan("ring", WORK, 3), ("OUT",), "adjoint can keep KV, not OUT"),
-        (
-            hand_made(
-                CAUSAL,
-                2,
-                "forward",
-                Step((Attend([0, 1], [[0], [1]], [[0], [1]]),), (Move(("KV",), [[1]], [1], [0]),)),
-            ),
-            (),
-            "1 copies are never used; trim the plan first",
-        ),
+        (rl.plan("ring", WORK, 3), ("DOUT",), "adjoint can keep Q, KV, OUT, not DOUT"),
         (
             hand_made(WORK, 2, "forward", start=(Held(("Q",), [[0]], [1]),)),
             (),
@@ -156,6 +317,47 @@ def test_adjoint_reverses_the_routes_of_the_keys() -> None:
 def test_adjoint_refuses_what_it_cannot_derive(plan: Plan, keep: tuple, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         adjoint(plan, keep=keep)
+
+
+def test_copies_that_are_never_used_bring_no_sums_back() -> None:
+    here = Attend([0, 1], [[0], [1]], [[0], [1]])
+    rest = Attend([1], [[1]], [[0]])
+    swap = Move(("KV",), [[0], [1]], [0, 1], [1, 0])
+    plan = hand_made(CAUSAL, 2, "forward", Step((here,), (swap,)), Step((rest,), ()))
+    sums = [m for _, m in verify(adjoint(verify(plan))).moves() if m.accumulates]
+    assert sums == [Move(("DKV",), [[0]], [1], [0])]
+
+
+@given(st.data(), names, ranks)
+def test_the_adjoint_that_keeps_all_is_a_backward_plan_of_its_forward(
+    data: st.DataObject, name: str, P: int
+) -> None:
+    forward = rl.plan(name, replace(WORK, mask=data.draw(masks(24, 24))), P)
+    backward = backward_of(forward, keep=("Q", "KV", "OUT"))
+    verify_pair(forward, backward)
+    carried = {t for _, m in backward.moves() for t in m.tensors}
+    assert not carried & {"Q", "KV"}
+    if name == "ulysses":  # every result is finished where it is made
+        assert carried <= {"DOUT", "DQ", "DKV"}
+
+
+def test_out_is_left_only_where_it_is_finished() -> None:
+    """A helper's part of a result is no result: DOUT goes there with STATS."""
+    forward = rl.plan("balanced", replace(CAUSAL, seq=60, kv_seq=60), 5)
+    backward = backward_of(forward, keep=("Q", "KV", "OUT"))
+    assert not any(held.tensors == ("OUT",) for held in backward.start)
+    assert ("DOUT", "STATS") in {m.tensors for _, m in backward.moves()}
+
+
+@given(
+    st.data(), st.sampled_from(["ulysses", "usp"]), ranks, st.sampled_from(["messages", "blocks"])
+)
+def test_a_backward_pass_holds_what_its_forward_pass_left(
+    data: st.DataObject, name: str, P: int, trim_: str
+) -> None:
+    work = replace(WORK, mask=data.draw(masks(24, 24)), heads=4, kv_heads=2)
+    forward, backward = rl.plan(name, work, P, pass_="both", trim=trim_)
+    assert verify_pair(forward, backward) == (forward, backward)
 
 
 @pytest.mark.parametrize("P", [3, 4, 8])

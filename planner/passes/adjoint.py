@@ -48,7 +48,7 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
             elif move.tensors[0] not in keep:
                 moves.append(move)
         steps.append(Step(step.attends, (*moves, *homeward.get(number, ()))))
-    buffers = tuple((t, n) for t, n in plan.buffers if t == "KV")
+    buffers = tuple((t, n) for t, n in plan.buffers if t == "KV" and t not in keep)
     backward = replace(
         plan, pass_="backward", start=(*held, *left), buffers=buffers, steps=tuple(steps)
     )

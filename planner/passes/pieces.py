@@ -2,7 +2,7 @@
 per_block(plan)    one message per block;  joined(plan)   messages between two ranks are one again
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,6 +12,7 @@ from planner.ir import Index, Move, Plan, Step
 from planner.marks import Bits
 from planner.masks import Causal, Full, region_of
 from planner.partitions import Side
+from planner.passes.trim import drop_empty
 
 
 def per_piece(plan: Plan) -> Plan:
@@ -37,8 +38,13 @@ def per_piece(plan: Plan) -> Plan:
     def by_piece(move: Move) -> list[Move]:
         return _by_columns(move, _pieces(move, ends[move.side]))
 
+    return _cut(plan, cut)
+
+
+def _cut(plan: Plan, cut: Callable[[Move], list[Move]]) -> Plan:
+    """The plan with its messages cut, those dropped that carry no sum then."""
     steps = (Step(s.attends, tuple(n for m in s.moves for n in cut(m))) for s in plan.steps)
-    return replace(plan, steps=tuple(steps))
+    return drop_empty(replace(plan, steps=tuple(steps)))
 
 
 def _plain(plan: Plan) -> bool:
@@ -133,8 +139,7 @@ def per_block(plan: Plan) -> Plan:
     def cut(move: Move) -> list[Move]:
         return _by_columns(move, np.arange(move.blocks.shape[1]))
 
-    steps = (Step(s.attends, tuple(n for m in s.moves for n in cut(m))) for s in plan.steps)
-    return replace(plan, steps=tuple(steps))
+    return _cut(plan, cut)
 
 
 def joined(plan: Plan) -> Plan:
