@@ -29,9 +29,9 @@ def write(program: Program) -> str:
     if program.loops is None:
         from codegen.jax.table import write_table
 
-        return write_table(program, sizes(program, layout))
+        return write_table(program, shapes(program, layout))
     texts = [
-        constants(program) + lengths(program),
+        constants(program) + checked(program),
         layout,
         *schedule,
         *function_texts(program, layout),
@@ -54,28 +54,27 @@ def loop_texts(program: Program) -> list[str | Part]:
 def function_texts(program: Program, layout: str) -> list[str | Part]:
     """The function to call."""
     passes = Part(f"jax/parts/function_{'both' if program.backward else 'forward'}")
-    rest = [Part("jax/parts/shapes"), sizes(program, layout), Part("jax/parts/function")]
-    return [passes, *rest]
+    return [passes, shapes(program, layout), Part("jax/parts/function")]
 
 
 def check_parts(program: Program) -> list[Part]:
     """The self-check."""
     kind = "both" if program.backward else "forward"
-    names = ["check", f"check_{kind}", "main_free" if program.free else "main_bound"]
+    names = ["check", f"check_{kind}", "start_free" if program.free else "start_bound"]
     return [Part(f"jax/parts/{name}") for name in names]
 
 
-def lengths(program: Program) -> str:
-    """The length that the self-check takes, where any goes."""
+def checked(program: Program) -> str:
+    """The length that the self-check takes."""
     if not program.free:
-        return ""
+        return "CHECKED = SEQ\n"
     many = program.layout.multiple
-    least = min(program.work.seq, CHECKED * program.ranks)
-    return f"CHECKED = {max(1, least // many) * many}  # tokens, by the self-check\n"
+    tokens = max(1, min(program.work.seq, CHECKED * program.ranks) // many) * many
+    return f"CHECKED = {tokens}  # tokens, by the self-check\n"
 
 
-def sizes(program: Program, layout: str) -> str:
-    """The function that says which sizes a program takes."""
+def shapes(program: Program, layout: str) -> str:
+    """The function that says which shapes a program takes."""
     heads, kv_heads = "HEADS * shards", "KV_HEADS * shards"
     if program.any_heads:
         kv_heads = "max(1, k.shape[1] // shards) * shards"
@@ -85,13 +84,11 @@ def sizes(program: Program, layout: str) -> str:
     if program.free:
         many = program.layout.multiple
         tokens = f"max(1, q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2]"
-        kv_tokens = "tokens"
     lines = [
-        "def sizes(q, k, shards):",
-        '    """Heads, KV heads, tokens and KV tokens that go: the nearest to those of q and k."""',
-        f"    kv_heads = {kv_heads}",
-        f"    heads = {heads}",
-        f"    tokens = {tokens}",
-        f"    return heads, kv_heads, tokens, {kv_tokens}",
+        "def shapes(q, k, shards):",
+        '    """The shapes of q, and of k and v, that go: the nearest to those given."""',
+        f"    kv_heads, tokens = {kv_heads}, {tokens}",
+        f"    q_sizes, kv_sizes = ({heads}, tokens), (kv_heads, {kv_tokens})",
+        "    return (len(q), *q_sizes, HEAD_DIM), (len(q), *kv_sizes, HEAD_DIM)",
     ]
     return "\n".join(lines) + "\n"

@@ -77,8 +77,9 @@ def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -
     for ends in different:
         on = active & (first == ends).all(axis=2)
         choice = None if len(different) == 1 else _choice(on, active, at)
-        rows_, cols = ((int(a), int(b), rows.widths[v]) for a, b, v in (
-            (*ends[:2], q), (*ends[2:], kv)))
+        rows_, cols = (
+            (int(a), int(b), rows.widths[v]) for a, b, v in ((*ends[:2], q), (*ends[2:], kv))
+        )
         made.append(Case(q, kv, rows_, cols, s.kind, on, s.when.guard, choice))
     return made
 
@@ -99,8 +100,11 @@ def condition(case: Case, names: Names, loops: Loops, on: Domain) -> str:
     if case.choice:
         axis, low, high = case.choice
         x = on.coordinates[:, axis]
-        ends = (low, high) if low == high else (
-            None if low == x.min() else low, None if high == x.max() else high)
+        ends = (
+            (low, high)
+            if low == high
+            else (None if low == x.min() else low, None if high == x.max() else high)
+        )
         name = names.axes[axis]
         texts.append(_compare(name, *ends))
     return both(texts) if texts else ""

@@ -96,8 +96,11 @@ class Exchanges:
             sent = ["lax.all_to_all(", "x", "axis", "1", "2", "tiled=True", *groups]
             home = ["lax.all_to_all(", "axis", "2", "1", "tiled=True", *groups]
         bring = ["    return x"] if not order else [f"    return {order}"]
-        lines = call(4, f"x = {sent[0]}", sent[1:]) + bring if order else call(
-            4, f"return {sent[0]}", sent[1:])
+        lines = (
+            call(4, f"x = {sent[0]}", sent[1:]) + bring
+            if order
+            else call(4, f"return {sent[0]}", sent[1:])
+        )
         self._keep(there, group, lines)
         self._keep(back, group, call(4, f"return {home[0]}", [disorder or "x", *home[1:]]))
         return there, back

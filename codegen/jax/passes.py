@@ -21,7 +21,6 @@ from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.form import (
     OWN,
     AllToAll,
-    Attend,
     Gather,
     Loops,
     Return,
@@ -42,7 +41,7 @@ class Pass:
     hops: Hops
     exchanges: Exchanges
     stats: bool  # True if (lse, delta) travel, and not the output
-    kept: Kept = Kept()
+    kept: Kept
     defined: set[Key] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -70,7 +69,9 @@ class Pass:
             yield self.assign(4, own_kv, "k, v")
         own_q = self.made.inputs.get((OWN, "q"))
         if own_q and not self.forward and not self.kept.q:
-            yield self.assign(4, own_q, "q, dout, lse, delta" if self.stats else "q, dout, out, lse")
+            yield self.assign(
+                4, own_q, "q, dout, lse, delta" if self.stats else "q, dout, out, lse"
+            )
 
     def saved(self) -> list[str]:
         """The variables that a forward pass keeps, in the order of `Kept.saved`."""
@@ -102,10 +103,9 @@ class Pass:
         """Sums that a loop adds to and that nothing has been added to before."""
         cells = [cell for group in self.groups(run.steps) for cell in group.cells]
         for n, s in enumerate(self.loops.statements):
-            if isinstance(s, Send) and (n, TENSORS[s.tensors[0]].side) in self.made.cells:
-                if any(map(s.when.on, run.steps)):
-                    cells.append(self.made.cells[n, TENSORS[s.tensors[0]].side])
-                    cells += [self.made.taken[n]] * (run.kind == "unrolled")
+            if isinstance(s, Send) and n in self.made.taken and self.during(s, run):
+                cells.append(self.made.cells[n, TENSORS[s.tensors[0]].side])
+                cells += [self.made.taken[n]] * (run.kind == "unrolled")
         taken = set(self.made.taken.values()) if run.kind == "unrolled" else set()
         for cell in dict.fromkeys(cells):
             if cell not in self.defined and (cell in taken or not self.fresh(cell)):
@@ -265,9 +265,7 @@ class Pass:
         self.defined.add(cell)
         exchange = self.kept.kv
         if isinstance(s, Return):
-            named = {
-                x.name: x for x in self.loops.statements if isinstance(x, Gather | AllToAll)
-            }
+            named = {x.name: x for x in self.loops.statements if isinstance(x, Gather | AllToAll)}
             exchange = named[s.exchange]
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")

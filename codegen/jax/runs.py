@@ -53,9 +53,10 @@ def runs(loops: Loops) -> list[Run]:
     signs = [_sign(loops, t) for t in range(loops.steps)]
     spans = list[tuple[int, ...]]()
     for t, sign in enumerate(signs):
-        if spans and signs[spans[-1][0]] == sign and _joins(loops, spans[-1], t):
-            spans[-1] += (t,)
-        elif spans and _unrolls(loops, (*spans[-1], t)) and _shares(loops, spans[-1], t):
+        if spans and (
+            (signs[spans[-1][0]] == sign and _joins(loops, spans[-1], t))
+            or (_unrolls(loops, (*spans[-1], t)) and _shares(loops, spans[-1], t))
+        ):
             spans[-1] += (t,)
         else:
             spans.append((t,))

@@ -43,7 +43,7 @@ def print_loops(program: Program) -> str:
         text += ["", "", *print_pass(plan, loops, hops, exchanges, keeping)]
     assert hops
     constants = [f"{name} = {value}" for name, value in exchanges.constants.items()]
-    if len((mesh := program.loops[0].mesh)) > 1:
+    if len(mesh := program.loops[0].mesh) > 1:
         names = named(program.loops[0])
         said = " x ".join(names.axes)
         constants.insert(0, f"{', '.join(names.sizes)} = {', '.join(map(str, mesh))}  # {said}")
@@ -107,7 +107,9 @@ def named(loops: Loops) -> Names:
     sizes = ["GROUP" if axis in exchanged else "RING" for axis in range(len(mesh))]
     axes = ["member" if axis in exchanged else "place" for axis in range(len(mesh))]
     if len(set(sizes)) < len(mesh):
-        sizes, axes = [list(x[: len(mesh)]) for x in (("OUTER", "INNER", "THIRD"), ("outer", "inner", "third"))]
+        if len(mesh) > 2:
+            raise PlanError("a mesh of three axes")
+        sizes, axes = ["OUTER", "INNER"], ["outer", "inner"]
     known = tuple(zip((*mesh, n), (*sizes, "RANKS"), strict=True))
     rings = tuple(f"{x} ring" if "inner" in axes else "ring" for x in axes)
     return Names(tuple(axes), tuple(sizes), rings, first, known=known)

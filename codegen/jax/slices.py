@@ -40,7 +40,9 @@ class Slices:
         if of % 2 == 0 and first * 2 % of == 0 and (last + 1) * 2 % of == 0:
             return mark + HALVES[first * 2 // of, (last + 1) * 2 // of]
         size = f"{mark}piece"
-        ends = [str(n) if n == 0 else size if n == 1 else f"{n} * {size}" for n in (first, last + 1)]
+        ends = [
+            str(n) if n == 0 else size if n == 1 else f"{n} * {size}" for n in (first, last + 1)
+        ]
         return f"slice({', '.join(ends)})"
 
     def mark(self, side: str) -> str:
@@ -51,8 +53,10 @@ class Slices:
         for part, side, array in ((case.rows, "q", q), (case.cols, "kv", kv)):
             text, mark = self.text(part, side), self.mark(side)
             tokens = f"{array}.shape[2]"
-            if text in HALVES or text in (f"kv_{h}" for h in HALVES.values()) or (
-                text and text.removeprefix("kv_") in HALVES.values()
+            if (
+                text in HALVES
+                or text in (f"kv_{h}" for h in HALVES.values())
+                or (text and text.removeprefix("kv_") in HALVES.values())
             ):
                 if f"{mark}half" not in self.defined:
                     self.defined.add(f"{mark}half")

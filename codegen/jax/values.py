@@ -9,6 +9,7 @@ other, as the copies around a ring do.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from codegen.jax.hops import sends_inputs
 from codegen.jax.trace import HOME, Source, Trace
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass
@@ -71,8 +72,15 @@ def values(loops: Loops, pass_: Pass, rows: Trace, kept: Collection[str] = ()) -
             keys = [key for key, is_sums in spans if is_sums == sums and key[1] == side]
             lives = {key: (min(spans[key, sums]), max(spans[key, sums])) for key in keys}
             ends = {OWN} if sums else set(kept)
-            ends |= {made.taken[n][0] for n, s in enumerate(loops.statements)
-                     if isinstance(s, Return) and s.exchange in kept} if sums else set()
+            ends |= (
+                {
+                    made.taken[n][0]
+                    for n, s in enumerate(loops.statements)
+                    if isinstance(s, Return) and s.exchange in kept
+                }
+                if sums
+                else set()
+            )
             for key in lives:
                 if key[0] in ends:
                     lives[key] = lives[key][0], 2 * loops.steps
@@ -90,9 +98,13 @@ def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
     for n, s in enumerate(loops.statements):
         name = s.name if isinstance(s, Gather | AllToAll) and not sums else None
         if sums and isinstance(s, Return) and made.taken[n] == key:
-            name, s = key[0], next(
-                x for x in loops.statements
-                if isinstance(x, Gather | AllToAll) and x.name == s.exchange
+            name, s = (
+                key[0],
+                next(
+                    x
+                    for x in loops.statements
+                    if isinstance(x, Gather | AllToAll) and x.name == s.exchange
+                ),
             )
         if name == key[0] and isinstance(s, Gather | AllToAll):
             return MARKS[type(s)]
@@ -136,7 +148,7 @@ def _cells(made: Values, loops: Loops, rows: Trace) -> None:
         if not sends:
             continue
         returns = [n for n in sends if isinstance(loops.statements[n], Return | Scatter)]
-        if returns and len(sends) > len(returns) or HOME in sinks and not returns:
+        if (len(sends) > len(returns) > 0) or (HOME in sinks and not returns):
             raise PlanError("sums of which some stay where others go on")
         if not returns and rows.delays[source] != {1}:
             raise PlanError("sums that wait for several steps before they go on")
@@ -147,7 +159,7 @@ def _cells(made: Values, loops: Loops, rows: Trace) -> None:
         made.cells[source] = (str(root(sends[0])) if sends else OWN, source[1])
     for n, s in enumerate(loops.statements):
         back = isinstance(s, Return | Scatter)
-        if back or isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
+        if back or (isinstance(s, Send) and not sends_inputs(s)):
             made.taken[n] = (str(root(n)), TENSORS[s.tensors[0]].side)
             made.returned |= {str(root(n))} if back else set()
 

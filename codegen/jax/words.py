@@ -64,8 +64,7 @@ def expression(e: Expr, names: Names) -> str:
 
 
 def _size(modulo: int, names: Names) -> str:
-    sizes = {size: name for size, name in names.known}
-    return sizes.get(modulo, str(modulo))
+    return dict(names.known).get(modulo, str(modulo))
 
 
 def linear(terms: Sequence[tuple[int, str]], constant: int) -> str:

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
-from codegen.jax.parts.shapes import check_shapes
-
 if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import local_attention, sizes
+    from codegen.jax.parts.stubs import local_attention, shapes
 
 RANKS = 1
 
@@ -28,13 +26,16 @@ def attention(
 ) -> jax.Array:
     """Exact attention of a sequence that is sharded over `axis` of a mesh.
 
-    q: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, tokens, head_dim], in layout
-    order: the shards one after the other; the result is like q. `batch_axis` and `head_axis`: axes
-    of the mesh that shard batch and heads. Raises ValueError for what the program is not for.
+    q, and the result: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, ...]; tokens in
+    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that shard those, too.
+    Raises ValueError for arrays and meshes that the program is not for.
     """
     if mesh.shape[axis] != RANKS:
         raise ValueError(f"a program for {RANKS} ranks, but axis {axis!r} has {mesh.shape[axis]}")
-    check_shapes(q, k, v, *sizes(q, k, mesh.shape[head_axis] if head_axis else 1))
+    q_shape, kv_shape = shapes(q, k, mesh.shape[head_axis] if head_axis else 1)
+    for name, x, shape in (("q", q, q_shape), ("k", k, kv_shape), ("v", v, kv_shape)):
+        if x.shape != shape or x.dtype != q.dtype:
+            raise ValueError(f"{name} is {x.dtype}{[*x.shape]}, not {q.dtype}{[*shape]}")
     spec = PartitionSpec(batch_axis, head_axis, axis)
     local = partial(local_attention, axis=axis)
     return jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(q, k, v)

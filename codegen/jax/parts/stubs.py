@@ -9,7 +9,7 @@ positions: Any
 kv_positions: Any
 results: Any
 shard: Any
-sizes: Any
+shapes: Any
 unshard: Any
 QUERIES: Any
 KEYS: Any

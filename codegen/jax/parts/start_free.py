@@ -1,0 +1,18 @@
+"""The self-check as a command, at any length that the program takes."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+import jax
+
+if TYPE_CHECKING:
+    from codegen.jax.parts.check import main
+
+RANKS = CHECKED = 1
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", RANKS)
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--seq", type=int, default=CHECKED, help="tokens; default: %(default)s")
+    sys.exit(main(parser.parse_args().seq))
