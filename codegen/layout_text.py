@@ -23,10 +23,10 @@ class Words:
 TORCH = Words(
     "torch",
     "torch.cat",
-    "torch.Tensor",
-    "torch.Tensor",
+    "Tensor",
+    "Tensor",
     lambda x, n: f"{x}.tensor_split({n})",
-    ("from collections.abc import Iterable", "", "import torch"),
+    ("from collections.abc import Iterable", "", "import torch", "from torch import Tensor"),
 )
 JAX = Words(
     "np",

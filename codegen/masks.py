@@ -29,8 +29,11 @@ from planner.workload import Workload
 
 WIDTH = 100
 BEYOND = 2**30  # printed for "no bound" where the length is free; programs count in 32 bits
-ARRAYS = {"torch": "torch.Tensor", "jax": "jax.Array"}
-IMPORTS = {"torch": "import torch\n", "jax": "import jax\nimport jax.numpy as jnp\n"}
+ARRAYS = {"torch": "Tensor", "jax": "jax.Array"}
+IMPORTS = {
+    "torch": "import torch\nfrom torch import Tensor\n",
+    "jax": "import jax\nimport jax.numpy as jnp\n",
+}
 PLACE = {
     "torch": "torch.bucketize(x, torch.tensor(bounds, device=x.device), right=True)",
     "jax": 'jnp.searchsorted(jnp.array(bounds), x, side="right")',

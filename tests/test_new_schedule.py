@@ -1,0 +1,58 @@
+"""The documentation's example of a new schedule, one file and one row: everything works for it."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import ringloom as rl
+from planner.loops import recover
+from planner.schedules import Schedule
+from runtimes.validation import check
+
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "add_schedule.md"
+WORK = rl.Workload(seq=128, heads=4, kv_heads=2, head_dim=8, dtype="float64")
+
+
+@pytest.fixture
+def tokenring(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The schedule of the page, registered."""
+    (text, *_) = re.findall(r"```python\n(# tokenring.py\n.*?)```", PAGE.read_text(), re.S)
+    module: Any = ModuleType("tokenring")
+    exec(text, vars(module))
+    row = Schedule("tokenring", module.tokenring, "Q, OUT", "one ring, home directly", "TokenRing")
+    monkeypatch.setitem(rl.SCHEDULES, "tokenring", row)
+    return "tokenring"
+
+
+def test_it_is_regular_however_many_ranks(tokenring: str) -> None:
+    for pass_ in ("forward", "backward"):
+        loops = [
+            recover(rl.plan(tokenring, replace(WORK, seq=8 * n, kv_seq=8 * n), n, pass_=pass_))  # type: ignore[call-overload]
+            for n in (8, 16)
+        ]
+        assert len(loops[0].statements) == len(loops[1].statements) <= 12
+
+
+def test_it_is_predicted(tokenring: str) -> None:
+    plans = rl.plan(
+        tokenring, replace(WORK, seq=2**16, kv_seq=2**16, dtype="bfloat16"), 8, pass_="both"
+    )
+    result = rl.simulate(plans, "h100")
+    assert result.makespan > result.bound > 0
+
+
+@pytest.mark.parametrize("target", ["torch", "jax"])
+def test_it_is_emitted_as_loops(tokenring: str, target: str) -> None:
+    text = rl.emit(rl.plan(tokenring, WORK, 8, pass_="both"), target)
+    assert "(regular)" in text.split('"""')[1]
+    compile(text, target, "exec")
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_it_runs_exactly(tokenring: str, backend: str) -> None:
+    pytest.importorskip("numpy" if backend == "numpy" else backend)
+    assert check(rl.plan(tokenring, WORK, 4, pass_="both"), backend=backend).exact
