@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from codegen import masks
 from codegen.assemble import assemble
 from codegen.header import constants, docstring
-from codegen.jax import shapes
+from codegen.jax import checked, shapes
+from codegen.jax.layer import LAYER_KEEP, layer_texts
 from codegen.jax.parts.dynamic_calls import calls_of
 from codegen.jax.slots import Tables
 from codegen.jax.slots import tables as tables_of
@@ -49,17 +50,22 @@ def write(program: Program) -> str:
         f"CUTS = {cuts}  # where the documents of the self-check begin",
     ]
     texts = [
-        constants(program),
+        constants(program) + checked(program),
         layout,
         *schedule(program, *more),
         *parts("dynamic_mask", "masked", "merge", "dynamic_tables", "dynamic_calls"),
         *parts(f"dynamic_{both}"),
         shapes(program, layout),
-        *parts("dynamic_function", "dynamic_example", "check", f"dynamic_check_{both}"),
-        *parts("main_bound"),
+        *parts("dynamic_function", "dynamic_example"),
+        *(
+            layer_texts(program)
+            if program.layer
+            else parts("check", f"dynamic_check_{both}", "start_bound")
+        ),
     ]
+    keep = (*KEEP, "make_tables", "load", *(LAYER_KEEP if program.layer else ()))
     keys = ["kv_positions"] * ("def kv_positions" in layout)
-    return assemble(docstring(program, USAGE), texts, keep=(*KEEP, "load", *keys))
+    return assemble(docstring(program, USAGE), texts, keep=(*keep, *keys))
 
 
 def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from codegen.assemble import Part, assemble
 from codegen.header import constants, docstring
+from codegen.jax import check_parts, checked
+from codegen.jax.layer import LAYER_KEEP, layer_texts
 from codegen.jax.slots import Numbers, Tables, tables
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
@@ -24,17 +26,18 @@ def write_table(program: Program, shapes: str) -> str:
     layout = layout_text(program.layout, "jax")
     both = "both" if program.backward else "forward"
     texts = [
-        constants(program),
+        constants(program) + checked(program),
         layout,
         *schedule(program, *passes(program)),
         *parts("table_mask", "masked", "merge", f"function_{both}"),
         shapes,
         *parts("function"),
         mask_function(program.work, "jax"),
-        *parts("check", f"check_{both}", "main_bound"),
+        *(layer_texts(program) if program.layer else check_parts(program)),
     ]
+    keep = (*KEEP, *LAYER_KEEP) if program.layer else KEEP
     keys = ["kv_positions"] * ("def kv_positions" in layout)
-    return assemble(docstring(program), texts, keep=(*KEEP, *keys))
+    return assemble(docstring(program), texts, keep=(*keep, *keys))
 
 
 def parts(*names: str) -> list[Part]:

@@ -24,6 +24,7 @@ def forward_and_save(q, k, v, tables, axis):
     rows = ROWS["forward"][0], tables["forward"]
     out, lse, kept = run_forward(q, k, v, axis, rows)
     out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
+    kept = checkpoint_name(kept, "attention_kept")
     return out, (q, k, v, out, lse, kept, tables)
 
 

@@ -14,3 +14,5 @@ unshard: Any
 QUERIES: Any
 KEYS: Any
 meeting: Any
+layout_positions: Any
+ours: Any

@@ -1,0 +1,106 @@
+"""A decoder layer around attention: RMSNorm, rotary embedding, attention, SwiGLU."""
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from codegen.jax.parts.merge import wide
+
+HEADS = KV_HEADS = HEAD_DIM = DIM = HIDDEN = 1
+SCALE = 1.0
+NORM_EPS, ROPE_BASE = 1e-5, 10000.0
+
+if TYPE_CHECKING:
+    from codegen.jax.parts.stubs import allowed
+
+# ---- Decoder layer
+
+
+def init(seed, dtype=jnp.float32, *, dim=DIM, hidden=HIDDEN):
+    """Random parameters, name -> array; matrices are [width in, width out]."""
+    random, queries, keys = np.random.default_rng(seed), HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    shapes = {"wq": (dim, queries), "wk": (dim, keys), "wv": (dim, keys), "wo": (queries, dim)}
+    shapes |= {"gate": (dim, hidden), "up": (dim, hidden), "down": (hidden, dim)}
+    params = {n: random.standard_normal(s) / math.sqrt(s[0]) for n, s in shapes.items()}
+    params |= {name: np.ones(dim) for name in ("attention_norm", "ffn_norm")}
+    return {name: jnp.asarray(x, dtype) for name, x in params.items()}
+
+
+def rms_norm(x, weight):
+    """x over its root mean square along the last axis, in at least 32 bits."""
+    y = x.astype(wide(x))
+    y = y * lax.rsqrt((y * y).mean(-1, keepdims=True) + NORM_EPS)
+    return y.astype(x.dtype) * weight
+
+
+def turns(at, dtype):
+    """cos and sin [tokens, head_dim / 2] of the angles at known positions."""
+    speeds = ROPE_BASE ** -(np.arange(HEAD_DIM // 2) / (HEAD_DIM // 2))
+    angles = np.maximum(at, 0)[:, None] * speeds  # in 64 bits: far positions need them
+    return jnp.asarray(np.cos(angles), dtype), jnp.asarray(np.sin(angles), dtype)
+
+
+def rotate(x, cos, sin):
+    """Rotary embedding of x [..., tokens, head_dim]: entry i turns with entry i + head_dim / 2."""
+    a, b = jnp.split(x, 2, -1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+
+def project(params, x, at):
+    """Queries, keys and values [batch, heads, tokens, head_dim] of x at known positions."""
+    h, angles = rms_norm(x, params["attention_norm"]), turns(at, wide(x))
+    q, k, v = (
+        jnp.moveaxis((h @ params[name]).reshape(*h.shape[:2], -1, HEAD_DIM), 2, 1)
+        for name in ("wq", "wk", "wv")
+    )
+    return rotate(q, *angles), rotate(k, *angles), v
+
+
+def finish(params, x, out):
+    """The way on from attention, token by token: residual, feed-forward network, residual."""
+    x = x + jnp.moveaxis(out, 1, 2).reshape(*x.shape[:2], -1) @ params["wo"]
+    h = rms_norm(x, params["ffn_norm"])
+    return x + (jax.nn.silu(h @ params["gate"]) * (h @ params["up"])) @ params["down"]
+
+
+def layer_around(attention, params, x, at):
+    """The layer with some attention(q, k, v) of tokens at known positions.
+
+    The backward pass computes norms, projections, rotations and the feed-forward network again, but
+    not attention nor its messages (DistFlashAttn, section 3.3).
+    """
+    saved = jax.checkpoint_policies.save_only_these_names(
+        "attention_out", "attention_lse", "attention_kept"
+    )
+
+    @partial(jax.checkpoint, policy=saved)
+    def layer(params, x):
+        return finish(params, x, attention(*project(params, x, at)))
+
+    return layer(params, x)
+
+
+def reference(params, x, rows=None):
+    """The layer by its definition on one device, differentiable: of all rows, or of some.
+
+    x: all tokens [batch, seq, dim] in the order of the sequence.
+    """
+    rows = np.arange(x.shape[1]) if rows is None else rows
+    q, k, v = project(params, x, np.arange(x.shape[1]))
+    k, v = (jnp.repeat(y, HEADS // KV_HEADS, 1) for y in (k, v))
+    parts = np.array_split(rows, -(-len(rows) // 512))
+    out = [jax.checkpoint(partial(dense, rows=part))(q, k, v) for part in parts]
+    return finish(params, x[:, rows], jnp.concatenate(out, 2))
+
+
+def dense(q, k, v, rows):
+    """Attention of some rows by its definition."""
+    seen = allowed(rows[:, None], jnp.arange(k.shape[2])[None])
+    scores = jnp.einsum("bhid,bhjd->bhij", q[:, :, rows], k) * SCALE
+    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30))
+    return jnp.where(seen.any(-1)[:, None], weights @ v, 0)

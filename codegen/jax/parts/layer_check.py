@@ -1,0 +1,70 @@
+"""The self-check of a decoder layer: output and all gradients against the reference."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from codegen.jax.parts.layer import init, reference
+from codegen.jax.parts.merge import wide
+
+RANKS = CHECKED = 1
+PLAN: dict[str, Any] = {}
+
+if TYPE_CHECKING:
+    from codegen.jax.parts.stubs import ours, shard, unshard
+
+# ---- Self-check
+
+
+def main(seq: int = CHECKED) -> int:
+    """Compare a layer of small widths with the reference; 0 if the errors are small."""
+    mesh = Mesh(np.array(jax.devices()[:RANKS]), "sp")
+    on_cpu = mesh.devices[0].platform == "cpu"
+    jax.config.update("jax_enable_x64", on_cpu)
+    dtype = jnp.dtype("float64" if on_cpu else PLAN["dtype"])
+    random, rows = np.random.default_rng(1), np.arange(0, seq, max(1, seq // 16384 * 64))
+    x, dy = (jnp.asarray(random.standard_normal((1, seq, 64)), dtype) for _ in range(2))
+    dy = jnp.zeros_like(dy).at[:, rows].set(dy[:, rows])
+    given = init(0, dtype, dim=64, hidden=96), x, dy
+    exact, rough = (
+        gradients(lambda *a: jnp.zeros_like(a[1]).at[:, rows].set(reference(*a, rows)), *arrays)
+        for arrays in (jax.tree.map(lambda x: x.astype(wide(x)), given), given)
+    )
+    wrong = False
+    for (name, truth), other, y in zip(
+        exact.items(), rough.values(), gradients(partial(ours, mesh), *given).values(), strict=True
+    ):
+        y = y[:, rows] if name == "y" else y
+        truth, other = (z[:, rows] if name == "y" else z for z in (truth, other))
+        unit = max(1.0, float(jnp.abs(truth).max()))
+        error, rounding = (float(jnp.abs(z - truth).max()) / unit for z in (y, other))
+        limit = {"float64": 1e-11, "float32": 5e-5}.get(dtype.name, 2 * rounding)
+        print(f"{name:14} error {error:.1e}, at most {limit:.1e}")
+        wrong |= not error <= limit
+    return int(wrong)
+
+
+def gradients(layer, params, x, dy):
+    """The output of a layer, and the gradients of x and of the parameters, by name."""
+
+    @jax.jit
+    def run(params, x, dy):
+        y, pull = jax.vjp(layer, params, x)
+        dparams, dx = pull(dy)
+        return {"y": y, "dx": dx, **dparams}
+
+    return run(params, x, dy)
+
+
+def in_layout(x):
+    """A whole array [batch, tokens, dim] in the order of the shards."""
+    return jnp.concatenate([shard(x, rank, 1) for rank in range(RANKS)], 1)
+
+
+def in_sequence(x):
+    """An array in the order of the shards in that of the sequence."""
+    return unshard(jnp.split(x, RANKS, 1), 1)

@@ -1,0 +1,32 @@
+"""The decoder layer of a program whose tables are an argument."""
+
+from typing import TYPE_CHECKING
+
+import jax
+from jax.sharding import Mesh
+
+from codegen.jax.parts.dynamic_function import attention
+from codegen.jax.parts.layer import layer_around
+
+if TYPE_CHECKING:
+    from codegen.jax.parts.stubs import layout_positions
+
+
+def decoder_layer(
+    params: dict[str, jax.Array],
+    x: jax.Array,
+    tables: dict[str, jax.Array],
+    *,
+    mesh: Mesh,
+    axis: str = "sp",
+    batch_axis: str | None = None,
+) -> jax.Array:
+    """A decoder layer on sequences sharded over an axis of a mesh, differentiable in both.
+
+    x, and the result: [batch, tokens, dim], tokens in layout order; without meaning at padding.
+    """
+
+    def attend(q, k, v):
+        return attention(q, k, v, tables, mesh=mesh, axis=axis, batch_axis=batch_axis)
+
+    return layer_around(attend, params, x, layout_positions(x))
