@@ -22,9 +22,9 @@ PASSES: tuple[Rewrite, ...] = (per_piece, drop_useless, homeward, direct)
 BLOCKWISE: tuple[Rewrite, ...] = (
     drop_dead,
     per_block,
-    partial(drop_useless, whole=False),
-    homeward,
-    partial(direct, whole=False),
+    partial(drop_useless, regular=False),
+    partial(homeward, regular=False),
+    partial(direct, regular=False),
     joined,
 )
 REGULAR: tuple[Rewrite, ...] = ()  # schedules as they were built, for full masks

@@ -17,22 +17,23 @@ from planner.passes.trim import drop_unused, filled
 NOTHING, MIXED = -1, -2  # what came to a rank, beside the number of one message
 
 
-def homeward(plan: Plan) -> Plan:
+def homeward(plan: Plan, regular: bool = True) -> Plan:
     """Accumulators skip the ranks that add nothing to them.
 
     Move(b, y, x, step s), Move(b, x, w, step t), ..., Move(b, v, z, step u)
     -->  Move(b, y, z, step s)        where z is the end of the way of the blocks b, and x adds
                                       nothing to them; nothing if y is z: there it may stay
 
-    Whatever leaves z later takes along what came early. The plan stays as it is where the sums of
-    another message of z's would not come home with it.
+    Whatever leaves z later takes along what came early; the plan stays as it is where that would
+    not come home. `regular`: once a rank is skipped, all later messages of that way go to its end
+    too, so that one rule holds for every rank.
     """
     for tensor in ADDS[plan.pass_]:
-        plan = _shortened(plan, tensor)
+        plan = _shortened(plan, tensor, regular)
     return plan
 
 
-def _shortened(plan: Plan, tensor: str) -> Plan:
+def _shortened(plan: Plan, tensor: str, regular: bool) -> Plan:
     moves = [move for _, move in plan.moves() if move.tensors == (tensor,)]
     if not moves:
         return plan
@@ -43,7 +44,7 @@ def _shortened(plan: Plan, tensor: str) -> Plan:
     last, onward = _ends(following), np.flatnonzero(following >= 0)
     before = np.full(len(relays), -1, np.intp)
     before[following[onward]] = onward
-    straight = _from_there_on(relays, before, moves)
+    straight = _from_there_on(relays, before, moves) if regular else relays.copy()
     straight[onward] |= relays[following[onward]]
     target = np.where(straight, dst[last], dst)
     target[relays] = src[relays]  # such rows fall away
@@ -161,27 +162,28 @@ def _fit_buffers(plan: Plan) -> Plan:
     return replace(plan, buffers=tuple(needs))
 
 
-def direct(plan: Plan, whole: bool = True) -> Plan:
+def direct(plan: Plan, regular: bool = True) -> Plan:
     """Inputs skip the ranks that would only pass them on.
 
     Move(b, y, x, step s), Move(b, x, z, step t)  -->  Move(b, y, z, step t)
 
     when x attends nothing with the blocks b; y is where their way begins, most often their home.
-    Messages of a complete exchange stay on their way.
+    `regular`: messages of a complete exchange stay on their way, and once a rank is skipped, all
+    later messages of that way come from y too.
     """
     useful = {side: _users(plan, side) for side in ("q", "kv")}
     before = plan
     for tensors in dict.fromkeys(m.tensors for _, m in plan.moves() if not m.accumulates):
-        plan = _from_the_first(plan, tensors, useful[TENSORS[tensors[0]].side], whole)
-    return plan if plan is before else _fit_buffers(drop_unused(plan, whole))
+        plan = _from_the_first(plan, tensors, useful[TENSORS[tensors[0]].side], regular)
+    return plan if plan is before else _fit_buffers(drop_unused(plan, regular))
 
 
-def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, whole: bool) -> Plan:
+def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular: bool) -> Plan:
     """Messages of ranks without use for their blocks are sent from where their way begins."""
     numbered = [(n, move) for n, move in plan.moves() if move.tensors == tensors]
     moves = [move for _, move in numbered]
     idle = [~useful.any(places(plan, tensors[0], m.src, m.blocks)) for m in moves]
-    if whole:
+    if regular:
         for number in {n for (n, _), rows in zip(numbered, idle, strict=True) if rows.any()}:
             mine = [i for i, (n, _) in enumerate(numbered) if n == number]
             labels = exchanges(plan.ranks, [moves[i] for i in mine])
@@ -192,7 +194,8 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, whole: 
         return plan
     before = _brought_by(plan, tensors[0], moves)
     relays &= before >= 0
-    relays = _from_there_on(relays, before, moves)
+    if regular:
+        relays = _from_there_on(relays, before, moves)
     src, dst = (np.concatenate([getattr(m, end) for m in moves]) for end in ("src", "dst"))
     source = np.where(relays, src[_ends(before)], src)
     return _rerouted(plan, tensors, moves, source, dst)

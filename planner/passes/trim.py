@@ -16,14 +16,15 @@ from planner.tiles import Tiles, dead_edges, tiles
 Needed = dict[str, Marks]  # tensor -> what is read later
 
 
-def trim(plan: Plan, whole: bool = True) -> Plan:
+def trim(plan: Plan, regular: bool = True) -> Plan:
     """Drop what the mask makes useless.
 
     Attend of dead tiles              -->  nothing; wholly dead blocks leave a rectangle
-    Move of copies that nobody uses   -->  nothing; a complete exchange goes whole, or not at all
+    Move of copies that nobody uses   -->  nothing; a complete exchange goes whole, or not at all,
+                                           if the plan is to stay `regular`
     Move of absent accumulators only  -->  nothing
     """
-    return drop_empty(drop_unused(drop_dead(plan), whole))
+    return drop_empty(drop_unused(drop_dead(plan), regular))
 
 
 def drop_dead(plan: Plan) -> Plan:
@@ -45,15 +46,16 @@ def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
             yield attend
 
 
-def drop_unused(plan: Plan, whole: bool = True) -> Plan:
+def drop_unused(plan: Plan, regular: bool = True) -> Plan:
     """Move of inputs  -->  nothing, where no later attend or move of its destination reads any.
 
-    Of a complete exchange, either every message stays or none does.
+    `regular`: of a complete exchange, either every message stays or none does, and whole rows of
+    copies that are there from the start.
     """
     needed = {t: Marks(plan, t) for t in READS[plan.pass_]}
     steps = list[Step]()
     for step in reversed(plan.steps):
-        copies = _needed(plan, [m for m in step.moves if not m.accumulates], needed, whole)
+        copies = _needed(plan, [m for m in step.moves if not m.accumulates], needed, regular)
         left = iter(copies)
         moves = tuple(m if m.accumulates else next(left) for m in step.moves)
         for move in copies:  # before it arrives a copy need not be there
@@ -65,17 +67,17 @@ def drop_unused(plan: Plan, whole: bool = True) -> Plan:
                 blocks = attended_blocks(attend, tensor)
                 marks.set(places(plan, tensor, attend.rank, blocks), True)
         steps.append(Step(step.attends, moves))
-    start = (_still_held(plan, held, needed, whole) for held in plan.start)
+    start = (_still_held(plan, held, needed, regular) for held in plan.start)
     kept = tuple(filter(None, reversed(steps)))
     return replace(plan, start=tuple(filter(len, start)), steps=kept)
 
 
-def _needed(plan: Plan, moves: list[Move], needed: Needed, whole: bool) -> list[Move]:
+def _needed(plan: Plan, moves: list[Move], needed: Needed, regular: bool) -> list[Move]:
     """The messages of a step that somebody needs, and the exchanges that those belong to."""
     used = [_read(plan, needed, move) for move in moves]
     if all(rows.all() for rows in used):
         return moves
-    if whole:
+    if regular:
         labels = exchanges(plan.ranks, moves)
         kept = np.unique(np.concatenate([a[b] for a, b in zip(labels, used, strict=True)]))
         kept = kept[kept >= 0]
@@ -102,11 +104,11 @@ def _kept_messages(move: Move, rows: Bits) -> Move:
     return Move(move.tensors, move.blocks[rows], move.src[rows], move.dst[rows])
 
 
-def _still_held(plan: Plan, held: Held, needed: Needed, whole: bool) -> Held:
+def _still_held(plan: Plan, held: Held, needed: Needed, regular: bool) -> Held:
     """Whole rows of copies, or blocks, that are read on their rank; OUT is, where STATS are."""
     entries = places(plan, held.tensors[0], held.rank, held.blocks)
     used = np.logical_or.reduce([needed[t].bits[entries] for t in readable(held)])
-    if whole:
+    if regular:
         used = np.broadcast_to(rowwise(np.logical_or, used)[:, None], used.shape)
     return held if used.all() else Held(held.tensors, np.where(used, held.blocks, -1), held.rank)
 
