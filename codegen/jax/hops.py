@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from codegen.jax.trace import receivers, senders
 from codegen.jax.words import Names, call, comparison, count, expression, linear
 from planner.errors import PlanError
 from planner.ir import TENSORS
-from planner.loops.expand import receivers
 from planner.loops.form import Expr, Ints, Loops, Send, Shift
 
 Steps = tuple[int, ...]
@@ -59,9 +59,7 @@ class Hops:
 
     def senders(self, s: Send, t: int) -> Ints:
         """The ranks that send in a step."""
-        at = self.loops.coordinates()
-        to = receivers(self.loops, s, t, at)
-        return np.flatnonzero(s.when.guard.at(t, at[to] if s.when.guard.receiver else at))
+        return senders(self.loops, s, t)
 
     def everybody(self, s: Send) -> Ints:
         """The ranks that send in any step, of a send whose way is the same in all."""
@@ -75,7 +73,7 @@ class Hops:
         low, high = int(some[0]), int(some[-1])
         if len(some) != high - low + 1:
             low, high = 0, len(ranks) - 1
-        to = receivers(self.loops, s, s.when.first, self.loops.coordinates())
+        to = receivers(self.loops, s, s.when.first)
         if low > 0 or high < len(ranks) - 1:
             by = to[low : high + 1] - ranks[low : high + 1]
             near = (by == by[0]).all() and abs(int(by[0])) <= len(ranks) // 2
@@ -100,7 +98,7 @@ class Hops:
             known = {"range": range, "step": t - names.first, **names.numbers(self.loops.mesh)}
             known["pairs"] = eval(pairs, known)
             made = eval(chosen, known) if where else known["pairs"]
-            to = receivers(self.loops, s, t, self.loops.coordinates())
+            to = receivers(self.loops, s, t)
             if made != [(int(r), int(to[r])) for r in self.senders(s, t)]:
                 raise PlanError("pairs of ranks that are not the plan's")
         lines = [f'    """{_said(s, names, where)}"""', f"    pairs = {pairs}"]

@@ -23,6 +23,7 @@ from planner.loops.form import (
     Return,
     Scatter,
     Send,
+    Shift,
     Start,
 )
 from planner.loops.values import flat, held
@@ -69,6 +70,22 @@ class Trace:
     made: list[dict[Source, Ints]] = field(default_factory=list)  # ranks that get sums in a step
 
 
+def receivers(loops: Loops, s: Send, t: int) -> Ints:
+    """The rank that each rank sends to in a step: [ranks]."""
+    if not isinstance(s.hop, Shift):
+        raise PlanError("messages along a list of ranks, or of a root")
+    at = loops.coordinates()
+    to = [at[:, axis] + e.at(t, at) for axis, e in enumerate(s.hop.by)]
+    return np.ravel_multi_index(tuple(to), loops.mesh, mode="wrap")
+
+
+def senders(loops: Loops, s: Send, t: int) -> Ints:
+    """The ranks that send in a step."""
+    at = loops.coordinates()
+    asked = at[receivers(loops, s, t)] if s.when.guard.receiver else at
+    return np.flatnonzero(s.when.guard.at(t, asked))
+
+
 def trace(loops: Loops, plan: Plan) -> Trace:
     """Walk the steps once forwards, for rows and for which sums exist, and once back for sinks."""
     start = {side: held(plan, side) for side in ("q", "kv")}
@@ -112,7 +129,8 @@ class _Step:
             case Attend():
                 self.attend(number, s)
             case Send():
-                ((src, dst, blocks),) = self.state.send(s, self.t)
+                self.state.send(s, self.t)
+                src, dst, blocks = self.messages(s)
                 self.rows[number] = Messages(src, dst, blocks)
                 if TENSORS[s.tensors[0]].accumulates:
                     self.hand_over(number, TENSORS[s.tensors[0]].side, [(src, dst, blocks)])
@@ -125,6 +143,13 @@ class _Step:
                 self.exchanged.add(s.name)
             case _:
                 raise PlanError("a broadcast or a reduction")
+
+    def messages(self, s: Send) -> tuple[Ints, Ints, Ints]:
+        """The messages of a send, those of a rank to itself included."""
+        side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
+        src = senders(self.state.loops, s, self.t)
+        parts = [self.state.blocks(p, side, self.t, src, sums=sums) for p in s.parts]
+        return src, receivers(self.state.loops, s, self.t)[src], np.hstack(parts)
 
     def attend(self, number: int, s: Attend) -> None:
         if len(s.q) > 1 or len(s.kv) > 1:

@@ -11,8 +11,14 @@ if TYPE_CHECKING:
 
 RANKS = CHECKED = 1
 
-if __name__ == "__main__":
-    jax.config.update("jax_num_cpu_devices", RANKS)
+
+def tokens_asked_for() -> int:
+    """The argument of the command."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seq", type=int, default=CHECKED, help="tokens; default: %(default)s")
-    sys.exit(main(parser.parse_args().seq))
+    return int(parser.parse_args().seq)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", RANKS)
+    sys.exit(main(tokens_asked_for()))
