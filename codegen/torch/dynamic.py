@@ -9,6 +9,7 @@ from codegen.header import constants, docstring
 from codegen.masks import boxes
 from codegen.programs import Program
 from codegen.tables.steps import Arrays, refuse
+from codegen.torch import layer
 from codegen.torch.table import tables_of
 from planner.partitions import Side
 
@@ -16,7 +17,7 @@ FORMAT = 2
 KEEP = (*("PLAN", "load", "example", "positions", "kv_positions"), "shard", "unshard", "main")
 PARTS = (
     *("given", "table", "statistics", "windows", "merge", "stand_in"),
-    *("given_function", "given_check"),
+    "given_function",
 )
 USAGE = (
     "tables = load(path)                # of `ringloom tables torch SCHEDULE ... -o FILE`",
@@ -28,9 +29,14 @@ USAGE = (
 def write(program: Program) -> str:
     """The file, for any plan of the same ranks and heads."""
     usage = [line.format(program.work.head_dim) for line in USAGE]
-    texts = [constants(program), f"FORMAT = {FORMAT}  # of tables\n"]
-    parts = [Part(f"torch/parts/{name}") for name in PARTS]
-    return assemble(docstring(program, usage), [*texts, *parts], KEEP)
+    texts: list[str | Part] = [constants(program), f"FORMAT = {FORMAT}  # of tables\n"]
+    keep, last = [*KEEP], ["given_check"]
+    if program.layer:
+        texts.append(layer.text(program))
+        keep, usage = [*KEEP, *layer.KEEP], layer.usage(program)
+        last = [*layer.parts(program, False)]
+    texts += [Part(f"torch/parts/{name}") for name in (*PARTS, *last)]
+    return assemble(docstring(program, usage), texts, keep)
 
 
 def tables(program: Program) -> Arrays:

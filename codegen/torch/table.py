@@ -17,6 +17,7 @@ from codegen.layout_text import layout_text
 from codegen.masks import boxes, mask_function
 from codegen.programs import Program
 from codegen.tables.steps import blocks, kept, refuse, steps
+from codegen.torch import layer
 
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
 WIDTH = 100
@@ -32,12 +33,20 @@ def write(program: Program) -> str:
     refuse(program.forward, program.backward)
     layout, keeping = layout_text(program.layout, "torch"), "_keeping" * keeps(program)
     apart = ("kv_positions",) * ("def kv_positions" in layout)
-    passes = [f"function{keeping}", *[f"gradients{keeping}"] * bool(program.backward)]
     texts: list[str | Part] = [constants(program), sizes(program, bool(apart)), layout]
     texts += schedule(program)
-    texts += [Part(f"torch/parts/{name}") for name in (*passes, "shards")]
-    texts += [mask_function(program.work, "torch"), Part("torch/parts/check")]
-    return assemble(docstring(program), texts, (*KEEP, *apart))
+    names = [f"function{keeping}", *[f"gradients{keeping}"] * bool(program.backward), "shards"]
+    keep, usage, last = (*KEEP, *apart), list[str](), ["check"]
+    if program.layer:
+        texts.append(layer.text(program))
+        keep, usage, last = (
+            (*keep, *layer.KEEP),
+            layer.usage(program),
+            [*layer.parts(program, bool(keeping))],
+        )
+    texts += [Part(f"torch/parts/{name}") for name in names]
+    texts += [mask_function(program.work, "torch"), *(Part(f"torch/parts/{name}") for name in last)]
+    return assemble(docstring(program, usage), texts, keep)
 
 
 def sizes(program: Program, apart: bool) -> str:

@@ -1,0 +1,160 @@
+"""A decoder layer around attention, whose backward pass does not recompute attention."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from codegen.torch.parts.layer_here import attention_gradients, attention_kept
+from codegen.torch.parts.merge import wide
+
+RANKS, HEADS, KV_HEADS, HEAD_DIM, DIM, HIDDEN = 1, 1, 1, 1, 1, 1
+
+
+def own_positions(x: Tensor, where: Any) -> Tensor:
+    raise NotImplementedError
+
+
+# ---- Decoder layer: RMSNorm, rotary embedding by true positions, attention, SwiGLU.
+
+names_before = ("attention_norm", "wq", "wk", "wv")  # parameters on the way to attention
+names_after = ("wo", "ffn_norm", "gate", "up", "down")  # and from there on
+names = names_before + names_after
+rows = 1024  # tokens that go through the feed-forward network at a time
+Params = dict[str, Tensor]
+
+
+def init(
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    *,
+    dim: int = DIM,
+    hidden: int = HIDDEN,
+) -> Params:
+    """Random parameters: for one seed the same ones on every rank; matrices are [out, in]."""
+    random, queries, keys = (
+        torch.Generator().manual_seed(seed),
+        HEADS * HEAD_DIM,
+        KV_HEADS * HEAD_DIM,
+    )
+    shapes = {"wq": (queries, dim), "wk": (keys, dim), "wv": (keys, dim), "wo": (dim, queries)}
+    shapes |= {"gate": (hidden, dim), "up": (hidden, dim), "down": (dim, hidden)}
+    params = {name: torch.ones(dim, dtype=dtype) for name in ("attention_norm", "ffn_norm")}
+    for name, shape in shapes.items():
+        value = torch.randn(shape, generator=random, dtype=torch.float64) / shape[1] ** 0.5
+        params[name] = value.to(dtype)
+    return {name: params[name].to(device).requires_grad_() for name in names}
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """x over its root mean square along the last axis, in at least 32 bits."""
+    y = x.to(wide(x))
+    return (y * torch.rsqrt((y * y).mean(dim=-1, keepdim=True) + 1e-5)).to(x.dtype) * weight
+
+
+def rotate(x: Tensor, at: Tensor) -> Tensor:
+    """Rotary embedding of x [..., tokens, head_dim]: entry i turns with entry i + head_dim / 2."""
+    half = HEAD_DIM // 2
+    speeds = 10000.0 ** (-torch.arange(half, dtype=torch.float64, device=x.device) / half)
+    angles = at.to(x.device)[:, None] * speeds
+    cos, sin, (a, b) = angles.cos().to(wide(x)), angles.sin().to(wide(x)), x.split(half, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
+
+
+def project(params: Params, x: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [batch, heads, tokens, head_dim] of tokens at some positions."""
+    h = rms_norm(x, params["attention_norm"])
+    q, k, v = (
+        (h @ params[name].T).unflatten(-1, (-1, HEAD_DIM)).transpose(1, 2)
+        for name in ("wq", "wk", "wv")
+    )
+    return rotate(q, at), rotate(k, at), v
+
+
+def finish(params: Params, x: Tensor, out: Tensor) -> Tensor:
+    """The way on from attention, token by token: residual, feed-forward network, residual."""
+    x = x + out.transpose(1, 2).flatten(2) @ params["wo"].T
+    h = rms_norm(x, params["ffn_norm"])
+    h = torch.nn.functional.silu(h @ params["gate"].T) * (h @ params["up"].T)
+    return x + h @ params["down"].T
+
+
+class DecoderLayer(torch.autograd.Function):  # type: ignore[misc]
+    """Keeps x and what attention returned; its backward pass repeats the rest, not attention."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, where: Any, *values: Tensor) -> Tensor:
+        ctx.where, ctx.rank, params = where, where[-1].rank(), dict(zip(names, values, strict=True))
+        kind = x.device.type
+        ctx.cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        q, k, v = project(params, x, own_positions(x, where))
+        saved = attention_kept(q.contiguous(), k.contiguous(), v.contiguous(), where)
+        ctx.save_for_backward(x, *values, *saved)
+        parts = zip(x.split(rows, dim=1), saved[0].split(rows, dim=2), strict=True)
+        return torch.cat([finish(params, *part) for part in parts], dim=1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, *values = map(leaf, ctx.saved_tensors[: 1 + len(names)])
+        saved, params = ctx.saved_tensors[1 + len(names) :], dict(zip(names, values, strict=True))
+        with torch.autocast(x.device.type, *ctx.cast), torch.enable_grad():
+            dx, dout, after = finish_backward(params, x, saved[0], dy)
+            qkv = project(params, x, own_positions(x, ctx.where))
+            inputs = [y.detach().contiguous() for y in qkv]
+            slopes = attention_gradients(dout, inputs, saved, ctx.where)
+            used = [x, *(params[name] for name in names_before)]
+            dx_before, *before = torch.autograd.grad(qkv, used, slopes)
+        return dx + dx_before, None, *before, *after
+
+
+def finish_backward(
+    params: Params, x: Tensor, out: Tensor, dy: Tensor
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """`finish` again, some rows at a time, for the gradients of x, out and its parameters."""
+    used = [params[name] for name in names_after]
+    sums, dxs, douts = [torch.zeros_like(y, dtype=wide(y)) for y in used], [], []
+    parts = x.split(rows, dim=1), out.split(rows, dim=2), dy.split(rows, dim=1)
+    for x_part, out_part, dy_part in zip(*parts, strict=True):
+        inputs = leaf(x_part), leaf(out_part)
+        dx, dout, *shares = torch.autograd.grad(finish(params, *inputs), [*inputs, *used], dy_part)
+        dxs.append(dx)
+        douts.append(dout)
+        for total, share in zip(sums, shares, strict=True):
+            total += share
+    shares = [total.to(value.dtype) for total, value in zip(sums, used, strict=True)]
+    return torch.cat(dxs, dim=1), torch.cat(douts, dim=2).contiguous(), shares
+
+
+def leaf(x: Tensor) -> Tensor:
+    """The same values as the start of a graph of its own."""
+    return x.detach().requires_grad_()
+
+
+def layer_of(params: Params, x: Tensor, where: Any) -> Tensor:
+    """The layer, after a look at what it is given; ValueError for other shapes."""
+    if where[-1].size() != RANKS:
+        raise ValueError(f"the program is for {RANKS} ranks, but the group has {where[-1].size()}")
+    if set(params) != set(names):
+        raise ValueError(f"the parameters are {[*params]}, not {[*names]}")
+    tokens, dim = len(own_positions(x, where)), params["wo"].shape[0]
+    if x.ndim != 3 or [*x.shape[1:]] != [tokens, dim] or not x.is_floating_point():
+        raise ValueError(f"x is {x.dtype} {[*x.shape]}, not floats [batch, {tokens}, {dim}]")
+    for name, heads in (("wq", HEADS), ("wk", KV_HEADS), ("wv", KV_HEADS)):
+        if [*params[name].shape] != (wanted := [heads * HEAD_DIM, dim]):
+            raise ValueError(f"{name} is {[*params[name].shape]}, not {wanted}")
+    y: Tensor = DecoderLayer.apply(x, where, *(params[name] for name in names))
+    return y
+
+
+def reference_layer(params: Params, x: Tensor, attend_all: Any) -> Tensor:
+    """The layer by its definition on one device; x: all tokens in sequence order."""
+    q, k, v = project(params, x, torch.arange(x.shape[1]))
+    return finish(params, x, attend_all(q, k, v))
+
+
+def world(group: Any) -> Any:
+    """The group, by default that of all ranks."""
+    return group or dist.group.WORLD
