@@ -34,11 +34,21 @@ def loops_program(program: Program, printed: Printed) -> str:
         *("passing", "heads", "gathering", "groups_mesh", "merge"),
         "windows" if table.windowed(program) else "kernels",
         "triangles" if "triangles" in printed.uses else "bands",
-        *("visitors", "stand_in", f"function{passes}", *([f"gradients{passes}"] if program.backward else []), "shards"),
+        *(
+            "visitors",
+            "stand_in",
+            f"function{passes}",
+            *([f"gradients{passes}"] if program.backward else []),
+            "shards",
+        ),
     ]
     texts: list[str | Part] = [constants(program), sizes(program), layout, printed.text]
     texts += [Part(f"torch/parts/{name}") for name in parts]
-    texts += [expected(program, layout), mask_function(program.work, "torch"), Part("torch/parts/check")]
+    texts += [
+        expected(program, layout),
+        mask_function(program.work, "torch"),
+        Part("torch/parts/check"),
+    ]
     keep = KEEP + ("kv_positions",) * ("def kv_positions" in layout)
     return assemble(docstring(program), texts, keep)
 
@@ -47,7 +57,7 @@ def sizes(program: Program) -> str:
     """The constants of the shape check and the self-check."""
     seq = program.work.seq
     checked = min(seq, 512 * program.ranks) if program.free else seq
-    return f"CHECKED = {checked}\nPIECES = {max(1, program.layout.multiple // program.ranks)}\n"
+    return f"CHECKED, PIECES = {checked}, {max(1, program.layout.multiple // program.ranks)}\n"
 
 
 def expected(program: Program, layout: str) -> str:
@@ -59,5 +69,5 @@ def expected(program: Program, layout: str) -> str:
         tokens = "q.shape[2], q.shape[2]"
     return f"""
 def expected(q, k, rank):
-    return {heads}, {tokens}  # heads and tokens of queries and keys
+    return {heads}, {tokens}  # heads, and tokens, of queries and keys
 """

@@ -64,10 +64,14 @@ class Attending:
         elif self.begins(meeting, cell):
             body = self._begun(meeting, cell, cut, arguments)
         elif cut:
-            body = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+            body = self.called(
+                meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)]
+            )
             body.append(self.have.add(cell, cut, "part, part_lse"))
         else:
-            body = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+            body = self.called(
+                meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)]
+            )
             body.append(self.have.add(cell, cut, "part, part_lse"))
         return self.around(meeting, body)
 
@@ -78,9 +82,7 @@ class Attending:
         lines = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
         return [*lines, f"{self.have.names.cells[cell]} = [part.to(wide(q)), part_lse]"]
 
-    def _begun(
-        self, meeting: Meeting, cell: Cell, cut: bool, arguments: list[str]
-    ) -> list[str]:
+    def _begun(self, meeting: Meeting, cell: Cell, cut: bool, arguments: list[str]) -> list[str]:
         """The first part begins the sums."""
         first = self.have.walked.first[cell] - meeting.domain.first
         lines = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
@@ -177,7 +179,7 @@ class Attending:
 
     def gradient(self, cell: Cell) -> str:
         """The name that a part of the sums is given."""
-        if self.have.accumulates(cell) or cell[0] == "DQ" and cell in self.have.walked.last:
+        if self.have.accumulates(cell) or (cell[0] == "DQ" and cell in self.have.walked.last):
             return "dq_part" if cell[0] == "DQ" else "dkv_part"
         return self.have.names.cells[cell]
 

@@ -54,12 +54,18 @@ class Exchanges:
         unit = tuple(int(a == s.axis) for a in range(len(self.loops.mesh)))
         heads = s.share.heads
         plain = s.share.pieces is None and heads is not None and heads[0] == heads[1]
-        if not plain or heads is None or heads[0] not in (Expr(0, 0, unit), Expr(0, 0, unit[: s.axis + 1])):
+        if (
+            not plain
+            or heads is None
+            or heads[0] not in (Expr(0, 0, unit), Expr(0, 0, unit[: s.axis + 1]))
+        ):
             raise PlanError("heads are shared in another order than ranks")
         counts = set(self.plan.partition.side(side_of(s.tensors)).head_counts.tolist())
         slices = len(self.plan.partition.side(side_of(s.tensors)).slices)
         if len(counts) > 1 or slices != n:
-            raise PlanError(f"{slices} slices of heads among {n} ranks, {sorted(counts)} heads each")
+            raise PlanError(
+                f"{slices} slices of heads among {n} ranks, {sorted(counts)} heads each"
+            )
 
     def ordered(self, side: str, name: str, source: str, axis: int) -> bool:
         """True if what came has to be brought into sequence order; notes the order."""
@@ -81,7 +87,8 @@ class Exchanges:
         ranks[:, axis] = member
         at = np.ravel_multi_index(tuple(ranks.T), self.loops.mesh)
         key = "owned" if name == OWN else name
-        return self.have.walked.tables[side, key][at][:, :, 0]
+        table: Ints = self.have.walked.tables[side, key][at][:, :, 0]
+        return table
 
     def order(self) -> list[str]:
         """The lines that define `order`."""

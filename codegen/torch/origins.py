@@ -1,6 +1,7 @@
 """Whose tokens a value is, and the calls of `tiles` that cut rectangles by the mask's own bands."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -44,9 +45,13 @@ class Origins:
         if not known:
             raise PlanError(f"{value} is read before it is there")
         (i, first), (j, last) = known[0], known[-1]
-        by = (last - first) // (j - i) if j > i else 0
-        by = next((b for b in (by, 1, -1) if all((first + b * (n - i) - x) % ranks == 0
-                                                  for n, x in known)), None)
+        slope = (last - first) // (j - i) if j > i else 0
+        fits = (
+            b
+            for b in (slope, 1, -1)
+            if all((first + b * (n - i) - x) % ranks == 0 for n, x in known)
+        )
+        by = next(fits, None)
         if by is None:
             raise PlanError(f"the owner of {value} is not told by the step")
         away = (first - by * i) % ranks
@@ -78,7 +83,7 @@ class Origins:
         order = self.plan.partition.side(side).chunk[blocks]
         row = [ends[i] for i in order[0]] if len(ends) == len(chunks) else []
         whole = row and row[0][0] == 0 and row[-1][1] == total
-        if not whole or any(a[1] != b[0] for a, b in zip(row, row[1:])) or (order != order[0]).any():
+        if not whole or any(a[1] != b[0] for a, b in pairwise(row)) or (order != order[0]).any():
             raise PlanError("what is gathered is not the sequence in order")
         return Origin(np.broadcast_to(blocks, (steps, *blocks.shape)), "(range(KV_SEQ),)")
 

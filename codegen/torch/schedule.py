@@ -20,13 +20,12 @@ from codegen.torch.transfers import Transfer, route, transfers
 from codegen.torch.variables import side_of, sums, variables
 from codegen.torch.walk import Cell, walk
 from planner.errors import PlanError
-from planner.ir import ADDS, Plan
+from planner.ir import Plan
 from planner.loops.form import (
     HELD,
     OWN,
     AllToAll,
     Attend,
-    Expr,
     Gather,
     Loops,
     Return,
@@ -125,11 +124,18 @@ class Pass:
         for frame in frames(self.loops):
             self.frame(frame)
         kept = "kept, " if self.have.kept else ""
-        head = f"backward(dout, q, k, v, out, lse, {kept}group)" if self.backward else (
-            "forward(q, k, v, group)"
+        head = (
+            f"backward(dout, q, k, v, out, lse, {kept}group)"
+            if self.backward
+            else ("forward(q, k, v, group)")
         )
-        return [f"def {head}:", f"    {BACKWARD if self.backward else FORWARD}",
-                *self.opening(), *self.lines, *self.ending()]
+        return [
+            f"def {head}:",
+            f"    {BACKWARD if self.backward else FORWARD}",
+            *self.opening(),
+            *self.lines,
+            *self.ending(),
+        ]
 
     # -- what stands before and behind
 
@@ -169,7 +175,10 @@ class Pass:
             yield f"    return out.to(q.dtype), lse{', kept' if self.keep_all else ''}"
             return
         names = self.have.names.cells
-        results = [f"{names['DQ', OWN]}.to(q.dtype)", f"*(x.to(k.dtype) for x in {names['DKV', OWN]})"]
+        results = [
+            f"{names['DQ', OWN]}.to(q.dtype)",
+            f"*(x.to(k.dtype) for x in {names['DKV', OWN]})",
+        ]
         yield f"    return {', '.join(results)}"
 
     # -- frames
@@ -177,10 +186,17 @@ class Pass:
     def frame(self, frame: Frame) -> None:
         """A loop, or a step of its own."""
         domain = Domain(self.loops, frame.first, frame.last)
-        names = Names(self.axes, frame.first, at=None if frame.loop else frame.first,
-                      sizes=dict(zip(self.loops.mesh, self.sizes, strict=True)))
-        begun = [s for s in self.loops.statements if isinstance(s, Start)
-                 and not sums(s.tensors) and s.when.on(frame.first)]
+        names = Names(
+            self.axes,
+            frame.first,
+            at=None if frame.loop else frame.first,
+            sizes=dict(zip(self.loops.mesh, self.sizes, strict=True)),
+        )
+        begun = [
+            s
+            for s in self.loops.statements
+            if isinstance(s, Start) and not sums(s.tensors) and s.when.on(frame.first)
+        ]
         for s in begun:
             self.start(s)
         self.step(frame, domain, names)
@@ -191,9 +207,15 @@ class Pass:
         section = Domain(self.loops, frame.section.first, frame.section.last)
         moves = list(transfers(self.loops, self.walked, domain, names, section))
         self.last(moves)
-        attending = Attending(self.loops, self.have, self.text.define, self.origins, self.margin + 4 * frame.loop, self.uses)
-        for cell in self.beginning(frame, meetings, moves, attending):
-            self.write(self.have.blank(cell, "kv" if cell[0] == "DKV" else "q"))
+        attending = Attending(
+            self.loops,
+            self.have,
+            self.text.define,
+            self.origins,
+            self.margin + 4 * frame.loop,
+            self.uses,
+        )
+        self.begin([*self.beginning(frame, meetings, moves, attending)])
         if frame.loop:
             self.write(f"for step in range({names.count(len(domain.steps))}):")
             self.margin += 4
@@ -221,6 +243,19 @@ class Pass:
         if frame.loop:
             self.margin -= 4
 
+    def begin(self, cells: Sequence[Cell]) -> None:
+        """Sums of nothing, those of queries and keys together where both begin."""
+        if {c[0] for c in cells} == {"DQ", "DKV"} and len(cells) == 2:
+            (dq,), (dkv,) = ([c for c in cells if c[0] == x] for x in ("DQ", "DKV"))
+            like = self.have.like("q", self.have.shape(dq))
+            keys = self.have.like("kv", self.have.shape(dkv)).removeprefix("[").removesuffix("]")
+            keys = keys if keys == "k, v" else f"*{keys}"
+            names = self.have.names.cells
+            self.write(f"{names[dq]}, *{names[dkv]} = zeros([{like}, {keys}])")
+            return
+        for cell in cells:
+            self.write(self.have.blank(cell, "kv" if cell[0] == "DKV" else "q"))
+
     def stay(self, domain: Domain) -> None:
         """Sums that some ranks own and do not send are theirs; others get their own later."""
         for cell, t in self.walked.kept.items():
@@ -240,15 +275,19 @@ class Pass:
             self.write(line)
 
     def beginning(
-        self, frame: Frame, meetings: Sequence[Meeting], moves: Sequence[Transfer],
+        self,
+        frame: Frame,
+        meetings: Sequence[Meeting],
+        moves: Sequence[Transfer],
         attending: Attending,
     ) -> Iterator[Cell]:
         """The sums that begin with nothing in these steps."""
         for cell, first in self.walked.first.items():
             if not frame.first <= first <= frame.last:
                 continue
-            begun = cell[0] == "OUT" and any(attending.begins(m, cell) for m in meetings
-                                             if attending.cell(m, "OUT") == cell)
+            begun = cell[0] == "OUT" and any(
+                attending.begins(m, cell) for m in meetings if attending.cell(m, "OUT") == cell
+            )
             placeholder = any(m.source == cell for m in moves) and frame.loop
             if (self.have.accumulates(cell) and not begun) or (
                 placeholder and not self.have.accumulates(cell)
@@ -277,7 +316,9 @@ class Pass:
         if handle == "":
             return started
         time = move.time()
-        self.paste(assigned(handle, started + (f" if {time} else None" if time else ""), self.margin))
+        self.paste(
+            assigned(handle, started + (f" if {time} else None" if time else ""), self.margin)
+        )
         return handle
 
     def peers(self, move: Transfer) -> list[str]:
@@ -322,8 +363,11 @@ class Pass:
         assert cell
         name = self.have.names.cells[cell]
         if cell[0] == "OUT":
-            return "[out.to(q.dtype), lse]" if self.have.plainly(cell) else (
-                f"[{name}[0].to(q.dtype), {name}[1]]")
+            return (
+                "[out.to(q.dtype), lse]"
+                if self.have.plainly(cell)
+                else (f"[{name}[0].to(q.dtype), {name}[1]]")
+            )
         return f"[{name}.to(q.dtype)]" if cell[0] == "DQ" else f"[x.to(k.dtype) for x in {name}]"
 
     def take_over(self, move: Transfer, handle: str) -> None:
@@ -358,7 +402,9 @@ class Pass:
                 self.when(move, handle, f"{target} = {handle}.wait()")
         elif move.guarded and move.into[0] == "OUT":
             self.when(move, handle, f"if came := {handle}.wait():")
-            self.write("    " + ("    " if move.time() else "") + self.have.arrive(move.into, "came"))
+            self.write(
+                "    " + ("    " if move.time() else "") + self.have.arrive(move.into, "came")
+            )
         else:
             self.when(move, handle, self.have.arrive(move.into, f"{handle}.wait()"))
 
@@ -436,8 +482,13 @@ class Pass:
                     raise PlanError("a rectangle of several values")
                 groups.setdefault((s.q[0].value, s.kv[0].value), []).append(s)
         return [
-            Meeting(tuple(each), domain, names,
-                    (self.walked.pieces["q", q], self.walked.pieces["kv", kv]), self.unit)
+            Meeting(
+                tuple(each),
+                domain,
+                names,
+                (self.walked.pieces["q", q], self.walked.pieces["kv", kv]),
+                self.unit,
+            )
             for (q, kv), each in groups.items()
         ]
 
@@ -479,7 +530,8 @@ def kept_function(loops: Loops) -> list[str]:
     axis = next(s.axis for s in loops.statements if isinstance(s, AllToAll))
     n = SIZES[len(loops.mesh)][axis]
     return [
-        "", "",
+        "",
+        "",
         "def kept_like(q, k, v, group):",
         '    """Empty tensors like those that forward keeps."""',
         "    sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in (q, k, v, q)]",
@@ -509,7 +561,10 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> Printed:
     mesh, lines = loops[0].mesh, list[str]()
     if len(mesh) > 1:
         names = SIZES[len(mesh)]
-        lines += ["", f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner"]
+        lines += [
+            "",
+            f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner",
+        ]
     if "pieces" in uses:
         lines += pieces_function(plans[0])
     lines += text.lines()
@@ -533,7 +588,8 @@ def pieces_function(plan: Plan) -> list[str]:
     by = "" if step == 1 else ", RANKS" if step == plan.ranks else f", {step}"
     count = q.owned(plan.ranks).shape[1]
     return [
-        "", "",
+        "",
+        "",
         "@cache",
         "def pieces(rank, seq):",
         '    """The positions of the pieces that a rank owns."""',

@@ -140,14 +140,13 @@ def tile_function(name: str, meeting: Meeting) -> tuple[list[str], bool]:
     head = []
     if used:
         head = call(4, f"{', '.join(used)} = ", [HALVES[x] for x in used], "")
-    said_ = '    """The queries and keys that meet in a step, as slices of the shards, and if masked."""'
+    told = "The queries and keys that meet in a step, as slices of the shards, and if masked."
     arguments = ", ".join([meeting.names.step, *meeting.names.axes, "size"])
-    return [f"def {name}({arguments}):", said_, *head, *lines], bool(left.any())
+    return [f"def {name}({arguments}):", f'    """{told}"""', *head, *lines], bool(left.any())
 
 
 def bounds_of(s: Attend, meeting: Meeting, used: set[str]) -> tuple[str, str]:
     """The slices of one rectangle; a strict one is causal without first row and last column."""
-    ends = []
     for part in (s.q[0], s.kv[0]):
         if part.heads is not None:
             raise PlanError("a rank attends some of the heads that it has")

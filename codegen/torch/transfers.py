@@ -11,10 +11,7 @@ from codegen.torch.text import (
     Names,
     affine,
     both,
-    bounds,
     conditions,
-    expression,
-    modulo,
     needed,
 )
 from codegen.torch.variables import sums
@@ -76,7 +73,9 @@ class Transfer:
         """The condition on the step; "" for always, and where the route says it."""
         if self.guarded:
             return ""
-        plain = replace(self.s.when, guard=replace(self.s.when.guard, bounds=(), spans=(), ranks=()))
+        plain = replace(
+            self.s.when, guard=replace(self.s.when.guard, bounds=(), spans=(), ranks=())
+        )
         said = conditions(plain, self.domain, self.names)
         shape = len(self.domain.steps), len(self.domain.loops.coordinates())
         return both(needed(said, np.ones(shape, bool)))

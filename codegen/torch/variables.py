@@ -104,9 +104,7 @@ def _check_age(loops: Loops, side: str, part: Part, t: int) -> None:
                 raise PlanError(f"{part.value} is read {lag} steps after it came")
 
 
-def _inputs(
-    loops: Loops, begun: dict[Value, int], read: dict[Value, int]
-) -> dict[Value, str]:
+def _inputs(loops: Loops, begun: dict[Value, int], read: dict[Value, int]) -> dict[Value, str]:
     names: dict[Value, str] = {}
     same = {
         (side_of(s.tensors), s.name): (side_of(s.tensors), s.part.value)

@@ -129,9 +129,7 @@ class _Walker:
                 self.state.exchange(s, t)
 
     def arrive(self, t: int) -> None:
-        exchanged = {
-            s.name for _, s in self.active(t) if isinstance(s, Gather | AllToAll)
-        }
+        exchanged = {s.name for _, s in self.active(t) if isinstance(s, Gather | AllToAll)}
         self.state.arrive(t, exchanged)
 
     def table(self, messages: list[Rows], where: str) -> Ints:
@@ -229,7 +227,7 @@ class _Walker:
             self.result.attended.setdefault(i, {})[t] = who, q, kv
         for tensor in self.sums:
             side = TENSORS[tensor].side
-            parts, blocks = (s.q, q) if side == "q" else (s.kv, kv)
+            parts = s.q if side == "q" else s.kv
             if len(parts) > 1:
                 raise PlanError(f"step {t}: a rectangle of several {side} values")
             cell = self.home(tensor, parts[0], t, who)
@@ -277,7 +275,7 @@ class _Walker:
             rank, block = (np.concatenate(x) for x in zip(*moved, strict=True))
             into = self.returned(tensor, side, rank, block)
         else:
-            (_, dst, blocks), = self.state.send(s, t)
+            ((_, dst, blocks),) = self.state.send(s, t)
             into = self.receiver(tensor, side, t, dst, blocks)
         self.result.into.setdefault(i, {})[t] = into
         self.result.arrivals.setdefault(into, []).append(t)

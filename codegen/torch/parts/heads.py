@@ -21,4 +21,4 @@ def swap(parts: tuple[Tensor, ...], group: ProcessGroup) -> tuple[Tensor, ...]:
     sent = torch.stack(parts)
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent, group=group)
-    return received.unbind()
+    return (*received,)

@@ -1,11 +1,10 @@
 """Tensors that travel from rank to rank, and lists of them."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from codegen.torch.parts.merge import wide
 
@@ -13,9 +12,7 @@ from codegen.torch.parts.merge import wide
 class exchange:
     """Send tensors to one rank, if any, and receive others like them from another, if any."""
 
-    def __init__(
-        self, tensors: Sequence[Tensor], to: int | None, source: int | None, group: ProcessGroup
-    ) -> None:
+    def __init__(self, tensors: list[Tensor], to: int | None, source: int | None, group: Any):
         self.sent = [] if to is None else [x.contiguous() for x in tensors]
         self.received = [] if source is None else [x.new_empty(x.shape) for x in tensors]
         ops = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x in self.sent]
@@ -28,18 +25,18 @@ class exchange:
         return self.received
 
 
-def cut(tensors: Sequence[Tensor], tokens: slice) -> list[Tensor]:
+def cut(tensors: list[Tensor], tokens: slice) -> list[Tensor]:
     """Some tokens of each tensor."""
     return [x[:, :, tokens] for x in tensors]
 
 
-def add(totals: Sequence[Tensor], shares: Sequence[Tensor]) -> None:
+def add(totals: list[Tensor], shares: list[Tensor]) -> None:
     """Add to each total its share, in place; nothing if there are none."""
     for total, share in zip(totals, shares, strict=False):
         total += share
 
 
-def zeros(tensors: Sequence[Tensor]) -> list[Tensor]:
+def zeros(tensors: list[Tensor]) -> list[Tensor]:
     """Running sums in the shape of some tensors."""
     return [torch.zeros_like(x, dtype=wide(x)) for x in tensors]
 

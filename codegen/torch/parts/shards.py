@@ -12,12 +12,9 @@ def expected(q: Tensor, k: Tensor, rank: int) -> tuple[int, int, int, int]:
 def check_shards(q: Tensor, k: Tensor, v: Tensor, rank: int) -> None:
     """Raise ValueError unless these are the shards of a rank."""
     heads, kv_heads, tokens, kv_tokens = expected(q, k, rank)
-    if heads % kv_heads or tokens % PIECES:
-        raise ValueError(
-            f"{tokens} tokens and {heads} heads on {kv_heads}: shards have a multiple of {PIECES} "
-            "tokens, and KV heads divide the heads"
-        )
-    for name, x, *shape in (("q", q, heads, tokens), ("k", k, kv_heads, kv_tokens), ("v", v, kv_heads, kv_tokens)):
-        wanted = [q.shape[0], *shape, HEAD_DIM]
-        if [*x.shape] != wanted or x.dtype != q.dtype:
-            raise ValueError(f"{name} is {x.dtype} {[*x.shape]}, not {q.dtype} {wanted}")
+    shapes, wanted = [[*x.shape] for x in (q, k, v)], [[len(q), heads, tokens, HEAD_DIM]]
+    wanted += [[len(q), kv_heads, kv_tokens, HEAD_DIM]] * 2
+    if shapes != wanted or not q.dtype == k.dtype == v.dtype:
+        raise ValueError(f"q, k, v are {shapes}, not {wanted}, or not all {q.dtype}")
+    if tokens % PIECES or heads % kv_heads:
+        raise ValueError(f"{PIECES} must divide {tokens} tokens, and {kv_heads} {heads} heads")
