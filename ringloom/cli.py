@@ -62,7 +62,7 @@ overlap_option = click.option(
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @click.version_option(__version__, prog_name="ringloom")
 def cli() -> None:
-    """Plan distributed attention, prove it exact, predict it, run it."""
+    """Plan distributed attention, verify it, predict it, run it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,7 +181,7 @@ def _summary(plan: Plan) -> dict[str, Any]:
 def compare(
     hardware: str, schedules: str, overlap: bool, checked: bool, as_json: bool, **given: Any
 ) -> int:
-    """Schedules side by side: proved at full size, predicted, and run small with --check."""
+    """Schedules side by side: verified at full size, predicted, and run small with --check."""
     work, ranks = workload(given)
     machine = find_hardware(hardware)
     chosen = [name.strip() for name in schedules.split(",") if name.strip()]

@@ -242,3 +242,58 @@ def test_a_rank_that_fails_tells_its_traceback_and_not_the_command_s(
     monkeypatch.setattr("runtimes.oracle.run", fail)
     assert main(["run", "ring", *SMALL]) == 1
     assert capsys.readouterr().err == "ringloom: rank 2 failed:\n  its traceback\n"
+
+
+def test_plan_prints_the_loops_of_each_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "zigzag", *SMALL, "--pass", "both"]) == 0
+    printed = capsys.readouterr().out
+    assert "for t in 0..3:\n    A = own" in printed
+    assert "attend own[1] x A, full" in printed
+    assert main(["plan", "zigzag", *SMALL, "--pass", "both", "--json"]) == 0
+    forward, backward = json.loads(capsys.readouterr().out)["plans"]
+    assert forward["loops"].startswith("mesh r=4\n")
+    assert (forward["statements"], backward["statements"]) == (5, 7)
+    assert forward["irregular"] is None
+
+
+def test_plan_says_why_there_are_no_loops_and_what_the_tables_hold(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    work = ["--ranks", "8", "--seq", "256", "--heads", "4", "--mask", "documents:100,40,116"]
+    command = ["plan", "zigzag", *work, "--trim", "blocks", "--pass", "backward"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["plans"]
+    assert "a list of ranks per step" in one["irregular"]
+    assert f"irregular: {one['irregular']}" in printed
+    assert "\n    step 0: 8 rectangles, " in printed
+    assert one["loops"] is one["statements"] is None
+
+
+def test_the_lower_bound_is_one_and_the_own_limit_is_each_plans(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    work = ["--ranks", "8", "--seq", "64k", "--hardware", "a100-pcie"]
+    assert main(["compare", *work, "--schedules", "ring,striped,ulysses", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    (bound,) = {row["bound_s"] for row in rows}
+    assert len({row["own_limit_s"] for row in rows}) > 1
+    for row in rows:
+        assert 0 < bound <= row["own_limit_s"] <= row["makespan_s"] * (1 + 1e-9)
+        assert row["bound_ratio"] == pytest.approx(row["makespan_s"] / bound)
+
+
+def test_messages_split_block_by_block_are_listed_where_that_saves_a_tenth(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    work = ["--ranks", "16", "--seq", "256k", "--hardware", "a100-pcie"]
+    found = {}
+    for mask in ("window:4096", "full"):
+        command = ["compare", *work, "--mask", mask, "--schedules", "zigzag,usp", "--json"]
+        assert main(command) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        found[mask] = {row["schedule"]: row["makespan_s"] for row in rows}
+    assert set(found["full"]) == {"zigzag", "usp"}
+    assert set(found["window:4096"]) == {"zigzag", "usp", "usp --trim blocks"}
+    assert found["window:4096"]["usp --trim blocks"] <= 0.9 * found["window:4096"]["usp"]
