@@ -46,7 +46,7 @@ def loop_texts(program: Program) -> list[str | Part]:
     """The passes as loops, and what they call."""
     schedule = print_loops(program)
     meet = "meet_stats" if "lse, delta" in schedule else "meet_backward"
-    names = [meet, "meet", "sums", "exchanges", "in_step"]
+    names = [meet, "meet", "tiles", "sums", "exchanges", "in_step"]
     parts = [Part(f"jax/parts/{name}") for name in names]
     return [schedule, *parts, *kernels(program.platform)]
 

@@ -27,6 +27,7 @@ class Case:
     active: Flags  # [steps, ranks]
     guard: Guard
     choice: tuple[int, int, int] | None = None  # a coordinate, first and last value
+    statement: int = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +71,10 @@ def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -
             first[i, r.rank] = r.pieces
     active = first[:, :, 0] >= 0
     different = np.unique(first[active], axis=0)
-    if len(different) > MOST:
-        raise PlanError(f"rectangles of {len(different)} shapes in one statement")
     q, kv = (s.q[0].value, "q"), (s.kv[0].value, "kv")
+    if len(different) > MOST or (s.kind in ("other", "any") and len(steps) == 1):
+        whole = tuple((0, rows.widths[v] - 1, rows.widths[v]) for v in (q, kv))
+        return [Case(q, kv, *whole, "tiles", active, s.when.guard, statement=n)]
     made = []
     for ends in different:
         on = active & (first == ends).all(axis=2)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from codegen.jax.words import call
+from codegen.jax.words import WIDTH, call
 from codegen.layout import Pieces, affine
 from codegen.programs import Program
 from planner.errors import PlanError
@@ -95,12 +95,12 @@ class Exchanges:
         else:
             sent = ["lax.all_to_all(", "x", "axis", "1", "2", "tiled=True", *groups]
             home = ["lax.all_to_all(", "axis", "2", "1", "tiled=True", *groups]
-        bring = ["    return x"] if not order else [f"    return {order}"]
-        lines = (
-            call(4, f"x = {sent[0]}", sent[1:]) + bring
-            if order
-            else call(4, f"return {sent[0]}", sent[1:])
-        )
+        lines = call(4, f"return {sent[0]}", sent[1:])
+        if order:
+            text = order.replace("x", f"{sent[0]}{', '.join(sent[1:])})", 1)
+            lines = [f"    return {text}"]
+            if len(lines[0]) > WIDTH:
+                lines = [*call(4, f"x = {sent[0]}", sent[1:]), f"    return {order}"]
         self._keep(there, group, lines)
         self._keep(back, group, call(4, f"return {home[0]}", [disorder or "x", *home[1:]]))
         return there, back

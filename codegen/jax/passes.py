@@ -13,7 +13,8 @@ from codegen.jax.keeping import Kept
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.slices import Slices
 from codegen.jax.switch import switched
-from codegen.jax.trace import trace
+from codegen.jax.tiling import conditions, tiling
+from codegen.jax.trace import Rectangles, trace
 from codegen.jax.values import Key, values
 from codegen.jax.words import Domain, Names
 from planner.errors import PlanError
@@ -65,7 +66,7 @@ class Pass:
     def opening(self) -> Iterator[Op]:
         """Names for what a device owns."""
         own_kv = self.made.inputs.get((OWN, "kv"))
-        if own_kv:
+        if own_kv and not self.only_exchanged("kv"):
             yield self.assign(4, own_kv, "k, v")
         own_q = self.made.inputs.get((OWN, "q"))
         if own_q and not self.forward and not self.kept.q:
@@ -249,6 +250,8 @@ class Pass:
         """Exchange inputs along an axis of the mesh."""
         side = TENSORS[s.tensors[0]].side
         source, name = (self.made.inputs[v, side] for v in (s.part.value, s.name))
+        if self.only_exchanged(side) and not (self.forward and side == "q"):
+            source = f"({self.own(side)})"
         single = self.forward and side == "q"
         if s.tensors == ("DOUT",) and self.kept.q:
             dout = self.exchanges.text(s, "dout", True, self.loops)
@@ -299,6 +302,9 @@ class Pass:
 
     def attend(self, group: Group, steps: Steps, names: Names, indent: int) -> Iterator[Op]:
         """One call, or one per case of which a device has one."""
+        if group.cases[0].kind == "tiles":
+            yield from self.tiles(group, steps, indent)
+            return
         if len(steps) < len(group.cases[0].active):
             (group,) = self.groups(steps, group.cells)
         on = Domain(steps, self.coordinates)
@@ -313,6 +319,53 @@ class Pass:
         self.written |= set(group.cells)
         self.defined |= set(group.cells)
         yield self.op(lines, targets, reads)
+
+    def tiles(self, group: Group, steps: Steps, indent: int) -> Iterator[Op]:
+        """A loop over tiles of one shape."""
+        case, t = group.cases[0], steps[0]
+        rectangles = self.rows.rows[t][case.statement]
+        if len(group.cases) > 1 or len(steps) > 1 or not isinstance(rectangles, Rectangles):
+            raise PlanError("rectangles that ranks cut differently beside others")
+        made = tiling(self.plan, rectangles, self.coordinates, self.names)
+        inner = conditions(made)
+        q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
+        tokens = q if self.forward else f"{q}[0]"
+        pieces = f" // {case.rows[2]}" if case.rows[2] > 1 else ""
+        yield self.assign(indent, "size", f"{tokens}.shape[2]{pieces}")
+        for cell in group.cells:
+            if self.starts(cell):
+                yield self.assign(indent, self.made.sums[cell], self.zero(cell, case))
+        self.written |= set(group.cells)
+        self.defined |= set(group.cells)
+        sums = ", ".join(self.made.sums[cell] for cell in group.cells)
+        meet = "meet_tile" if self.forward else "meet_tile_backward"
+        margin = " " * indent
+        if len(made.part) > 1:
+            parts = ", ".join(made.part)
+            yield self.op(
+                [
+                    f"{margin}for row, col in enumerate(({parts})):",
+                    f"{margin}    {sums} = {meet}({sums}, {q}, {kv}, row, col, size, causal=True)",
+                ],
+                sums,
+                f"{sums} {q} {kv} {parts}",
+            )
+        elif made.part:
+            text = f"{meet}({sums}, {q}, {kv}, 0, {made.part[0]}, size, causal=True)"
+            yield self.assign(indent, sums, text)
+        place = "row, col" if inner else "0, n"
+        yield self.op(
+            [
+                "",
+                f"{margin}def one_tile(n, sums):",
+                *(f"{margin}    {line}" for line in inner),
+                f"{margin}    return {meet}(*sums, {q}, {kv}, {place}, size)",
+                "",
+                f"{margin}{sums} = lax.fori_loop(0, {made.total}, one_tile, ({sums}))",
+            ],
+            sums,
+            f"{sums} {q} {kv} {made.total} {' '.join(inner)}",
+        )
 
     def base(self, cell: Key, case: Case) -> str:
         """What an attend adds to."""
