@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codegen.torch.parts import bands
+from planner.masks import Window
 from planner.partitions import shifted
 from planner.workload import Workload
 from strategies import masks
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts import kernels, windows  # noqa: E402  only where torch is
+from codegen.torch.parts import kernels, plain, windows  # noqa: E402  only where torch is
 from codegen.torch.parts.merge import merge  # noqa: E402
 from codegen.torch.parts.stand_in import stand_in  # noqa: E402
 
@@ -26,7 +27,7 @@ Ranges = tuple[range, ...]
 
 @pytest.fixture(autouse=True)
 def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    for part in (kernels, windows):
+    for part in (kernels, plain, windows):
         monkeypatch.setattr(part, "SCALE", SCALE)
 
 
@@ -100,9 +101,9 @@ def test_the_calls_of_a_rectangle_compute_each_allowed_pair_once(
     np.testing.assert_array_equal(total, allowed)
 
 
-@given(rectangles(), st.booleans())
+@given(rectangles(), st.booleans(), st.booleans())
 def test_calls_of_every_mask_merge_to_dense_attention(
-    rectangle: tuple[Workload, Ranges, Ranges], travelled: bool
+    rectangle: tuple[Workload, Ranges, Ranges], travelled: bool, fused: bool
 ) -> None:
     work, queries, keys = rectangle
     at = positions(queries), positions(keys)
@@ -117,7 +118,7 @@ def test_calls_of_every_mask_merge_to_dense_attention(
     result = torch.zeros_like(whole[0]), torch.full_like(whole[0][..., :1], -torch.inf)
     grads = [torch.zeros_like(x) for x in whole[:3]]
     windowed = any(piece[4] > -(2**39) for piece in work.mask.region().pieces)
-    part = windows if windowed else kernels
+    part = plain if not fused else windows if windowed else kernels
     q, k, v, dout = whole
     for rows, cols, band in cut(*rectangle):
         some = part.attend(q[:, :, rows], k[:, :, cols], v[:, :, cols], band)
@@ -136,6 +137,15 @@ def test_calls_of_every_mask_merge_to_dense_attention(
             torch.testing.assert_close(mine, truth.detach(), rtol=0, atol=EXACT)
 
 
+def test_a_long_window_is_cut_into_strips() -> None:
+    work = Workload(seq=2500, heads=1, mask=Window(40, 7))
+    calls = cut(work, (range(2500),), (range(2500),))
+    np.testing.assert_array_equal(
+        sum(seen(call, (2500, 2500)) for call in calls), work.allowed(range(2500), range(2500))
+    )
+    assert len(calls) == 3
+
+
 # ---- CUDA's branches, on tensors without data
 
 
@@ -145,7 +155,7 @@ FORMS: list[tuple[Any, Any, int, int]] = [
     (windows, False, 100, 64),
     (windows, True, 100, 100),
     (windows, (-20, 0), 100, 100),
-    (windows, (-600, 30), 1300, 700),
+    (windows, (-600, 30), 1200, 700),
 ]
 
 

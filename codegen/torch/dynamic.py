@@ -10,15 +10,12 @@ from codegen.masks import boxes
 from codegen.programs import Program
 from codegen.tables.steps import Arrays, refuse
 from codegen.torch import layer
-from codegen.torch.table import tables_of
+from codegen.torch.table import kernels, tables_of
 from planner.partitions import Side
 
 FORMAT = 2
 KEEP = (*("PLAN", "load", "example", "positions", "kv_positions"), "shard", "unshard", "main")
-PARTS = (
-    *("given", "table", "statistics", "windows", "merge", "stand_in"),
-    "given_function",
-)
+PARTS = (*("given", "table", "statistics", "merge", "stand_in", "given_function"),)
 USAGE = (
     "tables = load(path)                # of `ringloom tables torch SCHEDULE ... -o FILE`",
     "out = attention(q, k, v, tables)   # differentiable; local shards [batch, heads, tokens, {}]",
@@ -35,7 +32,7 @@ def write(program: Program) -> str:
         texts.append(layer.text(program))
         keep, usage = [*KEEP, *layer.KEEP], layer.usage(program)
         last = [*layer.parts(program, False)]
-    texts += [Part(f"torch/parts/{name}") for name in (*PARTS, *last)]
+    texts += [Part(f"torch/parts/{name}") for name in (*PARTS, kernels(program), *last)]
     return assemble(docstring(program, usage), texts, keep)
 
 

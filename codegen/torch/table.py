@@ -72,10 +72,17 @@ def schedule(program: Program) -> list[str | Part]:
 
 
 def parts_of(program: Program) -> tuple[str, ...]:
-    """The parts with the kernels that the mask needs, and with what travels of OUT."""
+    """The parts with the kernels, and with what travels of OUT."""
     travels = program.backward and any("STATS" in m.tensors for _, m in program.backward.moves())
     statistics = ("statistics", "stand_in") if travels else ("outputs",)
-    return (*statistics, "windows" if windowed(program) else "kernels", "merge")
+    return (*statistics, kernels(program), "merge")
+
+
+def kernels(program: Program) -> str:
+    """The part with the kernels that mask and scale need."""
+    if program.work.softmax_scale <= 0:
+        return "plain"
+    return "windows" if program.dynamic or windowed(program) else "kernels"
 
 
 def windowed(program: Program) -> bool:
