@@ -50,8 +50,11 @@ def title(program: Program) -> str:
     work = program.work
     names = {Full(): "Full attention", Causal(): "Causal attention"}
     what = names.get(work.mask, f"Attention under the mask {short(str(work.mask))}")
+    what = "Attention under a mask that tables give" if program.dynamic else what
     ranks = f"{program.ranks} rank{'s' if program.ranks > 1 else ''}"
     said = [_layout_name(program.layout.q), *_travels(program)]
+    if program.dynamic and program.target == "torch":
+        return f"{what}, over {ranks}: layout and messages by tables, too."
     return f"{what} over {ranks}: {', '.join(said)}."
 
 
@@ -133,7 +136,8 @@ def _made(program: Program) -> Iterator[str]:
     yield f"Verified: every query meets every key it may see exactly once, in {both}."
     name, _, others = also_called(program.layout.q).partition(" = ")
     words = [word.strip(" ,") for word in re.findall(r"[^()]+(?= \()", others)]
-    if other := [word for word in words if word != name]:
+    other = [word for word in words if word != name]
+    if other and not (program.dynamic and program.target == "torch"):
         yield f"{name.capitalize()} is also called {', '.join(other)}."
     yield "SPDX-License-Identifier: Apache-2.0"
 
@@ -155,7 +159,11 @@ def _holds(program: Program) -> Iterator[str]:
     any_of = "any batch, heads and float type" if program.any_heads else "any batch and float type"
     many = program.layout.multiple
     length = "any length" if many == 1 else f"any length that {many} divides"
-    yield f"It holds for {any_of} and {length if program.free else 'these lengths only'}."
+    length = length if program.free else "these lengths only"
+    if program.dynamic:
+        any_plan = program.target == "torch"
+        length = f"any plan of {program.ranks} ranks" if any_plan else "any mask of these lengths"
+    yield f"It holds for {any_of} and {length}."
     run = f"torchrun --nproc-per-node {program.ranks}" if program.target == "torch" else "python"
     what = "output and gradients" if program.backward else "the output"
     yield f"`{run} FILE` compares {what} with dense attention."
@@ -188,16 +196,20 @@ def _scale(work: Workload) -> str:
 
 
 def plan_literal(program: Program) -> Iterator[str]:
-    """PLAN, as many values to a line as fit."""
+    """PLAN, as many values to a line as fit; without what a dynamic program leaves to tables."""
     work, mask = program.work, str(program.work.mask)
-    fields = ("seq", "kv_seq", "heads", "kv_heads", "head_dim")
+    any_plan = program.dynamic and program.target == "torch"
+    sizes = ("heads", "kv_heads", "head_dim")
+    fields = sizes if any_plan else ("seq", "kv_seq", *sizes)
     before = [f'"name": "{plain(program.name)[:80]}"', f'"ranks": {program.ranks}']
     before += [f'"{field}": {getattr(work, field)}' for field in fields]
     after = [f'"dtype": "{work.dtype}"']
     if program.max_calls is not None:
         after.append(f'"max_calls": {program.max_calls}')
     yield "PLAN = {"
-    if len(mask) <= WIDTH - 16:
+    if program.dynamic:  # the mask is in the tables
+        yield from _filled([*before, *after])
+    elif len(mask) <= WIDTH - 16:
         yield from _filled([*before, f'"mask": "{mask}"', *after])
     else:
         size = WIDTH - 12
