@@ -22,6 +22,7 @@ from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.form import (
     OWN,
     AllToAll,
+    Attend,
     Gather,
     Loops,
     Return,
@@ -65,14 +66,32 @@ class Pass:
 
     def opening(self) -> Iterator[Op]:
         """Names for what a device owns."""
-        own_kv = self.made.inputs.get((OWN, "kv"))
-        if own_kv and not self.only_exchanged("kv"):
-            yield self.assign(4, own_kv, "k, v")
-        own_q = self.made.inputs.get((OWN, "q"))
-        if own_q and not self.forward and not self.kept.q:
-            yield self.assign(
-                4, own_q, "q, dout, lse, delta" if self.stats else "q, dout, out, lse"
-            )
+        for side in ("kv",) if self.forward else ("kv", "q"):
+            name = self.made.inputs.get((OWN, side))
+            held = side == "q" and self.kept.q
+            if name and not held and not self.only_exchanged(side):
+                yield self.assign(4, name, self.own(side))
+
+    def own(self, side: str) -> str:
+        """What a device owns, as text."""
+        if side == "kv":
+            return "k, v"
+        return "q, dout, lse, delta" if self.stats else "q, dout, out, lse"
+
+    def only_exchanged(self, side: str) -> bool:
+        """True if an exchange alone reads what a device owns of a side."""
+        read = [s for s in self.loops.statements if self.reads_own(s, side)]
+        return len(read) == 1 and isinstance(read[0], Gather | AllToAll)
+
+    @staticmethod
+    def reads_own(s: Statement, side: str) -> bool:
+        """True if a statement reads inputs that a device owns."""
+        if isinstance(s, Attend):
+            return any(p.value == OWN for p in (s.q if side == "q" else s.kv))
+        if isinstance(s, Return | Scatter) or TENSORS[s.tensors[0]].side != side:
+            return False
+        parts = s.parts if isinstance(s, Send) else (s.part,)
+        return not TENSORS[s.tensors[0]].accumulates and any(p.value == OWN for p in parts)
 
     def saved(self) -> list[str]:
         """The variables that a forward pass keeps, in the order of `Kept.saved`."""
