@@ -4,6 +4,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from codegen.jax.parts.dynamic_function import attention
 from codegen.jax.parts.dynamic_tables import make_tables
@@ -38,4 +40,6 @@ def under(tables, mesh, q, k, v):
         jnp.concatenate([shard(x, rank, side=side) for rank in range(RANKS)], 2)
         for x, side in ((q, "q"), (k, "kv"), (v, "kv"))
     )
+    whole = NamedSharding(mesh, PartitionSpec())  # XLA fails to partition the gradient of this
+    q, k, v = lax.with_sharding_constraint((q, k, v), whole)
     return unshard(jnp.split(attention(q, k, v, tables, mesh=mesh), RANKS, 2))

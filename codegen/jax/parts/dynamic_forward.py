@@ -18,8 +18,8 @@ def local_attention(q, k, v, tables, axis):
 
 
 def refuse(*_):
-    """Raise NotImplementedError for gradients."""
-    raise NotImplementedError("emitted without a backward plan: no gradients")
+    """Raise TypeError for gradients."""
+    raise TypeError("emitted without a backward plan: no gradients")
 
 
 local_attention.defvjp(refuse, refuse)

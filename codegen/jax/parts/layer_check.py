@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from codegen.jax.parts.layer import init, reference
 from codegen.jax.parts.merge import wide
@@ -60,9 +61,13 @@ def gradients(layer, params, x, dy):
     return run(params, x, dy)
 
 
-def in_layout(x):
-    """A whole array [batch, tokens, dim] in the order of the shards."""
-    return jnp.concatenate([shard(x, rank, 1) for rank in range(RANKS)], 1)
+def in_layout(x, mesh):
+    """A whole array [batch, tokens, dim] in the order of the shards, on all devices.
+
+    XLA fails to partition the gradient of this.
+    """
+    x = jnp.concatenate([shard(x, rank, 1) for rank in range(RANKS)], 1)
+    return lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec()))
 
 
 def in_sequence(x):

@@ -7,4 +7,4 @@ from codegen.jax.parts.layer_dynamic import decoder_layer
 
 def ours(mesh, params, x):
     """The layer of this program, of and in the order of the sequence."""
-    return in_sequence(decoder_layer(params, in_layout(x), example(), mesh=mesh))
+    return in_sequence(decoder_layer(params, in_layout(x, mesh), example(), mesh=mesh))

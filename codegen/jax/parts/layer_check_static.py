@@ -6,4 +6,4 @@ from codegen.jax.parts.layer_static import decoder_layer
 
 def ours(mesh, params, x):
     """The layer of this program, of and in the order of the sequence."""
-    return in_sequence(decoder_layer(params, in_layout(x), mesh=mesh))
+    return in_sequence(decoder_layer(params, in_layout(x, mesh), mesh=mesh))
