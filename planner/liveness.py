@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import ADDS, READS, Held, Plan
-from planner.marks import attended_blocks, places, rowwise
+from planner.marks import again, attended_blocks, places, rowwise
 from planner.partitions import Ints
 
 Weights = NDArray[np.int64]  # one number per block
@@ -118,10 +118,12 @@ def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[NDArray[
     def fill(rank: Ints, blocks: Ints) -> Weights:
         """Have these; the weight per rank of what was not there before and is not at home."""
         entries = places(plan, tensor, rank, blocks)
-        fresh, block = np.divmod(np.unique(entries[~bits[entries] & (blocks >= 0)]), len(weight))
+        fresh = ~bits[entries]
+        if (rank[1:] <= rank[:-1]).any():  # a rank may occur twice, with the same block
+            fresh.reshape(-1)[again(entries.reshape(-1))] = False
         bits[entries] = True
         filled[:, -1] = False
-        return total(fresh, block[:, None], True, home=False)
+        return total(rank, blocks, fresh, home=False)
 
     for step in plan.steps:
         handed = [m for m in step.moves if tensor in m.tensors]

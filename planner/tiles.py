@@ -66,7 +66,7 @@ class Tiles:
         rows, columns = _alike(q_side.chunk[q], 0), _alike(kv_side.chunk[kv], 0)
         slices = _alike(q_side.slice[q], 1), _alike(kv_side.slice[kv], 2)
         shared = self.shared_heads[slices] > 0
-        found: NDArray[np.bool_] = self.live_chunks[rows, columns] & shared & present
+        found: NDArray[np.bool_] = _looked_up(self.live_chunks, rows, columns) & shared & present
         return found
 
     def pairs(self, q: Ints, kv: Ints) -> NDArray[np.int64]:
@@ -91,6 +91,18 @@ def _alike(table: Ints, axis: int) -> Ints:
         return table
     first = table.take([0], axis=axis)
     return first if (table == first).all() else table
+
+
+def _looked_up(table: NDArray[np.bool_], rows: Ints, columns: Ints) -> NDArray[np.bool_]:
+    """table[rows, columns], broadcast together; rectangles like the one before only once."""
+    if rows.ndim != 3 or not len(rows) == len(columns) > 1:
+        every: NDArray[np.bool_] = table[rows, columns]
+        return every
+    fresh = np.arange(len(rows)) == 0
+    for chunks in (rows, columns):
+        fresh[1:] |= (chunks[1:] != chunks[:-1]).any(axis=(1, 2))
+    found: NDArray[np.bool_] = table[rows[fresh], columns[fresh]][np.cumsum(fresh) - 1]
+    return found
 
 
 def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

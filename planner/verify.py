@@ -185,9 +185,18 @@ def _blame_twice(plan: Plan, table: Tiles, q_ids: Index, kv_ids: Index) -> None:
 
 
 def check_buffers(plan: Plan) -> None:
-    """No rank ever needs more slots for a tensor than `buffers` declares."""
+    """No rank ever needs more slots for a tensor than `buffers` declares.
+
+    Inputs that always go together need as many; STATS are also made of OUT that is held.
+    """
+    known = dict[frozenset[tuple[str, ...]], NDArray[np.int64]]()
+    nodes = {m.tensors for _, m in plan.moves()} | {held.tensors for held in plan.start}
     for tensor, allowed in plan.buffers:
-        needed = slots(plan, tensor)
+        made_of = ("OUT",) if tensor == "STATS" else ()
+        company = frozenset(n for n in nodes if {tensor, *made_of} & set(n))
+        if company not in known or tensor not in READS[plan.pass_]:
+            known[company] = slots(plan, tensor)
+        needed = known[company]
         if needed.size and needed.max() > allowed:
             step, rank = np.unravel_index(int(needed.argmax()), needed.shape)
             raise PlanError(

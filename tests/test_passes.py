@@ -19,6 +19,8 @@ from planner.passes.trim import drop_dead, drop_empty, drop_unused, trim
 from planner.planning import backward_of
 from planner.schedules import SCHEDULES
 from planner.verify import verify, verify_pair
+from runtimes import dense, oracle
+from runtimes.arrays import draw
 from strategies import masks
 
 names, passes, ranks = (
@@ -93,10 +95,16 @@ def test_messages_go_whole_on_the_way_they_had_or_on_a_shorter_one(
 def test_trimming_by_blocks_is_exact_and_sends_no_more(
     data: st.DataObject, name: str, pass_: str, P: int
 ) -> None:
-    work = replace(WORK, mask=data.draw(masks(24, 24)))
+    work = replace(WORK, mask=data.draw(masks(24, 24)), dtype="float64")
     whole, blocks = (rl.plan(name, work, P, pass_=pass_, trim=t) for t in ("messages", "blocks"))
     least = sum(len(b) for _, b, _, _ in messages(blocks))
     assert least <= sum(len(b) for _, b, _, _ in messages(whole))
+    if pass_ == "forward":
+        q, k, v = draw(work, 0)[:3]
+        within = {"rtol": 0, "atol": 1e-12}
+        np.testing.assert_allclose(
+            oracle.run(blocks, q, k, v), dense.forward(work, q, k, v)[0], **within
+        )
 
 
 @given(st.data(), names, passes, ranks)

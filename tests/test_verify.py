@@ -9,7 +9,8 @@ import pytest
 import ringloom as rl
 from planner.batches import attends
 from planner.errors import PlanError
-from planner.ir import Attend, Held, Move, Plan, Step
+from planner.ir import ADDS, READS, Attend, Held, Move, Plan, Step
+from planner.liveness import slots
 from planner.verify import verify
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Full())
@@ -36,6 +37,13 @@ def only(attends: tuple = (), moves: tuple = ()) -> Callable[[Step], Step]:
 
 
 KV, DKV = ("KV",), ("DKV",)
+LEFT = rl.plan("ulysses", WORK, 3, pass_="backward")  # starts from Q, KV and OUT
+
+
+def made(plan: Plan) -> tuple[object, object]:
+    """Where OUT is held, so that STATS are made."""
+    held = next(h for h in plan.start if h.tensors == ("OUT",))
+    return held.blocks, held.rank
 
 
 @pytest.mark.parametrize(
@@ -80,6 +88,20 @@ KV, DKV = ("KV",), ("DKV",)
         (
             replace(RING, buffers=(("KV", 1),)),
             "step 0: rank 0 needs 2 slots for KV, but buffers allow 1|needs 2 slots for KV",
+        ),
+        (
+            with_step(
+                BACKWARD, 3, lambda s: Step(s.attends, (Move(DKV, [[0, 1]] * 2, [0, 1], [1, 2]),))
+            ),
+            "step 3: rank 1 hands over DKV block 0, 1, has none",
+        ),
+        (
+            replace(LEFT, start=(*LEFT.start, Held(("STATS",), *made(LEFT)))),
+            "start: rank 1 is sent STATS block 1 a second time",
+        ),
+        (
+            replace(LEFT, start=tuple(h for h in LEFT.start if h.tensors != ("OUT",))),
+            "attends STATS, but block .* never comes there",
         ),
         (
             replace(RING, start=(Held(KV, [[0]], [0]),)),
@@ -144,3 +166,21 @@ def test_rows_that_are_looked_at_together_are_all_rows(
         assert [node for some, _, _ in attends(one) for node in some] == nodes
         steps = [n for n, node in one.attends() for _ in range(len(node))]
         assert np.concatenate([step for _, step, _ in attends(one)]).tolist() == steps
+
+
+@pytest.mark.parametrize(
+    "name", ["ring", "burst", "balanced", "ulysses", "usp:ulysses=2", "allgather"]
+)
+def test_each_tensor_has_the_slots_that_it_needs_and_not_one_fewer(name: str) -> None:
+    work = replace(WORK, seq=48, kv_seq=48, mask=rl.Causal() | rl.Window(3, 6))
+    for plan in rl.plan(name, work, 4, pass_="both"):
+        tensors = READS[plan.pass_] + ADDS[plan.pass_]
+        needed = {tensor: int(slots(plan, tensor).max()) for tensor in tensors}
+        verify(replace(plan, buffers=tuple(needed.items())))
+        for tensor, most in needed.items():
+            if most:
+                fewer = tuple((needed | {tensor: most - 1}).items())
+                with pytest.raises(
+                    PlanError, match=f"{most} slots for {tensor}, but buffers allow"
+                ):
+                    verify(replace(plan, buffers=fewer))

@@ -6,15 +6,15 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.ir import ADDS, READS, TENSORS, Index, Move, Plan, Step
 from planner.liveness import slots
 from planner.marks import Bits, Marks, attended_blocks, places, rowwise
+from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.passes.trim import drop_unused, filled
 
-NOTHING, MIXED = -1, -2  # what came to a rank, beside the number of one message
+NOTHING, MIXED = 0, -1  # what came to a rank; else it is one message, by its number from 1
 
 
 def homeward(plan: Plan, regular: bool = True) -> Plan:
@@ -62,7 +62,7 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
     total = sum(sizes)
     following, relays = np.full(total, -1, np.intp), np.zeros(total, np.bool_)
     count = np.zeros(total, np.intp)  # blocks of each message
-    came = np.full(plan.ranks * (len(plan.side(tensor)) + 1), NOTHING, np.intp)
+    came = np.zeros(plan.ranks * (len(plan.side(tensor)) + 1), np.int32)
     touched, at = Marks(plan, tensor), 0
     for step in plan.steps:
         handed = [move for move in step.moves if move.tensors == (tensor,)]
@@ -87,21 +87,19 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
     return following, relays
 
 
-def _brought(
-    came: Index, entries: Index, blocks: NDArray[np.int32], count: Index, numbers: Index
-) -> Index:
+def _brought(came: Ints, entries: Index, blocks: Ints, count: Index, numbers: Index) -> Index:
     """For each of these messages: the one that brought all of its blocks and no other, or -1."""
     there = blocks >= 0
     before = np.where(there, came[entries], NOTHING)
     one = rowwise(np.maximum, before)
-    same = (one >= 0) & rowwise(np.logical_and, (before == one[:, None]) | ~there)
-    same &= count[one] == count[numbers]
-    return np.where(same, one, NOTHING)
+    same = (one > NOTHING) & rowwise(np.logical_and, (before == one[:, None]) | ~there)
+    same &= count[one - 1] == count[numbers]
+    return np.where(same, one.astype(np.intp) - 1, -1)
 
 
-def _arrive(came: Index, entries: Index, blocks: NDArray[np.int32], numbers: Index) -> None:
+def _arrive(came: Ints, entries: Index, blocks: Ints, numbers: Index) -> None:
     """Note what lies at each destination now: one arrival, or a mixture."""
-    whose = np.broadcast_to(numbers[:, None], blocks.shape)[blocks >= 0]
+    whose = np.broadcast_to(numbers[:, None] + 1, blocks.shape)[blocks >= 0]
     entry = entries[blocks >= 0]
     mixed = came[entry] != NOTHING
     came[entry] = whose
@@ -204,7 +202,7 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular
 def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
     """For each message: the one that brought just its blocks to its source, or -1."""
     count = np.concatenate([rowwise(np.add, (m.blocks >= 0).astype(np.intp)) for m in moves])
-    came = np.full(plan.ranks * (len(plan.side(tensor)) + 1), NOTHING, np.intp)
+    came = np.zeros(plan.ranks * (len(plan.side(tensor)) + 1), np.int32)
     ends = np.cumsum([0, *map(len, moves)])
     spans = [np.arange(a, b) for a, b in pairwise(ends.tolist())]
     for move, numbers in zip(moves, spans, strict=True):
