@@ -6,15 +6,14 @@ from planner.ir import TENSORS
 from planner.loops.form import (
     AllToAll,
     Attend,
-    Broadcast,
     Expr,
     Gather,
     Loops,
     Part,
-    Reduce,
     Return,
     Scatter,
     Send,
+    Shift,
     Start,
     Statement,
     Table,
@@ -54,12 +53,10 @@ def parts_of(s: Statement) -> Iterator[Part]:
             yield s.part
         case AllToAll():
             yield from (s.part, s.share)
-        case Send() | Reduce():
+        case Send():
             yield from s.parts
             if s.into:
                 yield s.into
-        case Broadcast():
-            yield from s.parts
         case Attend():
             yield from (*s.q, *s.kv)
         case Return():
@@ -74,10 +71,5 @@ def expressions(s: Statement) -> Iterator[Expr]:
             yield from pair or ()
     for _, low, high in s.when.guard.bounds:
         yield from (e for e in (low, high) if e)
-    match s:
-        case Send() if not isinstance(s.hop, Table):
-            yield from s.hop.by
-        case Broadcast() | Reduce():
-            yield s.root
-        case _:
-            return
+    if isinstance(s, Send) and not isinstance(s.hop, Table):
+        yield from s.hop.by if isinstance(s.hop, Shift) else (s.hop.root,)

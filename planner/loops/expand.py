@@ -14,17 +14,18 @@ from planner.loops.form import (
     OWN,
     AllToAll,
     Attend,
-    Broadcast,
+    FromRoot,
     Gather,
     Ints,
     Loops,
     Part,
-    Reduce,
     Return,
     Scatter,
     Send,
     Shift,
     Start,
+    Table,
+    ToRoot,
 )
 from planner.loops.kinds import KINDS
 from planner.loops.values import (
@@ -117,39 +118,24 @@ class Expansion:
 
     def send(self, s: Send, t: int) -> list[Messages]:
         """The messages of a send; what they bring has its name from the next step on."""
-        dst = receivers(self.loops, s, t, self.coordinates)
-        asked = self.coordinates[dst] if s.when.guard.receiver else self.coordinates
-        who = np.flatnonzero(s.when.guard.at(t, asked) & (dst >= 0))
-        return self._move(s, t, who, dst[who])
-
-    def broadcast(self, s: Broadcast, t: int) -> list[Messages]:
-        """The messages of a broadcast; its guard is said of the receivers."""
-        who, root = self._along(s, t)
-        return self._move(s, t, root, who)
-
-    def reduce(self, s: Reduce, t: int) -> list[Messages]:
-        """The messages of a reduction; its guard is said of the senders."""
-        who, root = self._along(s, t)
-        return self._move(s, t, who, root)
-
-    def _along(self, s: Broadcast | Reduce, t: int) -> Pairs:
-        """The ranks of the guard but for the roots, and the root of each of them."""
-        root = int(s.root.at(t, self.coordinates[:1])[0])
-        on = s.when.guard.at(t, self.coordinates) & (self.coordinates[:, s.axis] != root)
-        who = np.flatnonzero(on)
-        to = self.coordinates[who, :-1].copy()
-        to[:, s.axis] = root
-        return who, np.ravel_multi_index(tuple(to.T), self.loops.mesh)
-
-    def _move(self, s: Send | Broadcast | Reduce, t: int, src: Ints, dst: Ints) -> list[Messages]:
         side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
+        src, dst = self._pairs(s, t)
         sent = np.hstack([self.blocks(p, side, t, src, sums=sums) for p in s.parts])
         if sums and self.filled:
             self.attended.append((side, flat(dst, sent)))
-        if not isinstance(s, Broadcast) and s.into:
+        if s.into:
             self._add(s.into, side, t, dst, sent)
         self.coming.setdefault((s.name, side), []).append(flat(dst, sent))
         return [(src, dst, sent)]
+
+    def _pairs(self, s: Send, t: int) -> Pairs:
+        """Senders and receivers."""
+        to = ends(self.loops, s, t, self.coordinates)
+        asked = self.coordinates
+        if s.when.guard.receiver and not isinstance(s.hop, FromRoot):
+            asked = asked[to]
+        who = np.flatnonzero(s.when.guard.at(t, asked) & (to >= 0) & (to != self.everyone))
+        return (to[who], who) if isinstance(s.hop, FromRoot) else (who, to[who])
 
     def _add(self, into: Part, side: str, t: int, dst: Ints, sent: Ints) -> None:
         """Sums are for the very blocks of `into` on their receivers, or there is nothing of it."""
@@ -252,15 +238,17 @@ class Expansion:
         return who, q, kv
 
 
-def receivers(loops: Loops, s: Send, t: int, coordinates: Ints) -> Ints:
-    """The rank that each rank sends to: [ranks], -1 for none."""
-    if not isinstance(s.hop, Shift):
-        return np.array(s.hop.to, np.intp)
-    to = [
-        (coordinates[:, a] + e.at(t, coordinates)) % n
-        for a, (e, n) in enumerate(zip(s.hop.by, loops.mesh, strict=True))
-    ]
-    return np.ravel_multi_index(tuple(to), loops.mesh)
+def ends(loops: Loops, s: Send, t: int, coordinates: Ints) -> Ints:
+    """The rank that each rank sends to, or gets something from if that is a root; -1 for none."""
+    match s.hop:
+        case Shift():
+            to = [coordinates[:, a] + e.at(t, coordinates) for a, e in enumerate(s.hop.by)]
+        case Table():
+            return np.array(s.hop.to, np.intp)
+        case FromRoot() | ToRoot():
+            to = [*coordinates[:, :-1].T]
+            to[s.hop.axis] = s.hop.root.at(t, coordinates)
+    return np.ravel_multi_index(tuple(to), loops.mesh, mode="wrap")
 
 
 def expand(loops: Loops, plan: Plan) -> Iterator[Expanded]:
@@ -288,10 +276,6 @@ def _step(state: Expansion, t: int) -> Expanded:
                 continue
             case Send():
                 messages = state.send(s, t)
-            case Broadcast():
-                messages = state.broadcast(s, t)
-            case Reduce():
-                messages = state.reduce(s, t)
             case Return():
                 messages = state.returned(s)
             case Scatter():

@@ -7,13 +7,12 @@ statement ::= Start(when, name, tensors, part)           from this step on, `nam
             | AllToAll(when, name, tensors, part, axis, share)    the receiver's share of each part
             | Return(when, tensors, exchange, axis)               sums go back over an exchange
             | Scatter(when, tensors, part, axis)                  sums go to their owners
-            | Broadcast(when, name, tensors, parts, axis, root)   from one coordinate to others
-            | Reduce(when, name, tensors, parts, axis, root)      sums of others to one coordinate
             | Attend(when, q, kv, kind)                           parts x parts, one rectangle
 when      ::= first..last [, `width` steps of every `every`] [, guard]
 part      ::= value [@ t - lag] [pieces lo..hi] [heads lo..hi]
 value     ::= "own" | "held" | a name
 hop       ::= Shift(an expression per axis) | Table(receiver of each rank, -1 for none)
+            | FromRoot(axis, root) | ToRoot(axis, root)   one coordinate to the others, or back
 guard     ::= axis in lo..hi & ... [of the receiver]     cyclic where lo > hi; axis -1 is the rank
             | FIRST[rank] <= t <= LAST[rank] | rank in RANKS[t]
 expr      ::= (c + b * ((t - phase) // period) + a . coordinates) mod m | TABLE[that]
@@ -153,6 +152,25 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class FromRoot:
+    """The ranks at a coordinate of an axis send to those of the guard along it: a broadcast."""
+
+    axis: int
+    root: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class ToRoot:
+    """The ranks of the guard send to those at a coordinate of an axis: for sums, a reduction."""
+
+    axis: int
+    root: Expr
+
+
+Hop = Shift | Table | FromRoot | ToRoot
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """From the first step of `when` on, `name` is that part."""
 
@@ -170,7 +188,7 @@ class Send:
     name: str
     tensors: tuple[str, ...]
     parts: tuple[Part, ...]
-    hop: Shift | Table
+    hop: Hop
     into: Part | None = None  # of sums: what they are added to, in the receiver's names at step t
 
 
@@ -226,34 +244,6 @@ class Scatter:
 
 
 @dataclass(frozen=True, slots=True)
-class Broadcast:
-    """The rank at coordinate `root` of the axis sends to the others along it.
-
-    The guard, if any, is said of the receivers.
-    """
-
-    when: When
-    name: str
-    tensors: tuple[str, ...]
-    parts: tuple[Part, ...]
-    axis: int
-    root: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Reduce:
-    """The rank at coordinate `root` of the axis gets the sums of the others along it."""
-
-    when: When
-    name: str
-    tensors: tuple[str, ...]
-    parts: tuple[Part, ...]
-    axis: int
-    root: Expr
-    into: Part | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Attend:
     """A rectangle of queries and keys, and what the mask leaves of it."""
 
@@ -263,7 +253,7 @@ class Attend:
     kind: Kind
 
 
-Statement = Start | Send | Gather | AllToAll | Return | Scatter | Broadcast | Reduce | Attend
+Statement = Start | Send | Gather | AllToAll | Return | Scatter | Attend
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from planner.ir import TENSORS
 from planner.loops.form import Ints
 from planner.loops.places import Bools, Slices
+from planner.loops.transfers import Way
 
 Ref = tuple[str, int]  # the side or the tensor of sums, and the number of a value of it
 Key = tuple[str, str, tuple[str, ...]]  # what it does, the name it makes, tensors
@@ -23,9 +24,7 @@ class Cut:
 class Record:
     """What `rank` [n] does in step t with some values.
 
-    `delta` is the way to the receivers `dst` as coordinates of receiver - sender, or the root's
-    coordinate of a broadcast or reduction; () where each rank has its own. `into` is what the
-    receivers add sums to.
+    `way` leads to the receivers `dst`; `into` is what they add sums to.
     """
 
     t: int
@@ -34,7 +33,7 @@ class Record:
     cuts: tuple[Cut, ...]
     queries: int = 0  # how many of the cuts an attend has for queries
     kind: int = 0
-    delta: tuple[int, ...] = ()
+    way: Way | None = None
     dst: Ints | None = None
     into: Cut | None = None
 

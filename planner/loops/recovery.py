@@ -12,10 +12,8 @@ from planner.loops.cost import cost_of, expressions
 from planner.loops.form import (
     AllToAll,
     Attend,
-    Broadcast,
     Gather,
     Loops,
-    Reduce,
     Return,
     Scatter,
     Send,
@@ -29,7 +27,7 @@ from planner.loops.walk import Reading, Source
 
 MOST = 40  # statements of a regular plan
 SHORT = 8  # statements of a reading that is not likely to be bettered
-ORDER = (Start, Gather, AllToAll, Return, Scatter, Broadcast, Reduce, Send, Attend)
+ORDER = (Start, Gather, AllToAll, Return, Scatter, Send, Attend)
 
 
 def recover(plan: Plan) -> Loops:

@@ -6,21 +6,21 @@ from planner.ir import TENSORS
 from planner.loops.form import (
     AllToAll,
     Attend,
-    Broadcast,
     Ends,
     Expr,
+    FromRoot,
     Gather,
     Guard,
     Loops,
     Part,
-    Reduce,
     Return,
     Scatter,
     Section,
     Send,
-    Shift,
     Start,
     Statement,
+    Table,
+    ToRoot,
     When,
 )
 
@@ -78,7 +78,7 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
             parts = " + ".join(_part(p, axes) for p in s.parts)
             what = f"{' '.join(s.tensors)} {_sums(s.tensors)}{parts}"
             into = f" into {_part(s.into, axes)}" if s.into else ""
-            return f"{s.name} <- send {what} to {_to(s, axes)}{into}"
+            return f"{s.name} <- send {what} {_to(s, axes)}{into}"
         case Gather():
             what = f"{' '.join(s.tensors)} {_part(s.part, axes)}"
             return f"{s.name} <- gather {what} along {axes[s.axis]}"
@@ -90,14 +90,6 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
             what = f"{' '.join(s.tensors)} sum for {_part(s.part, axes)}"
             how = "reduce-scatter" if s.same else "all-to-all"
             return f"{how} {what} to owners along {axes[s.axis]}"
-        case Broadcast():
-            what = f"{' '.join(s.tensors)} {' + '.join(_part(p, axes) for p in s.parts)}"
-            return f"{s.name} <- broadcast {what} from {axes[s.axis]} = {expression(s.root, axes)}"
-        case Reduce():
-            parts = " + ".join(_part(p, axes) for p in s.parts)
-            into = f" into {_part(s.into, axes)}" if s.into else ""
-            root = f"{axes[s.axis]} = {expression(s.root, axes)}"
-            return f"{s.name} <- reduce {' '.join(s.tensors)} sum for {parts} to {root}{into}"
         case Return():
             return f"return {' '.join(s.tensors)} over {s.exchange} along {axes[s.axis]}"
 
@@ -128,14 +120,18 @@ def _span(ends: Ends, axes: tuple[str, ...]) -> str:
 
 
 def _to(s: Send, axes: tuple[str, ...]) -> str:
-    if not isinstance(s.hop, Shift):
-        return "TO[r]"
+    match s.hop:
+        case Table():
+            return "to TO[r]"
+        case FromRoot() | ToRoot():
+            root = f"{axes[s.hop.axis]} = {expression(s.hop.root, axes)}"
+            return f"{'from' if isinstance(s.hop, FromRoot) else 'to'} {root}"
     hops = []
     for axis, e in zip(axes, s.hop.by, strict=True):
         text = expression(e, axes)
         if e != ZERO:
             hops.append(f"{axis}{'' if text.startswith('-') else '+'}{text}")
-    return ", ".join(hops)
+    return f"to {', '.join(hops)}"
 
 
 def _when(w: When, section: Section, mesh: tuple[int, ...]) -> Iterator[str]:

@@ -16,13 +16,16 @@ from planner.loops.form import (
     Attend,
     Ends,
     Expr,
+    FromRoot,
     Guard,
+    Hop,
     Ints,
     Part,
     Send,
     Shift,
     Statement,
     Table,
+    ToRoot,
     When,
 )
 from planner.loops.guards import Piece, guards, runs
@@ -192,12 +195,17 @@ class Clusters:
             many += len(who)
         if on.sum() < many:
             return None  # two rows of a rank in a step
-        deltas = {i.record.t: i.record.delta for i in items}
+        ways = {i.record.t: i.record.way for i in items}
         numbers = list[tuple[Ints, int]]()
-        if self.sends and all(deltas.values()):
-            table = np.array([deltas[t] for t in run])
-            sizes = self.mesh if self.key[0] == "send" else (self.mesh[0],)
-            numbers = [(table[:, a], n) for a, n in enumerate(sizes)]
+        if (way := items[0].record.way) and way.by:
+            table = np.array([w.by for t in run if (w := ways[t])])
+            numbers = [(table[:, a], n) for a, n in enumerate(way.sizes(self.mesh))]
+        if way and way.kind in ("from", "to"):
+            for item in items:  # the root takes part, without a message
+                on[
+                    item.record.t - run[0],
+                    item.record.dst if way.kind == "to" else item.record.rank,
+                ] = True
         return guards(run[0], on, self.mesh, numbers)
 
     def _statement(
@@ -216,15 +224,21 @@ class Clusters:
         if items[0].record.into:
             *rest, into = parts
             parts = tuple(rest)
-        _, name, tensors = self.key
-        if piece.fits:
-            by = tuple(
-                replace(e, constant=_near(e.constant, n))
-                for e, n in zip(piece.fits, self.mesh, strict=True)
-            )
-            return Send(when, name, tensors, parts, Shift(by), into)
-        to = _table(items, piece, self.ranks)
-        return None if to is None else Send(when, name, tensors, parts, Table(to), into)
+        hop = self._hop(items, piece)
+        return Send(when, *self.key[1:], parts, hop, into) if hop else None
+
+    def _hop(self, items: list[Item], piece: Piece) -> Hop | None:
+        way = items[0].record.way
+        assert way is not None
+        if way.kind == "table":
+            to = _table(items, piece, self.ranks)
+            return None if to is None else Table(to)
+        if way.kind == "from":
+            return FromRoot(way.axis, piece.fits[0])
+        if way.kind == "to":
+            return ToRoot(way.axis, piece.fits[0])
+        fits = zip(piece.fits, self.mesh, strict=True)
+        return Shift(tuple(replace(e, constant=_near(e.constant, n)) for e, n in fits))
 
 
 def _near(x: int, n: int) -> int:

@@ -78,7 +78,7 @@ def within(table: Ints, pieces: Bounds, heads: Bounds) -> Ints:
             i = np.arange(table.shape[axis])
             on: NDArray[np.bool_] = (i >= ends[0][:, None]) & (i <= ends[1][:, None])
             table = np.where(on[:, :, None] if axis == 1 else on[:, None, :], table, -1)
-    return table.reshape(len(table), -1)
+    return table.reshape(len(table), table.shape[1] * table.shape[2])
 
 
 def to_owners(table: Ints, homes: Ints, where: Ints, axis: int) -> Pairs:

@@ -14,7 +14,7 @@ from planner.loops.kinds import Kinds
 from planner.loops.mesh import find_mesh
 from planner.loops.places import Bools, Places, Value
 from planner.loops.records import Cut, Record, Ref, cuts_of, taken
-from planner.loops.transfers import Transfers
+from planner.loops.transfers import Transfers, Way
 from planner.loops.values import Pairs, flat, held
 
 SIDES = ("q", "kv")
@@ -101,7 +101,7 @@ class Reading:
                     coming.append((side, hit.name, None, hit.pairs))
                 rest = rest[0][~hit.rows], rest[1][~hit.rows], rest[2][~hit.rows]
             used = set[str]()
-            for way, part in self._ways(rest):
+            for way, part in self._ways(t, tensors, rest):
                 name, records = self._sent(t, tensors, way, part, used)
                 if sums:
                     pending.append(Pending(t, tensors[0], name, part, records))
@@ -117,8 +117,10 @@ class Reading:
         for tag, name, born, pairs in coming:
             self.places[tag].add(name, born, *pairs)
 
-    def _ways(self, messages: Messages) -> Iterator[tuple[tuple[int, ...], Messages]]:
-        """Messages by their shift; a permutation of more than two shifts is one, of a table."""
+    def _ways(
+        self, t: int, tensors: tuple[str, ...], messages: Messages
+    ) -> Iterator[tuple[Way, Messages]]:
+        """Messages by their shift; those of more than two shifts from, to a root or by a table."""
         src, dst, blocks = messages
         if not len(src):
             return
@@ -128,19 +130,32 @@ class Reading:
             delta = (where[dst] - where[src])[:, :-1] % mesh
             code = np.ravel_multi_index(tuple(delta.T), mesh)
         shifts = np.unique(code) if (code != code[0]).any() else code[:1]
+        many = len(shifts) > 2 or self.transfers.rooted(t, tensors)
+        if many and (way := self._rooted(src, dst, TENSORS[tensors[0]].accumulates)):
+            yield way, messages
+            return
         if len(shifts) > 2 and len(np.unique(src)) == len(np.unique(dst)) == len(src):
-            yield (), messages
+            yield Way("table"), messages
             return
         for shift in shifts:
             on = code == shift
-            way = tuple(int(x) for x in np.unravel_index(shift, mesh))
+            way = Way("shift", tuple(int(x) for x in np.unravel_index(shift, mesh)))
             yield way, (messages if len(shifts) == 1 else (src[on], dst[on], blocks[on]))
+
+    def _rooted(self, src: Ints, dst: Ints, sums: bool) -> Way | None:
+        """All messages along one axis, from one coordinate of it, or for sums to one."""
+        where = self.source.coordinates[:, :-1]
+        axes = np.flatnonzero((where[src] != where[dst]).any(axis=0))
+        roots = where[dst if sums else src, axes[0]]
+        if len(axes) > 1 or (roots != roots[0]).any():
+            return None
+        return Way("to" if sums else "from", (int(roots[0]),), int(axes[0]))
 
     def _sent(
         self,
         t: int,
         tensors: tuple[str, ...],
-        way: tuple[int, ...],
+        way: Way,
         part: Messages,
         used: set[str],
     ) -> tuple[str, list[tuple[Ints, Record]]]:
@@ -151,7 +166,7 @@ class Reading:
         name = self.transfers.name(t, tensors, way, names, used)
         key = "send", name, tensors
         return name, [
-            (at, Record(t, key, src[at], cuts, delta=way, dst=dst[at])) for at, cuts in groups
+            (at, Record(t, key, src[at], cuts, way=way, dst=dst[at])) for at, cuts in groups
         ]
 
     def _sources(self, tensor: str, rank: Ints, blocks: Ints) -> list[tuple[Ints, tuple[Cut, ...]]]:
@@ -253,7 +268,7 @@ def _part(record: Record, on: Ints, into: Cut | None, rows: Ints) -> Record:
         record.key,
         record.rank[on],
         tuple(taken(c, on) for c in record.cuts),
-        delta=record.delta,
+        way=record.way,
         dst=record.dst[on],
         into=taken(into, rows) if into else None,
     )

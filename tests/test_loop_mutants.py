@@ -1,0 +1,177 @@
+"""Mutants of recovered loops: every one that means other rows, or claims too much, is refused."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from loop_schedules import foreign
+from planner.errors import PlanError
+from planner.ir import Pass, Plan
+from planner.loops import check, recover
+from planner.loops.expand import expand
+from planner.loops.form import (
+    AllToAll,
+    Attend,
+    Ends,
+    Expr,
+    FromRoot,
+    Gather,
+    Loops,
+    Part,
+    Return,
+    Scatter,
+    Send,
+    Shift,
+    Start,
+    Statement,
+    Table,
+    ToRoot,
+)
+from planner.loops.kinds import KINDS
+from planner.masks import Causal
+from planner.planning import plan
+from planner.workload import Workload
+
+NAMES = ("zigzag", "striped", "ring", "balanced", "usp:ulysses=2", "allgather", "ulysses", "burst")
+FOREIGN = ("double", "halves", "broadcasts")
+PASSES: tuple[Pass, ...] = ("forward", "backward")
+
+
+def plans() -> Iterator[Plan]:
+    work = Workload(seq=128, heads=16, kv_heads=8, head_dim=4, mask=Causal())
+    for pass_ in PASSES:
+        yield from (plan(name, work, 8, pass_=pass_) for name in NAMES)
+        yield from (foreign(name, work, 8, pass_) for name in FOREIGN)
+
+
+def more(e: Expr, by: int = 1) -> Expr:
+    return replace(e, constant=e.constant + by)
+
+
+def ends(pair: Ends | None) -> list[Ends | None]:
+    """Slices that are cut otherwise."""
+    if pair is None:
+        return [(Expr(), Expr()), (Expr(1), Expr(1))]
+    low, high = pair
+    return [
+        None,
+        (more(low), high),
+        (more(low, -1), high),
+        (low, more(high)),
+        (low, more(high, -1)),
+    ]
+
+
+def parts(part: Part) -> Iterator[Part]:
+    yield from (replace(part, pieces=e) for e in ends(part.pieces))
+    yield from (replace(part, heads=e) for e in ends(part.heads))
+    yield from (replace(part, lag=more(part.lag, by)) for by in (1, -1))
+    if part.value != "own":
+        yield replace(part, value="own")
+
+
+def whens(s: Statement) -> Iterator[Statement]:
+    """Other steps, other guards."""
+    when = s.when
+    for first, last in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+        yield replace(s, when=replace(when, first=when.first + first, last=when.last + last))
+    if when.every > 1:
+        yield replace(s, when=replace(when, every=when.every + 1))
+        yield replace(s, when=replace(when, width=when.width + 1))
+    bounds = when.guard.bounds
+    for i, (axis, low, high) in enumerate(bounds):
+        others = [(axis, more(low), high), (axis, more(low, -1), high)] if low else []
+        others += [(axis, low, more(high)), (axis, low, more(high, -1))] if high else []
+        for other in others:
+            said = (*bounds[:i], other, *bounds[i + 1 :])
+            yield replace(s, when=replace(when, guard=replace(when.guard, bounds=said)))
+        without = bounds[:i] + bounds[i + 1 :]
+        yield replace(s, when=replace(when, guard=replace(when.guard, bounds=without)))
+    if bounds:
+        turned = replace(when.guard, receiver=not when.guard.receiver)
+        yield replace(s, when=replace(when, guard=turned))
+
+
+def hops(s: Send) -> Iterator[Send]:
+    match s.hop:
+        case Shift():
+            for i, e in enumerate(s.hop.by):
+                for other in (more(e), more(e, -1), replace(e, step=e.step + 1)):
+                    yield replace(s, hop=Shift((*s.hop.by[:i], other, *s.hop.by[i + 1 :])))
+        case Table():
+            yield replace(s, hop=Table(s.hop.to[::-1]))
+        case FromRoot() | ToRoot():
+            yield replace(s, hop=replace(s.hop, root=more(s.hop.root)))
+
+
+def mutants(s: Statement) -> Iterator[Statement]:
+    yield from whens(s)
+    match s:
+        case Start() | Gather() | AllToAll() | Scatter():
+            yield from (replace(s, part=p) for p in parts(s.part))
+        case Send():
+            yield from hops(s)
+            for i, part in enumerate(s.parts):
+                for p in parts(part):
+                    yield replace(s, parts=(*s.parts[:i], p, *s.parts[i + 1 :]))
+            if s.into:
+                yield from (replace(s, into=p) for p in parts(s.into))
+        case Attend():
+            for i, part in enumerate(s.q):
+                yield from (replace(s, q=(*s.q[:i], p, *s.q[i + 1 :])) for p in parts(part))
+            for i, part in enumerate(s.kv):
+                yield from (replace(s, kv=(*s.kv[:i], p, *s.kv[i + 1 :])) for p in parts(part))
+            yield from (replace(s, kind=k) for k in KINDS if k != s.kind)
+        case Return():
+            yield replace(s, exchange="G9")
+    if isinstance(s, AllToAll):
+        yield from (replace(s, share=p) for p in parts(s.share) if p.value == "to")
+    if isinstance(s, Scatter):
+        yield replace(s, same=not s.same)
+
+
+def meaning(loops: Loops, made: Plan) -> object:
+    """Rows in one order, with the kinds that are said of them; None if there is no meaning."""
+    rows = []
+    try:
+        for t, step in enumerate(expand(loops, made)):
+            for tensors, (src, dst, blocks) in step.moves.items():
+                for s, d, row in zip(src, dst, blocks, strict=True):
+                    rows += [(t, tensors, int(s), int(d), int(b)) for b in row if b >= 0]
+            if step.attends:
+                rows += [
+                    (t, "attend", int(r), tuple(sorted(q[q >= 0])), tuple(sorted(k[k >= 0])))
+                    for r, q, k in zip(*step.attends, strict=True)
+                ]
+    except PlanError:
+        return None
+    return sorted(rows, key=repr)
+
+
+def test_mutants_that_mean_other_rows_or_claim_other_kinds_are_refused() -> None:
+    caught = same = 0
+    for made in plans():
+        loops = recover(made)
+        truth = meaning(loops, made)
+        for i, s in enumerate(loops.statements):
+            for mutant in mutants(s):
+                changed = (*loops.statements[:i], mutant, *loops.statements[i + 1 :])
+                other = replace(loops, statements=changed)
+                try:
+                    check(other, made)
+                except PlanError:
+                    caught += 1
+                    continue
+                assert meaning(other, made) == truth, (made.name, made.pass_, mutant)
+                if isinstance(s, Attend) and isinstance(mutant, Attend) and s.kind != mutant.kind:
+                    assert mutant.kind == "any" or (s.kind, mutant.kind) == ("end", "other")
+                same += 1
+    assert caught >= 500, (caught, same)
+    assert same < caught
+    print(f"{caught} mutants refused, {same} mean the same rows")  # noqa: T201
+
+
+def test_meanings_tell_rows_apart() -> None:
+    """Else the comparison above would accept anything."""
+    one, two = (next(p for p in plans() if p.name == n) for n in ("zigzag", "striped"))
+    assert meaning(recover(one), one) != meaning(recover(two), two)
+    assert all(meaning(recover(p), p) for p in (one, two))

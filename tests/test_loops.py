@@ -1,0 +1,269 @@
+"""Loops: recovered from any plan's rows, they expand to them again and say no more than is so."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loop_interpreter import Machine
+from loop_schedules import FOREIGN, foreign
+from planner.errors import PlanError
+from planner.ir import Pass, Plan, Step
+from planner.loops import check, recover, show
+from planner.loops.form import Gather, Return, Scatter, Send
+from planner.loops.kinds import KINDS, Kinds
+from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
+from planner.planning import plan
+from planner.workload import Workload
+from runtimes import dense
+from runtimes.arrays import draw
+from strategies import schedules, workloads
+
+SCHEDULES = (
+    "ring",
+    "striped",
+    "zigzag",
+    "balanced",
+    "burst",
+    "allgather",
+    "ulysses",
+    "usp:ulysses=2",
+)
+PASSES: tuple[Pass, ...] = ("forward", "backward")
+
+
+def work(ranks: int, mask: Mask, tokens: int = 16) -> Workload:
+    return Workload(
+        seq=ranks * tokens,
+        heads=4 * ranks,
+        kv_heads=2 * ranks,
+        head_dim=4,
+        mask=mask,
+        dtype="float64",
+    )
+
+
+def masks(ranks: int) -> dict[str, Mask]:
+    seq = ranks * 16
+    lengths = seq // 4 + 3, seq // 8 + 1, seq // 2 - 7
+    return {
+        "full": Full(),
+        "causal": Causal(),
+        "window": Causal() & Window(seq // 6),
+        "prefix": Prefix(seq // 5),
+        "documents": Causal() & Documents((*lengths, seq - sum(lengths))),
+    }
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 5, 6, 8])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_loops_expand_to_the_rows_of_their_plan(name: str, ranks: int, pass_: Pass) -> None:
+    if name == "usp:ulysses=2" and ranks % 2:
+        pytest.skip("pairs of ranks")
+    for mask in masks(ranks).values():
+        made = plan(name, work(ranks, mask), ranks, pass_=pass_)
+        check(recover(made), made)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_loops_do_not_grow_with_the_ranks(name: str, mask: str, pass_: Pass) -> None:
+    sizes = [
+        len(recover(plan(name, work(n, masks(n)[mask]), n, pass_=pass_)).statements)
+        for n in (8, 16, 32)
+    ]
+    assert sizes[0] == sizes[1] == sizes[2] <= 13
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("mask", ["window", "documents"])
+@pytest.mark.parametrize("ranks", [8, 16])
+def test_pieces_that_travel_apart_are_a_few_transfers(mask: str, ranks: int, pass_: Pass) -> None:
+    made = plan("zigzag", work(ranks, masks(ranks)[mask]), ranks, pass_=pass_)
+    names = {s.name for s in recover(made).statements if isinstance(s, Send)}
+    assert 2 <= len(names) <= 5
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("ranks", [5, 8])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_schedules_that_nobody_wrote_this_for_have_loops(
+    name: str, ranks: int, pass_: Pass
+) -> None:
+    if ranks == 5 and name in ("double", "fourfold", "hypercube"):
+        pytest.skip("powers of two")
+    for mask in (Full(), Causal()):
+        made = foreign(name, work(ranks, mask), ranks, pass_)
+        if (name, ranks, mask) == ("shuffled", 8, Causal()):
+            with pytest.raises(PlanError, match=r"list of ranks per step|at most 40"):
+                recover(made)
+        else:
+            check(recover(made), made)
+
+
+@pytest.mark.parametrize("name", ["zigzag", "usp:ulysses=2"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_many_ranks_are_said_as_shortly(name: str, pass_: Pass) -> None:
+    few, many = (
+        recover(plan(name, Workload(seq=n * 8, heads=8, kv_heads=4), n, pass_=pass_))
+        for n in (8, 128)
+    )
+    assert len(few.statements) == len(many.statements)
+
+
+# ---- what loops compute
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 8), workloads(longest=24), st.integers(0, 99))
+def test_loops_compute_what_dense_attention_computes(
+    data: st.DataObject, ranks: int, any_work: Workload, seed: int
+) -> None:
+    one = replace(any_work, batch=1)
+    name = data.draw(schedules(ranks))
+    for made in plan(name, one, ranks, pass_="both"):
+        try:
+            loops = recover(made)
+        except PlanError:
+            continue
+        assert_exact(made, loops, seed)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_loops_compute_it_too(name: str) -> None:
+    for pass_ in PASSES:
+        made = foreign(name, work(4, Full(), 3), 4, pass_)
+        assert_exact(made, recover(made), 1)
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_claimed_kinds_are_enough_to_compute_it(name: str, pass_: Pass) -> None:
+    for mask in (Full(), Causal(), Prefix(9)):
+        made = plan(name, work(4, mask, 5), 4, pass_=pass_)
+        assert_exact(made, recover(made), 2)
+
+
+def assert_exact(made: Plan, loops, seed: int) -> None:  # type: ignore[no-untyped-def]
+    q, k, v, dout = draw(made.workload, seed)
+    out, lse = (x[0] for x in dense.forward(made.workload, q, k, v))
+    stats = lse, np.sum(out * dout[0], axis=-1)
+    arrays = {"Q": (q[0],), "KV": (k[0], v[0]), "DOUT": (dout[0],), "STATS": stats}
+    ran = Machine(loops, made, arrays)
+    if made.pass_ == "forward":
+        pairs = zip(
+            ran.result("OUT", (np.zeros_like(out), np.full_like(lse, -np.inf))),
+            (out, lse),
+            strict=True,
+        )
+    else:
+        grads = dense.backward(made.workload, q, k, v, dout)
+        got = (
+            *ran.result("DQ", (np.zeros_like(q[0]),)),
+            *ran.result("DKV", (np.zeros_like(k[0]), np.zeros_like(v[0]))),
+        )
+        pairs = zip(got, (x[0] for x in grads), strict=True)
+    for x, y in pairs:
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-12 if made.pass_ == "forward" else 1e-11)
+
+
+# ---- kinds
+
+
+@settings(max_examples=100, deadline=None)
+@given(workloads(longest=24), st.integers(1, 6), st.data())
+def test_kinds_are_what_the_mask_says(any_work: Workload, ranks: int, data: st.DataObject) -> None:
+    made = plan(data.draw(schedules(ranks)), any_work, ranks)
+    kinds = Kinds(made)
+    for _, attend in made.attends():
+        for q, kv, kind in zip(attend.q, attend.kv, kinds.of(attend.q, attend.kv), strict=True):
+            rows, cols = (
+                np.unique(np.concatenate([side.blocks[b].tokens() for b in x[x >= 0]]))
+                for side, x in ((made.partition.q, q), (made.partition.kv, kv))
+            )
+            sees = made.workload.allowed(rows, cols)
+            n, m = sees.shape
+            like = {
+                "full": np.ones_like(sees),
+                "causal": np.tri(n, m, dtype=bool),
+                "strict": np.tri(n, m, -1, dtype=bool),
+                "end": np.tri(n, m, m - n, dtype=bool),
+                "other": sees,
+            }
+            assert (like[KINDS[kind]] == sees).all()
+            assert KINDS[kind] != "other" or not sees.all()
+
+
+def test_causal_kinds_are_found_not_only_allowed() -> None:
+    for name, kind in (("ring", "causal"), ("striped", "strict"), ("allgather", "other")):
+        made = plan(name, work(4, Causal()), 4)
+        seen = {KINDS[k] for _, a in made.attends() for k in Kinds(made).of(a.q, a.kv)}
+        assert kind in seen
+    contiguous = plan("allgather:layout=contiguous", work(4, Causal()), 4)
+    assert "attend own x G0[0..r], end" in show(recover(contiguous))
+
+
+# ---- what is said
+
+
+def test_a_zigzag_reads_as_a_person_would_write_it() -> None:
+    made = plan("zigzag", work(8, Causal()), 8, pass_="backward")
+    lines = [" ".join(line.split()) for line in show(recover(made)).splitlines()]
+    assert lines == [
+        "mesh r=8",
+        "for t in 0..7:",
+        "A = own t = 0",
+        "A <- send KV A to r+1 t <= 6",
+        "B <- send DKV sum for A@t-1 to r+1 into A t >= 1",
+        "attend own x A, causal t = 0",
+        "attend own x A[0], full t >= 1, r >= t",
+        "attend own[1] x A, full t >= 1, r <= t-1",
+        "step 8:",
+        "B <- send DKV sum for A@t-1 to r+1 into own",
+    ]
+
+
+def test_sums_go_on_under_the_name_of_inputs_that_do_not() -> None:
+    """In a causal ring keys and values stop where nobody needs them, their sums do not."""
+    for name in ("ring", "striped", "zigzag", "balanced", "burst", "usp:ulysses=2"):
+        loops = recover(plan(name, work(8, Causal()), 8, pass_="backward"))
+        sums = [s for s in loops.statements if isinstance(s, Send) and "D" in s.tensors[0]]
+        assert all(s.into for s in sums if s.tensors[0] in ("DKV", "DQ"))
+
+
+def test_gathered_and_held_values_have_collectives() -> None:
+    made = plan("allgather", work(8, Causal()), 8, pass_="backward")
+    kinds = [type(s) for s in recover(made).statements]
+    assert Gather in kinds
+    assert Return in kinds
+    kept = plan("allgather:keep=1", work(8, Causal()), 8, pass_="backward")
+    (scatter,) = [s for s in recover(kept).statements if isinstance(s, Scatter)]
+    assert scatter.same
+    assert scatter.part.value == "held"
+    assert_exact(kept, recover(kept), 3)
+
+
+def test_an_irregular_plan_says_why() -> None:
+    made = plan("ring", work(8, Full()), 8)
+    moves = [m for s in made.steps for m in s.moves]
+    rng = np.random.default_rng(0)
+    shuffled = []
+    for step in made.steps:
+        order = rng.permutation(8)
+        attends = tuple(type(a)(a.rank, a.q, a.kv[order]) for a in step.attends)
+        shuffled.append(Step(attends, step.moves))
+    assert moves
+    with pytest.raises(PlanError, match="irregular"):
+        recover(replace(made, steps=tuple(shuffled)))
+
+
+def test_check_refuses_the_loops_of_another_plan() -> None:
+    one, other = (plan(n, work(8, Causal()), 8) for n in ("ring", "zigzag"))
+    with pytest.raises(PlanError):
+        check(recover(one), other)
+    with pytest.raises(PlanError, match="steps"):
+        check(recover(one), replace(one, steps=one.steps[:-1]))
