@@ -5,7 +5,7 @@ from codegen.header import constants, docstring
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
-from codegen.torch import dynamic, table
+from codegen.torch import dynamic, layer, table
 from codegen.torch.dynamic import tables
 from codegen.torch.schedule import Printed, print_loops
 from planner.errors import PlanError
@@ -28,29 +28,26 @@ def write(program: Program) -> str:
 
 def loops_program(program: Program, printed: Printed) -> str:
     """The program of a printed schedule."""
-    layout = layout_text(program.layout, "torch")
-    passes = "_keeping" if printed.keeps else ""
-    parts = [
-        *("passing", "heads", "gathering", "groups_mesh", "merge"),
-        "windows" if table.windowed(program) else "kernels",
+    layout, kept = layout_text(program.layout, "torch"), "_keeping" * printed.keeps
+    apart = ("kv_positions",) * ("def kv_positions" in layout)
+    names = [
+        *("passing", "heads", "gathering", "groups_mesh", "merge", table.kernels(program)),
         "triangles" if "triangles" in printed.uses else "bands",
-        *(
-            "visitors",
-            "stand_in",
-            f"function{passes}",
-            *([f"gradients{passes}"] if program.backward else []),
-            "shards",
-        ),
+        *("visitors", "stand_in", f"function{kept}"),
+        *([f"gradients{kept}"] if program.backward else []),
+        "shards",
     ]
     texts: list[str | Part] = [constants(program), sizes(program), layout, printed.text]
-    texts += [Part(f"torch/parts/{name}") for name in parts]
-    texts += [
-        expected(program, layout),
-        mask_function(program.work, "torch"),
-        Part("torch/parts/check"),
-    ]
-    keep = KEEP + ("kv_positions",) * ("def kv_positions" in layout)
-    return assemble(docstring(program), texts, keep)
+    keep, usage = (*KEEP, *apart), list[str]()
+    last = ["check" if program.backward else "check_forward"]
+    if program.layer:
+        texts.append(layer.text(program))
+        last = [*layer.parts(program, printed.keeps)]
+        keep, usage = (*keep, *layer.KEEP), layer.usage(program)
+    texts += [Part(f"torch/parts/{name}") for name in names]
+    texts += [expected(program, layout), mask_function(program.work, "torch")]
+    texts += [Part(f"torch/parts/{name}") for name in last]
+    return assemble(docstring(program, usage), texts, keep)
 
 
 def sizes(program: Program) -> str:
@@ -69,5 +66,6 @@ def expected(program: Program, layout: str) -> str:
         tokens = "q.shape[2], q.shape[2]"
     return f"""
 def expected(q, k, rank):
-    return {heads}, {tokens}  # heads, and tokens, of queries and keys
+    # the heads of queries and keys, and their tokens
+    return {heads}, {tokens}
 """

@@ -134,6 +134,8 @@ class Attending:
 
     def cuts(self, meeting: Meeting) -> str:
         """A call of `tiles` that gives all that the mask leaves of two values."""
+        if any(p.heads is not None for s in meeting.attends for p in (*s.q, *s.kv)):
+            raise PlanError("a rank attends some of the heads that it has")
         q, kv = (
             self.origins.of(side, value, meeting.domain, meeting.names)
             for side, value in zip(("q", "kv"), meeting.values, strict=True)
@@ -172,14 +174,19 @@ class Attending:
             elif self.have.accumulates(cell):
                 add = self.have.add(cell, cut, part)
                 (late if self.have.relayed(cell) else now).append(add)
-            elif cell in self.have.walked.last and cell[0] == "DQ":
+            elif cell in self.have.walked.sent:
                 name = self.have.names.cells[cell]
-                now.append(f"{name} = dq_part.to(wide(q))")
+                wide = (
+                    "dq_part.to(wide(q))"
+                    if cell[0] == "DQ"
+                    else "[x.to(wide(k)) for x in dkv_part]"
+                )
+                now.append(f"{name} = {wide}")
         return [*before, *self.around(meeting, [*body, *now])], self.afterwards(meeting, late)
 
     def gradient(self, cell: Cell) -> str:
         """The name that a part of the sums is given."""
-        if self.have.accumulates(cell) or (cell[0] == "DQ" and cell in self.have.walked.last):
+        if self.have.accumulates(cell) or cell in self.have.walked.sent:
             return "dq_part" if cell[0] == "DQ" else "dkv_part"
         return self.have.names.cells[cell]
 

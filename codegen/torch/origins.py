@@ -31,7 +31,10 @@ class Origins:
 
     def of(self, side: str, value: str, domain: Domain, names: Names) -> Origin:
         """The origin of a value: a rank as far away on every rank, or all ranks."""
-        owned = self.walked.tables[side, "owned"][:, :, 0]
+        owned = self.walked.tables[side, "owned"]
+        if owned.shape[2] > 1 and value == OWN:
+            raise PlanError("some of the heads are cut by the mask")
+        owned = owned[:, :, 0]
         steps, ranks = len(domain.steps), self.plan.ranks
         if len(domain.loops.mesh) > 1:
             raise PlanError("rectangles that have to be cut, on a mesh")

@@ -94,7 +94,7 @@ class Pass:
     """The text of one pass."""
 
     def __init__(self, plan: Plan, loops: Loops, text: Text, keep: bool) -> None:
-        check_pieces(plan)
+        check_form(plan, loops)
         self.plan, self.loops, self.text = plan, loops, text
         self.backward = plan.pass_ == "backward"
         self.walked = walk(plan, loops)
@@ -192,13 +192,11 @@ class Pass:
             at=None if frame.loop else frame.first,
             sizes=dict(zip(self.loops.mesh, self.sizes, strict=True)),
         )
-        begun = [
-            s
-            for s in self.loops.statements
-            if isinstance(s, Start) and not sums(s.tensors) and s.when.on(frame.first)
-        ]
-        for s in begun:
-            self.start(s)
+        for s in self.loops.statements:
+            if isinstance(s, Start) and not sums(s.tensors) and s.when.first in domain.steps:
+                if s.when.first > frame.first:
+                    raise PlanError("a value begins to travel in the middle of a loop")
+                self.start(s)
         self.step(frame, domain, names)
 
     def step(self, frame: Frame, domain: Domain, names: Names) -> None:
@@ -288,11 +286,20 @@ class Pass:
             begun = cell[0] == "OUT" and any(
                 attending.begins(m, cell) for m in meetings if attending.cell(m, "OUT") == cell
             )
-            placeholder = any(m.source == cell for m in moves) and frame.loop
-            if (self.have.accumulates(cell) and not begun) or (
+            comes = self.have.relayed(cell) and self.walked.arrivals[cell][0] == first
+            placeholder = cell in self.walked.guarded or (frame.loop and cell in self.walked.sent)
+            if (self.have.accumulates(cell) and not begun and not comes) or (
                 placeholder and not self.have.accumulates(cell)
             ):
+                self.check_free(cell, moves)
                 yield cell
+
+    def check_free(self, cell: Cell, moves: Sequence[Transfer]) -> None:
+        """Raise PlanError if sums begin under the name of others that are about to leave."""
+        names = self.have.names.cells
+        others = {m.source for m in moves if m.source and m.source != cell}
+        if any(names[other] == names[cell] for other in others):
+            raise PlanError(f"sums for {cell[1]} begin while others of their name leave")
 
     # -- messages
 
@@ -426,9 +433,8 @@ class Pass:
             if p.value not in (OWN, HELD)
         }
         self.lasting = {n for n in names if names.count(n) > 1 or n in sent}
-        for name in sorted(self.lasting):
-            guarded = any(m.guarded for m in moves if not m.into and self.came(m) == name)
-            if guarded and not any(x.strip().startswith(f"{name} = ") for x in self.lines):
+        for name in dict.fromkeys(names) if len(moves[0].domain.steps if moves else ()) > 1 else ():
+            if not any(x.strip().startswith(f"{name} = ") for x in self.lines):
                 side = next(side_of(m.s.tensors) for m in moves if self.came(m) == name)
                 self.write(f"{name} = {self.have.value(side, OWN)}")
 
@@ -493,8 +499,22 @@ class Pass:
         ]
 
 
-def check_pieces(plan: Plan) -> None:
-    """Raise PlanError unless all blocks of a side are of one size."""
+KNOWN = (Start, Send, Gather, AllToAll, Return, Scatter, Attend)
+
+
+def check_form(plan: Plan, loops: Loops) -> None:
+    """Raise PlanError for statements that are not printed, and for pieces of several sizes."""
+    for s in loops.statements:
+        if not isinstance(s, KNOWN):
+            raise PlanError(f"a {type(s).__name__.lower()} is not printed")
+        if isinstance(s, Send) and len(s.parts) > 1:
+            raise PlanError("a message of several values")
+        if isinstance(s, Start) and s.when.first != s.when.last:
+            raise PlanError("a value begins again and again")
+    cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))
+    sizes = {*plan.partition.q.sizes.tolist(), *plan.partition.kv.sizes.tolist()}
+    if cut and len(sizes) > 1:
+        raise PlanError("pieces of queries and of keys are of different sizes")
     for name, side in (("queries", plan.partition.q), ("keys", plan.partition.kv)):
         if len(set(side.sizes.tolist())) > 1:
             raise PlanError(f"pieces of {name} are of different sizes")

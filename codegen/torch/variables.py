@@ -21,6 +21,7 @@ from planner.loops.form import (
     Return,
     Send,
     Start,
+    When,
 )
 
 Value = tuple[str, str]  # side, name
@@ -52,8 +53,8 @@ def variables(loops: Loops, walked: Walk, keep: bool) -> Variables:
     for s in loops.statements:
         if keep and isinstance(s, Gather | AllToAll):
             read[side_of(s.tensors), s.name] = loops.steps
-    for side, part, t in _reads(loops):
-        _check_age(loops, side, part, t)
+    for side, part, when in _reads(loops):
+        _check_age(loops, side, part, when)
     inputs = _inputs(loops, begun, read)
     inputs |= {
         ("q", s.name): "dout"
@@ -72,36 +73,37 @@ def _lives(loops: Loops) -> tuple[dict[Value, int], dict[Value, int]]:
             first = s.when.first + (0 if isinstance(s, Start) else 1)
             begun[value] = min(begun.get(value, first), first)
     read: dict[Value, int] = {}
-    for side, part, t in _reads(loops):
-        read[side, part.value] = max(read.get((side, part.value), 0), t)
+    for side, part, when in _reads(loops):
+        read[side, part.value] = max(read.get((side, part.value), 0), when.last)
     return begun, read
 
 
-def _reads(loops: Loops) -> Iterator[tuple[str, Part, int]]:
-    """(side, part, last step) of everything that reads an input."""
+def _reads(loops: Loops) -> Iterator[tuple[str, Part, When]]:
+    """(side, part, when) of everything that reads an input."""
     for s in loops.statements:
         match s:
             case Attend():
-                yield from (("q", p, s.when.last) for p in s.q)
-                yield from (("kv", p, s.when.last) for p in s.kv)
+                yield from (("q", p, s.when) for p in s.q)
+                yield from (("kv", p, s.when) for p in s.kv)
             case Send() if not sums(s.tensors):
-                yield from ((side_of(s.tensors), p, s.when.last) for p in s.parts)
+                yield from ((side_of(s.tensors), p, s.when) for p in s.parts)
             case Start() if not sums(s.tensors):
-                yield side_of(s.tensors), s.part, s.when.first
+                yield side_of(s.tensors), s.part, s.when
             case Gather() | AllToAll():
-                yield side_of(s.tensors), s.part, s.when.last
+                yield side_of(s.tensors), s.part, s.when
 
 
-def _check_age(loops: Loops, side: str, part: Part, t: int) -> None:
+def _check_age(loops: Loops, side: str, part: Part, when: When) -> None:
     """Raise PlanError unless the last copy that came under a name is the one that is read."""
     if part.lag == Expr():
         return
-    lag = int(part.lag.at(t, loops.coordinates()[:1])[0])
-    for s in loops.statements:
-        if isinstance(s, Send | Start) and s.name == part.value and side_of(s.tensors) == side:
-            late = 0 if isinstance(s, Start) else 1
-            if any(s.when.on(x - late) for x in range(t - lag + 1, t + 1)):
-                raise PlanError(f"{part.value} is read {lag} steps after it came")
+    for t in (t for t in range(when.first, when.last + 1) if when.on(t)):
+        lag = int(part.lag.at(t, loops.coordinates()[:1])[0])
+        for s in loops.statements:
+            if isinstance(s, Send | Start) and s.name == part.value and side_of(s.tensors) == side:
+                late = 0 if isinstance(s, Start) else 1
+                if any(s.when.on(x - late) for x in range(t - lag + 1, t + 1)):
+                    raise PlanError(f"{part.value} is read {lag} steps after it came")
 
 
 def _inputs(loops: Loops, begun: dict[Value, int], read: dict[Value, int]) -> dict[Value, str]:

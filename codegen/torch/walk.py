@@ -54,6 +54,8 @@ class Walk:
     attended: dict[int, dict[int, Rows]] = field(default_factory=dict)  # statement, step
     whole: dict[Cell, bool] = field(default_factory=dict)  # every addition is of all pieces
     kept: dict[Cell, int] = field(default_factory=dict)  # step in which owners keep their sums
+    sent: set[Cell] = field(default_factory=set)  # from rank to rank
+    guarded: set[Cell] = field(default_factory=set)  # by some ranks only
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
 
 
@@ -197,6 +199,9 @@ class _Walker:
         """The message leaves: its cell is empty, on all ranks."""
         cell = self.emptied(s)
         self.result.source[i], self.result.last[cell] = cell, t
+        if isinstance(s, Send):
+            self.result.sent.add(cell)
+            self.result.guarded |= {cell} if s.when.guard != Guard() else set()
         full = self.full.get(cell)
         if full is None:
             return
@@ -316,5 +321,6 @@ class _Walker:
         if full[who].any():
             self.result.crowded.add(cell)
         full[who] = True
+        self.result.last.pop(cell, None)  # it lives on
         self.result.first.setdefault(cell, t)
         self.result.whole[cell] = self.result.whole.get(cell, True) and whole

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.function import attention
+from codegen.torch.parts.shards import attention
 
 RANKS = SEQ = KV_SEQ = HEADS = KV_HEADS = HEAD_DIM = CHECKED = 1
 SCALE = 1.0

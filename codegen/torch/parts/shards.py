@@ -1,20 +1,37 @@
-"""The shapes that shards must have."""
+"""The function to call, and the shapes that it takes."""
 
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
-HEAD_DIM, PIECES = 1, 1
+from codegen.torch.parts.function import operator
+
+RANKS, HEAD_DIM, PIECES = 1, 1, 1
 
 
 def expected(q: Tensor, k: Tensor, rank: int) -> tuple[int, int, int, int]:
     raise NotImplementedError
 
 
-def check_shards(q: Tensor, k: Tensor, v: Tensor, rank: int) -> None:
-    """Raise ValueError unless these are the shards of a rank."""
-    heads, kv_heads, tokens, kv_tokens = expected(q, k, rank)
-    shapes, wanted = [[*x.shape] for x in (q, k, v)], [[len(q), heads, tokens, HEAD_DIM]]
-    wanted += [[len(q), kv_heads, kv_tokens, HEAD_DIM]] * 2
-    if shapes != wanted or not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"q, k, v are {shapes}, not {wanted}, or not all {q.dtype}")
-    if tokens % PIECES or heads % kv_heads:
-        raise ValueError(f"{PIECES} must divide {tokens} tokens, and {kv_heads} {heads} heads")
+# ---- The function to call.
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, group: ProcessGroup | None = None) -> Tensor:
+    """Exact attention of a sharded sequence; all ranks of the group call it together.
+
+    q: [batch, heads, tokens, dim], k and v: [batch, KV heads, tokens, dim], this rank's shards;
+    the result is like q. Raises ValueError for other shapes, mixed types or another group size.
+    """
+    group = group or dist.group.WORLD
+    if group is None or group.size() != RANKS:
+        size = group.size() if group else "no group is initialized"
+        raise ValueError(f"the program is for {RANKS} ranks, not {size}")
+    heads, kv_heads, tokens, kv_tokens = expected(q, k, group.rank())
+    wanted = [[len(q), heads, tokens, HEAD_DIM], *[[len(q), kv_heads, kv_tokens, HEAD_DIM]] * 2]
+    if [[*x.shape] for x in (q, k, v)] != wanted or tokens % PIECES or heads % kv_heads:
+        raise ValueError(f"{[[*x.shape] for x in (q, k, v)]} is not {wanted} in {PIECES} pieces")
+    kinds = {(x.dtype, x.device) for x in (q, k, v)}
+    if len(kinds) > 1 or not q.is_floating_point():
+        raise ValueError(f"q, k and v must be of one float type, on one device: {kinds}")
+    out: Tensor = operator(q.contiguous(), k.contiguous(), v.contiguous(), group.group_name)[0]
+    return out
