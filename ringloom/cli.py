@@ -20,7 +20,7 @@ from ringloom.comparison import compare as compare_schedules
 from ringloom.comparison import why
 from ringloom.explore.command import explore
 from ringloom.figures.command import figures
-from ringloom.looping import looped
+from ringloom.looping import Looped, looped
 from ringloom.options import (
     Plans,
     listed,
@@ -115,9 +115,11 @@ def plan(source: str, output: str | None, as_json: bool, **given: Any) -> None:
     plans = plans_of(source, given)
     if output:
         _write(plans, output)
-    pictures = [picture for p in listed(plans) for picture in _portrait(p)]
+    with working("reading the loops"):
+        forms = [(p, looped(p)) for p in listed(plans)]
+    pictures = [picture for form in forms for picture in _portrait(*form)]
     written = [f"written to {output}"] if output else []
-    document = {"plans": [_summary(p) for p in listed(plans)], "verified": True}
+    document = {"plans": [_summary(*form) for form in forms], "verified": True}
     show(as_json, document, *pictures, *written)
 
 
@@ -128,7 +130,7 @@ def _write(plans: Plans, output: str) -> None:
         raise PlanError(f"cannot write {output}: {error.strerror}") from None
 
 
-def _portrait(plan: Plan) -> list[Any]:
+def _portrait(plan: Plan, form: Looped) -> list[Any]:
     head = (
         f"[bold]{plan.name}[/] {plan.pass_}, {plan.workload.mask}, {plan.ranks} ranks x"
         f" {drawing.length(plan.workload.seq)} tokens, {plan.rounds} rounds,"
@@ -138,10 +140,10 @@ def _portrait(plan: Plan) -> list[Any]:
     legend = "[dim]cells: q blocks,kv blocks; ◣ partly masked; · no work[/]"
     console = Console()
     pictures = drawing.grid(plan, console.width), legend, *drawing.load_bars(plan, console)
-    return [head, where, *pictures, drawing.traffic(plan), "", drawing.loops(looped(plan)), ""]
+    return [head, where, *pictures, drawing.traffic(plan), "", drawing.loops(form), ""]
 
 
-def _summary(plan: Plan) -> dict[str, Any]:
+def _summary(plan: Plan, form: Looped) -> dict[str, Any]:
     work = plan.workload
     grid = [
         [int(r), [int(b) for b in q if b >= 0], [int(b) for b in kv if b >= 0]]
@@ -167,7 +169,7 @@ def _summary(plan: Plan) -> dict[str, Any]:
         ],
         "attends_per_step": rounds,
         "grid": grid if plan.rows <= SMALL else None,
-        **looped(plan).as_dict(),
+        **form.as_dict(),
     }
 
 
