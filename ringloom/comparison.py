@@ -1,4 +1,4 @@
-"""compare(work, ranks)   every schedule on one workload: verified, predicted, and run when asked."""
+"""compare(work, ranks)   every schedule on one workload: verified, predicted, run when asked."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
