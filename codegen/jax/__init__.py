@@ -45,8 +45,9 @@ def write(program: Program) -> str:
 def loop_texts(program: Program) -> list[str | Part]:
     """The passes as loops, and what they call."""
     schedule = print_loops(program)
-    meet = "meet_stats" if "lse, delta" in schedule else "meet_backward"
-    names = [meet, "meet", "tiles", "sums", "exchanges", "in_step"]
+    back = "stats" if "lse, delta" in schedule else "backward"
+    names = [f"meet_{back}", "meet", f"meet_masked_{back}", "meet_masked", "tiles"]
+    names += ["sums", "exchanges", "in_step"]
     parts = [Part(f"jax/parts/{name}") for name in names]
     return [schedule, *parts, *kernels(program.platform)]
 

@@ -13,6 +13,8 @@ from planner.loops.form import Attend, Guard, Ints, Loops
 
 Slice = tuple[int, int, int]  # first and last piece, of so many
 MOST = 4  # cases of one statement
+WHOLE = "whole"  # all pieces of both values, whatever the rectangle is: a kind of masked tile
+LEFT_OPEN = ("end", "other", "any")  # kinds that say nothing about all tiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +74,9 @@ def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -
     active = first[:, :, 0] >= 0
     different = np.unique(first[active], axis=0)
     q, kv = (s.q[0].value, "q"), (s.kv[0].value, "kv")
-    if len(different) > MOST or (s.kind in ("other", "any") and len(steps) == 1):
+    if len(s.q) + len(s.kv) > 2 or len(different) > MOST:
         whole = tuple((0, rows.widths[v] - 1, rows.widths[v]) for v in (q, kv))
-        return [Case(q, kv, *whole, "tiles", active, s.when.guard, statement=n)]
+        return [Case(q, kv, *whole, WHOLE, active, s.when.guard, statement=n)]
     made = []
     for ends in different:
         on = active & (first == ends).all(axis=2)
@@ -82,7 +84,8 @@ def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -
         rows_, cols = (
             (int(a), int(b), rows.widths[v]) for a, b, v in ((*ends[:2], q), (*ends[2:], kv))
         )
-        made.append(Case(q, kv, rows_, cols, s.kind, on, s.when.guard, choice))
+        kind = "masked" if s.kind in LEFT_OPEN else s.kind
+        made.append(Case(q, kv, rows_, cols, kind, on, s.when.guard, choice, n))
     return made
 
 

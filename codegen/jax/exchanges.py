@@ -79,6 +79,10 @@ class Exchanges:
             raise PlanError("an all-to-all whose head slices are not in the order of the ranks")
         return copies
 
+    def reordered(self, s: Exchange, loops: Loops) -> bool:
+        """True if what an exchange brings is put into another order than that of the shards."""
+        return bool(self._order(s, loops)[0])
+
     def add(self, s: Exchange, loops: Loops) -> tuple[str, str]:
         """The names of the functions there and back; their lines are kept."""
         if s.part != Part(OWN):

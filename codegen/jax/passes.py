@@ -1,15 +1,17 @@
 """A pass as the body of a Python function: steps one after the other, equal ones as a loop."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
-from codegen.jax.cases import Case, Group, groups
+from codegen.jax.cases import WHOLE, Case, Group, groups
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, Steps, is_stepwise
 from codegen.jax.keeping import Kept
+from codegen.jax.origins import origin, rows_of
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.slices import Slices
 from codegen.jax.switch import switched
@@ -20,6 +22,7 @@ from codegen.jax.words import Domain, Names
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.form import (
+    HELD,
     OWN,
     AllToAll,
     Attend,
@@ -31,6 +34,14 @@ from planner.loops.form import (
     Start,
     Statement,
 )
+from planner.tiles import tiles
+
+MASKED = {"full": "masked", "causal": "masked", "strict": WHOLE}  # of pieces that are padded
+
+
+def padded(case: Case) -> Case:
+    """A case where padding is among the tokens: positions tell."""
+    return replace(case, kind=MASKED.get(case.kind, case.kind))
 
 
 @dataclass
@@ -54,10 +65,9 @@ class Pass:
         )
         self.sides = [TENSORS[t].side for t in ADDS[self.plan.pass_]]
         self.coordinates = self.loops.coordinates()
-        sizes = [set(self.plan.partition.side(side).sizes.tolist()) for side in ("q", "kv")]
-        if any(len(x) > 1 for x in sizes):
-            raise PlanError("pieces that are not equal")
-        self.slices = Slices((sizes[0].pop(), sizes[1].pop()))
+        sides = [self.plan.partition.side(side).sizes for side in ("q", "kv")]
+        self.uneven = any(len(set(sizes.tolist())) > 1 for sizes in sides)
+        self.slices = Slices((int(sides[0].max()), int(sides[1].max())))
 
     def blocks(self, runs: Sequence[Run]) -> list[Block]:
         """The lines of all runs, in order."""
@@ -199,6 +209,13 @@ class Pass:
     def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
         """The attends of some steps, if told so only those that add to these sums."""
         made = groups(self.loops, self.rows, self.made, steps, self.sides)
+        if self.uneven:
+            made = [
+                replace(
+                    g, cases=tuple(replace(c, kind=MASKED.get(c.kind, c.kind)) for c in g.cases)
+                )
+                for g in made
+            ]
         return [group for group in made if group.cells == (cells or group.cells)]
 
     def start(self, s: Start, indent: int) -> Iterator[Op]:
@@ -321,16 +338,17 @@ class Pass:
 
     def attend(self, group: Group, steps: Steps, names: Names, indent: int) -> Iterator[Op]:
         """One call, or one per case of which a device has one."""
-        if group.cases[0].kind == "tiles":
-            yield from self.tiles(group, steps, indent)
-            return
+        if len(group.cases) == len(steps) == 1 and group.cases[0].kind in ("masked", WHOLE):
+            with suppress(PlanError):
+                yield from self.tiles(group.cases[0], group.cells, steps[0], indent)
+                return
         if len(steps) < len(group.cases[0].active):
             (group,) = self.groups(steps, group.cells)
         on = Domain(steps, self.coordinates)
         bases = [self.base(cell, group.cases[0]) for cell in group.cells]
         first = bases[0].startswith("nothing(")
         only = len(group.cases) == 1 and group.always
-        calls = [self.call(c, group, first and only) for c in group.cases]
+        calls = [self.call(c, group, first and only, steps, names) for c in group.cases]
         targets = ", ".join(self.made.sums[cell] for cell in group.cells)
         nothing = ", ".join(bases)
         nothing = nothing if first else f"({nothing})"
@@ -339,24 +357,23 @@ class Pass:
         self.defined |= set(group.cells)
         yield self.op(lines, targets, reads)
 
-    def tiles(self, group: Group, steps: Steps, indent: int) -> Iterator[Op]:
-        """A loop over tiles of one shape."""
-        case, t = group.cases[0], steps[0]
+    def tiles(self, case: Case, cells: tuple[Key, ...], t: int, indent: int) -> Iterator[Op]:
+        """A loop over tiles of one shape; PlanError where ranks have none."""
         rectangles = self.rows.rows[t][case.statement]
-        if len(group.cases) > 1 or len(steps) > 1 or not isinstance(rectangles, Rectangles):
-            raise PlanError("rectangles that ranks cut differently beside others")
+        if self.uneven or self.stats or not isinstance(rectangles, Rectangles):
+            raise PlanError("tiles that are not of one shape")
         made = tiling(self.plan, rectangles, self.coordinates, self.names)
         inner = conditions(made)
         q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
         tokens = q if self.forward else f"{q}[0]"
         pieces = f" // {case.rows[2]}" if case.rows[2] > 1 else ""
         yield self.assign(indent, "size", f"{tokens}.shape[2]{pieces}")
-        for cell in group.cells:
+        for cell in cells:
             if self.starts(cell):
                 yield self.assign(indent, self.made.sums[cell], self.zero(cell, case))
-        self.written |= set(group.cells)
-        self.defined |= set(group.cells)
-        sums = ", ".join(self.made.sums[cell] for cell in group.cells)
+        self.written |= set(cells)
+        self.defined |= set(cells)
+        sums = ", ".join(self.made.sums[cell] for cell in cells)
         meet = "meet_tile" if self.forward else "meet_tile_backward"
         margin = " " * indent
         if len(made.part) > 1:
@@ -390,18 +407,59 @@ class Pass:
         """What an attend adds to."""
         return self.zero(cell, case) if self.starts(cell) else self.made.sums[cell]
 
-    def call(self, case: Case, group: Group, first: bool) -> tuple[str, list[str]]:
+    def call(
+        self, case: Case, group: Group, first: bool, steps: Steps, names: Names
+    ) -> tuple[str, list[str]]:
         """The name of the function and its arguments."""
         q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
         rows, cols, causal = self.slices.of(case)
-        if first and rows is None:
+        masked = case.kind in ("masked", WHOLE)
+        if first and rows is None and not masked:
             keys = f"*{kv}" if cols is None else f"*(x[:, :, {cols}] for x in {kv})"
             return "attend(", [q, keys, f"causal={causal}"]
         bases = [self.base(cell, case) for cell in group.cells]
         bases = [f"*{b}" if b.startswith("nothing(") else b for b in bases]
         more = [f"{k}={x}" for k, x in (("rows", rows), ("cols", cols)) if x]
+        if masked:
+            if case.kind == WHOLE:
+                self.check_whole(case, steps)
+            places = [self.places(case, side, steps, names) for side in ("q", "kv")]
+            meet = "meet_masked(" if self.forward else "meet_masked_backward("
+            return meet, [*bases, q, kv, *places, *more]
         more += ["causal=True"] if causal else []
         return ("meet(" if self.forward else "meet_backward("), [*bases, q, kv, *more]
+
+    def check_whole(self, case: Case, steps: Steps) -> None:
+        """Raise PlanError if queries and keys see each other outside of the rectangle."""
+        areas, sides = tiles(self.plan).areas, self.plan.partition
+        for t in steps:
+            r = self.rows.rows[t].get(case.statement)
+            for i in range(len(r.rank) if isinstance(r, Rectangles) else 0):
+                q, kv = r.q_row[i], r.kv_row[i]
+                live = areas[np.ix_(sides.q.chunk[q], sides.kv.chunk[kv])] > 0
+                if (live & ~np.outer(np.isin(q, r.q[i]), np.isin(kv, r.kv[i]))).any():
+                    raise PlanError("rectangles of different shapes that leave out what is seen")
+
+    def places(self, case: Case, side: str, steps: Steps, names: Names) -> str:
+        """The positions of the tokens of a value, as text."""
+        apart = self.exchanges.program.layout.kv != self.exchanges.program.layout.q
+        of = "keys_of" if side == "kv" and apart else "tokens_of"
+        value = (case.q if side == "q" else case.kv)[0]
+        brought = {s.name: s for s in self.loops.statements if isinstance(s, Gather | AllToAll)} | {
+            HELD: self.kept.q if side == "q" else self.kept.kv
+        }
+        if exchange := brought.get(value):
+            if len(self.loops.mesh) > 1:
+                raise PlanError("masked tiles of what an exchange along an axis brought")
+            if not self.exchanges.reordered(exchange, self.loops):
+                return f"{of}(jnp.arange(RANKS)).reshape(-1)"
+            if self.uneven:
+                raise PlanError("an exchange of pieces that are not equal")
+            return "jnp.arange(KV_SEQ)" if side == "kv" else "jnp.arange(SEQ)"
+        rows = rows_of(self.rows, case.statement, steps, side)
+        ranks = len(self.coordinates)
+        rank = origin(value, rows, self.plan.partition.side(side), ranks, names)
+        return ("kv_at" if of == "keys_of" else "at") if rank == "rank" else f"{of}({rank})"
 
     # ---- assignments
 

@@ -82,6 +82,12 @@ def print_pass(
         head.append(f"    {x} = {value}")
         if len(loops.mesh) > 2 or "rank" in words:
             raise PlanError("conditions on the coordinates of more than two axes")
+    for name, of in (("at", "tokens_of"), ("kv_at", "keys_of")):
+        if name in words:
+            if "rank" not in words:
+                head.append("    rank = lax.axis_index(axis)")
+            head.append(f"    {name} = {of}(rank)")
+            words.add("rank")
     if "delta" in words:
         head.append("    delta = (dout * out).sum(-1, keepdims=True, dtype=wide(q))")
     return [*unused(head, words), *body, end]

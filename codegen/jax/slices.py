@@ -27,8 +27,6 @@ class Slices:
             if rows or cols:
                 raise PlanError("some pieces under a mask that leaves out the diagonal")
             return "slice(1, None)", "slice(0, -1)", True
-        if case.kind not in ("full", "causal"):
-            raise PlanError(f"rectangles of kind {case.kind}")
         return rows, cols, case.kind == "causal"
 
     def text(self, part: Slice, side: str) -> str | None:

@@ -152,11 +152,11 @@ class _Step:
         return src, receivers(self.state.loops, s, self.t)[src], np.hstack(parts)
 
     def attend(self, number: int, s: Attend) -> None:
-        if len(s.q) > 1 or len(s.kv) > 1:
+        if len({(p.value, p.lag) for p in s.q}) > 1 or len({(p.value, p.lag) for p in s.kv}) > 1:
             raise PlanError("an attend of several values at once")
-        who, _, _ = self.state.attend(s, self.t)
-        q, q_row, q_ends = self.part(s.q[0], "q", who)
-        kv, kv_row, kv_ends = self.part(s.kv[0], "kv", who)
+        who, q, kv = self.state.attend(s, self.t)
+        _, q_row, q_ends = self.part(s.q[0], "q", who)
+        _, kv_row, kv_ends = self.part(s.kv[0], "kv", who)
         self.rows[number] = Rectangles(who, np.hstack([q_ends, kv_ends]), q, kv, q_row, kv_row)
         for side, blocks in (("q", q), ("kv", kv)):
             rank, block = flat(who, blocks)
