@@ -157,7 +157,6 @@ def busy(ranks: int, tokens: int, schedule: str, backward: bool, repeats: int) -
     Ranks are threads that call both passes themselves: autograd has one thread for a device, in
     which a rank would wait for messages of others that come after it.
     """
-    import torch
 
     from runtimes.torch.memory_dist import installed
     from runtimes.torch.rank import load
@@ -169,12 +168,12 @@ def busy(ranks: int, tokens: int, schedule: str, backward: bool, repeats: int) -
 
     def body(group: Any) -> list[float]:
         q, k, v, dout = drawn(tokens, "cuda", group.rank())
-        groups, taken = program.groups_of(group), list[float]()
+        taken = list[float]()
         for _ in range(repeats + 1):
             kernels.begin(group.rank())
-            out, lse, kept = program.forward(q, k, v, groups)
+            out, lse, *kept = program.forward(q, k, v, group)
             if backward:
-                program.backward(dout, q, k, v, out, lse, kept, groups)
+                program.backward(dout, q, k, v, out, lse, *kept, group)
             taken.append(kernels.end(group.rank()))
         return taken[1:]
 

@@ -129,6 +129,7 @@ class Adapter:
         if not np.isclose(scale, self.program.SCALE, rtol=1e-6, atol=0):
             raise PlanError(f"the model scales scores by {scale}, the plan by {self.program.SCALE}")
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        self.boxes(tables)  # refuses tables where there are none, and none where they are needed
         group = self.group or self.program.dist.group.WORLD
         length = self.length(group.rank(), query.shape[2], tables)
         self.refuse_other_mask(tables, causal, sliding_window, length)
@@ -163,12 +164,13 @@ class Adapter:
         if window is not None and window >= length:
             window = None
         wanted = -FAR if window is None else 1 - window, 0 if causal else FAR
-        same = (boxes[:, :2] == boxes[:, 2:4]).all() and (boxes[:, 4:] == wanted).all()
+        own, model = (np.clip(x, -length, length) for x in (boxes, np.array(wanted)))
+        same = (own[:, :2] == own[:, 2:4]).all() and (own[:, 4:] == model).all()
         if not same:
-            model = "causal" if causal else "bidirectional"
+            kind = "causal" if causal else "bidirectional"
             within = "" if window is None else f" with a sliding window of {window}"
             plan = "of these tables" if tables is not None else self.program.PLAN["mask"]
-            raise PlanError(f"the model is {model}{within}, the plan's mask is {plan}")
+            raise PlanError(f"the model is {kind}{within}, the plan's mask is {plan}")
 
     def refuse_other_positions(
         self, position_ids: Any, rank: int, length: int, tables: Any

@@ -151,9 +151,12 @@ def test_inputs_may_have_any_strides() -> None:
     program = load(emit(both("zigzag", work, 1), "torch"))
     plain = torch.randn(1, 2, 16, 4, dtype=torch.float64, requires_grad=True)
 
-    def slope(x: Any) -> tuple[Any, Any]:
-        out = alone(program, lambda group: program.attention(x, x, x, group=group))
-        return out, torch.autograd.grad(out.sum(), plain)[0]
+    def slope(x: Any) -> Any:
+        def body(group: Any) -> tuple[Any, Any]:
+            out = program.attention(x, x, x, group=group)
+            return out, torch.autograd.grad(out.sum(), plain)[0]
+
+        return alone(program, body)
 
     wanted, gradient = slope(plain)
     for dims in ((1, 2), (2, 3), (0, 3)):

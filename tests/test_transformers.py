@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from rank_threads import in_threads, load  # noqa: E402  only where torch is
-from runtimes import transformers_adapter  # noqa: E402  only where transformers is
+from runtimes import huggingface  # noqa: E402  only where transformers is
+from runtimes.torch.memory_group import Network  # noqa: E402
 
 SEQ, BATCH, VOCABULARY = 26, 2, 31
 ONE_AT_A_TIME = Lock()  # weights are drawn from the one random state of all threads
@@ -28,11 +29,17 @@ TINY = {
 }
 
 
-def emitted(mask: rl.Mask | None = None, ranks: int = 1, heads: int = 4, **how: Any) -> ModuleType:
+def emitted(
+    mask: rl.Mask | None = None,
+    ranks: int = 1,
+    heads: int = 4,
+    schedule: str = "zigzag",
+    **how: Any,
+) -> ModuleType:
     work = rl.Workload(
         seq=SEQ, heads=heads, kv_heads=2, head_dim=4, mask=mask or rl.Causal(), dtype="float64"
     )
-    return load(rl.emit(rl.plan("zigzag", work, ranks, pass_="both"), "torch", **how))
+    return load(rl.emit(rl.plan(schedule, work, ranks, pass_="both"), "torch", **how))
 
 
 def llama(attention: str, **changes: Any) -> Any:
@@ -88,12 +95,29 @@ def sharded(program: ModuleType, name: str, tables: Any = None, **changes: Any) 
         more = {} if tables is None else {"tables": tables}
         return trained(llama(mine, **changes), at, torch.as_tensor(at)[None], **more)
 
-    return in_threads(program.P, body)
+    return in_threads(program.RANKS, body)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_llama_on_several_ranks_is_the_llama_on_one(ranks: int, truth: dict[str, Any]) -> None:
     assert_the_same(sharded(emitted(ranks=ranks), f"sharded-{ranks}"), truth)
+
+
+def test_one_call_shards_a_batch(truth: dict[str, Any]) -> None:
+    program, (tokens, _) = emitted(ranks=2), text()
+
+    def body(group: Any) -> dict[str, Any]:
+        name = rl.transformers_attention(program, f"batch-{group.rank()}", group=group)
+        model = llama(name)
+        loss = model(**huggingface.shard_batch(program, tokens, group=group)).loss
+        loss.backward()
+        return {"loss": loss.detach()} | {n: p.grad for n, p in model.named_parameters()}
+
+    plain = llama("sdpa")
+    loss = plain(input_ids=tokens, labels=tokens).loss
+    loss.backward()
+    right = {"loss": loss.detach()} | {n: p.grad for n, p in plain.named_parameters()}
+    assert_the_same(in_threads(2, body), right)
 
 
 def test_a_dynamic_program_takes_tables_from_the_call(truth: dict[str, Any]) -> None:
@@ -151,7 +175,7 @@ def test_a_sliding_window_of_the_plan_serves_a_model_with_that_window() -> None:
 @pytest.fixture(scope="module")
 def alone() -> Any:
     """A group of one rank."""
-    return torch.distributed.ProcessGroupGloo(torch.distributed.HashStore(), 0, 1)
+    return Network(1).group(0)
 
 
 def called(alone: Any, program: ModuleType, model: Any = None, **more: Any) -> None:
@@ -205,8 +229,8 @@ def test_another_sliding_window_is_refused(alone: Any) -> None:
 
 
 def test_other_heads_scales_and_lengths_are_refused_with_numbers(alone: Any) -> None:
-    with pytest.raises(ValueError, match=r"rank 0 is \[2, 4, 26, 4\], not \[batch, 2, 26, 4\]"):
-        called(alone, emitted(heads=2))
+    with pytest.raises(ValueError, match=r"\[2, 4, 13, 4\].*\[2, 2, 13, 4\]"):
+        sharded(emitted(heads=2, ranks=2, schedule="ulysses"), "other-heads")
     with pytest.raises(PlanError, match=r"scales scores by 0\.3535\d+, the plan by 0\.5"):
         called(alone, emitted(), lambda name: llama(name, head_dim=8))
     with pytest.raises(PlanError, match=r"rank 0 are \[\[0, 0, 1, 1\]\] ..., but its 26 tokens"):
@@ -226,7 +250,7 @@ def test_positions_are_looked_at_again_when_they_change(alone: Any) -> None:
 @pytest.mark.parametrize("name", ["softcap", "s_aux", "cu_seq_lens_q"])
 def test_what_a_plan_cannot_express_is_refused_by_name(alone: Any, name: str) -> None:
     q, kv = torch.zeros(1, 4, SEQ, 4), torch.zeros(1, 2, SEQ, 4)
-    asked = transformers_adapter.Asked(emitted(), alone, False)
+    asked = huggingface.Adapter(emitted(), alone, False)
     asked.attend(None, q, kv, kv, None, **{name: None})
     with pytest.raises(PlanError, match=f"{name} in attention is not expressible"):
         asked.attend(None, q, kv, kv, None, **{name: 30.0})

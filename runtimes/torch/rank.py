@@ -68,12 +68,12 @@ def attend(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
 
 def ahead(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
     """out and lse [batch, heads, tokens, 1] of q, k, v."""
-    out, lse, _ = program.forward(*shards(program, group.rank(), arrays), program.groups_of(group))
+    out, lse = program.forward(*shards(program, group.rank(), arrays), group)[:2]
     return [to_numpy(out), to_numpy(lse)]
 
 
 def back(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
     """dq, dk, dv of q, k, v, dout, out, lse, with nothing kept from a forward pass."""
     q, k, v, dout, out, lse = shards(program, group.rank(), arrays)
-    found = program.backward(dout, q, k, v, out, lse, (), program.groups_of(group))
-    return [to_numpy(x) for x in found]
+    gradients = program.backward(dout, q, k, v, out, lse, group)
+    return [to_numpy(x) for x in gradients]
