@@ -56,7 +56,11 @@ def attend_shards(
     memory.kept = [(tensor, number) for tensor, number in given.kept[memory.rank]]
     run(memory, given.forward[memory.rank], attend_blocks, ranks)
     out, lse = memory.collect("OUT")
-    return out.to(q.dtype), lse, [x for place in memory.kept for x in memory.take(*place, True)]
+    return (
+        out.to(q.dtype),
+        lse,
+        [x.clone() for place in memory.kept for x in memory.take(*place, True)],
+    )
 
 
 @attend_shards.register_fake

@@ -66,11 +66,13 @@ class Memory(dict[Place, Values]):
     def take(self, tensor: str, number: int, finished: bool) -> Values:
         """What leaves in a message: a copy of an input, or a sum, which is gone from here then."""
         place, room = (tensor, number), self.room(tensor, number, finished)
-        if tensor not in sums or place in self.kept:
+        likes = room[: forms[tensor].count("x")]
+        if tensor not in sums:
             value = copied(self, place)
         else:
-            likes = room[: forms[tensor].count("x")]
             value = self.pop(place) if place in self else nothing(tensor, *likes)
+        if place in self.kept:
+            self[place] = value
         return tuple(x.to(y.dtype).contiguous() for x, y in zip(value, room, strict=True))
 
     def add(self, tensor: str, number: int, *value: Tensor) -> None:

@@ -20,7 +20,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, group: Any) -> tuple[Tensor, Tensor
     memory.kept = [(tensor, number) for tensor, number in KEPT[memory.rank]]
     run(memory, FORWARD[memory.rank], attend_blocks, group)
     out, lse = memory.collect("OUT")
-    kept = [x for place in memory.kept for x in memory.take(*place, True)]
+    kept = [x.clone() for place in memory.kept for x in memory.take(*place, True)]
     return out.to(q.dtype), lse, kept
 
 
