@@ -61,7 +61,7 @@ def gradients(program: ModuleType, apply: Any) -> tuple[Any, Any, dict[str, Any]
         y.backward(dy[:, mine])
         return y.detach(), local.grad, {name: value.grad for name, value in own.items()}
 
-    parts = in_threads(program.P, body)
+    parts = in_threads(program.RANKS, body)
     y, dx = (program.unshard([part[n] for part in parts], axis=1) for n in (0, 1))
     return y, dx, {name: sum(part[2][name] for part in parts) for name in params}
 
@@ -254,7 +254,7 @@ def test_other_tokens_parameters_and_groups_are_refused_with_numbers() -> None:
     assert tried(params, x.long()) == "x is torch.int64, not floats: embeddings, not tokens"
     assert tried(params | {"wk": params["wq"]}, x) == "wk is [24, 12], not [12, 12]"
     assert "the parameters are ['wq'], not" in tried({"wq": params["wq"]}, x)
-    program.P = 2
+    program.RANKS = 2
     assert tried(params, x) == "a program for 2 ranks, but the group has 1"
 
 
