@@ -1,0 +1,233 @@
+"""Kernels of JAX programs: exact where they run, called where a program is lowered for them."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen import emit
+from codegen.assemble import assemble
+from codegen.jax.kernels import kernels
+from jax_devices import Mesh, jax
+from planner.masks import Causal
+from planner.planning import plan
+from planner.workload import Workload
+
+jnp = jax.numpy
+P = jax.sharding.PartitionSpec
+SCALE = 0.3
+PARTS = "kernels_cpu", "kernels_gpu", "kernels_tpu", "masked", "stand_in", "merge"
+WORK = Workload(8192, heads=8, kv_heads=2, head_dim=64, mask=Causal(), dtype="bfloat16")
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The kernels as one module of a scale of our own, Pallas ones interpreted."""
+    module = ModuleType("parts")
+    for name in PARTS:
+        part = __import__(f"codegen.jax.parts.{name}", fromlist=[name])
+        monkeypatch.setattr(part, "SCALE", SCALE, raising=False)
+        module.__dict__.update({k: v for k, v in vars(part).items() if not k.startswith("__")})
+    splash, triton = module.splash, module.triton
+    backward = triton._mha_backward
+    monkeypatch.setattr(splash, "make_splash_mha", partial(splash.make_splash_mha, interpret=True))
+    monkeypatch.setattr(triton, "mha", partial(triton.mha, interpret=True))
+    monkeypatch.setattr(triton, "_mha_backward", lambda *a: backward(*a[:7], True, *a[8:]))
+    return module
+
+
+def dense(q: Any, k: Any, v: Any, seen: Any) -> Any:
+    """Attention by its definition; a row that sees nothing is 0."""
+    k, v = (jnp.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = jnp.einsum("bhid,bhjd->bhij", q, k, precision="highest") * SCALE
+    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30)) * seen
+    return jnp.einsum("bhij,bhjd->bhid", weights, v, precision="highest")
+
+
+def two_tiles(module: ModuleType, kind: str, arrays: Any, cols: int) -> Any:
+    """Queries meet `cols` earlier keys and then their own, as in a ring: out, dq, dk, dv."""
+    forward, backward = (
+        getattr(module, f"{name}_{kind}") for name in ("attend", "attend_backward")
+    )
+    q, k, v, dout = arrays
+    tiles = (slice(0, cols), False), (slice(cols, None), True)
+    (out, lse), more = (forward(causal, q, k[:, :, x], v[:, :, x]) for x, causal in tiles)
+    assert lse.shape == (*q.shape[:3], 1)
+    assert out.dtype == lse.dtype == module.wide(q)
+    out, lse = module.merge(out, lse, *more)
+    dq, dkv = 0, []
+    for x, causal in tiles:
+        grads = backward(causal, q, k[:, :, x], v[:, :, x], out.astype(q.dtype), lse, dout)
+        dq, dkv = dq + grads[0], [*dkv, grads[1:]]
+    return out, dq, *(jnp.concatenate(x, 2) for x in zip(*dkv, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "shape", "limit"),
+    [
+        ("cpu", "float64", (1, 4, 2, 1100, 600, 16), 1e-12),  # several blocks of each side
+        ("cpu", "float64", (2, 2, 1, 33, 90, 8), 1e-12),
+        ("cpu", "bfloat16", (1, 2, 2, 64, 32, 16), 5e-3),
+        ("tpu", "float32", (1, 4, 2, 100, 60, 32), 1e-4),  # padded to 128 rows and keys
+        ("tpu", "bfloat16", (1, 2, 1, 128, 128, 64), 0.15),
+        ("triton", "float32", (1, 4, 2, 64, 32, 32), 1e-4),
+    ],
+)
+def test_two_merged_tiles_are_dense_attention(
+    parts: ModuleType, kind: str, dtype: str, shape: tuple[int, ...], limit: float
+) -> None:
+    batch, heads, kv_heads, rows, cols, dim = shape
+    sizes = (heads, rows), (kv_heads, rows + cols), (kv_heads, rows + cols), (heads, rows)
+    random, number = np.random.default_rng(0), "float64" if dtype == "float64" else "float32"
+    with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
+        arrays = [
+            jnp.asarray(random.standard_normal((batch, *size, dim)), number).astype(dtype)
+            for size in sizes
+        ]
+        found = jax.jit(lambda *x: two_tiles(parts, kind, x, cols))(*arrays)
+        seen = np.arange(rows)[:, None] + cols >= np.arange(rows + cols)
+        *inputs, dout = (x.astype(number) for x in arrays)
+        out, pull = jax.vjp(partial(dense, seen=seen), *inputs)
+        for x, truth in zip(found, (out, *pull(dout)), strict=True):
+            assert float(abs(x - truth).max()) <= limit
+
+
+def test_masks_of_positions_are_exact_where_rows_see_nothing(
+    parts: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from codegen.jax.parts import masked
+
+    monkeypatch.setattr(masked, "SEQ", 1000)
+    monkeypatch.setattr(masked, "KV_SEQ", 1010)
+
+    def allowed(i: Any, j: Any) -> Any:
+        return (j <= i) & (j >= i - 70) & (i // 130 == j // 130)
+
+    random = np.random.default_rng(0)
+    rows = np.concatenate([np.arange(300), [-1] * 5, np.arange(900, 1000)]).astype("i4")
+    cols = np.concatenate([random.permutation(1010)[:290], [-1] * 9]).astype("i4")
+    seen = (rows >= 0)[:, None] & (cols >= 0) & allowed(rows[:, None] + 10, cols)
+    blind = ~seen.any(1)
+    assert blind.sum() > 5
+    q, dout = random.standard_normal((2, 2, 4, len(rows), 8))
+    k, v = random.standard_normal((2, 2, 2, len(cols), 8))
+    with jax.enable_x64(True):
+        truth, pull = jax.vjp(partial(dense, seen=seen), q, k, v)
+        out, lse = masked.attend_masked(q, k, v, rows, cols, allowed)
+        np.testing.assert_allclose(out, truth, rtol=0, atol=1e-12)
+        assert (np.isneginf(lse[0, 0, :, 0]) == blind).all()
+        grads = masked.attend_masked_backward(dout, q, k, v, out, lse, rows, cols, allowed)
+        for x, wanted in zip(grads, pull(dout), strict=True):
+            np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-11)
+
+
+def test_a_stand_in_for_the_output_has_its_product_with_dout(parts: ModuleType) -> None:
+    dout = np.random.default_rng(0).standard_normal((3, 5, 8)).astype("f4")
+    dout[0] *= 1e-30
+    dout[1, 2] = 0
+    delta = np.where(dout.any(-1, keepdims=True), dout.sum(-1, keepdims=True) * 2, 0)
+    made = parts.stand_in(jnp.asarray(dout), jnp.asarray(delta))
+    np.testing.assert_allclose((made * dout).sum(-1, keepdims=True), delta, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("platform", "there", "absent"),
+    [
+        ("tpu", {"attend_tpu"}, {"attend_cpu", "attend_cudnn", "attend_triton", "triton"}),
+        ("gpu", {"attend_cudnn", "attend_triton"}, {"attend_cpu", "attend_tpu", "splash"}),
+        ("cpu", {"attend_cpu"}, {"attend_tpu", "attend_cudnn", "splash", "triton"}),
+        ("all", {"attend_cpu", "attend_tpu", "attend_cudnn", "attend_triton"}, set()),
+    ],
+)
+def test_programs_hold_the_kernels_of_their_platform_alone(
+    platform: str, there: set[str], absent: set[str]
+) -> None:
+    keep = ("attend", "attend_backward")
+    text = assemble('"""Kernels."""', ["SCALE = 1.0\n", *kernels(platform)], keep=keep)
+    names = set(re.findall(r"\w+", text))
+    assert there <= names
+    assert not absent & names
+    assert text.count("\n") <= (222 if platform == "all" else 105)
+    exec(text, {"__name__": "kernels"})
+
+
+def zigzag(platform: str = "all") -> ModuleType:
+    module = ModuleType("emitted")
+    pair = plan("zigzag", WORK, 8, pass_="both")
+    exec(emit(pair, "jax", platform=platform), module.__dict__)
+    return module
+
+
+def gradients(module: ModuleType, mesh: Any) -> Callable[..., Any]:
+    def both(q: Any, k: Any, v: Any, dout: Any) -> Any:
+        out, pull = jax.vjp(lambda *x: module.attention(*x, mesh=mesh), q, k, v)
+        return out, *pull(dout)
+
+    return both
+
+
+def shapes(dtype: str = "bfloat16") -> list[Any]:
+    heads = WORK.heads, WORK.kv_heads, WORK.kv_heads, WORK.heads
+    return [jax.ShapeDtypeStruct((1, n, WORK.seq, WORK.head_dim), dtype) for n in heads]
+
+
+@pytest.mark.parametrize(
+    ("platform", "dtype", "forward", "backward"),
+    [
+        ("tpu", "float32", "tpu_custom_call", "tpu_custom_call"),
+        ("cuda", "bfloat16", "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"),
+        ("cuda", "float32", "__gpu$xla.gpu.triton", "__gpu$xla.gpu.triton"),
+    ],
+)
+def test_zigzag_calls_the_kernels_of_the_platform_it_is_lowered_for(
+    platform: str, dtype: str, forward: str, backward: str
+) -> None:
+    mesh = Mesh(np.array(jax.devices()[:8]), ("sp",))
+    module, calls = zigzag(), []
+    ways = partial(module.attention, mesh=mesh), gradients(module, mesh)
+    for way, arrays in zip(ways, (shapes(dtype)[:3], shapes(dtype)), strict=True):
+        checks = [jax.export.DisabledSafetyCheck.custom_call(n) for n in (forward, backward)]
+        made = jax.export.export(jax.jit(way), platforms=[platform], disabled_checks=checks)
+        calls.append(Counter(re.findall(r"custom_call @([\w$.]+)", made(*arrays).mlir_module())))
+    assert calls[0][forward] >= 3  # the tiles of three kinds
+    assert calls[1][backward] >= calls[0][forward] + (3 if forward == backward else 0)
+
+
+COMPILE = """
+import os, sys
+os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}
+os.environ |= {"TPU_ACCELERATOR_TYPE": "v5litepod-8", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+sys.path[:0] = sys.argv[1:]
+import numpy as np
+from jax.experimental import topologies
+import test_jax_kernels as tests
+from jax.sharding import NamedSharding
+jax, module = tests.jax, tests.zigzag("tpu")
+for name in ("v5e:2x4", "v5p:2x2x2"):
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=name).devices
+    mesh = tests.Mesh(np.array(devices)[:8], ("sp",))
+    cut = NamedSharding(mesh, tests.P(None, None, "sp"))
+    arrays = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=cut) for x in tests.shapes()]
+    text = jax.jit(tests.gradients(module, mesh)).lower(*arrays).compile().as_text()
+    print(name, text.count("tpu_custom_call"))
+"""
+
+
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
+def test_libtpu_compiles_zigzag_for_two_kinds_of_tpus() -> None:
+    paths = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]
+    command = [sys.executable, "-c", COMPILE, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    counts = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+    assert counts.keys() == {"v5e:2x4", "v5p:2x2x2"}
+    assert all(int(count) >= 9 for count in counts.values())  # three tiles, three kernels each
