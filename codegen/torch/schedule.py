@@ -251,8 +251,8 @@ class Pass:
             names = self.have.names.cells
             self.write(f"{names[dq]}, *{names[dkv]} = zeros([{like}, {keys}])")
             return
-        for cell in cells:
-            self.write(self.have.blank(cell, "kv" if cell[0] == "DKV" else "q"))
+        lines = (self.have.blank(cell, "kv" if cell[0] == "DKV" else "q") for cell in cells)
+        self.paste([*dict.fromkeys(lines)])
 
     def stay(self, domain: Domain) -> None:
         """Sums that some ranks own and do not send are theirs; others get their own later."""
@@ -291,14 +291,15 @@ class Pass:
             if (self.have.accumulates(cell) and not begun and not comes) or (
                 placeholder and not self.have.accumulates(cell)
             ):
-                self.check_free(cell, moves)
+                self.check_free(cell, moves, frame)
                 yield cell
 
-    def check_free(self, cell: Cell, moves: Sequence[Transfer]) -> None:
+    def check_free(self, cell: Cell, moves: Sequence[Transfer], frame: Frame) -> None:
         """Raise PlanError if sums begin under the name of others that are about to leave."""
         names = self.have.names.cells
         others = {m.source for m in moves if m.source and m.source != cell}
-        if any(names[other] == names[cell] for other in others):
+        older = [x for x in others if self.walked.first[x] < frame.first]
+        if any(names[other] == names[cell] for other in older):
             raise PlanError(f"sums for {cell[1]} begin while others of their name leave")
 
     # -- messages
