@@ -36,7 +36,8 @@ def write(program: Program) -> str:
     texts: list[str | Part] = [constants(program), sizes(program, bool(apart)), layout]
     texts += schedule(program)
     names = [f"function{keeping}", *[f"gradients{keeping}"] * bool(program.backward), "shards"]
-    keep, usage, last = (*KEEP, *apart), list[str](), ["check"]
+    keep, usage = (*KEEP, *apart), list[str]()
+    last = ["check" if program.backward else "check_forward"]
     if program.layer:
         texts.append(layer.text(program))
         keep, usage, last = (

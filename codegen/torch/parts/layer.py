@@ -81,7 +81,7 @@ def finish(params: Params, x: Tensor, out: Tensor) -> Tensor:
     return x + h @ params["down"].T
 
 
-class DecoderLayer(torch.autograd.Function):  # type: ignore[misc]
+class DecoderLayer(torch.autograd.Function):
     """Keeps x and what attention returned; its backward pass repeats the rest, not attention."""
 
     @staticmethod

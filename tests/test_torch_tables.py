@@ -1,0 +1,383 @@
+"""Torch programs that run any plan by its tables, in the program or as an argument."""
+
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codegen.emitting import save_tables
+from codegen.layout import layout_of
+from codegen.programs import Program
+from codegen.torch import dynamic, table
+from planner.errors import PlanError
+from planner.ir import Attend, Held, Move, Plan, Step
+from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.partitions import Block, Partition, Side
+from planner.planning import Pair, backward_of, plan
+from planner.schedules import SCHEDULES
+from planner.verify import verify
+from planner.workload import Workload
+from ringloom.cli import main
+from ruff_check import assert_as_ruff_has_it
+from runtimes import dense
+from runtimes.arrays import Array, draw
+from runtimes.validation import EXACT
+from strategies import masks, schedules, workloads
+
+torch = pytest.importorskip("torch")
+
+from rank_threads import in_threads, load, trained  # noqa: E402  only where torch is
+
+RANKS = 4
+HEADS = {"heads": 4, "kv_heads": 2, "head_dim": 4, "dtype": "float64"}
+CASES = settings(max_examples=max(30, settings.default.max_examples // 2))
+
+
+def program_of(plans: Pair | Plan, **options: Any) -> Program:
+    """A table program, whatever recovery would say."""
+    forward, backward = plans if isinstance(plans, tuple) else (plans, None)
+    made = Program("torch", forward, backward, layout_of(forward), None, "a test")
+    return replace(made, **options)
+
+
+def both(schedule: str, work: Workload, ranks: int = RANKS, **options: Any) -> Pair:
+    return plan(schedule, work, ranks, pass_="both", **options)
+
+
+def results(program: ModuleType, plans: Pair, arrays: tuple[Array, ...], *tables: Any) -> list[Any]:
+    """out, dq, dk and dv, whole and in sequence order."""
+    sides = plans[0].partition
+
+    def body(group: Any) -> list[Any]:
+        at = [sides.side(side).positions(group.rank()) for side in ("q", "kv", "kv", "q")]
+        q, k, v, dout = (torch.from_numpy(x[:, :, n]) for x, n in zip(arrays, at, strict=True))
+        inputs = [x.requires_grad_() for x in (q, k, v)]
+        out = program.attention(*inputs, *tables, group=group)
+        out.backward(dout)
+        return [out.detach(), *(x.grad for x in inputs)]
+
+    shards = in_threads(plans[0].ranks, body)
+    wholes = []
+    for parts, side in zip(zip(*shards, strict=True), ("q", "q", "kv", "kv"), strict=True):
+        order = sides.side(side).order(plans[0].ranks)
+        wholes.append(np.concatenate([x.numpy() for x in parts], 2)[:, :, np.argsort(order)])
+    return wholes
+
+
+def assert_exact(program: ModuleType, plans: Pair, *tables: Any, seed: int = 0) -> None:
+    work = plans[0].workload
+    arrays = draw(work, seed)
+    out, *gradients = results(program, plans, arrays, *tables)
+    limits = EXACT["float64"]
+    np.testing.assert_allclose(out, dense.forward(work, *arrays[:3])[0], rtol=0, atol=limits[0])
+    for mine, truth in zip(gradients, dense.backward(work, *arrays), strict=True):
+        np.testing.assert_allclose(mine, truth, rtol=0, atol=limits[1])
+
+
+# ---- tables in the program
+
+
+@CASES
+@given(st.data(), st.integers(1, 6), workloads(), st.sampled_from(["messages", "blocks"]))
+def test_every_plan_runs_exactly_by_its_tables(
+    data: st.DataObject, ranks: int, work: Workload, trim: str
+) -> None:
+    plans = both(data.draw(schedules(ranks)), work, ranks, trim=trim)
+    assert_exact(load(table.write(program_of(plans))), plans)
+
+
+ODD = {
+    "33 heads on 11, 8 ranks": ("ulysses", Causal(), 40, 40, 8, 33, 11),
+    "more ranks than tokens": ("zigzag", Causal(), 3, 3, 5, 4, 2),
+    "other lengths": ("ring", Window(4), 21, 34, 4, 4, 1),
+    "copies of the forward pass": ("usp:ulysses=2", Window(7), 37, 37, 4, 4, 2),
+    "keys that stay": ("allgather:keep=1", Causal(), 29, 29, 4, 4, 2),
+    "stripes of three": ("striped:grain=3", Causal() & Documents((20, 33)), 53, 53, 4, 4, 2),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_plans_run_exactly_by_their_tables(name: str) -> None:
+    schedule, mask, seq, kv_seq, ranks, heads, kv_heads = ODD[name]
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": 4, "dtype": "float64"}
+    work = Workload(seq=seq, kv_seq=kv_seq, mask=mask, **sizes)
+    plans = both(schedule, work, ranks)
+    assert_exact(load(table.write(program_of(plans))), plans)
+
+
+def test_blocks_whose_positions_interlace_run_exactly() -> None:
+    """Uneven strides, in blocks of several ranges, whose rows they share out."""
+    blocks = [
+        Block((range(0, 40, 4), range(41, 50, 2)), range(4), 0),
+        Block((range(1, 40, 4), range(2, 40, 4), range(40, 50, 2)), range(4), 1),
+        Block((range(3, 40, 4),), range(4), 1),
+    ]
+    side = Side(tuple(blocks))
+    kv = Side(tuple(replace(block, heads=range(2)) for block in blocks))
+    work = Workload(seq=50, mask=Causal() & Window(30), **HEADS)
+    move = Move(("KV",), [[1, 2], [0, -1]], [1, 0], [0, 1])
+    attend = Attend([0, 1], [[0, -1], [1, 2]], [[0, 1, 2], [0, 1, 2]])
+    forward = Plan(
+        "by hand",
+        work,
+        2,
+        Partition(side, kv),
+        "forward",
+        (),
+        (),
+        (Step((), (move,)), Step((attend,))),
+    )
+    plans = verify(forward), backward_of(forward)
+    assert_exact(load(table.write(program_of(plans))), plans)
+
+
+def test_long_tables_are_compressed_and_read_again() -> None:
+    work = Workload(seq=96, mask=Causal(), **HEADS)
+    plans = both("zigzag", work, 12)
+    text = table.write(program_of(plans))
+    assert "unpacked(" in text
+    assert_exact(load(text), plans)
+
+
+def test_16_bit_results_that_are_finished_go_home_in_16_bit() -> None:
+    work = Workload(seq=64, mask=Causal(), **HEADS | {"dtype": "bfloat16"})
+    plans = both("burst", work)
+    program = load(table.write(program_of(plans)))
+    arrays = [torch.randn(1, h, 64, 4).bfloat16() for h in (4, 2, 2, 4)]
+    network = trained(program, [x.float().numpy().astype("float32") for x in arrays])
+    assert network.log
+
+
+def test_initial_copies_that_no_program_has_are_refused() -> None:
+    work = Workload(seq=24, mask=Full(), **HEADS)
+    forward, backward = both("ring", work, 2)
+    early = replace(forward, start=(Held(("KV",), [[1]], [0]),))
+    with pytest.raises(PlanError, match="KV is on other ranks before the forward pass"):
+        table.write(program_of((early, backward)))
+    early = replace(backward, start=(Held(("DOUT",), [[1]], [0]),))
+    with pytest.raises(PlanError, match="DOUT is on other ranks, but no forward pass"):
+        table.write(program_of((forward, early)))
+
+
+def test_compiled_whole_and_saved_by_a_checkpoint_policy() -> None:
+    work = Workload(seq=16, mask=Causal(), **HEADS)
+    plans = both("ring", work, 1)
+    program = load(table.write(program_of(plans)))
+    calls = list[int]()
+    plain = program.run
+    program.run = lambda *given: (calls.append(1), plain(*given))[1]  # type: ignore[attr-defined]
+    arrays = [torch.from_numpy(x) for x in draw(work, 0)]
+
+    def body(group: Any) -> list[Any]:
+        from torch.utils.checkpoint import (
+            CheckpointPolicy,
+            checkpoint,
+            create_selective_checkpoint_contexts,
+        )
+
+        def policy(_: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
+            kept = called == program.operator._opoverload
+            return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            return program.attention(q * 1.0, k, v, group=group).sin()
+
+        def saved(*given: Any) -> Any:
+            contexts = lambda: create_selective_checkpoint_contexts(policy)  # noqa: E731
+            return checkpoint(attend, *given, use_reentrant=False, context_fn=contexts)
+
+        found = []
+        whole = torch.compile(attend, fullgraph=True, backend="aot_eager")
+        for function, count in ((attend, 2), (saved, 2), (whole, 2)):
+            calls.clear()
+            q, k, v = (x.clone().requires_grad_() for x in arrays[:3])
+            function(q, k, v).backward(arrays[3])
+            assert len(calls) == count
+            found.append([q.grad, k.grad, v.grad])
+        return found
+
+    (found,) = in_threads(1, body)
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+# ---- tables as an argument
+
+
+@pytest.fixture(scope="module")
+def given_tables() -> ModuleType:
+    """One program; it is emitted from a plan that no test uses."""
+    return load(
+        dynamic.write(program_of(both("ring", Workload(seq=8, mask=Full(), **HEADS)), dynamic=True))
+    )
+
+
+def arrays_of(plans: Pair | Plan) -> dict[str, Any]:
+    return dynamic.tables(program_of(plans, dynamic=True))
+
+
+def packed(batch: int) -> Pair:
+    """A plan for other documents, another length and another schedule in every batch."""
+    dice = random.Random(batch)
+    lengths = tuple(dice.randint(1, 20) for _ in range(dice.randint(1, 6)))
+    work = Workload(seq=sum(lengths), mask=Causal() & Documents(lengths), **HEADS)
+    names = [*sorted(SCHEDULES), "allgather:keep=1", "usp:ulysses=2"]
+    return both(names[batch % len(names)], work)
+
+
+def test_twelve_batches_of_other_documents_need_one_program(
+    given_tables: ModuleType, tmp_path: Path
+) -> None:
+    for batch in range(12):
+        pair, path = packed(batch), tmp_path / f"{batch}.npz"
+        save_tables(arrays_of(pair), str(path))
+        assert_exact(given_tables, pair, given_tables.load(path), seed=batch)
+
+
+@st.composite
+def works(draw_: st.DrawFn) -> Workload:
+    seq = draw_(st.integers(1, 30))
+    kv_seq = draw_(st.just(seq) | st.integers(1, 30))
+    return Workload(seq=seq, kv_seq=kv_seq, mask=draw_(masks(seq, kv_seq)), **HEADS)
+
+
+@CASES
+@given(st.data(), works())
+def test_any_plan_of_its_ranks_is_exact(
+    given_tables: ModuleType, data: st.DataObject, work: Workload
+) -> None:
+    pair = both(data.draw(schedules(RANKS)), work)
+    assert_exact(given_tables, pair, given_tables.Tables(arrays_of(pair)))
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0])
+def test_scales_that_kernels_cannot_take_are_exact(scale: float) -> None:
+    pair = both("zigzag", Workload(seq=23, mask=Causal(), scale=scale, **HEADS), 3)
+    program = load(dynamic.write(program_of(pair, dynamic=True)))
+    assert_exact(program, pair, program.Tables(arrays_of(pair)))
+
+
+def test_the_example_in_the_file_is_exact(given_tables: ModuleType) -> None:
+    work = Workload(seq=43, mask=Causal(), **HEADS)
+    made = given_tables.example(43)
+    sizes = [len(shard) for shard in made.shards["q"]]
+    ends = np.cumsum([0, *sizes]).tolist()
+    side = tuple(Block((range(a, b),), range(4), r) for r, (a, b) in enumerate(pairwise(ends)))
+    keys = tuple(replace(block, heads=range(2)) for block in side)
+    pair = both("ring", work)
+    layout = replace(pair[0], partition=Partition(Side(side), Side(keys)), steps=())
+    assert_exact(given_tables, (layout, pair[1]), made)
+
+
+def test_tables_of_a_forward_plan_serve_inference_only(given_tables: ModuleType) -> None:
+    work = Workload(seq=21, mask=Causal(), **HEADS)
+    made = given_tables.Tables(arrays_of(plan("burst", work, RANKS)))
+    arrays = draw(work, 1)
+
+    def body(group: Any) -> None:
+        at = given_tables.positions(group.rank(), made).numpy()
+        q, k, v = (torch.from_numpy(x[:, :, at]).requires_grad_() for x in arrays[:3])
+        given_tables.attention(q, k, v, made, group=group).sum().backward()
+
+    with pytest.raises(NotImplementedError, match="these tables have no backward plan"):
+        in_threads(RANKS, body)
+
+
+def good(mask: Mask = Causal(), ranks: int = RANKS, **changes: Any) -> dict[str, Any]:  # noqa: B008
+    return arrays_of(both("zigzag", Workload(seq=24, mask=mask, **HEADS | changes), ranks))
+
+
+def with_entry(name: str, at: Any, value: int) -> dict[str, Any]:
+    arrays = {key: array.copy() for key, array in good().items()}
+    arrays[name][at] = value
+    return arrays
+
+
+BAD = {
+    r"ranks, heads, dim and scale \(2, 3, ": lambda: good(ranks=3),
+    r"scale \(2, 4, 8, 2, 4, 0.5\), not \(2, 4, 4, 2, 4, 0.5\)": lambda: good(heads=8),
+    "tables of format": lambda: with_entry("sizes", 0, 9),
+    "tables without scale, mask": lambda: {
+        name: array for name, array in good().items() if name not in ("mask", "scale")
+    },
+    "not every q token is on one rank": lambda: with_entry("q_order", 3, 4),
+    "not every kv token is on one rank": lambda: with_entry("kv_order", 3, 24),
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_tables_that_do_not_fit_are_refused(given_tables: ModuleType, said: str) -> None:
+    given_tables.Tables(good())
+    with pytest.raises(ValueError, match=said):
+        given_tables.Tables(BAD[said]())
+
+
+def test_ranks_with_different_tables_are_refused(given_tables: ModuleType) -> None:
+    one, another = (given_tables.Tables(good(mask)) for mask in (Causal(), Full()))
+
+    def body(group: Any) -> None:
+        q, kv = torch.zeros(1, 4, 6, 4), torch.zeros(1, 2, 6, 4)
+        given_tables.attention(q, kv, kv, another if group.rank() == 2 else one, group=group)
+
+    with pytest.raises(ValueError, match="has other tables than some other rank"):
+        in_threads(RANKS, body)
+
+
+# ---- files
+
+
+def test_files_are_formatted_and_free_of_lint(tmp_path: Path) -> None:
+    for number, (schedule, mask) in enumerate(
+        [("ring", Causal()), ("usp:ulysses=2", Window(9)), ("burst", Causal() & Documents((9, 39)))]
+    ):
+        plans = both(schedule, Workload(seq=48, mask=mask, **HEADS))
+        for name, source in (
+            ("here", table.write(program_of(plans))),
+            ("given", dynamic.write(program_of(plans, dynamic=True))),
+            ("layer", table.write(program_of(plans, layer=True))),
+            ("given_layer", dynamic.write(program_of(plans, dynamic=True, layer=True))),
+        ):
+            (tmp_path / f"{name}_{number}.py").write_text(source)
+    assert_as_ruff_has_it(tmp_path)
+
+
+def test_an_interpreter_is_short() -> None:
+    lengths = (700, 300, 1500, 548, 1048)
+    work = Workload(seq=4096, heads=32, kv_heads=8, mask=Causal() & Documents(lengths))
+    program = program_of(both("ring", work))
+    text = table.write(program)
+    tables = table.print_table(program)[0]
+    assert text.count("\n") <= 500
+    assert text.count("\n") - tables.count("\n") <= 450
+
+
+OPTIONS = ["--ranks", "2", "--heads", "4", "--kv-heads", "2", "--head-dim", "4", "--seq"]
+
+
+@pytest.mark.parametrize(("wrong", "code"), [(False, 0), (True, 1)])
+def test_a_file_checks_itself_by_tables_of_the_command_line(
+    wrong: bool, code: int, tmp_path: Path
+) -> None:
+    made, path = tmp_path / "tables.npz", tmp_path / "program.py"
+    assert main(["emit", "torch", "ring", *OPTIONS, "40", "--dynamic", "-o", str(path)]) == 0
+    command = ["tables", "torch", "balanced", *OPTIONS, "90", "--mask", "causal & documents:50,40"]
+    assert main([*command, "-o", str(made)]) == 0
+    if wrong:
+        arrays = dict(np.load(made))
+        arrays["mask"] = arrays["mask"][:1]
+        np.savez(made, **arrays)
+    done = subprocess.run(
+        [sys.executable, path, "--tables", str(made)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "90 tokens, largest errors" in done.stdout
