@@ -9,16 +9,17 @@ import numpy as np
 
 from codegen.jax.cases import WHOLE, Case, Group, groups
 from codegen.jax.exchanges import Exchanges
+from codegen.jax.extend import stays
 from codegen.jax.hops import Hops, Steps, is_stepwise
 from codegen.jax.keeping import Kept
 from codegen.jax.origins import origin, rows_of
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.slices import Slices
 from codegen.jax.switch import switched
-from codegen.jax.tiling import conditions, tiling
+from codegen.jax.tiling import tile_lines, tiling
 from codegen.jax.trace import Rectangles, trace
 from codegen.jax.values import Key, values
-from codegen.jax.words import Domain, Names
+from codegen.jax.words import Domain, Names, conditions
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.form import (
@@ -156,7 +157,7 @@ class Pass:
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = []
         for n, s, steps in active:
-            if isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
+            if isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates and not stays(s):
                 cell, taken = self.made.cells[n, TENSORS[s.tensors[0]].side], self.made.taken[n]
                 text = self.message(n, s, run, steps, names)
                 if {self.made.sums[cell], self.made.sums[taken]} & added or cell == taken:
@@ -168,6 +169,7 @@ class Pass:
             yield from self.at(run, steps, indent, partial(self.attend, group, steps, names))
         for cell, text, steps in late:
             yield from self.at(run, steps, indent, partial(self.arrive, cell, text))
+        yield from self.stay(run, indent)
         for n, s, steps in active:
             if isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates:
                 make = partial(self.forward_input, s, run, steps, names)
@@ -178,6 +180,19 @@ class Pass:
             else:
                 continue
             yield from self.at(run, steps, indent, make)
+
+    def stay(self, run: Run, indent: int) -> Iterator[Op]:
+        """Sums that are at home on some ranks, while those of others go on in the next step."""
+        for n, s in enumerate(self.loops.statements):
+            if not isinstance(s, Send) or not stays(s) or s.when.first - 1 not in run.steps:
+                continue
+            if run.kind != "straight":
+                raise PlanError("sums that stay on a rank in a step of a loop")
+            cell = self.made.cells[n, TENSORS[s.tensors[0]].side]
+            on = Domain((s.when.first,), self.coordinates)
+            (where,) = conditions(s.when.guard, self.names, self.loops, on)
+            text = f"only({where}, {self.made.sums[self.made.taken[n]]})"
+            yield from self.arrive(cell, text, indent)
 
     def during(self, s: Statement, run: Run) -> Steps:
         """The steps of a run in which a statement runs."""
@@ -363,7 +378,7 @@ class Pass:
         if self.uneven or self.stats or not isinstance(rectangles, Rectangles):
             raise PlanError("tiles that are not of one shape")
         made = tiling(self.plan, rectangles, self.coordinates, self.names)
-        inner = conditions(made)
+        inner = tile_lines(made)
         q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
         tokens = q if self.forward else f"{q}[0]"
         pieces = f" // {case.rows[2]}" if case.rows[2] > 1 else ""

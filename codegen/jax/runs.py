@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from codegen.jax.extend import stays
 from codegen.jax.hops import is_stepwise, sends_inputs
 from codegen.jax.words import Names, call, count
 from planner.loops.form import Attend, Loops, Send
@@ -78,7 +79,9 @@ def _shares(loops: Loops, steps: tuple[int, ...], t: int) -> bool:
 def _sign(loops: Loops, t: int) -> frozenset[int]:
     """The statements of a step without sends of inputs, which may go on for nothing."""
     return frozenset(
-        n for n, s in enumerate(loops.statements) if s.when.on(t) and not sends_inputs(s)
+        n
+        for n, s in enumerate(loops.statements)
+        if s.when.on(t) and not sends_inputs(s) and not stays(s)
     )
 
 

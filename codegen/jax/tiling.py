@@ -73,7 +73,7 @@ def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:
     raise PlanError("rectangles whose tiles follow no coordinate")
 
 
-def conditions(made: Tiling) -> Sequence[str]:
+def tile_lines(made: Tiling) -> Sequence[str]:
     """The number of the piece of queries and of the piece of keys in tile n, as two lines."""
     if len(made.whole) == 1:
         return []

@@ -65,6 +65,7 @@ class Trace:
     rows: list[dict[int, Rectangles | Messages]] = field(default_factory=list)
     sinks: dict[Source, set[int]] = field(default_factory=lambda: defaultdict(set))
     delays: dict[Source, set[int]] = field(default_factory=lambda: defaultdict(set))
+    home: dict[Source, list[tuple[int, Ints]]] = field(default_factory=lambda: defaultdict(list))
     widths: dict[tuple[str, str], int] = field(default_factory=dict)  # pieces of a value
     stay: dict[tuple[str, str], Ints] = field(default_factory=dict)  # values there at the end
     made: list[dict[Source, Ints]] = field(default_factory=list)  # ranks that get sums in a step
@@ -210,6 +211,7 @@ def _follow(
             side = source[1]
             ends = after[side][rank, block]
             result.sinks[source] |= set(np.unique(ends).tolist())
+            result.home[source].append((t, np.unique(rank[ends == HOME])))
             steps = when[side][rank, block] - t
             result.delays[source] |= set(np.unique(steps[ends != HOME]).tolist())
         for number, side, rank, block in taken[t]:

@@ -9,6 +9,7 @@ other, as the copies around a ring do.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from codegen.jax.extend import stays
 from codegen.jax.hops import sends_inputs
 from codegen.jax.trace import HOME, Source, Trace
 from planner.errors import PlanError
@@ -184,7 +185,7 @@ def _uses(
             side = TENSORS[s.tensors[0]].side
             if TENSORS[s.tensors[0]].accumulates:
                 yield made.taken[number], True, 2 * t
-                yield made.cells[number, side], True, 2 * t + 1
+                yield made.cells[number, side], True, 2 * t - 1 if stays(s) else 2 * t + 1
             else:
                 yield _input(s.parts[0], side), False, 2 * t
                 yield (s.name, side), False, 2 * t + 1

@@ -14,3 +14,8 @@ def zeros(arrays):
 def add(sums, more):
     """Two parts of the same sums together."""
     return jax.tree.map(jnp.add, sums, more)
+
+
+def only(here, sums):
+    """The sums where `here`, zero elsewhere."""
+    return jax.tree.map(lambda x: jnp.where(here, x, 0), sums)
