@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import READS, TENSORS, Attend, Held, Move, Plan
+from planner.ir import READS, TENSORS, Attend, Move, Plan
 from planner.liveness import readable
 from planner.partitions import Ints
 from simulator.costs import Floats

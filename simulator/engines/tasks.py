@@ -143,9 +143,7 @@ class Compiler:
         else:
             self._bring(move.tensors, move, dst, np.arange(first, first + len(move)))
 
-    def _bring(
-        self, tensors: Sequence[str], node: Move | Held, rank: Where, numbers: Ids
-    ) -> None:
+    def _bring(self, tensors: Sequence[str], node: Move | Held, rank: Where, numbers: Ids) -> None:
         for tensor in tensors:
             if tensor in self._origins:
                 self._origins[tensor].put(node, rank, numbers)

@@ -120,7 +120,10 @@ def sent_share(found: Plan, partial_bytes: int) -> float:
     for number, move in found.moves():
         sent, home = message_bytes(found, number, move), brings_home(found, number, move)
         partial = ~home if move.accumulates else home
-        copies, partials = copies + float(sent[~partial].sum()), partials + float(sent[partial].sum())
+        copies, partials = (
+            copies + float(sent[~partial].sum()),
+            partials + float(sent[partial].sum()),
+        )
     total = copies + partials
     return (copies + partials * partial_bytes / 4) / total if total else 1.0
 
