@@ -136,6 +136,10 @@ class Holdings:
         """True if sums come from other ranks and go on."""
         return cell in self.walked.last and cell in self.walked.arrivals
 
+    def anew(self, cell: Cell) -> bool:
+        """True if sums begin with nothing in each step, because the last ones have left."""
+        return self.accumulates(cell) and cell in self.walked.sent and not self.relayed(cell)
+
     def accumulates(self, cell: Cell) -> bool:
         """True if sums begin with nothing."""
         return cell in self.walked.crowded or not self.walked.whole[cell]

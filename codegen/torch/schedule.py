@@ -20,7 +20,7 @@ from codegen.torch.transfers import Transfer, route, transfers
 from codegen.torch.variables import side_of, sums, variables
 from codegen.torch.walk import Cell, walk
 from planner.errors import PlanError
-from planner.ir import Plan
+from planner.ir import ADDS, Plan
 from planner.loops.form import (
     HELD,
     OWN,
@@ -219,6 +219,13 @@ class Pass:
             self.margin += 4
         handles = [(move, self.send(move)) for move in moves]
         self.stay(domain)
+        anew = {
+            cell
+            for m in meetings
+            for tensor in ADDS[self.plan.pass_]
+            if self.have.anew(cell := attending.cell(m, tensor))
+        }
+        self.begin(sorted(anew))
         late = list[str]()
         for meeting in meetings:
             if self.backward:
@@ -288,7 +295,7 @@ class Pass:
             )
             comes = self.have.relayed(cell) and self.walked.arrivals[cell][0] == first
             placeholder = cell in self.walked.guarded or (frame.loop and cell in self.walked.sent)
-            if (self.have.accumulates(cell) and not begun and not comes) or (
+            if (self.have.accumulates(cell) and not (begun or comes)) or (
                 placeholder and not self.have.accumulates(cell)
             ):
                 self.check_free(cell, moves, frame)
@@ -482,21 +489,23 @@ class Pass:
 
     def meetings(self, domain: Domain, names: Names) -> list[Meeting]:
         """The rectangles of the frame, by the values that meet."""
-        groups: dict[tuple[str, str], list[Attend]] = {}
-        for s in self.loops.statements:
+        groups: dict[tuple[object, ...], list[Attend]] = {}
+        for i, s in enumerate(self.loops.statements):
             if isinstance(s, Attend) and any(s.when.on(t) for t in domain.steps):
                 if len(s.q) > 1 or len(s.kv) > 1:
                     raise PlanError("a rectangle of several values")
-                groups.setdefault((s.q[0].value, s.kv[0].value), []).append(s)
+                cells = {
+                    (tensor, c)
+                    for tensor in ADDS[self.plan.pass_]
+                    for c in self.walked.targets[i, tensor].values()
+                }
+                key = s.q[0].value, s.kv[0].value, frozenset(cells)
+                groups.setdefault(key, []).append(s)
+        pieces = self.walked.pieces
         return [
-            Meeting(
-                tuple(each),
-                domain,
-                names,
-                (self.walked.pieces["q", q], self.walked.pieces["kv", kv]),
-                self.unit,
-            )
-            for (q, kv), each in groups.items()
+            Meeting(tuple(s), domain, names, (pieces["q", q], pieces["kv", kv]), self.unit)
+            for s in groups.values()
+            for q, kv in [(s[0].q[0].value, s[0].kv[0].value)]
         ]
 
 
@@ -525,8 +534,11 @@ def assigned(target: str, value: str, margin: int) -> list[str]:
     """An assignment, in parentheses if it is too long for a line."""
     if margin + len(target) + len(value) + 3 <= WIDTH:
         return [f"{target} = {value}"]
-    if margin + 4 + len(value) > WIDTH:
-        raise PlanError(f"too long for a line: {value}")
+    if margin + 4 + len(value) > WIDTH and " if " in value:
+        first, _, rest = value.partition(" if ")
+        condition, _, otherwise = rest.partition(" else ")
+        parts = first, f"if {condition}", f"else {otherwise}"
+        return [f"{target} = (", *(f"    {part}" for part in parts), ")"]
     return [f"{target} = (", f"    {value}", ")"]
 
 

@@ -54,6 +54,8 @@ class Walk:
     attended: dict[int, dict[int, Rows]] = field(default_factory=dict)  # statement, step
     whole: dict[Cell, bool] = field(default_factory=dict)  # every addition is of all pieces
     kept: dict[Cell, int] = field(default_factory=dict)  # step in which owners keep their sums
+    taken: dict[Cell, set[int]] = field(default_factory=dict)  # steps in which sums leave
+    added: dict[Cell, set[int]] = field(default_factory=dict)  # and in which attends add to them
     sent: set[Cell] = field(default_factory=set)  # from rank to rank
     guarded: set[Cell] = field(default_factory=set)  # by some ranks only
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
@@ -179,10 +181,21 @@ class _Walker:
             self.count()
             self.arrive(t)
         self.count()
+        for cell in self.result.sent - {(tensor, OWN) for tensor in self.sums}:
+            self.check_new(cell)
         for cell, full in self.full.items():
             if cell[1] != OWN and full.any():
                 raise PlanError(f"{cell[0]} for {cell[1]} is left on ranks that do not own it")
         return self.result
+
+    def check_new(self, cell: Cell) -> None:
+        """Raise PlanError unless sums that travel are new, or come, in each step."""
+        r = self.result
+        taken, came, added = r.taken[cell], {*r.arrivals.get(cell, [])}, r.added.get(cell, set())
+        if came and any(t in taken and t not in came for t in added):
+            raise PlanError(f"{cell[0]} for {cell[1]} begins anew where others go on")
+        if not came and any(t + 1 not in taken for t in added):
+            raise PlanError(f"{cell[0]} for {cell[1]} is added to for several steps")
 
     def count(self) -> None:
         """Note how many pieces the values have that can be read now."""
@@ -199,6 +212,7 @@ class _Walker:
         """The message leaves: its cell is empty, on all ranks."""
         cell = self.emptied(s)
         self.result.source[i], self.result.last[cell] = cell, t
+        self.result.taken.setdefault(cell, set()).add(t)
         if isinstance(s, Send):
             self.result.sent.add(cell)
             self.result.guarded |= {cell} if s.when.guard != Guard() else set()
@@ -237,6 +251,7 @@ class _Walker:
                 raise PlanError(f"step {t}: a rectangle of several {side} values")
             cell = self.home(tensor, parts[0], t, who)
             self.result.targets.setdefault((i, tensor), {})[t] = cell
+            self.result.added.setdefault(cell, set()).add(t)
             if (s.q[0].value, s.kv[0].value) in self.cut:
                 self.result.crowded.add(cell)
             self.add(cell, t, who, whole=parts[0].pieces is None and parts[0].heads is None)
