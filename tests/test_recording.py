@@ -4,7 +4,6 @@ import json
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ def in_torch(pair: Plan | Pair, *arrays: Any, **rest: Any) -> Any:
     pytest.importorskip("torch")
     from runtimes.recording import of_torch
 
-    return of_torch.record(pair, *arrays, vehicle="threads", timeout=30.0, **rest)
+    return of_torch.record(pair, *arrays, launcher="threads", timeout=30.0, **rest)
 
 
 RECORDERS = {"torch": in_torch, "numpy": of_numpy.record}
@@ -163,28 +162,15 @@ def test_a_recording_that_lacks_something_is_refused() -> None:
             timeline(one, [e for e in events if e != lost])
 
 
-def test_a_program_that_takes_other_turns_than_its_plan_is_refused() -> None:
+def test_a_program_that_does_something_else_is_refused() -> None:
     of_torch = pytest.importorskip("runtimes.recording.of_torch")
-    pair, arrays = plan("ring", SMALL, 2), list(draw(SMALL, 0)[:3])
-    tables = [shards[-1] for shards in run_with_a_step_more(of_torch, pair, arrays)]
-    with pytest.raises(PlanError, match="rank 0 took 2 turns, but has 1 steps"):
-        of_torch._events(pair, tables)
-
-
-def run_with_a_step_more(of_torch: Any, one: Plan, arrays: list[Any]) -> Any:
-    from codegen import emit
-    from runtimes.torch_ranks import in_threads
-
-    def prepare(program: ModuleType) -> None:
-        plain = program.follow
-
-        def follow(steps: Any, *rest: Any) -> None:
-            nothing = type(steps[0])([], [], [], [])
-            plain([*steps, nothing], *rest)
-
-        program.follow = follow  # type: ignore[attr-defined]
-
-    return in_threads(emit(one, "torch"), 2, arrays, 30.0, prepare, body=of_torch.recorded_attend)
+    one, two = (plan(name, SMALL, 2) for name in ("ring", "zigzag"))
+    arrays = list(draw(SMALL, 0)[:3])
+    _, parts = of_torch.launch.parts_of(one, arrays, of_torch.watched_attend, "threads", 30.0)
+    notes = [[of_torch.Note(*row) for row in shards[-1].tolist()] for shards in parts]
+    assert of_torch.events_of(one, notes)
+    with pytest.raises(PlanError, match="otherwise than step 0 of the plan says"):
+        of_torch.events_of(two, notes)
 
 
 def test_a_rank_that_passes_through_a_step_takes_no_time_for_it() -> None:

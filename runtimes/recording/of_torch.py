@@ -1,41 +1,30 @@
-"""record(plan, q, k, v)   a run of the emitted torch program, its functions wrapped, not rewritten.
+"""record(plan, q, k, v)   a run of the emitted torch program, watched from outside.
 
-A rank runs the program twice: the first time works out who does what, the second one is recorded.
-When the log says that a message has arrived, it has: a thread of its own waits for each. What a
-rectangle adds to sums is told in one piece after its kernel calls, also where they take turns.
+Kernel calls and messages are noted where the program makes them, and told which rows of the plan
+they are by what they carry: messages between two ranks come in the plan's order and have its
+numbers, kernel calls of a rank come in its order and cover as many pairs. A program that does
+anything else is refused. It runs twice on each rank; the second run is the one that is recorded.
 """
 
-import threading
-from collections.abc import Callable, Sequence
-from time import perf_counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import Plan
+from planner.ir import TENSORS, Plan
 from planner.planning import Pair
 from runtimes.arrays import Array
-from runtimes.recording.events import KINDS, Event, Kind, Recorded, turns
-from runtimes.torch_ranks import Parts, attend, run_parts
+from runtimes.pairs import completed, passes
+from runtimes.recording.events import Event, Kind, Recorded, turns
+from runtimes.recording.watching import CAME, HERE, KERNEL, SENT, Note, watch
+from runtimes.torch import launch
+from runtimes.torch.rank import Parts, attend, load
 
-Note = tuple[int, int, int, int, float, float]  # backward?, kind, turn, number, start, end
-LOCK = threading.Lock()
-
-
-class Here(threading.local):
-    """What the rank of this thread is doing."""
-
-    notes: list[Note] | None = None
-    backward = False
-    turn = -1
-    attended = 0
-    unpacked = 0
-    merging: float | None = None  # seconds of the rectangle that is attended
-
-
-HERE = Here()
+Place = tuple[int, int]  # a step, and the number of its kind that the rank does in it
 
 
 def record(
@@ -45,161 +34,139 @@ def record(
     v: Array,
     dout: Array | None = None,
     *,
-    vehicle: str = "",
-    timeout: float = 300.0,
+    launcher: str = "",
+    timeout: float = launch.TIMEOUT,
 ) -> tuple[Array | tuple[Array, ...], list[Recorded]]:
-    """What `runtimes.torch_ranks.run` returns, and what happened, pass by pass.
+    """What `runtimes.torch.launch.run` returns, and what happened, pass by pass.
 
     Arguments and errors as there; PlanError as well where the program does not do row by row what
     the plan says.
     """
-    plans, results, parts = run_parts(plan, q, k, v, dout, vehicle, timeout, recorded_attend)
-    tables = [shards[-1] for shards in parts]
-    passes = plans if isinstance(plans, tuple) else (plans,)
-    return results, [
-        (one, _events(one, tables)) for one in passes if one.pass_ == "forward" or dout is not None
+    plans = completed(passes(plan), dout is not None)
+    arrays = [x for x in (q, k, v, dout) if x is not None]
+    source, parts = launch.parts_of(plans, arrays, watched_attend, launcher, timeout)
+    sides = ["q"] if dout is None else ["q", "q", "kv", "kv"]
+    *columns, tables = zip(*parts, strict=True)
+    results = [launch.whole(load(source), s, xs) for s, xs in zip(sides, columns, strict=True)]
+    notes = [[Note(*row) for row in table.tolist()] for table in tables]
+    pair = plans if isinstance(plans, tuple) else (plans,)
+    return results[0] if dout is None else tuple(results), [
+        (one, events_of(one, notes)) for one in pair
     ]
 
 
-def _events(plan: Plan, tables: list[Array]) -> list[Event]:
-    """The notes of all ranks on one pass as events; turns become steps."""
-    found, steps = list[Event](), turns(plan)
-    for rank, table in enumerate(tables):
-        mine = table[table[:, 0] == (plan.pass_ == "backward")]
-        if len(mine) and int(mine[:, 2].max()) + 1 != len(steps[rank]):
-            raise PlanError(
-                f"{plan.name}: rank {rank} took {int(mine[:, 2].max()) + 1} turns,"
-                f" but has {len(steps[rank])} steps"
-            )
-        for _, kind, turn, number, start, end in mine.tolist():
-            step = steps[rank][int(turn)]
-            found.append(Event(KINDS[int(kind)], rank, step, int(number), start, end))
-    return found
-
-
-def recorded_attend(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
+def watched_attend(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
     """What one rank does, twice; after its results a table of notes on the second time: [n, 6]."""
-    instrument(program)
+    watch(program)
     attend(program, group, arrays)
-    group.barrier().wait()
+    program.dist.barrier(group=group)
     HERE.notes = notes = list[Note]()
     try:
         parts = attend(program, group, arrays)
     finally:
         HERE.notes = None
-    return [*parts, np.array(notes, np.float64).reshape(-1, 6)]
+    return [*parts, np.array(notes, np.float64).reshape(-1, len(Note._fields))]
 
 
-def instrument(program: ModuleType) -> None:
-    """Wrap the functions of a program, once, so that they leave notes where somebody asks."""
-    with LOCK:
-        if not hasattr(program, "instrumented"):
-            program.instrumented = True  # type: ignore[attr-defined]
-            for name, wrapped in WRAPPED.items():
-                setattr(program, name, wrapped(program, getattr(program, name)))
-            program.Store.add = _add(program.Store.add)
+# ---- which rows of the plan they are
 
 
-def _note(kind: Kind, number: int, start: float, end: float) -> None:
-    if HERE.notes is not None:
-        row = int(HERE.backward), KINDS.index(kind), HERE.turn, number, start, end
-        HERE.notes.append(row)
+def events_of(plan: Plan, notes: list[list[Note]]) -> list[Event]:
+    """The notes of all ranks on one pass as events of the plan's rows."""
+    own = [
+        [note for note in rank if bool(note.backward) == (plan.pass_ == "backward")]
+        for rank in notes
+    ]
+    events = list[Event]()
+    for rank, (steps, left) in enumerate(zip(turns(plan), own, strict=True)):
+        found = [*_computed(plan, rank, left), *_sent(plan, rank, left), *_came(plan, rank, left)]
+        begins = dict[int, float]()
+        for event in found:
+            begins[event.step] = min(begins.get(event.step, np.inf), event.start)
+        events += found
+        events += (Event("turn", rank, n, 0, begins[n], begins[n]) for n in steps if n in begins)
+    return events
 
 
-def _follow(program: ModuleType, plain: Callable[..., Any]) -> Callable[..., Any]:
-    def follow(steps: Any, store: Any, attend: Any, group: Any, **rest: Any) -> Any:
-        HERE.backward = attend is getattr(program, "attend_backward", None)
-        HERE.turn = -1
-        return plain(steps, store, _attend(attend), group, **rest)
-
-    return follow
-
-
-def _attend(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def attend(*rectangle: Any) -> None:
-        began, HERE.merging = perf_counter(), 0.0
-        plain(*rectangle)
-        end, merged = perf_counter(), HERE.merging
-        HERE.merging = None
-        _note("attend", HERE.attended, began, end - merged)
-        _note("merge", HERE.attended, end - merged, end)
-        HERE.attended += 1
-
-    return attend
+def _computed(plan: Plan, rank: int, notes: list[Note]) -> Iterator[Event]:
+    """Attends, and merges behind them, which take no time of their own."""
+    calls = [note for note in notes if note.kind == KERNEL]
+    for (step, number), taken in _matched(plan, rank, "attends", _attends(plan, rank), calls):
+        start, end = taken[0].start, taken[-1].end
+        yield Event("attend", rank, step, number, start, end)
+        yield Event("merge", rank, step, number, end, end)
 
 
-def _add(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def add(*what: Any, **rest: Any) -> None:
-        began = perf_counter()
-        plain(*what, **rest)
-        if HERE.merging is not None:
-            HERE.merging += perf_counter() - began
-
-    return add
-
-
-def _exchange(program: ModuleType, plain: Callable[..., Any]) -> Callable[..., Any]:
-    def exchange(sends: list[Any], receives: list[Any], group: Any) -> list[Any]:
-        HERE.turn, HERE.attended, HERE.unpacked = HERE.turn + 1, 0, 0
-        began = perf_counter()
-        works = plain(sends, receives, group)
-        _note("turn", 0, began, perf_counter())
-        if HERE.notes is None:
-            return list(works)
-        messages = [message for message, _ in (*sends, *receives)]
-        if len(works) != sum(map(len, messages)):
-            raise PlanError("cannot record: this backend waits for messages all together")
-        kinds: list[tuple[Kind, int]] = [("send", n) for n in range(len(sends))]
-        kinds += [("receive", n) for n in range(len(receives))]
-        rest = iter(works)
-        return [
-            _Watched(
-                [next(rest) for _ in message],
-                (HERE.notes, int(HERE.backward), HERE.turn, *what),
-                began,
+def _attends(plan: Plan, rank: int) -> Iterator[tuple[Place, int]]:
+    """(place, pairs times heads) of every rectangle of a rank."""
+    work, counts = plan.workload, Counter[int]()
+    q_side, kv_side = plan.partition.q.blocks, plan.partition.kv.blocks
+    for step, node in plan.attends():
+        for row in np.flatnonzero(node.rank == rank):
+            queries, keys = (
+                [b for b in side[row].tolist() if b >= 0] for side in (node.q, node.kv)
             )
-            for message, what in zip(messages, kinds, strict=True)
-        ]
-
-    return exchange
-
-
-class _Watched:
-    """A message under way, its arrays one by one; a thread notes when all are done."""
-
-    def __init__(
-        self, works: list[Any], what: tuple[list[Note], int, int, Kind, int], began: float
-    ) -> None:
-        self.works, self.what, self.began = works, what, began
-        self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-        self.thread.start()
-
-    def _watch(self) -> None:
-        try:
-            for work in self.works:
-                work.wait()
-        except BaseException as error:
-            self.error = error
-        notes, backward, turn, kind, number = self.what
-        notes.append((backward, KINDS.index(kind), turn, number, self.began, perf_counter()))
-
-    def wait(self) -> None:
-        """Until the message is done; raises what waiting for it raised."""
-        self.thread.join()
-        if self.error is not None:
-            raise self.error
+            at, where = (
+                np.concatenate([side[b].tokens() for b in blocks])
+                for side, blocks in ((q_side, queries), (kv_side, keys))
+            )
+            own, other = q_side[queries[0]].heads, kv_side[keys[0]].heads
+            low = max(own.start, other.start * work.group)
+            heads = max(0, min(own.stop, other.stop * work.group) - low)
+            yield (step, counts[step]), int(work.allowed(at, where).sum()) * heads * work.batch
+            counts[step] += 1
 
 
-def _unpack(program: ModuleType, plain: Callable[..., Any]) -> Callable[..., Any]:
-    def unpack(store: Any, tensors: Any, blocks: Any, message: Any) -> None:
-        began = perf_counter()
-        plain(store, tensors, blocks, message)
-        if any(tensor in program.SUMS for tensor in tensors):
-            _note("arrive", HERE.unpacked, began, perf_counter())
-        HERE.unpacked += 1
-
-    return unpack
+def _sent(plan: Plan, rank: int, notes: list[Note]) -> Iterator[Event]:
+    for peer, rows in _moves(plan, rank, "src", "dst").items():
+        taken = [n for n in notes if n.kind == SENT and n.peer == peer]
+        sizes = [(place, size) for place, size, _ in rows]
+        for (step, number), some in _matched(plan, rank, f"sends to {peer}", sizes, taken):
+            end = max(n.end for n in some)
+            yield Event("send", rank, step, number, some[0].start, end)
 
 
-WRAPPED = {"follow": _follow, "exchange": _exchange, "unpack": _unpack}
+def _came(plan: Plan, rank: int, notes: list[Note]) -> Iterator[Event]:
+    for peer, rows in _moves(plan, rank, "dst", "src").items():
+        taken = [n for n in notes if n.kind == CAME and n.peer == peer]
+        sizes, sums = [(place, size) for place, size, _ in rows], {p: s for p, _, s in rows}
+        for place, some in _matched(plan, rank, f"receives from {peer}", sizes, taken):
+            end, kinds = max(n.end for n in some), list[Kind](["receive"])
+            kinds += ["arrive"] * sums[place]
+            for kind in kinds:
+                start = some[0].start if kind == "receive" else end
+                yield Event(kind, rank, *place, start, end)
+
+
+def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[tuple[Place, int, bool]]]:
+    """By the rank at the other end: place, numbers, and if these are sums, of every message."""
+    wide = replace(plan, workload=replace(plan.workload, dtype="float64"))
+    rows, counts = defaultdict[int, list[tuple[Place, int, bool]]](list), Counter[int]()
+    for step, move in plan.moves():
+        sizes = [np.append(wide.block_bytes(t) // 8, 0) for t in move.tensors]
+        for row in np.flatnonzero(getattr(move, own) == rank):
+            size = int(sum(s[move.blocks[row]].sum() for s in sizes))
+            place = step, counts[step]
+            sums = TENSORS[move.tensors[0]].accumulates
+            rows[int(getattr(move, other)[row])].append((place, size, sums))
+            counts[step] += 1
+    return rows
+
+
+def _matched(
+    plan: Plan, rank: int, what: str, rows: Any, notes: list[Note]
+) -> Iterator[tuple[Place, list[Note]]]:
+    """The notes of each row: as many as it takes to carry what the row carries."""
+    waiting = iter(notes)
+    for place, size in rows:
+        taken = list[Note]()
+        while sum(note.size for note in taken) < size:
+            note = next(waiting, None)
+            if note is None:
+                break
+            taken.append(note)
+        if not taken or sum(note.size for note in taken) != size:
+            raise PlanError(
+                f"{plan.name}: rank {rank} {what} otherwise than step {place[0]} of the plan says"
+            )
+        yield place, taken

@@ -86,12 +86,19 @@ def launched(
     timeout: float,
 ) -> list[Array]:
     """Whole results of `body`, which lie on these sides, from every rank's parts."""
+    source, parts = parts_of(plan, arrays, body, launcher, timeout)
+    columns = zip(*parts, strict=True)
+    return [whole(load(source), side, xs) for side, xs in zip(sides, columns, strict=True)]
+
+
+def parts_of(
+    plan: Plan | Pair, arrays: list[Array], body: Body, launcher: str, timeout: float
+) -> tuple[str, list[Parts]]:
+    """The program of a plan, and what `body` returns on every rank of it."""
     one = plan if isinstance(plan, Plan) else plan[0]
     check_arrays(one.workload, **dict(zip(("q", "k", "v", "dout"), arrays, strict=False)))
     source = emit(plan, "torch")
-    parts = launch(source, one.ranks, arrays, body, launcher, timeout)
-    columns = zip(*parts, strict=True)
-    return [whole(load(source), side, xs) for side, xs in zip(sides, columns, strict=True)]
+    return source, launch(source, one.ranks, arrays, body, launcher, timeout)
 
 
 def launch(
