@@ -46,13 +46,13 @@ def brings_home(plan: Plan, number: int, move: Move) -> Bits:
 def last_ways(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
     """Per accumulator: the step in which, and the rank from which, each block goes home finished.
 
-    int32 [blocks + 1] each; the last entry is what block -1 finds.
+    Of all messages that carry a finished block that is the last one, for all end at home. int32
+    [blocks + 1] each; the last entry is what block -1 finds.
     """
     return {tensor: _ways_home(plan, tensor) for tensor in ADDS[plan.pass_]}
 
 
 def _ways_home(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
-    homes = np.append(plan.side(tensor).homes, -1)
     total = _added(plan, tensor)
     step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
     source_of = np.full(len(total), NEVER, np.int32)
@@ -62,8 +62,7 @@ def _ways_home(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
         taken = [places(plan, tensor, move.src, move.blocks) for move in handed]
         parts = [held[entries] for entries in taken]
         for move, entries, part in zip(handed, taken, parts, strict=True):
-            whole = (part == total[move.blocks]) & (homes[move.blocks] == move.dst[:, None])
-            row, column = np.nonzero(whole & (part > 0))
+            row, column = np.nonzero((part == total[move.blocks]) & (part > 0))
             block = move.blocks[row, column]
             step_of[block], source_of[block] = number, move.src[row]
             held[entries] = 0

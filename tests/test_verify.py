@@ -11,7 +11,7 @@ from planner.batches import attends
 from planner.errors import PlanError
 from planner.ir import ADDS, READS, Attend, Held, Move, Plan, Step
 from planner.liveness import slots
-from planner.verify import verify
+from planner.verify import verify, verify_pair
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Full())
 RING = rl.plan("ring", WORK, 3)
@@ -184,3 +184,34 @@ def test_each_tensor_has_the_slots_that_it_needs_and_not_one_fewer(name: str) ->
                     PlanError, match=f"{most} slots for {tensor}, but buffers allow"
                 ):
                     verify(replace(plan, buffers=fewer))
+
+
+def test_statistics_are_made_of_out_that_is_held_once_dout_is_there() -> None:
+    """Rank 1 sends STATS of block 0 on, in the step in which DOUT comes to it or in the next."""
+    work = replace(WORK, seq=9, kv_seq=9, mask=rl.Blocks(((1, 0, 0), (0, 1, 0), (0, 0, 1)), 3))
+    partition, home = rl.plan("ring", work, 3).partition, Attend([1, 2], [[1], [2]], [[1], [2]])
+    inputs = (Held((t,), [[0], [0]], [1, 2]) for t in ("Q", "KV"))
+    start = (*inputs, Held(("OUT",), [[0]], [1]))
+    dout, stats = Move(("DOUT",), [[0], [0]], [0, 0], [1, 2]), Move(("STATS",), [[0]], [1], [2])
+    back = tuple(Move((t,), [[0]], [2], [0]) for t in ("DQ", "DKV"))
+    rest = Step((Attend([2], [[0]], [[0]]),)), Step((), back)
+
+    def sent_in(*steps: Step) -> Plan:
+        return Plan("hand-made", work, 3, partition, "backward", start, (), (*steps, *rest))
+
+    verify(sent_in(Step((home,), (dout,)), Step((), (stats,))))
+    with pytest.raises(
+        PlanError, match="step 0: rank 1 sends STATS to rank 2, but block 0 is there"
+    ):
+        verify(sent_in(Step((home,), (dout, stats))))
+
+
+def test_a_backward_pass_cannot_hold_what_its_forward_pass_did_not_finish() -> None:
+    work = replace(WORK, seq=60, kv_seq=60, mask=rl.Causal())
+    forward, backward = rl.plan("balanced", work, 5, pass_="both")
+    helped = next(m for _, m in forward.moves() if m.tensors == ("OUT",))
+    held = Held(("OUT",), helped.blocks[:1], helped.src[:1])
+    with pytest.raises(PlanError, match=r"start: rank \d holds OUT block \d, which the forward"):
+        verify_pair(forward, replace(backward, start=(held,)))
+    ahead, back = rl.plan("ulysses", work, 5, pass_="both")
+    assert any(h.tensors == ("OUT",) for h in verify_pair(ahead, back)[1].start)
