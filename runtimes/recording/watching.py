@@ -101,9 +101,10 @@ class Watching:
         if len(works) != len(ops):
             raise PlanError("cannot record: this backend waits for messages all together")
         kinds = [SENT if op.op.__name__ == "isend" else CAME for op in ops]
+        peers = [self.plain.get_process_group_ranks(op.group)[op.group_peer] for op in ops]
         return [
-            Watched(work, notes, (HERE.backward, kind, op.group_peer, op.tensor.numel(), began))
-            for work, op, kind in zip(works, ops, kinds, strict=True)
+            Watched(work, notes, (HERE.backward, kind, peer, op.tensor.numel(), began))
+            for work, op, kind, peer in zip(works, ops, kinds, peers, strict=True)
         ]
 
     def all_to_all_single(self, output: Any, input: Any, *splits: Any, **rest: Any) -> Any:
