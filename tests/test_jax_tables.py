@@ -1,0 +1,283 @@
+"""Table programs of JAX: any verified plan, tables as an argument, and decoder layers."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen import emit
+from codegen.jax import dynamic, write
+from codegen.programs import program_of
+from jax_devices import QUICK, Mesh, jax
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
+from planner.planning import plan
+from planner.workload import Workload
+from ruff_check import assert_as_ruff_has_it
+from runtimes import dense
+from runtimes.arrays import Array, draw
+
+jnp = jax.numpy
+WORK = Workload(37, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")
+SIDES = "q", "kv", "kv", "q"
+
+
+def loaded(source: str) -> ModuleType:
+    module = ModuleType("emitted")
+    exec(source, module.__dict__)
+    return module
+
+
+def as_tables(plans: Plan | tuple[Plan, Plan], **options: Any) -> ModuleType:
+    """The program of plans as tables, whether they are regular or not."""
+    return loaded(write(program_of(plans, "jax", **options).as_tables("by a test")))
+
+
+def mesh_of(ranks: int) -> Any:
+    return Mesh(np.array(jax.devices()[:ranks]), ("sp",))
+
+
+def placed(module: ModuleType, arrays: Sequence[Array]) -> list[Any]:
+    """Whole arrays of q, k, v, dout in layout order."""
+    return [
+        jnp.concatenate([module.shard(jnp.asarray(x), rank, side=side) for rank in range(ranks)], 2)
+        for x, side, ranks in zip(arrays, SIDES, [module.RANKS] * 4, strict=True)
+    ]
+
+
+def both(module: ModuleType, calls: list[int] | None = None) -> Callable[..., Any]:
+    """out, dq, dk, dv as one compiled function; `calls` grows whenever it is traced."""
+
+    def run(q: Any, k: Any, v: Any, dout: Any, *tables: Any) -> Any:
+        if calls is not None:
+            calls.append(1)
+        mesh = mesh_of(module.RANKS)
+        out, pull = jax.vjp(lambda *x: module.attention(*x, *tables, mesh=mesh), q, k, v)
+        return out, *pull(dout)
+
+    return jax.jit(run)
+
+
+def assert_exact(module: ModuleType, work: Workload, run: Callable[..., Any], *tables: Any) -> None:
+    """Output and gradients are those of dense attention."""
+    inputs = draw(work, 3)
+    found = run(*placed(module, inputs), *tables)
+    truth = dense.forward(work, *inputs[:3])[0], *dense.backward(work, *inputs)
+    for x, wanted, side in zip(found, truth, ("q", "q", "kv", "kv"), strict=True):
+        x = module.unshard(jnp.split(x, module.RANKS, 2), side=side)
+        np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-12 if x is found[0] else 1e-11)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "change"),
+    [
+        ("zigzag", 4, {}),
+        ("striped", 3, {"kv_seq": 41, "mask": Causal() & Window(9)}),
+        ("balanced", 5, {"mask": Documents((9, 0, 20, 8)) & Causal(), "batch": 2}),
+        ("burst", 8, {"seq": 5, "kv_seq": 5}),  # ranks without tokens
+        ("allgather", 4, {"mask": Prefix(5)}),
+        ("usp:ulysses=2", 4, {"seq": 32, "kv_seq": 32, "mask": Full()}),
+        ("ulysses", 4, {"heads": 9, "kv_heads": 3}),  # slices that begin within a group
+    ],
+)
+def test_any_plan_is_exact_as_tables(
+    schedule: str, ranks: int, change: dict[str, int | Mask]
+) -> None:
+    work = replace(WORK, **change)
+    module = as_tables(plan(schedule, work, ranks, pass_="both"))
+    with jax.enable_x64(True):
+        assert_exact(module, work, both(module))
+
+
+def test_plans_of_single_blocks_and_initial_copies_are_exact() -> None:
+    work = replace(WORK, mask=Causal() & Window(6))
+    pair = plan("zigzag", work, 4, pass_="both", trim="blocks")
+    module = as_tables(pair)
+    with jax.enable_x64(True):
+        assert_exact(module, work, both(module))
+    kept = plan("usp:ulysses=2", replace(WORK, seq=32, kv_seq=32), 4, pass_="both")
+    assert {t for held in kept[1].start for t in held.tensors} == {"Q", "KV", "OUT"}
+    module = as_tables(kept)
+    assert module.KEPT.keys() == {"Q", "KV"}
+    with jax.enable_x64(True):
+        assert_exact(module, kept[0].workload, both(module))
+
+
+def test_a_wrong_tile_is_not_exact() -> None:
+    source = write(program_of(plan("ring", WORK, 2, pass_="both"), "jax").as_tables("by a test"))
+    head, rows = source.split('FORWARD_ROWS = """\n')
+    line, rest = rows.split("\n", 1)
+    slots, tile = line.split("| ")
+    other = " ".join(["0", "1" if tile.split()[1] == "0" else "0", *tile.split()[2:]])
+    module = loaded(f'{head}FORWARD_ROWS = """\n{slots}| {other}\n{rest}')
+    with jax.enable_x64(True), pytest.raises(AssertionError):
+        assert_exact(module, WORK, both(module))
+
+
+def test_finished_sums_travel_in_the_type_of_the_model() -> None:
+    pair = plan("usp:ulysses=2", replace(WORK, seq=32, kv_seq=32), 4, pass_="both")
+    module = as_tables(pair)
+    x = jax.ShapeDtypeStruct((1, 4, 32, 4), "bfloat16")
+    y = jax.ShapeDtypeStruct((1, 2, 32, 4), "bfloat16")
+    text = str(jax.make_jaxpr(partial(module.attention, mesh=mesh_of(4)))(x, y, y))
+    sent = [line for line in text.splitlines() if "ppermute" in line]
+    assert sent
+    wide = [line for line in sent if "f32[" in line and ",1] = " not in line]
+    assert not wide, "only the log-sum-exp travels in 32 bits"
+
+
+def documents(random: np.random.Generator, total: int) -> Documents:
+    cuts = np.sort(random.integers(0, total + 1, random.integers(0, 5)))
+    return Documents(tuple(np.diff([0, *cuts, total]).tolist()))
+
+
+@pytest.mark.parametrize("schedule", ["zigzag", "usp:ulysses=2"])
+def test_tables_as_an_argument_follow_any_mask_and_compile_once(schedule: str) -> None:
+    full, random, calls = replace(WORK, mask=Full()), np.random.default_rng(0), list[int]()
+    pair = plan(schedule, full, 4, pass_="both")
+    program = program_of(pair, "jax", dynamic=True, max_calls=40)
+    module = loaded(dynamic.write(program))
+    run = both(module, calls)
+    masks = [Causal(), Full(), Window(4) | Prefix(3)]
+    masks += [documents(random, 37) & Causal() for _ in range(5)]
+    with jax.enable_x64(True):
+        for mask in masks:
+            made = dynamic.tables(program, mask)
+            assert_exact(module, replace(WORK, mask=mask), run, made)
+    assert (len(calls), run._cache_size()) == (1, 1)
+
+
+def test_tables_that_do_not_fit_are_refused() -> None:
+    full = replace(WORK, mask=Full())
+    made = program_of(plan("ring", full, 2, pass_="both"), "jax", dynamic=True)
+    other = program_of(plan("ring", replace(full, scale=2.0), 2, pass_="both"), "jax", dynamic=True)
+    module = loaded(dynamic.write(made))
+    assert module.PLAN["max_calls"] == 2
+    x, y = np.ones((1, 4, 38, 4), "f4"), np.ones((1, 2, 38, 4), "f4")
+    attend = partial(module.attention, x, y, y, mesh=mesh_of(2))
+    with pytest.raises(ValueError, match=r"tables of plan \d+, not \d+"):
+        attend(dynamic.tables(other))
+    good, wrong = dynamic.tables(made), dynamic.tables(other)
+    traced = both(module)
+    assert np.isfinite(traced(x, y, y, x, good)[0][:, :, :37]).all()
+    assert np.isnan(traced(x, y, y, x, wrong)[0]).all()
+    roomy = program_of(plan("ring", full, 2, pass_="both"), "jax", dynamic=True, max_calls=9)
+    with pytest.raises(
+        ValueError, match=r"tables forward are \[2, 2, 9, 11\], not \[2, 2, 2, 11\]"
+    ):
+        attend(dynamic.tables(roomy))
+    many = Documents((5, 6, 7, 8, 11)) & Causal()
+    with pytest.raises(PlanError, match=r"3 calls in step 0, but there is room for 2"):
+        dynamic.tables(made, many)
+    with pytest.raises(PlanError, match="1 calls in a step, more than --max-calls 0"):
+        dynamic.tables(replace(made, max_calls=0))
+    causal = program_of(plan("ring", WORK, 2, pass_="both"), "jax", dynamic=True)
+    with pytest.raises(PlanError, match="make its plans for the mask full, not causal"):
+        dynamic.write(causal)
+
+
+def gradients(layer: Callable[..., Any]) -> Callable[..., Any]:
+    def run(params: Any, x: Any, dy: Any) -> Any:
+        y, pull = jax.vjp(layer, params, x)
+        return y, *pull(dy)
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["loops", "tables", "dynamic"])
+def test_a_layer_is_its_reference(kind: str) -> None:
+    work = replace(WORK, seq=32, kv_seq=32, mask=Full() if kind == "dynamic" else Causal())
+    pair = plan("zigzag", work, 4, pass_="both")
+    options: dict[str, Any] = {"layer": True, "dynamic": kind == "dynamic"}
+    module = (
+        as_tables(pair, **options) if kind == "tables" else loaded(emit(pair, "jax", **options))
+    )
+    tables = [module.example()] if kind == "dynamic" else []
+    layer = partial(module.decoder_layer, mesh=mesh_of(4))
+    random = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        params = module.init(1, "float64", dim=24, hidden=20)
+        x, dy = jnp.asarray(random.standard_normal((2, 1, 32, 24)))
+        inputs = [jnp.concatenate([module.shard(z, r, 1) for r in range(4)], 1) for z in (x, dy)]
+        found = jax.jit(gradients(lambda p, x: layer(p, x, *tables)))(params, *inputs)
+        wanted = jax.jit(gradients(module.reference))(params, x, dy)
+    y, dx = (module.unshard(jnp.split(z, 4, 1), 1) for z in (found[0], found[2]))
+    np.testing.assert_allclose(y, wanted[0], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(dx, wanted[2], rtol=0, atol=1e-11)
+    for name, value in wanted[1].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=0, atol=2e-11, err_msg=name)
+
+
+def executed(jaxpr: Any, names: tuple[str, ...]) -> int:
+    """How often primitives of these names stand in a program."""
+    inner = [j for eqn in jaxpr.eqns for j in jax.extend.core.jaxprs_in_params(eqn.params)]
+    here = sum(eqn.primitive.name in names for eqn in jaxpr.eqns)
+    return here + sum(executed(j, names) for j in inner)
+
+
+@pytest.mark.parametrize("schedule", ["zigzag", "usp:ulysses=2"])
+@pytest.mark.parametrize("tables", [False, True])
+def test_the_backward_pass_of_a_layer_repeats_no_attention(schedule: str, tables: bool) -> None:
+    work = replace(WORK, seq=32, kv_seq=32)
+    pair = plan(schedule, work, 4, pass_="both")
+    module = as_tables(pair, layer=True) if tables else loaded(emit(pair, "jax", layer=True))
+    params, x = module.init(1, dim=24, hidden=20), np.zeros((1, 32, 24), "f4")
+    ours = gradients(partial(module.decoder_layer, mesh=mesh_of(4)))
+
+    def plain(params: Any, x: Any) -> Any:
+        out = module.attention(*module.project(params, x, np.arange(32)), mesh=mesh_of(4))
+        return module.finish(params, x, out)
+
+    counted = [jax.make_jaxpr(f)(params, x, x).jaxpr for f in (ours, gradients(plain))]
+    sent = "ppermute", "all_to_all", "all_gather"
+    assert executed(counted[0], sent) == executed(counted[1], sent) > 0
+    again = jax.make_jaxpr(gradients(jax.checkpoint(plain)))(params, x, x).jaxpr
+    assert executed(again, sent) > executed(counted[0], sent)
+
+
+def test_plans_that_make_no_layer_are_refused() -> None:
+    with pytest.raises(PlanError, match="needs a backward plan too"):
+        as_tables(plan("ring", WORK, 2), layer=True)
+    for change, match in (({"kv_seq": 38}, "37 queries, 38 keys"), ({"head_dim": 3}, "not 3")):
+        pair = plan("ring", replace(WORK, **change), 2, pass_="both")
+        with pytest.raises(PlanError, match=match):
+            as_tables(pair, layer=True)
+
+
+def test_files_check_themselves_and_pass_ruff(tmp_path: Path) -> None:
+    full, documented = replace(WORK, mask=Full()), replace(WORK, mask=Documents((20, 17)))
+    pair = plan("zigzag", full, 2, pass_="both")
+    texts = {
+        "tables": write(program_of(plan("ring", documented, 2), "jax").as_tables("by a test")),
+        "dynamic": emit(pair, "jax", dynamic=True),
+        "layer": emit(pair, "jax", dynamic=True, layer=True),
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    assert_as_ruff_has_it(tmp_path)
+    for name in ("dynamic", "layer"):
+        assert run_file(tmp_path / f"{name}.py").returncode == 0
+    wrong = texts["dynamic"].split("out + share * (part - out)")
+    assert len(wrong) == 2
+    (tmp_path / "wrong.py").write_text("out + share * part".join(wrong))
+    assert run_file(tmp_path / "wrong.py").returncode == 1
+
+
+def run_file(path: Path) -> Any:
+    quick = os.environ | QUICK
+    return subprocess.run([sys.executable, path], capture_output=True, env=quick, check=False)
+
+
+def test_a_table_program_is_short() -> None:
+    work = replace(WORK, seq=8192, kv_seq=8192, mask=Documents((3000, 5192)) & Causal())
+    source = emit(plan("zigzag", work, 4, pass_="both"), "jax")
+    assert source.count("\n") <= 600
