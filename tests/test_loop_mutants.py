@@ -167,7 +167,7 @@ def test_mutants_that_mean_other_rows_or_claim_other_kinds_are_refused() -> None
                 same += 1
     assert caught >= 500, (caught, same)
     assert same < caught
-    print(f"{caught} mutants refused, {same} mean the same rows")  # noqa: T201
+    print(f"{caught} mutants refused, {same} mean the same rows")
 
 
 def test_meanings_tell_rows_apart() -> None:

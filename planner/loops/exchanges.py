@@ -12,7 +12,6 @@ from planner.ir import TENSORS
 from planner.loops.columns import Messages, Rows
 from planner.loops.fitting import line
 from planner.loops.form import (
-    OWN,
     AllToAll,
     Ends,
     Expr,
@@ -89,7 +88,7 @@ class Exchanges:
         """Sums that go back over an exchange, or from values that stay to the owners."""
         side = TENSORS[tensors[0]].side
         backs = [s for s in reversed(self.sent) if s.side == side]
-        stays = [v for v in places.values if v.born is None and v.name != OWN]
+        stays = [places.values[i] for i in places.stays]
         if not backs and not stays:
             return None
         filled = self._filled(t, side, len(places.side))

@@ -6,6 +6,7 @@ The places of a side are one number per rank and block, value x room + slot; -1 
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from planner.partitions import Side
 
 Bools = NDArray[np.bool_]
 ABSENT = np.int32(-(1 << 30))  # the place of no block
-FAR = np.int32(1 << 30)
 FEW = 4  # different slices up to which rows are told apart by them
 NARROW = 8  # columns
 RUNS = 6  # slices of one rectangle or message
@@ -35,6 +35,12 @@ class Value:
     def pieces(self) -> Ints:
         """How many pieces each rank has: [ranks]."""
         return np.asarray((self.table >= 0).any(axis=2).sum(axis=1))
+
+    @cached_property
+    def even(self) -> bool:
+        """True if ranks that have anything have as many pieces and heads."""
+        counts = [x[x > 0] for x in (self.pieces, self.heads)]
+        return all(len(x) == 0 or x.min() == x.max() for x in counts)
 
     @cached_property
     def heads(self) -> Ints:
@@ -64,6 +70,8 @@ class Places:
         self.bits = max(1, len(side) - 1).bit_length()
         self.room = 1 << self.bits
         self.values: list[Value] = []
+        self.even = True  # all values are
+        self.stays: list[int] = []  # values that stay, but for what ranks own
         self.code = np.full((ranks, len(side)), -1, np.int32)
 
     def add(self, name: str, born: int | None, rank: Ints, block: Ints) -> int:
@@ -72,10 +80,11 @@ class Places:
         Of values that stay, the last one to get a block has it; but a rank owns what it owns.
         """
         if born is None:
-            for i, value in enumerate(self.values):
-                if value.born is None and value.name != OWN:
-                    self._give_up(i, rank, block)
+            for i in self.stays:
+                self._give_up(i, rank, block)
+            self.stays += [len(self.values)] * (name != OWN)
         self.values.append(Value(name, born, pack(self.ranks, self.side, rank, block)))
+        self.even &= self.values[-1].even
         self._put(len(self.values) - 1)
         return len(self.values) - 1
 
@@ -97,6 +106,7 @@ class Places:
             left = r[~lost], table[r, c][~lost]
             old = self.values[i]
             self.values[i] = Value(old.name, None, pack(self.ranks, self.side, *left))
+            self.even &= self.values[i].even
             self._put(i)
 
     def of(self, rank: Ints, block: Ints) -> Ints:
@@ -112,116 +122,69 @@ class Places:
 
         Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
         """
-        code = self.code[rank[:, None], blocks]
-        if absent := bool(blocks.min() < 0):
-            code = np.where(blocks >= 0, code, ABSENT)
-        if code.min() < 0 and (code == -1).any():
+        code = np.where(blocks >= 0, self.code[rank[:, None], blocks], ABSENT)
+        if (code == -1).any():
             raise PlanError("irregular: a block is read whose way to its rank is not understood")
-        value, slot = code >> self.bits, code & (self.room - 1)
-        high = _across(np.maximum, value)
-        low = _across(np.minimum, np.where(value < 0, FAR, value) if absent else value)
+        first, number = self._distinct(rank, code)
+        groups = dict[tuple[int, ...], dict[tuple[int, ...], list[int]]]()
+        for k, (r, row) in enumerate(zip(rank[first].tolist(), code[first].tolist(), strict=True)):
+            values, said = self._row(r, row)
+            groups.setdefault(values, {}).setdefault(said, []).append(k)
         results = list[Slices]()
-        for rows, values in _groups(value, low, high):
-            every = len(rows) == len(rank)
-            parts = (rank, value, slot) if every else (rank[rows], value[rows], slot[rows])
-            mixed = absent or len(values) > 1
-            cuts = [self._cut(*parts, v, parts[1] == v if mixed else None) for v in values]
-            if None in cuts:
-                results += self._in_runs(rows, values, *parts)
-            else:
-                results += alike(Slices(rows, values, *_beside(cuts)))
+        for values, group in groups.items():
+            parts = [({k: said}, many) for said, many in group.items() for k in many[:1]]
+            if len(group) > FEW:
+                said_of = {k: said for said, many in group.items() for k in many}
+                parts = [(said_of, [*said_of])]
+            for said_of, many in parts:
+                on = np.zeros(len(first), np.bool_)
+                on[many] = True
+                rows = (
+                    np.flatnonzero(on[number]) if len(many) < len(first) else np.arange(len(rank))
+                )
+                table = np.array([*said_of.values()], np.int32).reshape(len(said_of), -1, 6)
+                if len(said_of) > 1:
+                    place = np.zeros(len(first), np.intp)
+                    place[[*said_of]] = np.arange(len(said_of))
+                    table = table[place[number[rows]]]
+                n = len(table)
+                ends, whole = table[:, :, :4].reshape(n, -1), table[:, :, 4:].reshape(n, -1)
+                results.append(Slices(rows, values, ends, whole.astype(np.bool_)))
         return results
 
-    def _cut(
-        self, rank: Ints, value: Ints, slot: Ints, v: int, on: Bools | None
-    ) -> tuple[Ints, Bools] | None:
-        """The slices that rows read of a value: ends [n, 4], whole [n, 2]; None if it is none."""
-        heads = self.values[v].table.shape[2]
-        many = np.full(len(rank), slot.shape[1]) if on is None else _across(np.add, on.astype(int))
-        ends, whole = np.zeros((len(rank), 4), np.int32), np.ones((len(rank), 2), np.bool_)
-        size = np.ones(len(rank), np.intp)
-        axes = [(slot // heads if heads > 1 else slot, self.values[v].pieces)]
-        axes += [(slot % heads, self.values[v].heads)] * (heads > 1)
-        for k, (x, count) in enumerate(axes):
-            low = _across(np.minimum, x if on is None else np.where(on, x, self.room))
-            high = _across(np.maximum, x if on is None else np.where(on, x, -1))
-            ends[:, 2 * k], ends[:, 2 * k + 1] = low, high
-            whole[:, k] = (low == 0) & (high == count[rank] - 1)
-            size *= high - low + 1
-        return None if (many != size).any() else (ends, whole)
+    def _distinct(self, rank: Ints, code: Ints) -> tuple[Ints, Ints]:
+        """The first of each kind of rows, and which kind each row is of."""
+        if self.even and (code == code[0]).all():
+            return np.zeros(1, np.intp), np.zeros(len(code), np.intp)
+        if not self.even or code.shape[1] > NARROW:
+            return np.arange(len(code)), np.arange(len(code))
+        _, first, number = np.unique(encoded(code), return_index=True, return_inverse=True)
+        return first, number
 
-    def _in_runs(
-        self, rows: Ints, values: tuple[int, ...], rank: Ints, value: Ints, slot: Ints
-    ) -> list[Slices]:
-        """Rows that read several runs of a value's pieces: a slice per run."""
-        number = np.zeros(slot.shape, np.intp)  # of the run that a block is in, from 1
-        counts = np.zeros((len(rows), len(values)), np.intp)
-        for k, v in enumerate(values):
-            row, column = np.nonzero(value == v)
-            piece = slot[row, column] // self.values[v].table.shape[2]
-            present = np.zeros((len(rows), self.values[v].table.shape[1] + 1), np.bool_)
-            present[row, piece + 1] = True
-            run = np.cumsum(present[:, 1:] & ~present[:, :-1], axis=1)
-            number[row, column], counts[:, k] = run[row, piece], run[:, -1]
-        results = list[Slices]()
-        for key in dict.fromkeys(map(tuple, counts.tolist())):
-            at = np.flatnonzero((counts == key).all(axis=1))
-            parts = rank[at], value[at], slot[at]
-            which = [(v, i + 1) for v, many in zip(values, key, strict=True) for i in range(many)]
-            cuts = [self._cut(*parts, v, (parts[1] == v) & (number[at] == i)) for v, i in which]
-            if None in cuts or len(cuts) > RUNS:
-                names = " ".join(dict.fromkeys(self.values[v].name for v in values))
-                raise PlanError(f"irregular: blocks of {names} are read that are no slices")
-            results += alike(Slices(rows[at], tuple(v for v, _ in which), *_beside(cuts)))
-        return results
+    def _row(self, rank: int, row: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The values that one row reads, one for each run of pieces, and of each six numbers.
 
-
-def _beside(cuts: list[tuple[Ints, Bools] | None]) -> tuple[Ints, Bools]:
-    ends, whole = zip(*(c for c in cuts if c), strict=True)
-    return np.hstack(ends), np.hstack(whole)
-
-
-def _across(how: np.ufunc, table: Ints) -> Ints:
-    """A table [n, w] column by column to [n]; quick where it is narrow."""
-    if table.shape[1] > NARROW:
-        return np.asarray(how.reduce(table, axis=1))
-    result = table[:, 0]
-    for column in table.T[1:]:
-        result = how(result, column)
-    return result
-
-
-def _groups(value: Ints, low: Ints, high: Ints) -> list[tuple[Ints, tuple[int, ...]]]:
-    """Rows by the values in them, these ascending."""
-    single = low == high
-    if single.all() and (high == high[0]).all():
-        return [(np.arange(len(high)), (int(high[0]),))]
-    groups = list[tuple[Ints, tuple[int, ...]]]()
-    for v in np.unique(high[single]).tolist():
-        groups.append((np.flatnonzero(single & (high == v)), (v,)))
-    mixed = dict[tuple[int, ...], list[int]]()
-    for i in np.flatnonzero(~single).tolist():
-        mixed.setdefault(tuple(np.unique(value[i][value[i] >= 0]).tolist()), []).append(i)
-    return groups + [(np.array(rows), values) for values, rows in mixed.items()]
-
-
-def alike(slices: Slices) -> list[Slices]:
-    """Rows split by their slices, where these are few; else as they are."""
-    labels = slices.ends.copy()
-    labels[:, 1::2][slices.whole] = -1
-    number = encoded(labels)
-    kinds, first = np.unique(number, return_index=True)
-    if len(kinds) > FEW:
-        return [slices]
-    return [
-        Slices(
-            slices.rows if len(kinds) == 1 else slices.rows[number == k],
-            slices.values,
-            slices.ends[[i]],
-            slices.whole[[i]],
-        )
-        for k, i in zip(kinds, first, strict=True)
-    ]
+        First and last piece, first and last head, and if these are all pieces, all heads.
+        """
+        slots = dict[int, list[int]]()
+        for code in row:
+            if code != ABSENT:
+                slots.setdefault(code >> self.bits, []).append(code & (self.room - 1))
+        values, said = list[int](), list[int]()
+        for v, places in sorted(slots.items()):
+            value, heads = self.values[v], self.values[v].table.shape[2]
+            low, high = min(p % heads for p in places), max(p % heads for p in places)
+            pieces = sorted({p // heads for p in places})
+            if len(pieces) * (high - low + 1) != len(places):
+                raise PlanError(f"irregular: blocks of {value.name} are read that are no slice")
+            cuts = [i for i in range(1, len(pieces)) if pieces[i] != pieces[i - 1] + 1]
+            for a, b in pairwise((0, *cuts, len(pieces))):
+                many = b - a == value.pieces[rank], high - low + 1 == value.heads[rank]
+                values.append(v)
+                said += [pieces[a], pieces[b - 1], low, high, *many]
+        if len(values) > RUNS:
+            raise PlanError("irregular: a row reads blocks of too many different values")
+        return tuple(values), tuple(said)
 
 
 def encoded(labels: Ints) -> Ints:

@@ -132,15 +132,17 @@ class Clusters:
         return self._fit(items, by_rank)
 
     def _fit(self, items: list[Item], by_rank: bool) -> Slices | None:
-        t = np.concatenate([np.full(len(i.record.rank), i.record.t) for i in items])
+        t: Ints | None = None
         fitted = list[tuple[Ends | None, Ends | None]]()
         for k in range(len(items[0].cuts)):
-            seen = self.where[np.concatenate([_seen(i, k) for i in items])]
             both = list[Ends | None]()
             for j in (0, 1):
                 if all(i.cuts[k].whole[:, j].all() for i in items):
                     both.append(None)
                     continue
+                seen = self.where[np.concatenate([_seen(i, k) for i in items])]
+                if t is None:
+                    t = np.repeat([i.record.t for i in items], [len(i.record.rank) for i in items])
                 pair = list[Expr]()
                 for e in (2 * j, 2 * j + 1):
                     values = np.concatenate([_column(i, k, e) for i in items])
