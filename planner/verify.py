@@ -187,14 +187,13 @@ def _blame_twice(plan: Plan, table: Tiles, q_ids: Index, kv_ids: Index) -> None:
 def check_buffers(plan: Plan) -> None:
     """No rank ever needs more slots for a tensor than `buffers` declares.
 
-    Inputs that always go together need as many; STATS are also made of OUT that is held.
+    Inputs that always go together need as many.
     """
     known = dict[frozenset[tuple[str, ...]], NDArray[np.int64]]()
     nodes = {m.tensors for _, m in plan.moves()} | {held.tensors for held in plan.start}
     for tensor, allowed in plan.buffers:
-        made_of = ("OUT",) if tensor == "STATS" else ()
-        company = frozenset(n for n in nodes if {tensor, *made_of} & set(n))
-        if company not in known or tensor not in READS[plan.pass_]:
+        company = frozenset(n for n in nodes if tensor in n)
+        if not company or company not in known or tensor not in READS[plan.pass_]:
             known[company] = slots(plan, tensor)
         needed = known[company]
         if needed.size and needed.max() > allowed:

@@ -178,7 +178,9 @@ def swap_held(plan: Plan, rows: Rows, random: Random) -> Rows:
     """Copies of another tensor are there from the start."""
     at = pick(rows, Held, random)
     number, node = rows[at]
-    tensors = random.choice([t for t in ("Q", "DOUT", "STATS", "OUT", "KV") if t != node.tensors[0]])
+    tensors = random.choice(
+        [t for t in ("Q", "DOUT", "STATS", "OUT", "KV") if t != node.tensors[0]]
+    )
     return put(rows, at, (number, changed(node, tensors=tensors)))
 
 
