@@ -8,7 +8,7 @@ from itertools import pairwise
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.check import check
-from planner.loops.cost import cost_of, expressions
+from planner.loops.cost import cost_of, expressions, parts_of
 from planner.loops.form import (
     AllToAll,
     Attend,
@@ -95,11 +95,13 @@ def _loops(reading: Reading, naming: Naming) -> Loops:
         if said is None:
             raise PlanError(f"irregular: no guards for {' '.join(group[0][2]) or 'attends'}")
         statements += said
-    order = sorted(
-        folded(statements),
-        key=lambda s: (ORDER.index(type(s)), s.when.first, getattr(s, "name", "")),
-    )
-    return Loops(mesh, len(reading.source.rows), tuple(order))
+    return Loops(mesh, len(reading.source.rows), tuple(sorted(folded(statements), key=_order)))
+
+
+def _order(s: Statement) -> tuple[int, int, str, tuple[bool, ...]]:
+    """By what it does, when it begins, its name; whole values before slices of them."""
+    sliced = tuple(p.pieces is not None for p in parts_of(s))
+    return ORDER.index(type(s)), s.when.first, getattr(s, "name", ""), sliced
 
 
 def folded(statements: Iterable[Statement]) -> Iterator[Statement]:
