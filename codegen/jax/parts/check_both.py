@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import jax
 
 if TYPE_CHECKING:
-    from codegen.jax.parts.check import ours
+    from codegen.jax.parts.function import attention
 
 
-@partial(jax.jit, static_argnums=0)
-def results(mesh, q, k, v, dout):
+@partial(jax.jit, static_argnums=4)
+def results(q, k, v, dout, mesh):
     """Output and gradients."""
-    out, pull = jax.vjp(partial(ours, mesh), q, k, v)
+    out, pull = jax.vjp(partial(attention, mesh=mesh), q, k, v)
     return out, *pull(dout)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import jax
 
 if TYPE_CHECKING:
-    from codegen.jax.parts.check import ours
+    from codegen.jax.parts.function import attention
 
 
-@partial(jax.jit, static_argnums=0)
-def results(mesh, q, k, v, dout):
+@partial(jax.jit, static_argnums=4)
+def results(q, k, v, dout, mesh):
     """The output alone: there are no gradients."""
-    return (ours(mesh, q, k, v),)
+    return (attention(q, k, v, mesh=mesh),)

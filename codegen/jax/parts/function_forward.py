@@ -19,7 +19,8 @@ def local_attention(q, k, v, axis):
 
 def refuse(*_):
     """Raise NotImplementedError for gradients."""
-    raise NotImplementedError("emitted without a backward plan: no gradients")
+    reason = "a program without a backward plan has no gradients"
+    raise NotImplementedError(reason)
 
 
 local_attention.defvjp(refuse, refuse)

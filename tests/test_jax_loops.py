@@ -1,0 +1,136 @@
+"""JAX programs printed from loops: exact, as the plan says, and short."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from codegen import emit
+from codegen.jax.cases import groups
+from codegen.jax.hops import Hops
+from codegen.jax.schedule import named, print_loops
+from codegen.jax.switch import check
+from codegen.jax.trace import trace
+from codegen.jax.values import values
+from codegen.jax.words import Domain
+from codegen.programs import Program, program_of
+from jax_devices import jax
+from planner.errors import PlanError
+from planner.loops.form import Send
+from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
+from planner.planning import plan
+from planner.workload import Workload
+from ruff_check import assert_as_ruff_has_it
+from runtimes import dense
+from runtimes.arrays import draw
+from runtimes.jax import mesh
+
+WORK = Workload(64, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")
+UNEVEN = replace(WORK, seq=61, kv_seq=61)
+# Schedule, ranks and mask of programs that are loops, though pieces differ or masks cut tiles.
+CASES: list[tuple[str, int, Workload]] = [
+    *(("ring", 4, w) for w in (WORK, UNEVEN, replace(WORK, mask=Window(10, 0)))),
+    ("ring", 4, replace(WORK, mask=Prefix(20))),
+    ("striped", 4, WORK),
+    ("striped", 4, replace(WORK, mask=Documents((20, 11, 13, 20)))),
+    *(("zigzag", 4, w) for w in (WORK, UNEVEN)),
+    *(("burst", 4, w) for w in (WORK, UNEVEN)),
+    *(("balanced", 4, w) for w in (WORK, replace(WORK, mask=Full()))),
+    *(("allgather", 4, w) for w in (WORK, replace(WORK, mask=Window(10, 0)))),
+    *(("ulysses", 4, w) for w in (WORK, replace(WORK, kv_heads=4, mask=Window(10, 0)))),
+    ("usp:ulysses=2", 8, WORK),
+]
+
+
+def program(schedule: str, ranks: int, work: Workload) -> Program:
+    return program_of(plan(schedule, work, ranks, pass_="both"), "jax")
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "work"), CASES, ids=str)
+def test_loops_match_dense_attention(schedule: str, ranks: int, work: Workload) -> None:
+    pair = plan(schedule, work, ranks, pass_="both")
+    assert "A table program" not in emit(pair, "jax")
+    inputs = draw(work, 3)
+    out, *gradients = mesh.run(pair, *inputs)
+    np.testing.assert_allclose(out, dense.forward(work, *inputs[:3])[0], atol=1e-12, rtol=0)
+    for ours, truth in zip(gradients, dense.backward(work, *inputs), strict=True):
+        np.testing.assert_allclose(ours, truth, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("mask", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("schedule", ["ring", "striped", "zigzag", "burst", "allgather"])
+def test_length_depends_neither_on_ranks_nor_tokens(schedule: str, mask: Mask) -> None:
+    texts = [
+        print_loops(program(schedule, ranks, replace(WORK, seq=n, kv_seq=n, mask=mask)))
+        for ranks, n in ((8, 1024), (16, 32768))
+    ]
+    assert len({text.count("\n") for text in texts}) == 1
+
+
+def test_a_name_changes_nothing_but_the_header_and_the_plan() -> None:
+    forward, backward = plan("zigzag", WORK, 8, pass_="both")
+    renamed = replace(forward, name="mine"), replace(backward, name="mine")
+    ours, theirs = (print_loops(program_of(pair, "jax")) for pair in ((forward, backward), renamed))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("schedule", ["ring", "zigzag", "balanced", "usp", "allgather"])
+def test_files_are_as_ruff_formats_them_and_short(schedule: str, tmp_path: Path) -> None:
+    text = emit(plan(schedule, replace(WORK, heads=8, kv_heads=8), 8, pass_="both"), "jax")
+    (tmp_path / "program.py").write_text(text)
+    assert_as_ruff_has_it(tmp_path)
+    assert "ringloom." not in text.replace("ringloom emit", "")
+    assert text.count("\n") <= {"balanced": 540, "usp": 520}.get(schedule, 510)
+
+
+def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = program("balanced", 8, WORK).loops
+    assert loops
+    hops, names = Hops(loops[0]), named(loops[0])
+    send = next(s for s in loops[0].statements if isinstance(s, Send))
+    assert hops.add("lend", send, names).stepwise
+    monkeypatch.setattr("codegen.jax.hops._way", lambda *_: "(r + 1) % RANKS")
+    with pytest.raises(PlanError, match="not the plan's"):
+        hops.add("lend", send, names)
+
+
+def test_conditions_that_are_not_the_plans_are_refused() -> None:
+    loops = program("zigzag", 8, WORK).loops
+    assert loops
+    forward = plan("zigzag", WORK, 8)
+    rows = trace(loops[0], forward)
+    made, names = values(loops[0], "forward", rows), named(loops[0])
+    (group,) = groups(loops[0], rows, made, (1, 2, 3), ("q",))
+    on = Domain((1, 2, 3), loops[0].coordinates())
+    check(group, ["rank < step", ""], names, on)
+    with pytest.raises(PlanError, match="not the plan's"):
+        check(group, ["rank <= step", ""], names, on)
+
+
+def emitted(source: str) -> ModuleType:
+    module = ModuleType("emitted")
+    exec(compile(source, "emitted", "exec"), module.__dict__)
+    return module
+
+
+def test_a_program_without_a_backward_plan_refuses_gradients() -> None:
+    module = emitted(emit(plan("ring", WORK, 4), "jax"))
+    q, k, v = (np.float32(x) for x in draw(WORK, 1)[:3])
+    devices = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("sp",))
+    with pytest.raises(NotImplementedError, match="no gradients"):
+        jax.grad(lambda q: module.attention(q, k, v, mesh=devices).sum())(q)
+
+
+def test_wrong_shapes_are_refused_with_both_shapes() -> None:
+    module = emitted(emit(plan("ring", WORK, 4, pass_="both"), "jax"))
+    q, k, v = (np.float32(x) for x in draw(WORK, 1)[:3])
+    devices = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("sp",))
+    with pytest.raises(
+        ValueError, match=r"k is float32\[1, 2, 60, 4\], not float32\[1, 2, 64, 4\]"
+    ):
+        module.attention(q, k[:, :, :60], v, mesh=devices)
+    wide = jax.sharding.Mesh(np.array(jax.devices()), ("sp",))
+    with pytest.raises(ValueError, match="for 4 ranks, but axis 'sp' has 8"):
+        module.attention(q, k, v, mesh=wide)
