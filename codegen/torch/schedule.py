@@ -421,7 +421,11 @@ class Pass:
                 "    " + ("    " if move.time() else "") + self.have.arrive(move.into, "came")
             )
         else:
-            self.when(move, handle, self.have.arrive(move.into, f"{handle}.wait()"))
+            line = self.have.arrive(move.into, f"{handle}.wait()")
+            if self.margin + len(line) > WIDTH and move.names.at is not None:
+                self.write(f"came = {handle}.wait()")
+                line = self.have.arrive(move.into, "came")
+            self.when(move, handle, line)
 
     def receive(self, move: Transfer, handle: str) -> None:
         """What came is here from the next step on."""

@@ -6,6 +6,7 @@ walk finds the cell that each attend adds to and that each message is added to, 
 PlanError where sums would be left behind or meet others.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -73,6 +74,8 @@ def ordered(blocks: Ints) -> Ints:
 
 def same(a: Ints, b: Ints) -> bool:
     """True if rows hold the same blocks."""
+    if a.shape == b.shape and (a == b).all():
+        return True
     width = max(a.shape[1], b.shape[1])
     left, right = (
         np.pad(ordered(x), ((0, 0), (0, width - x.shape[1])), constant_values=-1) for x in (a, b)
@@ -201,8 +204,11 @@ class _Walker:
         """Note how many pieces the values have that can be read now."""
         tables = [(k[1], k[0], v) for k, v in self.state.stay.items()]
         self.result.tables |= {(side, name): v for side, name, v in tables if name != HELD}
-        self.result.aged |= {(k[1], k[0], k[2]): v for k, v in self.state.aged.items()}
-        tables += [(k[1], k[0], v) for k, v in self.state.aged.items()]
+        new = {
+            k: v for k, v in self.state.aged.items() if (k[1], k[0], k[2]) not in self.result.aged
+        }
+        self.result.aged |= {(k[1], k[0], k[2]): v for k, v in new.items()}
+        tables += [(k[1], k[0], v) for k, v in new.items()]
         for side, name, table in tables:
             if side in ("q", "kv"):
                 known = self.result.pieces.get((side, name), 0)
@@ -262,7 +268,7 @@ class _Walker:
         value = Part(part.value, part.lag)
         blocks = self.state.blocks(value, side, t, who)
         for cell, times in sorted(self.times.items(), key=lambda item: item[0][1] != part.value):
-            later = [x for x in times if x > t]
+            later = times[bisect_right(times, t) :][:1]
             if cell[0] == tensor and later and self.leaves(cell, later[0], blocks, who, part):
                 return cell
         for name, where in self.state.stay:
@@ -303,7 +309,7 @@ class _Walker:
 
     def receiver(self, tensor: str, side: str, t: int, dst: Ints, blocks: Ints) -> Cell:
         for cell, times in self.times.items():
-            later = [x for x in times if x > t]
+            later = times[bisect_right(times, t) :][:1]
             if cell[0] == tensor and later and same(self.taken[later[0], cell][dst], blocks):
                 return cell
         for name, where in self.state.stay:
