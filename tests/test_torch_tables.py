@@ -4,7 +4,7 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from codegen.emitting import save_tables
 from codegen.layout import layout_of
 from codegen.programs import Program
+from codegen.tables.steps import shared_heads, steps
 from codegen.torch import dynamic, table
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
@@ -112,6 +113,30 @@ def test_odd_plans_run_exactly_by_their_tables(name: str) -> None:
     work = Workload(seq=seq, kv_seq=kv_seq, mask=mask, **sizes)
     plans = both(schedule, work, ranks)
     assert_exact(load(table.write(program_of(plans))), plans)
+
+
+def test_calls_take_as_many_query_heads_for_each_kv_head() -> None:
+    """Kernels know groups of one size only, so slices that cut a group are cut there."""
+    slices = product(combinations(range(13), 2), combinations(range(5), 2))
+    for (a, b), (c, d) in slices:
+        seen = set[tuple[int, int]]()
+        for heads, kv_heads in shared_heads(range(a, b), range(c, d), 3):
+            q = range(a, b)[slice(*heads)] if heads else range(a, b)
+            kv = range(c, d)[slice(*kv_heads)] if kv_heads else range(c, d)
+            assert len(q) % len(kv) == 0
+            seen |= {(head, kv[n // (len(q) // len(kv))]) for n, head in enumerate(q)}
+        assert seen == {(head, head // 3) for head in range(a, b) if c <= head // 3 < d}
+
+
+def test_long_windows_are_cut_into_strips() -> None:
+    work = Workload(seq=2600, mask=Window(40, 7), **HEADS)
+    (_, _, calls), *_ = steps(plan("ring", work, 1), [[]])[0][0][2]
+    count = np.zeros((2600, 2600), np.int64)
+    for band, rows, cols in calls:
+        ahead = np.arange(*cols) - cols[0] - (np.arange(*rows) - rows[0])[:, None]
+        count[slice(*rows), slice(*cols)] += (band[0] <= ahead) & (ahead <= band[1])
+    np.testing.assert_array_equal(count, work.allowed(range(2600), range(2600)))
+    assert len(calls) == 3
 
 
 def test_blocks_whose_positions_interlace_run_exactly() -> None:
