@@ -1,6 +1,7 @@
 """Both passes as one differentiable function of a device's arrays and the tables."""
 
 from functools import partial
+from typing import Any
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -8,7 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 from codegen.jax.parts.table import run_forward
 from codegen.jax.parts.table_backward import run_backward
 
-ROWS = {}
+ROWS: dict[str, Any] = {}
 
 # ---- The function to call
 

@@ -1,12 +1,13 @@
 """The forward pass as a function of a device's arrays and the tables."""
 
 from functools import partial
+from typing import Any
 
 import jax
 
 from codegen.jax.parts.table import run_forward
 
-ROWS = {}
+ROWS: dict[str, Any] = {}
 
 # ---- The function to call
 

@@ -1,7 +1,7 @@
 """The tables of a program that takes them as an argument."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,8 @@ import numpy as np
 from codegen.jax.parts.dynamic_calls import calls_of
 
 SEQ = KV_SEQ = 1
-PLAN = {}
-TABLES = {}
-ROWS = {}
+PLAN: dict[str, Any] = {}
+ROWS: dict[str, Any] = {}
 IDENTITY = 0
 
 if TYPE_CHECKING:

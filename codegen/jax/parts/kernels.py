@@ -40,6 +40,6 @@ def on_platform(way, causal, q, k, *arrays):
         kernels["cuda"] = attend_cudnn, attend_backward_cudnn
     elif q.dtype.itemsize < 8 and triton_blocks(q, k):
         kernels["cuda"] = attend_triton, attend_backward_triton
-    kernels = {name: partial(pair[way], causal) for name, pair in kernels.items()}
+    branches = {name: partial(pair[way], causal) for name, pair in kernels.items()}
     with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
-        return lax.platform_dependent(q, k, *arrays, **kernels)
+        return lax.platform_dependent(q, k, *arrays, **branches)

@@ -16,3 +16,4 @@ KEYS: Any
 meeting: Any
 layout_positions: Any
 ours: Any
+local_attention: Any

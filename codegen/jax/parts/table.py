@@ -2,7 +2,7 @@
 
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ from codegen.jax.parts.merge import merge, wide
 
 RANKS = 1
 FORWARD_HOPS = ()
-FORWARD_SLOTS = {}
-KEPT = {}
+FORWARD_SLOTS: dict[str, int] = {}
+KEPT: dict[str, Any] = {}
 
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import KEYS, QUERIES
@@ -81,21 +81,21 @@ def run_forward(q, k, v, axis, rows):
         "KV": stored([k, v], KEYS, rank, FORWARD_SLOTS["KV"]),
         "OUT": absent("OUT", [q, q[..., :1]], QUERIES, rank, FORWARD_SLOTS["OUT"]),
     }
-    state = run(FORWARD_HOPS, *rows, state, attend_tile, axis)
+    state = run(FORWARD_HOPS, rows, state, attend_tile, axis)
     out, lse = (into_shard(x, q, QUERIES, rank) for x in state["OUT"])
     kept = {name: [x[jnp.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()}
     return out.astype(q.dtype), lse, kept
 
 
-def run(hops, moves, tiles, state, attend, axis):
+def run(hops, rows, state, attend, axis):
     """Run all steps, those of the same hops in one scan."""
-    rank = lax.axis_index(axis)
+    (moves, tiles), rank = rows, lax.axis_index(axis)
     cuts = sorted({0, len(moves)}.union(*({h.steps.start, h.steps.stop} for h in hops)))
     for a, b in pairwise(cuts):
         active = [h for h in hops if a in h.steps]
         step = partial(run_step, hops=active, senders=senders(active, moves[a:b]), attend=attend)
-        rows = (jnp.asarray(x[a:b])[:, rank] for x in (moves, tiles))
-        state, _ = lax.scan(partial(step, axis=axis), state, tuple(rows))
+        own = (jnp.asarray(x[a:b])[:, rank] for x in (moves, tiles))
+        state, _ = lax.scan(partial(step, axis=axis), state, tuple(own))
     return state
 
 

@@ -8,7 +8,7 @@ from codegen.jax.parts.merge import wide
 from codegen.jax.parts.table import absent, run, stored
 
 BACKWARD_HOPS = ()
-BACKWARD_SLOTS = {}
+BACKWARD_SLOTS: dict[str, int] = {}
 
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import KEYS, QUERIES
@@ -28,7 +28,7 @@ def run_backward(axis, saved, dout, rows):
     }
     state["DQ"] = absent("DQ", [q], QUERIES, rank, BACKWARD_SLOTS["DQ"])
     state["DKV"] = absent("DKV", [k, v], KEYS, rank, BACKWARD_SLOTS["DKV"])
-    state = run(BACKWARD_HOPS, *rows, state, attend_tile_backward, axis)
+    state = run(BACKWARD_HOPS, rows, state, attend_tile_backward, axis)
     dq = into_shard(state["DQ"][0], q, QUERIES, rank)
     dk, dv = (into_shard(x, k, KEYS, rank) for x in state["DKV"])
     return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)
