@@ -31,8 +31,7 @@ class Machine:
                 self.inputs[home][tensor, block] = self.part(tensor, block, arrays[tensor])
         for held in plan.start:
             for block, rank in zip(*held.flat(), strict=True):
-                stats = {"STATS"} if "OUT" in held.tensors else set[str]()
-                for tensor in {*held.tensors, *stats} & arrays.keys():
+                for tensor in {"STATS" if t == "OUT" else t for t in held.tensors}:
                     self.inputs[rank][tensor, block] = self.part(tensor, block, arrays[tensor])
         for step in expand(loops, plan):
             self.run(step)
