@@ -43,7 +43,7 @@ from planner.schedules import SCHEDULES
 from planner.verify import verify
 from planner.version import VERSION as __version__
 from planner.workload import Workload
-from ringloom.adapters import transformers_attention
+from ringloom.adapters import shard_batch, transformers_attention
 from ringloom.compiling import compile
 from ringloom.recording import Recording, record
 from ringloom.running import run
@@ -88,6 +88,7 @@ __all__ = [
     "record",
     "run",
     "save",
+    "shard_batch",
     "simulate",
     "tables",
     "transformers_attention",

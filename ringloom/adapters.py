@@ -1,4 +1,6 @@
-"""transformers_attention(program)   an emitted torch program inside a Hugging Face model."""
+"""transformers_attention(program)   an emitted torch program inside a Hugging Face model.
+shard_batch(program, ids)         what a rank gives such a model, in one call.
+"""
 
 from types import ModuleType
 from typing import Any
@@ -19,10 +21,35 @@ def transformers_attention(
     transformers, for a name that is taken, and when the model asks for what the plan does not say
     (dropout, padding, softcap, another mask, other heads or positions).
     """
+    name = _adapter().register(program, name, group=group, any_mask=any_mask)
+    return name
+
+
+def shard_batch(
+    program: ModuleType,
+    ids: Any,
+    labels: Any = None,
+    positions: Any = None,
+    *,
+    group: Any = None,
+    tables: Any = None,
+) -> dict[str, Any]:
+    """A rank's part of a batch of whole sequences, as arguments for a transformers model.
+
+    ids [batch, seq]; labels the same, not shifted, by default ids; positions by default 0, 1, 2 ...
+    Targets are shifted before they are sharded, and losses of the ranks add up to the mean.
+    """
+    batch: dict[str, Any] = _adapter().shard_batch(
+        program, ids, labels, positions, group=group, tables=tables
+    )
+    return batch
+
+
+def _adapter() -> Any:
     try:
-        from runtimes.huggingface import register
+        from runtimes import huggingface
     except ImportError as error:
         raise PlanError(
             f"transformers is needed here, pip install 'ringloom[hf]': {error}"
         ) from None
-    return register(program, name, group=group, any_mask=any_mask)
+    return huggingface
