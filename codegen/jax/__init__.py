@@ -1,13 +1,18 @@
 """Programs in JAX: a shard_map of loops with collectives, or of tables."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 from codegen.assemble import Part, assemble
 from codegen.header import constants, docstring
 from codegen.jax.kernels import kernels
+from codegen.jax.layer import LAYER_KEEP, layer_texts
 from codegen.jax.schedule import print_loops
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
 from planner.errors import PlanError
+from planner.masks import Mask
 
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
 CHECKED = 512  # tokens per rank that the self-check takes where the length is free
@@ -36,10 +41,18 @@ def write(program: Program) -> str:
         *schedule,
         *function_texts(program, layout),
         mask_function(program.work, "jax"),
-        *check_parts(program),
+        *(layer_texts(program) if program.layer else check_parts(program)),
     ]
+    keep = (*KEEP, *LAYER_KEEP) if program.layer else KEEP
     keys = ["kv_positions"] * ("def kv_positions" in layout)
-    return assemble(docstring(program), texts, keep=(*KEEP, *keys))
+    return assemble(docstring(program), texts, keep=(*keep, *keys))
+
+
+def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:
+    """The tables that a dynamic program of these plans takes for a mask, by default their own."""
+    from codegen.jax import dynamic
+
+    return dynamic.tables(program, mask)
 
 
 def loop_texts(program: Program) -> list[str | Part]:

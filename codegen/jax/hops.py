@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from codegen.jax.trace import receivers, senders
-from codegen.jax.words import Names, call, comparison, count, expression, linear
+from codegen.jax.words import WIDTH, Names, call, comparison, count, expression, linear
 from planner.errors import PlanError
 from planner.ir import TENSORS
 from planner.loops.form import Expr, Ints, Loops, Send, Shift
@@ -15,19 +15,27 @@ Steps = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Hop:
-    """A function of messages: its name, and whether it takes the step."""
+    """A function of messages: its name; `stepwise`: it gives the pairs of devices of a step."""
 
     name: str
     stepwise: bool
+    outputs: bool = False  # where nothing arrives there is no output: log-sum-exp -inf
 
     def of(self, value: str, step: str, steps: Steps | None, names: Names) -> str:
         """A call of it; `steps`: those of a loop of JAX, whose steps are no numbers of Python."""
         if not self.stepwise:
             return f"{self.name}({value}, axis)"
         if steps is None or step.isdecimal():
-            return f"{self.name}({value}, axis, {step})"
+            return f"{self.function}({value}, axis, {self.name}({step}))"
         first, end = (t - names.first for t in (steps[0], steps[-1] + 1))
-        return f"in_step({self.name}, step, range({first}, {count(end, names)}), {value}, axis)"
+        ways = f"[{self.name}(s) for s in range({first}, {count(end, names)})]"
+        start = f"step - {first}" if first else "step"
+        return f"in_step({start}, {ways}, {value}, axis)"
+
+    @property
+    def function(self) -> str:
+        """What sends along pairs of devices."""
+        return "permute_outputs" if self.outputs else "lax.ppermute"
 
 
 @dataclass
@@ -45,11 +53,11 @@ class Hops:
         """
         stepwise = is_stepwise(s)
         body = self._stepwise(s, names) if stepwise else self._steady(s, names)
-        lines = [f"(x, axis{', step' if stepwise else ''}):", *body]
+        lines = ["(step):" if stepwise else "(x, axis):", *body]
         for number in range(1, 100):
             name = title if number == 1 else f"{title}_{number}"
             if self.texts.setdefault(name, lines) == lines:
-                return Hop(name, stepwise)
+                return Hop(name, stepwise, s.tensors == ("OUT",))
         raise PlanError("more than 99 ways of messages")
 
     def lines(self) -> list[str]:
@@ -86,34 +94,30 @@ class Hops:
         some = " " * (len(made) < len(ranks))
         said = [f'    """{_said(s, names, some)}"""']
         if s.tensors == ("OUT",) and len(made) < len(ranks):
-            return [*said, f"    pairs = {pairs}", *NEUTRAL]
+            return [*said, *call(4, "return permute_outputs(", ["x", "axis", pairs])]
         return [*said, *call(4, "return lax.ppermute(", ["x", "axis", pairs])]
 
     def _stepwise(self, s: Send, names: Names) -> list[str]:
         """The pairs of a step."""
         where, way = _guard(s, self.loops, names), _way(s, self.loops, names)
-        pairs = f"[(r, {way}) for r in range(RANKS)]"
-        chosen = f"[(r, to) for r, to in pairs if {where}]"
+        some = f" if {where.replace('to', way, 1)}" if where else ""
+        pairs = f"[(r, {way}) for r in range(RANKS){some}]"
         for t in (t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)):
             known = {"range": range, "step": t - names.first, **names.numbers(self.loops.mesh)}
-            known["pairs"] = eval(pairs, known)
-            made = eval(chosen, known) if where else known["pairs"]
             to = receivers(self.loops, s, t)
-            if made != [(int(r), int(to[r])) for r in self.senders(s, t)]:
+            if eval(pairs, known) != [(int(r), int(to[r])) for r in self.senders(s, t)]:
                 raise PlanError("pairs of ranks that are not the plan's")
-        lines = [f'    """{_said(s, names, where)}"""', f"    pairs = {pairs}"]
-        if not where:
-            return [lines[0], *call(4, "return lax.ppermute(", ["x", "axis", pairs])]
-        if s.tensors == ("OUT",):
-            return [*lines, f"    pairs = {chosen}", *NEUTRAL]
-        return [*lines, *call(4, "return lax.ppermute(", ["x", "axis", chosen])]
+        said = f'    """{_said(s, names, where)}"""'
+        return [said, *broken(pairs)]
 
 
-NEUTRAL = [
-    "    out, lse = lax.ppermute(x, axis, pairs)",
-    "    arrived = jnp.isin(lax.axis_index(axis), jnp.array([to for _, to in pairs]))",
-    "    return out, jnp.where(arrived, lse, -jnp.inf)",
-]
+def broken(pairs: str) -> list[str]:
+    """A list as a result, on lines that fit."""
+    line = f"    return {pairs}"
+    if len(line) <= WIDTH:
+        return [line]
+    words = pairs[1:-1].replace(" for ", "\nfor ").replace(" if ", "\nif ").split("\n")
+    return ["    return [", *(f"        {word}" for word in words), "    ]"]
 
 
 def is_stepwise(s: Send) -> bool:

@@ -19,7 +19,7 @@ from codegen.jax.switch import switched
 from codegen.jax.tiling import tile_lines, tiling
 from codegen.jax.trace import Rectangles, trace
 from codegen.jax.values import Key, values
-from codegen.jax.words import Domain, Names, conditions
+from codegen.jax.words import Domain, Names, assigned, conditions
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.form import (
@@ -249,7 +249,7 @@ class Pass:
             raise PlanError("sums that are sent before there are any")
         text = f"({name})" if ", " in name else name
         if is_stepwise(s):
-            title = f"return_{s.tensors[0].lower()}"
+            title = "homeward_queries" if TENSORS[s.tensors[0]].side == "q" else "homeward_keys"
         else:
             title = "pass_on"
         hop = self.hops.add(title, s, self.names)
@@ -479,7 +479,7 @@ class Pass:
     # ---- assignments
 
     def assign(self, indent: int, name: str, value: str) -> Op:
-        return self.op([f"{' ' * indent}{name} = {value}"], name, value)
+        return self.op(assigned(indent, name, value), name, value)
 
     def op(self, lines: Sequence[str], targets: str, text: str) -> Op:
         return Op(tuple(lines), tuple(targets.split(", ")), text)

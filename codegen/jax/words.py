@@ -167,3 +167,19 @@ def call(
         return [margin + head, inner, margin + tail]
     lines = [f"{margin}    {line}" for a in arguments for line in f"{a},".split("\n")]
     return [margin + head, *lines, margin + tail]
+
+
+def assigned(indent: int, name: str, value: str) -> list[str]:
+    """`name = value`, where the value is a call if it has to be broken."""
+    line = f"{' ' * indent}{name} = {value}"
+    if len(line) <= WIDTH or not value.endswith(")"):
+        return [line]
+    head, _, rest = value.partition("(")
+    arguments, depth = [""], 0
+    for c in rest[:-1]:
+        depth += (c in "([{") - (c in ")]}")
+        if c == "," and depth == 0:
+            arguments.append("")
+        else:
+            arguments[-1] += c
+    return call(indent, f"{name} = {head}(", [a.strip() for a in arguments])

@@ -1,5 +1,6 @@
 """The self-check: results on random inputs against dense attention by its definition."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,6 +12,7 @@ from jax.sharding import Mesh
 from codegen.jax.parts.merge import wide
 
 if TYPE_CHECKING:
+    from codegen.jax.parts.function import attention
     from codegen.jax.parts.stubs import allowed, results, shard, unshard
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = SEQ = KV_SEQ = CHECKED = 1
@@ -22,7 +24,7 @@ PLAN: dict[str, Any] = {}
 
 @jax.jit
 def dense(q, k, v, dout, rows):
-    """Output and dq of some queries, and their shares of dk and dv, by the definition."""
+    """Results for some queries by the definition: their output, dq, and shares of dk and dv."""
 
     def attend_rows(q, k, v):
         k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in (k, v))
@@ -33,13 +35,7 @@ def dense(q, k, v, dout, rows):
         return jnp.einsum("bhij,bhjd->bhid", weights, v)
 
     q, k, v, dout = (x.astype(wide(x)) for x in (q[:, :, rows], k, v, dout[:, :, rows]))
-    out, pull = jax.vjp(attend_rows, q, k, v)
-    return out, *pull(dout)
-
-
-def placed(x, side):
-    """An array in layout order, the shards one after the other."""
-    return jnp.concatenate([shard(x, rank, side=side) for rank in range(RANKS)], 2)
+    return results(attend_rows, q, k, v, dout)
 
 
 def main(seq: int = CHECKED) -> int:
@@ -49,22 +45,21 @@ def main(seq: int = CHECKED) -> int:
     jax.config.update("jax_enable_x64", on_cpu)
     dtype = jnp.dtype("float64" if on_cpu else str(PLAN["dtype"]))
     sizes = {"q": (HEADS, seq), "kv": (KV_HEADS, seq + KV_SEQ - SEQ)}
-    inputs = [
-        jax.random.normal(jax.random.key(n), (1, *sizes[side], HEAD_DIM), dtype)
-        for n, side in enumerate(("q", "kv", "kv", "q"))
-    ]
+    inputs, placed = [], []
     rows = jnp.arange(0, seq, max(1, seq // 16384 * 64))  # of more than 16k a sample
-    inputs[3] = jnp.zeros_like(inputs[3]).at[:, :, rows].set(inputs[3][:, :, rows])
+    for n, side in enumerate(("q", "kv", "kv", "q")):
+        x = jax.random.normal(jax.random.key(n), (1, *sizes[side], HEAD_DIM), dtype)
+        x = jnp.zeros_like(x).at[:, :, rows].set(x[:, :, rows]) if n == 3 else x
+        inputs.append(x)
+        placed.append(jnp.concatenate([shard(x, rank, side=side) for rank in range(RANKS)], 2))
+    ours = results(jax.jit(partial(attention, mesh=mesh)), *placed)
     parts = (dense(*inputs, rows[i : i + 512]) for i in range(0, len(rows), 512))
-    out, dq, dk, dv = zip(*parts, strict=True)
-    truths = {"out": jnp.concatenate(out, 2), "dq": jnp.concatenate(dq, 2)}
-    truths |= {"dk": sum(dk), "dv": sum(dv)}
     wrong = False
-    ours = results(*map(placed, inputs, ("q", "kv", "kv", "q")), mesh)
-    for (name, truth), x in zip(truths.items(), ours, strict=False):
+    names = ("out", "dq", "dk", "dv")
+    for name, x, truth in zip(names, map(np.asarray, ours), zip(*parts, strict=True), strict=False):
         side = "q" if name in ("out", "dq") else "kv"
-        x = unshard(jnp.split(jnp.asarray(np.asarray(x)), RANKS, 2), side=side)
-        x = x[:, :, rows] if side == "q" else x
+        x = unshard(jnp.split(jnp.asarray(x), RANKS, 2), side=side)
+        x, truth = (x[:, :, rows], jnp.concatenate(truth, 2)) if side == "q" else (x, sum(truth))
         error, rounding = (float(jnp.abs(y - truth).max()) for y in (x, truth.astype(dtype)))
         limit = {"float64": 1e-12, "float32": 5e-6}.get(dtype.name, 2 * rounding)
         limit *= 1 if name == "out" else 10

@@ -14,15 +14,14 @@ if TYPE_CHECKING:
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def local_attention(q, k, v, axis):
-    """Attention of a device's queries."""
     return forward(q, k, v, axis)[0]
 
 
 def forward_and_save(q, k, v, axis):
-    """The same, with what the backward pass needs; the names are for checkpoint policies."""
+    """Output and what is saved; the names are for checkpoint policies."""
     out, lse, kept = forward(q, k, v, axis)
     out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
-    return out, (q, k, v, out, lse, kept)
+    return out, (q, k, v, out, lse, checkpoint_name(kept, "attention_kept"))
 
 
 local_attention.defvjp(forward_and_save, backward)
