@@ -1,0 +1,201 @@
+"""The messages of a pass as text: how one starts, what waits for it, and where it goes."""
+
+from collections.abc import Sequence
+
+from codegen.torch.attends import indented
+from codegen.torch.definitions import Definitions
+from codegen.torch.holdings import Holdings
+from codegen.torch.text import WIDTH
+from codegen.torch.transfers import Transfer, route
+from codegen.torch.variables import side_of, sums
+from codegen.torch.walk import Cell, Walk
+from planner.errors import PlanError
+from planner.loops.form import (
+    HELD,
+    OWN,
+    Loops,
+    Send,
+)
+
+CARRIED = {"Q": "queries", "KV": "kv", "OUT": "results", "DQ": "dq", "DKV": "dkv"}
+
+
+class Messages:
+    """The part of a pass that sends and receives."""
+
+    loops: Loops
+    text: Definitions
+    have: Holdings
+    walked: Walk
+    axes: tuple[str, ...]
+    margin: int
+    lines: list[str]
+    lasting: set[str]
+    neighbours: tuple[str, str] | None
+    handles: dict[tuple[str, tuple[str, ...]], str]
+
+    def write(self, line: str) -> None:
+        """One line at the margin."""
+        self.lines.append(" " * self.margin + line)
+
+    def paste(self, lines: Sequence[str]) -> None:
+        """Lines at the margin."""
+        for line in lines:
+            self.write(line)
+
+    def send(self, move: Transfer) -> str:
+        """Start a message; the name of what waits for it."""
+        s = move.s
+        message = (
+            self.have.message(move.source) if move.source else self.have.part(s.tensors, s.parts[0])
+        )
+        if move.into and self.finished(move):
+            message = self.cast(move.source, message)
+        if move.guarded:
+            name = self.text.define(f"route_{CARRIED[move.s.tensors[0]]}", route(move))
+            step = "step" if move.names.at is None else str(move.names.at - move.section.first)
+            peers = [f"*{name}({', '.join([step, *self.axes])})"]
+        else:
+            peers = self.peers(move)
+        group = "group" if len(self.axes) == 1 else f"{self.axes[move.axis]}_group"
+        started = f"exchange({', '.join([message, *peers, group])})"
+        handle = self.handle(move)
+        if handle == "":
+            return started
+        time = move.time()
+        self.paste(
+            assigned(handle, started + (f" if {time} else None" if time else ""), self.margin)
+        )
+        return handle
+
+    def peers(self, move: Transfer) -> list[str]:
+        """Where to and where from, by a name where it is the same in all steps."""
+        to, source = move.peers(move.names)
+        if "step" in to:
+            return [to, source]
+        if self.neighbours in (None, (to, source)):
+            self.neighbours = to, source
+            return ["after", "before"]
+        return ["before", "after"] if self.neighbours == (source, to) else [to, source]
+
+    def handle(self, move: Transfer) -> str:
+        """The name of a message that is under way; none where it is waited for at once."""
+        if move.names.at is not None and move.into and not self.have.relayed(move.into):
+            return ""
+        return self.handles[move.s.name, move.s.tensors]
+
+    def name_handles(self) -> None:
+        """Name what waits for messages: by what they carry, where several are under way."""
+        for i, s in enumerate(self.loops.statements):
+            if isinstance(s, Send):
+                into = [*self.walked.into.get(i, {}).values()]
+                relayed = any(self.have.relayed(cell) for cell in into)
+                kind = "following" if relayed else "returning" if into else "arriving"
+                self.handles.setdefault((s.name, s.tensors), kind)
+        for kind in ("following", "returning", "arriving"):
+            keys = [key for key, name in self.handles.items() if name == kind]
+            for n, key in enumerate(keys):
+                carried = CARRIED[key[1][0]]
+                same = [k for k in keys[:n] if CARRIED[k[1][0]] == carried]
+                if len(keys) > 1:
+                    self.handles[key] = f"{kind}_{carried}" + (f"_{len(same) + 1}" if same else "")
+
+    def finished(self, move: Transfer) -> bool:
+        """True if sums come home whole."""
+        assert move.into
+        return move.into[1] == OWN and not self.have.accumulates(move.into)
+
+    def cast(self, cell: Cell | None, message: str) -> str:
+        """Sums as they travel home when nothing more is added."""
+        assert cell
+        name = self.have.names.cells[cell]
+        if cell[0] == "OUT":
+            return (
+                "[out.to(q.dtype), lse]"
+                if self.have.plainly(cell)
+                else (f"[{name}[0].to(q.dtype), {name}[1]]")
+            )
+        return f"[{name}.to(q.dtype)]" if cell[0] == "DQ" else f"[x.to(k.dtype) for x in {name}]"
+
+    def take_over(self, move: Transfer, handle: str) -> None:
+        """Sums that came go on here."""
+        assert move.into
+        came = f"{handle}.wait()"
+        if move.guarded and move.into[0] == "DKV":
+            name = self.have.names.cells[move.into]
+            came += f" or {self.have.blank(move.into, 'kv').removeprefix(f'{name} = ')}"
+        elif move.guarded:
+            raise PlanError("sums of queries that travel on come to some ranks only")
+        self.when(move, handle, f"{self.have.taken(move.into)} = {came}")
+
+    def when(self, move: Transfer, handle: str, line: str) -> None:
+        """A line that only a message in this step calls for."""
+        if move.time():
+            self.paste(indented(f"if {handle}:", [line]))
+        else:
+            self.write(line)
+
+    def arrive(self, move: Transfer, handle: str) -> None:
+        """Sums that came are added to what is here."""
+        assert move.into
+        if not self.have.accumulates(move.into):
+            target = self.have.taken(move.into)
+            if move.guarded and handle:
+                self.when(move, handle, f"if came := {handle}.wait():")
+                self.write("    " + ("    " if move.time() else "") + f"{target} = came")
+            elif move.guarded:
+                raise PlanError("sums come home to some ranks only, after the others")
+            else:
+                self.when(move, handle, f"{target} = {handle}.wait()")
+        elif move.guarded and move.into[0] == "OUT":
+            self.when(move, handle, f"if came := {handle}.wait():")
+            self.write(
+                "    " + ("    " if move.time() else "") + self.have.arrive(move.into, "came")
+            )
+        else:
+            line = self.have.arrive(move.into, f"{handle}.wait()")
+            if self.margin + len(line) > WIDTH and move.names.at is not None:
+                self.write(f"came = {handle}.wait()")
+                line = self.have.arrive(move.into, "came")
+            self.when(move, handle, line)
+
+    def receive(self, move: Transfer, handle: str) -> None:
+        """What came is here from the next step on."""
+        side = side_of(move.s.tensors)
+        name = self.have.names.inputs[side, move.s.name]
+        kept = f" or {name}" if move.guarded and name in self.lasting else ""
+        self.when(move, handle, f"{name} = {handle}.wait(){kept}")
+
+    def last(self, moves: Sequence[Transfer]) -> None:
+        """Note what has to last where nothing comes: what is sent on, or comes by several ways."""
+        names = [self.came(m) for m in moves if not m.into]
+        sent = {
+            self.have.names.inputs[side_of(s.tensors), p.value]
+            for s in self.loops.statements
+            if isinstance(s, Send) and not sums(s.tensors)
+            for p in s.parts
+            if p.value not in (OWN, HELD)
+        }
+        self.lasting = {n for n in names if names.count(n) > 1 or n in sent}
+        for name in dict.fromkeys(names) if len(moves[0].domain.steps if moves else ()) > 1 else ():
+            if not any(x.strip().startswith(f"{name} = ") for x in self.lines):
+                side = next(side_of(m.s.tensors) for m in moves if self.came(m) == name)
+                self.write(f"{name} = {self.have.value(side, OWN)}")
+
+    def came(self, move: Transfer) -> str:
+        """The name of an input that comes."""
+        if move.into:
+            return ""
+        return self.have.names.inputs[side_of(move.s.tensors), move.s.name]
+
+
+def assigned(target: str, value: str, margin: int) -> list[str]:
+    """An assignment, in parentheses if it is too long for a line."""
+    if margin + len(target) + len(value) + 3 <= WIDTH:
+        return [f"{target} = {value}"]
+    if margin + 4 + len(value) > WIDTH and " if " in value:
+        first, _, rest = value.partition(" if ")
+        condition, _, otherwise = rest.partition(" else ")
+        parts = first, f"if {condition}", f"else {otherwise}"
+        return [f"{target} = (", *(f"    {part}" for part in parts), ")"]
+    return [f"{target} = (", f"    {value}", ")"]

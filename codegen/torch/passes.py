@@ -1,0 +1,356 @@
+"""Sections of a loop form as the text of `forward` or `backward`.
+
+A section of one step is straight code, a longer one is a loop over `step`; steps at its end that
+only take sums on follow it. In a step messages start first, then the rank attends, then it waits,
+and adds what came. A printed pass does exactly what the form says, or PlanError says why it cannot.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from codegen.torch.attends import Attending
+from codegen.torch.definitions import Definitions
+from codegen.torch.exchanges import Exchanges
+from codegen.torch.holdings import Holdings
+from codegen.torch.messages import Messages
+from codegen.torch.origins import Origins
+from codegen.torch.text import AXES, SIZES, Domain, Names
+from codegen.torch.tiles import Meeting, unit_of
+from codegen.torch.transfers import Transfer, transfers
+from codegen.torch.variables import sums, variables
+from codegen.torch.walk import Cell, walk
+from planner.errors import PlanError
+from planner.ir import ADDS, Plan
+from planner.loops.form import (
+    OWN,
+    AllToAll,
+    Attend,
+    Gather,
+    Loops,
+    Return,
+    Scatter,
+    Section,
+    Send,
+    Start,
+)
+
+FORWARD = '"""Output and log-sum-exp of the local queries."""'
+BACKWARD = '"""Gradients of the local queries, keys and values."""'
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Some steps of a section, printed as a loop or, if it is one step, straight."""
+
+    first: int
+    last: int
+    section: Section
+
+    @property
+    def loop(self) -> bool:
+        """True for several steps."""
+        return self.last > self.first
+
+
+def frames(loops: Loops) -> Iterator[Frame]:
+    """The steps of a program in the pieces in which they are printed."""
+    for section in loops.sections():
+        busy = [t for t in range(section.first, section.last + 1) if _busy(loops, section, t)]
+        last = max(busy, default=section.first)
+        yield Frame(section.first, last, section)
+        yield from (Frame(t, t, section) for t in range(last + 1, section.last + 1))
+
+
+def _busy(loops: Loops, section: Section, t: int) -> bool:
+    return any(
+        s.when.on(t) and not (isinstance(s, Send | Return | Scatter) and sums(s.tensors))
+        for s in section.statements
+    )
+
+
+class Pass(Messages):
+    """The text of one pass."""
+
+    def __init__(self, plan: Plan, loops: Loops, text: Definitions, keep: bool) -> None:
+        check_form(plan, loops)
+        self.plan, self.loops, self.text = plan, loops, text
+        self.backward = plan.pass_ == "backward"
+        self.walked = walk(plan, loops)
+        self.keep_all = keep  # the forward pass keeps what its exchanges bring
+        names = variables(loops, self.walked, keep and not self.backward)
+        self.have = Holdings(names, self.walked, self.backward, keep and self.backward)
+        self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
+        attends = [s for s in loops.statements if isinstance(s, Attend)]
+        self.unit = unit_of(attends, self.walked.pieces)
+        self.own_pieces = self.walked.pieces["q", OWN]
+        self.lines: list[str] = []
+        self.margin = 4
+        self.uses: set[str] = set()
+        self.exchanging = Exchanges(plan, loops, self.have)
+        self.origins = Origins(plan, self.walked)
+        self.lasting: set[str] = set()
+        self.neighbours: tuple[str, str] | None = None
+        self.handles: dict[tuple[str, tuple[str, ...]], str] = {}
+        self.name_handles()
+
+    def function(self) -> list[str]:
+        """The whole function."""
+        for frame in frames(self.loops):
+            self.frame(frame)
+        kept = "kept, " if self.have.kept else ""
+        head = (
+            f"backward(dout, q, k, v, out, lse, {kept}group)"
+            if self.backward
+            else ("forward(q, k, v, group)")
+        )
+        return [
+            f"def {head}:",
+            f"    {BACKWARD if self.backward else FORWARD}",
+            *self.opening(),
+            *self.lines,
+            *self.ending(),
+        ]
+
+    # -- what stands before and behind
+
+    def opening(self) -> Iterator[str]:
+        """Ranks, groups and sizes, as far as they are used."""
+        used = "\n".join(self.lines)
+        if len(self.axes) > 1:
+            named = [g if f"{g})" in used else "_" for g in (f"{a}_group" for a in self.axes)]
+            yield f"    {', '.join(named)} = groups_of(group)"
+        used += "".join([*(self.neighbours or ()), *self.exchanging.order()])
+        places = ["rank = group.rank()"] if "rank" in used or len(self.axes) > 1 else []
+        if "size" in self.uses:
+            k, n = self.unit, self.own_pieces
+            length = "q.shape[2]"
+            size = f"{length} // {n // k}" if n > k else f"{length} * {k // n}" if k > n else length
+            places.append(f"size = {size}")
+        if ", seq)" in used:
+            places.append("seq = q.shape[2] * RANKS")
+        if places:
+            left, right = zip(*(p.split(" = ") for p in places), strict=True)
+            yield f"    {', '.join(left)} = {', '.join(right)}"
+        if len(self.axes) == 2:
+            yield f"    outer, inner = divmod(rank, {self.sizes[1]})"
+        elif len(self.axes) > 2:
+            raise PlanError("a mesh of more than two axes")
+        yield from (f"    {line}" for line in self.exchanging.order())
+        if self.have.kept:
+            yield "    q, k, v, out, lse = kept"
+        if "stats" in self.have.used:
+            yield "    delta = (dout * out).sum(-1, keepdim=True, dtype=wide(q))"
+        if self.neighbours:
+            yield f"    after, before = {', '.join(self.neighbours)}"
+
+    def ending(self) -> Iterator[str]:
+        """The results in the model's types."""
+        if not self.backward:
+            yield f"    return out.to(q.dtype), lse{', kept' if self.keep_all else ''}"
+            return
+        names = self.have.names.cells
+        results = [
+            f"{names['DQ', OWN]}.to(q.dtype)",
+            f"*(x.to(k.dtype) for x in {names['DKV', OWN]})",
+        ]
+        yield f"    return {', '.join(results)}"
+
+    # -- frames
+
+    def frame(self, frame: Frame) -> None:
+        """A loop, or a step of its own."""
+        domain = Domain(self.loops, frame.first, frame.last)
+        names = Names(
+            self.axes,
+            frame.first,
+            at=None if frame.loop else frame.first,
+            sizes=dict(zip(self.loops.mesh, self.sizes, strict=True)),
+        )
+        for s in self.loops.statements:
+            if isinstance(s, Start) and not sums(s.tensors) and s.when.first in domain.steps:
+                if s.when.first > frame.first:
+                    raise PlanError("a value begins to travel in the middle of a loop")
+                self.start(s)
+        self.step(frame, domain, names)
+
+    def step(self, frame: Frame, domain: Domain, names: Names) -> None:
+        """The steps of a frame: messages, attends, arrivals."""
+        meetings = self.meetings(domain, names)
+        section = Domain(self.loops, frame.section.first, frame.section.last)
+        moves = list(transfers(self.loops, self.walked, domain, names, section))
+        self.last(moves)
+        attending = Attending(
+            self.loops,
+            self.have,
+            self.text.define,
+            self.origins,
+            self.margin + 4 * frame.loop,
+            self.uses,
+        )
+        self.begin([*self.beginning(frame, meetings, moves, attending)])
+        if frame.loop:
+            self.write(f"for step in range({names.count(len(domain.steps))}):")
+            self.margin += 4
+        handles = [(move, self.send(move)) for move in moves]
+        self.stay(domain)
+        anew = {
+            cell
+            for m in meetings
+            for tensor in ADDS[self.plan.pass_]
+            if self.have.anew(cell := attending.cell(m, tensor))
+        }
+        self.begin(sorted(anew))
+        late = list[str]()
+        for meeting in meetings:
+            if self.backward:
+                lines, more = attending.backward(meeting)
+                late += more
+            else:
+                lines = attending.forward(meeting)
+            self.paste(lines)
+        relayed = [x for x in handles if x[0].into and self.have.relayed(x[0].into)]
+        for move, handle in relayed:
+            self.take_over(move, handle)
+        self.paste(late)
+        for move, handle in handles:
+            if move.into and not self.have.relayed(move.into):
+                self.arrive(move, handle)
+        for move, handle in handles:
+            if not move.into:
+                self.receive(move, handle)
+        self.exchanges(frame, bool(meetings))
+        if frame.loop:
+            self.margin -= 4
+
+    def begin(self, cells: Sequence[Cell]) -> None:
+        """Sums of nothing, those of queries and keys together where both begin."""
+        if {c[0] for c in cells} == {"DQ", "DKV"} and len(cells) == 2:
+            (dq,), (dkv,) = ([c for c in cells if c[0] == x] for x in ("DQ", "DKV"))
+            like = self.have.like("q", self.have.shape(dq))
+            keys = self.have.like("kv", self.have.shape(dkv)).removeprefix("[").removesuffix("]")
+            keys = keys if keys == "k, v" else f"*{keys}"
+            names = self.have.names.cells
+            self.write(f"{names[dq]}, *{names[dkv]} = zeros([{like}, {keys}])")
+            return
+        lines = (self.have.blank(cell, "kv" if cell[0] == "DKV" else "q") for cell in cells)
+        self.paste([*dict.fromkeys(lines)])
+
+    def stay(self, domain: Domain) -> None:
+        """Sums that some ranks own and do not send are theirs; others get their own later."""
+        for cell, t in self.walked.kept.items():
+            if t in domain.steps:
+                own = cell[0], OWN
+                if self.have.accumulates(own) or cell[0] == "OUT":
+                    raise PlanError("sums that stay at home are added to")
+                line = f"{self.have.names.cells[own]} = {self.have.names.cells[cell]}"
+                if len(domain.steps) == 1:
+                    self.write(line)
+                else:
+                    self.paste([f"if step == {t - domain.first}:", f"    {line}"])
+
+    def beginning(
+        self,
+        frame: Frame,
+        meetings: Sequence[Meeting],
+        moves: Sequence[Transfer],
+        attending: Attending,
+    ) -> Iterator[Cell]:
+        """The sums that begin with nothing in these steps."""
+        for cell, first in self.walked.first.items():
+            if not frame.first <= first <= frame.last:
+                continue
+            begun = cell[0] == "OUT" and any(
+                attending.begins(m, cell) for m in meetings if attending.cell(m, "OUT") == cell
+            )
+            comes = self.have.relayed(cell) and self.walked.arrivals[cell][0] == first
+            placeholder = cell in self.walked.guarded or (frame.loop and cell in self.walked.sent)
+            if (self.have.accumulates(cell) and not (begun or comes)) or (
+                placeholder and not self.have.accumulates(cell)
+            ):
+                self.check_free(cell, moves, frame)
+                yield cell
+
+    def check_free(self, cell: Cell, moves: Sequence[Transfer], frame: Frame) -> None:
+        """Raise PlanError if sums begin under the name of others that are about to leave."""
+        names = self.have.names.cells
+        others = {m.source for m in moves if m.source and m.source != cell}
+        older = [x for x in others if self.walked.first[x] < frame.first]
+        if any(names[other] == names[cell] for other in older):
+            raise PlanError(f"sums for {cell[1]} begin while others of their name leave")
+
+    def exchanges(self, frame: Frame, busy: bool) -> None:
+        """All with all: what everybody has, and sums back over the same ways."""
+        for i, s in enumerate(self.loops.statements):
+            if isinstance(s, Gather | AllToAll | Return | Scatter) and any(
+                s.when.on(t) for t in range(frame.first, frame.last + 1)
+            ):
+                if frame.loop or busy:
+                    raise PlanError("an exchange of all with all beside attends or in a loop")
+                if isinstance(s, Return | Scatter):
+                    if self.keep_all and not self.backward:
+                        self.write(self.kept_line())
+                    line = self.exchanging.returned(s, self.walked.into[i][frame.first])
+                else:
+                    line = self.exchanging.brought(s)
+                self.write(line)
+
+    def kept_line(self) -> str:
+        """The tensors that the backward pass takes over."""
+        names = self.have.names.inputs
+        exchanges = [s for s in self.loops.statements if isinstance(s, AllToAll)]
+        queries, kv = (
+            next((names[side, s.name] for s in exchanges if s.tensors == tensors), "")
+            for side, tensors in (("q", ("Q",)), ("kv", ("KV",)))
+        )
+        if len(exchanges) != 2 or not queries or not kv:
+            raise PlanError("the backward pass begins with what the forward pass did not exchange")
+        return f"kept = [*{queries}, *{kv}, out.to(q.dtype), lse]"
+
+    def start(self, s: Start) -> None:
+        """A value begins to travel."""
+        target = self.have.names.inputs["kv" if "KV" in s.tensors else "q", s.name]
+        source = self.have.part(s.tensors, s.part)
+        if target != source:
+            self.write(f"{target} = {source}")
+
+    def meetings(self, domain: Domain, names: Names) -> list[Meeting]:
+        """The rectangles of the frame, by the values that meet."""
+        groups: dict[tuple[object, ...], list[Attend]] = {}
+        for i, s in enumerate(self.loops.statements):
+            if isinstance(s, Attend) and any(s.when.on(t) for t in domain.steps):
+                if len(s.q) > 1 or len(s.kv) > 1:
+                    raise PlanError("a rectangle of several values")
+                cells = {
+                    (tensor, c)
+                    for tensor in ADDS[self.plan.pass_]
+                    for c in self.walked.targets[i, tensor].values()
+                }
+                key = s.q[0].value, s.kv[0].value, frozenset(cells)
+                groups.setdefault(key, []).append(s)
+        pieces = self.walked.pieces
+        return [
+            Meeting(tuple(s), domain, names, (pieces["q", q], pieces["kv", kv]), self.unit)
+            for s in groups.values()
+            for q, kv in [(s[0].q[0].value, s[0].kv[0].value)]
+        ]
+
+
+KNOWN = (Start, Send, Gather, AllToAll, Return, Scatter, Attend)
+
+
+def check_form(plan: Plan, loops: Loops) -> None:
+    """Raise PlanError for statements that are not printed, and for pieces of several sizes."""
+    for s in loops.statements:
+        if not isinstance(s, KNOWN):
+            raise PlanError(f"a {type(s).__name__.lower()} is not printed")
+        if isinstance(s, Send) and len(s.parts) > 1:
+            raise PlanError("a message of several values")
+        if isinstance(s, Start) and s.when.first != s.when.last:
+            raise PlanError("a value begins again and again")
+    cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))
+    sizes = {*plan.partition.q.sizes.tolist(), *plan.partition.kv.sizes.tolist()}
+    if cut and len(sizes) > 1:
+        raise PlanError("pieces of queries and of keys are of different sizes")
+    for name, side in (("queries", plan.partition.q), ("keys", plan.partition.kv)):
+        if len(set(side.sizes.tolist())) > 1:
+            raise PlanError(f"pieces of {name} are of different sizes")
