@@ -34,7 +34,7 @@ KINDS: dict[str, dict[str, bool]] = {
 
 def plans(
     schedule: str, mask: rl.Mask, ranks: int = 4, seq: int = 64, pass_: str = "both"
-) -> rl.Plans:
+) -> rl.Plan | tuple[rl.Plan, rl.Plan]:
     return rl.plan(schedule, rl.Workload(seq=seq, mask=mask, **SMALL), ranks, pass_=pass_)
 
 
