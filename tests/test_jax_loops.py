@@ -51,7 +51,8 @@ def program(schedule: str, ranks: int, work: Workload) -> Program:
 @pytest.mark.parametrize(("schedule", "ranks", "work"), CASES, ids=str)
 def test_loops_match_dense_attention(schedule: str, ranks: int, work: Workload) -> None:
     pair = plan(schedule, work, ranks, pass_="both")
-    assert "A table program" not in emit(pair, "jax")
+    assert program_of(pair, "jax").loops
+    assert "NOWHERE" not in emit(pair, "jax"), "tables"
     inputs = draw(work, 3)
     out, *gradients = mesh.run(pair, *inputs)
     np.testing.assert_allclose(out, dense.forward(work, *inputs[:3])[0], atol=1e-12, rtol=0)
@@ -82,7 +83,7 @@ def test_files_are_as_ruff_formats_them_and_short(schedule: str, tmp_path: Path)
     (tmp_path / "program.py").write_text(text)
     assert_as_ruff_has_it(tmp_path)
     assert "ringloom." not in text.replace("ringloom emit", "")
-    assert text.count("\n") <= {"balanced": 540, "usp": 520}.get(schedule, 510)
+    assert text.count("\n") <= {"balanced": 560, "usp": 520}.get(schedule, 510)
 
 
 def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +105,12 @@ def test_conditions_that_are_not_the_plans_are_refused() -> None:
     made, names = values(loops[0], "forward", rows), named(loops[0])
     (group,) = groups(loops[0], rows, made, (1, 2, 3), ("q",))
     on = Domain((1, 2, 3), loops[0].coordinates())
-    check(group, ["rank < step", ""], names, on)
+    ours, theirs = ("rank < step", "rank <= step")
+    if group.cases[0].rows == (0, 1, 2):
+        ours, theirs = ("rank >= step", "rank > step")
+    check(group, [ours, ""], names, on)
     with pytest.raises(PlanError, match="not the plan's"):
-        check(group, ["rank <= step", ""], names, on)
+        check(group, [theirs, ""], names, on)
 
 
 def emitted(source: str) -> ModuleType:

@@ -75,8 +75,8 @@ def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -
     different = np.unique(first[active], axis=0)
     q, kv = (s.q[0].value, "q"), (s.kv[0].value, "kv")
     if len(s.q) + len(s.kv) > 2 or len(different) > MOST:
-        whole = tuple((0, rows.widths[v] - 1, rows.widths[v]) for v in (q, kv))
-        return [Case(q, kv, *whole, WHOLE, active, s.when.guard, statement=n)]
+        everything, keys = ((0, rows.widths[v] - 1, rows.widths[v]) for v in (q, kv))
+        return [Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statement=n)]
     made = []
     for ends in different:
         on = active & (first == ends).all(axis=2)

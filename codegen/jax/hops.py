@@ -1,5 +1,6 @@
 """Messages from device to device: one ppermute each, as functions that the schedule calls."""
 
+import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from planner.ir import TENSORS
 from planner.loops.form import Expr, Ints, Loops, Send, Shift
 
 Steps = tuple[int, ...]
+TO = re.compile(r"\bto\b")  # the receiver, in a condition
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,8 @@ class Hops:
         made = eval(pairs, {"range": range, **names.numbers(self.loops.mesh)})
         if made != [(r, int(to[r])) for r in range(low, high + 1)]:
             raise PlanError("pairs of ranks that are not the plan's")
-        some = " " * (len(made) < len(ranks))
-        said = [f'    """{_said(s, names, some)}"""']
+        partly = " " * (len(made) < len(ranks))
+        said = [f'    """{_said(s, names, partly)}"""']
         if s.tensors == ("OUT",) and len(made) < len(ranks):
             return [*said, *call(4, "return permute_outputs(", ["x", "axis", pairs])]
         return [*said, *call(4, "return lax.ppermute(", ["x", "axis", pairs])]
@@ -100,7 +102,7 @@ class Hops:
     def _stepwise(self, s: Send, names: Names) -> list[str]:
         """The pairs of a step."""
         where, way = _guard(s, self.loops, names), _way(s, self.loops, names)
-        some = f" if {where.replace('to', way, 1)}" if where else ""
+        some = f" if {re.sub(TO, way, where)}" if where else ""
         pairs = f"[(r, {way}) for r in range(RANKS){some}]"
         for t in (t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)):
             known = {"range": range, "step": t - names.first, **names.numbers(self.loops.mesh)}

@@ -1,74 +1,36 @@
 """A pass as the body of a Python function: steps one after the other, equal ones as a loop."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from codegen.jax.cases import WHOLE, Case, Group, groups
-from codegen.jax.exchanges import Exchanges
+from codegen.jax.attends import Attends
+from codegen.jax.cases import Group
 from codegen.jax.extend import stays
-from codegen.jax.hops import Hops, Steps, is_stepwise
-from codegen.jax.keeping import Kept
-from codegen.jax.origins import origin, rows_of
+from codegen.jax.hops import Steps, is_stepwise
 from codegen.jax.runs import Block, Op, Run
-from codegen.jax.slices import Slices
-from codegen.jax.switch import switched
-from codegen.jax.tiling import tile_lines, tiling
-from codegen.jax.trace import Rectangles, trace
-from codegen.jax.values import Key, values
-from codegen.jax.words import Domain, Names, assigned, conditions
+from codegen.jax.values import Key
+from codegen.jax.words import Domain, Names, both, conditions
 from planner.errors import PlanError
-from planner.ir import ADDS, TENSORS, Plan
+from planner.ir import TENSORS
 from planner.loops.form import (
-    HELD,
     OWN,
     AllToAll,
     Attend,
     Gather,
-    Loops,
     Return,
     Scatter,
     Send,
     Start,
     Statement,
 )
-from planner.tiles import tiles
-
-MASKED = {"full": "masked", "causal": "masked", "strict": WHOLE}  # of pieces that are padded
-
-
-def padded(case: Case) -> Case:
-    """A case where padding is among the tokens: positions tell."""
-    return replace(case, kind=MASKED.get(case.kind, case.kind))
 
 
 @dataclass
-class Pass:
-    """One pass on its way to text; `defined`: the sums that have been assigned so far."""
-
-    plan: Plan
-    loops: Loops
-    names: Names
-    hops: Hops
-    exchanges: Exchanges
-    stats: bool  # True if (lse, delta) travel, and not the output
-    kept: Kept
-    defined: set[Key] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.forward = self.plan.pass_ == "forward"
-        self.rows = trace(self.loops, self.plan)
-        self.made = values(
-            self.loops, self.plan.pass_, self.rows, self.kept.names if self.forward else ()
-        )
-        self.sides = [TENSORS[t].side for t in ADDS[self.plan.pass_]]
-        self.coordinates = self.loops.coordinates()
-        sides = [self.plan.partition.side(side).sizes for side in ("q", "kv")]
-        self.uneven = any(len(set(sizes.tolist())) > 1 for sizes in sides)
-        self.slices = Slices((int(sides[0].max()), int(sides[1].max())))
+class Pass(Attends):
+    """One pass on its way to text."""
 
     def blocks(self, runs: Sequence[Run]) -> list[Block]:
         """The lines of all runs, in order."""
@@ -190,8 +152,9 @@ class Pass:
                 raise PlanError("sums that stay on a rank in a step of a loop")
             cell = self.made.cells[n, TENSORS[s.tensors[0]].side]
             on = Domain((s.when.first,), self.coordinates)
-            (where,) = conditions(s.when.guard, self.names, self.loops, on)
-            text = f"only({where}, {self.made.sums[self.made.taken[n]]})"
+            where = conditions(s.when.guard, self.names, self.loops, on)
+            text = self.made.sums[self.made.taken[n]]
+            text = f"only({both(where)}, {text})" if where else text
             yield from self.arrive(cell, text, indent)
 
     def during(self, s: Statement, run: Run) -> Steps:
@@ -220,18 +183,6 @@ class Pass:
 
     def simple(self, name: str, text: str, indent: int) -> Iterator[Op]:
         yield self.assign(indent, name, text)
-
-    def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
-        """The attends of some steps, if told so only those that add to these sums."""
-        made = groups(self.loops, self.rows, self.made, steps, self.sides)
-        if self.uneven:
-            made = [
-                replace(
-                    g, cases=tuple(replace(c, kind=MASKED.get(c.kind, c.kind)) for c in g.cases)
-                )
-                for g in made
-            ]
-        return [group for group in made if group.cells == (cells or group.cells)]
 
     def start(self, s: Start, indent: int) -> Iterator[Op]:
         """A name for a value from here on."""
@@ -324,162 +275,3 @@ class Pass:
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")
         yield self.assign(indent, name, self.exchanges.back(s, exchange, source, self.loops))
-
-    # ---- attends
-
-    def slice_ops(self, attends: Sequence[Group]) -> Iterator[Op]:
-        """Names for the pieces that attends need."""
-        for case in (case for group in attends for case in group.cases):
-            q, kv = self.made.inputs[case.q], f"{self.made.inputs[case.kv]}[0]"
-            q = q if self.forward else f"{q}[0]"
-            for name, value in self.slices.definitions(case, q, kv):
-                yield self.assign(4, name, value)
-
-    def fresh(self, cell: Key) -> bool:
-        """True for sums that a message takes along in the next step, all of them."""
-        return cell[0].isdecimal() and cell[0] not in self.made.returned
-
-    def starts(self, cell: Key) -> bool:
-        """True if what is added next to these sums is the first."""
-        return cell not in self.written and (self.fresh(cell) or cell not in self.defined)
-
-    def zero(self, cell: Key, case: Case | None = None) -> str:
-        """Sums that nothing has been added to."""
-        if self.forward:
-            return f"nothing({self.made.inputs[case.q] if case else 'q'})"
-        if cell[1] == "kv":
-            return f"zeros({self.made.inputs[case.kv] if case else '(k, v)'})"
-        return f"zeros({self.made.inputs[case.q]}[0])" if case and case.q[0] != OWN else "zeros(q)"
-
-    def attend(self, group: Group, steps: Steps, names: Names, indent: int) -> Iterator[Op]:
-        """One call, or one per case of which a device has one."""
-        if len(group.cases) == len(steps) == 1 and group.cases[0].kind in ("masked", WHOLE):
-            with suppress(PlanError):
-                yield from self.tiles(group.cases[0], group.cells, steps[0], indent)
-                return
-        if len(steps) < len(group.cases[0].active):
-            (group,) = self.groups(steps, group.cells)
-        on = Domain(steps, self.coordinates)
-        bases = [self.base(cell, group.cases[0]) for cell in group.cells]
-        first = bases[0].startswith("nothing(")
-        only = len(group.cases) == 1 and group.always
-        calls = [self.call(c, group, first and only, steps, names) for c in group.cases]
-        targets = ", ".join(self.made.sums[cell] for cell in group.cells)
-        nothing = ", ".join(bases)
-        nothing = nothing if first else f"({nothing})"
-        lines, reads = switched(group, calls, nothing, targets, names, self.loops, on, indent)
-        self.written |= set(group.cells)
-        self.defined |= set(group.cells)
-        yield self.op(lines, targets, reads)
-
-    def tiles(self, case: Case, cells: tuple[Key, ...], t: int, indent: int) -> Iterator[Op]:
-        """A loop over tiles of one shape; PlanError where ranks have none."""
-        rectangles = self.rows.rows[t][case.statement]
-        if self.uneven or self.stats or not isinstance(rectangles, Rectangles):
-            raise PlanError("tiles that are not of one shape")
-        made = tiling(self.plan, rectangles, self.coordinates, self.names)
-        inner = tile_lines(made)
-        q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
-        tokens = q if self.forward else f"{q}[0]"
-        pieces = f" // {case.rows[2]}" if case.rows[2] > 1 else ""
-        yield self.assign(indent, "size", f"{tokens}.shape[2]{pieces}")
-        for cell in cells:
-            if self.starts(cell):
-                yield self.assign(indent, self.made.sums[cell], self.zero(cell, case))
-        self.written |= set(cells)
-        self.defined |= set(cells)
-        sums = ", ".join(self.made.sums[cell] for cell in cells)
-        meet = "meet_tile" if self.forward else "meet_tile_backward"
-        margin = " " * indent
-        if len(made.part) > 1:
-            parts = ", ".join(made.part)
-            yield self.op(
-                [
-                    f"{margin}for row, col in enumerate(({parts})):",
-                    f"{margin}    {sums} = {meet}({sums}, {q}, {kv}, row, col, size, causal=True)",
-                ],
-                sums,
-                f"{sums} {q} {kv} {parts}",
-            )
-        elif made.part:
-            text = f"{meet}({sums}, {q}, {kv}, 0, {made.part[0]}, size, causal=True)"
-            yield self.assign(indent, sums, text)
-        place = "row, col" if inner else "0, n"
-        yield self.op(
-            [
-                "",
-                f"{margin}def one_tile(n, sums):",
-                *(f"{margin}    {line}" for line in inner),
-                f"{margin}    return {meet}(*sums, {q}, {kv}, {place}, size)",
-                "",
-                f"{margin}{sums} = lax.fori_loop(0, {made.total}, one_tile, ({sums}))",
-            ],
-            sums,
-            f"{sums} {q} {kv} {made.total} {' '.join(inner)}",
-        )
-
-    def base(self, cell: Key, case: Case) -> str:
-        """What an attend adds to."""
-        return self.zero(cell, case) if self.starts(cell) else self.made.sums[cell]
-
-    def call(
-        self, case: Case, group: Group, first: bool, steps: Steps, names: Names
-    ) -> tuple[str, list[str]]:
-        """The name of the function and its arguments."""
-        q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
-        rows, cols, causal = self.slices.of(case)
-        masked = case.kind in ("masked", WHOLE)
-        if first and rows is None and not masked:
-            keys = f"*{kv}" if cols is None else f"*(x[:, :, {cols}] for x in {kv})"
-            return "attend(", [q, keys, f"causal={causal}"]
-        bases = [self.base(cell, case) for cell in group.cells]
-        bases = [f"*{b}" if b.startswith("nothing(") else b for b in bases]
-        more = [f"{k}={x}" for k, x in (("rows", rows), ("cols", cols)) if x]
-        if masked:
-            if case.kind == WHOLE:
-                self.check_whole(case, steps)
-            places = [self.places(case, side, steps, names) for side in ("q", "kv")]
-            meet = "meet_masked(" if self.forward else "meet_masked_backward("
-            return meet, [*bases, q, kv, *places, *more]
-        more += ["causal=True"] if causal else []
-        return ("meet(" if self.forward else "meet_backward("), [*bases, q, kv, *more]
-
-    def check_whole(self, case: Case, steps: Steps) -> None:
-        """Raise PlanError if queries and keys see each other outside of the rectangle."""
-        areas, sides = tiles(self.plan).areas, self.plan.partition
-        for t in steps:
-            r = self.rows.rows[t].get(case.statement)
-            for i in range(len(r.rank) if isinstance(r, Rectangles) else 0):
-                q, kv = r.q_row[i], r.kv_row[i]
-                live = areas[np.ix_(sides.q.chunk[q], sides.kv.chunk[kv])] > 0
-                if (live & ~np.outer(np.isin(q, r.q[i]), np.isin(kv, r.kv[i]))).any():
-                    raise PlanError("rectangles of different shapes that leave out what is seen")
-
-    def places(self, case: Case, side: str, steps: Steps, names: Names) -> str:
-        """The positions of the tokens of a value, as text."""
-        apart = self.exchanges.program.layout.kv != self.exchanges.program.layout.q
-        of = "keys_of" if side == "kv" and apart else "tokens_of"
-        value = (case.q if side == "q" else case.kv)[0]
-        brought = {s.name: s for s in self.loops.statements if isinstance(s, Gather | AllToAll)} | {
-            HELD: self.kept.q if side == "q" else self.kept.kv
-        }
-        if exchange := brought.get(value):
-            if len(self.loops.mesh) > 1:
-                raise PlanError("masked tiles of what an exchange along an axis brought")
-            if not self.exchanges.reordered(exchange, self.loops):
-                return f"{of}(jnp.arange(RANKS)).reshape(-1)"
-            if self.uneven:
-                raise PlanError("an exchange of pieces that are not equal")
-            return "jnp.arange(KV_SEQ)" if side == "kv" else "jnp.arange(SEQ)"
-        rows = rows_of(self.rows, case.statement, steps, side)
-        ranks = len(self.coordinates)
-        rank = origin(value, rows, self.plan.partition.side(side), ranks, names)
-        return ("kv_at" if of == "keys_of" else "at") if rank == "rank" else f"{of}({rank})"
-
-    # ---- assignments
-
-    def assign(self, indent: int, name: str, value: str) -> Op:
-        return self.op(assigned(indent, name, value), name, value)
-
-    def op(self, lines: Sequence[str], targets: str, text: str) -> Op:
-        return Op(tuple(lines), tuple(targets.split(", ")), text)

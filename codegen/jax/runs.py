@@ -89,7 +89,9 @@ def _joins(loops: Loops, steps: tuple[int, ...], t: int) -> bool:
     """True if a loop over these steps may go on to step t."""
     for s in loops.statements:
         on = [s.when.on(u) for u in (*steps, t)]
-        if sends_inputs(s) and any(on) and on.count(False) > (0 if is_stepwise(s) else SPARE):
+        if not isinstance(s, Send) or not sends_inputs(s) or not any(on):
+            continue
+        if on.count(False) > (0 if is_stepwise(s) else SPARE):
             return False
     return True
 

@@ -51,14 +51,10 @@ class Slices:
         for part, side, array in ((case.rows, "q", q), (case.cols, "kv", kv)):
             text, mark = self.text(part, side), self.mark(side)
             tokens = f"{array}.shape[2]"
-            if (
-                text in HALVES
-                or text in (f"kv_{h}" for h in HALVES.values())
-                or (text and text.removeprefix("kv_") in HALVES.values())
-            ):
-                if f"{mark}half" not in self.defined:
-                    self.defined.add(f"{mark}half")
-                    half = f"{mark}half"
+            if text and text.removeprefix("kv_") in HALVES.values():
+                half = f"{mark}half"
+                if half not in self.defined:
+                    self.defined.add(half)
                     yield half, f"{tokens} // 2"
                     yield f"{mark}front, {mark}back", f"slice(0, {half}), slice({half}, None)"
             elif text and f"{mark}piece" not in self.defined:

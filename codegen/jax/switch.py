@@ -69,7 +69,7 @@ def check(group: Group, texts: Sequence[str], names: Names, on: Domain) -> None:
 
 def _holds(text: str, names: Names, t: int, on: Domain) -> Flags:
     ranks = len(on.coordinates)
-    known = {name: on.coordinates[:, a] for a, name in enumerate(names.axes)}
+    known: dict[str, object] = {name: on.coordinates[:, a] for a, name in enumerate(names.axes)}
     known |= {"rank": on.coordinates[:, -1], "step": t - names.first, "RANKS": ranks}
     holds = eval(text, {"__builtins__": {}}, known) if text else True
     return np.broadcast_to(np.asarray(holds, np.bool_), (ranks,))

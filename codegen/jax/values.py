@@ -160,7 +160,7 @@ def _cells(made: Values, loops: Loops, rows: Trace) -> None:
         made.cells[source] = (str(root(sends[0])) if sends else OWN, source[1])
     for n, s in enumerate(loops.statements):
         back = isinstance(s, Return | Scatter)
-        if back or (isinstance(s, Send) and not sends_inputs(s)):
+        if isinstance(s, Return | Scatter | Send) and not sends_inputs(s):
             made.taken[n] = (str(root(n)), TENSORS[s.tensors[0]].side)
             made.returned |= {str(root(n))} if back else set()
 
