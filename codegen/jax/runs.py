@@ -1,13 +1,14 @@
 """Steps in runs, and runs as lines: one step, or a loop over steps that are alike."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from codegen.jax.extend import stays
 from codegen.jax.hops import is_stepwise, sends_inputs
 from codegen.jax.words import Names, call, count
+from planner.errors import PlanError
 from planner.loops.form import Attend, Loops, Send
 
 SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
@@ -107,6 +108,7 @@ def _kind(loops: Loops, steps: tuple[int, ...]) -> Literal["straight", "rolled",
 
 def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list[str]:
     """The body of a pass; `results` are read after it."""
+    check_defined(blocks, results)
     needed, parts = set(results), list[list[str]]()
     for block in reversed(blocks):
         if block.run is None or block.run.kind == "straight":
@@ -116,6 +118,37 @@ def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list
             parts.append(_loop(block, needed, names))
         _read(needed, block.before)
     return [line for part in reversed(parts) for line in part]
+
+
+def check_defined(blocks: Sequence[Block], results: Sequence[str]) -> None:
+    """Raise PlanError if a variable is read, or carried around a loop, before it is assigned."""
+    ops = [op for block in blocks for op in (*block.before, *block.ops)]
+    variables = {name for op in ops for name in op.targets} - {"q", "out", "lse"}
+    there = set[str]()
+    for block in blocks:
+        looped = block.run is not None and block.run.kind != "straight"
+        for op in block.before:
+            _check_reads(op.reads & variables, there)
+            there |= set(op.targets)
+        carried = {t for op in block.ops for t in op.targets if not is_arriving(t)}
+        if looped:
+            inside = set[str]()
+            _read(inside, block.ops)
+            _check_reads((inside | carried) & variables - _local(block), there)
+        for op in block.ops:
+            _check_reads(set() if looped else op.reads & variables, there)
+            there |= set(op.targets)
+    _check_reads(set(results) & variables, there)
+
+
+def _local(block: Block) -> set[str]:
+    """What a loop's body assigns before it reads it, and nobody reads without a condition."""
+    return {t for op in block.ops for t in op.targets if is_arriving(t)}
+
+
+def _check_reads(names: Set[str], there: set[str]) -> None:
+    if lost := sorted(names - there):
+        raise PlanError(f"values that are read before they are there: {', '.join(lost)}")
 
 
 def _read(needed: set[str], ops: Sequence[Op]) -> None:
@@ -144,7 +177,7 @@ def _loop(block: Block, needed: set[str], names: Names) -> list[str]:
         return [
             *(*before, "", *body),
             f"    state = {', '.join(state)}",
-            f"    for step in range({first}, {end}):",
+            f"    for step in range({f'{first}, ' if first else ''}{end}):",
             "        state = one_step(step, state)",
             f"    {', '.join(out)} = state",
         ]
