@@ -74,7 +74,15 @@ def test_a_pair_sums_times_and_bytes_and_takes_the_larger_peak(
 ) -> None:
     pair = plan(one.name, one.workload, one.ranks, pass_="both")
     parts, both = [simulate(p, machine) for p in pair], simulate(pair, machine)
-    summed = "makespan", "exposed", "max_bytes_sent", "bound", "own_limit", "compute_bound", "link_bound"
+    summed = (
+        "makespan",
+        "exposed",
+        "max_bytes_sent",
+        "bound",
+        "own_limit",
+        "compute_bound",
+        "link_bound",
+    )
     for name in (*summed, "rounds", "messages"):
         assert getattr(both, name) == getattr(parts[0], name) + getattr(parts[1], name)
     assert both.peak_bytes == max(p.peak_bytes for p in parts)
@@ -208,7 +216,9 @@ def test_nothing_to_do_takes_no_time() -> None:
 def test_a_plan_that_reads_what_never_comes_is_refused() -> None:
     whole = plan("ring", LONG, 4)
     broken = replace(whole, steps=(replace(whole.steps[0], moves=()), *whole.steps[1:]))
-    with pytest.raises(PlanError, match="step 1: rank 1 sends KV to rank 2, but block 0 never comes there"):
+    with pytest.raises(
+        PlanError, match="step 1: rank 1 sends KV to rank 2, but block 0 never comes there"
+    ):
         simulate(broken, A100)
 
 
