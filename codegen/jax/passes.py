@@ -101,9 +101,24 @@ class Pass(Attends):
                 cells += [self.made.taken[n]] * (run.kind == "unrolled")
         taken = set(self.made.taken.values()) if run.kind == "unrolled" else set()
         for cell in dict.fromkeys(cells):
-            if cell not in self.defined and (cell in taken or not self.fresh(cell)):
+            if cell in self.defined or (cell not in taken and self.fresh(cell)):
+                continue
+            if self.in_use(self.made.sums[cell], run):
+                if not self.fresh(cell):
+                    raise PlanError("sums that begin where others of that name are still there")
+                self.defined.add(cell)
+            else:
                 yield self.assign(4, self.made.sums[cell], self.zero(cell))
                 self.defined.add(cell)
+
+    def in_use(self, name: str, run: Run) -> bool:
+        """True if a run sends sums of this name that are there before it."""
+        sent = {cell for n, cell in self.made.taken.items() if self.during(self.statement(n), run)}
+        return any(self.made.sums[cell] == name for cell in sent & self.defined)
+
+    def statement(self, n: int) -> Statement:
+        """A statement by its number."""
+        return self.loops.statements[n]
 
     # ---- the lines of a step
 
@@ -132,6 +147,7 @@ class Pass(Attends):
         for cell, text, steps in late:
             yield from self.at(run, steps, indent, partial(self.arrive, cell, text))
         yield from self.stay(run, indent)
+        moved = set[str]()
         for n, s, steps in active:
             if isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates:
                 make = partial(self.forward_input, s, run, steps, names)
@@ -141,7 +157,11 @@ class Pass(Attends):
                 make = partial(self.bring_back, n, s)
             else:
                 continue
-            yield from self.at(run, steps, indent, make)
+            for op in self.at(run, steps, indent, make):
+                if op.reads & moved:
+                    raise PlanError("a value that is sent on where another of its name arrives")
+                moved |= set(op.targets)
+                yield op
 
     def stay(self, run: Run, indent: int) -> Iterator[Op]:
         """Sums that are at home on some ranks, while those of others go on in the next step."""

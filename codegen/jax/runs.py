@@ -7,11 +7,11 @@ from typing import Literal
 
 from codegen.jax.extend import stays
 from codegen.jax.hops import is_stepwise, sends_inputs
+from codegen.jax.values import SPARE
 from codegen.jax.words import Names, call, count
 from planner.errors import PlanError
 from planner.loops.form import Attend, Loops, Send
 
-SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -62,7 +62,19 @@ def runs(loops: Loops) -> list[Run]:
             spans[-1] += (t,)
         else:
             spans.append((t,))
+    for steps in spans:
+        _check_names(loops, steps)
     return [Run(steps, _kind(loops, steps)) for steps in spans]
+
+
+def _check_names(loops: Loops, steps: tuple[int, ...]) -> None:
+    """Raise PlanError where two messages bring one value in the same run of steps."""
+    sends = [s for s in loops.statements if isinstance(s, Send) and sends_inputs(s)]
+    parts = [(t,) for t in steps] if _kind(loops, steps) == "unrolled" else [steps]
+    for part in parts:
+        names = [(s.name, s.tensors) for s in sends if any(map(s.when.on, part))]
+        if len(set(names)) < len(names):
+            raise PlanError("a value that several messages bring at once")
 
 
 def _unrolls(loops: Loops, steps: tuple[int, ...]) -> bool:

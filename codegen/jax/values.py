@@ -30,6 +30,7 @@ from planner.loops.form import (
     Statement,
 )
 
+SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
 Key = tuple[str, str]  # "own", the name of a value, or a number of sums; and the side
 BASES: dict[tuple[Pass, str, bool], str] = {  # pass, side, sums
     ("forward", "q", False): "q",
@@ -189,6 +190,7 @@ def _uses(
             else:
                 yield _input(s.parts[0], side), False, 2 * t
                 yield (s.name, side), False, 2 * t + 1
+                yield (s.name, side), False, 2 * (t + SPARE) + 1
         case Gather() | AllToAll():
             side = TENSORS[s.tensors[0]].side
             yield _input(s.part, side), False, 2 * t
