@@ -116,7 +116,7 @@ def both_passes(program: Program) -> tuple[Tables, ...]:
 def most_tiles(program: Program) -> int:
     """The most tiles that a rank attends in a step."""
     made = zip(program.plans, both_passes(program), strict=True)
-    return max(tiles_of(table, plan.pass_).shape[2] for plan, table in made)
+    return max(int(tiles_of(table, plan.pass_).shape[2]) for plan, table in made)
 
 
 def tiles_of(table: Tables, pass_: str) -> NDArray[np.int64]:

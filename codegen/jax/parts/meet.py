@@ -8,7 +8,8 @@ from codegen.jax.parts.merge import merge, wide
 
 def meet(out, lse, q, kv, rows=slice(None), cols=slice(None), causal=False):
     """Output and log-sum-exp of queries, some of which have met some more keys."""
-    part = attend(q[:, :, rows], *(x[:, :, cols] for x in kv), causal)
+    k, v = (x[:, :, cols] for x in kv)
+    part = attend(q[:, :, rows], k, v, causal)
     merged = merge(out[:, :, rows], lse[:, :, rows], *part)
     return out.at[:, :, rows].set(merged[0]), lse.at[:, :, rows].set(merged[1])
 

@@ -15,8 +15,8 @@ RANKS = 1
 
 def meet_masked(out, lse, q, kv, at, kv_at, rows=slice(None), cols=slice(None)):
     """`meet` for queries and keys at these positions."""
-    keys = (x[:, :, cols] for x in kv)
-    part = attend_masked(q[:, :, rows], *keys, at[rows], kv_at[cols], allowed)
+    k, v = (x[:, :, cols] for x in kv)
+    part = attend_masked(q[:, :, rows], k, v, at[rows], kv_at[cols], allowed)
     merged = merge(out[:, :, rows], lse[:, :, rows], *part)
     return out.at[:, :, rows].set(merged[0]), lse.at[:, :, rows].set(merged[1])
 

@@ -9,7 +9,8 @@ from codegen.jax.parts.merge import merge
 def meet_tile(out, lse, q, kv, row, col, size, causal=False):
     """Output and log-sum-exp of queries, a piece of which has met one more piece of the keys."""
     old, old_lse, rows = (piece(x, row, size) for x in (out, lse, q))
-    met = merge(old, old_lse, *attend(rows, *(piece(x, col, size) for x in kv), causal))
+    k, v = (piece(x, col, size) for x in kv)
+    met = merge(old, old_lse, *attend(rows, k, v, causal))
     return put(out, row, met[0]), put(lse, row, met[1])
 
 

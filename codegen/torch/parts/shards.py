@@ -28,8 +28,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: ProcessGroup | None = N
         raise ValueError(f"the program is for {RANKS} ranks, not {size}")
     heads, kv_heads, tokens, kv_tokens = expected(q, k, group.rank())
     wanted = [[len(q), heads, tokens, HEAD_DIM], *[[len(q), kv_heads, kv_tokens, HEAD_DIM]] * 2]
-    if [[*x.shape] for x in (q, k, v)] != wanted or tokens % PIECES or heads % kv_heads:
-        raise ValueError(f"{[[*x.shape] for x in (q, k, v)]} is not {wanted} in {PIECES} pieces")
+    shapes = [[*x.shape] for x in (q, k, v)]
+    if shapes != wanted or tokens % PIECES or heads % kv_heads:
+        raise ValueError(f"q, k, v are {shapes}, not {wanted} with tokens that {PIECES} divides")
     kinds = {(x.dtype, x.device) for x in (q, k, v)}
     if len(kinds) > 1 or not q.is_floating_point():
         raise ValueError(f"q, k and v must be of one float type, on one device: {kinds}")
