@@ -52,7 +52,9 @@ def tables() -> list[Table]:
 
 @lru_cache(maxsize=32)
 def _planned(name: str, ranks: int, pass_: Pass = "forward", block: int = BLOCK) -> Plan:
-    return plan(name, Workload(seq=ranks * block, heads=1, head_dim=128), ranks, pass_=pass_)
+    """A plan in which workers fetch what they need and nothing else, as the paper counts."""
+    work = Workload(seq=ranks * block, heads=1, head_dim=128)
+    return plan(name, work, ranks, pass_=pass_, trim="blocks")
 
 
 def grid(found: Plan) -> list[list[str]]:
