@@ -203,7 +203,7 @@ def plan_literal(program: Program) -> Iterator[str]:
     fields = sizes if any_plan else ("seq", "kv_seq", *sizes)
     before = [f'"name": "{plain(program.name)[:80]}"', f'"ranks": {program.ranks}']
     before += [f'"{field}": {getattr(work, field)}' for field in fields]
-    after = [f'"dtype": "{work.dtype}"']
+    after = [f'"scale": {work.softmax_scale!r}', f'"dtype": "{work.dtype}"']
     if program.max_calls is not None:
         after.append(f'"max_calls": {program.max_calls}')
     yield "PLAN = {"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from codegen.jax.parts.stubs import allowed, results, shard, unshard
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = SEQ = KV_SEQ = CHECKED = 1
-SCALE = 1.0
 PLAN: dict[str, Any] = {}
 
 # ---- Self-check
@@ -29,7 +28,7 @@ def dense(q, k, v, dout, rows):
     def attend_rows(q, k, v):
         k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in (k, v))
         seen = allowed(rows[:, None] + (KV_SEQ - SEQ), jnp.arange(k.shape[2])[None])
-        scores = jnp.where(seen, jnp.einsum("bhid,bhjd->bhij", q, k) * SCALE, -jnp.inf)
+        scores = jnp.where(seen, jnp.einsum("bhid,bhjd->bhij", q, k) * PLAN["scale"], -jnp.inf)
         weights = jnp.exp(scores - lax.stop_gradient(scores.max(-1, keepdims=True).clip(-1e30)))
         weights /= weights.sum(-1, keepdims=True).clip(1e-30)
         return jnp.einsum("bhij,bhjd->bhid", weights, v)
@@ -52,7 +51,7 @@ def main(seq: int = CHECKED) -> int:
         x = jnp.zeros_like(x).at[:, :, rows].set(x[:, :, rows]) if n == 3 else x
         inputs.append(x)
         placed.append(jnp.concatenate([shard(x, rank, side=side) for rank in range(RANKS)], 2))
-    ours = results(jax.jit(partial(attention, mesh=mesh)), *placed)
+    ours = results(partial(attention, mesh=mesh), *placed)
     parts = (dense(*inputs, rows[i : i + 512]) for i in range(0, len(rows), 512))
     wrong = False
     names = ("out", "dq", "dk", "dv")

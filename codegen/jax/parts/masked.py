@@ -92,19 +92,19 @@ def product(form, a, b):
 
 def grouped(x, k):
     """[batch, KV heads, query heads of each, rows, width]."""
-    return x.reshape(*k.shape[:2], -1, *x.shape[2:])
+    return x.reshape(*k.shape[:2], x.shape[1] // k.shape[1], *x.shape[2:])
 
 
 def in_blocks(x):
     """[blocks, ..., tokens, width]: at most eight blocks of 256 tokens or more, then -1."""
     tokens = x.shape[-2]
-    size = min(tokens, max(256, -(-tokens // 8)))
+    size = max(1, min(tokens, max(256, -(-tokens // 8))))
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, -tokens % size), (0, 0)], constant_values=-1)
-    return jnp.moveaxis(x.reshape(*x.shape[:-2], -1, size, x.shape[-1]), -3, 0)
+    return jnp.moveaxis(x.reshape(*x.shape[:-2], x.shape[-2] // size, size, x.shape[-1]), -3, 0)
 
 
 def joined(blocks, like):
     """Blocks one after the other, with the heads and tokens of another array."""
     x = jnp.moveaxis(blocks, 0, -3)
-    x = x.reshape(*x.shape[:-3], -1, x.shape[-1])[..., : like.shape[2], :]
-    return x.reshape(*like.shape[:3], -1)
+    x = x.reshape(*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1])[..., : like.shape[2], :]
+    return x.reshape(*like.shape[:3], x.shape[-1])

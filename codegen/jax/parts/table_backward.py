@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 def run_backward(axis, saved, dout, rows):
     """Gradients of a rank's queries, keys and values."""
     q, k, v, out, lse, kept = saved
+    held = dict(kept)  # () where no forward pass went before
     rank = lax.axis_index(axis)
     delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
     queries = {"Q": [q], "DOUT": [dout], "STATS": [lse, delta]}
     inputs = {name: (arrays, QUERIES) for name, arrays in queries.items()} | {"KV": ([k, v], KEYS)}
     state = {
-        name: stored(*arrays, rank, BACKWARD_SLOTS[name], kept.get(name, ()))
+        name: stored(*arrays, rank, BACKWARD_SLOTS[name], held.get(name, ()))
         for name, arrays in inputs.items()
     }
     state["DQ"] = absent("DQ", [q], QUERIES, rank, BACKWARD_SLOTS["DQ"])
