@@ -78,6 +78,8 @@ class Exchanges:
         if source != OWN or (np.sort(chunks, 1) != np.sort(wanted, 1)).any():
             raise PlanError("what an exchange brings is in an order of its own")
         check_sequence(blocks, wanted)
+        if blocks.chunks != self.plan.partition.q.chunks:
+            raise PlanError("what an exchange brings of keys has another order than queries")
         self.orders[axis] = side
         return True
 

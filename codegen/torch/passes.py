@@ -145,6 +145,9 @@ class Pass(Messages):
 
     def ending(self) -> Iterator[str]:
         """The results in the model's types."""
+        for tensor in ADDS[self.plan.pass_]:
+            if (tensor, OWN) not in self.have.names.cells:
+                raise PlanError(f"nothing is ever added to {tensor}, of which nobody sees anything")
         if not self.backward:
             yield f"    return out.to(q.dtype), lse{', kept' if self.keep_all else ''}"
             return
@@ -354,3 +357,5 @@ def check_form(plan: Plan, loops: Loops) -> None:
     for name, side in (("queries", plan.partition.q), ("keys", plan.partition.kv)):
         if len(set(side.sizes.tolist())) > 1:
             raise PlanError(f"pieces of {name} are of different sizes")
+        if (side.owned(plan.ranks) < 0).any():
+            raise PlanError(f"some ranks own more pieces of {name} than others")
