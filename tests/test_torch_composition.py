@@ -283,5 +283,5 @@ def test_a_layer_on_a_mesh_equals_its_reference(played: Path) -> None:
         rows, at = part["rows"], part["at"]
         for name, right in (("y", y.detach()[rows][:, at]), ("dx", x.grad[rows][:, at])):
             torch.testing.assert_close(part[name], right, rtol=0, atol=1e-11)
-        for name in program.NAMES:
+        for name in program.names:
             torch.testing.assert_close(part[name], params[name].grad, rtol=0, atol=1e-11)

@@ -75,6 +75,7 @@ def test_plan_says_what_the_program_is_for() -> None:
         "kv_heads": 2,
         "head_dim": 8,
         "mask": "window:5",
+        "scale": 8**-0.5,
         "dtype": "float32",
     }
 

@@ -139,7 +139,7 @@ class Pass(Messages):
         if self.have.kept:
             yield "    q, k, v, out, lse = kept"
         if "stats" in self.have.used:
-            yield "    delta = (dout * out).sum(-1, keepdim=True, dtype=wide(q))"
+            yield "    delta = (dout * out.to(wide(q))).sum(-1, keepdim=True)"
         if self.neighbours:
             yield f"    after, before = {', '.join(self.neighbours)}"
 

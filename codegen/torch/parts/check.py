@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from torch import Tensor
 from codegen.torch.parts.shards import attention
 
 RANKS = SEQ = KV_SEQ = HEADS = KV_HEADS = HEAD_DIM = CHECKED = 1
-SCALE = 1.0
+PLAN: dict[str, Any] = {}
 
 
 def shard(x: Tensor, rank: int, axis: int = 2, side: str = "q") -> Tensor:
@@ -44,7 +45,7 @@ def errors(rank: int, seq: int, dtype: torch.dtype, device: str) -> list[float]:
     totals = [torch.zeros_like(x, device=device) for x in dense]
     for i in rows[chosen[rows]].split(64):
         seen = allowed(i[:, None] + KV_SEQ - SEQ, torch.arange(sizes[1])[None])
-        scores = q[:, :, i].unflatten(1, (KV_HEADS, -1)) @ k[:, :, None].mT * SCALE
+        scores = q[:, :, i].unflatten(1, (KV_HEADS, -1)) @ k[:, :, None].mT * PLAN["scale"]
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0)
         outs.append((weights @ v[:, :, None]).flatten(1, 2))
         parts = torch.autograd.grad(outs[-1], dense, dout[:, :, i].double())

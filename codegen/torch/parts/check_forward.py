@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from torch import Tensor
 from codegen.torch.parts.shards import attention
 
 RANKS = SEQ = KV_SEQ = HEADS = KV_HEADS = HEAD_DIM = CHECKED = 1
-SCALE = 1.0
+PLAN: dict[str, Any] = {}
 
 
 def shard(x: Tensor, rank: int, axis: int = 2, side: str = "q") -> Tensor:
@@ -40,7 +41,7 @@ def errors(rank: int, seq: int, dtype: torch.dtype, device: str) -> list[float]:
     q, k, v = (x.double() for x in (q, k, v))
     for i in rows[chosen[rows]].split(64):
         seen = allowed(i[:, None] + KV_SEQ - SEQ, torch.arange(kv_seq)[None])
-        scores = q[:, :, i].unflatten(1, (KV_HEADS, -1)) @ k[:, :, None].mT * SCALE
+        scores = q[:, :, i].unflatten(1, (KV_HEADS, -1)) @ k[:, :, None].mT * PLAN["scale"]
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0)
         outs.append((weights @ v[:, :, None]).flatten(1, 2))
     worst = torch.dist(out[:, :, chosen[rows]].cpu().double(), torch.cat(outs, 2), torch.inf)

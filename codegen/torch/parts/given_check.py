@@ -3,6 +3,7 @@
 import argparse
 import os
 import tempfile
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from codegen.torch.parts.given import Tables, example, load, positions, shard
 from codegen.torch.parts.given_function import attention
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = 1
-SCALE = 1.0
+PLAN: dict[str, Any] = {}
 
 # ---- Self-check: every rank compares its own rows with dense attention in float64.
 
@@ -41,7 +42,7 @@ def errors(rank: int, tables: Tables, dtype: torch.dtype, device: str = "cpu") -
         out.backward(shard(dout, rank, tables).to(device))
     q, k, v = dense = [x.double().requires_grad_() for x in (q, k, v)]
     for i in rows[chosen[rows]].split(64):
-        scores = q[:, :, i].unflatten(1, (KV_HEADS, -1)) @ k[:, :, None].mT * SCALE
+        scores = q[:, :, i].unflatten(1, (KV_HEADS, -1)) @ k[:, :, None].mT * PLAN["scale"]
         weights = scores.masked_fill(~allowed(i, tables), -torch.inf).softmax(-1).nan_to_num(0.0)
         outs.append((weights @ v[:, :, None]).flatten(1, 2))
         outs[-1].backward(dout[:, :, i].double())

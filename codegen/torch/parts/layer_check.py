@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from codegen.torch.parts.layer import Params, init, leaf, names, reference_layer
 from codegen.torch.parts.layer_here import decoder_layer
 
 RANKS = CHECKED = 1
-SCALE = 1.0
+PLAN: dict[str, Any] = {}
 
 
 def positions(rank: int, seq: int) -> Tensor:
@@ -35,7 +36,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention by its definition, some rows at a time."""
     at, outs = torch.arange(k.shape[2], device=q.device), list[Tensor]()
     for i in at.split(512):
-        scores = q[:, :, i].unflatten(1, (k.shape[1], -1)) @ k[:, :, None].mT * SCALE
+        scores = q[:, :, i].unflatten(1, (k.shape[1], -1)) @ k[:, :, None].mT * PLAN["scale"]
         scores = scores.masked_fill(~allowed(i[:, None], at[None]), -torch.inf)
         outs.append((scores.softmax(-1).nan_to_num(0.0) @ v[:, :, None]).flatten(1, 2))
     return torch.cat(outs, 2)

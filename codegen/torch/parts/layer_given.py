@@ -10,7 +10,8 @@ from codegen.torch.parts.given_check import allowed
 from codegen.torch.parts.given_function import attend_shards, shard_gradients
 from codegen.torch.parts.layer import Params, layer_of, reference_layer, world
 
-KV_HEADS, SCALE = 1, 1.0
+KV_HEADS = 1
+PLAN: dict[str, Any] = {}
 
 
 def decoder_layer(params: Params, x: Tensor, tables: Tables, *, group: Any = None) -> Tensor:
@@ -45,7 +46,7 @@ def reference(params: Params, x: Tensor, tables: Tables) -> Tensor:
     """The layer by its definition on one device; x: all tokens in sequence order."""
 
     def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        scores = q.unflatten(1, (KV_HEADS, -1)) @ k[:, :, None].mT * SCALE
+        scores = q.unflatten(1, (KV_HEADS, -1)) @ k[:, :, None].mT * PLAN["scale"]
         scores = scores.masked_fill(~allowed(torch.arange(len(x[0])), tables), -torch.inf)
         return (scores.softmax(-1).nan_to_num(0.0) @ v[:, :, None]).flatten(1, 2)
 
