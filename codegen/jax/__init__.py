@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from codegen.assemble import Part, assemble
 from codegen.header import constants, docstring
 from codegen.jax.kernels import kernels
-from codegen.jax.layer import LAYER_KEEP, layer_texts
 from codegen.jax.schedule import print_loops
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
@@ -25,6 +24,8 @@ def write(program: Program) -> str:
 
         return dynamic.write(program)
     schedule: list[str | Part] = []
+    if program.loops is not None and program.layer:
+        program = program.as_tables("XLA cannot split its loops, as a layer that recomputes asks")
     if program.loops is not None:
         try:
             schedule = loop_texts(program)
@@ -41,11 +42,10 @@ def write(program: Program) -> str:
         *schedule,
         *function_texts(program, layout),
         mask_function(program.work, "jax"),
-        *(layer_texts(program) if program.layer else check_parts(program)),
+        *check_parts(program),
     ]
-    keep = (*KEEP, *LAYER_KEEP) if program.layer else KEEP
     keys = ["kv_positions"] * ("def kv_positions" in layout)
-    return assemble(docstring(program), texts, keep=(*keep, *keys))
+    return assemble(docstring(program), texts, keep=(*KEEP, *keys))
 
 
 def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:

@@ -36,6 +36,9 @@ RESULTS = {
 def print_loops(program: Program) -> str:
     """The text of the schedule. Raises PlanError for loops that it cannot print."""
     assert program.loops
+    sides = program.forward.partition.q, program.forward.partition.kv
+    if not all(sum(map(len, chunk)) for side in sides for chunk in side.chunks):
+        raise PlanError("pieces of no tokens")
     text = list[str]()
     exchanges, hops, keeping = Exchanges(program), None, kept(program)
     for plan, loops in zip(program.plans, program.loops, strict=True):
