@@ -7,6 +7,7 @@ and adds what came. A printed pass does exactly what the form says, or PlanError
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from codegen.torch.attends import Attending
 from codegen.torch.definitions import Definitions
@@ -124,8 +125,9 @@ class Pass(Messages):
         if "size" in self.uses:
             k, n = self.unit, self.own_pieces
             length = "q.shape[2]"
-            size = f"{length} // {n // k}" if n > k else f"{length} * {k // n}" if k > n else length
-            places.append(f"size = {size}")
+            common = gcd(k, n)
+            times, by = f" * {k // common}" * (k > common), f" // {n // common}" * (n > common)
+            places.append(f"size = {length}{times}{by}")
         if ", seq)" in used:
             places.append("seq = q.shape[2] * RANKS")
         if places:
