@@ -25,7 +25,7 @@ HEADS = {
     ),
 }
 RESULTS = {
-    "forward": (["out", "lse"], "    return out.astype(q.dtype), lse, ()"),
+    "forward": (["out", "lse"], "    return out, lse, ()"),
     "backward": (
         ["dq", "dkv"],
         "    return dq.astype(q.dtype), *(x.astype(k.dtype) for x in dkv)",

@@ -98,7 +98,8 @@ class Program:
 
     def _forward(self, q: Any, k: Any, v: Any) -> Any:
         def local(*qkv: Any) -> Any:
-            return self.module.forward(*qkv, "sp")[:2]
+            out, lse, _ = self.module.forward(*qkv, "sp")
+            return out.astype(q.dtype), lse
 
         return self._on_shards(local, 2, q, k, v)
 

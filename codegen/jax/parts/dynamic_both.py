@@ -26,7 +26,7 @@ def forward_and_save(q, k, v, tables, axis):
     out, lse, kept = run_forward(q, k, v, axis, rows)
     out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
     kept = checkpoint_name(kept, "attention_kept")
-    return out, (q, k, v, out, lse, kept, tables)
+    return out.astype(q.dtype), (q, k, v, out, lse, kept, tables)
 
 
 def backward(axis, saved, dout):

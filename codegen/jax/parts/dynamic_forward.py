@@ -15,7 +15,7 @@ ROWS: dict[str, Any] = {}
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def local_attention(q, k, v, tables, axis):
     """Attention of a device's queries."""
-    return run_forward(q, k, v, axis, (ROWS["forward"][0], tables["forward"]))[0]
+    return run_forward(q, k, v, axis, (ROWS["forward"][0], tables["forward"]))[0].astype(q.dtype)
 
 
 def refuse(*_):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def local_attention(q, k, v, axis):
     """Attention of a device's queries."""
-    return forward(q, k, v, axis)[0]
+    return forward(q, k, v, axis)[0].astype(q.dtype)
 
 
 def refuse(*_):
