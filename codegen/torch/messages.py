@@ -80,8 +80,11 @@ class Messages:
 
     def handle(self, move: Transfer) -> str:
         """The name of a message that is under way; none where it is waited for at once."""
-        if move.names.at is not None and move.into and not self.have.relayed(move.into):
-            return ""
+        at = move.names.at
+        if at is not None and move.into and not self.have.relayed(move.into):
+            assert move.source
+            if at not in self.walked.added.get(move.source, ()):
+                return ""  # its sums are not made anew while it is under way
         return self.handles[move.s.name, move.s.tensors]
 
     def name_handles(self) -> None:

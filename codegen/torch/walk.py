@@ -260,7 +260,8 @@ class _Walker:
             self.result.added.setdefault(cell, set()).add(t)
             if (s.q[0].value, s.kv[0].value) in self.cut:
                 self.result.crowded.add(cell)
-            self.add(cell, t, who, whole=parts[0].pieces is None and parts[0].heads is None)
+            uncut = parts[0].pieces is None and parts[0].heads is None
+            self.add(cell, t, who, whole=uncut and s.kind != "strict")
 
     def home(self, tensor: str, part: Part, t: int, who: Ints) -> Cell:
         """The cell of a value: one that a later message empties, else that of what stays."""
