@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from codegen.programs import PLATFORMS, TARGETS, Platform, Target, program_of
 from planner.errors import PlanError
 from planner.ir import Plan
+from planner.masks import Mask
 from planner.verified import ensure_verified
 
 Plans = Plan | tuple[Plan, Plan]
@@ -51,13 +52,20 @@ def emit(
     return source
 
 
-def tables(plans: Plans, target: str, *, max_calls: int | None = None) -> Tables:
+def tables(
+    plans: Plans, target: str, *, mask: Mask | None = None, max_calls: int | None = None
+) -> Tables:
     """The tables of plans for `target`'s dynamic program of their ranks and heads: name -> array.
 
-    Raises PlanError as `emit` does, and for tables that exceed `max_calls`.
+    For JAX the plans are those of the program, under a full mask, and `mask` is the one to run.
+    Raises PlanError as `emit` does, for a mask beside torch plans, which have their own, and for
+    tables that exceed `max_calls`.
     """
+    if mask is not None and target != "jax":
+        raise PlanError(f"plans for {target} have a mask of their own: plan under {mask}")
     program = program_of(_verified(plans), _target(target), dynamic=True, max_calls=max_calls)
-    made: Tables = _room(program.target).tables(program)
+    room = _room(program.target)
+    made: Tables = room.tables(program) if mask is None else room.tables(program, mask)
     return made
 
 

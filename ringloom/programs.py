@@ -13,7 +13,7 @@ from codegen.emitting import save_tables
 from codegen.emitting import tables as tables_of
 from codegen.programs import PLATFORMS, TARGETS
 from planner.errors import PlanError
-from ringloom.options import is_file, plans_of, trim_option, workload_options
+from ringloom.options import is_file, plans_of, trim_option, workload, workload_options
 from ringloom.output import json_option, show
 from ringloom.progress import working
 
@@ -127,7 +127,11 @@ def tables(
     target: str, source: str, max_calls: int | None, output: str, as_json: bool, **given: Any
 ) -> None:
     """Write a plan as the tables that an `emit --dynamic` program of its ranks takes."""
-    found = tables_of(plans_of(source, given), target, max_calls=max_calls)
+    masked: dict[str, Any] = {}
+    if target == "jax" and not is_file(source):  # the program's plans, and the mask to run
+        masked = {"mask": workload(given)[0].mask}
+        given = given | {"mask": "full"}
+    found = tables_of(plans_of(source, given), target, max_calls=max_calls, **masked)
     save_tables(found, output)
     size = Path(output).stat().st_size
     document = {"target": target, "file": output, "arrays": sorted(found), "bytes": size}

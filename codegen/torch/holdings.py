@@ -142,4 +142,4 @@ class Holdings:
 
     def accumulates(self, cell: Cell) -> bool:
         """True if sums begin with nothing."""
-        return cell in self.walked.crowded or not self.walked.whole[cell]
+        return self.walked.accumulates(cell)

@@ -61,6 +61,10 @@ class Walk:
     guarded: set[Cell] = field(default_factory=set)  # by some ranks only
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
 
+    def accumulates(self, cell: Cell) -> bool:
+        """True if sums begin with nothing."""
+        return cell in self.crowded or not self.whole[cell]
+
 
 def walk(plan: Plan, loops: Loops) -> Walk:
     """Follow the sums of a pass through its steps."""
@@ -189,6 +193,8 @@ class _Walker:
         for cell, full in self.full.items():
             if cell[1] != OWN and full.any():
                 raise PlanError(f"{cell[0]} for {cell[1]} is left on ranks that do not own it")
+            if cell[1] == OWN and not full.all() and not self.result.accumulates(cell):
+                raise PlanError(f"on some ranks nothing is added to {cell[0]}")
         return self.result
 
     def check_new(self, cell: Cell) -> None:
