@@ -196,29 +196,32 @@ def _scale(work: Workload) -> str:
 
 
 def plan_literal(program: Program) -> Iterator[str]:
-    """PLAN, as many values to a line as fit; without what a dynamic program leaves to tables."""
+    """PLAN, a line for each kind of value; without what a dynamic program leaves to tables."""
     work, mask = program.work, str(program.work.mask)
     any_plan = program.dynamic and program.target == "torch"
-    sizes = ("heads", "kv_heads", "head_dim")
-    fields = sizes if any_plan else ("seq", "kv_seq", *sizes)
-    before = [f'"name": "{plain(program.name)[:80]}"', f'"ranks": {program.ranks}']
-    before += [f'"{field}": {getattr(work, field)}' for field in fields]
-    after = [f'"scale": {work.softmax_scale!r}', f'"dtype": "{work.dtype}"']
+    kinds = () if any_plan else ("seq", "kv_seq"), ("heads", "kv_heads", "head_dim")
+    lengths, sizes = ([f'"{f}": {getattr(work, f)}' for f in fields] for fields in kinds)
+    sizes += [f'"scale": {work.softmax_scale!r}', f'"dtype": "{work.dtype}"']
     if program.max_calls is not None:
-        after.append(f'"max_calls": {program.max_calls}')
+        sizes.append(f'"max_calls": {program.max_calls}')
     yield "PLAN = {"
-    if program.dynamic:  # the mask is in the tables
-        yield from _filled([*before, *after])
-    elif len(mask) <= WIDTH - 16:
-        yield from _filled([*before, f'"mask": "{mask}"', *after])
-    else:
-        size = WIDTH - 12
-        yield from _filled(before)
-        yield '    "mask": ('
-        yield from (f'        "{mask[a : a + size]}"' for a in range(0, len(mask), size))
-        yield "    ),"
-        yield from _filled(after)
+    yield from _filled(
+        [f'"name": "{plain(program.name)[:80]}"', f'"ranks": {program.ranks}', *lengths]
+    )
+    yield from _filled(sizes)
+    if not program.dynamic:  # the mask is in the tables
+        yield from _mask_literal(mask)
     yield "}  # fmt: skip"
+
+
+def _mask_literal(mask: str) -> Iterator[str]:
+    if len(mask) <= WIDTH - 16:
+        yield f'    "mask": "{mask}",'
+        return
+    size = WIDTH - 12
+    yield '    "mask": ('
+    yield from (f'        "{mask[a : a + size]}"' for a in range(0, len(mask), size))
+    yield "    ),"
 
 
 def _filled(cells: list[str]) -> Iterator[str]:

@@ -133,7 +133,8 @@ def test_plan_is_a_literal(mask: rl.Mask) -> None:
     assert max(map(len, text.splitlines())) <= 100
     plan = ast.literal_eval(text.removeprefix("PLAN = ").removesuffix("  # fmt: skip"))
     sizes = {"seq": 1024, "kv_seq": 1024, "heads": 2, "kv_heads": 2, "head_dim": 128}
-    assert plan == {"name": "ring", "ranks": 4, **sizes, "mask": str(mask), "dtype": "bfloat16"}
+    sizes |= {"scale": 128**-0.5, "dtype": "bfloat16"}
+    assert plan == {"name": "ring", "ranks": 4, **sizes, "mask": str(mask)}
 
 
 def test_compiling_is_emitting_once_and_importing(

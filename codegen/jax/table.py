@@ -113,7 +113,7 @@ def kept(table: Tables) -> Iterator[str]:
     """The slots of what the forward pass keeps for the backward pass, of each rank."""
     rows = {name: pad(slots) for name, slots in table.kept.items()}
     if not rows:
-        yield "KEPT = {}"
+        yield "KEPT: dict[str, list[list[int]]] = {}"
         return
     yield "KEPT = {"
     for name, slots in rows.items():

@@ -28,9 +28,8 @@ def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
     more than PLAN["max_calls"] calls of a rank in a step.
     """
     spans = spans_of(QUERIES.at) + (KV_SEQ - SEQ), spans_of(KEYS.at)
-    calls = {
-        name: calls_of(tiles, *spans, boxes, PLAN["max_calls"]) for name, (_, tiles) in ROWS.items()
-    }
+    most = int(str(PLAN["max_calls"]))
+    calls = {name: calls_of(tiles, *spans, boxes, most) for name, (_, tiles) in ROWS.items()}
     return {"plan": np.array(IDENTITY, np.int32), **calls}
 
 

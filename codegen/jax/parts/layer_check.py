@@ -26,7 +26,7 @@ def main(seq: int = CHECKED) -> int:
     mesh = Mesh(np.array(jax.devices()[:RANKS]), "sp")
     on_cpu = mesh.devices[0].platform == "cpu"
     jax.config.update("jax_enable_x64", on_cpu)
-    dtype = jnp.dtype("float64" if on_cpu else PLAN["dtype"])
+    dtype = jnp.dtype("float64" if on_cpu else str(PLAN["dtype"]))
     random, rows = np.random.default_rng(1), np.arange(0, seq, max(1, seq // 16384 * 64))
     x, dy = (jnp.asarray(random.standard_normal((1, seq, 64)), dtype) for _ in range(2))
     dy = jnp.zeros_like(dy).at[:, rows].set(dy[:, rows])

@@ -2,7 +2,7 @@
 
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from codegen.jax.parts.merge import merge, wide
 RANKS = 1
 FORWARD_HOPS = ()
 FORWARD_SLOTS: dict[str, int] = {}
-KEPT: dict[str, Any] = {}
+KEPT: dict[str, list[list[int]]] = {}
 
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import KEYS, QUERIES

@@ -48,7 +48,7 @@ def attend_tile(state, tile):
     """Add what a block of queries finds among a block of keys."""
     i, j, q, kv, out, *box = tile
     head, meets = kv_heads_of(i, j)
-    q, k, v = state["Q"][0][q], *(x[kv][:, head] for x in state["KV"])
+    q, (k, v) = state["Q"][0][q], (x[kv][:, head] for x in state["KV"])
     out_part, lse = attend_masked(q, k, v, *meeting(i, j, *box))
     parts = jnp.where(meets, out_part, 0), jnp.where(meets, lse, -jnp.inf)
     return added(state, "OUT", out[None], [x[None] for x in parts])
