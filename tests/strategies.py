@@ -92,6 +92,25 @@ def workloads(draw: st.DrawFn, dtype: str = "float64", longest: int = 33) -> Wor
 
 
 @st.composite
+def divided_workloads(draw: st.DrawFn, ranks: int, dtype: str = "float64") -> Workload:
+    """Lengths that the ranks divide, and mostly heads too: what loops are printed from."""
+    seq = ranks * draw(st.sampled_from([1, 2, 3, 4, 6]))
+    kv_seq = draw(st.just(seq) | st.sampled_from([1, 2, 3, 4, 6]).map(lambda n: n * ranks))
+    kv_heads = draw(st.just(ranks) | st.just(ranks) | st.integers(1, 4))
+    return Workload(
+        seq=seq,
+        kv_seq=kv_seq,
+        heads=kv_heads * draw(st.integers(1, 2)),
+        kv_heads=kv_heads,
+        head_dim=draw(st.integers(1, 4)),
+        batch=draw(st.integers(1, 2)),
+        dtype=dtype,
+        mask=draw(st.sampled_from([Full(), Causal()]) | masks(seq, kv_seq)),
+        scale=draw(st.none() | st.sampled_from([-0.5, 0.0, 1.5])),
+    )
+
+
+@st.composite
 def schedules(draw: st.DrawFn, ranks: int) -> str:
     """A schedule of the table as it is spelled, some of its parameters set."""
     name = draw(st.sampled_from(sorted(SCHEDULES)))
