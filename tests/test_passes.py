@@ -11,6 +11,7 @@ import ringloom as rl
 from planner.errors import PlanError
 from planner.ir import TENSORS, Attend, Held, Move, Plan, Step
 from planner.liveness import occupancy, slots
+from planner.partitions import LAYOUTS
 from planner.passes.adjoint import adjoint
 from planner.passes.exchanges import exchanges
 from planner.passes.homeward import direct, homeward
@@ -21,7 +22,7 @@ from planner.schedules import SCHEDULES
 from planner.verify import verify, verify_pair
 from runtimes import dense, oracle
 from runtimes.arrays import draw
-from strategies import masks
+from strategies import masks, workloads
 
 names, passes, ranks = (
     st.sampled_from(sorted(SCHEDULES)),
@@ -357,15 +358,35 @@ def test_out_is_left_only_where_it_is_finished() -> None:
     assert ("DOUT", "STATS") in {m.tensors for _, m in backward.moves()}
 
 
-@given(
-    st.data(), st.sampled_from(["ulysses", "usp"]), ranks, st.sampled_from(["messages", "blocks"])
-)
+@given(st.data(), workloads(), st.integers(1, 8), st.sampled_from(["messages", "blocks"]))
 def test_a_backward_pass_holds_what_its_forward_pass_left(
-    data: st.DataObject, name: str, P: int, trim_: str
+    data: st.DataObject, work: rl.Workload, P: int, trim_: str
 ) -> None:
-    work = replace(WORK, mask=data.draw(masks(24, 24)), heads=4, kv_heads=2)
-    forward, backward = rl.plan(name, work, P, pass_="both", trim=trim_)
+    degrees = [u for u in range(1, P + 1) if P % u == 0]
+    name = f"usp:layout={data.draw(st.sampled_from(sorted(LAYOUTS)))}"
+    forward, backward = rl.plan(
+        f"{name}:ulysses={data.draw(st.sampled_from(degrees))}", work, P, pass_="both", trim=trim_
+    )
     assert verify_pair(forward, backward) == (forward, backward)
+
+
+@pytest.mark.parametrize("trim_", ["messages", "blocks"])
+def test_a_copy_that_was_not_dealt_to_be_passed_on_is_not_held_for_that_either(trim_: str) -> None:
+    mask = rl.Window(None, 1) & rl.Global(3)
+    work = rl.Workload(seq=3, kv_seq=4, heads=15, kv_heads=5, mask=mask)
+    _, backward = rl.plan("usp:layout=striped:ulysses=2", work, 6, pass_="both", trim=trim_)
+    held = {
+        (b, r) for h in backward.start if "KV" in h.tensors for b, r in zip(*h.flat(), strict=True)
+    }
+    assert held == {(1, 1), (2, 1), (7, 3), (8, 3), (13, 5), (14, 5)}
+
+
+def test_what_is_held_of_several_homes_is_passed_on_from_where_it_is() -> None:
+    start = (Held(("KV",), [[1, 2]], [0]),)
+    attends = Attend([3], [[3]], [[1, 2]]), Attend([1], [[1]], [[1]]), Attend([2], [[2]], [[2]])
+    on = Move(("KV",), [[1, 2]], [0], [3])
+    plan = hand_made(CAUSAL, 4, "forward", Step((), (on,)), Step(attends), start=start)
+    assert direct(plan) == plan
 
 
 @pytest.mark.parametrize("P", [3, 4, 8])

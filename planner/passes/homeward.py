@@ -12,6 +12,7 @@ from planner.liveness import slots
 from planner.marks import Bits, Marks, attended_blocks, places, rowwise
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
+from planner.passes.pieces import brought
 from planner.passes.trim import drop_unused, filled
 
 NOTHING, MIXED = 0, -1  # what came to a rank; else it is one message, by its number from 1
@@ -177,8 +178,13 @@ def direct(plan: Plan, regular: bool = True) -> Plan:
 
 
 def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular: bool) -> Plan:
-    """Messages of ranks without use for their blocks are sent from where their way begins."""
-    numbered = [(n, move) for n, move in plan.moves() if move.tensors == tensors]
+    """Messages of ranks without use for their blocks are sent from where their way begins.
+
+    The way of copies that are held from the start began before it, in the pass that left them.
+    """
+    left = [brought(plan, held) for held in plan.start if held.tensors == tensors]
+    numbered = [(-1, move) for move in left]
+    numbered += [(n, move) for n, move in plan.moves() if move.tensors == tensors]
     moves = [move for _, move in numbered]
     idle = [~useful.any(places(plan, tensors[0], m.src, m.blocks)) for m in moves]
     if regular:
@@ -195,8 +201,9 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular
     if regular:
         relays = _from_there_on(relays, before, moves)
     src, dst = (np.concatenate([getattr(m, end) for m in moves]) for end in ("src", "dst"))
-    source = np.where(relays, src[_ends(before)], src)
-    return _rerouted(plan, tensors, moves, source, dst)
+    first, now = src[_ends(before)], sum(map(len, left))
+    source = np.where(relays & (first >= 0), first, src)
+    return _rerouted(plan, tensors, moves[len(left) :], source[now:], dst[now:])
 
 
 def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
@@ -215,13 +222,10 @@ def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
 
 
 def _users(plan: Plan, side: Literal["q", "kv"]) -> Marks:
-    """Who attends with a block, owns it or held it from the start."""
+    """Who attends with a block or owns it."""
     tensor = next(t for t in READS[plan.pass_] if TENSORS[t].side == side)
     marks, blocks = Marks(plan, tensor), plan.partition.side(side)
     marks.set(blocks.homes.astype(np.intp) * marks.width + np.arange(len(blocks)), True)
     for _, attend in plan.attends():
         marks.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
-    for held in plan.start:
-        if held.side == side:
-            marks.set(places(plan, tensor, held.rank, held.blocks), True)
     return marks

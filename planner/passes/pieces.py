@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from planner.ir import Index, Move, Plan, Step
-from planner.marks import Bits
+from planner.ir import Held, Index, Move, Plan, Step
+from planner.marks import Bits, rowwise
 from planner.masks import Causal, Full, region_of
 from planner.partitions import Side
 from planner.passes.trim import drop_empty
@@ -42,9 +42,25 @@ def per_piece(plan: Plan) -> Plan:
 
 
 def _cut(plan: Plan, cut: Callable[[Move], list[Move]]) -> Plan:
-    """The plan with its messages cut, those dropped that carry no sum then."""
+    """The plan with its messages cut, those dropped that carry no sum then.
+
+    What is held is cut as the messages are that brought it.
+    """
     steps = (Step(s.attends, tuple(n for m in s.moves for n in cut(m))) for s in plan.steps)
-    return drop_empty(replace(plan, steps=tuple(steps)))
+    start = (_left(m) for held in plan.start for m in cut(brought(plan, held)))
+    return drop_empty(replace(plan, start=tuple(start), steps=tuple(steps)))
+
+
+def brought(plan: Plan, held: Held) -> Move:
+    """The messages by which held copies came: from their home, from -1 if that is not one rank."""
+    homes = plan.partition.side(held.side).homes
+    home = homes[held.blocks.max(axis=1)]
+    one = rowwise(np.logical_and, (homes[held.blocks] == home[:, None]) | (held.blocks < 0))
+    return Move(held.tensors, held.blocks, np.where(one, home, -1), held.rank)
+
+
+def _left(move: Move) -> Held:
+    return Held(move.tensors, move.blocks, move.dst)
 
 
 def _plain(plan: Plan) -> bool:
@@ -149,7 +165,10 @@ def joined(plan: Plan) -> Plan:
         kinds = dict.fromkeys(move.tensors for move in step.moves)
         moves = (_join([m for m in step.moves if m.tensors == kind]) for kind in kinds)
         steps.append(Step(step.attends, tuple(moves)))
-    return replace(plan, steps=tuple(steps))
+    held = [brought(plan, one) for one in plan.start]
+    kinds = dict.fromkeys(move.tensors for move in held)
+    start = (_left(_join([m for m in held if m.tensors == kind])) for kind in kinds)
+    return replace(plan, start=tuple(start), steps=tuple(steps))
 
 
 def _join(moves: Sequence[Move]) -> Move:
