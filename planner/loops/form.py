@@ -46,8 +46,8 @@ Kind = Literal["full", "causal", "strict", "end", "other", "any"]
 OWN, HELD = "own", "held"  # what a rank owns; what it has from the start beside that
 KINDS: dict[str, str] = {
     "full": "every pair",
-    "causal": "key index <= query index, counted from the start of the rectangle",
-    "strict": "key index < query index",
+    "causal": "as many keys as queries, and key index <= query index in the rectangle",
+    "strict": "as many keys as queries, and key index < query index",
     "end": "causal, aligned at the last query and the last key",
     "other": "none of these: the mask cuts the rectangle in another way",
     "any": "different kinds on different ranks or steps",

@@ -1,9 +1,10 @@
 """Kinds of rectangles, asked of the mask by closed forms: full, causal, strict, end, other.
 
 A rectangle is a grid of tiles (q chunk x kv chunk), its chunks in the order of the sequence. It
-is causal if the tiles of the diagonal are, those below are full and those above empty; aligned at
-the last chunks, that is `end`. A tile of two sets that are each other shifted is causal if the
-mask allows it exactly the pairs with j - i <= the shift.
+is causal if it has as many queries as keys, and the tiles of the diagonal are causal, those below
+full and those above empty; with other numbers, aligned at the last chunks, that is `end`. A tile
+of two sets that are each other shifted is causal if the mask allows it exactly the pairs with
+j - i <= the shift.
 """
 
 import numpy as np
@@ -108,19 +109,17 @@ class Kinds:
         grid = self._tiles(r, c).reshape(len(rows), len(cols))
         if grid.size == 1:
             return int(min(grid[0, 0], OTHER))
-        for offset in dict.fromkeys((0, len(cols) - len(rows))):
-            i, j = np.indices(grid.shape)
-            on = j - i == offset
-            sizes = self.q.size[rows[i[on]]] == self.kv.size[cols[j[on]]]
-            diagonal = np.unique(grid[on])
-            if len(diagonal) != 1 or diagonal[0] not in (CAUSAL, STRICT) or not sizes.all():
-                continue
-            if (grid[j - i < offset] == FULL).all() and (grid[j - i > offset] == EMPTY).all():
-                if offset == 0:
-                    return int(diagonal[0])
-                if diagonal[0] == CAUSAL:
-                    return END
-        return OTHER
+        offset = len(cols) - len(rows)
+        i, j = np.indices(grid.shape)
+        on = j - i == offset
+        sizes = self.q.size[rows[i[on]]] == self.kv.size[cols[j[on]]]
+        below, above = grid[j - i < offset], grid[j - i > offset]
+        if not (sizes.all() and (below == FULL).all() and (above == EMPTY).all()):
+            return OTHER
+        diagonal = np.unique(grid[on]).tolist()
+        if offset == 0 and diagonal in ([CAUSAL], [STRICT]):
+            return int(diagonal[0])
+        return END if diagonal == [CAUSAL] else OTHER
 
     def _tiles(self, r: Ints, c: Ints) -> Codes:
         """The kinds of tiles, chunk r[i] x chunk c[i]; EMPTY is one, too."""
@@ -131,11 +130,11 @@ class Kinds:
         if (high := self._band()) is not None:
             gap, far = self.q.gap[r], high - shift
             kinds[like & (far // gap == m - n)] = END
+            like &= n == m
             kinds[like & (-gap <= far) & (far < 0)] = STRICT
             kinds[like & (far >= 0) & (far < gap)] = CAUSAL
         else:
-            low = np.minimum(n, m)
-            like &= area == low * (low + 1) // 2 + np.maximum(n - m, 0) * m
+            like &= (n == m) & (area == n * (n + 1) // 2)
             for by in np.unique(shift[like])[:BANDS]:
                 at = np.flatnonzero(like & (shift == by))
                 kinds[at[self._under(int(by), r[at], c[at]) == area[at]]] = CAUSAL
