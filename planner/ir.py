@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from planner.columns import rowwise
 from planner.errors import PlanError
 from planner.partitions import Ints, Partition, Side
 from planner.workload import DTYPES, Workload
@@ -107,7 +108,7 @@ def _bundle(values: ArrayLike, rows: int, what: str) -> tuple[Ints, Rows]:
         raise PlanError(f"{what} out of range: {low}; -1 stands for no block")
     there = table >= 0
     used = there.any(axis=0)
-    return table if used.all() else table[:, used], there.any(axis=1)
+    return table if used.all() else table[:, used], rowwise(np.logical_or, there)
 
 
 def _rows(values: ArrayLike, what: str) -> Ints:

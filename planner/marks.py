@@ -1,16 +1,13 @@
 """Tables with an entry per rank and block, looked up for whole nodes at a time."""
 
-from functools import reduce
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.columns import rowwise
 from planner.ir import TENSORS, Attend, Index, Plan
 from planner.partitions import Ints
 
 Bits = NDArray[np.bool_]
-NARROW = 8  # columns up to which they are combined one by one, which is faster than row by row
 
 
 def places(plan: Plan, tensor: str, rank: Ints, blocks: Ints) -> Index:
@@ -26,27 +23,6 @@ def places(plan: Plan, tensor: str, rank: Ints, blocks: Ints) -> Index:
 def attended_blocks(attend: Attend, tensor: str) -> Ints:
     """The blocks of the side of a tensor in each rectangle: [n, w]."""
     return attend.q if TENSORS[tensor].side == "q" else attend.kv
-
-
-def rowwise(combine: np.ufunc, table: NDArray[Any]) -> NDArray[Any]:
-    """The combination of the columns of a table [n, w], e.g. by np.maximum: [n]."""
-    if 0 < table.shape[1] <= NARROW:
-        combined: NDArray[Any] = reduce(combine, table.T)
-        return combined
-    return np.asarray(combine.reduce(table, axis=1))
-
-
-def again(keys: Index) -> Bits:
-    """Which of the keys occurred before: bool [n]."""
-    repeated = np.ones(len(keys), np.bool_)
-    repeated[np.unique(keys, return_index=True)[1]] = False
-    return repeated
-
-
-def twice(keys: Index) -> bool:
-    """True if a key occurs more than once."""
-    ordered = np.sort(keys)
-    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 class Marks:

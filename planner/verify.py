@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.batches import attends
+from planner.columns import rowwise
 from planner.errors import PlanError
 from planner.handovers import check_handovers
 from planner.inputs import NEVER, arrivals, check_inputs
 from planner.ir import READS, Attend, Index, Plan
 from planner.liveness import slots
-from planner.marks import rowwise
 from planner.messages import ALWAYS, last_ways
-from planner.partitions import Ints
+from planner.partitions import Ints, Side
 from planner.tiles import Tiles, dead_edges, tiles
 
 CELLS = 1 << 24  # tiles looked at at a time
@@ -44,16 +44,16 @@ def verify_pair(forward: Plan, backward: Plan) -> tuple[Plan, Plan]:
     """
     if backward.start and forward.partition != backward.partition:
         raise PlanError("a backward pass that starts from copies needs the forward's partition")
-    for held in backward.start:
-        block, rank = held.flat()
-        for tensor in held.tensors:
-            left = _left_by(forward, tensor, block, rank)
-            if not left.all():
-                at = int(np.argmin(left))
-                raise PlanError(
-                    f"start: rank {rank[at]} holds {tensor} block {block[at]}, which the forward"
-                    " pass does not leave there"
-                )
+    for tensor in dict.fromkeys(t for held in backward.start for t in held.tensors):
+        copies = [held.flat() for held in backward.start if tensor in held.tensors]
+        block, rank = map(np.concatenate, zip(*copies, strict=True))
+        left = _left_by(forward, tensor, block, rank)
+        if not left.all():
+            at = int(np.argmin(left))
+            raise PlanError(
+                f"start: rank {rank[at]} holds {tensor} block {block[at]}, which the forward"
+                " pass does not leave there"
+            )
     return forward, backward
 
 
@@ -120,48 +120,58 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
     """
     q, kv = plan.partition.q, plan.partition.kv
     parts = [joined for _, _, joined in attends(plan)]
+    slices = [(_slices(q, part.q), _slices(kv, part.kv)) for part in parts]
     for q_slice, kv_slice in np.argwhere(table.shared_heads > 0).tolist():
-        q_ids = np.flatnonzero(q.slice == q_slice)
-        kv_ids = np.flatnonzero(kv.slice == kv_slice)
-        seen = np.zeros((len(q_ids), len(kv_ids)), bool)
+        q_ids, kv_ids = np.flatnonzero(q.slice == q_slice), np.flatnonzero(kv.slice == kv_slice)
+        due = np.zeros((len(q_ids) + 1, len(kv_ids) + 1), np.bool_)  # the last: "no block"
+        due[:-1, :-1] = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
+        seen, attended = np.zeros_like(due), 0
         places = _places(len(q), q_ids), _places(len(kv), kv_ids)
-        attended = sum(_mark(seen, table, joined, *places) for joined in parts)
-        missing = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
-        due = int(missing.sum())
-        missing &= ~seen
+        for joined, (q_has, kv_has) in zip(parts, slices, strict=True):
+            rows = np.flatnonzero(q_has[:, q_slice] & kv_has[:, kv_slice])
+            attended += _mark(seen, due, joined, rows, *places)
+        missing = due & ~seen
         if missing.any():
             a, b = np.argwhere(missing)[0]
             raise PlanError(
                 f"q block {q_ids[a]} never attends kv block {kv_ids[b]};"
-                f" {int(missing.sum())} live tiles of {due} are missing"
+                f" {int(missing.sum())} live tiles of {int(due.sum())} are missing"
             )
-        if attended > int(seen.sum()):
+        if attended > int(due.sum()):
             _blame_twice(plan, table, q_ids, kv_ids)
 
 
+def _slices(side: Side, blocks: Ints) -> NDArray[np.bool_]:
+    """Which head slices each row [n, w] has blocks of: [n, slices + 1], the last for "no block"."""
+    has = np.zeros((len(blocks), len(side.slices) + 1), np.bool_)
+    has[np.arange(len(blocks))[:, None], np.append(side.slice, -1)[blocks]] = True
+    return has
+
+
 def _places(blocks: int, ids: Index) -> Index:
-    """Block number -> row among `ids`, -1 for blocks of other slices (and for "no block")."""
-    place = np.full(blocks + 1, -1, np.intp)  # the last entry is what block -1 finds
+    """Block number -> row among `ids`, the one after them for "no block"."""
+    place = np.full(blocks + 1, len(ids), np.intp)  # the last entry is what block -1 finds
     place[ids] = np.arange(len(ids))
     return place
 
 
 def _mark(
-    seen: NDArray[np.bool_], table: Tiles, attend: Attend, place_q: Index, place_kv: Index
+    seen: NDArray[np.bool_],
+    due: NDArray[np.bool_],
+    attend: Attend,
+    rows: Index,
+    place_q: Index,
+    place_kv: Index,
 ) -> int:
-    """Mark the live tiles of an attend in `seen`; how many it had, repeats included."""
-    marked, flat = 0, seen.reshape(-1)
+    """Mark the tiles of some rows in `seen`; how many of them are due, repeats included."""
+    marked = 0
     height = max(1, CELLS // max(1, attend.q.shape[1] * attend.kv.shape[1]))
-    here = (place_q[attend.q] >= 0).any(axis=1) & (place_kv[attend.kv] >= 0).any(axis=1)
-    numbers = np.flatnonzero(here)
-    for at in range(0, len(numbers), height):
-        rows = numbers[at : at + height]
-        q, kv = attend.q[rows, :, None], attend.kv[rows, None, :]
-        a, b = place_q[q], place_kv[kv]
-        live = table.live(q, kv) & (a >= 0) & (b >= 0)
-        tile = (a * seen.shape[1] + b)[live]
-        flat[tile] = True
-        marked += len(tile)
+    for at in range(0, len(rows), height):
+        some = rows[at : at + height]
+        first = place_q[attend.q[some]] * due.shape[1]
+        tile = first[:, :, None] + place_kv[attend.kv[some]][:, None, :]
+        marked += int(np.count_nonzero(due.reshape(-1)[tile]))
+        seen.reshape(-1)[tile] = True
     return marked
 
 

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.batches import attends
+from planner.columns import rowwise
 from planner.ir import ADDS, TENSORS, Attend, Move, Plan
 from planner.kernel_calls import Call
-from planner.marks import rowwise
 from planner.messages import brings_home
 from planner.partitions import Ints, Side
 from planner.tiles import Tiles, tiles

@@ -1,0 +1,30 @@
+"""Columns of whole numbers and of bits, combined along their rows; keys that occur again."""
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+NARROW = 8  # columns up to which they are combined one by one, which is faster than row by row
+
+
+def rowwise(combine: np.ufunc, table: NDArray[Any]) -> NDArray[Any]:
+    """The combination of the columns of a table [n, w], e.g. by np.maximum: [n]."""
+    if 0 < table.shape[1] <= NARROW:
+        combined: NDArray[Any] = reduce(combine, table.T)
+        return combined
+    return np.asarray(combine.reduce(table, axis=1))
+
+
+def again(keys: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which of the keys occurred before: bool [n]."""
+    repeated = np.ones(len(keys), np.bool_)
+    repeated[np.unique(keys, return_index=True)[1]] = False
+    return repeated
+
+
+def twice(keys: NDArray[np.intp]) -> bool:
+    """True if a key occurs more than once."""
+    ordered = np.sort(keys)
+    return bool((ordered[1:] == ordered[:-1]).any())
