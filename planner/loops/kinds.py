@@ -37,6 +37,19 @@ class Chunks:
         self.gap = np.array([_gap(c) for c in ranges], np.int64)
         self.shape = np.array([shapes.setdefault(_shape(c), len(shapes)) for c in ranges])
 
+    def ordered(self, chunks: Ints) -> Ints:
+        """Each row's chunks that have positions, once each, as they follow; -1 after the last."""
+        chunks = np.sort(np.where(self.size[chunks] > 0, chunks, -1), axis=1)
+        chunks[:, 1:][chunks[:, 1:] == chunks[:, :-1]] = -1
+        first = np.where(chunks >= 0, self.first[chunks], FAR)
+        return np.take_along_axis(chunks, np.argsort(first, axis=1, kind="stable"), axis=1)
+
+    def apart(self, chunks: Ints) -> NDArray[np.bool_]:
+        """True for rows of which each chunk ends before the next one begins."""
+        left, right = chunks[:, :-1], chunks[:, 1:]
+        overlap = (left >= 0) & (right >= 0) & (self.last[left] >= self.first[right])
+        return np.asarray(~overlap.any(axis=1))
+
 
 def _gap(chunk: Ranges) -> int:
     """The smallest distance of two positions."""
@@ -66,60 +79,41 @@ class Kinds:
         self.kv = Chunks(self.sides.kv, 0, shapes)
         self.full = np.ones((len(self.q.size) + 1, len(self.kv.size) + 1), np.bool_)  # -1: absent
         self.full[:-1, :-1] = self.areas == self.q.size[:, None] * self.kv.size
-        self.known = dict[tuple[bytes, bytes], int]()
 
     def of(self, q: Ints, kv: Ints) -> Codes:
         """A kind, as an index into KINDS, for each rectangle of q blocks [n, a] x kv [n, b]."""
-        rows, cols = (
-            np.where(x >= 0, side.chunk[x], -1)
-            for x, side in ((q, self.sides.q), (kv, self.sides.kv))
-        )
-        kinds = np.where(self._full(rows, cols), FULL, OTHER).astype(np.int8)
-        rest = np.flatnonzero(kinds == OTHER)
-        if rows.shape[1] == cols.shape[1] == 1 and len(rest):
-            kinds[rest] = np.minimum(self._tiles(rows[rest, 0], cols[rest, 0]), OTHER)
-            return kinds
-        for i in rest:
-            a, b = (np.unique(x[i][x[i] >= 0]).astype(np.int32) for x in (rows, cols))
-            key = a.tobytes(), b.tobytes()
-            if key not in self.known:
-                self.known[key] = self._grid(a, b)
-            kinds[i] = self.known[key]
-        return kinds
-
-    def _full(self, rows: Ints, cols: Ints) -> NDArray[np.bool_]:
-        """True where every pair is allowed; looks at some rows at a time."""
-        full = np.empty(len(rows), np.bool_)
+        rows, cols = np.append(self.sides.q.chunk, -1)[q], np.append(self.sides.kv.chunk, -1)[kv]
+        kinds = np.full(len(rows), FULL, np.int8)
         height = max(1, CELLS // max(1, rows.shape[1] * cols.shape[1]))
         for at in range(0, len(rows), height):
-            part = slice(at, at + height)
-            tiles_ = self.full[rows[part, :, None], cols[part, None, :]]
-            full[part] = tiles_.reshape(len(tiles_), -1).all(axis=1)
-        return full
+            r, c = rows[at : at + height], cols[at : at + height]
+            tile = (r * self.full.shape[1])[:, :, None] + c[:, None, :]
+            partly = ~self.full.reshape(-1)[tile].reshape(len(r), -1).all(axis=1)
+            if partly.any():
+                kinds[at : at + height][partly] = self._grids(r[partly], c[partly])
+        return kinds
 
-    def _grid(self, rows: Ints, cols: Ints) -> int:
-        """The kind of chunks x chunks, neither of which is empty of positions throughout."""
-        rows, cols = rows[self.q.size[rows] > 0], cols[self.kv.size[cols] > 0]
-        rows = rows[np.argsort(self.q.first[rows], kind="stable")]
-        cols = cols[np.argsort(self.kv.first[cols], kind="stable")]
-        apart = (self.q.last[rows[:-1]] < self.q.first[rows[1:]]).all()
-        if not (apart and (self.kv.last[cols[:-1]] < self.kv.first[cols[1:]]).all()):
-            return OTHER
-        r, c = np.repeat(rows, len(cols)), np.tile(cols, len(rows))
-        grid = self._tiles(r, c).reshape(len(rows), len(cols))
-        if grid.size == 1:
-            return int(min(grid[0, 0], OTHER))
-        offset = len(cols) - len(rows)
-        i, j = np.indices(grid.shape)
-        on = j - i == offset
-        sizes = self.q.size[rows[i[on]]] == self.kv.size[cols[j[on]]]
-        below, above = grid[j - i < offset], grid[j - i > offset]
-        if not (sizes.all() and (below == FULL).all() and (above == EMPTY).all()):
-            return OTHER
-        diagonal = np.unique(grid[on]).tolist()
-        if offset == 0 and diagonal in ([CAUSAL], [STRICT]):
-            return int(diagonal[0])
-        return END if diagonal == [CAUSAL] else OTHER
+    def _grids(self, rows: Ints, cols: Ints) -> Codes:
+        """The kinds of rectangles of chunks [n, a] x [n, b], -1 for none, that are not full."""
+        rows, cols = self.q.ordered(rows), self.kv.ordered(cols)
+        i, j = np.arange(rows.shape[1])[:, None], np.arange(cols.shape[1])
+        here = (rows >= 0)[:, :, None] & (cols >= 0)[:, None, :]
+        grid = np.full(here.shape, EMPTY, np.int8)
+        at, r, c = np.nonzero(here)
+        grid[here] = self._tiles(rows[at, r], cols[at, c])
+        offset = (cols >= 0).sum(axis=1) - (rows >= 0).sum(axis=1)
+        above = j - i - offset[:, None, None]  # the diagonal
+        n, m = self.q.size[rows][:, :, None], self.kv.size[cols][:, None, :]
+        aligned = self.q.apart(rows) & self.kv.apart(cols)
+        aligned &= ~(here & (above < 0) & (grid != FULL)).any(axis=(1, 2))
+        aligned &= ~(here & (above > 0) & (grid != EMPTY)).any(axis=(1, 2))
+        diagonal = here & (above == 0)
+        aligned &= ~(diagonal & (n != m)).any(axis=(1, 2))
+        causal, strict = (~(diagonal & (grid != k)).any(axis=(1, 2)) for k in (CAUSAL, STRICT))
+        kinds = np.where(aligned & causal, np.where(offset == 0, CAUSAL, END), OTHER)
+        kinds = np.where(aligned & strict & (offset == 0), STRICT, kinds)
+        single = here.sum(axis=(1, 2)) == 1
+        return np.where(single, np.minimum(grid[:, 0, 0], OTHER), kinds).astype(np.int8)
 
     def _tiles(self, r: Ints, c: Ints) -> Codes:
         """The kinds of tiles, chunk r[i] x chunk c[i]; EMPTY is one, too."""
