@@ -76,7 +76,8 @@ def _ordered(rows: Messages | Rectangles) -> Messages | Rectangles:
     if (first[1:] > first[:-1]).all():
         return rows
     order = np.argsort(first, kind="stable")
-    return rows[0][order], rows[1][order], rows[2][order]
+    first, second, third = (column.take(order, axis=0) for column in rows)
+    return first, second, third
 
 
 def _codes(messages: Messages, ranks: int, blocks: int) -> Ints:

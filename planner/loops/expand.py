@@ -100,12 +100,12 @@ class Expansion:
             table = self.aged.get(key) if table is None else table
         if table is None:
             raise PlanError(f"step {t}: {part.value} is read, but there is none of that age")
-        at = self.coordinates[who if seen is None else seen]
+        at = self.coordinates.take(who if seen is None else seen, axis=0)
         pieces, heads = (
             None if ends is None else (ends[0].at(t, at), ends[1].at(t, at))
             for ends in (part.pieces, part.heads)
         )
-        return within(table[who], pieces, heads)
+        return within(table.take(who, axis=0), pieces, heads)
 
     def start(self, s: Start, t: int) -> None:
         """A value gets another name."""

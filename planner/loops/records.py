@@ -55,4 +55,4 @@ def taken(cut: Cut, rows: Ints) -> Cut:
     """The same for some of the rows."""
     if len(cut.ends) == 1:
         return cut
-    return Cut(cut.ref, cut.ends[rows], cut.whole[rows])
+    return Cut(cut.ref, cut.ends.take(rows, axis=0), cut.whole.take(rows, axis=0))
