@@ -15,7 +15,7 @@ from codegen.programs import PLATFORMS, TARGETS, Platform, Target, program_of
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.masks import Mask
-from planner.verified import ensure_verified
+from planner.verify import ensure_verified
 
 Plans = Plan | tuple[Plan, Plan]
 Tables = dict[str, NDArray[Any]]

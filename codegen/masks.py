@@ -24,7 +24,7 @@ from planner.masks import (
     Window,
     region_of,
 )
-from planner.regions import FAR, Region
+from planner.masks.regions import FAR, Region
 from planner.workload import Workload
 
 WIDTH = 100

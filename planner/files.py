@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from planner import spelling
+from planner.analysis.handovers import absent_sums
 from planner.errors import PlanError
-from planner.handovers import absent_sums
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.partitions import Block, Partition, Side
 from planner.verify import verify, verify_pair

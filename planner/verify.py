@@ -1,27 +1,32 @@
 """verify(plan)   the plan itself, or a PlanError that names step, rank and block.
 
 verify_pair(forward, backward)   that what the backward pass holds at its start was left there.
+ensure_verified(plans)           verifies a plan once: what passed is remembered on the plan.
 
 Hand-overs conserve contributions, so exactly-once is three checks: every live tile is attended
 exactly once, no hand-over is double or empty, and nothing ends away from home. With them: inputs
 are where moves and attends read them, copies fit the declared buffers, head slices agree.
 """
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import attends
+from planner.analysis.batches import attends
+from planner.analysis.handovers import check_handovers
+from planner.analysis.inputs import NEVER, arrivals, check_inputs
+from planner.analysis.liveness import slots
+from planner.analysis.messages import ALWAYS, last_ways
+from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import rowwise
 from planner.errors import PlanError
-from planner.handovers import check_handovers
-from planner.inputs import NEVER, arrivals, check_inputs
 from planner.ir import READS, Attend, Index, Plan
-from planner.liveness import slots
-from planner.messages import ALWAYS, last_ways
 from planner.partitions import Ints, Side
-from planner.tiles import Tiles, dead_edges, tiles
 
 CELLS = 1 << 24  # tiles looked at at a time
+MARK = "_verified"
+Plans = TypeVar("Plans", bound=Plan | tuple[Plan, Plan])
 
 
 def verify(plan: Plan) -> Plan:
@@ -32,8 +37,32 @@ def verify(plan: Plan) -> Plan:
     check_handovers(plan)
     check_tiles_once(plan, table)
     check_buffers(plan)
-    vars(plan)["_verified"] = True  # plans never change: nobody need ask again
+    return mark_verified(plan)
+
+
+def mark_verified(plan: Plan) -> Plan:
+    """Remember on the plan itself, which never changes, that it was verified.
+
+    The mark is no field: `dataclasses.replace` makes a plan without it, whatever was replaced.
+    """
+    object.__setattr__(plan, MARK, True)
     return plan
+
+
+def ensure_verified(plans: Plans) -> Plans:
+    """The plan or pair, verified now unless it was before; PlanError of the first wrong one.
+
+    A pair is compared each time: another forward plan may leave other copies behind.
+    """
+    if isinstance(plans, Plan):
+        if MARK not in vars(plans):
+            mark_verified(verify(plans))
+    else:
+        for plan in plans:
+            ensure_verified(plan)
+        if len(plans) == 2 and plans[1].start:
+            verify_pair(*plans)
+    return plans
 
 
 def verify_pair(forward: Plan, backward: Plan) -> tuple[Plan, Plan]:
@@ -42,6 +71,8 @@ def verify_pair(forward: Plan, backward: Plan) -> tuple[Plan, Plan]:
     Copies of Q and KV that ever come to the rank or are there from its start, and OUT of blocks
     whose finished result the rank sends home. Raises PlanError, also for different partitions.
     """
+    if backward.start and forward.ranks != backward.ranks:
+        raise PlanError("a backward pass that starts from copies needs the forward's ranks")
     if backward.start and forward.partition != backward.partition:
         raise PlanError("a backward pass that starts from copies needs the forward's partition")
     for tensor in dict.fromkeys(t for held in backward.start for t in held.tensors):

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from planner.balance import imbalance
+from planner.analysis.balance import imbalance
 from planner.errors import PlanError
 from planner.files import save
 from planner.ir import SMALL, Plan

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.balance import imbalance, loads
+from planner.analysis.balance import imbalance, loads
 from planner.errors import PlanError
 from planner.ir import Pass, Plan
 from planner.masks import Full

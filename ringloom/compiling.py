@@ -13,7 +13,7 @@ from codegen.emitting import emit
 from codegen.programs import paired
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.verified import ensure_verified
+from planner.verify import ensure_verified
 from planner.version import VERSION
 
 Plans = Plan | tuple[Plan, Plan]

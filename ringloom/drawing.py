@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planner.balance import loads
+from planner.analysis.balance import loads
+from planner.analysis.messages import message_bytes
 from planner.ir import Move, Plan
-from planner.messages import message_bytes
 from planner.partitions import names
 from ringloom.comparison import Row
 from ringloom.grids import cells

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.tiles import Tiles, tiles
 from planner.ir import Plan
-from planner.tiles import Tiles, tiles
 
 Blocks = NDArray[np.int32]
 

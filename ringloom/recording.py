@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from planner.analysis.messages import message_bytes
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
-from planner.messages import message_bytes
 from planner.planning import Pair
 from runtimes.backends import recorder
 from runtimes.recording.events import Event, Kind

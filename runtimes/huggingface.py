@@ -19,7 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from planner.errors import PlanError
 from planner.masks import region_of
-from planner.regions import FAR
+from planner.masks.regions import FAR
 from planner.spelling import mask as parse_mask
 from runtimes.arrays import Array
 
@@ -139,7 +139,7 @@ class Adapter:
         return out.transpose(1, 2).contiguous(), None
 
     def boxes(self, tables: Any) -> Array:
-        """The plan's mask as boxes [n, 6], see planner.regions."""
+        """The plan's mask as boxes [n, 6], see planner.masks.regions."""
         dynamic = hasattr(self.program, "Tables")
         if dynamic != (tables is not None):
             wanted = "takes tables: call the model with tables=" if dynamic else "takes no tables"

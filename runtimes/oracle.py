@@ -13,7 +13,7 @@ from planner.errors import PlanError
 from planner.ir import READS, Plan
 from planner.partitions import Block
 from planner.planning import Pair, backward_of
-from planner.verified import ensure_verified
+from planner.verify import ensure_verified
 from runtimes import dense
 from runtimes.arrays import Array, check_arrays, dtype_of, wide
 from runtimes.pairs import passes

@@ -13,7 +13,7 @@ from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Pass, Plan, Step
 from planner.passes.trim import trim
 from planner.planning import Pair, backward_of
-from planner.verified import ensure_verified
+from planner.verify import ensure_verified
 
 
 def passes(plan: Plan | Pair) -> dict[Pass, Plan]:

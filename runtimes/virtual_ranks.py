@@ -12,9 +12,9 @@ from time import perf_counter
 
 import numpy as np
 
+from planner.analysis.liveness import lifetimes
 from planner.errors import PlanError
 from planner.ir import READS, TENSORS, Attend, Move, Plan
-from planner.liveness import lifetimes
 from planner.partitions import Ints
 from runtimes.arrays import Array, wide
 from runtimes.partial import attend, gradients, merge

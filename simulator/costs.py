@@ -22,13 +22,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import attends
+from planner.analysis.batches import attends
+from planner.analysis.messages import brings_home
+from planner.analysis.tiles import Tiles, tiles
 from planner.columns import rowwise
 from planner.ir import ADDS, TENSORS, Attend, Move, Plan
 from planner.kernel_calls import Call
-from planner.messages import brings_home
 from planner.partitions import Ints, Side
-from planner.tiles import Tiles, tiles
 from planner.workload import DTYPES
 from simulator.calls.kernel_tiles import kernel_tiles
 from simulator.calls.kernels import Kernels

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.liveness import occupancy, readable
 from planner.ir import ADDS, READS, Plan
-from planner.liveness import occupancy, readable
 from planner.once import once
 
 Bytes = NDArray[np.int64]

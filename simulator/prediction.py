@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Plan
-from planner.verified import ensure_verified
+from planner.verify import ensure_verified
 from simulator.bounds import link_bound
 from simulator.costs import Costs
 from simulator.engines.choice import Engine, place_of, reach_of, timed

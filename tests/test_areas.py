@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from planner import areas as module
-from planner.areas import areas, kinds, sizes
 from planner.errors import PlanError
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Window
-from planner.regions import Region, overlaps
+from planner.masks import areas as module
+from planner.masks.areas import areas, kinds, sizes
+from planner.masks.regions import Region, overlaps
 from strategies import masks, range_sets
 
 Ranges = tuple[range, ...]

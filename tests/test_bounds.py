@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.analysis.tiles import tiles
 from planner.ir import Attend, Move, Plan, Step
 from planner.masks import Blocks, Causal, Full, Mask, Window
 from planner.partitions import by_tokens
 from planner.planning import plan
-from planner.tiles import tiles
 from planner.verify import verify
 from planner.workload import Workload
 from simulator.costs import Costs

@@ -5,14 +5,14 @@ import re
 
 import pytest
 from rich.console import Console
+from ringloom.progress import progress, working
 
 import ringloom as rl
-from planner.balance import loads
+from planner.analysis.balance import loads
 from ringloom import drawing
 from ringloom import progress as progressing
 from ringloom.cli import main
 from ringloom.comparison import compare
-from ringloom.progress import progress, working
 from simulator.hardware import hardware
 
 WORK = rl.Workload(seq=4096, heads=8, mask=rl.Causal())

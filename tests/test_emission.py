@@ -13,7 +13,7 @@ from codegen.digest import digest
 from codegen.header import plan_literal
 from codegen.programs import program_of
 from planner.ir import Plan
-from planner.verified import ensure_verified
+from planner.verify import ensure_verified
 from ringloom.cli import main
 from ringloom.compiling import cache
 
@@ -42,7 +42,7 @@ def test_a_wrong_plan_is_refused_with_the_sentence_of_the_verifier() -> None:
 
 def test_a_plan_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, asked = rl.plan("zigzag", WORK, 4), list[Plan]()
-    monkeypatch.setattr("planner.verified.verify", lambda p: asked.append(p) or p)
+    monkeypatch.setattr("planner.verify.verify", lambda p: asked.append(p) or p)
     ensure_verified(plan)
     rl.simulate(plan, "h100")
     assert asked == []

@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 import sympy
 
-from planner.balance import loads
+from planner.analysis.balance import loads
+from planner.analysis.liveness import occupancy
+from planner.analysis.messages import message_bytes
 from planner.errors import PlanError
-from planner.formula_counts import (
+from planner.formulas.counts import (
     cells_speedup,
     critical_pairs,
     idle,
     sent_elements,
     sent_vectors,
 )
-from planner.formula_loops import LOOPS, P, c, over, t
-from planner.formulas import (
+from planner.formulas.loops import LOOPS, P, c, over, t
+from planner.formulas.symbolic import (
     crossovers,
     formulas,
     grouping,
@@ -28,9 +30,7 @@ from planner.formulas import (
     summed,
 )
 from planner.ir import Pass, Plan
-from planner.liveness import occupancy
 from planner.masks import Full
-from planner.messages import message_bytes
 from planner.planning import REGULAR, plan
 from planner.schedules import SCHEDULES
 from planner.workload import Workload

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from planner import masks as names
 from planner.errors import PlanError
 from planner.masks import And, Blocks, Causal, Documents, Full, Global, Mask, Or, Prefix, Window
-from planner.regions import Region
+from planner.masks.regions import Region
 from strategies import masks, range_sets
 
 lengths = st.integers(1, 24)

@@ -16,7 +16,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from planner import handovers, inputs, planning, verify
+from planner import planning, verify
+from planner.analysis import handovers, inputs
 from planner.errors import PlanError
 from planner.ir import TENSORS, Attend, Held, Move, Pass, Plan, Step
 from planner.masks import Causal, Documents, Full, Global, Mask, Window

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.balance import loads
+from planner.analysis.balance import loads
 from planner.files import dumps
 from planner.masks import Causal
 from planner.once import once

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner import planning
+from planner.analysis.liveness import lifetimes, slots
 from planner.errors import PlanError
 from planner.ir import ADDS, READS, Attend, Held, Move, Pass, Plan, Step
-from planner.liveness import lifetimes, slots
 from planner.masks import Blocks, Causal, Documents, Full, Window
 from planner.schedules import SCHEDULES
 from planner.workload import DTYPES, Workload

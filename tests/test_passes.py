@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
+from planner.analysis.liveness import occupancy, slots
 from planner.errors import PlanError
 from planner.ir import TENSORS, Attend, Held, Move, Plan, Step
-from planner.liveness import occupancy, slots
 from planner.partitions import LAYOUTS
 from planner.passes.adjoint import adjoint
 from planner.passes.exchanges import exchanges

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner.tiles import tiles
+from planner.analysis.tiles import tiles
 from ringloom.cli import main
 from ringloom.comparison import compare
 from ringloom.report import recorded as recordings

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner.balance import imbalance, loads
+from planner.analysis.balance import imbalance, loads
+from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import ADDS, READS, TENSORS, Plan
 from planner.schedules import SCHEDULES
-from planner.tiles import tiles
 from strategies import masks
 
 NAMES = sorted(SCHEDULES)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import simulator.calls.kernel_tiles
 from planner.masks import Blocks, Causal, Documents, Full, Mask, Window
+from planner.masks.regions import Ints
 from planner.partitions import LAYOUTS, Block, Partition, Ranges, Side, by_tokens, cut, merge
-from planner.regions import Ints
 from planner.workload import Workload
 from simulator.calls.kernel_tiles import kernel_tiles
 from strategies import masks

@@ -15,7 +15,7 @@ from planner.ir import Attend, Plan, Step
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.schedules import SCHEDULES
 from planner.spelling import mask
-from planner.verified import mark_verified
+from planner.verify import mark_verified
 from planner.workload import DTYPES, Workload
 from runtimes import backends, dense, oracle, validation
 from runtimes.arrays import Array, draw, dtype_of

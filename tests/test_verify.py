@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import ringloom as rl
-from planner.batches import attends
+from planner.analysis.batches import attends
+from planner.analysis.liveness import slots
 from planner.errors import PlanError
 from planner.ir import ADDS, READS, Attend, Held, Move, Plan, Step
-from planner.liveness import slots
 from planner.verify import verify, verify_pair
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Full())
@@ -154,7 +154,7 @@ def test_an_empty_mask_needs_an_empty_plan(pass_: str) -> None:
 def test_rows_that_are_looked_at_together_are_all_rows(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("planner.batches.ROWS", most)
+    monkeypatch.setattr("planner.analysis.batches.ROWS", most)
     for name in ("ring", "zigzag", "allgather", "balanced"):
         one = rl.plan(name, rl.Workload(seq=96, heads=4, mask=rl.Causal()), 6)
         nodes = [node for _, node in one.attends()]

@@ -19,6 +19,7 @@ from codegen.jax.trace import Rectangles, trace
 from codegen.jax.values import Key, values
 from codegen.jax.words import Domain, Names, assigned
 from codegen.layout import Pieces
+from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.form import (
@@ -29,7 +30,6 @@ from planner.loops.form import (
     Loops,
 )
 from planner.partitions import Side
-from planner.tiles import tiles
 
 MASKED = {"full": "masked", "causal": "masked", "strict": WHOLE}  # of pieces that are padded
 

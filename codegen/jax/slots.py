@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.analysis.messages import brings_home
+from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import ADDS, READS, TENSORS, Move, Plan
-from planner.messages import brings_home
-from planner.tiles import tiles
 
 Numbers = list[list[int]]  # numbers of each rank, as many as there are
 FOREVER = 1 << 60

@@ -11,11 +11,11 @@ import numpy as np
 
 from codegen.jax.trace import Rectangles
 from codegen.jax.words import Names, linear
+from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import Ints
 from planner.loops.kinds import KINDS, Kinds
-from planner.tiles import tiles
 
 FULL, CAUSAL = KINDS.index("full"), KINDS.index("causal")
 

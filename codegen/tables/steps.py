@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from codegen.masks import boxes
 from codegen.tables.runs import Run, runs
+from planner.analysis.liveness import lifetimes
+from planner.analysis.messages import brings_home
 from planner.errors import PlanError
 from planner.ir import READS, Plan
 from planner.kernel_calls.runs import Band, BandCall, box_calls
 from planner.kernel_calls.runs import Run as Rows
-from planner.liveness import lifetimes
-from planner.messages import brings_home
 from planner.partitions import Side
 
 Lists = list[Any]

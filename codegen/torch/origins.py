@@ -7,11 +7,11 @@ import numpy as np
 
 from codegen.torch.text import Domain, Names, affine
 from codegen.torch.walk import Walk
+from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import OWN, Ints
 from planner.masks import Causal
-from planner.tiles import tiles
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ringloom as rl
-from planner.balance import loads
+from planner.analysis.balance import loads
 
 RANKS, WIDTH, HEIGHT, GAP, TOP = 8, 340, 17, 4, 34
 BUSY, IDLE, INK = "#2a6f97", "#d9d9d9", "#6b6b6b"

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from planner.kernel_calls.ramps import ramp
 from planner.kernel_calls.runs import Band, band_calls, runs, triangle
 from planner.kernel_calls.strips import strip_calls
+from planner.masks.regions import FAR
 from planner.partitions import Ranges, merge
-from planner.regions import FAR
 
 Ints = NDArray[np.int64]
 Kind = Literal["full", "causal", "window", "masked"]

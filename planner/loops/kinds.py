@@ -10,12 +10,12 @@ j - i <= the shift.
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.areas import areas
+from planner.analysis.tiles import tiles
 from planner.ir import Plan
 from planner.loops.form import Ints, Kind
+from planner.masks.areas import areas
+from planner.masks.regions import FAR, Region
 from planner.partitions import Ranges, Side, shifted
-from planner.regions import FAR, Region
-from planner.tiles import tiles
 
 KINDS: tuple[Kind, ...] = ("full", "causal", "strict", "end", "other", "any")
 FULL, CAUSAL, STRICT, END, OTHER, ANY = range(len(KINDS))

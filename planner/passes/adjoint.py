@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.marks import Marks, places
+from planner.analysis.messages import brings_home
 from planner.columns import rowwise
 from planner.errors import PlanError
 from planner.ir import TENSORS, TRAVELS, Attend, Held, Move, Plan, Step
-from planner.marks import Marks, places
-from planner.messages import brings_home
 
 KEPT = ("Q", "KV", "OUT")  # what a forward pass may leave in place
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 
+from planner.analysis.liveness import slots
+from planner.analysis.marks import Bits, Marks, attended_blocks, places
 from planner.columns import rowwise
 from planner.ir import ADDS, READS, TENSORS, Index, Move, Plan, Step
-from planner.liveness import slots
-from planner.marks import Bits, Marks, attended_blocks, places
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.passes.pieces import brought

@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from planner.analysis.marks import Bits
 from planner.columns import rowwise
 from planner.ir import Held, Index, Move, Plan, Step
-from planner.marks import Bits
 from planner.masks import Causal, Full, region_of
 from planner.partitions import Side
 from planner.passes.trim import drop_empty

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.batches import attends
+from planner.analysis.batches import attends
+from planner.analysis.liveness import readable
+from planner.analysis.marks import Bits, Marks, attended_blocks, places
+from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import rowwise
 from planner.ir import ADDS, READS, Attend, Held, Index, Move, Plan, Step
-from planner.liveness import readable
-from planner.marks import Bits, Marks, attended_blocks, places
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
-from planner.tiles import Tiles, dead_edges, tiles
 
 Needed = dict[str, Marks]  # tensor -> what is read later
 

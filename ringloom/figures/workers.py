@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import ringloom as rl
-from planner.balance import loads
+from planner.analysis.balance import loads
 from planner.ir import Plan
 from ringloom.drawing import numbers
 from ringloom.figures.sheet import INK, LINE, WASTE

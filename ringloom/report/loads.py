@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.balance import loads
+from planner.analysis.balance import loads
+from planner.analysis.messages import message_bytes
 from planner.ir import Plan
-from planner.messages import message_bytes
 from ringloom.report.spans import SHOWN
 from ringloom.report.study import Leg
 

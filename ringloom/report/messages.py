@@ -8,8 +8,8 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.messages import message_bytes
 from planner.ir import Plan
-from planner.messages import message_bytes
 from ringloom.drawing import size
 from ringloom.report.lists import Lists, lists
 

@@ -11,11 +11,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.areas import areas
-from planner.batches import attends
+from planner.analysis.batches import attends
+from planner.analysis.tiles import tiles
 from planner.ir import Plan
+from planner.masks.areas import areas
 from planner.partitions import Ranges, cut, shifted
-from planner.tiles import tiles
 from ringloom.drawing import numbers
 from ringloom.report.messages import Messages, messages
 

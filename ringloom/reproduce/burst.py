@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from planner.formula_counts import sent_elements
+from planner.formulas.counts import sent_elements
 from planner.ir import TENSORS, Pass, Plan
 from planner.masks import Full
 from planner.planning import REGULAR, plan

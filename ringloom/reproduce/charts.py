@@ -4,10 +4,10 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Literal
 
+from planner.analysis.tiles import tiles
 from planner.ir import Pass
 from planner.masks import Causal, Full
 from planner.planning import plan
-from planner.tiles import tiles
 from planner.workload import Workload
 from ringloom.reproduce.published import records
 from ringloom.reproduce.tables import Line, Table, pair

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from planner.formula_counts import cells_speedup, idle, sent_vectors
+from planner.formulas.counts import cells_speedup, idle, sent_vectors
 from planner.ir import Pass, Plan
 from planner.planning import plan
 from planner.workload import Workload

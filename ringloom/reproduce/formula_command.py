@@ -8,7 +8,7 @@ from ringloom.drawing import plain_table
 from ringloom.output import json_option, show
 
 if TYPE_CHECKING:
-    from planner.formulas import Formulas
+    from planner.formulas.symbolic import Formulas
 
 NAMES = {
     "rounds": "rounds",
@@ -33,7 +33,11 @@ NAMES = {
 @json_option
 def formula(schedule: str, as_json: bool) -> None:
     """Work, traffic, idle shares, memory and speedup of a schedule in symbols."""
-    from planner.formulas import SYMBOLS, crossovers, formulas  # sympy takes a moment to load
+    from planner.formulas.symbolic import (  # sympy takes a moment to load
+        SYMBOLS,
+        crossovers,
+        formulas,
+    )
 
     found = formulas(schedule)
     document = {
@@ -49,7 +53,7 @@ def formula(schedule: str, as_json: bool) -> None:
 
 
 def _pictures(found: "Formulas") -> list[Any]:
-    from planner.formulas import SYMBOLS, crossovers, parities
+    from planner.formulas.symbolic import SYMBOLS, crossovers, parities
 
     table = plain_table("", "")
     table.show_header = False

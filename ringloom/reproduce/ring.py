@@ -47,7 +47,7 @@ def tables() -> list[Table]:
 
 def min_blocks() -> Table:
     """Block c = F / B and sequence 6c, in thousands of tokens (Ring Attention, table 2)."""
-    from planner.formulas import hiding_block  # sympy takes a moment to load
+    from planner.formulas.symbolic import hiding_block  # sympy takes a moment to load
 
     lines, solved = [], hiding_block()
     for record in records("ring_min_block.csv"):

@@ -24,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.balance import loads
+from planner.analysis.balance import loads
+from planner.analysis.tiles import tiles
 from planner.ir import Attend, Plan
 from planner.planning import plan
-from planner.tiles import tiles
 from planner.workload import Workload
 from ringloom.reproduce.published import DATA
 from simulator.calls.kernel_tiles import kernel_tiles

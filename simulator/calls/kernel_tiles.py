@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.areas import kinds, sizes
+from planner.analysis.tiles import tiles_of
 from planner.masks import region_of
+from planner.masks.areas import kinds, sizes
+from planner.masks.regions import Ints, overlaps
 from planner.partitions import Partition
-from planner.regions import Ints, overlaps
-from planner.tiles import tiles_of
 from planner.workload import Workload
 from simulator.calls.position_sets import Sets, ragged, runs_of
 from simulator.calls.shapes import shapes

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.masks.regions import Ints
 from planner.partitions import Ranges, merge
-from planner.regions import Ints
 
 
 @dataclass(frozen=True)

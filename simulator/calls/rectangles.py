@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.tiles import Tiles, tiles
 from planner.ir import Attend, Plan
 from planner.kernel_calls import Call, rectangle_calls
 from planner.masks import region_of
 from planner.partitions import Ranges, Side, shifted
-from planner.tiles import Tiles, tiles
 from simulator.calls.kernels import Kernels
 from simulator.calls.shapes import Index, Shapes
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.masks import region_of
+from planner.masks.regions import Ints
 from planner.partitions import Partition, Ranges
-from planner.regions import Ints
 from planner.workload import Workload
 
 

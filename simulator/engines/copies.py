@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.liveness import readable
 from planner.ir import READS, TENSORS, Attend, Move, Plan
-from planner.liveness import readable
 from planner.partitions import Ints
 from simulator.costs import Floats
 from simulator.engines.cells import Cells

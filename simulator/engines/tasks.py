@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.liveness import readable
 from planner.errors import PlanError
 from planner.ir import READS, TENSORS, Attend, Held, Move, Plan
-from planner.liveness import readable
 from planner.partitions import Ints
 from simulator.costs import Costs
 from simulator.engines.accumulators import Accumulators

@@ -14,8 +14,8 @@ Q, the output, and K and V twice (current and arriving).
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from planner.analysis.liveness import slots
 from planner.ir import TENSORS, Plan
-from planner.liveness import slots
 from simulator.layers.models import Model
 
 SCHEMES = ("vanilla", "memory-efficient", "blockwise FFN", "ring")

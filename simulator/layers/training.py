@@ -14,8 +14,8 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from planner.analysis.messages import brings_home, message_bytes
 from planner.ir import Pass, Plan
-from planner.messages import brings_home, message_bytes
 from planner.planning import plan
 from planner.workload import Workload
 from simulator.hardware import Hardware

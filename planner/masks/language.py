@@ -25,9 +25,9 @@ from typing import ClassVar, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.areas import LIMIT, Ranges, areas
 from planner.errors import PlanError
-from planner.regions import FAR, Ints, Region, rectangles
+from planner.masks.areas import LIMIT, Ranges, areas
+from planner.masks.regions import FAR, Ints, Region, rectangles
 
 Positions = range | Sequence[int] | NDArray[np.integer]
 Allowed = NDArray[np.bool_]

@@ -11,8 +11,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.areas import areas
 from planner.ir import Attend, Plan
+from planner.masks.areas import areas
 from planner.once import once
 from planner.partitions import Ints, Partition, shifted
 from planner.workload import Workload

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.marks import attended_blocks, places
 from planner.columns import again, rowwise
 from planner.ir import ADDS, READS, Held, Plan
-from planner.marks import attended_blocks, places
 from planner.partitions import Ints
 
 Weights = NDArray[np.int64]  # one number per block

@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.batches import attends
+from planner.analysis.batches import attends
+from planner.analysis.tiles import tiles
 from planner.ir import Plan
 from planner.once import once
-from planner.tiles import tiles
 
 
 @once

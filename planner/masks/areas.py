@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
-from planner.regions import Ints, Region, overlaps
+from planner.masks.regions import Ints, Region, overlaps
 
 Ranges = tuple[range, ...]
 LIMIT = 2**31

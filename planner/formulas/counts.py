@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.balance import loads
+from planner.analysis.balance import loads
 from planner.ir import TENSORS, Plan
 
 

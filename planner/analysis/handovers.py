@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from planner.analysis.marks import Bits, attended_blocks, places
 from planner.columns import again, rowwise, twice
 from planner.errors import PlanError
 from planner.ir import ADDS, Move, Plan
-from planner.marks import Bits, attended_blocks, places
 
 
 def check_handovers(plan: Plan) -> None:

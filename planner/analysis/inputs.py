@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from planner.analysis.marks import attended_blocks, places
 from planner.columns import again
 from planner.errors import PlanError
 from planner.ir import HELD, READS, TENSORS, Attend, Index, Plan
-from planner.marks import attended_blocks, places
 from planner.partitions import Ints
 
 NEVER = np.iinfo(np.int32).max

@@ -10,7 +10,7 @@ from functools import cache
 import sympy
 
 from planner.errors import PlanError
-from planner.formula_loops import LOOPS, Expr, Loop, P, Parts, R, Sent, U, c, d, g, h, rows, t
+from planner.formulas.loops import LOOPS, Expr, Loop, P, Parts, R, Sent, U, c, d, g, h, rows, t
 from planner.ir import TENSORS
 
 e, w = sympy.symbols("e w", positive=True, integer=True)

@@ -7,9 +7,9 @@ still to be added to, at home too, and what goes elsewhere, is sent as it was ac
 
 import numpy as np
 
+from planner.analysis.marks import Bits, attended_blocks, places
 from planner.columns import rowwise
 from planner.ir import ADDS, Index, Move, Plan
-from planner.marks import Bits, attended_blocks, places
 from planner.once import once
 from planner.partitions import Ints
 
