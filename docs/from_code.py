@@ -12,9 +12,9 @@ import click
 import ringloom as rl
 from codegen import TARGETS
 from planner.partitions import PEER_NAMES
-from ringloom.cli import cli
+from ringloom.cli import COMMANDS, command_of
 from ringloom.reproduce import pages as in_terminal
-from ringloom.reproduce.command import PAPERS
+from ringloom.reproduce.papers import PAPERS
 from ringloom.reproduce.tables import Line, Table
 from simulator.hardware import presets
 
@@ -44,7 +44,8 @@ def command_line() -> Lines:
         "fails.",
         "",
     )
-    for name, command in sorted(cli.commands.items()):
+    for name in COMMANDS:
+        command = command_of(name)
         context = click.Context(command, info_name=f"ringloom {name}")
         yield f"## `ringloom {name}`"
         yield ""

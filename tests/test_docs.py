@@ -11,7 +11,7 @@ from from_code import PAGES, command_line, support
 from links import broken
 
 import ringloom as rl
-from ringloom.cli import cli
+from ringloom.cli import COMMANDS, command_of
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -49,7 +49,8 @@ def test_the_examples_of_a_page_print_what_they_show(page: Path) -> None:
 
 def test_every_command_and_option_is_on_its_page() -> None:
     page = "\n".join(command_line())
-    for name, command in cli.commands.items():
+    for name in COMMANDS:
+        command = command_of(name)
         section = page.partition(f"## `ringloom {name}`\n")[2].partition("\n## ")[0]
         assert section, name
         options = [o for p in command.params for o in p.opts if o.startswith("--")]

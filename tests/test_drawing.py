@@ -5,14 +5,15 @@ import re
 
 import pytest
 from rich.console import Console
-from ringloom.progress import progress, working
 
 import ringloom as rl
 from planner.analysis.balance import loads
-from ringloom import drawing
-from ringloom import progress as progressing
 from ringloom.cli import main
+from ringloom.cli import progress as progressing
+from ringloom.cli.progress import progress, working
 from ringloom.comparison import compare
+from ringloom.views import tables
+from ringloom.views.grids import grid
 from simulator.hardware import hardware
 
 WORK = rl.Workload(seq=4096, heads=8, mask=rl.Causal())
@@ -34,11 +35,11 @@ def shown(*pictures: object) -> tuple[str, str]:
 
 def test_bars_are_as_long_as_what_they_stand_for() -> None:
     rows = compare(WORK, 8, hardware("a100-nvlink"), NAMES)
-    raw, plain = shown(*drawing.bars(rows, on_terminal()))
+    raw, plain = shown(*tables.bars(rows, on_terminal()))
     lines = [line for line in plain.splitlines() if line.startswith(tuple(NAMES))]
     slowest = max(row.makespan_s for row in rows)
     for line, row in zip(lines, rows, strict=True):
-        assert line.count("█") == pytest.approx(drawing.BAR * row.makespan_s / slowest, abs=1)
+        assert line.count("█") == pytest.approx(tables.BAR * row.makespan_s / slowest, abs=1)
         assert ("waits" in line) is bool(row.exposed_comm_s)
     assert max(map(len, plain.splitlines())) <= 80
     assert "\x1b[36m" in raw
@@ -46,15 +47,15 @@ def test_bars_are_as_long_as_what_they_stand_for() -> None:
 
 def test_loads_have_a_bar_per_rank() -> None:
     plan = rl.plan("ring", WORK, 8)
-    _, plain = shown(*drawing.load_bars(plan, on_terminal()))
+    _, plain = shown(*tables.load_bars(plan, on_terminal()))
     total = loads(plan).sum(axis=0)
     lengths = [line.count("█") for line in plain.splitlines()[1:]]
-    assert lengths == [round(drawing.BAR * pairs / total.max()) for pairs in total.tolist()]
+    assert lengths == [round(tables.BAR * pairs / total.max()) for pairs in total.tolist()]
 
 
 def test_grids_colour_a_block_alike_wherever_it_is() -> None:
     plan = rl.plan("ring", rl.Workload(seq=4096, heads=8, mask=rl.Full()), 8)
-    raw, _ = shown(drawing.grid(plan, 80))
+    raw, _ = shown(grid(plan, 80))
     colours: dict[str, set[str]] = {}
     for style, kv in re.findall(r"\x1b\[([0-9;]+)m\d,(\d)\x1b", raw):
         colours.setdefault(kv, set()).add(style)

@@ -20,8 +20,8 @@ from ringloom.cli import main
 from ringloom.comparison import compare
 from ringloom.explore import session as sessions
 from ringloom.explore.choices import MOST_RANKS, PASSES, Choices, from_query
-from ringloom.explore.command import free, serve
 from ringloom.explore.downloads import plan_file, program, trace_file
+from ringloom.explore.serving import free, serve
 from ringloom.explore.view import View, study_of
 from ringloom.report.loads import links_of, load_of, memory_of
 from ringloom.report.spans import bars_of

@@ -13,12 +13,11 @@ import pytest
 
 import ringloom as rl
 from ringloom.cli import main
-from ringloom.drawing import grid
+from ringloom.cli.figures import FIGURES
 from ringloom.figures import rounds, speedups, workers
-from ringloom.figures.command import FIGURES
 from ringloom.figures.sheet import style, write
-from ringloom.grids import cells
 from ringloom.reproduce.striped import judged
+from ringloom.views.grids import cells, grid
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -6,10 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ringloom.drawing import length
 from ringloom.figures.sheet import INK, LINE
 from ringloom.report.palette import OKABE_ITO
 from ringloom.reproduce.striped import Row, judged
+from ringloom.views.units import length
 
 MARKS = "osD^vP*X"
 ACROSS = 4  # panels

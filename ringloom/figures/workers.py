@@ -10,10 +10,10 @@ from matplotlib.patches import Rectangle
 import ringloom as rl
 from planner.analysis.balance import loads
 from planner.ir import Plan
-from ringloom.drawing import numbers
 from ringloom.figures.sheet import INK, LINE, WASTE
-from ringloom.grids import cells
 from ringloom.report.palette import COMPUTE, MERGE, SEND
+from ringloom.views.grids import cells
+from ringloom.views.units import numbers
 
 RANKS = 8
 SCHEDULES = ("ring", "balanced")

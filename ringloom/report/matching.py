@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from planner.errors import PlanError
 from planner.ir import Plan
 from ringloom.comparison import Case
-from ringloom.drawing import size
 from ringloom.report.messages import messages
 from ringloom.report.recorded import Done, Recorded
 from ringloom.report.study import Study
+from ringloom.views.units import size
 from simulator.timeline import tile_names
 
 

@@ -6,10 +6,10 @@ import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, Range1d
 from bokeh.plotting import figure
 
-from ringloom.drawing import seconds, size
 from ringloom.report.loads import Held
 from ringloom.report.palette import DASHES, OKABE_ITO
 from ringloom.report.ticks import padded
+from ringloom.views.units import seconds, size
 
 GIB = 1 << 30
 

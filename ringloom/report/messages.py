@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from planner.analysis.messages import message_bytes
 from planner.ir import Plan
-from ringloom.drawing import size
 from ringloom.report.lists import Lists, lists
+from ringloom.views.units import size
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 import ringloom
 from ringloom.comparison import Case
-from ringloom.drawing import seconds, size
 from ringloom.report import heat
 from ringloom.report.loads import Held, links_of, load_of, memory_of
 from ringloom.report.matching import matching
@@ -24,6 +23,7 @@ from ringloom.report.study import Study, legs
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.report.tiles import TileFacts, tile_facts
 from ringloom.report.timeline import TimelinePicture
+from ringloom.views.units import seconds, size
 
 APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from planner.ir import Plan
 from planner.workload import Workload
 from ringloom.comparison import Case, Passes, Row, Track, cases, why
-from ringloom.drawing import length
+from ringloom.views.units import length
 from simulator.hardware import Hardware
 from simulator.prediction import Prediction
 

@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ringloom.comparison import Row
-from ringloom.drawing import seconds, size
+from ringloom.views.units import seconds, size
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "page"),

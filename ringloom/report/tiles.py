@@ -16,8 +16,8 @@ from planner.analysis.tiles import tiles
 from planner.ir import Plan
 from planner.masks.areas import areas
 from planner.partitions import Ranges, cut, shifted
-from ringloom.drawing import numbers
 from ringloom.report.messages import Messages, messages
+from ringloom.views.units import numbers
 
 PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them
 FINEST = 16  # pixels that a piece gets at the most

@@ -5,10 +5,10 @@ from typing import Any
 
 from rich.table import Table as Drawing
 
-from ringloom.drawing import plain_table
 from ringloom.reproduce.fitting import Fit
 from ringloom.reproduce.striped_time import CONSTANTS
 from ringloom.reproduce.tables import Summary, Table
+from ringloom.views.tables import plain_table
 
 WIDE = 1e6  # numbers from here on are printed in powers of ten
 

@@ -11,12 +11,12 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from conftest import SIZES, Reader
-from ringloom.drawing import numbers, seconds, size
 from ringloom.report.loads import links_of, load_of
 from ringloom.report.palette import rank_colours
 from ringloom.report.spans import bars_of
 from ringloom.report.study import Study, legs
 from ringloom.report.tiles import tile_facts
+from ringloom.views.units import numbers, seconds, size
 from simulator.prediction import simulate
 
 Readers = Callable[..., Reader]

@@ -1,4 +1,4 @@
-"""What `ringloom simulate` takes and shows beside the plan: conditions, critical path, trace."""
+"""Predict one plan: time, idle share, exposed transfers, bytes, memory, bounds."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -6,11 +6,24 @@ from typing import Any, TypeVar
 import click
 from rich.table import Table
 
-from ringloom import drawing
+from ringloom.cli.options import (
+    Plans,
+    hardware_option,
+    listed,
+    overlap_option,
+    plans_of,
+    trim_option,
+    workload_options,
+)
+from ringloom.cli.output import json_option, show
+from ringloom.cli.progress import working
+from ringloom.views.tables import plain_table, prediction
+from ringloom.views.units import seconds
 from simulator.critical_path import Leg, critical_path
 from simulator.engines.choice import ENGINES
+from simulator.hardware import hardware as find_hardware
 from simulator.links.topology import Place
-from simulator.prediction import Prediction
+from simulator.prediction import Prediction, simulate
 from simulator.traces import save_trace, trace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -137,12 +150,12 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
         for kind, word in VERBS.items()
         if any(leg.kind == kind for leg in legs)
     ]
-    table = drawing.plain_table(f"critical path: {', '.join(shares)}", "from", "takes")
+    table = plain_table(f"critical path: {', '.join(shares)}", "from", "takes")
     some = legs if len(legs) <= SHOWN else (*legs[: SHOWN // 2], *legs[-SHOWN // 2 :])
     for number, leg in enumerate(some):
         if len(some) < len(legs) and number == SHOWN // 2:
             table.add_row(f"... {len(legs) - SHOWN} more ...", "", "")
-        times = drawing.seconds(leg.start), drawing.seconds(leg.end - leg.start)
+        times = seconds(leg.start), seconds(leg.end - leg.start)
         table.add_row(leg.words, *times)
     return table
 
@@ -150,3 +163,40 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
 def write_trace(found: Prediction, path: str) -> str:
     """Write the trace of a prediction; a line that says so."""
     return f"trace written to {save_trace(trace(found), path)}; https://ui.perfetto.dev shows it"
+
+
+@click.command(help=__doc__)
+@click.argument("source", metavar="SCHEDULE|PLAN.json")
+@workload_options()
+@trim_option
+@hardware_option
+@overlap_option
+@condition_options
+@click.option("--trace", "trace_file", help="Write a Chrome trace, .json or .json.gz.")
+@json_option
+def command(
+    source: str,
+    hardware: str,
+    overlap: bool,
+    trace_file: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    under = conditions(given)
+    plans, record = plans_of(source, given), True if trace_file else None
+    with working("simulating"):
+        found = simulate(plans, find_hardware(hardware), overlap=overlap, record=record, **under)
+    legs, head = paths(found), f"[bold]{listed(plans)[0].name}[/] on {hardware}"
+    written = [write_trace(found, trace_file)] if trace_file else []
+    pictures = prediction(found), *map(path_picture, legs), *written
+    show(as_json, _prediction(plans, found, legs), head, *pictures)
+
+
+def _prediction(plans: Plans, found: Prediction, legs: list[tuple[Leg, ...]]) -> dict[str, Any]:
+    return {
+        "schedule": listed(plans)[0].name,
+        **found.as_row(),
+        "engine": found.engine,
+        "contended": found.contended,
+        "critical_path": [row for path in legs for row in path_rows(path)] if legs else None,
+    }

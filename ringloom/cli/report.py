@@ -1,4 +1,4 @@
-"""`ringloom report`: schedules compared on one page that works offline."""
+"""Schedules compared on one HTML page: what happens when, where and why."""
 
 from importlib import import_module
 from pathlib import Path
@@ -7,15 +7,15 @@ from typing import Any
 import click
 
 from planner.errors import PlanError
-from ringloom.options import workload, workload_options
-from ringloom.output import json_option, show
-from ringloom.progress import progress, working
+from ringloom.cli.options import workload, workload_options
+from ringloom.cli.output import json_option, show
+from ringloom.cli.progress import progress, working
 from simulator.hardware import hardware as find_hardware
 
 DEFAULT = "ring,striped,zigzag,balanced,burst"
 
 
-@click.command()
+@click.command(help=__doc__)
 @workload_options()
 @click.option("--hardware", default="a100-nvlink", show_default=True, help="A preset or a file.")
 @click.option("--schedules", default=DEFAULT, show_default=True, help="Separated by commas.")
@@ -25,7 +25,7 @@ DEFAULT = "ring,striped,zigzag,balanced,burst"
 )
 @click.option("-o", "--output", default="report.html", show_default=True, help="The page.")
 @json_option
-def report(
+def command(
     hardware: str,
     schedules: str,
     overlap: bool,
@@ -34,7 +34,6 @@ def report(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Schedules compared on one HTML page: what happens when, where and why."""
     study, page = _drawing()
     work, ranks = workload(given)
     if not (names := [name.strip() for name in schedules.split(",") if name.strip()]):

@@ -1,4 +1,4 @@
-"""`ringloom figures`: the papers' figures, regenerated from plans."""
+"""The papers' figures drawn from our plans, as SVG and PNG."""
 
 from importlib import import_module
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from planner.errors import PlanError
-from ringloom.output import json_option, show
-from ringloom.progress import progress
+from ringloom.cli.output import json_option, show
+from ringloom.cli.progress import progress
 
 FIGURES = {  # name of the file: module and function
     "tiles_per_round": ("ringloom.figures.rounds", "rounds"),
@@ -18,12 +18,11 @@ FIGURES = {  # name of the file: module and function
 FORMATS = ("svg", "png")
 
 
-@click.command()
+@click.command(help=__doc__)
 @click.option("-o", "--output", default="figures", show_default=True, help="A folder.")
 @click.option("--format", "kind", type=click.Choice([*FORMATS, "both"]), default="both")
 @json_option
-def figures(output: str, kind: str, as_json: bool) -> None:
-    """The papers' figures drawn from our plans, as SVG and PNG."""
+def command(output: str, kind: str, as_json: bool) -> None:
     sheet = _matplotlib()
     formats = FORMATS if kind == "both" else (kind,)
     files = list[Path]()

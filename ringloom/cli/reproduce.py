@@ -1,29 +1,14 @@
-"""`ringloom reproduce`: each paper's numbers beside ours, and rows never seen with --rows."""
-
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from typing import Any
+"""Published tables and claims beside ours, row by row, with errors."""
 
 import click
-import numpy as np
 
-from ringloom.output import json_option, show
-from ringloom.progress import progress, working
-from ringloom.reproduce import burst, charts, distflash, distflash_time, pages, ring, striped
-from ringloom.reproduce.fitting import Fit
-from ringloom.reproduce.striped_time import CONSTANTS
-from ringloom.reproduce.tables import Table
-
-PAPERS: Mapping[str, Callable[[], list[Table]]] = {
-    "striped": lambda: striped.tables(striped.judged()),
-    "ring": ring.tables,
-    "distflash": distflash.tables,
-    "burst": burst.tables,
-    "charts": charts.tables,
-}
+from ringloom.cli.output import json_option, show
+from ringloom.cli.progress import progress, working
+from ringloom.reproduce import distflash_time, pages, striped
+from ringloom.reproduce.papers import PAPERS, as_documents, fit_document
 
 
-@click.command()
+@click.command(help=__doc__)
 @click.argument("paper", type=click.Choice([*PAPERS, "all"]))
 @click.option(
     "--rows",
@@ -32,8 +17,7 @@ PAPERS: Mapping[str, Callable[[], list[Table]]] = {
 )
 @click.option("--fit", "fitting", is_flag=True, help="striped, distflash: refit, print constants.")
 @json_option
-def reproduce(paper: str, rows: str | None, fitting: bool, as_json: bool) -> None:
-    """Published tables and claims beside ours, row by row, with errors."""
+def command(paper: str, rows: str | None, fitting: bool, as_json: bool) -> None:
     if rows and paper != "striped":
         raise click.UsageError(f"--rows judges rows of striped, not of {paper}")
     if fitting:
@@ -50,19 +34,6 @@ def reproduce(paper: str, rows: str | None, fitting: bool, as_json: bool) -> Non
         shown = [table for name in progress(chosen, "reproducing") for table in chosen[name]()]
         pictures = pages.pages(shown) if paper != "all" else pages.overview(shown)
         show(as_json, {"tables": as_documents(shown)}, *pictures)
-
-
-def as_documents(tables: list[Table]) -> list[dict[str, Any]]:
-    """Tables as plain values for JSON."""
-    return [
-        {
-            "title": table.title,
-            "rows": [line.as_dict() for line in table.lines],
-            "summary": asdict(table.summary),
-            "note": table.note,
-        }
-        for table in tables
-    ]
 
 
 def _refit(paper: str, rows: str | None, as_json: bool) -> None:
@@ -82,9 +53,3 @@ def _refit(paper: str, rows: str | None, as_json: bool) -> None:
         show(as_json, {"constants": found}, text, "fitted on the one-node rows alone")
     else:
         raise click.UsageError(f"--fit refits striped or distflash, not {paper}")
-
-
-def fit_document(fit: Fit) -> dict[str, float]:
-    """A fit as plain values for JSON."""
-    values = {k: v for k, v in asdict(fit).items() if not isinstance(v, np.ndarray)}
-    return dict(zip(CONSTANTS, fit.constants.tolist(), strict=True)) | values

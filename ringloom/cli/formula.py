@@ -1,11 +1,11 @@
-"""`ringloom formula`: a schedule's costs in symbols, and where one thing overtakes another."""
+"""Work, traffic, idle shares, memory and speedup of a schedule in symbols."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ringloom.drawing import plain_table
-from ringloom.output import json_option, show
+from ringloom.cli.output import json_option, show
+from ringloom.views.tables import plain_table
 
 if TYPE_CHECKING:
     from planner.formulas.symbolic import Formulas
@@ -28,11 +28,10 @@ NAMES = {
 }
 
 
-@click.command()
+@click.command(help=__doc__)
 @click.argument("schedule")
 @json_option
-def formula(schedule: str, as_json: bool) -> None:
-    """Work, traffic, idle shares, memory and speedup of a schedule in symbols."""
+def command(schedule: str, as_json: bool) -> None:
     from planner.formulas.symbolic import (  # sympy takes a moment to load
         SYMBOLS,
         crossovers,

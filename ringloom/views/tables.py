@@ -1,7 +1,7 @@
-"""What people see in the terminal: the grid of a plan, tables, sizes; plain text when piped."""
+"""Tables and bars for the terminal; plain text when piped."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,64 +14,15 @@ from planner.analysis.messages import message_bytes
 from planner.ir import Move, Plan
 from planner.partitions import names
 from ringloom.comparison import Row
-from ringloom.grids import cells
 from ringloom.looping import Looped
+from ringloom.views.units import length, seconds, size, times
 from runtimes.validation import Check
 from simulator.prediction import Prediction
 
 COLUMNS = ("time", "vs ring", "idle", "exposed", "sent", "peak", "bound", "verified")
-BLOCKS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_white", "bright_black")
 BUSY, IDLE, WAITING = "cyan", "bright_black", "red"
 BAR = 40  # characters of the longest bar
-WIDEST = 16  # characters of a cell before it is cut
 LINE = 80  # characters of a line of pseudo-code
-
-
-def grid(plan: Plan, width: int) -> Table:
-    """Who attends what in which round: a row per rank, a cell "q,kv" per rectangle.
-
-    ◣ marks a cell of which the mask hides a part; a dot is a round without work.
-    """
-    rounds = _rounds(plan)
-    fits = max(1, (width - 6) // (2 + max((len(c.plain) for r in rounds for c in r), default=1)))
-    drawn = Table(box=None, pad_edge=False, padding=(0, 1))
-    drawn.add_column("rank", justify="right", style="dim", no_wrap=True)
-    for number in range(min(fits, len(rounds))):
-        drawn.add_column(str(number), justify="center", no_wrap=True)
-    for rank in range(min(plan.ranks, 64)):
-        drawn.add_row(str(rank), *(row[rank] for row in rounds[:fits]))
-    if len(rounds) > fits or plan.ranks > 64:
-        drawn.caption = f"{len(rounds)} rounds x {plan.ranks} ranks; the first of them drawn"
-    return drawn
-
-
-def _rounds(plan: Plan) -> list[list[Text]]:
-    """The cell of each rank in each round, in the colour of the home of its first KV block."""
-    homes = plan.partition.kv.homes
-    rounds = [[Text() for _ in range(plan.ranks)] for _ in range(plan.rounds)]
-    for one in cells(plan):
-        text = f"{numbers(one.q)},{numbers(one.kv)}"
-        text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
-        drawn = rounds[one.round][one.rank]
-        if drawn:
-            drawn.append(" ")
-        colour = BLOCKS[int(homes[one.kv[0]]) % len(BLOCKS)]
-        drawn.append(text + ("" if one.full else "◣"), f"bold {colour}" if one.full else colour)
-    return [[drawn or Text("·", "dim") for drawn in row] for row in rounds]
-
-
-def numbers(values: Iterable[int]) -> str:
-    """Whole numbers with runs shortened: 0-3+7."""
-    values = list(values)
-    if len(values) == 1:
-        return str(int(values[0]))
-    runs = list[list[int]]()
-    for value in sorted(map(int, values)):
-        if runs and value == runs[-1][1] + 1:
-            runs[-1][1] = value
-        else:
-            runs.append([value, value])
-    return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def layout(plan: Plan) -> str:
@@ -113,7 +64,7 @@ def messages(plan: Plan) -> list[tuple[str, int, NDArray[np.int64]]]:
     return [(tensor, *rest) for tensor, rest in found.items()]
 
 
-def comparison(rows: Sequence[Row], ran: bool) -> Table:
+def comparison_table(rows: Sequence[Row], ran: bool) -> Table:
     """The table of `ringloom compare`, the fastest row in green; `ran` adds what ran on arrays."""
     table = plain_table("schedule")
     table.padding = (0, 1, 0, 0)
@@ -174,35 +125,6 @@ def load_bars(plan: Plan, console: Console) -> list[Table]:
 
 def _bar(share: float, style: str) -> Text:
     return Text("█" * round(BAR * share), style)
-
-
-def length(tokens: int) -> str:
-    """Tokens as people write them: 256k, 1M, 203."""
-    for unit, scale in (("M", 1 << 20), ("k", 1 << 10)):
-        if tokens >= scale and tokens % scale == 0:
-            return f"{tokens // scale}{unit}"
-    return str(tokens)
-
-
-def seconds(value: float) -> str:
-    """A duration with three digits and its unit."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value * 1e6:.2g} us" if value else "0 s"
-
-
-def times(ratio: float) -> str:
-    """A ratio as people say it: 1.87x."""
-    return f"{ratio:.2f}x" if ratio < 1000 else ">999x"
-
-
-def size(value: float) -> str:
-    """Bytes with three digits and a power-of-two unit."""
-    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value:.0f} B"
 
 
 def verdict(found: Check) -> Table:

@@ -12,7 +12,7 @@ from planner.files import load
 from planner.ir import Pass, Plan
 from planner.planning import TRIMS, Trim, plan
 from planner.workload import DTYPES, Workload
-from ringloom.progress import working
+from ringloom.cli.progress import working
 
 Plans = Plan | tuple[Plan, Plan]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -26,6 +26,17 @@ trim_option = click.option(
     default="messages",
     show_default=True,
     help="Leave out whole messages, or split messages block by block.",
+)
+hardware_option = click.option(
+    "--hardware", default="a100-nvlink", show_default=True, help="A preset or a TOML/JSON file."
+)
+overlap_option = click.option(
+    "--overlap/--no-overlap", default=True, help="Whether transfers run beside compute."
+)
+max_calls_option = click.option(
+    "--max-calls",
+    type=click.IntRange(1),
+    help="Tiles per step that a dynamic JAX program has room for.  [default: twice the plan's]",
 )
 
 
@@ -115,11 +126,6 @@ def plans_of(source: str, given: dict[str, Any]) -> Plans:
         raise click.UsageError(f"{source} holds its own workload: leave out {option}")
     with working("reading and verifying"):
         return load(source)
-
-
-def forward_of(plans: Plans) -> Plan:
-    """The plan itself, the forward one of a pair."""
-    return plans[0] if isinstance(plans, tuple) else plans
 
 
 def listed(plans: Plans) -> tuple[Plan, ...]:

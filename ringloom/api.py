@@ -1,0 +1,79 @@
+"""What `rl.` offers; it is loaded when something of it is first asked for."""
+
+from codegen.emitting import emit, tables
+from planner.errors import PlanError
+from planner.files import load, save
+from planner.ir import Attend, Held, Move, Plan, Step
+from planner.masks import (
+    And,
+    Blocks,
+    Causal,
+    Documents,
+    Full,
+    Global,
+    Mask,
+    Or,
+    Prefix,
+    Window,
+)
+from planner.partitions import Block, Partition, Side
+from planner.passes.adjoint import adjoint
+from planner.passes.homeward import direct, homeward
+from planner.passes.trim import trim
+from planner.planning import derive, plan
+from planner.schedules import SCHEDULES
+from planner.verify import verify
+from planner.version import VERSION as __version__
+from planner.workload import Workload
+from ringloom.adapters import shard_batch, transformers_attention
+from ringloom.compiling import compile
+from ringloom.recording import Recording, record
+from ringloom.running import run
+from simulator.hardware import Hardware, hardware
+from simulator.prediction import Prediction, simulate
+
+__all__ = [
+    "SCHEDULES",
+    "And",
+    "Attend",
+    "Block",
+    "Blocks",
+    "Causal",
+    "Documents",
+    "Full",
+    "Global",
+    "Hardware",
+    "Held",
+    "Mask",
+    "Move",
+    "Or",
+    "Partition",
+    "Plan",
+    "PlanError",
+    "Prediction",
+    "Prefix",
+    "Recording",
+    "Side",
+    "Step",
+    "Window",
+    "Workload",
+    "__version__",
+    "adjoint",
+    "compile",
+    "derive",
+    "direct",
+    "emit",
+    "hardware",
+    "homeward",
+    "load",
+    "plan",
+    "record",
+    "run",
+    "save",
+    "shard_batch",
+    "simulate",
+    "tables",
+    "transformers_attention",
+    "trim",
+    "verify",
+]

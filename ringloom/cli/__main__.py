@@ -1,0 +1,7 @@
+"""`python -m ringloom.cli` is `ringloom`."""
+
+import sys
+
+from ringloom.cli import main
+
+sys.exit(main())

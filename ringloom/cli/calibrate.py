@@ -1,0 +1,61 @@
+"""Measure this machine and write a hardware file of it."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from planner.errors import PlanError
+from ringloom.cli.output import json_option, show
+from ringloom.cli.progress import progress
+from ringloom.measuring import Calibration, calibrate
+from simulator.measured import as_toml
+
+
+@click.command(help=__doc__)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="TOML file.")
+@click.option("--quick", is_flag=True, help="Fewer repetitions: half a minute, less exact.")
+@click.option(
+    "--device", type=click.Choice(["cuda", "cpu", "numpy"]), help="By default the first there is."
+)
+@json_option
+def command(output: str, quick: bool, device: str | None, as_json: bool) -> None:
+    if not Path(output).resolve().parent.is_dir():
+        raise PlanError(f"cannot write {output}: no such folder")
+    found = calibrate(device or "", quick, _progress)
+    head = "Written by `ringloom calibrate`; use it with --hardware FILE."
+    try:
+        Path(output).write_text(as_toml(found.hardware, head), encoding="utf-8")
+    except OSError as error:
+        raise PlanError(f"cannot write {output}: {error.strerror}") from None
+    document = {
+        "hardware": found.hardware.name,
+        "output": output,
+        "calls": len(found.calls),
+        "median_error": {p: kernel.median_error for p, kernel in found.kernels.items()},
+        "constants": {key: c.value for key, c in found.hardware.constants.items()},
+    }
+    show(as_json, document, *_summary(found), f"written to {output}")
+
+
+def _progress(rounds: Iterable[Any]) -> Iterable[Any]:
+    return progress(rounds, "measuring")
+
+
+def _summary(found: Calibration) -> Iterator[Any]:
+    machine = found.hardware
+    table = Table("pass", "TF/s", "S_half", "launch", "median error", box=None)
+    for name, kernel in found.kernels.items():
+        half = f"{kernel.rows + kernel.columns:.0f}"
+        launch, error = f"{kernel.launch * 1e6:.1f} us", f"{kernel.median_error:.1%}"
+        table.add_row(name, f"{kernel.rate / 1e12:.3g}", half, launch, error)
+    yield f"[bold]{machine.name}[/]: {len(found.calls)} kinds of kernel calls"
+    yield table
+    link = machine.links[0]
+    yield f"memory {machine['memory.bandwidth'] / 1e9:.3g} GB/s, link {_link(link)}"
+
+
+def _link(link: Any) -> str:
+    return f"{link.alpha * 1e6:.3g} us + bytes / {link.bandwidth / 1e9:.3g} GB/s"

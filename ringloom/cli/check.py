@@ -1,0 +1,35 @@
+"""Run the self-check of an emitted file: output and gradients against dense attention."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from planner.errors import PlanError
+from ringloom.cli.output import json_option, show
+from ringloom.cli.progress import working
+
+KEPT = 4000  # characters of a program's last words that are shown
+
+
+@click.command(help=__doc__)
+@click.argument("file", type=click.Path())
+@click.option("--seq", type=int, help="Queries, if not as many as the program chooses.")
+@click.option("--time-limit", type=float, default=600.0, show_default=True, help="Seconds.")
+@json_option
+def command(file: str, seq: int | None, time_limit: float, as_json: bool) -> int:
+    if not Path(file).is_file():
+        raise PlanError(f"no file {file}")
+    command = [sys.executable, file, *([] if seq is None else ["--seq", str(seq)])]
+    try:
+        with working("running the program's own check"):
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=time_limit, check=False
+            )
+    except subprocess.TimeoutExpired:
+        raise PlanError(f"{file} took more than {time_limit:g} s") from None
+    said = (done.stdout + done.stderr).strip()[-KEPT:]
+    exact = done.returncode == 0
+    show(as_json, {"file": file, "exact": exact, "output": said}, said)
+    return 0 if exact else 1

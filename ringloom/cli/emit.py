@@ -1,0 +1,100 @@
+"""Write a plan as one readable file that runs without ringloom."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from codegen.emitting import emit
+from codegen.programs import PLATFORMS, TARGETS
+from planner.errors import PlanError
+from ringloom.cli.options import is_file, max_calls_option, plans_of, trim_option, workload_options
+from ringloom.cli.output import json_option, show
+
+
+@click.command(help=__doc__)
+@click.argument("target", type=click.Choice(TARGETS))
+@click.argument("source", metavar="SCHEDULE|PLAN.json")
+@workload_options(pass_="both")
+@trim_option
+@click.option(
+    "--dynamic", is_flag=True, help="Take the mask at run time, so it can change per batch."
+)
+@max_calls_option
+@click.option(
+    "--layer",
+    is_flag=True,
+    help="Emit a decoder layer that does not recompute attention in the backward pass.",
+)
+@click.option(
+    "--platform",
+    type=click.Choice(PLATFORMS),
+    default="all",
+    show_default=True,
+    help="Leave out the kernels of other platforms (JAX).",
+)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the program there.")
+@json_option
+def command(
+    target: str,
+    source: str,
+    dynamic: bool,
+    max_calls: int | None,
+    layer: bool,
+    platform: str,
+    output: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    program = emit(
+        plans_of(source, given),
+        target,
+        dynamic=dynamic,
+        layer=layer,
+        platform=platform,
+        max_calls=max_calls,
+        command="" if is_file(source) else typed_command(),
+    )
+    document = {
+        "target": target,
+        "file": output,
+        "lines": program.count("\n"),
+        "bytes": len(program),
+    }
+    if output:
+        _write(program, output)
+        show(
+            as_json, document, f"{output}: {document['lines']} lines; python {output} checks itself"
+        )
+    elif as_json:
+        show(True, document | {"source": program})
+    else:
+        click.echo(program, nl=False)
+
+
+def typed_command() -> str:
+    """The command of this context as it was typed, without where its answer goes."""
+    context = click.get_current_context()
+    words = ["ringloom", str(context.info_name)]
+    options = list[str]()
+    for parameter in context.command.params:
+        name, value = str(parameter.name), context.params.get(str(parameter.name))
+        if isinstance(parameter, click.Argument):
+            words.append(str(value))
+        elif name not in ANSWERS and context.get_parameter_source(name) is TYPED:
+            options.append(parameter.opts[0])
+            if not (isinstance(parameter, click.Option) and parameter.is_flag):
+                options.append(str(value))
+    return shlex.join([*words, *options])
+
+
+ANSWERS = ("output", "as_json")
+TYPED = click.core.ParameterSource.COMMANDLINE
+
+
+def _write(program: str, output: str) -> None:
+    try:
+        Path(output).write_text(program)
+    except OSError as error:
+        raise PlanError(f"cannot write {output}: {error.strerror}") from None

@@ -1,0 +1,86 @@
+"""Draw who attends what when, print its loops, verify it, and write it to a file."""
+
+from typing import Any
+
+import click
+from rich.console import Console
+
+from planner.analysis.balance import imbalance
+from planner.errors import PlanError
+from planner.files import save
+from planner.ir import SMALL, Plan
+from ringloom.cli.options import Plans, listed, plans_of, trim_option, workload_options
+from ringloom.cli.output import json_option, show
+from ringloom.cli.progress import working
+from ringloom.looping import Looped, looped
+from ringloom.views import tables
+from ringloom.views.grids import grid
+from ringloom.views.units import length
+
+
+@click.command(help=__doc__)
+@click.argument("source", metavar="SCHEDULE|PLAN.json")
+@workload_options()
+@trim_option
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan file.")
+@json_option
+def command(source: str, output: str | None, as_json: bool, **given: Any) -> None:
+    plans = plans_of(source, given)
+    if output:
+        _write(plans, output)
+    with working("reading the loops"):
+        forms = [(p, looped(p)) for p in listed(plans)]
+    pictures = [picture for form in forms for picture in _portrait(*form)]
+    written = [f"written to {output}"] if output else []
+    document = {"plans": [_summary(*form) for form in forms], "verified": True}
+    show(as_json, document, *pictures, *written)
+
+
+def _write(plans: Plans, output: str) -> None:
+    try:
+        save(plans, output)
+    except OSError as error:
+        raise PlanError(f"cannot write {output}: {error.strerror}") from None
+
+
+def _portrait(plan: Plan, form: Looped) -> list[Any]:
+    head = (
+        f"[bold]{plan.name}[/] {plan.pass_}, {plan.workload.mask}, {plan.ranks} ranks x"
+        f" {length(plan.workload.seq)} tokens, {plan.rounds} rounds,"
+        f" imbalance {imbalance(plan):.2f}, verified exact"
+    )
+    where = f"layout: {tables.layout(plan)}"
+    legend = "[dim]cells: q blocks,kv blocks; ◣ partly masked; · no work[/]"
+    console = Console()
+    pictures = grid(plan, console.width), legend, *tables.load_bars(plan, console)
+    return [head, where, *pictures, tables.traffic(plan), "", tables.loops(form), ""]
+
+
+def _summary(plan: Plan, form: Looped) -> dict[str, Any]:
+    work = plan.workload
+    cells = [
+        [int(r), [int(b) for b in q if b >= 0], [int(b) for b in kv if b >= 0]]
+        for step in plan.steps
+        for attend in step.attends
+        for r, q, kv in zip(attend.rank, attend.q, attend.kv, strict=True)
+    ]
+    rounds = [sum(len(a) for a in step.attends) for step in plan.steps]
+    return {
+        "name": plan.name,
+        "pass": plan.pass_,
+        "ranks": plan.ranks,
+        "seq": work.seq,
+        "kv_seq": work.kv_seq,
+        "mask": str(work.mask),
+        "layout": tables.layout(plan),
+        "steps": len(plan.steps),
+        "rounds": plan.rounds,
+        "imbalance": imbalance(plan),
+        "travels": [
+            {"tensor": t, "messages": n, "bytes": int(sent.sum()), "max_bytes": int(sent.max())}
+            for t, n, sent in tables.messages(plan)
+        ],
+        "attends_per_step": rounds,
+        "grid": cells if plan.rows <= SMALL else None,
+        **form.as_dict(),
+    }

@@ -1,0 +1,65 @@
+"""Run a plan on random arrays; --check judges it, --trace records what each rank does when."""
+
+from dataclasses import asdict
+from time import perf_counter
+from typing import Any
+
+import click
+
+from planner.ir import Plan
+from ringloom.cli.options import listed, plans_of, trim_option, workload_options
+from ringloom.cli.output import json_option, show
+from ringloom.cli.progress import working
+from ringloom.running import refuse_huge, run_random
+from ringloom.views.tables import verdict
+from ringloom.views.units import seconds
+from runtimes.backends import RUNTIMES
+from runtimes.validation import check
+
+
+@click.command(help=__doc__)
+@click.argument("source", metavar="SCHEDULE|PLAN.json")
+@workload_options(dtype="float64")
+@trim_option
+@click.option("--backend", type=click.Choice(list(RUNTIMES)), default="numpy", show_default=True)
+@click.option("--check", "checked", is_flag=True, help="Compare with dense attention; 1 if wrong.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--trace", "trace_file", help="Record the run: a Chrome trace, .json or .json.gz.")
+@json_option
+def command(
+    source: str,
+    backend: str,
+    checked: bool,
+    seed: int,
+    trace_file: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    plans = plans_of(source, given)
+    refuse_huge(listed(plans)[0].workload)
+    document: dict[str, Any] = {"schedule": listed(plans)[0].name, "backend": backend}
+    head = f"[bold]{_headline(listed(plans)[0])}[/]"
+    if trace_file:
+        document["trace"] = trace_file
+    if checked:
+        if trace_file:
+            run_random(plans, backend, seed, trace_file)
+        with working("running and comparing with dense attention"):
+            found = check(plans, backend=backend, seed=seed)
+        show(as_json, document | asdict(found), head, verdict(found))
+        return int(not found.exact)
+    began = perf_counter()
+    with working("running"):
+        shapes = run_random(plans, backend, seed, trace_file)
+    document |= {"seconds": perf_counter() - began, "shapes": shapes}
+    said = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
+    took = seconds(document["seconds"])
+    written = [f"recorded in {trace_file}"] if trace_file else []
+    ran = f"ran in {took}: {', '.join(said)}; --check judges the result"
+    show(as_json, document, head, ran, *written)
+    return 0
+
+
+def _headline(plan: Plan) -> str:
+    work = plan.workload
+    return f"{plan.name}, {plan.ranks} ranks, {work.seq} tokens, {work.mask}, {work.dtype}"

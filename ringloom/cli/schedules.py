@@ -1,0 +1,27 @@
+"""What schedules there are, what travels in them, who published them."""
+
+import click
+
+from planner.schedules import SCHEDULES
+from ringloom.cli.output import json_option, show
+from ringloom.views.tables import plain_table
+
+
+@click.command(help=__doc__)
+@json_option
+def command(as_json: bool) -> None:
+    rows = [
+        {
+            "name": s.name,
+            "passes": ["forward", "backward"],
+            "travels": s.travels,
+            "path": s.path,
+            "paper": s.paper,
+            "parameters": s.parameters,
+        }
+        for s in SCHEDULES.values()
+    ]
+    table = plain_table("schedule", "travels", "parameters", "from")
+    for s in SCHEDULES.values():
+        table.add_row(s.name, s.travels, " ".join(s.parameters) or "-", s.paper)
+    show(as_json, {"schedules": rows}, table)

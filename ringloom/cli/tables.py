@@ -1,0 +1,42 @@
+"""Write a plan as the tables that an `emit --dynamic` program of its ranks takes."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from codegen.emitting import save_tables, tables
+from codegen.programs import TARGETS
+from ringloom.cli.options import (
+    is_file,
+    max_calls_option,
+    plans_of,
+    trim_option,
+    workload,
+    workload_options,
+)
+from ringloom.cli.output import json_option, show
+
+
+@click.command(help=__doc__)
+@click.argument("target", type=click.Choice(TARGETS))
+@click.argument("source", metavar="SCHEDULE|PLAN.json")
+@workload_options(pass_="both")
+@trim_option
+@max_calls_option
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), required=True, help="An .npz file."
+)
+@json_option
+def command(
+    target: str, source: str, max_calls: int | None, output: str, as_json: bool, **given: Any
+) -> None:
+    masked: dict[str, Any] = {}
+    if target == "jax" and not is_file(source):  # the program's plans, and the mask to run
+        masked = {"mask": workload(given)[0].mask}
+        given = given | {"mask": "full"}
+    found = tables(plans_of(source, given), target, max_calls=max_calls, **masked)
+    save_tables(found, output)
+    size = Path(output).stat().st_size
+    document = {"target": target, "file": output, "arrays": sorted(found), "bytes": size}
+    show(as_json, document, f"{output}: {size} bytes; a dynamic program's load() reads it")

@@ -1,0 +1,34 @@
+"""A server of the local page, on the loopback address only."""
+
+import socket
+from typing import Any
+
+from planner.errors import PlanError
+
+HOST = "127.0.0.1"
+
+
+def serve(panel: Any, session: Any, port: int, opening: bool = False) -> Any:
+    """A server that is not yet running its loop; pages of other origins cannot talk to it."""
+    return panel.serve(
+        {"/": lambda: session.Session().page()},
+        port=port,
+        address=HOST,
+        websocket_origin=[f"{HOST}:{port}", f"localhost:{port}"],
+        show=opening,
+        start=False,
+        verbose=False,
+        title="ringloom explore",
+    )
+
+
+def free(port: int) -> int:
+    """The port, or any free one for 0; raises PlanError for one that is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise PlanError(f"port {port}: {error.strerror}; --port 0 takes a free one") from None
+        found: int = probe.getsockname()[1]
+    return found

@@ -1,0 +1,1 @@
+"""What a terminal shows: numbers with units, grids, tables."""

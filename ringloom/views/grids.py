@@ -1,0 +1,78 @@
+"""Who attends what in which round: cell by cell for figures, and drawn for a terminal."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+from rich.text import Text
+
+from planner.analysis.tiles import Tiles, tiles
+from planner.ir import Plan
+from ringloom.views.units import numbers
+
+Blocks = NDArray[np.int32]
+COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_white", "bright_black")
+WIDEST = 16  # characters of a cell before it is cut
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """A rectangle of blocks that `rank` attends in `round`; `full` if the mask hides no pair."""
+
+    round: int
+    rank: int
+    q: Blocks
+    kv: Blocks
+    full: bool
+
+
+def cells(plan: Plan, rounds: int | None = None) -> Iterator[Cell]:
+    """The rectangles of the first rounds, all by default; rounds count steps that attend."""
+    table = tiles(plan)
+    attending = [step for step in plan.steps if step.attends][:rounds]
+    for number, step in enumerate(attending):
+        for attend in step.attends:
+            for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
+                q, kv = q[q >= 0], kv[kv >= 0]
+                yield Cell(number, rank, q, kv, _is_full(plan, table, q, kv))
+
+
+def _is_full(plan: Plan, table: Tiles, q: Blocks, kv: Blocks) -> bool:
+    sides = plan.partition
+    area = table.areas[np.ix_(sides.q.chunk[q], sides.kv.chunk[kv])].sum()
+    return bool(area == sides.q.sizes[q].sum() * sides.kv.sizes[kv].sum())
+
+
+def grid(plan: Plan, width: int) -> Table:
+    """Who attends what in which round: a row per rank, a cell "q,kv" per rectangle.
+
+    ◣ marks a cell of which the mask hides a part; a dot is a round without work.
+    """
+    rounds = _rounds(plan)
+    fits = max(1, (width - 6) // (2 + max((len(c.plain) for r in rounds for c in r), default=1)))
+    drawn = Table(box=None, pad_edge=False, padding=(0, 1))
+    drawn.add_column("rank", justify="right", style="dim", no_wrap=True)
+    for number in range(min(fits, len(rounds))):
+        drawn.add_column(str(number), justify="center", no_wrap=True)
+    for rank in range(min(plan.ranks, 64)):
+        drawn.add_row(str(rank), *(row[rank] for row in rounds[:fits]))
+    if len(rounds) > fits or plan.ranks > 64:
+        drawn.caption = f"{len(rounds)} rounds x {plan.ranks} ranks; the first of them drawn"
+    return drawn
+
+
+def _rounds(plan: Plan) -> list[list[Text]]:
+    """The cell of each rank in each round, in the colour of the home of its first KV block."""
+    homes = plan.partition.kv.homes
+    rounds = [[Text() for _ in range(plan.ranks)] for _ in range(plan.rounds)]
+    for one in cells(plan):
+        text = f"{numbers(one.q)},{numbers(one.kv)}"
+        text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+        drawn = rounds[one.round][one.rank]
+        if drawn:
+            drawn.append(" ")
+        colour = COLOURS[int(homes[one.kv[0]]) % len(COLOURS)]
+        drawn.append(text + ("" if one.full else "◣"), f"bold {colour}" if one.full else colour)
+    return [[drawn or Text("·", "dim") for drawn in row] for row in rounds]

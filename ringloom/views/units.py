@@ -1,0 +1,46 @@
+"""Numbers as people read them: lengths, durations, sizes, ratios, runs of block numbers."""
+
+from collections.abc import Iterable
+
+
+def length(tokens: int) -> str:
+    """Tokens as people write them: 256k, 1M, 203."""
+    for unit, scale in (("M", 1 << 20), ("k", 1 << 10)):
+        if tokens >= scale and tokens % scale == 0:
+            return f"{tokens // scale}{unit}"
+    return str(tokens)
+
+
+def seconds(value: float) -> str:
+    """A duration with three digits and its unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value * 1e6:.2g} us" if value else "0 s"
+
+
+def times(ratio: float) -> str:
+    """A ratio as people say it: 1.87x."""
+    return f"{ratio:.2f}x" if ratio < 1000 else ">999x"
+
+
+def size(value: float) -> str:
+    """Bytes with three digits and a power-of-two unit."""
+    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Whole numbers with runs shortened: 0-3+7."""
+    values = list(values)
+    if len(values) == 1:
+        return str(int(values[0]))
+    runs = list[list[int]]()
+    for value in sorted(map(int, values)):
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
