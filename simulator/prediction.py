@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from planner.ir import Plan
 from planner.verify import ensure_verified
-from simulator.bounds import link_bound
 from simulator.costs import Costs
 from simulator.engines.choice import Engine, place_of, reach_of, timed
 from simulator.engines.conditions import CHUNK, Conditions, Speeds
@@ -154,7 +153,7 @@ def _one(
     found = timed(costs, conditions, engine, record=record)
     timeline, sums, used = found.timeline, found.sums, memory(plan)
     limits = lower_bounds(costs, reach_of(costs, conditions), conditions.pace(plan.ranks))
-    linking = link_bound(sums)
+    busiest = float(sums.ports.max(initial=0.0))
     return Prediction(
         name=plan.name,
         hardware=hardware.name,
@@ -167,8 +166,8 @@ def _one(
         max_bytes_sent=int(sums.sent.max()),
         peak_bytes=int(used.peak.max()),
         compute_bound=limits.compute,
-        link_bound=linking,
-        own_limit=max(limits.best, linking),
+        link_bound=busiest,
+        own_limit=max(limits.best, busiest),
         rounds=plan.rounds,
         messages=sums.messages,
         timeline=timeline,

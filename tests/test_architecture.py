@@ -362,8 +362,8 @@ def test_no_module_below_the_runtimes_loads_a_framework(package: str, tmp_path: 
 
 
 def test_the_front_door_loads_no_framework(tmp_path: Path) -> None:
-    assert "ringloom" in names_of_modules(ROOT, "ringloom")
-    assert frameworks_loaded_by(["ringloom"], ROOT, tmp_path) == []
+    assert "ringloom.api" in names_of_modules(ROOT, "ringloom")
+    assert frameworks_loaded_by(["ringloom.api"], ROOT, tmp_path) == []
 
 
 def test_a_framework_loaded_on_import_is_seen(tmp_path: Path) -> None:

@@ -225,6 +225,21 @@ def test_a_package_that_shadows_ours_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) in run.stderr
 
 
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_saying_hello_loads_nothing_that_takes_long(option: str) -> None:
+    heavy = ["networkx", "numpy", "rich", "sympy"]
+    code = f"import sys; from ringloom.cli import main; assert main([{option!r}]) == 0\n"
+    code += f"assert not set(sys.modules) & set({heavy})"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent.parent,
+    )
+    assert run.returncode == 0, run.stderr
+
+
 def test_the_front_door_is_what_the_readme_says() -> None:
     work = rl.Workload(seq=64, heads=2, head_dim=8, mask=rl.Causal(), dtype="float64")
     plan = rl.verify(rl.plan("striped", work, ranks=4))
