@@ -123,14 +123,14 @@ def bare(source: str) -> Iterator[str] | list[str]:
 # ---- length: causal, 8 ranks, both passes, blank lines and comments included
 
 BUDGETS = {  # torch; JAX for all platforms, for one
-    "ring": (350, 495, 375),
-    "striped": (345, 490, 370),
-    "zigzag": (350, 495, 375),
-    "burst": (380, 505, 385),
-    "ulysses": (310, 445, 325),
-    "allgather": (350, 505, 390),
-    "balanced": (410, 560, 440),
-    "usp:ulysses=2": (420, 520, 405),
+    "ring": (350, 460, 360),
+    "striped": (345, 460, 360),
+    "zigzag": (350, 460, 360),
+    "burst": (380, 460, 360),
+    "ulysses": (310, 460, 360),
+    "allgather": (350, 460, 360),
+    "balanced": (410, 500, 400),
+    "usp:ulysses=2": (420, 500, 400),
 }
 LARGE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
 

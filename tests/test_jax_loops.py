@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from codegen import emit
-from codegen.jax.cases import groups
+from codegen.jax.cases import check, groups
 from codegen.jax.hops import Hops
 from codegen.jax.schedule import named, print_loops
-from codegen.jax.switch import check
 from codegen.jax.trace import trace
 from codegen.jax.values import values
 from codegen.jax.words import Domain

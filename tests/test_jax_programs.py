@@ -22,7 +22,7 @@ from runtimes.arrays import draw
 from runtimes.jax import mesh
 from runtimes.jax.program import Program
 from runtimes.validation import EXACT, check, distance
-from strategies import schedules, workloads
+from strategies import divided_workloads, schedules, workloads
 
 SMALL = Workload(37, heads=4, kv_heads=2, head_dim=3, mask=Causal(), dtype="float64")
 EVEN = replace(SMALL, seq=32, kv_seq=32, heads=8, kv_heads=4)
@@ -74,6 +74,7 @@ def test_equal_pieces_match_dense(schedule: str, mask: Mask, ranks: int) -> None
         ("ulysses", 5, {"heads": 4, "kv_heads": 1}),
         ("burst:layout=contiguous", 7, {"kv_seq": 20}),
         ("ring", 4, {"mask": Blocks(((1, 0), (0, 0)), 20), "scale": -0.3}),
+        ("burst", 2, {"mask": Global(0)}),  # nobody sees anything
     ],
 )
 def test_uneven_lengths_heads_and_ranks_match_dense(
@@ -82,13 +83,23 @@ def test_uneven_lengths_heads_and_ranks_match_dense(
     exact(replace(SMALL, **({"kv_seq": change.get("seq", 37)} | change)), schedule, ranks)
 
 
+MANY = settings.default.max_examples // 8  # each of them is compiled
+
+
 @pytest.mark.parametrize("most", [2, 4, 6, 8])
-@settings(max_examples=max(60, settings.default.max_examples) // 4)
+@settings(max_examples=MANY)
 @given(st.data())
 def test_any_workload_under_any_schedule_matches_dense(most: int, data: st.DataObject) -> None:
     ranks = data.draw(st.integers(most - 1, most))
     work = data.draw(workloads(longest=19))
     exact(work, data.draw(schedules(ranks)), ranks)
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 6, 8])
+@settings(max_examples=MANY)
+@given(st.data())
+def test_any_workload_that_ranks_divide_matches_dense(ranks: int, data: st.DataObject) -> None:
+    exact(data.draw(divided_workloads(ranks)), data.draw(schedules(ranks)), ranks)
 
 
 @pytest.mark.parametrize(

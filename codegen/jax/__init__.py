@@ -5,7 +5,6 @@ from numpy.typing import NDArray
 
 from codegen.assemble import Part, assemble
 from codegen.header import constants, docstring
-from codegen.jax.kernels import kernels
 from codegen.jax.schedule import print_loops
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
@@ -14,7 +13,7 @@ from planner.errors import PlanError
 from planner.masks import Mask
 
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
-CHECKED = 512  # tokens per rank that the self-check takes where the length is free
+CHECKED = 128  # tokens per rank that the self-check takes where the length is free
 
 
 def write(program: Program) -> str:
@@ -35,14 +34,14 @@ def write(program: Program) -> str:
     if program.loops is None:
         from codegen.jax.table import write_table
 
-        return write_table(program, shapes(program, layout))
+        return write_table(program)
     texts = [
         constants(program) + checked(program),
         layout,
         *schedule,
         *function_texts(program, layout),
         mask_function(program.work, "jax"),
-        *check_parts(program),
+        *jax_parts("check"),
     ]
     keys = ["kv_positions"] * ("def kv_positions" in layout)
     return assemble(docstring(program), texts, keep=(*KEEP, *keys))
@@ -55,36 +54,39 @@ def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.i
     return dynamic.tables(program, mask)
 
 
+def jax_parts(*names: str) -> list[Part]:
+    """Parts by their names."""
+    return [Part(f"jax/parts/{name}") for name in names]
+
+
 def loop_texts(program: Program) -> list[str | Part]:
     """The passes as loops, and what they call."""
-    schedule = print_loops(program)
-    back = "stats" if "lse, delta" in schedule else "backward"
-    names = [f"meet_{back}", "meet", f"meet_masked_{back}", "meet_masked", "tiles"]
-    names += ["sums", "exchanges", "in_step"]
-    parts = [Part(f"jax/parts/{name}") for name in names]
-    return [schedule, *parts, *kernels(program.platform)]
+    return [print_loops(program), *jax_parts("schedule"), *kernels(program.platform)]
+
+
+def kernels(platform: str) -> list[Part]:
+    """The parts that define `attend`, `attend_masked`, their backward passes and `merge`.
+
+    platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all.
+    """
+    if platform == "all":
+        return jax_parts("kernels", "kernels_tpu", "kernels_gpu", "kernels_cpu", "masked")
+    return jax_parts(f"kernels_for_{platform}", f"kernels_{platform}", "masked")
 
 
 def function_texts(program: Program, layout: str) -> list[str | Part]:
     """The function to call."""
-    passes = Part(f"jax/parts/function_{'both' if program.backward else 'forward'}")
-    return [passes, shapes(program, layout), Part("jax/parts/function")]
-
-
-def check_parts(program: Program) -> list[Part]:
-    """The self-check."""
-    kind = "both" if program.backward else "forward"
-    names = ["check", f"check_{kind}", "start_free" if program.free else "start_bound"]
-    return [Part(f"jax/parts/{name}") for name in names]
+    alone = [] if program.backward else jax_parts("forward_alone")
+    return [*alone, shapes(program, layout), *jax_parts("function")]
 
 
 def checked(program: Program) -> str:
-    """The length that the self-check takes."""
-    if not program.free:
-        return "CHECKED = SEQ\n"
-    many = program.layout.multiple
-    tokens = max(1, min(program.work.seq, CHECKED * program.ranks) // many) * many
-    return f"CHECKED = {tokens}  # tokens, by the self-check\n"
+    """How many tokens the self-check takes, and what it compares."""
+    tokens, many = program.work.seq, program.layout.multiple
+    if program.free:
+        tokens = max(1, min(tokens, CHECKED * program.ranks) // many) * many
+    results = '("out", "dq", "dk", "dv")' if program.backward else '("out",)'
+    return f"CHECKED, RESULTS = {tokens}, {results}  # of the self-check\n"
 
 
 def shapes(program: Program, layout: str) -> str:

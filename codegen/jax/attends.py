@@ -6,17 +6,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from codegen.jax.cases import WHOLE, Case, Group, groups
+from codegen.jax.cases import WHOLE, Case, Group, groups, switched
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, Steps
-from codegen.jax.keeping import Kept
-from codegen.jax.origins import origin, rows_of
+from codegen.jax.pieces import Slices, origin, rows_of, tile_lines, tiling
 from codegen.jax.runs import Op
-from codegen.jax.slices import Slices
-from codegen.jax.switch import switched
-from codegen.jax.tiling import tile_lines, tiling
 from codegen.jax.trace import Rectangles, trace
-from codegen.jax.values import Key, values
+from codegen.jax.values import Kept, Key, values
 from codegen.jax.words import Domain, Names, assigned
 from codegen.layout import Pieces
 from planner.analysis.tiles import tiles
@@ -62,6 +58,8 @@ class Attends:
     def __post_init__(self) -> None:
         self.forward = self.plan.pass_ == "forward"
         self.rows = trace(self.loops, self.plan)
+        if self.rows.mixed:
+            raise PlanError("a message of sums beside others of their kind that go elsewhere")
         self.made = values(
             self.loops, self.plan.pass_, self.rows, self.kept.names if self.forward else ()
         )
@@ -109,9 +107,12 @@ class Attends:
             return f"zeros({self.made.inputs[case.kv] if case else '(k, v)'})"
         return f"zeros({self.made.inputs[case.q]}[0])" if case and case.q[0] != OWN else "zeros(q)"
 
-    def attend(self, group: Group, steps: Steps, names: Names, indent: int) -> Iterator[Op]:
-        """One call, or one per case of which a device has one."""
-        if len(group.cases) == len(steps) == 1 and group.cases[0].kind in ("masked", WHOLE):
+    def attend(
+        self, group: Group, steps: Steps, names: Names, closures: bool, indent: int
+    ) -> Iterator[Op]:
+        """One call, or one per case of which a device has one; `closures`: as in `switched`."""
+        masked = group.cases[0].kind in ("masked", WHOLE)
+        if closures and masked and len(group.cases) == len(steps) == 1:
             with suppress(PlanError):
                 yield from self.tiles(group.cases[0], group.cells, steps[0], indent)
                 return
@@ -123,9 +124,9 @@ class Attends:
         only = len(group.cases) == 1 and group.always
         calls = [self.call(c, group, first and only, steps, names) for c in group.cases]
         targets = ", ".join(self.made.sums[cell] for cell in group.cells)
-        nothing = ", ".join(bases)
-        nothing = nothing if first else f"({nothing})"
-        lines, reads = switched(group, calls, nothing, targets, names, self.loops, on, indent)
+        lines, reads = switched(
+            group, calls, bases, targets, names, self.loops, on, indent, closures
+        )
         self.written |= set(group.cells)
         self.defined |= set(group.cells)
         yield self.op(lines, targets, reads)
@@ -185,6 +186,7 @@ class Attends:
     ) -> tuple[str, list[str]]:
         """The name of the function and its arguments."""
         q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
+        q = f"with_output({q})" if self.stats and not self.forward else q
         rows, cols, causal = self.slices.of(case)
         masked = case.kind in ("masked", WHOLE)
         if first and rows is None and not masked:

@@ -1,4 +1,4 @@
-"""The attends of some steps as cases of which a device has at most one."""
+"""The attends of some steps as cases of which a device has at most one: lax.cond, lax.switch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 
 from codegen.jax.trace import Rectangles, Trace
 from codegen.jax.values import Key, Values
-from codegen.jax.words import Domain, Flags, Names, both, conditions
+from codegen.jax.words import WIDTH, Domain, Flags, Names, both, call, conditions
 from planner.errors import PlanError
 from planner.loops.form import Attend, Guard, Ints, Loops
 
@@ -120,3 +120,100 @@ def _compare(name: str, low: int | None, high: int | None) -> str:
         return f"{name} == {low}"
     parts = [f"{name} >= {low}"] * (low is not None) + [f"{name} <= {high}"] * (high is not None)
     return both(parts)
+
+
+Call = tuple[str, list[str]]  # up to the bracket, arguments
+
+
+def switched(
+    group: Group,
+    calls: Sequence[Call],
+    bases: Sequence[str],
+    targets: str,
+    names: Names,
+    loops: Loops,
+    on: Domain,
+    indent: int,
+    closures: bool,
+) -> tuple[list[str], str]:
+    """The lines that assign to `targets` what a device's case gives; and all text, for reads.
+
+    `bases`: what the cases add to. `closures`: lambdas may stand there, of what a loop assigns.
+    """
+    texts, rest = list[str](), np.ones_like(group.cases[0].active)
+    for case in group.cases:
+        texts.append(condition(case, names, loops, on.but(rest)))
+        rest = rest & ~case.active
+    exhaustive = not rest.any()
+    if exhaustive:
+        texts[-1] = ""
+    check(group, texts, names, on)
+    reads = " ".join([*texts, *bases, *(f"{head} {arguments}" for head, arguments in calls)])
+    if exhaustive and len(calls) == 1:
+        return call(indent, f"{targets} = {calls[0][0]}", calls[0][1]), reads
+    conditions = texts[:-1] if exhaustive else texts
+    forms = list[list[str]]()
+    operands = [a for a in calls[0][1] if "=" not in a]
+    if all([a for a in arguments if "=" not in a] == operands for _, arguments in calls):
+        functions = [function(made) for made in calls] + ["lambda *x: x[:2]"] * (not exhaustive)
+        before = f"{' ' * indent}operands = {', '.join(operands)}"
+        forms.append(chosen(conditions, functions, operands, targets, indent))
+        forms.append([before, *chosen(conditions, functions, ["*operands"], targets, indent)])
+    if closures:
+        margin = indent + (4 if len(conditions) == 1 else 8)
+        same = ", ".join(bases)
+        same = same if same.startswith("nothing(") else f"({same})"
+        lambdas = [branch(made, margin) for made in calls] + [f"lambda: {same}"] * (not exhaustive)
+        forms.append(chosen(conditions, lambdas, [], targets, indent))
+    if not forms:
+        raise PlanError("cases of different values in a loop that Python unrolls")
+    return min(forms, key=len), reads
+
+
+def chosen(
+    conditions: Sequence[str],
+    branches: Sequence[str],
+    operands: Sequence[str],
+    targets: str,
+    indent: int,
+) -> list[str]:
+    """The call of the first function whose condition holds, of the last one if none does."""
+    if len(conditions) == 1:
+        arguments = [conditions[0], *branches, *operands]
+        return call(indent, f"{targets} = lax.cond(", arguments)
+    index = str(len(conditions))
+    for number, text in reversed([*enumerate(conditions)]):
+        index = f"jnp.where({text}, {number}, {index})"
+    listed = call(indent + 4, "[", branches, "]", WIDTH - 1)
+    inside = "\n".join(line[indent + 4 :] for line in listed)
+    return call(indent, f"{targets} = lax.switch(", [index, inside, *operands])
+
+
+def function(made: Call) -> str:
+    """What a call is of, with its keyword arguments."""
+    words = [made[0].removesuffix("("), *(a for a in made[1] if "=" in a)]
+    return words[0] if len(words) == 1 else f"partial({', '.join(words)})"
+
+
+def branch(made: Call, indent: int) -> str:
+    """A function without arguments."""
+    lines = call(indent, f"lambda: {made[0]}", made[1], width=WIDTH - 1)
+    return "\n".join(line[indent:] for line in lines)
+
+
+def check(group: Group, texts: Sequence[str], names: Names, on: Domain) -> None:
+    """Raise PlanError unless the conditions, as they are read one by one, give the cases."""
+    rest = np.ones_like(group.cases[0].active)
+    for case, text in zip(group.cases, texts, strict=True):
+        said = np.stack([_holds(text, names, t, on) for t in on.steps]) & rest
+        if not np.array_equal(said, case.active):
+            raise PlanError(f"a condition that is not the plan's: {text}")
+        rest = rest & ~case.active
+
+
+def _holds(text: str, names: Names, t: int, on: Domain) -> Flags:
+    ranks = len(on.coordinates)
+    known: dict[str, object] = {name: on.coordinates[:, a] for a, name in enumerate(names.axes)}
+    known |= {"rank": on.coordinates[:, -1], "step": t - names.first, "RANKS": ranks}
+    holds = eval(text, {"__builtins__": {}}, known) if text else True
+    return np.broadcast_to(np.asarray(holds, np.bool_), (ranks,))

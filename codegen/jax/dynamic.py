@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from codegen import masks
 from codegen.assemble import assemble
 from codegen.header import constants, docstring
-from codegen.jax import checked, shapes
-from codegen.jax.layer import LAYER_KEEP, layer_texts
+from codegen.jax import checked, jax_parts, shapes
 from codegen.jax.parts.dynamic_calls import calls_of
 from codegen.jax.slots import Tables
 from codegen.jax.slots import tables as tables_of
-from codegen.jax.table import KEEP, parts, schedule
+from codegen.jax.table import KEEP, LAYER_KEEP, layer_texts, schedule
 from codegen.layout_text import layout_text
 from codegen.programs import Program
 from planner.errors import PlanError
@@ -41,7 +40,6 @@ def write(program: Program) -> str:
     """The file."""
     program = with_room(program)
     layout = layout_text(program.layout, "jax")
-    both = "both" if program.backward else "forward"
     rows = ['"forward": numbers(FORWARD_ROWS, 5)', '"backward": numbers(BACKWARD_ROWS, 8)']
     cuts = "(0, KV_SEQ // 3)" if room(program) >= 2 * most_tiles(program) else "(0,)"
     more = [
@@ -53,15 +51,11 @@ def write(program: Program) -> str:
         constants(program) + checked(program),
         layout,
         *schedule(program, *more),
-        *parts("dynamic_mask", "masked", "merge", "dynamic_tables", "dynamic_calls"),
-        *parts(f"dynamic_{both}"),
+        *jax_parts("masked", "dynamic_calls"),
+        *jax_parts("dynamic_backward" if program.backward else "forward_alone"),
         shapes(program, layout),
-        *parts("dynamic_function", "dynamic_example"),
-        *(
-            layer_texts(program)
-            if program.layer
-            else parts("check", f"dynamic_check_{both}", "start_bound")
-        ),
+        *jax_parts("dynamic"),
+        *(layer_texts(program) if program.layer else jax_parts("check")),
     ]
     keep = (*KEEP, "make_tables", "load", *(LAYER_KEEP if program.layer else ()))
     keys = ["kv_positions"] * ("def kv_positions" in layout)

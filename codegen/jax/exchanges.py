@@ -1,12 +1,12 @@
 """Gathers and all-to-alls along an axis of the mesh, and the way back of sums over them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from codegen.jax.words import WIDTH, call
-from codegen.layout import Pieces, affine
+from codegen.jax.words import statement
+from codegen.layout import Pieces
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.ir import TENSORS
@@ -15,10 +15,7 @@ from planner.loops.values import owned
 from planner.partitions import Side
 
 Exchange = Gather | AllToAll
-NAMES = {Gather: ("gather", "scatter"), AllToAll: ("by_heads", "by_tokens")}
 SAID = {
-    "gather": "The tokens of all devices{group}, in the order of the sequence.",
-    "scatter": "The sums of all devices{group} for our tokens.",
     "by_heads": "From our tokens with all heads to all tokens{group} with our share of the heads.",
     "by_tokens": "From all tokens{group} with our share of the heads to our tokens with all heads.",
 }
@@ -34,29 +31,66 @@ class Exchanges:
 
     def text(self, s: Exchange, source: str, single: bool, loops: Loops) -> str:
         """A value made of `source`, one array or a tuple of them."""
-        there, _ = self.add(s, loops)
-        if single:
-            return f"{there}({source}, axis)"
         copies = self.copies(s, loops)
-        each = f"jnp.repeat(x, {copies}, 1)" if copies > 1 else "x"
-        return f"tuple({there}({each}, axis) for x in {source})"
+        if single:
+            return self.there(s, source, loops)
+        each = self.there(s, f"jnp.repeat(x, {copies}, 1)" if copies > 1 else "x", loops)
+        return f"tuple({each} for x in {source})"
 
     def back(self, s: Return | Scatter, exchange: Exchange, source: str, loops: Loops) -> str:
         """Sums that go back over an exchange; whole ones in the type of the inputs."""
-        _, back = self.add(exchange, loops)
-        copies = self.copies(exchange, loops)
+        home, copies = partial(self.home, exchange, loops), self.copies(exchange, loops)
         whole = isinstance(exchange, AllToAll) and copies == 1
         if s.tensors == ("OUT",):
             if not whole:
                 raise PlanError("outputs over some of the keys that come back from several ranks")
             out, lse = source.split(", ")
-            return f"{back}({out}.astype(q.dtype), axis), {back}({lse}, axis)"
+            return f"{home(f'{out}.astype(q.dtype)')}, {home(lse)}"
         cast = ".astype(q.dtype)" if whole else ""
         if s.tensors == ("DQ",):
-            return f"{back}({source}{cast}, axis)"
-        each = f"{back}(x{cast}, axis)"
+            return home(f"{source}{cast}")
+        each = home(f"x{cast}")
         each = f"sum_of_copies({each}, {copies})" if copies > 1 else each
         return f"tuple({each} for x in {source})"
+
+    def there(self, s: Exchange, x: str, loops: Loops) -> str:
+        """An array over an exchange, its tokens in the order of the sequence."""
+        order, groups = self.order(s, loops), self.groups(s, loops)
+        if isinstance(s, AllToAll):
+            self.add_functions(order, groups)
+            return f"by_heads({x}, axis)"
+        if isinstance(order, str):
+            return f"unshard(lax.all_gather({x}, axis){order})"
+        return swapped(f"lax.all_gather({x}, axis, axis=2, tiled=True{groups})", order)
+
+    def home(self, s: Exchange, loops: Loops, x: str) -> str:
+        """Sums back over an exchange to the ranks whose tokens they are for."""
+        order, groups = self.order(s, loops), self.groups(s, loops)
+        if isinstance(s, AllToAll):
+            self.add_functions(order, groups)
+            return f"by_tokens({x}, axis)"
+        if isinstance(order, str):
+            shards = f"[shard({x}, r{order}) for r in range(RANKS)]"
+            return f"lax.psum_scatter(jnp.stack({shards}), axis)"
+        x = swapped(x, order and order[::-1])
+        return f"lax.psum_scatter({x}, axis, scatter_dimension=2, tiled=True{groups})"
+
+    def add_functions(self, order: tuple[int, int] | str | None, groups: str) -> None:
+        """The functions of an all-to-all, there and back."""
+        sent = f"lax.all_to_all(x, axis, 1, 2, tiled=True{groups})"
+        if isinstance(order, str):
+            shards = f"[shard(x, r{order}) for r in range(RANKS)]"
+            there = [f"    x = {sent}", f"    return unshard(jnp.split(x, RANKS, 2){order})"]
+            x = f"jnp.concatenate({shards}, 2)"
+        else:
+            there = statement(4, "return ", swapped(sent, order))
+            x = swapped("x", order and order[::-1])
+        home = statement(4, "return ", f"lax.all_to_all({x}, axis, 2, 1, tiled=True{groups})")
+        for name, lines in (("by_heads", there), ("by_tokens", home)):
+            said = SAID[name].format(group=" of our group" if groups else "")
+            text = [f"def {name}(x, axis):", f'    """{said}"""', *lines]
+            if self.functions.setdefault(name, text) != text:
+                raise PlanError("exchanges of one kind along two axes")
 
     def lines(self) -> list[str]:
         """The functions, two empty lines before each."""
@@ -81,48 +115,27 @@ class Exchanges:
 
     def reordered(self, s: Exchange, loops: Loops) -> bool:
         """True if what an exchange brings is put into another order than that of the shards."""
-        return bool(self._order(s, loops)[0])
+        return self.order(s, loops) is not None
 
-    def add(self, s: Exchange, loops: Loops) -> tuple[str, str]:
-        """The names of the functions there and back; their lines are kept."""
+    def groups(self, s: Exchange, loops: Loops) -> str:
+        """What collectives along an axis of the mesh are told."""
         if s.part != Part(OWN):
             raise PlanError("an exchange of something else than what a rank owns")
-        there, back = NAMES[type(s)]
-        group, groups = "", list[str]()
-        if len(loops.mesh) > 1:
-            group, groups = " of our group", ["axis_index_groups=GROUPS"]
-            self._constant("GROUPS", _groups(s.axis, loops.mesh))
-        order, disorder = self._order(s, loops)
-        if isinstance(s, Gather):
-            sent = ["lax.all_gather(", "x", "axis", "axis=2", "tiled=True", *groups]
-            home = ["lax.psum_scatter(", "axis", "scatter_dimension=2", "tiled=True", *groups]
-        else:
-            sent = ["lax.all_to_all(", "x", "axis", "1", "2", "tiled=True", *groups]
-            home = ["lax.all_to_all(", "axis", "2", "1", "tiled=True", *groups]
-        lines = call(4, f"return {sent[0]}", sent[1:])
-        if order:
-            text = order.replace("x", f"{sent[0]}{', '.join(sent[1:])})", 1)
-            lines = [f"    return {text}"]
-            if len(lines[0]) > WIDTH:
-                lines = [*call(4, f"x = {sent[0]}", sent[1:]), f"    return {order}"]
-        self._keep(there, group, lines)
-        self._keep(back, group, call(4, f"return {home[0]}", [disorder or "x", *home[1:]]))
-        return there, back
-
-    def _keep(self, name: str, group: str, lines: Sequence[str]) -> None:
-        text = [f"def {name}(x, axis):", f'    """{SAID[name].format(group=group)}"""', *lines]
-        if self.functions.setdefault(name, text) != text:
-            raise PlanError("exchanges of one kind along two axes")
-
-    def _constant(self, name: str, value: str) -> None:
-        if self.constants.setdefault(name, value) != value:
+        if len(loops.mesh) == 1:
+            return ""
+        groups = _groups(s.axis, loops.mesh)
+        if self.constants.setdefault("GROUPS", groups) != groups:
             raise PlanError("exchanges along two axes")
+        return ", axis_index_groups=GROUPS"
 
     def _side(self, s: Exchange) -> Side:
         return self.program.forward.partition.side(TENSORS[s.tensors[0]].side)
 
-    def _order(self, s: Exchange, loops: Loops) -> tuple[str, str]:
-        """Calls that put the shards of a group into the order of the sequence, and back."""
+    def order(self, s: Exchange, loops: Loops) -> tuple[int, int] | str | None:
+        """How the shards of a group are put into the order of the sequence.
+
+        None: they are; two numbers: as in `transposed`; text: by `unshard`, with these arguments.
+        """
         side, n = self._side(s), loops.mesh[s.axis]
         own = owned(self.program.ranks, side)
         if (own < 0).any():
@@ -134,18 +147,22 @@ class Exchanges:
             raise PlanError("an exchange whose groups have their pieces in different orders")
         plain = np.arange(n * width)
         if np.array_equal(orders[0], plain):
-            return "", ""
+            return None
         if np.array_equal(orders[0], plain.reshape(n, width).T.reshape(-1)):
-            return f"transposed(x, {n}, {width})", f"transposed(x, {width}, {n})"
-        form = self.program.layout.q if s.tensors[0] != "KV" else self.program.layout.kv
+            return n, width
+        layout = self.program.layout
+        form = layout.kv if s.tensors[0] == "KV" else layout.q
         if len(loops.mesh) > 1 or not isinstance(form, Pieces) or form.members > 1:
             raise PlanError("an exchange whose order follows no formula")
         numbers = [a * r + b for r in range(n) for a, b in form.places]
-        if not np.array_equal(orders[0], np.argsort(numbers)):
+        if not layout.equal or not np.array_equal(orders[0], np.argsort(numbers)):
             raise PlanError("an exchange whose order is not the layout's")
-        each = ", ".join(affine(a, b, "r") for a, b in form.places)
-        self._constant("PLACES", f"np.argsort([piece for r in range(RANKS) for piece in ({each})])")
-        return "in_order(x, PLACES)", "in_order(x, np.argsort(PLACES))"
+        return ', side="kv"' if s.tensors[0] == "KV" and not layout.alike else ""
+
+
+def swapped(x: str, order: tuple[int, int] | None) -> str:
+    """Tokens in the order of the sequence."""
+    return f"transposed({x}, {order[0]}, {order[1]})" if order else x
 
 
 def _groups(axis: int, mesh: tuple[int, ...]) -> str:

@@ -8,9 +8,9 @@ import numpy as np
 
 from codegen.jax.attends import Attends
 from codegen.jax.cases import Group
-from codegen.jax.extend import stays
-from codegen.jax.hops import Steps, is_stepwise
+from codegen.jax.hops import Steps, is_stepwise, stays
 from codegen.jax.runs import Block, Op, Run
+from codegen.jax.trace import everybody
 from codegen.jax.values import Key
 from codegen.jax.words import Domain, Names, both, conditions
 from planner.errors import PlanError
@@ -143,7 +143,8 @@ class Pass(Attends):
                     text = name
                 late.append((cell, text, steps))
         for group, steps in attends:
-            yield from self.at(run, steps, indent, partial(self.attend, group, steps, names))
+            attend = partial(self.attend, group, steps, names, run.kind != "unrolled")
+            yield from self.at(run, steps, indent, attend)
         for cell, text, steps in late:
             yield from self.at(run, steps, indent, partial(self.arrive, cell, text))
         yield from self.stay(run, indent)
@@ -231,7 +232,7 @@ class Pass(Attends):
         """Raise PlanError if sums would be sent that the plan leaves where they are."""
         if is_stepwise(s):
             return
-        senders, cell = self.hops.everybody(s), self.made.taken[n]
+        senders, cell = everybody(self.loops, s), self.made.taken[n]
         for t in steps:
             more = np.setdiff1d(senders, self.hops.senders(s, t))
             for source, ranks in self.rows.made[t - 1].items():
@@ -252,7 +253,7 @@ class Pass(Attends):
             more = text if ", " in text and "(" not in text else f"*{text}"
             yield self.assign(indent, name, f"merge({name}, {more})")
         else:
-            yield self.assign(indent, name, f"add({name}, {text})")
+            yield self.assign(indent, name, f"jax.tree.map(jnp.add, {name}, {text})")
 
     def forward_input(
         self, s: Send, run: Run, steps: Steps, names: Names, indent: int

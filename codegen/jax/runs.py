@@ -5,8 +5,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from codegen.jax.extend import stays
-from codegen.jax.hops import is_stepwise, sends_inputs
+from codegen.jax.hops import is_stepwise, sends_inputs, stays
 from codegen.jax.values import SPARE
 from codegen.jax.words import Names, call, count
 from planner.errors import PlanError
@@ -181,21 +180,16 @@ def _loop(block: Block, needed: set[str], names: Names) -> list[str]:
     state = [name for name in written if name in inside | needed | kept and not is_arriving(name)]
     out = [name if name in needed else "_" for name in state]
     needed |= inside - {"step"} | set(state)
-    step, one = "step" if "step" in inside else "_", len(state) == 1
-    head = [f"    def one_step({step}, {state[0] if one else 'state'}):"]
-    head += [] if one else [f"        {', '.join(state)} = state"]
-    body = [*head, *conditional(block.ops), f"        return {', '.join(state)}", ""]
     if block.run.kind == "unrolled":
-        return [
-            *(*before, "", *body),
-            f"    state = {', '.join(state)}",
-            f"    for step in range({f'{first}, ' if first else ''}{end}):",
-            "        state = one_step(step, state)",
-            f"    {', '.join(out)} = state",
-        ]
+        head = f"    for step in range({f'{first}, ' if first else ''}{end}):"
+        return [*before, head, *conditional(block.ops)]
+    step, one = "step" if "step" in inside else "_", len(state) == 1
+    head = f"    def one_step({step}, {state[0] if one else 'state'}):"
+    unpacked = [] if one else [f"        {', '.join(state)} = state"]
     start = state[0] if one else f"({', '.join(state)})"
     loop = call(4, f"{', '.join(out)} = lax.fori_loop(", [str(first), end, "one_step", start])
-    return [*before, "", *body, *loop]
+    body = [head, *unpacked, *conditional(block.ops), f"        return {', '.join(state)}"]
+    return [*before, "", *body, "", *loop]
 
 
 def is_arriving(name: str) -> bool:

@@ -1,36 +1,31 @@
 """The schedule of a program, printed from its loops: `forward`, `backward`, and their messages."""
 
 from codegen.jax.exchanges import Exchanges
-from codegen.jax.extend import settled
-from codegen.jax.hops import Hops
-from codegen.jax.keeping import Kept, kept
+from codegen.jax.hops import Hops, settled
 from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
+from codegen.jax.values import Kept, kept
 from codegen.jax.words import Names
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import AllToAll, Gather, Loops, Send
 
-IMPORTS = "import jax\nimport jax.numpy as jnp\nimport numpy as np\nfrom jax import lax\n"
+IMPORTS = (
+    "import jax\nimport jax.numpy as jnp\nimport numpy as np\nfrom jax import lax\n"
+    "from jax.ad_checkpoint import checkpoint_name\n"
+)
 HEADS = {
     "forward": (
         "def forward(q, k, v, axis):",
-        '    """Output and log-sum-exp of a device\'s queries."""',
+        '    """Output, and what the backward pass needs, named for checkpoint policies."""',
     ),
     "backward": (
         "def backward(axis, saved, dout):",
         '    """Gradients of a device\'s queries, keys and values."""',
-        "    q, k, v, out, lse, kept = saved",
     ),
 }
-RESULTS = {
-    "forward": (["out", "lse"], "    return out, lse, ()"),
-    "backward": (
-        ["dq", "dkv"],
-        "    return dq.astype(q.dtype), *(x.astype(k.dtype) for x in dkv)",
-    ),
-}
+RESULTS = {"forward": ["out", "lse"], "backward": ["dq", "dkv"]}
 
 
 def print_loops(program: Program) -> str:
@@ -64,13 +59,11 @@ def print_pass(
     names = named(loops)
     made = Pass(plan, loops, names, hops, exchanges, travels_with_stats(loops), keeping)
     blocks = made.blocks(runs(loops))
-    results, end = RESULTS[plan.pass_]
-    head = [*HEADS[plan.pass_]]
-    if plan.pass_ == "forward" and keeping.names:
-        saved = made.saved()
-        results, end = [*results, *saved], f"{end[:-2]}({', '.join(saved)})"
-    elif keeping.names:
-        head.append(f"    {keeping.saved} = kept")
+    head, saved = [*HEADS[plan.pass_]], made.saved() if plan.pass_ == "forward" else []
+    if plan.pass_ == "backward":
+        held = f", {keeping.saved}" if keeping.names else ""
+        head.append(f"    q, k, v, out, lse{held} = saved")
+    results = [*RESULTS[plan.pass_], *saved]
     body = lines(blocks, results, names)
     words = set(WORD.findall(" ".join(body)))
     if len(loops.mesh) == 1 and "rank" in words:
@@ -92,8 +85,22 @@ def print_pass(
             head.append(f"    {name} = {of}(rank)")
             words.add("rank")
     if "delta" in words:
-        head.append("    delta = (dout * out).sum(-1, keepdims=True, dtype=wide(q))")
-    return [*unused(head, words), *body, end]
+        head.append("    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)")
+    return [*unused(head, words), *body, *ending(plan.pass_, saved)]
+
+
+def ending(pass_: str, saved: list[str]) -> list[str]:
+    """The last lines of a pass; `saved`: values of exchanges that the backward pass takes again."""
+    if pass_ == "backward":
+        return ["    return dq.astype(q.dtype), *(x.astype(k.dtype) for x in dkv)"]
+    name = 'checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")'
+    kept = [f'    kept = checkpoint_name([{", ".join(saved)}], "attention_kept")'] if saved else []
+    more = ", *kept" if saved else ""
+    return [
+        *kept,
+        f"    out, lse = {name}",
+        f"    return out.astype(q.dtype), (q, k, v, out, lse{more})",
+    ]
 
 
 def unused(head: list[str], words: set[str]) -> list[str]:
@@ -108,6 +115,8 @@ def unused(head: list[str], words: set[str]) -> list[str]:
 def named(loops: Loops) -> Names:
     """Names of coordinates and sizes; steps count from the first one of the longest section."""
     mesh, n = loops.mesh, len(loops.coordinates())
+    if not loops.statements:
+        raise PlanError("a schedule without a step")
     long = max(loops.sections(), key=lambda s: s.last - s.first)
     first = long.first if long.last > long.first else 0
     if len(mesh) == 1:

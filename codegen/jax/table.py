@@ -1,4 +1,5 @@
-"""write_table(program, shapes)   a table program: the interpreter, and its tables as text.
+"""write_table(program)   a table program: the interpreter, and its tables as text
+layer_texts(program)   the decoder layer that goes behind attention, with its self-check
 
 A table is text of one line per step and rank: the slots that move, and behind a bar the tiles.
 """
@@ -7,50 +8,43 @@ from collections.abc import Iterator
 
 from codegen.assemble import Part, assemble
 from codegen.header import constants, docstring
-from codegen.jax import check_parts, checked
-from codegen.jax.layer import LAYER_KEEP, layer_texts
+from codegen.jax import checked, function_texts, jax_parts
 from codegen.jax.slots import Numbers, Tables, tables
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
+from planner.errors import PlanError
 from planner.ir import Plan
 
 WIDTH = 100
+NUMBERS = {"forward": 5, "backward": 8}  # of a tile: what and which slots it reads, and adds to
 
 
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
 
 
-def write_table(program: Program, shapes: str) -> str:
-    """The file; `shapes`: the text of the function that says which shapes it takes."""
+def write_table(program: Program) -> str:
+    """The file."""
     layout = layout_text(program.layout, "jax")
-    both = "both" if program.backward else "forward"
     texts = [
         constants(program) + checked(program),
         layout,
         *schedule(program, *passes(program)),
-        *parts("table_mask", "masked", "merge", f"function_{both}"),
-        shapes,
-        *parts("function"),
+        *jax_parts("table_mask", "masked"),
+        *function_texts(program, layout),
         mask_function(program.work, "jax"),
-        *(layer_texts(program) if program.layer else check_parts(program)),
+        *(layer_texts(program) if program.layer else jax_parts("check")),
     ]
     keep = (*KEEP, *LAYER_KEEP) if program.layer else KEEP
     keys = ["kv_positions"] * ("def kv_positions" in layout)
     return assemble(docstring(program), texts, keep=(*keep, *keys))
 
 
-def parts(*names: str) -> list[Part]:
-    """Parts by their names."""
-    return [Part(f"jax/parts/{name}") for name in names]
-
-
 def schedule(program: Program, *more: str) -> list[str | Part]:
     """The texts that define both passes, and `more` lines behind the tables."""
     heads = "table_whole" if program.any_heads else "table_heads"
-    names = ["table", heads, *["table_backward"] * (program.backward is not None)]
     lines = ["from functools import partial", "", *data(program), *sides(program), *more]
-    return [*parts(*names), "\n".join(lines) + "\n"]
+    return [*jax_parts("table", heads), "\n".join(lines) + "\n"]
 
 
 def data(program: Program) -> Iterator[str]:
@@ -61,16 +55,19 @@ def data(program: Program) -> Iterator[str]:
         yield f"{name}_SLOTS = {written(table.sizes)}"
         yield from hops(f"{name}_HOPS", table)
         yield f'{name}_ROWS = """'
-        yield from (line for s in table.sections for line in lines(s.moves, s.tiles))
+        steps = [line for s in table.sections for line in lines(s.moves, s.tiles)]
+        idle = "|" + " -" * NUMBERS[plan.pass_]
+        yield from steps or [idle] * program.ranks  # where nobody sees anything
         yield '"""'
     yield from kept(made[0])
 
 
 def passes(program: Program) -> Iterator[str]:
     """The functions of both passes, with their tables."""
-    yield "forward = partial(run_forward, rows=numbers(FORWARD_ROWS, 5))"
-    if program.backward:
-        yield "backward = partial(run_backward, rows=numbers(BACKWARD_ROWS, 8))"
+    for plan in program.plans:
+        name = plan.pass_
+        rows = f"numbers({name.upper()}_ROWS, {NUMBERS[name]})"
+        yield f"{name} = partial(run_{name}, rows={rows})"
 
 
 def written(value: object) -> str:
@@ -155,3 +152,51 @@ def blocks(name: str, plan: Plan, tensor: str, positions: str) -> Iterator[str]:
     yield from rows
     yield '"""'
     yield f"{name} = side_of({name}_BLOCKS, {positions})"
+
+
+LAYER_KEEP = ("init", "decoder_layer", "reference")
+WIDTHS = ((1024, 256), (0, 16))  # from this width on, hidden widths are multiples of that
+
+
+def layer_texts(program: Program) -> list[str | Part]:
+    """What a program with a layer has in place of the self-check of attention.
+
+    Raises PlanError for a plan that no layer can be made of.
+    """
+    refuse(program)
+    kind = "dynamic" if program.dynamic else "static"
+    return [sizes(program), *jax_parts("layer", f"layer_{kind}", "layer_check")]
+
+
+def refuse(program: Program) -> None:
+    """Raise PlanError for a plan that no layer can be made of."""
+    work = program.work
+    if program.backward is None:
+        raise PlanError("a decoder layer needs a backward plan too: give a pair, or --pass both")
+    if work.seq != work.kv_seq:
+        raise PlanError(
+            f"a decoder layer attends to its own tokens: {work.seq} queries, {work.kv_seq} keys"
+        )
+    if not program.layout.alike:
+        raise PlanError("a decoder layer needs queries and keys of a token on the same rank")
+    if work.head_dim % 2:
+        raise PlanError(f"rotary embedding needs an even head_dim, not {work.head_dim}")
+
+
+def sizes(program: Program) -> str:
+    """The widths of the model, and the positions of tokens in layout order."""
+    dim = program.work.heads * program.work.head_dim
+    step = next(step for least, step in WIDTHS if dim >= least)
+    seq = "x.shape[1]" if program.free else "SEQ"
+    lines = [
+        "import numpy as np",
+        "",
+        f"DIM, HIDDEN = {dim}, {-(-8 * dim // (3 * step)) * step}  # of the feed-forward network",
+        "NORM_EPS, ROPE_BASE = 1e-5, 10000.0",
+        "",
+        "",
+        "def layout_positions(x):",
+        '    """The positions of the tokens of x [batch, tokens, dim], -1 for padding."""',
+        f"    return np.concatenate([positions(rank, {seq}) for rank in range(RANKS)])",
+    ]
+    return "\n".join(lines) + "\n"

@@ -69,6 +69,7 @@ class Trace:
     widths: dict[tuple[str, str], int] = field(default_factory=dict)  # pieces of a value
     stay: dict[tuple[str, str], Ints] = field(default_factory=dict)  # values there at the end
     made: list[dict[Source, Ints]] = field(default_factory=list)  # ranks that get sums in a step
+    mixed: set[int] = field(default_factory=set)  # sends that `everybody` runs, to others' loss
 
 
 def receivers(loops: Loops, s: Send, t: int) -> Ints:
@@ -85,6 +86,17 @@ def senders(loops: Loops, s: Send, t: int) -> Ints:
     at = loops.coordinates()
     asked = at[receivers(loops, s, t)] if s.when.guard.receiver else at
     return np.flatnonzero(s.when.guard.at(t, asked))
+
+
+def everybody(loops: Loops, s: Send) -> Ints:
+    """The ranks that run a send whose way is the same in all steps: an interval, or all of them.
+
+    More may be sent then than planned: inputs that nobody reads, or sums that are zero.
+    """
+    steps = [t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)]
+    some = np.unique(np.concatenate([senders(loops, s, t) for t in steps]))
+    whole = len(some) == some[-1] - some[0] + 1
+    return some if whole else loops.coordinates()[:, -1]
 
 
 def trace(loops: Loops, plan: Plan) -> Trace:
@@ -134,6 +146,7 @@ class _Step:
                 src, dst, blocks = self.messages(s)
                 self.rows[number] = Messages(src, dst, blocks)
                 if TENSORS[s.tensors[0]].accumulates:
+                    self.check_others(number, s, src)
                     self.hand_over(number, TENSORS[s.tensors[0]].side, [(src, dst, blocks)])
             case Return():
                 self.hand_over(number, TENSORS[s.tensors[0]].side, self.state.returned(s))
@@ -151,6 +164,17 @@ class _Step:
         src = senders(self.state.loops, s, self.t)
         parts = [self.state.blocks(p, side, self.t, src, sums=sums) for p in s.parts]
         return src, receivers(self.state.loops, s, self.t)[src], np.hstack(parts)
+
+    def check_others(self, number: int, s: Send, src: Ints) -> None:
+        """Note a send of sums that ranks would run beside it whose sums go elsewhere."""
+        if any(e.step for e in s.hop.by):
+            return  # its pairs of ranks are those of the step
+        others = np.setdiff1d(everybody(self.state.loops, s), src)
+        side = TENSORS[s.tensors[0]].side
+        for part in s.parts:
+            rank, block = flat(others, self.state.blocks(part, side, self.t, others, sums=True))
+            if self.there[side][rank, block].any():
+                self.result.mixed.add(number)
 
     def attend(self, number: int, s: Attend) -> None:
         if len({(p.value, p.lag) for p in s.q}) > 1 or len({(p.value, p.lag) for p in s.kv}) > 1:

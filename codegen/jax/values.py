@@ -9,9 +9,11 @@ other, as the copies around a ring do.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from codegen.jax.extend import stays
-from codegen.jax.hops import sends_inputs
-from codegen.jax.trace import HOME, Source, Trace
+import numpy as np
+
+from codegen.jax.hops import sends_inputs, stays
+from codegen.jax.trace import HOME, Source, Trace, trace
+from codegen.programs import Program
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass
 from planner.loops.form import (
@@ -29,6 +31,7 @@ from planner.loops.form import (
     Start,
     Statement,
 )
+from planner.loops.values import held
 
 SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
 Key = tuple[str, str]  # "own", the name of a value, or a number of sums; and the side
@@ -84,7 +87,7 @@ def values(loops: Loops, pass_: Pass, rows: Trace, kept: Collection[str] = ()) -
                 else set()
             )
             for key in lives:
-                if key[0] in ends:
+                if key[0] in ends or (pass_, key) == ("forward", (OWN, "q")):
                     lives[key] = lives[key][0], 2 * loops.steps
             marks = {key: _mark(key, sums, made, loops) for key in lives}
             names = made.sums if sums else made.inputs
@@ -205,3 +208,48 @@ def _input(part: Part, side: str) -> Key:
     if part.lag != Expr():
         raise PlanError("values of several steps ago")
     return part.value, side
+
+
+Exchange = Gather | AllToAll
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The exchanges of the forward pass whose values are kept, by side; none: nothing is kept."""
+
+    q: Exchange | None = None
+    kv: Exchange | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of their values."""
+        return frozenset(s.name for s in (self.q, self.kv) if s)
+
+    @property
+    def saved(self) -> str:
+        """The names of what is saved, as a backward pass takes them."""
+        queries = ["held_q", "held_out", "held_lse"] * (self.q is not None)
+        return ", ".join([*queries, *["held_kv"] * (self.kv is not None)])
+
+
+def kept(program: Program) -> Kept:
+    """What a backward plan holds at its start, in the words of the forward loops."""
+    backward = program.backward
+    if backward is None or not backward.start:
+        return Kept()
+    assert program.loops
+    tensors = {tensor for node in backward.start for tensor in node.tensors}
+    if not tensors <= {"Q", "OUT", "KV"} or len(tensors & {"Q", "OUT"}) == 1:
+        raise PlanError(f"a backward pass that holds {', '.join(sorted(tensors))}")
+    stay = trace(program.loops[0], program.forward).stay
+    sides = dict[str, Exchange]()
+    for side in ("q", "kv"):
+        table = held(backward, side)
+        for s in program.loops[0].statements:
+            if table is not None and isinstance(s, Exchange):
+                brought = stay.get((s.name, side))
+                if brought is not None and np.array_equal(brought, table):
+                    sides[side] = s
+        if table is not None and side not in sides:
+            raise PlanError("a backward pass that holds what no exchange brought")
+    return Kept(sides.get("q"), sides.get("kv"))

@@ -170,8 +170,13 @@ def call(
 
 
 def assigned(indent: int, name: str, value: str) -> list[str]:
-    """`name = value`, where the value is a call if it has to be broken."""
-    line = f"{' ' * indent}{name} = {value}"
+    """`name = value`."""
+    return statement(indent, f"{name} = ", value)
+
+
+def statement(indent: int, start: str, value: str) -> list[str]:
+    """A line that ends in a value, which is a call if it has to be broken."""
+    line = f"{' ' * indent}{start}{value}"
     if len(line) <= WIDTH or not value.endswith(")"):
         return [line]
     head, _, rest = value.partition("(")
@@ -182,4 +187,4 @@ def assigned(indent: int, name: str, value: str) -> list[str]:
             arguments.append("")
         else:
             arguments[-1] += c
-    return call(indent, f"{name} = {head}(", [a.strip() for a in arguments])
+    return call(indent, f"{start}{head}(", [a.strip() for a in arguments])

@@ -98,8 +98,8 @@ class Program:
 
     def _forward(self, q: Any, k: Any, v: Any) -> Any:
         def local(*qkv: Any) -> Any:
-            out, lse, _ = self.module.forward(*qkv, "sp")
-            return out.astype(q.dtype), lse
+            out, (_, _, _, _, lse, *_) = self.module.forward(*qkv, "sp")
+            return out, lse
 
         return self._on_shards(local, 2, q, k, v)
 
@@ -112,6 +112,6 @@ class Program:
 
     def _backward(self, q: Any, k: Any, v: Any, dout: Any, out: Any, lse: Any) -> Any:
         def local(q: Any, k: Any, v: Any, dout: Any, out: Any, lse: Any) -> Any:
-            return self.module.backward("sp", (q, k, v, out, lse, ()), dout)
+            return self.module.backward("sp", (q, k, v, out, lse), dout)
 
         return self._on_shards(local, 3, q, k, v, dout, out, lse)

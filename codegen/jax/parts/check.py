@@ -1,5 +1,6 @@
 """The self-check: results on random inputs against dense attention by its definition."""
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,32 +10,38 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from codegen.jax.parts.merge import wide
+from codegen.jax.parts.masked import wide
 
 if TYPE_CHECKING:
-    from codegen.jax.parts.function import attention
-    from codegen.jax.parts.stubs import allowed, results, shard, unshard
+    from codegen.jax.parts.function import ours
+    from codegen.jax.parts.stubs import allowed
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = SEQ = KV_SEQ = CHECKED = 1
+RESULTS = ("out",)
 PLAN: dict[str, Any] = {}
 
 # ---- Self-check
 
 
-@jax.jit
-def dense(q, k, v, dout, rows):
-    """Results for some queries by the definition: their output, dq, and shares of dk and dv."""
+def dense(q, k, v):
+    """Attention by its definition, 256 queries at once."""
+    k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in (k, v))
 
-    def attend_rows(q, k, v):
-        k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in (k, v))
-        seen = allowed(rows[:, None] + (KV_SEQ - SEQ), jnp.arange(k.shape[2])[None])
-        scores = jnp.where(seen, jnp.einsum("bhid,bhjd->bhij", q, k) * PLAN["scale"], -jnp.inf)
-        weights = jnp.exp(scores - lax.stop_gradient(scores.max(-1, keepdims=True).clip(-1e30)))
-        weights /= weights.sum(-1, keepdims=True).clip(1e-30)
-        return jnp.einsum("bhij,bhjd->bhid", weights, v)
+    @jax.checkpoint
+    def attend_one(i):
+        seen = allowed(i + (KV_SEQ - SEQ), jnp.arange(k.shape[2]))
+        scores = jnp.einsum("bhd,bhjd->bhj", q[:, :, i], k) * PLAN["scale"]
+        return jnp.einsum("bhj,bhjd->bhd", jax.nn.softmax(scores, where=seen), v)
 
-    q, k, v, dout = (x.astype(wide(x)) for x in (q[:, :, rows], k, v, dout[:, :, rows]))
-    return results(attend_rows, q, k, v, dout)
+    with jax.default_matmul_precision("highest"):
+        return jnp.moveaxis(lax.map(attend_one, jnp.arange(q.shape[2]), batch_size=256), 0, 2)
+
+
+def results(function, q, k, v, dout):
+    """Output, then gradients."""
+    out, pull = jax.vjp(function, q, k, v)
+    yield out
+    yield from pull(dout)
 
 
 def main(seq: int = CHECKED) -> int:
@@ -43,25 +50,20 @@ def main(seq: int = CHECKED) -> int:
     on_cpu = mesh.devices[0].platform == "cpu"
     jax.config.update("jax_enable_x64", on_cpu)
     dtype = jnp.dtype("float64" if on_cpu else str(PLAN["dtype"]))
-    sizes = {"q": (HEADS, seq), "kv": (KV_HEADS, seq + KV_SEQ - SEQ)}
-    inputs, placed = [], []
-    rows = jnp.arange(0, seq, max(1, seq // 16384 * 64))  # of more than 16k a sample
-    for n, side in enumerate(("q", "kv", "kv", "q")):
-        x = jax.random.normal(jax.random.key(n), (1, *sizes[side], HEAD_DIM), dtype)
-        x = jnp.zeros_like(x).at[:, :, rows].set(x[:, :, rows]) if n == 3 else x
-        inputs.append(x)
-        placed.append(jnp.concatenate([shard(x, rank, side=side) for rank in range(RANKS)], 2))
-    ours = results(partial(attention, mesh=mesh), *placed)
-    parts = (dense(*inputs, rows[i : i + 512]) for i in range(0, len(rows), 512))
-    wrong = False
-    names = ("out", "dq", "dk", "dv")
-    for name, x, truth in zip(names, map(np.asarray, ours), zip(*parts, strict=True), strict=False):
-        side = "q" if name in ("out", "dq") else "kv"
-        x = unshard(jnp.split(jnp.asarray(x), RANKS, 2), side=side)
-        x, truth = (x[:, :, rows], jnp.concatenate(truth, 2)) if side == "q" else (x, sum(truth))
+    queries, keys = (1, HEADS, seq, HEAD_DIM), (1, KV_HEADS, seq + KV_SEQ - SEQ, HEAD_DIM)
+    shapes = enumerate((queries, keys, keys, queries))
+    inputs = [jax.random.normal(jax.random.key(n), shape, dtype) for n, shape in shapes]
+    exact = results(jax.jit(dense), *(x.astype(wide(x)) for x in inputs))
+    found, wrong = results(partial(ours, mesh), *inputs), False
+    for name, x, truth in zip(RESULTS, found, exact, strict=False):
         error, rounding = (float(jnp.abs(y - truth).max()) for y in (x, truth.astype(dtype)))
         limit = {"float64": 1e-12, "float32": 5e-6}.get(dtype.name, 2 * rounding)
         limit *= 1 if name == "out" else 10
         print(f"{name:3} error {error:.1e}, at most {limit:.1e}")
         wrong |= not error <= limit
     return int(wrong)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", RANKS)
+    sys.exit(main(*map(int, sys.argv[2:])))  # FILE --seq TOKENS

@@ -19,10 +19,7 @@ from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu
 
 
 def attend(q, k, v, causal):
-    """Output and log-sum-exp [batch, heads, rows, 1] of some queries over some keys, wide.
-
-    causal: query n sees keys 0..n, and there are as many keys as queries.
-    """
+    """Output and log-sum-exp, wide, of queries over keys; causal: query n sees keys 0..n."""
     return on_platform(0, causal, q, k, v)
 
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import lax
 
-from codegen.jax.parts.merge import wide
+from codegen.jax.parts.masked import wide
 
 SCALE = 1.0
 
@@ -59,11 +59,6 @@ def spans(x):
 
 def each_head(function, queries, keys):
     """function(*queries, *keys) of [tokens, width] arrays, for one query head after the other."""
-    group = queries[0].shape[1] // keys[0].shape[1]
+    keys = [jnp.repeat(x, queries[0].shape[1] // x.shape[1], 1) for x in keys]
     flat = [x.reshape(-1, *x.shape[2:]).astype(wide(x)) for x in [*queries, *keys]]
-    queries, keys = flat[: len(queries)], flat[len(queries) :]
-
-    def head(n):
-        return function(*(x[n] for x in queries), *(x[n // group] for x in keys))
-
-    return lax.map(head, jnp.arange(len(queries[0])))
+    return lax.map(lambda arrays: function(*arrays), flat)

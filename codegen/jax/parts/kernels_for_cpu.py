@@ -6,10 +6,7 @@ from codegen.jax.parts.kernels_cpu import attend_backward_cpu, attend_cpu
 
 
 def attend(q, k, v, causal):
-    """Output and log-sum-exp [batch, heads, rows, 1] of some queries over some keys, wide.
-
-    causal: query n sees keys 0..n, and there are as many keys as queries.
-    """
+    """Output and log-sum-exp, wide, of queries over keys; causal: query n sees keys 0..n."""
     return attend_cpu(causal, q, k, v)
 
 

@@ -14,10 +14,7 @@ from codegen.jax.parts.kernels_gpu import (
 
 
 def attend(q, k, v, causal):
-    """Output and log-sum-exp [batch, heads, rows, 1] of some queries over some keys, wide.
-
-    causal: query n sees keys 0..n, and there are as many keys as queries.
-    """
+    """Output and log-sum-exp, wide, of queries over keys; causal: query n sees keys 0..n."""
     fits = q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128
     kernel = attend_cudnn if fits else attend_triton
     if not fits and (q.dtype.itemsize > 4 or triton_blocks(q, k) is None):

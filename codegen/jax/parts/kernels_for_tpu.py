@@ -8,10 +8,7 @@ from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu
 
 
 def attend(q, k, v, causal):
-    """Output and log-sum-exp [batch, heads, rows, 1] of some queries over some keys, wide.
-
-    causal: query n sees keys 0..n, and there are as many keys as queries.
-    """
+    """Output and log-sum-exp, wide, of queries over keys; causal: query n sees keys 0..n."""
     if q.dtype.itemsize > 4:
         raise ValueError(f"no kernel of a TPU takes {q.dtype}")
     with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):

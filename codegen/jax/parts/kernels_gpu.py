@@ -1,21 +1,22 @@
 """Attention on NVIDIA GPUs: by cuDNN in 16 bit, else by a kernel in Triton."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.experimental.pallas.ops.gpu import attention as triton
 
-from codegen.jax.parts.merge import wide
+from codegen.jax.parts.masked import wide
 
 SCALE = 1.0
 
 
 def attend_cudnn(causal, q, k, v):
     """The kernel under jax.nn.dot_product_attention."""
-    forward = cudnn._dot_product_attention_fwd_p_wrapper
-    out, lse = call_cudnn(forward, causal, q, k, v, is_training=True)
+    primitive = cudnn._dot_product_attention_fwd_p_wrapper
+    out, lse = call_cudnn(primitive, causal, q, k, v, is_training=True)
     return out.astype(wide(q)), lse[..., None]
 
 
@@ -37,11 +38,8 @@ def call_cudnn(primitive, causal, *arrays, **options):
 
 def attend_triton(causal, q, k, v):
     """The kernel in Triton; its log-sum-exp is of base 2."""
-    how = {"block_sizes": triton_blocks(q, k), "return_residuals": True}
-
-    def run(q, k, v):
-        return triton.mha(q, k, v, None, SCALE, causal, **how)
-
+    how = {"causal": causal, "block_sizes": triton_blocks(q, k), "return_residuals": True}
+    run = partial(triton.mha, segment_ids=None, sm_scale=SCALE, **how)
     out, lse = by_group(run, [q], [k, v])
     return out.reshape(q.shape).astype(wide(q)), lse.reshape(*q.shape[:3], 1) * math.log(2)
 

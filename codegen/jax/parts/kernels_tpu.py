@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-from codegen.jax.parts.merge import wide
+from codegen.jax.parts.masked import wide
 
 SCALE = 1.0
 
@@ -18,8 +18,7 @@ def attend_tpu(causal, q, k, v):
         kernel, hidden = splash_kernel(causal, q, k)
         run = jax.vmap(lambda q, k, v: kernel(q, k, v, hidden))
         out, (lse,) = run(*(in_128s(x) for x in (q * SCALE, k, v)))
-    rows = q.shape[2]
-    return out[:, :, :rows].astype(wide(q)), lse[:, :, :rows, None]
+    return out[:, :, : q.shape[2]].astype(wide(q)), lse[:, :, : q.shape[2], None]
 
 
 def attend_backward_tpu(causal, q, k, v, out, lse, dout):
@@ -33,10 +32,8 @@ def attend_backward_tpu(causal, q, k, v, out, lse, dout):
         kernel, hidden = splash_kernel(causal, q, k)
         arrays = q * SCALE, k, v, out.astype(q.dtype), lse[..., 0], dout
         grads = jax.vmap(run)(*(in_128s(x) for x in arrays))
-    dq, dk, dv = (
-        x[:, :, : y.shape[2]].astype(wide(q)) for x, y in zip(grads, (q, k, v), strict=True)
-    )
-    return dq * SCALE, dk, dv
+    dq, *dkv = (x.astype(wide(x)) for x in grads)
+    return dq[:, :, : q.shape[2]] * SCALE, *(x[:, :, : k.shape[2]] for x in dkv)
 
 
 def in_128s(x):
@@ -51,8 +48,7 @@ def splash_kernel(causal, q, k):
     sizes = splash.BlockSizes(*(size, kv_size, min(kv_size, 512)) * 2, size, kv_size)
     mask = (masks.CausalMask if causal else masks.FullMask)((rows, cols))
     mask = masks.MultiHeadMask([mask] * q.shape[1])
-    options = {"head_shards": 1, "q_seq_shards": 1, "save_residuals": True}
-    kernel = splash.make_splash_mha(mask, block_sizes=sizes, **options)
+    kernel = splash.make_splash_mha_single_device(mask, block_sizes=sizes, save_residuals=True)
     if causal or k.shape[2] == cols:
         return kernel, None
     padding = (jnp.arange(cols) >= k.shape[2]).astype(jnp.int32)

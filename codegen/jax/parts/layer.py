@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from codegen.jax.parts.merge import wide
+from codegen.jax.parts.masked import wide
 
 HEADS = KV_HEADS = HEAD_DIM = DIM = HIDDEN = 1
 SCALE = 1.0

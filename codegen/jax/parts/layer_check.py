@@ -1,5 +1,6 @@
 """The self-check of a decoder layer: output and all gradients against the reference."""
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,13 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from codegen.jax.parts.layer import init, reference
-from codegen.jax.parts.merge import wide
+from codegen.jax.parts.masked import wide
 
 RANKS = CHECKED = 1
 PLAN: dict[str, Any] = {}
 
 if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import ours, shard, unshard
+    from codegen.jax.parts.stubs import our_layer, shard, unshard
 
 # ---- Self-check
 
@@ -37,7 +38,10 @@ def main(seq: int = CHECKED) -> int:
     )
     wrong = False
     for (name, truth), other, y in zip(
-        exact.items(), rough.values(), gradients(partial(ours, mesh), *given).values(), strict=True
+        exact.items(),
+        rough.values(),
+        gradients(partial(our_layer, mesh), *given).values(),
+        strict=True,
     ):
         y = y[:, rows] if name == "y" else y
         truth, other = (z[:, rows] if name == "y" else z for z in (truth, other))
@@ -73,3 +77,8 @@ def in_layout(x, mesh):
 def in_sequence(x):
     """An array in the order of the shards in that of the sequence."""
     return unshard(jnp.split(x, RANKS, 1), 1)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", RANKS)
+    sys.exit(main(*map(int, sys.argv[2:])))  # FILE --seq TOKENS

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import jax
 from jax.sharding import Mesh
 
-from codegen.jax.parts.dynamic_function import attention
+from codegen.jax.parts.dynamic import attention, example
 from codegen.jax.parts.layer import layer_around
+from codegen.jax.parts.layer_check import in_layout, in_sequence
 
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import layout_positions
@@ -30,3 +31,11 @@ def decoder_layer(
         return attention(q, k, v, tables, mesh=mesh, axis=axis, batch_axis=batch_axis)
 
     return layer_around(attend, params, x, layout_positions(x))
+
+
+# ---- Self-check
+
+
+def our_layer(mesh, params, x):
+    """The layer of this program, of and in the order of the sequence."""
+    return in_sequence(decoder_layer(params, in_layout(x, mesh), example(), mesh=mesh))

@@ -3,8 +3,6 @@
 import jax.numpy as jnp
 from jax import lax
 
-from codegen.jax.parts.merge import merge, wide
-
 SCALE = 1.0
 SEQ = KV_SEQ = 0
 
@@ -108,3 +106,15 @@ def joined(blocks, like):
     x = jnp.moveaxis(blocks, 0, -3)
     x = x.reshape(*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1])[..., : like.shape[2], :]
     return x.reshape(*like.shape[:3], x.shape[-1])
+
+
+def wide(x):
+    """The type of partial sums: float32, or wider where the inputs are."""
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def merge(out, lse, part, part_lse):
+    """Output and log-sum-exp over two disjoint sets of keys; a row without keys has lse -inf."""
+    total = jnp.logaddexp(lse, part_lse)
+    share = jnp.exp(part_lse - jnp.maximum(total, jnp.finfo(total.dtype).min))
+    return out + share * (part - out), total

@@ -7,7 +7,6 @@ backward: Any
 forward: Any
 positions: Any
 kv_positions: Any
-results: Any
 shard: Any
 shapes: Any
 unshard: Any
@@ -15,5 +14,5 @@ QUERIES: Any
 KEYS: Any
 meeting: Any
 layout_positions: Any
-ours: Any
+our_layer: Any
 local_attention: Any

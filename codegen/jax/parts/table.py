@@ -8,17 +8,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
-from codegen.jax.parts.merge import merge, wide
+from codegen.jax.parts.masked import merge, wide
 
 RANKS = 1
-FORWARD_HOPS = ()
+FORWARD_HOPS = BACKWARD_HOPS = ()
 FORWARD_SLOTS: dict[str, int] = {}
+BACKWARD_SLOTS: dict[str, int] = {}
 KEPT: dict[str, list[list[int]]] = {}
 
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import KEYS, QUERIES
-    from codegen.jax.parts.table_whole import attend_tile, from_shard, into_shard
+    from codegen.jax.parts.table_whole import (
+        attend_tile,
+        attend_tile_backward,
+        from_shard,
+        into_shard,
+    )
 
 # ---- Schedule: all ranks run the same steps; tables say which blocks they send and attend.
 
@@ -74,7 +81,7 @@ ABSENT = {"OUT": (0, -jnp.inf), "DQ": (0,), "DKV": (0, 0)}  # what a sum is wher
 
 
 def run_forward(q, k, v, axis, rows):
-    """Output and log-sum-exp of a rank's queries, and copies that the backward pass uses again."""
+    """Output, and what the backward pass needs, named for checkpoint policies."""
     rank = lax.axis_index(axis)
     state = {
         "Q": stored([q], QUERIES, rank, FORWARD_SLOTS["Q"]),
@@ -83,8 +90,30 @@ def run_forward(q, k, v, axis, rows):
     }
     state = run(FORWARD_HOPS, rows, state, attend_tile, axis)
     out, lse = (into_shard(x, q, QUERIES, rank) for x in state["OUT"])
-    kept = {name: [x[jnp.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()}
-    return out, lse, kept
+    kept = [[x[jnp.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()]
+    kept = checkpoint_name(kept, "attention_kept")
+    out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
+    return out.astype(q.dtype), (q, k, v, out, lse, *kept)
+
+
+def run_backward(axis, saved, dout, rows):
+    """Gradients of a rank's queries, keys and values."""
+    q, k, v, out, lse, *kept = saved
+    held = dict(zip(KEPT, kept, strict=False))  # nothing where no forward pass went before
+    rank = lax.axis_index(axis)
+    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+    queries = {"Q": [q], "DOUT": [dout], "STATS": [lse, delta]}
+    inputs = {name: (arrays, QUERIES) for name, arrays in queries.items()} | {"KV": ([k, v], KEYS)}
+    state = {
+        name: stored(*arrays, rank, BACKWARD_SLOTS[name], held.get(name, ()))
+        for name, arrays in inputs.items()
+    }
+    state["DQ"] = absent("DQ", [q], QUERIES, rank, BACKWARD_SLOTS["DQ"])
+    state["DKV"] = absent("DKV", [k, v], KEYS, rank, BACKWARD_SLOTS["DKV"])
+    state = run(BACKWARD_HOPS, rows, state, attend_tile_backward, axis)
+    dq = into_shard(state["DQ"][0], q, QUERIES, rank)
+    dk, dv = (into_shard(x, k, KEYS, rank) for x in state["DKV"])
+    return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)
 
 
 def run(hops, rows, state, attend, axis):

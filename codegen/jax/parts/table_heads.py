@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 
-from codegen.jax.parts.masked import attend_masked, masked_gradients
-from codegen.jax.parts.merge import wide
+from codegen.jax.parts.masked import attend_masked, masked_gradients, wide
 from codegen.jax.parts.table import NOWHERE, added, places
 
 HEADS = KV_HEADS = 1

@@ -1,0 +1,151 @@
+"""A program that takes its tables as an argument: tables of a mask, and the function to call."""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from codegen.jax.parts.dynamic_calls import calls_of
+from codegen.jax.parts.table import run_forward
+
+if TYPE_CHECKING:
+    from codegen.jax.parts.stubs import KEYS, QUERIES, backward, shapes, shard, unshard
+
+RANKS = SEQ = KV_SEQ = IDENTITY = 0
+CUTS = (0,)
+PLAN: dict[str, Any] = {}
+ROWS: dict[str, Any] = {}
+
+
+def meeting(i, j, i0, i1, j0, j1, low, high):
+    """Positions of a block of queries and of a block of keys in a box, and which pairs count."""
+    rows, cols = jnp.asarray(QUERIES.at)[i], jnp.asarray(KEYS.at)[j]
+    aligned = rows + (KV_SEQ - SEQ)
+    rows = jnp.where((i0 <= aligned) & (aligned < i1), rows, -1)
+    cols = jnp.where((j0 <= cols) & (cols < j1), cols, -1)
+    return rows, cols, lambda i, j: (low <= j - i) & (j - i <= high)
+
+
+# ---- Tables: the mask cut into calls, one band in one box of a tile each.
+
+
+def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """The tables of a mask, which is a list of disjoint boxes (i0, i1, j0, j1, low, high).
+
+    Query i, counted so that the last query meets the last key, sees key j if i0 <= i < i1,
+    j0 <= j < j1 and low <= j - i <= high in one of them. Raises ValueError for a mask that needs
+    more than PLAN["max_calls"] calls of a rank in a step.
+    """
+    spans = spans_of(QUERIES.at) + (KV_SEQ - SEQ), spans_of(KEYS.at)
+    most = int(str(PLAN["max_calls"]))
+    calls = {name: calls_of(tiles, *spans, boxes, most) for name, (_, tiles) in ROWS.items()}
+    return {"plan": np.array(IDENTITY, np.int32), **calls}
+
+
+def spans_of(at):
+    """The first and the last position of each block [blocks, 2]; of none a span before all."""
+    first = np.where(at < 0, 2**29, at).min(1)
+    return np.stack([first, at.max(1)], 1)
+
+
+def load(path: str) -> dict[str, np.ndarray]:
+    """The tables in a file, as `ringloom tables jax` writes it."""
+    with np.load(path) as file:
+        return dict(file)
+
+
+def check_tables(tables):
+    """Raise ValueError for tables of another program; if JAX traces them, say if they fit."""
+    for name, (_, tiles) in ROWS.items():
+        shape = *tiles.shape[:2], PLAN["max_calls"], tiles.shape[3] + 6
+        if tables[name].shape != shape:
+            raise ValueError(f"tables {name} are {[*tables[name].shape]}, not {[*shape]}")
+    fit = jnp.asarray(tables["plan"]) == IDENTITY
+    if not isinstance(fit, jax.core.Tracer) and not fit:
+        raise ValueError(f"tables of plan {int(tables['plan'])}, not {IDENTITY}")
+    return fit
+
+
+# ---- The function to call
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def local_attention(q, k, v, tables, axis):
+    return forward(q, k, v, tables, axis)[0]
+
+
+def forward(q, k, v, tables, axis):
+    """Output, and what the backward pass needs."""
+    out, saved = run_forward(q, k, v, axis, (ROWS["forward"][0], tables["forward"]))
+    return out, (*saved, tables)
+
+
+local_attention.defvjp(forward, backward)
+
+
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    tables: dict[str, jax.Array],
+    *,
+    mesh: Mesh,
+    axis: str = "sp",
+    batch_axis: str | None = None,
+    head_axis: str | None = None,
+) -> jax.Array:
+    """Exact attention, under the mask of `tables`, of a sequence sharded over `axis` of a mesh.
+
+    q, and the result: [batch, heads, tokens, head_dim]; k, v: [batch, KV heads, tokens, head_dim];
+    tokens in layout order, shard after shard. `batch_axis`, `head_axis`: mesh axes that shard them.
+    Raises ValueError for arrays, tables and meshes that the program is not for; where JAX traces
+    tables of another program, the result is NaN.
+    """
+    if mesh.shape[axis] != RANKS:
+        raise ValueError(f"a program for {RANKS} ranks, but axis {axis!r} has {mesh.shape[axis]}")
+    q_shape, kv_shape = shapes(q, k, mesh.shape[head_axis] if head_axis else 1)
+    for name, x, shape in (("q", q, q_shape), ("k", k, kv_shape), ("v", v, kv_shape)):
+        if x.shape != shape or x.dtype != q.dtype:
+            raise ValueError(f"{name} is {x.dtype}{[*x.shape]}, not {q.dtype}{[*shape]}")
+    q = jnp.where(check_tables(tables), q, jnp.nan)
+    spec = PartitionSpec(batch_axis, head_axis, axis)
+    local = jax.shard_map(
+        partial(local_attention, axis=axis),
+        mesh=mesh,
+        in_specs=(spec, spec, spec, PartitionSpec()),
+        out_specs=spec,
+        check_vma=False,
+    )
+    return local(q, k, v, tables)
+
+
+# ---- Self-check
+
+
+def allowed(i, j):
+    """The mask of the self-check: documents that begin at CUTS, causal within each."""
+    return (place(i) == place(j)) & (j <= i)
+
+
+def place(x):
+    """The number of the document that a position lies in, counted from 1."""
+    return jnp.searchsorted(jnp.array(CUTS), x, side="right")
+
+
+def example():
+    """The tables of this mask."""
+    return make_tables([(a, b, a, b, -KV_SEQ, 0) for a, b in pairwise((*CUTS, KV_SEQ))])
+
+
+def ours(mesh, *inputs):
+    """Attention by this program under that mask, of and in the order of the sequence."""
+    sides = zip(inputs, ("q", "kv", "kv"), strict=True)
+    shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)
+    attend = jax.jit(partial(attention, mesh=mesh))  # alone: XLA fails to partition the rest
+    out = attend(*(jnp.concatenate(x, 2) for x in shards), example())
+    return unshard(jnp.split(out, RANKS, 2))

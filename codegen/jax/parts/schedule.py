@@ -1,0 +1,137 @@
+"""What printed schedules call: rectangles met and added, sums, and messages of other shapes."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from codegen.jax.parts.kernels import attend, attend_backward
+from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
+
+if TYPE_CHECKING:
+    from codegen.jax.parts.stubs import allowed, kv_positions, positions
+
+RANKS = 1
+
+# ---- Schedule
+
+
+def meet(out, lse, q, kv, rows=slice(None), cols=slice(None), causal=False):
+    """Output and log-sum-exp of queries, some of which have met some more keys."""
+    k, v = (x[:, :, cols] for x in kv)
+    part = attend(q[:, :, rows], k, v, causal)
+    merged = merge(out[:, :, rows], lse[:, :, rows], *part)
+    return out.at[:, :, rows].set(merged[0]), lse.at[:, :, rows].set(merged[1])
+
+
+def meet_backward(dq, dkv, queries, kv, rows=slice(None), cols=slice(None), causal=False):
+    """Gradients of queries, and of keys and values, with those of one more rectangle."""
+    q, dout, out, lse = (x[:, :, rows] for x in queries)
+    k, v = (x[:, :, cols] for x in kv)
+    dq_part, *dkv_part = attend_backward(dout, q, k, v, out, lse, causal)
+    dkv = tuple(x.at[:, :, cols].add(part) for x, part in zip(dkv, dkv_part, strict=True))
+    return dq.at[:, :, rows].add(dq_part), dkv
+
+
+def meet_masked(out, lse, q, kv, at, kv_at, rows=slice(None), cols=slice(None)):
+    """`meet` for queries and keys at these positions."""
+    k, v = (x[:, :, cols] for x in kv)
+    part = attend_masked(q[:, :, rows], k, v, at[rows], kv_at[cols], allowed)
+    merged = merge(out[:, :, rows], lse[:, :, rows], *part)
+    return out.at[:, :, rows].set(merged[0]), lse.at[:, :, rows].set(merged[1])
+
+
+def meet_masked_backward(dq, dkv, queries, kv, at, kv_at, rows=slice(None), cols=slice(None)):
+    """`meet_backward` for queries and keys at these positions."""
+    q, dout, out, lse = (x[:, :, rows] for x in queries)
+    k, v = (x[:, :, cols] for x in kv)
+    dq_part, *part = attend_masked_backward(dout, q, k, v, out, lse, at[rows], kv_at[cols], allowed)
+    dkv = tuple(x.at[:, :, cols].add(more) for x, more in zip(dkv, part, strict=True))
+    return dq.at[:, :, rows].add(dq_part), dkv
+
+
+def tokens_of(rank):
+    """The positions of the tokens on a device."""
+    return jnp.array([positions(r) for r in range(RANKS)])[rank]
+
+
+def keys_of(rank):
+    """The positions of the keys on a device."""
+    return jnp.array([kv_positions(r) for r in range(RANKS)])[rank]
+
+
+def meet_tile(out, lse, q, kv, row, col, size, causal=False):
+    """Output and log-sum-exp of queries, a piece of which has met one more piece of the keys."""
+    old, old_lse, rows = (piece(x, row, size) for x in (out, lse, q))
+    k, v = (piece(x, col, size) for x in kv)
+    met = merge(old, old_lse, *attend(rows, k, v, causal))
+    return put(out, row, met[0]), put(lse, row, met[1])
+
+
+def meet_tile_backward(dq, dkv, queries, kv, row, col, size, causal=False):
+    """Gradients of queries, and of keys and values, with those of one more pair of pieces."""
+    q, dout, out, lse, old = (piece(x, row, size) for x in (*queries, dq))
+    k, v, *old_dkv = (piece(x, col, size) for x in (*kv, *dkv))
+    dq_part, *part = attend_backward(dout, q, k, v, out, lse, causal)
+    dkv = tuple(put(x, col, a + b) for x, a, b in zip(dkv, old_dkv, part, strict=True))
+    return put(dq, row, old + dq_part), dkv
+
+
+def piece(x, number, size):
+    """A piece of the tokens."""
+    return lax.dynamic_slice_in_dim(x, number * size, size, 2)
+
+
+def put(x, number, new):
+    """The tokens with another piece in place of one."""
+    return lax.dynamic_update_slice_in_dim(x, new, number * new.shape[2], 2)
+
+
+def with_output(queries):
+    """Queries that travelled without `out`, with a vector whose product with dout is the same."""
+    q, dout, lse, delta = queries
+    largest = jnp.abs(dout).max(-1, keepdims=True).astype(delta.dtype).clip(1e-37)
+    unit = dout / largest
+    out = unit * (delta / largest / (unit * unit).sum(-1, keepdims=True).clip(1))
+    return q, dout, out, lse
+
+
+def nothing(q):
+    """Output and log-sum-exp of queries that have met no keys."""
+    out = jnp.zeros(q.shape, wide(q))
+    return out, jnp.full_like(out[..., :1], -jnp.inf)
+
+
+def zeros(arrays):
+    """Sums that nothing has been added to, in the type of partial sums."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x)), arrays)
+
+
+def only(here, sums):
+    """The sums where `here`, zero elsewhere."""
+    return jax.tree.map(lambda x: jnp.where(here, x, 0), sums)
+
+
+def transposed(x, outer, inner):
+    """Tokens of outer x inner pieces, as inner x outer ones."""
+    batch, heads, _, width = x.shape
+    return x.reshape(batch, heads, outer, inner, -1, width).swapaxes(2, 3).reshape(x.shape)
+
+
+def sum_of_copies(x, copies):
+    """The sums of each head of which several devices had a copy."""
+    return x.reshape(len(x), -1, copies, *x.shape[2:]).sum(2)
+
+
+def in_step(number, ways, x, axis):
+    """Send x along the pairs of devices of a step: `ways` has those of all steps."""
+    return lax.switch(number, [partial(lax.ppermute, axis_name=axis, perm=way) for way in ways], x)
+
+
+def permute_outputs(x, axis, pairs):
+    """ppermute of output and log-sum-exp; where nothing arrives, of no keys."""
+    out, lse = lax.ppermute(x, axis, pairs)
+    arrived = jnp.isin(lax.axis_index(axis), jnp.array([to for _, to in pairs]))
+    return out, jnp.where(arrived, lse, -jnp.inf)

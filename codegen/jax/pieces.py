@@ -1,0 +1,190 @@
+"""Pieces of values as text: slices of tokens, tiles of one shape, and the ranks that tokens are of.
+
+Rectangles that every rank cuts differently become a loop over tiles of one shape. Under a causal
+mask a piece of queries sees all pieces of keys before a certain one, and of that one the keys up to
+itself. Which one that is follows from the rank.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from codegen.jax.cases import Case, Slice
+from codegen.jax.trace import Rectangles, Trace
+from codegen.jax.words import Names, count, linear
+from planner.analysis.tiles import tiles
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.loops.form import OWN, Ints
+from planner.loops.kinds import KINDS, Kinds
+from planner.loops.values import owned
+from planner.partitions import Side
+
+HALVES = {(0, 1): "front", (1, 2): "back"}
+
+
+@dataclass
+class Slices:
+    """The slices that a pass uses, by the names of variables that they are made of.
+
+    `sizes`: tokens of a piece of the query side and of the key side; prefixes tell the sides apart
+    where the sizes differ.
+    """
+
+    sizes: tuple[int, int]
+    defined: set[str] = field(default_factory=set)
+
+    def of(self, case: Case) -> tuple[str | None, str | None, bool]:
+        """Rows and columns as text, None for all of them, and whether the mask is causal."""
+        rows, cols = (self.text(s, side) for s, side in ((case.rows, "q"), (case.cols, "kv")))
+        if case.kind == "strict":
+            if rows or cols:
+                raise PlanError("some pieces under a mask that leaves out the diagonal")
+            return "slice(1, None)", "slice(0, -1)", True
+        return rows, cols, case.kind == "causal"
+
+    def text(self, part: Slice, side: str) -> str | None:
+        """A slice of the tokens, in halves where it is one; None for all."""
+        first, last, of = part
+        if (first, last) == (0, of - 1):
+            return None
+        mark = self.mark(side)
+        if of % 2 == 0 and first * 2 % of == 0 and (last + 1) * 2 % of == 0:
+            return mark + HALVES[first * 2 // of, (last + 1) * 2 // of]
+        size = f"{mark}piece"
+        ends = [
+            str(n) if n == 0 else size if n == 1 else f"{n} * {size}" for n in (first, last + 1)
+        ]
+        return f"slice({', '.join(ends)})"
+
+    def mark(self, side: str) -> str:
+        return "kv_" if side == "kv" and self.sizes[0] != self.sizes[1] else ""
+
+    def definitions(self, case: Case, q: str, kv: str) -> Iterator[tuple[str, str]]:
+        """Names that a case needs and that are not there yet, each with its value."""
+        for part, side, array in ((case.rows, "q", q), (case.cols, "kv", kv)):
+            text, mark = self.text(part, side), self.mark(side)
+            tokens = f"{array}.shape[2]"
+            if text and text.removeprefix("kv_") in HALVES.values():
+                half = f"{mark}half"
+                if half not in self.defined:
+                    self.defined.add(half)
+                    yield half, f"{tokens} // 2"
+                    yield f"{mark}front, {mark}back", f"slice(0, {half}), slice({half}, None)"
+            elif text and f"{mark}piece" not in self.defined:
+                self.defined.add(f"{mark}piece")
+                yield f"{mark}piece", f"{tokens} // {part[2]}"
+
+
+FULL, CAUSAL = KINDS.index("full"), KINDS.index("causal")
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Of each piece of the queries: how many pieces of keys it sees whole, and which in part."""
+
+    whole: tuple[str, ...]
+    part: tuple[str, ...]
+    total: str  # of whole tiles
+
+
+def tiling(plan: Plan, rectangles: Rectangles, coordinates: Ints, names: Names) -> Tiling:
+    """The tiles of a rectangle on all ranks; PlanError where they follow no such rule."""
+    q, kv = rectangles.q_row, rectangles.kv_row
+    if len(rectangles.rank) != len(coordinates) or (q < 0).any() or (kv < 0).any():
+        raise PlanError("rectangles of different shapes on some of the ranks")
+    shape = len(q), q.shape[1], kv.shape[1]
+    rows, cols = (np.broadcast_to(x, shape) for x in (q[:, :, None], kv[:, None, :]))
+    sides = plan.partition
+    live = tiles(plan).areas[sides.q.chunk[rows], sides.kv.chunk[cols]] > 0
+    kinds = Kinds(plan).of(rows.reshape(-1, 1), cols.reshape(-1, 1)).reshape(shape)
+    inside = _inside(rows, rectangles.q) & _inside(cols, rectangles.kv)
+    whole, part = live & (kinds == FULL), live & (kinds == CAUSAL)
+    if (live & ~inside).any() or (live & ~whole & ~part).any() or (part.sum(axis=2) > 1).any():
+        raise PlanError("rectangles of which no tiles of one shape are all that is seen")
+    count = whole.sum(axis=2)
+    if (whole != (np.arange(shape[2]) < count[:, :, None])).any():
+        raise PlanError("rectangles whose whole tiles are not the first ones")
+    if not (part.any(axis=2).all() or not part.any()):
+        raise PlanError("rectangles with a diagonal on some ranks only")
+    fit = [_fit(count[:, p], coordinates, names) for p in range(shape[1])]
+    diagonal = part.argmax(axis=2) if part.any() else np.zeros((len(q), 0), np.intp)
+    return Tiling(
+        tuple(fit),
+        tuple(_fit(diagonal[:, p], coordinates, names) for p in range(diagonal.shape[1])),
+        _fit(count.sum(axis=1), coordinates, names),
+    )
+
+
+def _inside(blocks: Ints, rectangle: Ints) -> Ints:
+    """Which of the blocks [n, a, b] are in a rank's rectangle."""
+    flags = [np.isin(x, own) for x, own in zip(blocks, rectangle, strict=True)]
+    return np.stack(flags)
+
+
+def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:
+    """Numbers of the ranks as a multiple of a coordinate and a constant."""
+    for axis, name in enumerate(names.axes):
+        x = coordinates[:, axis]
+        first, other = numbers[x == 0][0], numbers[x == min(1, x.max())][0]
+        if np.array_equal(numbers, first + (other - first) * x):
+            return linear([(int(other - first), name)], int(first))
+    raise PlanError("rectangles whose tiles follow no coordinate")
+
+
+def tile_lines(made: Tiling) -> Sequence[str]:
+    """The number of the piece of queries and of the piece of keys in tile n, as two lines."""
+    if len(made.whole) == 1:
+        return []
+    if len(made.whole) > 2:
+        raise PlanError(f"rectangles of {len(made.whole)} pieces that ranks cut differently")
+    first = made.whole[0]
+    behind = f"n - ({first})" if " " in first else f"n - {first}"
+    return [
+        f"front = n < {first}",
+        f"row, col = jnp.where(front, 0, 1), jnp.where(front, n, {behind})",
+    ]
+
+
+def origin(
+    value: str, rows: Sequence[tuple[int, Ints, Ints]], side: Side, ranks: int, names: Names
+) -> str:
+    """The owner of a value, as text; rows: step, ranks [n], all blocks of the value [n, w].
+
+    Raises PlanError unless a rank has all pieces of one other rank, so many ranks away.
+    """
+    if value == OWN:
+        return "rank"
+    if len(names.axes) > 1:
+        raise PlanError("masked tiles of values that travel along axes of a mesh")
+    own, away = owned(ranks, side).reshape(ranks, -1), dict[int, int]()
+    for t, who, blocks in rows:
+        homes = side.homes[blocks[:, 0]]
+        if blocks.shape != own[homes].shape or not np.array_equal(blocks, own[homes]):
+            raise PlanError("masked tiles of some pieces of a value")
+        far = np.unique((homes - who) % ranks)
+        if len(far) != 1:
+            raise PlanError("masked tiles of values that come from different distances")
+        away[t] = int(far[0])
+    first = min(away)
+    slope = (away.get(first + 1, away[first]) - away[first] + ranks // 2) % ranks - ranks // 2
+    if any((away[first] + slope * (t - first) - d) % ranks for t, d in away.items()):
+        raise PlanError("masked tiles of values whose way is not the same in each step")
+    constant = away[first] + slope * (names.first - first)
+    constant = (constant + ranks // 2) % ranks - ranks // 2
+    if names.step.lstrip("-").isdecimal():
+        constant = (away[first] + ranks // 2) % ranks - ranks // 2
+        slope = 0
+    text = linear([(1, "rank"), (slope, names.step)], constant)
+    return text if text == "rank" else f"({text}) % {count(ranks, names)}"
+
+
+def rows_of(trace: Trace, n: int, steps: Sequence[int], side: str) -> list[tuple[int, Ints, Ints]]:
+    """The ranks of an attend and the blocks of its value, in each of these steps."""
+    made = []
+    for t in steps:
+        r = trace.rows[t].get(n)
+        if isinstance(r, Rectangles) and len(r.rank):
+            made.append((t, r.rank, r.q_row if side == "q" else r.kv_row))
+    return made
