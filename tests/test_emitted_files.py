@@ -123,14 +123,14 @@ def bare(source: str) -> Iterator[str] | list[str]:
 # ---- length: causal, 8 ranks, both passes, blank lines and comments included
 
 BUDGETS = {  # torch; JAX for all platforms, for one
-    "ring": (350, 460, 360),
-    "striped": (345, 460, 360),
-    "zigzag": (350, 460, 360),
-    "burst": (380, 460, 360),
-    "ulysses": (310, 460, 360),
-    "allgather": (350, 460, 360),
-    "balanced": (410, 500, 400),
-    "usp:ulysses=2": (420, 500, 400),
+    "ring": (305, 460, 360),
+    "striped": (305, 460, 360),
+    "zigzag": (310, 460, 360),
+    "burst": (335, 460, 360),
+    "ulysses": (270, 460, 360),
+    "allgather": (315, 460, 360),
+    "balanced": (360, 500, 400),
+    "usp:ulysses=2": (365, 500, 400),
 }
 LARGE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
 

@@ -241,7 +241,7 @@ def test_a_file_for_one_length_checks_itself_at_that_length(tmp_path: Path) -> N
     refused = script(tmp_path, source, "--seq", "50")
     assert refused.returncode != 0
     assert "[1, 4, 25, 8]" in refused.stderr
-    assert "not [[1, 4, 48, 8]" in refused.stderr
+    assert "not [([1, 4, 48, 8]" in refused.stderr
 
 
 SABOTAGE = {

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from codegen.torch.parts import kernels, plain, windows  # noqa: E402  only where torch is
 from codegen.torch.parts.merge import merge  # noqa: E402
-from codegen.torch.parts.stand_in import stand_in  # noqa: E402
+from codegen.torch.parts.visitors import stand_in  # noqa: E402
 
 SCALE = 0.4
 EXACT = 1e-12

@@ -9,7 +9,7 @@ import pytest
 from codegen import emit
 from codegen.layout import layout_of
 from codegen.programs import Program
-from codegen.torch import dynamic, table
+from codegen.torch import dynamic, write
 from planner.errors import PlanError
 from planner.masks import Causal, Documents, Mask, Window
 from planner.planning import Pair, plan
@@ -34,7 +34,7 @@ def layer(plans: Pair, kind: str) -> tuple[ModuleType, list[Any]]:
     if kind == "loops":
         program = load(emit(plans, "torch", layer=True))
     elif kind == "tables":
-        program = load(table.write(made))
+        program = load(write(made))
     else:
         program = load(dynamic.write(replace(made, dynamic=True)))
     program.rows = 5  # several blocks of rows in every shard

@@ -173,7 +173,6 @@ def body(text: str) -> str:
     return text.partition("# ---- Layout")[2]
 
 
-LIMIT = {"balanced": 340, "usp:ulysses=2": 340}
 CAUSAL = ["ring", "striped", "zigzag", "burst", "ulysses", "allgather", "balanced", "usp:ulysses=2"]
 
 

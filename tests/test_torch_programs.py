@@ -14,7 +14,7 @@ from planner.workload import Workload
 from runtimes import dense
 from runtimes.arrays import Array, draw
 from runtimes.validation import EXACT, backward_leaks, distance, forward_leaks
-from strategies import schedules, workloads
+from strategies import divided_workloads, schedules, workloads
 
 torch = pytest.importorskip("torch")
 
@@ -61,6 +61,13 @@ def assert_exact(pair: Pair, seed: int = 0) -> None:
 def test_programs_are_exact_in_float64(
     data: st.DataObject, ranks: int, work: Workload, seed: int
 ) -> None:
+    assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
+
+
+@CASES
+@given(st.data(), st.sampled_from([1, 2, 3, 4, 6, 8]), st.integers(0, 99))
+def test_programs_of_equal_parts_are_exact(data: st.DataObject, ranks: int, seed: int) -> None:
+    work = data.draw(divided_workloads(ranks))
     assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
 
 

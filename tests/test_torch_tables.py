@@ -18,7 +18,7 @@ from codegen.emitting import save_tables
 from codegen.layout import layout_of
 from codegen.programs import Program
 from codegen.tables.steps import shared_heads, steps
-from codegen.torch import dynamic, table
+from codegen.torch import dynamic, table, write
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.masks import Causal, Documents, Full, Mask, Window
@@ -93,7 +93,7 @@ def test_every_plan_runs_exactly_by_its_tables(
     data: st.DataObject, ranks: int, work: Workload, trim: str
 ) -> None:
     plans = both(data.draw(schedules(ranks)), work, ranks, trim=trim)
-    assert_exact(load(table.write(program_of(plans))), plans)
+    assert_exact(load(write(program_of(plans))), plans)
 
 
 ODD = {
@@ -112,7 +112,7 @@ def test_odd_plans_run_exactly_by_their_tables(name: str) -> None:
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": 4, "dtype": "float64"}
     work = Workload(seq=seq, kv_seq=kv_seq, mask=mask, **sizes)
     plans = both(schedule, work, ranks)
-    assert_exact(load(table.write(program_of(plans))), plans)
+    assert_exact(load(write(program_of(plans))), plans)
 
 
 def test_calls_take_as_many_query_heads_for_each_kv_head() -> None:
@@ -162,13 +162,13 @@ def test_blocks_whose_positions_interlace_run_exactly() -> None:
         (Step((), (move,)), Step((attend,))),
     )
     plans = verify(forward), backward_of(forward)
-    assert_exact(load(table.write(program_of(plans))), plans)
+    assert_exact(load(write(program_of(plans))), plans)
 
 
 def test_long_tables_are_compressed_and_read_again() -> None:
     work = Workload(seq=96, mask=Causal(), **HEADS)
     plans = both("zigzag", work, 12)
-    text = table.write(program_of(plans))
+    text = write(program_of(plans))
     assert "unpacked(" in text
     assert_exact(load(text), plans)
 
@@ -176,7 +176,7 @@ def test_long_tables_are_compressed_and_read_again() -> None:
 def test_16_bit_results_that_are_finished_go_home_in_16_bit() -> None:
     work = Workload(seq=64, mask=Causal(), **HEADS | {"dtype": "bfloat16"})
     plans = both("burst", work)
-    program = load(table.write(program_of(plans)))
+    program = load(write(program_of(plans)))
     arrays = [torch.randn(1, h, 64, 4).bfloat16() for h in (4, 2, 2, 4)]
     network = trained(program, [x.float().numpy().astype("float32") for x in arrays])
     assert network.log
@@ -187,16 +187,16 @@ def test_initial_copies_that_no_program_has_are_refused() -> None:
     forward, backward = both("ring", work, 2)
     early = replace(forward, start=(Held(("KV",), [[1]], [0]),))
     with pytest.raises(PlanError, match="KV is on other ranks before the forward pass"):
-        table.write(program_of((early, backward)))
+        write(program_of((early, backward)))
     early = replace(backward, start=(Held(("DOUT",), [[1]], [0]),))
     with pytest.raises(PlanError, match="DOUT is on other ranks, but no forward pass"):
-        table.write(program_of((forward, early)))
+        write(program_of((forward, early)))
 
 
 def test_compiled_whole_and_saved_by_a_checkpoint_policy() -> None:
     work = Workload(seq=16, mask=Causal(), **HEADS)
     plans = both("ring", work, 1)
-    program = load(table.write(program_of(plans)))
+    program = load(write(program_of(plans)))
     calls = list[int]()
     plain = program.run
     program.run = lambda *given: (calls.append(1), plain(*given))[1]  # type: ignore[attr-defined]
@@ -367,9 +367,9 @@ def test_files_are_formatted_and_free_of_lint(tmp_path: Path) -> None:
     ):
         plans = both(schedule, Workload(seq=48, mask=mask, **HEADS))
         for name, source in (
-            ("here", table.write(program_of(plans))),
+            ("here", write(program_of(plans))),
             ("given", dynamic.write(program_of(plans, dynamic=True))),
-            ("layer", table.write(program_of(plans, layer=True))),
+            ("layer", write(program_of(plans, layer=True))),
             ("given_layer", dynamic.write(program_of(plans, dynamic=True, layer=True))),
         ):
             (tmp_path / f"{name}_{number}.py").write_text(source)
@@ -380,7 +380,7 @@ def test_an_interpreter_is_short() -> None:
     lengths = (700, 300, 1500, 548, 1048)
     work = Workload(seq=4096, heads=32, kv_heads=8, mask=Causal() & Documents(lengths))
     program = program_of(both("ring", work))
-    text = table.write(program)
+    text = write(program)
     tables = table.print_table(program)[0]
     assert text.count("\n") <= 500
     assert text.count("\n") - tables.count("\n") <= 450

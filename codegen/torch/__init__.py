@@ -7,7 +7,7 @@ from codegen.masks import mask_function
 from codegen.programs import Program
 from codegen.torch import dynamic, layer, table
 from codegen.torch.dynamic import tables
-from codegen.torch.schedule import Printed, print_loops
+from codegen.torch.schedule import print_loops
 from planner.errors import PlanError
 
 __all__ = ["tables", "write"]
@@ -20,52 +20,53 @@ def write(program: Program) -> str:
         return dynamic.write(program)
     if program.loops is not None:
         try:
-            return loops_program(program, print_loops(program.plans, program.loops))
+            return written(program, print_loops(program.plans, program.loops))
         except PlanError as error:
             program = program.as_tables(str(error))
-    return table.write(program)
+    return written(program)
 
 
-def loops_program(program: Program, printed: Printed) -> str:
-    """The program of a printed schedule."""
-    layout, kept = layout_text(program.layout, "torch"), "_keeping" * printed.keeps
-    apart = ("kv_positions",) * ("def kv_positions" in layout)
-    names = [
-        *("passing", "heads", "gathering", "groups_mesh", "merge", table.kernels(program)),
-        "triangles" if "triangles" in printed.uses else "bands",
-        *("visitors", "stand_in", f"function{kept}"),
-        *([f"gradients{kept}"] if program.backward else []),
-        "shards",
-    ]
-    texts: list[str | Part] = [constants(program), sizes(program), layout, printed.text]
-    keep, usage = (*KEEP, *apart), list[str]()
-    last = ["check" if program.backward else "check_forward"]
+def written(program: Program, loops: str = "") -> str:
+    """A program that is bound to its plan, from printed loops or by tables."""
+    layout = layout_text(program.layout, "torch")
+    texts: list[str | Part] = [constants(program), checked(program), layout]
+    kernels = ("passing", "merge", table.kernels(program), "bands", "visitors") if loops else ()
+    likes = "likes_keeping" if table.keeps(program) else "likes"
+    parts = [*kernels, "function", *(["gradients"] if program.backward else []), likes]
+    texts += [loops] if loops else table.text(program)
+    keep, usage = [*KEEP, *["kv_positions"] * ("def kv_positions" in layout)], list[str]()
+    check = "check_whole" if program.free else "check_rows"
+    last: tuple[str, ...] = (check if program.backward else "check_forward", "check")
     if program.layer:
         texts.append(layer.text(program))
-        last = [*layer.parts(program, printed.keeps)]
-        keep, usage = (*keep, *layer.KEEP), layer.usage(program)
-    texts += [Part(f"torch/parts/{name}") for name in names]
-    texts += [expected(program, layout), mask_function(program.work, "torch")]
+        keep, usage, last = [*keep, *layer.KEEP], layer.usage(program), layer.parts(program)
+    texts += [Part(f"torch/parts/{name}") for name in parts]
+    texts += [shapes(program, layout), mask_function(program.work, "torch")]
     texts += [Part(f"torch/parts/{name}") for name in last]
     return assemble(docstring(program, usage), texts, keep)
 
 
-def sizes(program: Program) -> str:
-    """The constants of the shape check and the self-check."""
-    seq = program.work.seq
-    checked = min(seq, 512 * program.ranks) if program.free else seq
-    return f"CHECKED, PIECES = {checked}, {max(1, program.layout.multiple // program.ranks)}\n"
+def checked(program: Program) -> str:
+    """The length of the self-check, short where any length goes."""
+    many = program.layout.multiple
+    short = max(1, min(program.work.seq, 512) // many) * many if program.free else 0
+    return f"CHECKED = {short or program.work.seq}  # tokens, by the self-check\n"
 
 
-def expected(program: Program, layout: str) -> str:
-    """The function that says which shapes shards have."""
-    heads = "q.shape[1], k.shape[1]" if program.any_heads else "HEADS, KV_HEADS"
+def shapes(program: Program, layout: str) -> str:
+    """The function that says which shapes q, k and v must have."""
+    heads = ("q.shape[1]", "k.shape[1]") if program.any_heads else ("HEADS", "KV_HEADS")
     keys = "kv_positions" if "def kv_positions" in layout else "positions"
-    tokens = f"len(positions(rank)), len({keys}(rank))"
+    tokens = "len(positions(rank))", f"len({keys}(rank))"
     if program.free:
-        tokens = "q.shape[2], q.shape[2]"
+        many = program.layout.multiple // program.ranks
+        tokens = ("q.shape[2]" + f" // {many} * {many}" * (many > 1),) * 2
+    queries, keys = (f"({h}, {n})" for h, n in zip(heads, tokens, strict=True))
     return f"""
-def expected(q, k, rank):
-    # the heads of queries and keys, and their tokens
-    return {heads}, {tokens}
+from torch import Tensor
+
+def shapes(q: Tensor, k: Tensor, rank: int) -> list[list[int]]:
+    # of q, k and v on a rank
+    queries, keys = {queries}, {keys}
+    return [[len(q), *size, HEAD_DIM] for size in (queries, keys, keys)]
 """

@@ -63,11 +63,6 @@ class Attending:
             body = self._assigned(cell, arguments, meeting)
         elif self.begins(meeting, cell):
             body = self._begun(meeting, cell, cut, arguments)
-        elif cut:
-            body = self.called(
-                meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)]
-            )
-            body.append(self.have.add(cell, cut, "part, part_lse"))
         else:
             body = self.called(
                 meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)]
@@ -149,9 +144,7 @@ class Attending:
         check_everything(self.origins.plan, q, kv, attended)
         self.uses.add("pieces")
         if triangular(self.origins.plan, kv):
-            self.uses.add("triangles")
-            return f"tiles({q.text})"
-        self.uses.add("bands")
+            return f"triangles({q.text})"
         return f"tiles({q.text}, {kv.text})"
 
     # -- backward
@@ -218,4 +211,4 @@ class Attending:
 
 def indented(head: str, body: list[str]) -> list[str]:
     """A block."""
-    return [head, *(f"    {line}" for line in body)]
+    return [head, *(f"    {line}" for lines in body for line in lines.split("\n"))]

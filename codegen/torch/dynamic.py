@@ -15,7 +15,7 @@ from planner.partitions import Side
 
 FORMAT = 2
 KEEP = (*("PLAN", "load", "example", "positions", "kv_positions"), "shard", "unshard", "main")
-PARTS = (*("given", "table", "statistics", "merge", "stand_in", "given_function"),)
+PARTS = ("given", "table", "statistics", "merge", "visitors")
 USAGE = (
     "tables = load(path)                # of `ringloom tables torch SCHEDULE ... -o FILE`",
     "out = attention(q, k, v, tables)   # differentiable; local shards [batch, heads, tokens, {}]",
@@ -31,7 +31,7 @@ def write(program: Program) -> str:
     if program.layer:
         texts.append(layer.text(program))
         keep, usage = [*KEEP, *layer.KEEP], layer.usage(program)
-        last = [*layer.parts(program, False)]
+        last = [*layer.parts(program)]
     texts += [Part(f"torch/parts/{name}") for name in (*PARTS, kernels(program), *last)]
     return assemble(docstring(program, usage), texts, keep)
 
@@ -48,7 +48,7 @@ def tables(program: Program) -> Arrays:
     refuse(program.forward, program.backward)
     work, sides = program.work, program.forward.partition
     sizes = (program.ranks, work.seq, work.kv_seq, work.heads, work.kv_heads, work.head_dim)
-    lists = {"BACKWARD": [], "KEPT": [[] for _ in range(program.ranks)]} | tables_of(program)
+    lists = {"BACKWARD": []} | tables_of(program)
     text = json.dumps(lists, separators=(",", ":"))
     return {
         "sizes": np.array([FORMAT, len(program.plans), *sizes], np.int64),

@@ -36,11 +36,12 @@ class Exchanges:
             self.check_share(s)
         name = self.have.names.inputs[side, s.name]
         tensors = self.have.part(s.tensors, s.part).strip("[]").split(", ")
-        function = "gather" if isinstance(s, Gather) else "to_heads"
         order = "[:, :, order]" if self.ordered(side, s.name, s.part.value, s.axis) else ""
 
         def each(x: str) -> str:
-            return f"{function}({x}, {self.group(s.axis)}){order}"
+            if isinstance(s, Gather):
+                return f"gather({x}, {self.group(s.axis)}){order}"
+            return f"swap({x}, 1, 2, {self.group(s.axis)}){order}"
 
         if name == "dout":
             return f"dout = {each('dout')}"
@@ -121,13 +122,14 @@ class Exchanges:
             source, gathered = (s.tensors[0], s.part.value), s.same
             ordered = self.ordered(side_of(s.tensors), HELD, OWN, s.axis)
         finished = not gathered and not self.have.accumulates(into)
-        function = "reduce" if gathered else "to_tokens"
         order = "[:, :, order.argsort()]" if ordered else ""
         name, group = self.have.names.cells[source], self.group(s.axis)
         cast = {"OUT": "", "DQ": ".to(q.dtype)", "DKV": ".to(k.dtype)"}[s.tensors[0]]
 
         def each(x: str) -> str:
-            return f"{function}({x}{order}, {group})"
+            return (
+                f"reduce({x}{order}, {group})" if gathered else f"swap({x}{order}, 2, 1, {group})"
+            )
 
         if s.tensors == ("OUT",):
             if self.have.accumulates(into) or not self.have.plainly(source):

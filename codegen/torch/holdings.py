@@ -10,6 +10,12 @@ from planner.loops.form import HELD, OWN, Part
 MOVES = {("Q",), ("DOUT",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), ("DKV",)}
 
 
+def zeros(like: str) -> str:
+    """Running sums in the shape of a list of tensors, one after the other."""
+    like = f"({like[1:-1]})" if like.startswith("[") and "," in like else like
+    return f"torch.zeros_like(x, dtype=wide(x)) for x in {like}"
+
+
 @dataclass(frozen=True)
 class Holdings:
     """The names of one pass, as they are written where they are used."""
@@ -94,7 +100,7 @@ class Holdings:
             return f"{self.taken(cell)} = nothing({like})"
         if cell[0] == "DQ":
             return f"{name} = torch.zeros_like({like}, dtype=wide({like}))"
-        return f"{name} = zeros({like})"
+        return f"{name} = [{zeros(like)}]"
 
     def shape(self, cell: Cell) -> str:
         """A value in whose shape sums are kept: what is owned, if that is as large."""
@@ -108,7 +114,7 @@ class Holdings:
         if cell[0] == "OUT":
             raise PlanError("tiles of results that travel on")
         like = self.like("kv" if cell[0] == "DKV" else "q", self.shape(cell))
-        return f"shares = zeros({like if cell[0] == 'DKV' else f'[{like}]'})"
+        return f"shares = [{zeros(like if cell[0] == 'DKV' else f'[{like}]')}]"
 
     def add(self, cell: Cell, cut: bool, parts: str, name: str = "") -> str:
         """Add what an attend gave."""
@@ -123,14 +129,18 @@ class Holdings:
             return f"merge({totals}, {parts})"
         if cell[0] == "DQ":
             return f"{name}[:, :, rows] += {parts}" if cut else f"{name} += {parts}"
-        return f"add(cut({name}, cols), {parts})" if cut else f"add({name}, {parts})"
+        total = "total[:, :, cols]" if cut else "total"
+        return f"for total, share in zip({name}, {parts}, strict=True):\n    {total} += share"
 
     def arrive(self, cell: Cell, came: str) -> str:
         """Add what a message brought, if it did."""
+        name = self.names.cells[cell]
         if cell[0] == "OUT":
-            totals = "out, lse" if self.plainly(cell) else f"*{self.names.cells[cell]}"
+            totals = "out, lse" if self.plainly(cell) else f"*{name}"
             return f"merge({totals}, *{came})"
-        return f"add({self.message(cell)}, {came})"
+        if cell[0] == "DQ":
+            return f"for share in {came}:\n    {name} += share"
+        return f"for total, share in zip({name}, {came}, strict=False):\n    total += share"
 
     def relayed(self, cell: Cell) -> bool:
         """True if sums come from other ranks and go on."""

@@ -11,11 +11,11 @@ USAGE = (
 )
 
 
-def parts(program: Program, keeping: bool) -> tuple[str, ...]:
+def parts(program: Program) -> tuple[str, ...]:
     """The names of the parts, the self-check last."""
     if program.dynamic:
         return "layer", "layer_given", "given_check"
-    return "layer", f"layer_{'keeping' if keeping else 'here'}", "layer_check"
+    return "layer", "layer_here", "check"
 
 
 def text(program: Program) -> str:

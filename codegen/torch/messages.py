@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from codegen.torch.attends import indented
-from codegen.torch.definitions import Definitions
 from codegen.torch.holdings import Holdings
-from codegen.torch.text import WIDTH
-from codegen.torch.transfers import Transfer, route
+from codegen.torch.text import WIDTH, call
+from codegen.torch.transfers import Transfer
 from codegen.torch.variables import side_of, sums
 from codegen.torch.walk import Cell, Walk
 from planner.errors import PlanError
@@ -24,7 +23,6 @@ class Messages:
     """The part of a pass that sends and receives."""
 
     loops: Loops
-    text: Definitions
     have: Holdings
     walked: Walk
     axes: tuple[str, ...]
@@ -32,11 +30,12 @@ class Messages:
     lines: list[str]
     lasting: set[str]
     neighbours: tuple[str, str] | None
+    peers_said: tuple[str, str] | None
     handles: dict[tuple[str, tuple[str, ...]], str]
 
     def write(self, line: str) -> None:
         """One line at the margin."""
-        self.lines.append(" " * self.margin + line)
+        self.lines += [" " * self.margin + part for part in line.split("\n")]
 
     def paste(self, lines: Sequence[str]) -> None:
         """Lines at the margin."""
@@ -51,32 +50,45 @@ class Messages:
         )
         if move.into and self.finished(move):
             message = self.cast(move.source, message)
-        if move.guarded:
-            name = self.text.define(f"route_{CARRIED[move.s.tensors[0]]}", route(move))
-            step = "step" if move.names.at is None else str(move.names.at - move.section.first)
-            peers = [f"*{name}({', '.join([step, *self.axes])})"]
-        else:
-            peers = self.peers(move)
+        to, source = self.peers(move)
         group = "group" if len(self.axes) == 1 else f"{self.axes[move.axis]}_group"
-        started = f"exchange({', '.join([message, *peers, group])})"
-        handle = self.handle(move)
-        if handle == "":
+        handle, time = self.handle(move), move.time()
+        given = [message, *self.asked(move, to, source, message), group]
+        started = f"exchange({', '.join(given)})"
+        if handle == "" and len(started) < WIDTH - self.margin - 30:
             return started
-        time = move.time()
-        self.paste(
-            assigned(handle, started + (f" if {time} else None" if time else ""), self.margin)
-        )
+        handle = handle or self.handles[move.s.name, move.s.tensors]
+        if time:
+            self.paste(assigned(handle, f"{started} if {time} else None", self.margin))
+        else:
+            lines = call(self.margin, f"{handle} = exchange(", given)
+            self.paste([line[self.margin :] for line in lines])
         return handle
 
-    def peers(self, move: Transfer) -> list[str]:
+    def asked(self, move: Transfer, to: str, source: str, message: str) -> list[str]:
+        """Where to and where from, None for nowhere; long conditions have a line of their own."""
+        sends, comes = move.asked(to, source) if move.guarded else ("", "")
+        texts = [f"{x} if {c} else None" if c else x for x, c in ((to, sends), (source, comes))]
+        if sends and comes and len(", ".join([message, *texts])) > 50:
+            self.paste(assigned("sends, comes", f"{sends}, {comes}", self.margin))
+            texts = [f"{to} if sends else None", f"{source} if comes else None"]
+        return texts
+
+    def peers(self, move: Transfer) -> tuple[str, str]:
         """Where to and where from, by a name where it is the same in all steps."""
         to, source = move.peers(move.names)
-        if "step" in to:
-            return [to, source]
-        if self.neighbours in (None, (to, source)):
-            self.neighbours = to, source
-            return ["after", "before"]
-        return ["before", "after"] if self.neighbours == (source, to) else [to, source]
+        if "step" not in to:
+            if self.neighbours in (None, (to, source)):
+                self.neighbours = to, source
+                return "after", "before"
+            if self.neighbours == (source, to):
+                return "before", "after"
+        if not move.guarded:
+            return to, source
+        if self.peers_said != (to, source):
+            self.peers_said = to, source
+            self.write(f"to, source = {to}, {source}")
+        return "to", "source"
 
     def handle(self, move: Transfer) -> str:
         """The name of a message that is under way; none where it is waited for at once."""
@@ -157,7 +169,7 @@ class Messages:
             )
         else:
             line = self.have.arrive(move.into, f"{handle}.wait()")
-            if self.margin + len(line) > WIDTH and move.names.at is not None:
+            if self.margin + len(line.split("\n")[0]) > WIDTH and move.names.at is not None:
                 self.write(f"came = {handle}.wait()")
                 line = self.have.arrive(move.into, "came")
             self.when(move, handle, line)

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from math import gcd
 
 from codegen.torch.attends import Attending
-from codegen.torch.definitions import Definitions
 from codegen.torch.exchanges import Exchanges
-from codegen.torch.holdings import Holdings
+from codegen.torch.holdings import Holdings, zeros
 from codegen.torch.messages import Messages
 from codegen.torch.origins import Origins
-from codegen.torch.text import AXES, SIZES, Domain, Names
+from codegen.torch.text import AXES, SIZES, Definitions, Domain, Names
 from codegen.torch.tiles import Meeting, unit_of
 from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import sums, variables
@@ -91,6 +90,7 @@ class Pass(Messages):
         self.origins = Origins(plan, self.walked)
         self.lasting: set[str] = set()
         self.neighbours: tuple[str, str] | None = None
+        self.peers_said: tuple[str, str] | None = None  # in the step that is printed
         self.handles: dict[tuple[str, tuple[str, ...]], str] = {}
         self.name_handles()
 
@@ -98,12 +98,9 @@ class Pass(Messages):
         """The whole function."""
         for frame in frames(self.loops):
             self.frame(frame)
-        kept = "kept, " if self.have.kept else ""
-        head = (
-            f"backward(dout, q, k, v, out, lse, {kept}group)"
-            if self.backward
-            else ("forward(q, k, v, group)")
-        )
+        kept = ", *kept" if self.have.kept else ""
+        head = f"backward(dout, q, k, v, out, lse, group{kept})"
+        head = head if self.backward else "forward(q, k, v, group)"
         return [
             f"def {head}:",
             f"    {BACKWARD if self.backward else FORWARD}",
@@ -151,7 +148,7 @@ class Pass(Messages):
             if (tensor, OWN) not in self.have.names.cells:
                 raise PlanError(f"nothing is ever added to {tensor}, of which nobody sees anything")
         if not self.backward:
-            yield f"    return out.to(q.dtype), lse{', kept' if self.keep_all else ''}"
+            yield f"    return out.to(q.dtype), lse{', *kept' if self.keep_all else ''}"
             return
         names = self.have.names.cells
         results = [
@@ -181,8 +178,7 @@ class Pass(Messages):
     def step(self, frame: Frame, domain: Domain, names: Names) -> None:
         """The steps of a frame: messages, attends, arrivals."""
         meetings = self.meetings(domain, names)
-        section = Domain(self.loops, frame.section.first, frame.section.last)
-        moves = list(transfers(self.loops, self.walked, domain, names, section))
+        moves = list(transfers(self.loops, self.walked, domain, names))
         self.last(moves)
         attending = Attending(
             self.loops,
@@ -196,6 +192,7 @@ class Pass(Messages):
         if frame.loop:
             self.write(f"for step in range({names.count(len(domain.steps))}):")
             self.margin += 4
+        self.peers_said = None
         handles = [(move, self.send(move)) for move in moves]
         self.stay(domain)
         anew = {
@@ -235,7 +232,7 @@ class Pass(Messages):
             keys = self.have.like("kv", self.have.shape(dkv)).removeprefix("[").removesuffix("]")
             keys = keys if keys == "k, v" else f"*{keys}"
             names = self.have.names.cells
-            self.write(f"{names[dq]}, *{names[dkv]} = zeros([{like}, {keys}])")
+            self.write(f"{names[dq]}, *{names[dkv]} = ({zeros(f'[{like}, {keys}]')})")
             return
         lines = (self.have.blank(cell, "kv" if cell[0] == "DKV" else "q") for cell in cells)
         self.paste([*dict.fromkeys(lines)])

@@ -1,13 +1,11 @@
 """The schedule of a torch program: its passes, and the functions that they share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from codegen.torch.definitions import Definitions
 from codegen.torch.passes import Pass
-from codegen.torch.text import SIZES, WIDTH
+from codegen.torch.text import SIZES, WIDTH, Definitions
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import (
@@ -42,22 +40,13 @@ def kept_function(loops: Loops) -> list[str]:
         "",
         "def kept_like(q, k, v, group):",
         '    """Empty tensors like those that forward keeps."""',
-        "    sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in (q, k, v, q)]",
-        f"    like = [q.new_empty(len(q), h // {n}, t * {n}, d) for h, t, d in sizes]",
-        "    return [*like, torch.empty_like(like[0][..., :1], dtype=wide(q))]",
+        f"    queries, k, v = (torch.cat(x.chunk({n}, 1), 2) for x in (q, k, v))",
+        "    lse = queries[..., :1].to(wide(q), copy=True)",
+        "    return [queries, k, v, queries.clone(), lse]",
     ]
 
 
-@dataclass(frozen=True)
-class Printed:
-    """The schedule of a program as a module text, and what its passes use."""
-
-    text: str
-    uses: frozenset[str]
-    keeps: bool
-
-
-def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> Printed:
+def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     """The schedule of a program: its passes, and the functions that they share."""
     text = Definitions()
     keep = any(plan.start for plan in plans)
@@ -65,7 +54,6 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> Printed:
     if keep:
         check_kept(plans[1], *passes)
     bodies = [each.function() for each in passes]
-    uses = frozenset[str]().union(*(each.uses for each in passes))
     mesh, lines = loops[0].mesh, list[str]()
     if len(mesh) > 1:
         names = SIZES[len(mesh)]
@@ -73,7 +61,8 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> Printed:
             "",
             f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner",
         ]
-    if "pieces" in uses:
+    pieces = any("pieces" in each.uses for each in passes)
+    if pieces:
         lines += pieces_function(plans[0])
     lines += text.lines()
     if keep:
@@ -82,8 +71,8 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> Printed:
         lines += ["", "", *body]
     if long := [line for line in lines if len(line) > WIDTH]:
         raise PlanError(f"a line of {len(long[0])} characters: {long[0].strip()}")
-    head = ["from functools import cache", ""] * ("pieces" in uses)
-    return Printed("\n".join([*head, "# ---- Schedule", *lines]) + "\n", uses, keep)
+    head = ["from functools import cache", ""] * pieces
+    return "\n".join([*head, "# ---- Schedule", *lines]) + "\n"
 
 
 def pieces_function(plan: Plan) -> list[str]:

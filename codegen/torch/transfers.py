@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from codegen.torch.text import (
-    WIDTH,
     Domain,
     Names,
     affine,
@@ -29,12 +28,6 @@ class Transfer:
     into: Cell | None
     domain: Domain
     names: Names
-    section: Domain
-
-    @property
-    def anywhen(self) -> Names:
-        """The names for all steps of the section."""
-        return replace(self.names, at=None, first=self.section.first)
 
     @property
     def axis(self) -> int:
@@ -80,12 +73,16 @@ class Transfer:
         shape = len(self.domain.steps), len(self.domain.loops.coordinates())
         return both(needed(said, np.ones(shape, bool)))
 
-    def asked(self, who: str) -> str:
-        """The conditions on the step and on the one who is asked: "to", "source" or "rank"."""
-        names = self.anywhen if who == "rank" else self.anywhen.but(self.axis, who)
-        shape = len(self.section.steps), len(self.section.loops.coordinates())
-        said = conditions(self.s.when, self.section, names)
-        return both(needed(said, np.ones(shape, bool)))
+    def asked(self, to: str, source: str) -> list[str]:
+        """The conditions under which a rank sends, and receives; "" for always."""
+        receiver = self.s.when.guard.receiver
+        shape = len(self.domain.steps), len(self.domain.loops.coordinates())
+        asked = list[str]()
+        for other, own in ((to, not receiver), (source, receiver)):
+            names = self.names if own else self.names.but(self.axis, other)
+            said = conditions(self.s.when, self.domain, names)
+            asked.append(both(needed(said, np.ones(shape, bool))))
+        return asked
 
 
 def _moved(x: str, by: Expr, sign: int, names: Names) -> str:
@@ -102,42 +99,16 @@ def _nowhere() -> np.ndarray:
     return np.zeros((1, 1), np.intp)
 
 
-def route(move: Transfer) -> list[str]:
-    """The function that says where a guarded message goes, and where another comes from."""
-    to, source = move.peers(move.anywhen)
-    receiver = move.s.when.guard.receiver
-    sends = move.asked("to") if receiver else move.asked("rank")
-    comes = move.asked("rank") if receiver else move.asked("source")
-    arguments = ", ".join([move.names.step, *move.names.axes])
-    answers = f"to if {sends} else None", f"source if {comes} else None"
-    return [
-        f"def NAME({arguments}):",
-        '    """Where a message goes in a step, and where one comes from; None for nowhere."""',
-        f"    to, source = {to}, {source}",
-        *returned(answers),
-    ]
-
-
-def returned(answers: tuple[str, str]) -> list[str]:
-    """Two answers, on a line each if they are too long for one."""
-    line = f"    return {', '.join(answers)}"
-    if len(line) <= WIDTH:
-        return [line]
-    return ["    return (", *(f"        {answer}," for answer in answers), "    )"]
-
-
-def transfers(
-    loops: Loops, walked: Walk, domain: Domain, names: Names, section: Domain
-) -> Iterator[Transfer]:
+def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Iterator[Transfer]:
     """The messages that start in some steps, cut wherever sums begin to go elsewhere."""
     for i, s in enumerate(loops.statements):
         steps = [t for t in domain.steps if s.when.on(t)]
         if not isinstance(s, Send) or not steps:
             continue
         if not sums(s.tensors):
-            yield Transfer(s, None, None, domain, names, section)
+            yield Transfer(s, None, None, domain, names)
             continue
         into = [walked.into[i][t] for t in steps]
         if len(set(into)) > 1:
             raise PlanError("sums are added to one value first and then to another in a loop")
-        yield Transfer(s, walked.source[i], into[0], domain, names, section)
+        yield Transfer(s, walked.source[i], into[0], domain, names)

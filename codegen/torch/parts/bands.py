@@ -1,11 +1,22 @@
 """Cuts a rectangle of queries and keys into the kernel calls that a mask of boxes leaves of it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from math import lcm
 
 SEQ = KV_SEQ = 1
 BOXES: tuple[tuple[int, ...], ...] = ()
+
+
+def triangles(pieces: Sequence[range]) -> Iterator[tuple[slice, slice, bool]]:
+    """Each piece of the queries meets all keys before it, and its own up to the diagonal."""
+    first = 0
+    for piece in pieces:
+        rows, first = slice(first, first + len(piece)), first + len(piece)
+        if piece.start:
+            yield rows, slice(piece.start), False
+        yield rows, slice(piece.start, piece.stop), True
+
 
 # ---- Tiles: the mask is a union of boxes i0 <= i < i1, j0 <= j < j1 cut by lo <= j - i <= hi.
 

@@ -1,17 +1,15 @@
-"""The self-check of a forward-only program: its output beside dense attention in float64."""
+"""The self-check of a forward-only program."""
 
-import os
-import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.shards import attention
+from codegen.torch.parts.check import dense
+from codegen.torch.parts.function import attention
 
-RANKS = SEQ = KV_SEQ = HEADS = KV_HEADS = HEAD_DIM = CHECKED = 1
-PLAN: dict[str, Any] = {}
+SEQ = KV_SEQ = HEADS = KV_HEADS = HEAD_DIM = 1
 
 
 def shard(x: Tensor, rank: int, axis: int = 2, side: str = "q") -> Tensor:
@@ -22,51 +20,16 @@ def positions(rank: int, seq: int = SEQ) -> Tensor:
     raise NotImplementedError
 
 
-def allowed(i: Tensor, j: Tensor) -> Tensor:
-    raise NotImplementedError
+# ---- Self-check
 
 
-# ---- Self-check: every rank compares its own rows with dense attention in float64.
-
-
-def errors(rank: int, seq: int, dtype: torch.dtype, device: str) -> list[float]:
-    """The largest error of out on random inputs; above 16k tokens, of some rows."""
-    random, kv_seq = torch.Generator().manual_seed(0), seq + KV_SEQ - SEQ
-    shapes = (HEADS, seq), (KV_HEADS, kv_seq), (KV_HEADS, kv_seq)
-    q, k, v = (torch.randn(1, *x, HEAD_DIM, generator=random).to(dtype) for x in shapes)
-    sides = (q, "q"), (k, "kv"), (v, "kv")
-    out = attention(*(shard(x, rank, side=side).to(device) for x, side in sides))
-    chosen = torch.rand(seq, generator=random) < (512 / seq if seq > 2**14 else 1)
-    rows, outs = positions(rank, seq), list[Tensor]()
-    q, k, v = (x.double() for x in (q, k, v))
-    for i in rows[chosen[rows]].split(64):
-        seen = allowed(i[:, None] + KV_SEQ - SEQ, torch.arange(kv_seq)[None])
-        scores = q[:, :, i].unflatten(1, (KV_HEADS, -1)) @ k[:, :, None].mT * PLAN["scale"]
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0)
-        outs.append((weights @ v[:, :, None]).flatten(1, 2))
-    worst = torch.dist(out[:, :, chosen[rows]].cpu().double(), torch.cat(outs, 2), torch.inf)
-    worst = worst.to(device)
-    dist.all_reduce(worst, dist.ReduceOp.MAX)
-    return [worst.item()]
-
-
-def main() -> None:
-    """Compare with dense attention, under torchrun or `python FILE [--seq N]`, which calls it."""
-    if "RANK" not in os.environ:
-        launch = "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"
-        os.execv(sys.executable, [sys.executable, *launch, *sys.argv])
-    seq = int(sys.argv[2]) if sys.argv[1:2] == ["--seq"] else CHECKED
-    if gpu := torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if gpu else "gloo")
-    rank, kind = dist.get_rank(), (torch.bfloat16, "cuda") if gpu else (torch.float64, "cpu")
-    largest = errors(rank, seq, *kind)
-    if rank == 0:
-        print(f"{seq} tokens, largest error of out:", *(f"{x:.1e}" for x in largest))
-    dist.destroy_process_group()
-    limits = [5e-2 if gpu else 1e-12]
-    assert all(x <= limit for x, limit in zip(largest, limits, strict=True)), "not exact"
-
-
-if __name__ == "__main__":
-    main()
+def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
+    """This rank's out, above 16k tokens some of it, beside dense attention in float64."""
+    rank, seed = dist.get_rank(), torch.Generator().manual_seed(0)
+    sizes = (HEADS, seq), (KV_HEADS, seq + KV_SEQ - SEQ), (KV_HEADS, seq + KV_SEQ - SEQ)
+    q, k, v = (torch.randn(1, *x, HEAD_DIM, generator=seed).to(*kind) for x in sizes)
+    out = attention(*(shard(x, rank, side=side) for x, side in ((q, "q"), (k, "kv"), (v, "kv"))))
+    own = positions(rank, seq)
+    at = torch.randperm(len(own), generator=seed)[: 2**28 // seq]
+    parts = [dense(q.double(), k.double(), v.double(), rows) for rows in own[at].split(256)]
+    return [(out[:, :, at], torch.cat(parts, 2))]

@@ -1,4 +1,4 @@
-"""Attention of shards as one registered operator."""
+"""The function to call, the shapes that it takes, and the operator behind it."""
 
 import hashlib
 from pathlib import Path
@@ -9,24 +9,41 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from codegen.torch.parts.merge import wide
+RANKS = 1
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
+def forward(q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup) -> tuple[Tensor, ...]:
     raise NotImplementedError
 
 
-# ---- Operators: one for compilers and checkpoint policies, and one for its gradients.
+def shapes(q: Tensor, k: Tensor, rank: int) -> list[list[int]]:
+    raise NotImplementedError
+
+
+# ---- The function to call, and its operators for compilers and checkpoint policies.
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, group: ProcessGroup | None = None) -> Tensor:
+    """Exact attention of a sharded sequence; all ranks of the group call it together.
+
+    q: [batch, heads, tokens, dim], k and v: [batch, KV heads, tokens, dim], this rank's shards;
+    the result is like q. Raises ValueError for other shapes, mixed types or another group size.
+    """
+    group = group or dist.group.WORLD
+    if group is None or group.size() != RANKS:
+        raise ValueError(f"the program is for {RANKS} ranks, not {group and group.size()}")
+    given = [([*x.shape], x.dtype, x.device) for x in (q, k, v)]
+    wanted = [(shape, q.dtype, q.device) for shape in shapes(q, k, group.rank())]
+    if given != wanted or q.shape[1] % k.shape[1] or not q.is_floating_point():
+        raise ValueError(f"q, k, v are {given}, not {wanted} of a float type")
+    out: Tensor = operator(q.contiguous(), k.contiguous(), v.contiguous(), group.group_name)[0]
+    return out
+
 
 group_named: Any = dist.distributed_c10d._resolve_process_group
 digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
 
 
-def attend_shards(q: Tensor, k: Tensor, v: Tensor, group: str) -> tuple[Tensor, Tensor]:
-    return forward(q, k, v, group_named(group))
-
-
-operator = torch.library.custom_op(f"ringloom::attention_{digest}", attend_shards, mutates_args=())
-operator.register_fake(
-    lambda q, k, v, _: (torch.empty_like(q), torch.empty_like(q[..., :1], dtype=wide(q)))
-)
+@torch.library.custom_op(f"ringloom::attention_{digest}", mutates_args=())
+def operator(q: Tensor, k: Tensor, v: Tensor, group: str) -> list[Tensor]:
+    return [*forward(q, k, v, group_named(group))]

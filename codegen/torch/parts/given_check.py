@@ -2,15 +2,15 @@
 
 import argparse
 import os
-import tempfile
+import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.run import main as torchrun
 
-from codegen.torch.parts.given import Tables, example, load, positions, shard
-from codegen.torch.parts.given_function import attention
+from codegen.torch.parts.given import Tables, attention, example, load, positions, shard
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = 1
 PLAN: dict[str, Any] = {}
@@ -40,11 +40,11 @@ def errors(rank: int, tables: Tables, dtype: torch.dtype, device: str = "cpu") -
     rows, outs = positions(rank, tables), list[Tensor]()
     if tables.both:
         out.backward(shard(dout, rank, tables).to(device))
-    q, k, v = dense = [x.double().requires_grad_() for x in (q, k, v)]
-    for i in rows[chosen[rows]].split(64):
-        scores = q[:, :, i].unflatten(1, (KV_HEADS, -1)) @ k[:, :, None].mT * PLAN["scale"]
-        weights = scores.masked_fill(~allowed(i, tables), -torch.inf).softmax(-1).nan_to_num(0.0)
-        outs.append((weights @ v[:, :, None]).flatten(1, 2))
+    dense, rules = [x.double().requires_grad_() for x in (q, k, v)], {"scale": PLAN["scale"]}
+    for i in rows[chosen[rows]].split(256):
+        given = dense[0][:, :, i], *dense[1:], allowed(i, tables)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        outs.append(attend(*given, **rules, enable_gqa=True))
         outs[-1].backward(dout[:, :, i].double())
     pairs = [(out[:, :, chosen[rows]], torch.cat([out[:, :, :0].cpu(), *outs], 2).to(device))]
     for mine, whole, side in zip(ours, dense, ("q", "kv", "kv"), strict=True):
@@ -57,33 +57,25 @@ def errors(rank: int, tables: Tables, dtype: torch.dtype, device: str = "cpu") -
     return [*map(float, found)]
 
 
-def check(rank: int, tables: str, seq: int, meeting: str) -> None:
-    """Check on one rank of a new default group; raises AssertionError if an error is too large."""
-    gpu = meeting == "env://" and torch.cuda.is_available()
-    if gpu:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    backend, given = "nccl" if gpu else "gloo", load(tables) if tables else example(seq)
-    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=RANKS)
-    found = errors(rank, given, *((torch.bfloat16, "cuda") if gpu else (torch.float64,)))
-    if rank == 0:
-        print(f"{given.seq} tokens, largest errors of out, dq, dk, dv:", end=" ")
-        print(*(f"{x:.1e}" for x in found))
-    dist.destroy_process_group()
-    limits = [5e-2] * 4 if gpu else [1e-12, 1e-11, 1e-11, 1e-11]
-    assert all(x <= limit for x, limit in zip(found, limits, strict=False)), "not exact"
-
-
 def main() -> None:
-    """Compare with dense attention, under torchrun or in processes of its own."""
+    """Compare with dense attention, under torchrun or by `python FILE`."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--tables", default="", help="a file of tables; default: an example")
     parser.add_argument("--seq", type=int, default=64 * RANKS, help="tokens of the example")
     options = parser.parse_args()
-    if "RANK" in os.environ:
-        return check(int(os.environ["RANK"]), options.tables, options.seq, "env://")
-    with tempfile.TemporaryDirectory() as folder:
-        given = options.tables, options.seq, f"file://{folder}/ranks"
-        torch.multiprocessing.spawn(check, given, RANKS)
+    if "RANK" not in os.environ:
+        sys.exit(torchrun(["--standalone", f"--nproc-per-node={RANKS}", *sys.argv]))
+    if gpu := torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group()
+    given = load(options.tables) if options.tables else example(options.seq)
+    kind = (torch.bfloat16, "cuda") if gpu else (torch.float64, "cpu")
+    found = errors(dist.get_rank(), given, *kind)
+    if dist.get_rank() == 0:
+        print(f"{given.seq} tokens, largest errors of out, dq, dk, dv:", end=" ")
+        print(*(f"{x:.1e}" for x in found))
+    dist.destroy_process_group()
+    assert all(x <= (5e-2 if gpu else 1e-11) for x in found), "not exact"
 
 
 if __name__ == "__main__":

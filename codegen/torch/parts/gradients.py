@@ -1,6 +1,5 @@
 """The backward pass as an operator of its own, and how autograd gets there."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,28 +10,31 @@ from codegen.torch.parts.function import digest, group_named, operator
 
 
 def backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: ProcessGroup
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    group: ProcessGroup,
+    *kept: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     raise NotImplementedError
 
 
-def shard_gradients(dout: Tensor, saved: list[Tensor], group: str) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v, out, lse = saved
-    return backward(dout, q, k, v, out, lse, group_named(group))
+@torch.library.custom_op(f"ringloom::attention_backward_{digest}", mutates_args=())
+def gradients(dout: Tensor, saved: list[Tensor], group: str) -> list[Tensor]:
+    return [*backward(dout, *saved[:5], group_named(group), *saved[5:])]
 
 
-gradients = torch.library.custom_op(
-    f"ringloom::attention_backward_{digest}", shard_gradients, mutates_args=()
-)
-gradients.register_fake(lambda dout, saved, _: tuple(map(torch.empty_like, saved[:3])))
-
-
-def save(ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:
+def save(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, ctx.group = inputs
     ctx.save_for_backward(*tensors, *output)
+    ctx.set_materialize_grads(False)
 
 
+gradients.register_fake(lambda dout, saved, _: [*map(torch.empty_like, saved[:3])])
 operator.register_autograd(
-    lambda ctx, dout, _: (*gradients(dout.contiguous(), [*ctx.saved_tensors], ctx.group), None),
+    lambda ctx, douts: (*gradients(douts[0].contiguous(), [*ctx.saved_tensors], ctx.group), None),
     setup_context=save,
 )

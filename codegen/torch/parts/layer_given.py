@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.given import Tables, positions
+from codegen.torch.parts.given import Tables, attend_shards, positions, shard_gradients
 from codegen.torch.parts.given_check import allowed
-from codegen.torch.parts.given_function import attend_shards, shard_gradients
 from codegen.torch.parts.layer import Params, layer_of, reference_layer, world
 
 KV_HEADS = 1

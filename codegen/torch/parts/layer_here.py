@@ -1,12 +1,19 @@
-"""The decoder layer of a program that is bound to its plan."""
+"""The decoder layer of a program that is bound to its plan, and the self-check that it has."""
 
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.function import attend_shards
-from codegen.torch.parts.gradients import shard_gradients
-from codegen.torch.parts.layer import Params, layer_of, world
+from codegen.torch.parts.check import dense
+from codegen.torch.parts.function import operator
+from codegen.torch.parts.gradients import gradients
+from codegen.torch.parts.layer import Params, init, layer_of, leaf, names, reference_layer, world
+
+
+def positions(rank: int, seq: int) -> Tensor:
+    raise NotImplementedError
 
 
 def decoder_layer(params: Params, x: Tensor, *, group: Any = None) -> Tensor:
@@ -19,12 +26,42 @@ def decoder_layer(params: Params, x: Tensor, *, group: Any = None) -> Tensor:
     return layer_of(params, x, (world(group),))
 
 
-def attention_kept(q: Tensor, k: Tensor, v: Tensor, where: Any) -> list[Tensor]:
+def attention_kept(q: Tensor, k: Tensor, v: Tensor, where: Any) -> Any:
     """The output, and what the backward pass of attention needs besides."""
-    out, lse = attend_shards(q, k, v, where[-1].group_name)
-    return [out, lse]
+    return operator(q, k, v, where[-1].group_name)
 
 
 def attention_gradients(dout: Tensor, inputs: Any, saved: Any, where: Any) -> Any:
     """Gradients of queries, keys and values."""
-    return shard_gradients(dout, [*inputs, *saved], where[-1].group_name)
+    return gradients(dout, [*inputs, *saved], where[-1].group_name)
+
+
+# ---- Self-check: every rank compares its tokens with the layer on one device, in float64.
+
+
+def reference(params: Params, x: Tensor) -> Tensor:
+    """The layer by its definition on one device; x: all tokens in sequence order."""
+
+    def attend_all(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        parts = torch.arange(k.shape[2]).split(256)
+        return torch.cat([dense(q, k, v, rows) for rows in parts], 2)
+
+    return reference_layer(params, x, attend_all)
+
+
+def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
+    """The output, dx and the gradients of the parameters, each beside that of the reference."""
+    random, params = torch.Generator().manual_seed(0), init(0, kind[1], kind[0], dim=64, hidden=96)
+    x, dy = (torch.randn(1, seq, 64, generator=random).to(*kind) for _ in range(2))
+    at = positions(dist.get_rank(), seq).to(x.device)
+    ours, exact = leaf(x[:, at]), {name: leaf(params[name].double()) for name in names}
+    y, whole = decoder_layer(params, ours), leaf(x.double())
+    y.backward(dy[:, at])
+    wanted = reference(exact, whole)
+    wanted.backward(dy.double())
+    pairs = [(y, wanted[:, at]), (ours.grad, whole.grad[:, at])]
+    for name in names:
+        dist.all_reduce(total := params[name].grad.double())
+        unit = exact[name].grad.abs().max().clamp_min(1)
+        pairs.append((total / unit, exact[name].grad / unit))
+    return pairs

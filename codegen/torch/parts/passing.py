@@ -1,12 +1,16 @@
-"""Tensors that travel from rank to rank, and lists of them."""
+"""Tensors that travel: from rank to rank, and between all ranks of a group."""
 
+from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from codegen.torch.parts.merge import wide
+
+INNER = 1
 
 
 class exchange:
@@ -30,18 +34,39 @@ def cut(tensors: list[Tensor], tokens: slice) -> list[Tensor]:
     return [x[:, :, tokens] for x in tensors]
 
 
-def add(totals: list[Tensor], shares: list[Tensor]) -> None:
-    """Add to each total its share, in place; nothing if there are none."""
-    for total, share in zip(totals, shares, strict=False):
-        total += share
-
-
-def zeros(tensors: list[Tensor]) -> list[Tensor]:
-    """Running sums in the shape of some tensors."""
-    return [torch.zeros_like(x, dtype=wide(x)) for x in tensors]
-
-
 def nothing(q: Tensor) -> tuple[Tensor, Tensor]:
     """The output and log-sum-exp of queries that have seen nothing yet."""
     out = torch.zeros_like(q, dtype=wide(q))
     return out, torch.full_like(out[..., :1], -torch.inf)
+
+
+def swap(x: Tensor, split: int, join: int, group: ProcessGroup) -> Tensor:
+    """Give rank i of the group part i along one axis; join what all gave us along another."""
+    sent = torch.stack(x.chunk(group.size(), split))
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent, group=group)
+    return torch.cat([*received], join)
+
+
+def gather(x: Tensor, group: ProcessGroup) -> Tensor:
+    """The tokens of all ranks of the group, one rank after the other."""
+    parts = x.new_empty((group.size() * x.shape[0], *x.shape[1:]))
+    dist.all_gather_into_tensor(parts, x.contiguous(), group=group)
+    return torch.cat(parts.chunk(group.size()), 2)
+
+
+def reduce(x: Tensor, group: ProcessGroup) -> Tensor:
+    """The sum over the group of what was computed for our tokens."""
+    parts = torch.cat(x.chunk(group.size(), 2))
+    own = torch.empty_like(parts.chunk(group.size())[0])
+    dist.reduce_scatter_tensor(own, parts, group=group)
+    return own
+
+
+@cache
+def groups_of(group: ProcessGroup) -> tuple[ProcessGroup, ...]:
+    """The groups of this rank along both axes of the mesh."""
+    ranks = torch.tensor(dist.get_process_group_ranks(group)).view(-1, INNER)
+    outer, inner = divmod(group.rank(), INNER)
+    column, row = ranks[:, inner].tolist(), ranks[outer].tolist()
+    return tuple(dist.new_group(x, use_local_synchronization=True) for x in (column, row))

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from codegen.torch.parts.stand_in import stand_in
+from codegen.torch.parts.visitors import stand_in
 
 
 def copied(memory: Any, place: tuple[str, int]) -> Any:

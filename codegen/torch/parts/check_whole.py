@@ -1,0 +1,40 @@
+"""The self-check of a program that takes any length: of all tokens, at a short length."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from codegen.torch.parts.function import attention
+
+HEADS, KV_HEADS, HEAD_DIM = 1, 1, 1
+PLAN: dict[str, Any] = {}
+
+
+def shard(x: Tensor, rank: int, axis: int = 2, side: str = "q") -> Tensor:
+    raise NotImplementedError
+
+
+def allowed(i: Tensor, j: Tensor) -> Tensor:
+    raise NotImplementedError
+
+
+# ---- Self-check
+
+
+def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
+    """This rank's out, dq, dk and dv, each beside that of dense attention in float64."""
+    rank, seed = dist.get_rank(), torch.Generator().manual_seed(0)
+    heads = HEADS, KV_HEADS, KV_HEADS, HEADS
+    q, k, v, dout = (torch.randn(1, n, seq, HEAD_DIM, generator=seed).to(*kind) for n in heads)
+    ours = [shard(x, rank).requires_grad_() for x in (q, k, v)]
+    out = attention(*ours)
+    out.backward(shard(dout, rank))
+    whole = [x.double().requires_grad_() for x in (q, k, v)]
+    rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}
+    seen = allowed(torch.arange(seq)[:, None], torch.arange(seq)).to(q.device)
+    exact = torch.nn.functional.scaled_dot_product_attention(*whole, seen, **rules)
+    exact.backward(dout.double())
+    pairs = [(out, exact), *((x.grad, y.grad) for x, y in zip(ours, whole, strict=True))]
+    return [(x, shard(y, rank)) for x, y in pairs]

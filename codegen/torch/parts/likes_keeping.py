@@ -1,0 +1,19 @@
+"""What the operator returns, for compilers, if that are copies for the backward pass, too."""
+
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from codegen.torch.parts.function import group_named, operator
+from codegen.torch.parts.merge import wide
+
+
+def kept_like(q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup) -> list[Tensor]:
+    raise NotImplementedError
+
+
+operator.register_fake(
+    lambda q, k, v, group: [
+        *(q.clone(), q[..., :1].to(wide(q), copy=True)),
+        *kept_like(q, k, v, group_named(group)),
+    ]
+)
