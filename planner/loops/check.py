@@ -4,12 +4,10 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.columns import Messages, Rectangles, rows_of
 from planner.loops.expand import Expanded, expand
 from planner.loops.form import Ints, Loops
 from planner.loops.kinds import ANY, END, KINDS, OTHER, Codes, Kinds
-from planner.loops.places import Bools
-from planner.loops.values import flat
+from planner.loops.values import Bools, Messages, Rectangles, flat, rows_of
 
 
 def check(loops: Loops, plan: Plan) -> None:

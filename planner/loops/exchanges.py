@@ -2,41 +2,78 @@
 
 gather       everybody's part to everybody          all-to-all   to each its share of the part
 return       sums back over the messages of either  scatter      shares of sums, as they lie
+
+What each sends is said here once. `Exchanges` finds one among the messages of a step by making
+those that it would send, and comparing.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.ir import TENSORS
-from planner.loops.columns import Messages, Rows
 from planner.loops.fitting import line
-from planner.loops.form import (
-    AllToAll,
-    Ends,
-    Expr,
-    Gather,
-    Ints,
-    Part,
-    Return,
-    Scatter,
-    When,
-)
-from planner.loops.places import Bools, Places, Value
-from planner.loops.values import Pairs, alike_along, flat, to_owners, within
+from planner.loops.form import AllToAll, Ends, Expr, Gather, Ints, Part, Return, Scatter, When
+from planner.loops.places import Places, Value
+from planner.loops.values import Bools, Messages, Pairs, Rows, flat, joined, sliced
+from planner.partitions import Partition, Side
 
 Exchange = Gather | AllToAll | Return | Scatter
 WHOLE = Part("to")  # the share of a receiver that gets everything
 
 
-@dataclass(frozen=True)
-class Sent:
-    """The messages of an exchange, one number for each (src, dst, block), ascending."""
+def dealt(
+    table: Ints, share: Part, t: int, mesh: tuple[int, ...], where: Ints, axis: int
+) -> list[Messages]:
+    """The messages of a gather or an all-to-all, first those of ranks to themselves."""
+    ranks, made = np.arange(len(where)), list[Messages]()
+    for hop in range(mesh[axis]):
+        to = where[:, :-1].copy()
+        to[:, axis] = (to[:, axis] + hop) % mesh[axis]
+        dst = np.ravel_multi_index(tuple(to.T), mesh)
+        made.append((ranks, dst, sliced(table, share, t, where[dst])))
+    return made
 
-    name: str
-    side: str
-    axis: int
-    codes: Ints
+
+def scattered(table: Ints, side: Side, where: Ints, axis: int) -> Messages:
+    """The messages of a scatter: blocks of a table that others along an axis own go to them."""
+    ranks = np.arange(len(table))
+    rank, block = flat(ranks, table.reshape(len(table), -1))
+    owner = side.homes[block].astype(np.intp)
+    apart = where[rank, :-1] != where[owner, :-1]
+    on = apart[:, axis] & (apart.sum(axis=1) == 1)
+    pair, block = rank[on] * len(table) + owner[on], block[on]
+    order = np.argsort(pair, kind="stable")
+    pairs, first, number = np.unique(pair[order], return_index=True, return_inverse=True)
+    blocks = np.full((len(pairs), int(np.bincount(number).max(initial=0))), -1)
+    blocks[number, np.arange(len(pair)) - first[number]] = block[order]
+    return pairs // len(table), pairs % len(table), blocks
+
+
+def alike_along(table: Ints, mesh: tuple[int, ...], axis: int) -> bool:
+    """True if all ranks along an axis have the same blocks."""
+    cube = table.reshape(*mesh, -1)
+    return bool((cube == cube.take([0], axis=axis)).all())
+
+
+class Filled:
+    """Where there are sums, of blocks that were attended or sums of which have come."""
+
+    def __init__(self, ranks: int, sides: Partition) -> None:
+        self.bits = {
+            s: np.zeros((ranks, len(x)), np.bool_) for s, x in (("q", sides.q), ("kv", sides.kv))
+        }
+
+    def note(self, side: str, rank: Ints, blocks: Ints) -> None:
+        """From now on there are sums of these blocks [n, w] on the ranks [n]."""
+        self.bits[side][flat(rank, blocks)] = True
+
+    def of(self, side: str, messages: Messages) -> Messages:
+        """The messages that have sums to bring."""
+        src, dst, blocks = messages
+        on = (self.bits[side][src[:, None], blocks] & (blocks >= 0)).any(axis=1)
+        return src[on], dst[on], blocks[on]
 
 
 @dataclass(frozen=True)
@@ -56,131 +93,106 @@ class Hit:
 class Exchanges:
     """The exchanges so far, and how to tell one from single messages."""
 
-    def __init__(self, mesh: tuple[int, ...], coordinates: Ints, rows: list[Rows]) -> None:
-        self.mesh, self.coordinates, self.rows = mesh, coordinates, rows
-        self.ranks = len(coordinates)
-        self.sent: list[Sent] = []
+    def __init__(
+        self, mesh: tuple[int, ...], where: Ints, rows: list[Rows], filled: Filled
+    ) -> None:
+        self.mesh, self.where, self.rows, self.filled = mesh, where, rows, filled
+        self.ranks = len(where)
+        self.brought: dict[str, tuple[str, int, Messages]] = {}  # side, axis, messages by name
 
     def hit(
         self, t: int, tensors: tuple[str, ...], messages: Messages, places: Places
     ) -> Hit | None:
         """An exchange among the messages of a step; places are those of the inputs."""
         if TENSORS[tensors[0]].accumulates:
-            return self._home(t, tensors, messages, places)
+            for exchange, made in self._home(t, tensors, places):
+                rows = self._among(messages, made)
+                if rows is not None:
+                    return Hit(exchange, rows)
+            return None
         src, dst, blocks = messages
         if len(src) < self.ranks * (min(self.mesh) - 1):
             return None
-        delta = (self.coordinates[dst] - self.coordinates[src])[:, :-1] % self.mesh
+        delta = (self.where[dst] - self.where[src])[:, :-1] % self.mesh
         along = np.count_nonzero(delta, axis=1) == 1
         for axis, n in enumerate(self.mesh):
             on = along & (delta[:, axis] > 0)
-            if not on.any() or on.sum() != self.ranks * (n - 1):
-                continue
-            if len(np.unique(src[on].astype(np.intp) * self.ranks + dst[on])) == on.sum():
+            if n > 1 and on.sum() == self.ranks * (n - 1):
                 one = src[on], dst[on], blocks[on]
                 if hit := self._along(t, tensors, one, axis, places):
                     return Hit(hit[0], on, hit[1])
         return None
 
     def _home(
-        self, t: int, tensors: tuple[str, ...], messages: Messages, places: Places
-    ) -> Hit | None:
+        self, t: int, tensors: tuple[str, ...], places: Places
+    ) -> Iterator[tuple[Exchange, Messages]]:
         """Sums that go back over an exchange, or from values that stay to the owners."""
-        side = TENSORS[tensors[0]].side
-        backs = [s for s in reversed(self.sent) if s.side == side]
-        stays = [places.values[i] for i in places.stays]
-        if not backs and not stays:
-            return None
-        filled = self._filled(t, side, len(places.side))
-        for sent in backs:
-            pair, block = np.divmod(sent.codes, len(places.side))
-            back = pair % self.ranks * self.ranks + pair // self.ranks
-            rows = self._are(back, block, messages, filled)
-            if rows is not None:
-                return Hit(Return(When(t, t), tensors, sent.name, sent.axis), rows)
-        for value in stays:
+        side, when = TENSORS[tensors[0]].side, When(t, t)
+        for name, (of, axis, (src, dst, blocks)) in reversed(self.brought.items()):
+            if of == side:
+                yield Return(when, tensors, name, axis), self.filled.of(side, (dst, src, blocks))
+        for value in (places.values[i] for i in places.stays):
             for axis in range(len(self.mesh)):
-                pairs = to_owners(value.table, places.side.homes, self.coordinates, axis)
-                rows = self._are(*pairs, messages, filled)
-                if rows is not None:
-                    same = alike_along(value.table, self.mesh, axis)
-                    part = Part(value.name)
-                    return Hit(Scatter(When(t, t), tensors, part, axis, same), rows)
-        return None
+                same = alike_along(value.table, self.mesh, axis)
+                made = scattered(value.table, places.side, self.where, axis)
+                part = Part(value.name)
+                yield Scatter(when, tensors, part, axis, same), self.filled.of(side, made)
 
-    def _filled(self, t: int, side: str, blocks: int) -> Bools:
-        """The sums that there are before a step: bool [ranks, blocks]."""
-        filled = np.zeros((self.ranks, blocks), np.bool_)
-        for rows in self.rows[:t]:
-            for tensors, (_, dst, sent) in rows.moves.items():
-                if TENSORS[tensors[0]].accumulates and TENSORS[tensors[0]].side == side:
-                    filled[flat(dst, sent)] = True
-            if rows.attends:
-                filled[flat(rows.attends[0], rows.attends[1 if side == "q" else 2])] = True
-        return filled
-
-    def _are(self, pair: Ints, block: Ints, messages: Messages, filled: Bools) -> Bools | None:
-        """The rows that are these messages, without those that have no sums; None if not."""
-        live = np.unique(pair[filled[pair // self.ranks, block]])
+    def _among(self, messages: Messages, made: Messages) -> Bools | None:
+        """The rows of messages that are those made; None if they are not all there."""
         src, dst, blocks = messages
-        rows = np.isin(src.astype(np.int64) * self.ranks + dst, live)
-        here, many = blocks[rows] >= 0, filled.shape[1]
-        made = np.repeat(src[rows].astype(np.int64) * self.ranks + dst[rows], here.sum(axis=1))
-        made = np.sort(made * many + blocks[rows][here])
-        on = np.isin(pair, live)
-        alike = len(live) and np.array_equal(made, np.sort(pair[on] * many + block[on]))
+        pairs = src.astype(np.intp) * self.ranks + dst
+        rows = np.isin(pairs, made[0].astype(np.intp) * self.ranks + made[1])
+        some = src[rows], dst[rows], blocks[rows]
+        alike = len(made[0]) and np.array_equal(self._codes(some), self._codes(made))
         return rows if alike else None
 
-    def _codes(self, messages: Messages, places: Places) -> Ints:
+    def _codes(self, messages: Messages) -> Ints:
+        """One number for each (src, dst, block), ascending."""
         src, dst, blocks = messages
-        there = blocks >= 0
-        pair = np.repeat(src.astype(np.int64) * self.ranks + dst, there.sum(axis=1))
-        return np.sort(pair * len(places.side) + blocks[there])
+        pair, block = flat(src.astype(np.intp) * self.ranks + dst, blocks)
+        return np.sort(pair * (int(blocks.max(initial=0)) + 1) + block)
 
     def _along(
         self, t: int, tensors: tuple[str, ...], messages: Messages, axis: int, places: Places
     ) -> tuple[Exchange, Pairs] | None:
-        """The exchange that complete messages along an axis are."""
+        """The exchange that as many messages along an axis are as it has."""
         src, dst, blocks = messages
-        side = TENSORS[tensors[0]].side
-        values = np.unique(places.of(*flat(src, blocks)))
-        if len(values) > 1 or values[0] < 0:
-            return None
-        value = places.values[int(values[0])]
-        share = self._share(messages, axis, places)
+        side, one = TENSORS[tensors[0]].side, int(places.of(src[0], blocks[0].max()))
+        share = self._share(messages, axis, places) if one >= 0 else None
         if share is None:
             return None
-        part = Part(value.name, Expr(0 if value.born is None else t - value.born))
-        hops = (self.coordinates[dst] - self.coordinates[src])[:, axis] % self.mesh[axis]
-        if not self._joint(t, side, places, value, messages, hops):
+        value = places.values[one]
+        kept, *rest = dealt(value.table, share, t, self.mesh, self.where, axis)
+        made = joined(rest)
+        if self._among(messages, made) is None or not self._read_as_one(
+            t, side, places, value, messages, axis
+        ):
             return None
-        name = f"G{len(self.sent)}"
-        self.sent.append(Sent(name, side, axis, self._codes(messages, places)))
-        kept = flat(np.arange(self.ranks), self._kept(value, share))
-        there = flat(dst, blocks)
-        pairs = np.concatenate([kept[0], there[0]]), np.concatenate([kept[1], there[1]])
+        name, part = f"G{len(self.brought)}", Part(value.name, Expr(value.age(t)))
+        self.brought[name] = side, axis, made
+        rank, block = (
+            np.concatenate(both)
+            for both in zip(flat(kept[1], kept[2]), flat(dst, blocks), strict=True)
+        )
         if share == WHOLE:
-            return Gather(When(t, t), name, tensors, part, axis), pairs
-        return AllToAll(When(t, t), name, tensors, part, axis, share), pairs
+            return Gather(When(t, t), name, tensors, part, axis), (rank, block)
+        return AllToAll(When(t, t), name, tensors, part, axis, share), (rank, block)
 
     def _share(self, messages: Messages, axis: int, places: Places) -> Part | None:
-        """The slices of a value that go to each receiver, by its coordinate; None if not so."""
+        """The slices of a value that go to each receiver, by its coordinate, by a sample."""
         src, dst, blocks = messages
-        slices = places.read(src, blocks)
-        ends, whole = (np.empty((len(src), k), np.intp) for k in (4, 2))
-        for s in slices:
+        to, at = np.unique(self.where[dst, axis], return_index=True)
+        ends, whole = np.empty((len(at), 4), np.intp), np.empty((len(at), 2), np.bool_)
+        for s in places.read(src[at], blocks[at]):
             if len(s.values) > 1:
                 return None
             ends[s.rows], whole[s.rows] = s.ends, s.whole
-        if whole.all():
-            return WHOLE
-        to, n = self.coordinates[dst, axis], self.mesh[axis]
-        slots = np.stack([ends[to == x][0] for x in range(n)])
-        if (ends != slots[to]).any():
+        if len(to) < self.mesh[axis]:
             return None
         said = list[Ends | None]()
         for i in (0, 1):
-            low, high = (self._by_coordinate(slots[:, 2 * i + j], axis) for j in (0, 1))
+            low, high = (self._by_coordinate(ends[:, 2 * i + j], axis) for j in (0, 1))
             said.append(None if whole[:, i].all() else (low, high))
         return Part("to", Expr(), said[0], said[1])
 
@@ -192,25 +204,16 @@ class Exchanges:
             return Expr(e.constant, 0, tuple(e.step * u for u in unit) if e.step else ())
         return Expr(0, 0, unit, 0, tuple(values.tolist()))
 
-    def _kept(self, value: Value, share: Part) -> Ints:
-        """The rank's own share of what it sends: blocks [ranks, w]."""
-        pieces, heads = (
-            None if e is None else (e[0].at(0, self.coordinates), e[1].at(0, self.coordinates))
-            for e in (share.pieces, share.heads)
-        )
-        return within(value.table, pieces, heads)
-
-    def _joint(
-        self, t: int, side: str, places: Places, value: Value, messages: Messages, hops: Ints
+    def _read_as_one(
+        self, t: int, side: str, places: Places, value: Value, messages: Messages, axis: int
     ) -> bool:
         """True if a later attend reads as one what came from several ranks."""
-        _, dst, blocks = messages
+        src, dst, blocks = messages
+        hops = (self.where[dst] - self.where[src])[:, axis] % self.mesh[axis]
         origin = np.full(places.code.shape, -1, np.int16)
         origin[flat(np.arange(self.ranks), value.table.reshape(self.ranks, -1))] = 0
         there = blocks >= 0
-        origin[np.repeat(dst, there.sum(axis=1)), blocks[there]] = np.repeat(
-            hops, there.sum(axis=1)
-        )
+        origin[flat(dst, blocks)] = np.repeat(hops, there.sum(axis=1))
         for rows in self.rows[t + 1 :]:
             if rows.attends:
                 read = rows.attends[1 if side == "q" else 2]

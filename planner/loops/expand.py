@@ -1,14 +1,13 @@
 """expand(loops, plan)   what the loop form means: the rows of each step."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
-from planner.loops.columns import Messages, Rectangles, joined
+from planner.loops.exchanges import Filled, alike_along, dealt, scattered
 from planner.loops.form import (
     HELD,
     OWN,
@@ -29,14 +28,15 @@ from planner.loops.form import (
 )
 from planner.loops.kinds import KINDS
 from planner.loops.values import (
+    Messages,
     Pairs,
-    alike_along,
+    Rectangles,
     flat,
     held,
+    joined,
     owned,
     pack,
-    to_owners,
-    within,
+    sliced,
 )
 from planner.partitions import Partition
 
@@ -67,18 +67,17 @@ class Expansion:
     brought: dict[str, list[Messages]] = field(default_factory=dict)
     coming: dict[tuple[str, str], list[Pairs]] = field(default_factory=dict)
     following: dict[tuple[str, str, int], list[Pairs]] = field(default_factory=dict)
-    filled: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # [ranks, blocks] by side
-    attended: list[tuple[str, Pairs]] = field(default_factory=list)
+    filled: Filled | None = None  # where there are sums, if anybody asks
+    added: list[tuple[str, Ints, Ints]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.coordinates = self.loops.coordinates()
         self.ranks = len(self.coordinates)
         self.everyone = np.arange(self.ranks)
+        if any(isinstance(s, Return | Scatter) for s in self.loops.statements):
+            self.filled = Filled(self.ranks, self.partition)
         for side in ("q", "kv"):
             self.stay[OWN, side] = owned(self.ranks, self.partition.side(side))
-            if any(isinstance(s, Return | Scatter) for s in self.loops.statements):
-                size = self.ranks, len(self.partition.side(side))
-                self.filled[side] = np.zeros(size, np.bool_)
             if side in self.held:
                 self._take(side, *flat(self.everyone, self.held[side].reshape(self.ranks, -1)))
                 self.stay[HELD, side] = self.held[side]
@@ -93,6 +92,12 @@ class Expansion:
         sums: bool = False,
     ) -> Ints:
         """The blocks [n, w] of a part on ranks `who`, its slices as ranks `seen` say them."""
+        table = self._table(part, side, t, sums).take(who, axis=0)
+        at = self.coordinates.take(who if seen is None else seen, axis=0)
+        return sliced(table, part, t, at)
+
+    def _table(self, part: Part, side: str, t: int, sums: bool = False) -> Ints:
+        """The value that a part is of."""
         table = self.stay.get((part.value, side))
         if table is None:
             key = part.value, side, t - int(part.lag.at(t, self.coordinates[:1])[0])
@@ -100,12 +105,7 @@ class Expansion:
             table = self.aged.get(key) if table is None else table
         if table is None:
             raise PlanError(f"step {t}: {part.value} is read, but there is none of that age")
-        at = self.coordinates.take(who if seen is None else seen, axis=0)
-        pieces, heads = (
-            None if ends is None else (ends[0].at(t, at), ends[1].at(t, at))
-            for ends in (part.pieces, part.heads)
-        )
-        return within(table.take(who, axis=0), pieces, heads)
+        return table
 
     def start(self, s: Start, t: int) -> None:
         """A value gets another name."""
@@ -121,8 +121,8 @@ class Expansion:
         side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
         src, dst = self._pairs(s, t)
         sent = np.hstack([self.blocks(p, side, t, src, sums=sums) for p in s.parts])
-        if sums and self.filled:
-            self.attended.append((side, flat(dst, sent)))
+        if sums:
+            self.added.append((side, dst, sent))
         if s.into:
             self._add(s.into, side, t, dst, sent)
         self.coming.setdefault((s.name, side), []).append(flat(dst, sent))
@@ -155,21 +155,13 @@ class Expansion:
 
     def exchange(self, s: Gather | AllToAll, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
-        side, n = TENSORS[s.tensors[0]].side, self.loops.mesh[s.axis]
-        part = s.part
-        if isinstance(s, AllToAll):
-            part = replace(part, pieces=s.share.pieces, heads=s.share.heads)
-        messages, pairs = list[Messages](), list[Pairs]()
-        for hop in range(n):
-            to = self.coordinates[:, :-1].copy()
-            to[:, s.axis] = (to[:, s.axis] + hop) % n
-            dst = np.ravel_multi_index(tuple(to.T), self.loops.mesh)
-            sent = self.blocks(part, side, t, self.everyone, dst)
-            pairs.append(flat(dst, sent))
-            messages += [(self.everyone, dst, sent)] * bool(hop)
-        self.brought[s.name] = messages
-        self.coming.setdefault((s.name, side), []).extend(pairs)
-        return messages
+        side = TENSORS[s.tensors[0]].side
+        table = self._table(s.part, side, t)
+        share = s.share if isinstance(s, AllToAll) else s.part
+        made = dealt(table, share, t, self.loops.mesh, self.coordinates, s.axis)
+        self.coming.setdefault((s.name, side), []).extend(flat(dst, sent) for _, dst, sent in made)
+        self.brought[s.name] = made[1:]
+        return made[1:]
 
     def scatter(self, s: Scatter, t: int) -> list[Messages]:
         """The messages of sums to their owners along an axis, but for those with no sums."""
@@ -177,15 +169,8 @@ class Expansion:
         table = self.blocks(s.part, side, t, self.everyone)
         if s.same != alike_along(table, self.loops.mesh, s.axis):
             raise PlanError(f"step {t}: ranks of a scatter have the same blocks, or have not")
-        homes = self.partition.side(side).homes
-        pair, block = to_owners(table, homes, self.coordinates, s.axis)
-        order = np.argsort(pair, kind="stable")
-        pair, block = pair[order], block[order]
-        pairs, first = np.unique(pair, return_index=True)
-        number = np.searchsorted(pairs, pair)
-        blocks = np.full((len(pairs), int(np.bincount(number).max(initial=0))), -1)
-        blocks[number, np.arange(len(pair)) - first[number]] = block
-        return [self._with_sums(side, (pairs // self.ranks, pairs % self.ranks, blocks))]
+        made = scattered(table, self.partition.side(side), self.coordinates, s.axis)
+        return [self._with_sums(side, made)]
 
     def returned(self, s: Return) -> list[Messages]:
         """The messages of an exchange, the other way round, but for those with no sums in them."""
@@ -195,9 +180,8 @@ class Expansion:
         return [self._with_sums(side, (dst, src, blocks)) for src, dst, blocks in sent]
 
     def _with_sums(self, side: str, messages: Messages) -> Messages:
-        src, dst, blocks = messages
-        on = (self.filled[side][src[:, None], blocks] & (blocks >= 0)).any(axis=1)
-        return src[on], dst[on], blocks[on]
+        assert self.filled
+        return self.filled.of(side, messages)
 
     def arrive(self, t: int, exchanged: set[str]) -> None:
         """What was under way is there."""
@@ -213,9 +197,10 @@ class Expansion:
                 self.stay[name, side] = self._packed(side, (rank, block))
             else:
                 self.aged[name, side, t + 1] = self._packed(side, (rank, block))
-        for side, (rank, block) in self.attended:
-            self.filled[side][rank, block] = True
-        self.coming, self.following, self.attended = {}, {}, []
+        if self.filled:
+            for side, rank, blocks in self.added:
+                self.filled.note(side, rank, blocks)
+        self.coming, self.following, self.added = {}, {}, []
 
     def _take(self, side: str, rank: Ints, block: Ints) -> None:
         """Of the values that stay, but for what ranks own, the last one to get a block has it."""
@@ -233,8 +218,7 @@ class Expansion:
             np.hstack([self.blocks(p, side, t, who) for p in parts])
             for side, parts in (("q", s.q), ("kv", s.kv))
         )
-        if self.filled:
-            self.attended += [("q", flat(who, q)), ("kv", flat(who, kv))]
+        self.added += [("q", who, q), ("kv", who, kv)]
         return who, q, kv
 
 

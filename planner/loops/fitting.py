@@ -1,17 +1,22 @@
-"""Fits: numbers that change with the step or the rank, as expressions; sets of ranks as boxes.
+"""Fits: numbers that change with the step or the rank, as expressions; sets of ranks as guards.
 
 Among equally long fits the simplest: the plain step before an outer loop's, no modulus before one.
+
+guards    {step: ranks}, steps in a row  -->  [first, last, guard], as few as can be, intervals
+          that move with the step; one table instead of three or more
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.loops.form import Expr, Ints
+from planner.loops.form import Expr, Guard, Ints
+from planner.loops.values import Bools
 
-Bools = NDArray[np.bool_]
 Box = list[tuple[int, int, int]]  # axis, first, last
+MANY = 64  # pieces after which nothing regular is to be expected
 SAMPLE = 64  # points of a plane that are looked at before all of them are
 
 
@@ -93,3 +98,130 @@ def boxes(on: Bools, mesh: tuple[int, ...]) -> list[Box | None]:
         else:
             results.append([(len(mesh), int(low[k]), int(high[k]))] if ok[k] else None)
     return results
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Steps first..last with one guard, and the fits of the numbers that go with each step."""
+
+    first: int
+    last: int
+    guard: Guard
+    fits: list[Expr]
+
+    @property
+    def weight(self) -> float:
+        moving = sum(e is not None and e.step != 0 for b in self.guard.bounds for e in b[1:])
+        return 1 + 2 * self.guard.tabled + 0.1 * moving
+
+
+class Sets:
+    """Sets of ranks [steps, ranks] of steps in a row, and numbers of each step to fit as well."""
+
+    def __init__(
+        self, first: int, on: Bools, mesh: tuple[int, ...], numbers: Sequence[tuple[Ints, int]]
+    ) -> None:
+        self.first, self.on, self.mesh, self.numbers = first, on, mesh, numbers
+        self.sizes = (*mesh, int(np.prod(mesh)))
+        self.boxes = boxes(on, mesh)
+        self.shapes = [None if b is None else [e[0] for e in b] for b in self.boxes]
+
+    def piece(self, i: int, most: int) -> Piece:
+        """The longest fit from the i-th step on, of at most so many steps."""
+        t, bounds = self.first + i, self.boxes[i]
+        if bounds is None:
+            ranks = tuple(np.flatnonzero(self.on[i]).tolist())
+            return Piece(
+                t, t, Guard(ranks=(ranks,), since=t), [Expr(int(x[i])) for x, _ in self.numbers]
+            )
+        end = i
+        while end < min(i + most, len(self.on)) and self.shapes[end] == self.shapes[i]:
+            end += 1
+        table = np.array([[e for b in each or () for e in b[1:]] for each in self.boxes[i:end]])
+        columns = [
+            (table[:, 2 * k + e], self.sizes[b[0]]) for k, b in enumerate(bounds) for e in (0, 1)
+        ]
+        columns += [(x[i:end], n) for x, n in self.numbers]
+        many = min(line(x, n, t, self.mesh[1:])[0] for x, n in columns)
+        fits = [line(x[:many], n, t, self.mesh[1:])[1] for x, n in columns]
+        ends = len(bounds) * 2
+        cyclic = [
+            bool((table[:many, 2 * k] > table[:many, 2 * k + 1]).any()) for k in range(len(bounds))
+        ]
+        return Piece(t, t + many - 1, self._guard(bounds, cyclic, fits[:ends]), fits[ends:])
+
+    def _guard(self, bounds: Box, cyclic: list[bool], fits: list[Expr]) -> Guard:
+        """Bounds that leave nothing out are not said."""
+        said = []
+        for k, (axis, *_) in enumerate(bounds):
+            low: Expr | None = fits[2 * k]
+            high: Expr | None = fits[2 * k + 1]
+            if not cyclic[k]:
+                low = None if low == Expr() else low
+                high = None if high == Expr(self.sizes[axis] - 1) else high
+            if low or high:
+                said.append((axis if axis < len(self.mesh) else -1, low, high))
+        return Guard(tuple(said))
+
+    def longest(self) -> list[Piece] | None:
+        """Pieces as long as can be, one after the other; None for too many."""
+        pieces, i = list[Piece](), 0
+        while i < len(self.on):
+            pieces.append(self.piece(i, len(self.on)))
+            i = pieces[-1].last - self.first + 1
+            if len(pieces) > MANY:
+                return None
+        return pieces
+
+    def simplest(self) -> list[Piece]:
+        """As few pieces as can be, and of those the simplest: two steps suggest any slope."""
+        n = len(self.on)
+        best: dict[int, tuple[float, list[Piece]]] = {n: (0.0, [])}
+        for i in reversed(range(n)):
+            for most in (1, 2, n):
+                piece = self.piece(i, most)
+                weight, rest = best[piece.last - self.first + 1]
+                if i not in best or piece.weight + weight < best[i][0]:
+                    best[i] = piece.weight + weight, [piece, *rest]
+        return best[0][1]
+
+    def table(self) -> Piece | None:
+        """All steps as one piece, its ranks as data; None where the numbers do not fit."""
+        fits = [line(x, n, self.first) for x, n in self.numbers]
+        if any(many < len(self.on) for many, _ in fits):
+            return None
+        last = self.first + len(self.on) - 1
+        return Piece(self.first, last, self._data(), [e for _, e in fits])
+
+    def _data(self) -> Guard:
+        steps = [np.flatnonzero(column) for column in self.on.T]
+        if all(len(s) == 0 or s[-1] - s[0] + 1 == len(s) for s in steps):
+            spans = [
+                (self.first + int(s[0]), self.first + int(s[-1])) if len(s) else (1, 0)
+                for s in steps
+            ]
+            return Guard(spans=tuple(spans))
+        ranks = tuple(tuple(np.flatnonzero(row).tolist()) for row in self.on)
+        return Guard(ranks=ranks, since=self.first)
+
+
+def guards(
+    first: int, on: Bools, mesh: tuple[int, ...], numbers: Sequence[tuple[Ints, int]] = ()
+) -> list[Piece] | None:
+    """The fewest pieces for sets [steps, ranks] from step `first` on; None for too many."""
+    sets = Sets(first, on, mesh, numbers)
+    pieces = sets.longest()
+    if pieces and len(pieces) > 1 and mesh[1:]:
+        pieces = sets.simplest()
+    if pieces and len(pieces) < 3:
+        return pieces
+    table = sets.table()
+    if table is None or (pieces and sum(1 + 2 * p.guard.tabled for p in pieces) <= 3):
+        return pieces
+    return [table]
+
+
+def runs(steps: Sequence[int]) -> Iterator[list[int]]:
+    """Steps in a row, ascending."""
+    for _, group in groupby(enumerate(sorted(steps)), lambda p: p[1] - p[0]):
+        yield [t for _, t in group]

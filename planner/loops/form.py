@@ -34,6 +34,7 @@ same rectangles. Where an attend's queries were brought by a message without Q (
 that holds Q and OUT from the forward pass), Q and OUT of the same blocks are held ones.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -287,3 +288,32 @@ class Loops:
             Section(a, b - 1, tuple(s for s in self.statements if a <= s.when.first < b))
             for a, b in pairwise(cuts)
         )
+
+
+def parts_of(s: Statement) -> Iterator[Part]:
+    """All parts that a statement names."""
+    match s:
+        case Start() | Gather() | Scatter():
+            yield s.part
+        case AllToAll():
+            yield from (s.part, s.share)
+        case Send():
+            yield from s.parts
+            if s.into:
+                yield s.into
+        case Attend():
+            yield from (*s.q, *s.kv)
+        case Return():
+            return
+
+
+def expressions(s: Statement) -> Iterator[Expr]:
+    """All expressions of a statement that are not of its guard's tables."""
+    for p in parts_of(s):
+        yield p.lag
+        for pair in (p.pieces, p.heads):
+            yield from pair or ()
+    for _, low, high in s.when.guard.bounds:
+        yield from (e for e in (low, high) if e)
+    if isinstance(s, Send) and not isinstance(s.hop, Table):
+        yield from s.hop.by if isinstance(s.hop, Shift) else (s.hop.root,)

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.ir import TENSORS
-from planner.loops.fitting import line
+from planner.loops.fitting import line, runs
 from planner.loops.form import Ends, Expr, Ints, Part, Start, When
-from planner.loops.guards import runs
-from planner.loops.records import Cut, Key, Record, Ref
-from planner.loops.walk import Reading
+from planner.loops.walk import Cut, Key, Reading, Record, Ref
 
 Role = tuple[str, ...]
 Names = tuple[str, ...]
@@ -65,7 +63,7 @@ class Naming:
 
     def _name(self, ref: Ref, t: int) -> tuple[str, int]:
         value = self.reading.value(ref)
-        return value.name, 0 if value.born is None else t - value.born
+        return value.name, value.age(t)
 
     def _start(self, name: str, record: Record) -> None:
         cut, t = record.cuts[0], record.t

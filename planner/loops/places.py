@@ -9,14 +9,12 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.loops.form import OWN, Ints
-from planner.loops.values import pack
+from planner.loops.values import Bools, pack
 from planner.partitions import Side
 
-Bools = NDArray[np.bool_]
 ABSENT = np.int32(-(1 << 30))  # the place of no block
 FEW = 4  # different slices up to which rows are told apart by them
 NARROW = 8  # columns
@@ -30,6 +28,10 @@ class Value:
     name: str
     born: int | None
     table: Ints
+
+    def age(self, t: int) -> int:
+        """The steps that it has been there for in step t, 0 where it stays."""
+        return 0 if self.born is None else t - self.born
 
     @cached_property
     def pieces(self) -> Ints:

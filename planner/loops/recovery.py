@@ -8,7 +8,6 @@ from itertools import pairwise
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.check import check
-from planner.loops.cost import cost_of, expressions, parts_of
 from planner.loops.form import (
     AllToAll,
     Attend,
@@ -20,9 +19,11 @@ from planner.loops.form import (
     Start,
     Statement,
     When,
+    expressions,
+    parts_of,
 )
 from planner.loops.naming import Naming
-from planner.loops.statements import Clusters
+from planner.loops.statements import Clusters, cost
 from planner.loops.walk import Reading, Source
 
 MOST = 40  # statements of a regular plan
@@ -42,7 +43,7 @@ def recover(plan: Plan) -> Loops:
             reason = each
         else:
             readings.append(each)
-    for loops in sorted(readings, key=cost_of):
+    for loops in sorted(readings, key=_cost):
         if why := _irregular(loops):
             raise PlanError(f"irregular: {why}")
         try:
@@ -52,6 +53,11 @@ def recover(plan: Plan) -> Loops:
         else:
             return loops
     raise reason
+
+
+def _cost(loops: Loops) -> float:
+    """What a reader has to read: half a statement more per section."""
+    return cost(loops.statements) + 0.5 * len(loops.sections())
 
 
 def _irregular(loops: Loops) -> str:

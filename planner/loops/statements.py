@@ -5,13 +5,13 @@ then each cluster's ranks are fitted as guards. The cheapest way to say it wins.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.loops.cost import cost
-from planner.loops.fitting import plane
+from planner.ir import TENSORS
+from planner.loops.fitting import Piece, guards, plane, runs
 from planner.loops.form import (
     Attend,
     Ends,
@@ -23,20 +23,42 @@ from planner.loops.form import (
     Part,
     Send,
     Shift,
+    Start,
     Statement,
     Table,
     ToRoot,
     When,
+    parts_of,
 )
-from planner.loops.guards import Piece, guards, runs
 from planner.loops.kinds import ANY, END, KINDS, OTHER
 from planner.loops.naming import Group, Item, constant
 from planner.loops.places import encoded
-from planner.loops.records import Cut, taken
+from planner.loops.walk import Cut, taken
 
 Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
 FEW = 16
 MOST = 64  # clusters, and slices of one step, after which it is no loop
+
+
+def cost(statements: Iterable[Statement]) -> float:
+    """Statements, and the tables, bounds, moving slices and vague kinds in them."""
+    return sum(map(_cost, statements))
+
+
+def _cost(s: Statement) -> float:
+    guard = s.when.guard
+    total = 0.5 if isinstance(s, Start) else 1.0
+    ends = [e for p in parts_of(s) for pair in (p.pieces, p.heads) for e in pair or ()]
+    total += sum(0.7 if e.table else 0.3 for e in ends if e.step or any(e.axes))
+    total += 2 * guard.tabled + 0.1 * len(guard.bounds)
+    total += 0.05 * sum(e is not None for b in guard.bounds for e in b[1:])
+    if isinstance(s, Attend):
+        total += {"any": 2.0}.get(s.kind, 0.0)
+    if isinstance(s, Send):
+        sums = TENSORS[s.tensors[0]].accumulates
+        total += 2 * isinstance(s.hop, Table) + 1.5 * (sums and s.into is None)
+        total += 0.01 * (guard.receiver == sums)  # rather said where it is attended
+    return total
 
 
 @dataclass(frozen=True)

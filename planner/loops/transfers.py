@@ -1,14 +1,23 @@
 """Transfers: the messages of one step and way that go on with those of earlier steps.
 
+find_mesh(moves, ranks)   the mesh in which messages are the fewest shifts, along single axes:
+                          8 ranks = (8,) or (2, 4) or (4, 2) or (2, 2, 2), rank = mixed radix
+
 A transfer goes on if what it sends is what it brought a step ago; else if its shift is as before,
 or changes as it did before. It never changes the axis.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import numpy as np
+
+from planner.loops.form import Ints
+
 NAMES = "ABCDEFHIJKLMNOPQRSTUVWXYZ"  # G is for exchanges
 NEVER = 9
+AXES = 4  # of a mesh, at the most
 
 
 class Way(NamedTuple):
@@ -87,3 +96,32 @@ class Transfers:
         """A, B, ..., Z, A1, B1, ..."""
         again, letter = divmod(len(self.known), len(NAMES))
         return f"{NAMES[letter]}{again or ''}"
+
+
+def find_mesh(moves: Iterable[tuple[Ints, Ints]], ranks: int) -> tuple[int, ...]:
+    """The factorisation of `ranks` with the fewest distinct shifts, from (src, dst) columns."""
+    steps = dict[bytes, Ints]()
+    for src, dst in moves:
+        pairs = np.unique(src.astype(np.intp) * ranks + dst)
+        steps[pairs.tobytes()] = pairs
+    return min(factorisations(ranks, AXES), key=lambda mesh: (_price(mesh, steps), len(mesh)))
+
+
+def factorisations(n: int, most: int) -> Iterator[tuple[int, ...]]:
+    """All ordered ways to write n as a product of at most `most` factors above 1; (n,) first."""
+    yield (n,)
+    for f in range(2, n):
+        if n % f == 0 and most > 1:
+            yield from ((f, *rest) for rest in factorisations(n // f, most - 1))
+
+
+def _price(mesh: tuple[int, ...], steps: dict[bytes, Ints]) -> int:
+    """Distinct shifts of all different steps; a shift along two axes counts twice."""
+    ranks, total = int(np.prod(mesh)), 0
+    where = np.stack(np.unravel_index(np.arange(ranks), mesh))
+    for pairs in steps.values():
+        shift = (where[:, pairs % ranks] - where[:, pairs // ranks]) % np.array(mesh)[:, None]
+        distinct = np.flatnonzero(np.bincount(np.ravel_multi_index(tuple(shift), mesh)))
+        axes = np.count_nonzero(np.unravel_index(distinct, mesh), axis=0)
+        total += int((1 + (axes > 1)).sum())
+    return total

@@ -1,19 +1,24 @@
 """Values: the blocks that a name stands for on each rank, by piece and head: [ranks, p, h].
 
 Pieces are the distinct sets of positions that a rank has, in block order; heads the slices of
-them, counted from the lowest that it has. -1 stands for nothing.
+them, counted from the lowest that it has. -1 stands for nothing. Rows of a step are columns:
+messages by tensors, and rectangles.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import Plan
-from planner.loops.form import Ints
+from planner.ir import Plan, Step
+from planner.loops.form import Ints, Part
 from planner.partitions import Side
 
 FAR = 1 << 30
-Bounds = tuple[Ints, Ints] | None  # first and last [n]; None: all
+Bools = NDArray[np.bool_]
 Pairs = tuple[Ints, Ints]  # rank [n], block [n]
+Messages = tuple[Ints, Ints, Ints]  # src [n], dst [n], blocks [n, w]
+Rectangles = tuple[Ints, Ints, Ints]  # rank [n], q [n, a], kv [n, b]
 
 
 def pack(ranks: int, side: Side, rank: Ints, block: Ints) -> Ints:
@@ -71,26 +76,71 @@ def flat(rank: Ints, blocks: Ints) -> Pairs:
     return rank[row].astype(np.intp), blocks[row, column].astype(np.intp)
 
 
-def within(table: Ints, pieces: Bounds, heads: Bounds) -> Ints:
-    """Only pieces and heads first..last of each rank (arrays [n] each): [n, p x h]."""
-    for axis, ends in ((1, pieces), (2, heads)):
+def sliced(table: Ints, part: Part, t: int, where: Ints) -> Ints:
+    """A part's pieces and heads of each row of a table, as the ranks at `where` say: [n, p x h]."""
+    for axis, ends in ((1, part.pieces), (2, part.heads)):
         if ends is not None:
             i = np.arange(table.shape[axis])
-            on: NDArray[np.bool_] = (i >= ends[0][:, None]) & (i <= ends[1][:, None])
+            low, high = (e.at(t, where)[:, None] for e in ends)
+            on: Bools = (i >= low) & (i <= high)
             table = np.where(on[:, :, None] if axis == 1 else on[:, None, :], table, -1)
     return table.reshape(len(table), table.shape[1] * table.shape[2])
 
 
-def to_owners(table: Ints, homes: Ints, where: Ints, axis: int) -> Pairs:
-    """Blocks of a table that others along an axis own: rank x ranks + owner, and the block."""
-    rank, block = flat(np.arange(len(table)), table.reshape(len(table), -1))
-    owner = homes[block].astype(np.intp)
-    apart = where[rank, :-1] != where[owner, :-1]
-    on = apart[:, axis] & (apart.sum(axis=1) == 1)
-    return rank[on] * len(table) + owner[on], block[on]
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The messages and rectangles of one step."""
+
+    moves: dict[tuple[str, ...], Messages]
+    attends: Rectangles | None
 
 
-def alike_along(table: Ints, mesh: tuple[int, ...], axis: int) -> bool:
-    """True if all ranks along an axis have the same blocks."""
-    cube = table.reshape(*mesh, -1)
-    return bool((cube == cube.take([0], axis=axis)).all())
+def rows_of(step: Step) -> Rows:
+    """A step's nodes joined; int32 as they stand in the plan."""
+    moves = dict[tuple[str, ...], list[Messages]]()
+    for m in step.moves:
+        moves.setdefault(m.tensors, []).append((m.src, m.dst, m.blocks))
+    attends = [(a.rank, a.q, a.kv) for a in step.attends]
+    return Rows({k: joined(v) for k, v in moves.items()}, joined(attends) if attends else None)
+
+
+def joined(parts: list[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints]:
+    """Columns of several nodes as one."""
+    if len(parts) == 1:
+        return parts[0]
+    first, second, third = zip(*parts, strict=True)
+    return np.concatenate(first), stack(second), stack(third)
+
+
+def stack(tables: tuple[Ints, ...]) -> Ints:
+    """Columns [n], or tables [n, w] of any widths filled with -1, one below the other."""
+    if tables[0].ndim == 1:
+        return np.concatenate(tables)
+    width = max(t.shape[1] for t in tables)
+    whole = np.full((sum(map(len, tables)), width), -1, tables[0].dtype)
+    end = 0
+    for table in tables:
+        whole[end : end + len(table), : table.shape[1]] = table
+        end += len(table)
+    return whole
+
+
+def merged(rows: Rows) -> Rows:
+    """The same with one message for all of the same tensors between two ranks."""
+    return Rows({k: _one_per_pair(v) for k, v in rows.moves.items()}, rows.attends)
+
+
+def _one_per_pair(messages: Messages) -> Messages:
+    src, dst, blocks = messages
+    order = np.lexsort((dst, src))
+    src, dst, blocks = src[order], dst[order], blocks[order]
+    first = np.ones(len(src), np.bool_)
+    first[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    if first.all():
+        return messages
+    number = np.cumsum(first) - 1
+    nth = np.arange(len(src)) - np.flatnonzero(first)[number]
+    width = blocks.shape[1]
+    table = np.full((int(number[-1]) + 1, int(nth.max()) + 1, width), -1, blocks.dtype)
+    table[number, nth] = blocks
+    return src[first], dst[first], table.reshape(len(table), -1)

@@ -1,4 +1,7 @@
-"""One walk over the rows of a plan: where each copy came from, and what each row does with it."""
+"""One walk over the rows of a plan: where each copy came from, and what each row does with it.
+
+Records are rows of one step that are alike but for the rank, and perhaps their slices.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,18 +10,74 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
-from planner.loops.columns import Messages, Rectangles, Rows, merged, rows_of
-from planner.loops.exchanges import Exchange, Exchanges
+from planner.loops.exchanges import Exchange, Exchanges, Filled
 from planner.loops.form import HELD, OWN, Ints, Loops
 from planner.loops.kinds import Kinds
-from planner.loops.mesh import find_mesh
-from planner.loops.places import Bools, Places, Value
-from planner.loops.records import Cut, Record, Ref, cuts_of, taken
-from planner.loops.transfers import Transfers, Way
-from planner.loops.values import Pairs, flat, held
+from planner.loops.places import Places, Slices, Value
+from planner.loops.transfers import Transfers, Way, find_mesh
+from planner.loops.values import (
+    Bools,
+    Messages,
+    Pairs,
+    Rectangles,
+    Rows,
+    flat,
+    held,
+    merged,
+    rows_of,
+)
 
+Ref = tuple[str, int]  # the side or the tensor of sums, and the number of a value of it
+Key = tuple[str, str, tuple[str, ...]]  # what it does, the name it makes, tensors
 SIDES = ("q", "kv")
 OWNED = 0  # the number of the value that is first on each side
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A value and the slices of it: ends [n or 1, 4], whole [n or 1, 2]."""
+
+    ref: Ref
+    ends: Ints
+    whole: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What `rank` [n] does in step t with some values.
+
+    `way` leads to the receivers `dst`; `into` is what they add sums to.
+    """
+
+    t: int
+    key: Key
+    rank: Ints
+    cuts: tuple[Cut, ...]
+    queries: int = 0  # how many of the cuts an attend has for queries
+    kind: int = 0
+    way: Way | None = None
+    dst: Ints | None = None
+    into: Cut | None = None
+
+    @property
+    def sums(self) -> bool:
+        """True for messages of accumulators."""
+        return bool(self.key[2]) and TENSORS[self.key[2][0]].accumulates
+
+
+def cuts_of(tag: str, slices: Slices) -> tuple[Cut, ...]:
+    """The values that rows read, each with its slices."""
+    return tuple(
+        Cut((tag, v), slices.ends[:, 4 * i : 4 * i + 4], slices.whole[:, 2 * i : 2 * i + 2])
+        for i, v in enumerate(slices.values)
+    )
+
+
+def taken(cut: Cut, rows: Ints) -> Cut:
+    """The same for some of the rows."""
+    if len(cut.ends) == 1:
+        return cut
+    return Cut(cut.ref, cut.ends.take(rows, axis=0), cut.whole.take(rows, axis=0))
 
 
 @dataclass(frozen=True)
@@ -71,7 +130,8 @@ class Reading:
         self.places |= {t: Places(plan.ranks, plan.side(t)) for t in ADDS[plan.pass_]}
         self.transfers = Transfers(self.source.mesh)
         steps = self.source.joint if self.joint else self.source.rows
-        self.known = Exchanges(self.source.mesh, self.source.coordinates, steps)
+        self.filled = Filled(plan.ranks, plan.partition)
+        self.known = Exchanges(self.source.mesh, self.source.coordinates, steps, self.filled)
         for side in SIDES:
             blocks = plan.partition.side(side)
             home = blocks.homes.astype(np.intp), np.arange(len(blocks))
@@ -116,6 +176,9 @@ class Reading:
             self._added(each)
         for tag, name, born, pairs in coming:
             self.places[tag].add(name, born, *pairs)
+        for tensors, (_, dst, blocks) in rows.moves.items():
+            if TENSORS[tensors[0]].accumulates:
+                self.filled.note(TENSORS[tensors[0]].side, dst, blocks)
 
     def _ways(
         self, t: int, tensors: tuple[str, ...], messages: Messages
@@ -186,6 +249,8 @@ class Reading:
 
     def _attends(self, t: int, rectangles: Rectangles) -> None:
         rank, q, kv = rectangles
+        self.filled.note("q", rank, q)
+        self.filled.note("kv", rank, kv)
         kinds = self.source.kinds[t]
         assert kinds is not None
         for queries in self.places["q"].read(rank, q):
