@@ -41,7 +41,7 @@ def write(program: Program) -> str:
         *schedule,
         *function_texts(program, layout),
         mask_function(program.work, "jax"),
-        *jax_parts("check"),
+        *jax_parts("dense", "check"),
     ]
     keys = ["kv_positions"] * ("def kv_positions" in layout)
     return assemble(docstring(program), texts, keep=(*KEEP, *keys))

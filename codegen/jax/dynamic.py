@@ -55,7 +55,7 @@ def write(program: Program) -> str:
         *jax_parts("dynamic_backward" if program.backward else "forward_alone"),
         shapes(program, layout),
         *jax_parts("dynamic"),
-        *(layer_texts(program) if program.layer else jax_parts("check")),
+        *(layer_texts(program) if program.layer else jax_parts("dense", "check")),
     ]
     keep = (*KEEP, "make_tables", "load", *(LAYER_KEEP if program.layer else ()))
     keys = ["kv_positions"] * ("def kv_positions" in layout)

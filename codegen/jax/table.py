@@ -33,7 +33,7 @@ def write_table(program: Program) -> str:
         *jax_parts("table_mask", "masked"),
         *function_texts(program, layout),
         mask_function(program.work, "jax"),
-        *(layer_texts(program) if program.layer else jax_parts("check")),
+        *(layer_texts(program) if program.layer else jax_parts("dense", "check")),
     ]
     keep = (*KEEP, *LAYER_KEEP) if program.layer else KEEP
     keys = ["kv_positions"] * ("def kv_positions" in layout)
@@ -165,7 +165,7 @@ def layer_texts(program: Program) -> list[str | Part]:
     """
     refuse(program)
     kind = "dynamic" if program.dynamic else "static"
-    return [sizes(program), *jax_parts("layer", f"layer_{kind}", "layer_check")]
+    return [sizes(program), *jax_parts("layer", f"layer_{kind}", "dense", "layer_check")]
 
 
 def refuse(program: Program) -> None:

@@ -167,7 +167,7 @@ class _Step:
 
     def check_others(self, number: int, s: Send, src: Ints) -> None:
         """Note a send of sums that ranks would run beside it whose sums go elsewhere."""
-        if any(e.step for e in s.hop.by):
+        if isinstance(s.hop, Shift) and any(e.step for e in s.hop.by):
             return  # its pairs of ranks are those of the step
         others = np.setdiff1d(everybody(self.state.loops, s), src)
         side = TENSORS[s.tensors[0]].side

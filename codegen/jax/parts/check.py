@@ -7,34 +7,19 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import Mesh
 
+from codegen.jax.parts.dense import dense
 from codegen.jax.parts.masked import wide
 
 if TYPE_CHECKING:
     from codegen.jax.parts.function import ours
-    from codegen.jax.parts.stubs import allowed
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = SEQ = KV_SEQ = CHECKED = 1
 RESULTS = ("out",)
 PLAN: dict[str, Any] = {}
 
 # ---- Self-check
-
-
-def dense(q, k, v):
-    """Attention by its definition, 256 queries at once."""
-    k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in (k, v))
-
-    @jax.checkpoint
-    def attend_one(i):
-        seen = allowed(i + (KV_SEQ - SEQ), jnp.arange(k.shape[2]))
-        scores = jnp.einsum("bhd,bhjd->bhj", q[:, :, i], k) * PLAN["scale"]
-        return jnp.einsum("bhj,bhjd->bhd", jax.nn.softmax(scores, where=seen), v)
-
-    with jax.default_matmul_precision("highest"):
-        return jnp.moveaxis(lax.map(attend_one, jnp.arange(q.shape[2]), batch_size=256), 0, 2)
 
 
 def results(function, q, k, v, dout):

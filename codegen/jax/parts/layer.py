@@ -2,21 +2,17 @@
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from codegen.jax.parts.dense import dense
 from codegen.jax.parts.masked import wide
 
 HEADS = KV_HEADS = HEAD_DIM = DIM = HIDDEN = 1
-SCALE = 1.0
 NORM_EPS, ROPE_BASE = 1e-5, 10000.0
-
-if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import allowed
 
 # ---- Decoder layer
 
@@ -85,22 +81,6 @@ def layer_around(attention, params, x, at):
     return layer(params, x)
 
 
-def reference(params, x, rows=None):
-    """The layer by its definition on one device, differentiable: of all rows, or of some.
-
-    x: all tokens [batch, seq, dim] in the order of the sequence.
-    """
-    rows = np.arange(x.shape[1]) if rows is None else rows
-    q, k, v = project(params, x, np.arange(x.shape[1]))
-    k, v = (jnp.repeat(y, HEADS // KV_HEADS, 1) for y in (k, v))
-    parts = np.array_split(rows, -(-len(rows) // 512))
-    out = [jax.checkpoint(partial(dense, rows=part))(q, k, v) for part in parts]
-    return finish(params, x[:, rows], jnp.concatenate(out, 2))
-
-
-def dense(q, k, v, rows):
-    """Attention of some rows by its definition."""
-    seen = allowed(rows[:, None], jnp.arange(k.shape[2])[None])
-    scores = jnp.einsum("bhid,bhjd->bhij", q[:, :, rows], k) * SCALE
-    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30))
-    return jnp.where(seen.any(-1)[:, None], weights @ v, 0)
+def reference(params, x):
+    """The layer by its definition on one device, differentiable, in the order of the sequence."""
+    return finish(params, x, dense(*project(params, x, np.arange(x.shape[1]))))
