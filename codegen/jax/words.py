@@ -165,6 +165,10 @@ def call(
     inner = f"{margin}    {', '.join(arguments)}"
     if single and len(inner) <= WIDTH:
         return [margin + head, inner, margin + tail]
+    if single and len(arguments) == 1 and " for " in arguments[0]:  # takes no comma behind it
+        each, _, source = arguments[0].rpartition(" for ")
+        lines = [*statement(indent + 4, "", each), f"{margin}    for {source}"]
+        return [margin + head, *lines, margin + tail]
     lines = [f"{margin}    {line}" for a in arguments for line in f"{a},".split("\n")]
     return [margin + head, *lines, margin + tail]
 
