@@ -146,6 +146,10 @@ def _bound(
             low, high = ends
     lo, hi = (None if e is None else expression(e, names) for e in (low, high))
     if low and high and on.cyclic(low, high):
+        assert lo
+        assert hi
+        if lo.isdecimal() and hi.isdecimal():
+            return f"({name} >= {lo}) | ({name} <= {hi})"
         n = loops.mesh[axis] if axis >= 0 else int(np.prod(loops.mesh))
         return f"({name} - ({lo})) % {n} <= ({hi} - ({lo})) % {n}"
     return comparison(name, lo, hi)
