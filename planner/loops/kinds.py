@@ -7,6 +7,8 @@ of two sets that are each other shifted is causal if the mask allows it exactly 
 j - i <= the shift.
 """
 
+from typing import get_args
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,7 @@ from planner.masks.areas import areas
 from planner.masks.regions import FAR, Region
 from planner.partitions import Ranges, Side, shifted
 
-KINDS: tuple[Kind, ...] = ("full", "causal", "strict", "end", "other", "any")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 FULL, CAUSAL, STRICT, END, OTHER, ANY = range(len(KINDS))
 EMPTY = ANY + 1
 Codes = NDArray[np.int8]

@@ -1,6 +1,7 @@
 """show(loops)   the loop form as pseudo-code: a section per loop, a line per statement."""
 
 from collections.abc import Iterator
+from math import prod
 
 from planner.ir import TENSORS
 from planner.loops.form import (
@@ -156,7 +157,7 @@ def _guard(g: Guard, mesh: tuple[int, ...]) -> Iterator[str]:
     axes = names(mesh)
     for axis, low, high in g.bounds:
         name = "rank" if axis < 0 else axes[axis]
-        size = int(len(mesh) and _product(mesh)) if axis < 0 else mesh[axis]
+        size = prod(mesh) if axis < 0 else mesh[axis]
         lowest, highest = (expression(e, axes) if e else None for e in (low, high))
         if not low and high == ZERO:
             lowest = highest
@@ -171,10 +172,3 @@ def _guard(g: Guard, mesh: tuple[int, ...]) -> Iterator[str]:
         yield f"{who} in {list(g.ranks[0])}"
     elif g.ranks:
         yield f"{who} in RANKS[t]"
-
-
-def _product(mesh: tuple[int, ...]) -> int:
-    size = 1
-    for n in mesh:
-        size *= n
-    return size
