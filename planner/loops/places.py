@@ -74,7 +74,8 @@ class Places:
         self.values: list[Value] = []
         self.even = True  # all values are
         self.stays: list[int] = []  # values that stay, but for what ranks own
-        self.code = np.full((ranks, len(side)), -1, np.int32)
+        self.code = np.full((ranks, len(side) + 1), -1, np.int32)
+        self.code[:, -1] = ABSENT  # what block -1 finds
 
     def add(self, name: str, born: int | None, rank: Ints, block: Ints) -> int:
         """A new value of these blocks.
@@ -124,7 +125,8 @@ class Places:
 
         Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
         """
-        code = np.where(blocks >= 0, self.code[rank[:, None], blocks], ABSENT)
+        first = rank.astype(np.intp) * self.code.shape[1]
+        code = self.code.reshape(-1).take(first[:, None] + blocks)
         if (code == -1).any():
             raise PlanError("irregular: a block is read whose way to its rank is not understood")
         first, number = self._distinct(rank, code)
