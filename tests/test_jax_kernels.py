@@ -25,7 +25,7 @@ from planner.workload import Workload
 jnp = jax.numpy
 P = jax.sharding.PartitionSpec
 SCALE = 0.3
-PARTS = "kernels_cpu", "kernels_gpu", "kernels_tpu", "masked", "schedule"
+PARTS = "kernels_cpu", "kernels_gpu", "kernels_tpu", "masked"
 WORK = Workload(8192, heads=8, kv_heads=2, head_dim=64, mask=Causal(), dtype="bfloat16")
 
 

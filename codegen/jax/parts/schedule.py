@@ -89,15 +89,6 @@ def put(x, number, new):
     return lax.dynamic_update_slice_in_dim(x, new, number * new.shape[2], 2)
 
 
-def with_output(queries):
-    """Queries that travelled without `out`, with a vector whose product with dout is the same."""
-    q, dout, lse, delta = queries
-    largest = jnp.abs(dout).max(-1, keepdims=True).astype(delta.dtype).clip(1e-37)
-    unit = dout / largest
-    out = unit * (delta / largest / (unit * unit).sum(-1, keepdims=True).clip(1))
-    return q, dout, out, lse
-
-
 def nothing(q):
     """Output and log-sum-exp of queries that have met no keys."""
     out = jnp.zeros(q.shape, wide(q))
