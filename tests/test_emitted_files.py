@@ -123,14 +123,14 @@ def bare(source: str) -> Iterator[str] | list[str]:
 # ---- length: causal, 8 ranks, both passes, blank lines and comments included
 
 BUDGETS = {  # torch; JAX for all platforms, for one
-    "ring": (305, 460, 360),
-    "striped": (305, 460, 360),
-    "zigzag": (310, 460, 360),
-    "burst": (335, 460, 360),
-    "ulysses": (270, 460, 360),
-    "allgather": (315, 460, 360),
-    "balanced": (360, 500, 400),
-    "usp:ulysses=2": (365, 500, 400),
+    "ring": (300, 460, 360),
+    "striped": (300, 460, 360),
+    "zigzag": (300, 460, 360),
+    "burst": (325, 460, 360),
+    "ulysses": (300, 460, 360),
+    "allgather": (300, 460, 360),
+    "balanced": (355, 500, 400),
+    "usp:ulysses=2": (355, 500, 400),
 }
 LARGE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
 
@@ -167,7 +167,7 @@ def test_what_is_not_kernel_is_most_of_the_file_but_short(schedule: str, target:
     source = rl.emit(rl.plan(schedule, work, 8, pass_="both"), target)
     _, _, rest = source.partition("# ---- Kernels")
     kernels, _, _ = rest.partition("# ---- The function")
-    assert lines(source) - lines(kernels) <= 300
+    assert lines(source) - lines(kernels) <= (251 if target == "torch" else 250)
 
 
 # ---- the texts

@@ -125,9 +125,9 @@ def test_calls_of_every_mask_merge_to_dense_attention(
         merge(*(x[:, :, rows] for x in result), *some)
     last = stand_in(dout, (dout * result[0]).sum(-1, keepdim=True)) if travelled else result[0]
     for rows, cols, band in cut(*rectangle):
-        some = (x[:, :, rows] for x in (last, result[1]))
-        known = (x[:, :, at] for x, at in ((dout, rows), (q, rows), (k, cols), (v, cols)))
-        shares = part.attend_backward(*known, *some, band)
+        queries, keys = (dout, q, last, result[1]), (k, v)
+        cuts = [x[:, :, rows] for x in queries] + [x[:, :, cols] for x in keys]
+        shares = part.attend_backward(*cuts, band)
         for grad, share, at in zip(grads, shares, (rows, cols, cols), strict=True):
             grad[:, :, at] += share
     for mine, truth in zip(
@@ -169,6 +169,6 @@ def test_cuda_branches_give_the_shapes_and_types_of_their_inputs(
     out, lse = part.attend(q, k, v, band)
     assert (out.shape, out.dtype) == (q.shape, dtype)
     assert (lse.shape, lse.dtype) == ((2, 8, rows, 1), torch.float32)
-    grads = part.attend_backward(dout, q, k, v, out.float(), lse, band)
+    grads = part.attend_backward(dout, q, out.float(), lse, k, v, band)
     assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
     assert {x.dtype for x in grads} <= {dtype, torch.float32}

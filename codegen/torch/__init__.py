@@ -65,8 +65,7 @@ def shapes(program: Program, layout: str) -> str:
     return f"""
 from torch import Tensor
 
-def shapes(q: Tensor, k: Tensor, rank: int) -> list[list[int]]:
-    # of q, k and v on a rank
+def shapes(q: Tensor, k: Tensor, rank: int) -> list[list[int]]:  # of q, k and v
     queries, keys = {queries}, {keys}
     return [[len(q), *size, HEAD_DIM] for size in (queries, keys, keys)]
 """

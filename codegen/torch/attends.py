@@ -192,10 +192,10 @@ class Attending:
         keys, masked = self.have.keys(kv, cut), self.masked(meeting)
         if not self.have.plain("q", q):
             name = self.have.names.inputs["q", q]
-            return [f"cut({name}, rows)" if cut else name, *keys, masked]
+            return [f"[x[:, :, rows] for x in {name}]" if cut else name, *keys, masked]
         if cut:
-            return ["*cut([dout, q], rows)", *keys, "*cut([out, lse], rows)", masked]
-        return ["dout", "q", *keys, "out", "lse", masked]
+            return ["*(x[:, :, rows] for x in (dout, q, out, lse))", *keys, masked]
+        return ["dout", "q", "out", "lse", *keys, masked]
 
     def afterwards(self, meeting: Meeting, adds: list[str]) -> list[str]:
         """Add parts to sums that have come, where there was something to attend."""

@@ -102,13 +102,14 @@ class Exchanges:
         (axis,) = self.orders
         names, sizes = AXES[len(self.loops.mesh)], SIZES[len(self.loops.mesh)]
         if len(names) == 1:
-            members = "range(RANKS)"
+            member, members = "r", "RANKS"
         elif axis == len(names) - 1:
-            members = f"range(rank - {names[axis]}, rank - {names[axis]} + {sizes[axis]})"
+            member, members = f"rank - {names[axis]} + r", sizes[axis]
         else:
-            members = f"range({names[1]}, RANKS, {sizes[1]})"
+            member, members = "r", f"{names[1]}, RANKS, {sizes[1]}"
+        own = "dout" if self.have.kept else "q"
         return [
-            f"tokens = [positions(r, q.shape[2] * RANKS) for r in {members}]",
+            f"tokens = [positions({member}, {own}.shape[2] * RANKS) for r in range({members})]",
             "order = torch.cat(tokens).argsort().to(q.device)",
         ]
 

@@ -58,14 +58,14 @@ class Holdings:
         if self.plain("kv", value):
             return ["k[:, :, cols]", "v[:, :, cols]"] if cut else ["k", "v"]
         name = self.names.inputs["kv", value]
-        return [f"*cut({name}, cols)"] if cut else [f"*{name}"]
+        return [f"*(x[:, :, cols] for x in {name})"] if cut else [f"*{name}"]
 
     def queries(self, value: str, cut: bool) -> list[str]:
         """The argument q of an attend of the forward pass."""
         if value == OWN:
             return ["q[:, :, rows]"] if cut else ["q"]
         name = self.names.inputs["q", value]
-        return [f"*cut({name}, rows)"] if cut else [f"*{name}"]
+        return [f"*(x[:, :, rows] for x in {name})"] if cut else [f"*{name}"]
 
     def like(self, side: str, value: str) -> str:
         """A tensor, or a list of tensors for keys and values, in whose shape sums are kept."""
@@ -125,7 +125,7 @@ class Holdings:
             if self.plainly(cell):
                 totals = "out[:, :, rows], lse[:, :, rows]" if cut else "out, lse"
             else:
-                totals = f"*cut({name}, rows)" if cut else f"*{name}"
+                totals = f"*(x[:, :, rows] for x in {name})" if cut else f"*{name}"
             return f"merge({totals}, {parts})"
         if cell[0] == "DQ":
             return f"{name}[:, :, rows] += {parts}" if cut else f"{name} += {parts}"

@@ -70,7 +70,11 @@ class Messages:
         sends, comes = move.asked(to, source) if move.guarded else ("", "")
         texts = [f"{x} if {c} else None" if c else x for x, c in ((to, sends), (source, comes))]
         if sends and comes and len(", ".join([message, *texts])) > 50:
-            self.paste(assigned("sends, comes", f"{sends}, {comes}", self.margin))
+            line = f"sends, comes = {sends}, {comes}"
+            if self.margin + len(line) > WIDTH:
+                self.paste(["sends, comes = (", f"    {sends},", f"    {comes},", ")"])
+            else:
+                self.write(line)
             texts = [f"{to} if sends else None", f"{source} if comes else None"]
         return texts
 

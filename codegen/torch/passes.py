@@ -98,8 +98,8 @@ class Pass(Messages):
         """The whole function."""
         for frame in frames(self.loops):
             self.frame(frame)
-        kept = ", *kept" if self.have.kept else ""
-        head = f"backward(dout, q, k, v, out, lse, group{kept})"
+        saved = "*saved" if self.have.kept else "q, k, v, out, lse, group"
+        head = f"backward(dout, {saved})"
         head = head if self.backward else "forward(q, k, v, group)"
         return [
             f"def {head}:",
@@ -114,6 +114,8 @@ class Pass(Messages):
     def opening(self) -> Iterator[str]:
         """Ranks, groups and sizes, as far as they are used."""
         used = "\n".join(self.lines)
+        if self.have.kept:  # instead of what the rank owns
+            yield "    *_, q, k, v, out, lse, group = saved"
         if len(self.axes) > 1:
             named = [g if f"{g})" in used else "_" for g in (f"{a}_group" for a in self.axes)]
             yield f"    {', '.join(named)} = groups_of(group)"
@@ -121,12 +123,12 @@ class Pass(Messages):
         places = ["rank = group.rank()"] if "rank" in used or len(self.axes) > 1 else []
         if "size" in self.uses:
             k, n = self.unit, self.own_pieces
-            length = "q.shape[2]"
+            length = f"{'dout' if self.have.kept else 'q'}.shape[2]"
             common = gcd(k, n)
             times, by = f" * {k // common}" * (k > common), f" // {n // common}" * (n > common)
             places.append(f"size = {length}{times}{by}")
         if ", seq)" in used:
-            places.append("seq = q.shape[2] * RANKS")
+            places.append(f"seq = {'dout' if self.have.kept else 'q'}.shape[2] * RANKS")
         if places:
             left, right = zip(*(p.split(" = ") for p in places), strict=True)
             yield f"    {', '.join(left)} = {', '.join(right)}"
@@ -135,8 +137,6 @@ class Pass(Messages):
         elif len(self.axes) > 2:
             raise PlanError("a mesh of more than two axes")
         yield from (f"    {line}" for line in self.exchanging.order())
-        if self.have.kept:
-            yield "    q, k, v, out, lse = kept"
         if "stats" in self.have.used:
             yield "    delta = (dout * out.to(wide(q))).sum(-1, keepdim=True)"
         if self.neighbours:

@@ -61,8 +61,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
             "",
             f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner",
         ]
-    pieces = any("pieces" in each.uses for each in passes)
-    if pieces:
+    if any("pieces" in each.uses for each in passes):
         lines += pieces_function(plans[0])
     lines += text.lines()
     if keep:
@@ -71,8 +70,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
         lines += ["", "", *body]
     if long := [line for line in lines if len(line) > WIDTH]:
         raise PlanError(f"a line of {len(long[0])} characters: {long[0].strip()}")
-    head = ["from functools import cache", ""] * pieces
-    return "\n".join([*head, "# ---- Schedule", *lines]) + "\n"
+    return "\n".join(["# ---- Schedule", *lines]) + "\n"
 
 
 def pieces_function(plan: Plan) -> list[str]:
@@ -87,7 +85,6 @@ def pieces_function(plan: Plan) -> list[str]:
     return [
         "",
         "",
-        "@cache",
         "def pieces(rank, seq):",
         '    """The positions of the pieces that a rank owns."""',
         f"    own = positions(rank, seq).tensor_split({count})",

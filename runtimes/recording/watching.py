@@ -68,7 +68,7 @@ def _kernel(plain: Callable[..., Any], backward: bool, *args: Any) -> Any:
     began = perf_counter()
     result = plain(*args)
     if HERE.notes is not None:
-        q, k = args[1:3] if backward else args[:2]
+        q, k = (args[1], args[4]) if backward else args[:2]
         size = pairs(q.shape[2], k.shape[2], args[-1]) * prod(q.shape[:2])
         HERE.notes.append(Note(backward, KERNEL, -1, size, began, perf_counter()))
     return result

@@ -36,16 +36,17 @@ def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     chosen, own = torch.rand(seq, generator=seed) < 2**28 / seq**2, positions(rank)
     dout *= chosen[:, None].to(q.device)
     sides = (q, "q"), (k, "kv"), (v, "kv")
-    ours = [shard(x, rank, side=side).requires_grad_() for x, side in sides]
+    ours: Any = [shard(x, rank, side=side).requires_grad_() for x, side in sides]
     out = attention(*ours)
     out.backward(shard(dout, rank))
-    whole, parts = [x.double().requires_grad_() for x, _ in sides], list[Tensor]()
+    whole: Any = [x.double().requires_grad_() for x in (q, k, v)]
+    (q, k, v), parts = whole, list[Tensor]()
     rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}
     for rows in own[chosen[own]].split(256):
         seen = allowed(rows[:, None] + KV_SEQ - SEQ, torch.arange(KV_SEQ)).to(q.device)
-        given = whole[0][:, :, rows], *whole[1:], seen
-        parts.append(torch.nn.functional.scaled_dot_product_attention(*given, **rules))
-        parts[-1].backward(dout[:, :, rows].double())
+        exact = torch.nn.functional.scaled_dot_product_attention(q[:, :, rows], k, v, seen, **rules)
+        exact.backward(dout[:, :, rows].double())
+        parts.append(exact)
     pairs = [(out[:, :, chosen[own]], torch.cat(parts, 2))]
     for x, y, (_, side) in zip(ours, whole, sides, strict=True):
         dist.all_reduce(y.grad)

@@ -40,11 +40,12 @@ def errors(rank: int, tables: Tables, dtype: torch.dtype, device: str = "cpu") -
     rows, outs = positions(rank, tables), list[Tensor]()
     if tables.both:
         out.backward(shard(dout, rank, tables).to(device))
-    dense, rules = [x.double().requires_grad_() for x in (q, k, v)], {"scale": PLAN["scale"]}
+    q, k, v = dense = [x.double().requires_grad_() for x in (q, k, v)]
+    rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}
     for i in rows[chosen[rows]].split(256):
-        given = dense[0][:, :, i], *dense[1:], allowed(i, tables)
-        attend = torch.nn.functional.scaled_dot_product_attention
-        outs.append(attend(*given, **rules, enable_gqa=True))
+        seen = allowed(i, tables)
+        exact = torch.nn.functional.scaled_dot_product_attention(q[:, :, i], k, v, seen, **rules)
+        outs.append(exact)
         outs[-1].backward(dout[:, :, i].double())
     pairs = [(out[:, :, chosen[rows]], torch.cat([out[:, :, :0].cpu(), *outs], 2).to(device))]
     for mine, whole, side in zip(ours, dense, ("q", "kv", "kv"), strict=True):

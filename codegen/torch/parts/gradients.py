@@ -4,27 +4,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from codegen.torch.parts.function import digest, group_named, operator
 
 
-def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    group: ProcessGroup,
-    *kept: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+def backward(dout: Tensor, *saved: Any) -> tuple[Tensor, Tensor, Tensor]:
     raise NotImplementedError
 
 
 @torch.library.custom_op(f"ringloom::attention_backward_{digest}", mutates_args=())
 def gradients(dout: Tensor, saved: list[Tensor], group: str) -> list[Tensor]:
-    return [*backward(dout, *saved[:5], group_named(group), *saved[5:])]
+    return [*backward(*[dout, *saved, group_named(group)])]
 
 
 def save(ctx: Any, inputs: Any, output: Any) -> None:

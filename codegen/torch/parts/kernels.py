@@ -10,15 +10,15 @@ SCALE = 1.0
 # ---- Kernels: fused attention that returns, and takes back, the log-sum-exp of its scores.
 
 aten = torch.ops.aten
+on_cpu = aten._scaled_dot_product_flash_attention_for_cpu
+on_cpu_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Attention of some queries to some keys: output, and log-sum-exp [batch, heads, rows, 1]."""
     if q.is_cpu:  # in wide types, because this kernel returns its output in the type of q
         q, k, v = (x.to(wide(x)) for x in (q, k, v))
-        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, causal, scale=SCALE
-        )
+        out, lse = on_cpu(q, k, v, 0.0, causal, scale=SCALE)
     elif q.element_size() == 2:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         out, lse, *_ = aten._flash_attention_forward(
@@ -34,15 +34,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
 
 
 def attend_backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    dout: Tensor, q: Tensor, out: Tensor, lse: Tensor, k: Tensor, v: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
     rows, cols, lse = q.shape[2], k.shape[2], lse[..., 0].contiguous()
     if q.is_cpu:
         dout, q, k, v, out = (x.to(wide(x)) for x in (dout, q, k, v, out))
-        dq, dk, dv = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            dout, q, k, v, out, lse, 0.0, causal, scale=SCALE
-        )
+        dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, scale=SCALE)
         return dq, dk, dv
     dout, out = dout.to(q.dtype), out.to(q.dtype)
     if q.element_size() == 2:

@@ -29,11 +29,6 @@ class exchange:
         return self.received
 
 
-def cut(tensors: list[Tensor], tokens: slice) -> list[Tensor]:
-    """Some tokens of each tensor."""
-    return [x[:, :, tokens] for x in tensors]
-
-
 def nothing(q: Tensor) -> tuple[Tensor, Tensor]:
     """The output and log-sum-exp of queries that have seen nothing yet."""
     out = torch.zeros_like(q, dtype=wide(q))

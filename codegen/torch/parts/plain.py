@@ -26,10 +26,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: bool | Sequence[int]) -> tuple
 def attend_backward(
     dout: Tensor,
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
     out: Tensor,
     lse: Tensor,
+    k: Tensor,
+    v: Tensor,
     band: bool | Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""

@@ -160,7 +160,7 @@ def attend_blocks_backward(memory: Memory, queries: list[int], keys: list[int], 
     out, lse = cat([outputs(memory, number) for number in queries])
     dq, dk, dv = nothing("DQ", q, k, v)
     for at, to, band in map(read_call, calls):
-        shares = attend_backward(dout[at], q[at], k[to], v[to], out[at], lse[at], band)
+        shares = attend_backward(dout[at], q[at], out[at], lse[at], k[to], v[to], band)
         for x, share in zip((dq[at], dk[to], dv[to]), shares, strict=True):
             x += share
     memory.add_parts("DQ", queries, dq)
@@ -190,17 +190,11 @@ def kept_like(q: Tensor, k: Tensor, v: Tensor, group: Any) -> list[Tensor]:
 
 
 def backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    group: Any,
-    *kept: Tensor,
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the local queries, keys and values."""
     shards: dict[str, Any] = {"Q": (q,), "KV": (k, v), "DOUT": (dout,), "OUT": (out, lse)}
+    *kept, group = rest
     memory, copies = Memory(QUERIES, KEYS, group.rank(), **shards), iter(kept)
     for tensor, number in KEPT[memory.rank]:
         memory[tensor, number] = tuple(next(copies) for _ in forms[tensor])

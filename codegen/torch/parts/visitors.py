@@ -11,7 +11,7 @@ def attend_visitors(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries (dout, q, lse, delta) and of these keys."""
     dout, q, lse, delta = queries
-    return attend_backward(dout, q, k, v, stand_in(dout, delta), lse, causal)
+    return attend_backward(dout, q, stand_in(dout, delta), lse, k, v, causal)
 
 
 def stand_in(dout: Tensor, delta: Tensor) -> Tensor:
