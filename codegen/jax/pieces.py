@@ -97,6 +97,8 @@ def tiling(plan: Plan, rectangles: Rectangles, coordinates: Ints, names: Names) 
     shape = len(q), q.shape[1], kv.shape[1]
     rows, cols = (np.broadcast_to(x, shape) for x in (q[:, :, None], kv[:, None, :]))
     sides = plan.partition
+    if sides.q.sizes.max() != sides.kv.sizes.max():
+        raise PlanError("tiles of fewer queries than keys, or of more")
     live = tiles(plan).areas[sides.q.chunk[rows], sides.kv.chunk[cols]] > 0
     kinds = Kinds(plan).of(rows.reshape(-1, 1), cols.reshape(-1, 1)).reshape(shape)
     inside = _inside(rows, rectangles.q) & _inside(cols, rectangles.kv)

@@ -6,6 +6,7 @@ of sums brings, the statements that take it away next. HOME stands for none: it 
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +70,8 @@ class Trace:
     widths: dict[tuple[str, str], int] = field(default_factory=dict)  # pieces of a value
     stay: dict[tuple[str, str], Ints] = field(default_factory=dict)  # values there at the end
     made: list[dict[Source, Ints]] = field(default_factory=list)  # ranks that get sums in a step
-    mixed: set[int] = field(default_factory=set)  # sends that `everybody` runs, to others' loss
+    everybody: dict[int, Ints] = field(default_factory=dict)  # that runs a send of sums
+    mixed: set[int] = field(default_factory=set)  # sends that everybody runs, to others' loss
 
 
 def receivers(loops: Loops, s: Send, t: int) -> Ints:
@@ -99,11 +101,21 @@ def everybody(loops: Loops, s: Send) -> Ints:
     return some if whole else loops.coordinates()[:, -1]
 
 
+def _steady(s: object) -> TypeGuard[Send]:
+    """True for messages of sums that go the same way in all steps."""
+    if not isinstance(s, Send) or not isinstance(s.hop, Shift):
+        return False
+    return TENSORS[s.tensors[0]].accumulates and not any(e.step for e in s.hop.by)
+
+
 def trace(loops: Loops, plan: Plan) -> Trace:
     """Walk the steps once forwards, for rows and for which sums exist, and once back for sinks."""
     start = {side: held(plan, side) for side in ("q", "kv")}
     state = Expansion(loops, plan.partition, {s: x for s, x in start.items() if x is not None})
     result, blocks = Trace(), {side: len(plan.partition.side(side)) for side in ("q", "kv")}
+    result.everybody = {
+        n: everybody(loops, s) for n, s in enumerate(loops.statements) if _steady(s)
+    }
     there = {side: np.zeros((state.ranks, n), np.bool_) for side, n in blocks.items()}
     made: list[list[tuple[Source, Ints, Ints]]] = []
     taken: list[list[tuple[int, str, Ints, Ints]]] = []
@@ -167,9 +179,7 @@ class _Step:
 
     def check_others(self, number: int, s: Send, src: Ints) -> None:
         """Note a send of sums that ranks would run beside it whose sums go elsewhere."""
-        if isinstance(s.hop, Shift) and any(e.step for e in s.hop.by):
-            return  # its pairs of ranks are those of the step
-        others = np.setdiff1d(everybody(self.state.loops, s), src)
+        others = np.setdiff1d(self.result.everybody.get(number, src), src)
         side = TENSORS[s.tensors[0]].side
         for part in s.parts:
             rank, block = flat(others, self.state.blocks(part, side, self.t, others, sums=True))
