@@ -21,6 +21,9 @@ TARGETS: tuple[Target, ...] = ("torch", "jax")
 PLATFORMS: tuple[Platform, ...] = ("all", "tpu", "gpu", "cpu")
 
 
+CHECKED = 128  # queries per rank that a self-check has where any length goes
+
+
 @dataclass(frozen=True)
 class Program:
     """One program to be written.
@@ -66,6 +69,12 @@ class Program:
     def free(self) -> bool:
         """True if the program takes any length that `layout.multiple` divides."""
         return self.loops is not None and self.layout.multiple > 0
+
+    @property
+    def checked(self) -> int:
+        """How many queries the self-check has: few where any length goes."""
+        many, few = self.layout.multiple, min(self.work.seq, CHECKED * self.ranks)
+        return few // many * many if self.free else self.work.seq
 
     @property
     def any_heads(self) -> bool:

@@ -27,9 +27,10 @@ for _name in ("planner", "simulator", "codegen", "runtimes"):
 def __getattr__(name: str) -> Any:
     """What `rl.` offers is loaded when it is first asked for: `ringloom --help` need not wait."""
     api = import_module("ringloom.api")
-    if name == "__all__" or name in api.__all__:
-        return getattr(api, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "__all__" and name not in api.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals().update({word: getattr(api, word) for word in ("__all__", *api.__all__)})
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

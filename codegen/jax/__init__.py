@@ -13,7 +13,6 @@ from planner.errors import PlanError
 from planner.masks import Mask
 
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
-CHECKED = 128  # tokens per rank that the self-check takes where the length is free
 
 
 def write(program: Program) -> str:
@@ -82,11 +81,10 @@ def function_texts(program: Program, layout: str) -> list[str | Part]:
 
 def checked(program: Program) -> str:
     """How many tokens the self-check takes, and what it compares."""
-    tokens, many = program.work.seq, program.layout.multiple
-    if program.free:
-        tokens = max(1, min(tokens, CHECKED * program.ranks) // many) * many
+    tokens = program.checked
     results = '("out", "dq", "dk", "dv")' if program.backward else '("out",)'
-    return f"CHECKED, RESULTS = {tokens}, {results}  # of the self-check\n"
+    every = max(1, tokens**2 >> 28)  # above 16k tokens, some queries are enough
+    return f"CHECKED, EVERY, RESULTS = {tokens}, {every}, {results}  # of the self-check\n"
 
 
 def shapes(program: Program, layout: str) -> str:

@@ -29,7 +29,8 @@ def write(program: Program) -> str:
 def written(program: Program, loops: str = "") -> str:
     """A program that is bound to its plan, from printed loops or by tables."""
     layout = layout_text(program.layout, "torch")
-    texts: list[str | Part] = [constants(program), checked(program), layout]
+    checked = f"CHECKED = {program.checked}  # tokens, by the self-check\n"
+    texts: list[str | Part] = [constants(program), checked, layout]
     kernels = ("passing", "merge", table.kernels(program), "bands", "visitors") if loops else ()
     likes = "likes_keeping" if table.keeps(program) else "likes"
     parts = [*kernels, "function", *(["gradients"] if program.backward else []), likes]
@@ -44,13 +45,6 @@ def written(program: Program, loops: str = "") -> str:
     texts += [shapes(program, layout), mask_function(program.work, "torch")]
     texts += [Part(f"torch/parts/{name}") for name in last]
     return assemble(docstring(program, usage), texts, keep)
-
-
-def checked(program: Program) -> str:
-    """The length of the self-check, short where any length goes."""
-    many = program.layout.multiple
-    short = max(1, min(program.work.seq, 512) // many) * many if program.free else 0
-    return f"CHECKED = {short or program.work.seq}  # tokens, by the self-check\n"
 
 
 def shapes(program: Program, layout: str) -> str:
