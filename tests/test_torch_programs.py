@@ -23,7 +23,7 @@ from runtimes.torch import launch  # noqa: E402
 from runtimes.torch.arrays import to_numpy, to_torch  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
-CASES = settings(max_examples=max(200, settings.default.max_examples))
+CASES = settings(max_examples=max(80, settings.default.max_examples))
 MASKS: list[Mask] = [
     Causal(),
     Full(),
