@@ -1,7 +1,9 @@
 """Groups in memory: they do what gloo does, and notice what gloo would let pass."""
 
 import multiprocessing
-from collections import Counter
+import threading
+import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from runtimes.backends import RankError
 
 torch = pytest.importorskip("torch")
 
-from runtimes.torch import memory_dist  # noqa: E402  only where torch is
+from runtimes.torch import memory_dist, memory_group  # noqa: E402  only where torch is
 from runtimes.torch.memory_group import MemoryGroup  # noqa: E402
 from runtimes.torch.threads import on_threads  # noqa: E402
 
@@ -249,3 +251,22 @@ def test_whatever_is_no_group_in_memory_goes_to_torch() -> None:
     assert not memory_dist.is_initialized()
     with pytest.raises(ValueError, match="process group has not been initialized"):
         memory_dist.all_reduce(torch.ones(3))
+
+
+def test_ends_that_are_offered_at_the_same_time_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a thread is interrupted while the queue of their message is being made."""
+
+    class Slow(defaultdict[object, deque[Any]]):
+        def __missing__(self, key: object) -> deque[Any]:
+            made = deque[Any]()
+            time.sleep({"rank 0": 0.03, "rank 1": 0.02}[threading.current_thread().name])
+            self[key] = made
+            return made
+
+    monkeypatch.setattr(memory_group, "defaultdict", Slow)
+
+    def body(group: Any) -> None:
+        work = group.receive(torch.ones(1), 0) if group.rank() else group.send(torch.ones(1), 1)
+        work.wait()
+
+    on_threads(2, body)

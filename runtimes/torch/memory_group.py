@@ -64,10 +64,9 @@ class Network:
 
     def post(self, work: "Send | Receive") -> None:
         """Offer one end of a message; it meets the first other end that nobody has met yet."""
-        own, other = self._sends, self._receives
-        mine: deque[Any] = (own if isinstance(work, Send) else other)[work.between]
-        theirs: deque[Any] = (other if isinstance(work, Send) else own)[work.between]
         with self._changed:
+            ends: list[Any] = [self._sends[work.between], self._receives[work.between]]
+            mine, theirs = ends if isinstance(work, Send) else reversed(ends)
             self.works[work.rank].append(work)
             if theirs:
                 work.met = theirs.popleft()
