@@ -24,10 +24,10 @@ demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and dra
 
 # Three at a time: one of them often waits for processes that it started.
 test: $(VENV)/.test ## run the tests; what pages tell readers to type is tried by try-docs
-	$(BIN)/pytest -n 3 --dist worksteal --ignore tests/test_docs_blocks.py
+	$(BIN)/pytest -n 3 --dist worksteal --ignore tests/plain/test_docs_blocks.py
 
 test-nightly: $(VENV)/.test ## 2,000 random cases of torch and of JAX programs each (hours; not in CI)
-	RINGLOOM_PROFILE=nightly $(BIN)/pytest -n 2 --dist worksteal tests/test_torch_programs.py tests/test_jax_programs.py
+	RINGLOOM_PROFILE=nightly $(BIN)/pytest -n 2 --dist worksteal tests/on_torch/test_programs.py tests/on_jax/test_programs.py
 
 test-browser: $(VENV)/.browser ## try the pages in a real browser (Debian: chromium, chromium-driver)
 	@for program in chromium chromedriver; do command -v $$program >/dev/null || { \
@@ -53,7 +53,7 @@ docs: $(VENV)/.docs ## build the documentation into build/docs and check its exa
 	$(BIN)/python docs/links.py build/docs
 
 try-docs: $(FRESH)/.made ## do all that the README and the pages say, in a fresh environment
-	RINGLOOM_PYTHON=$(CURDIR)/$(FRESH)/bin/python $(FRESH)/bin/pytest tests/test_docs_blocks.py tests/test_lessons.py
+	RINGLOOM_PYTHON=$(CURDIR)/$(FRESH)/bin/python $(FRESH)/bin/pytest tests/plain/test_docs_blocks.py tests/plain/test_lessons.py
 
 test-hta: $(HTA)/.made ## check traces with HolisticTraceAnalysis, in its own environment
 	PYTHONPATH=. $(HTA)/bin/python tests/hta_overlap.py

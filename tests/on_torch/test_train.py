@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from repository import ROOT
+
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "docs" / "examples" / "train_torch.py"
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plain.test_simulator_reference import crowded, machines, plans
 from planner.errors import PlanError
 from planner.ir import Move, Plan, Step
 from planner.masks import Blocks, Full
@@ -20,7 +21,6 @@ from ringloom.cli import main
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
 from simulator.timeline import Span, spans
-from test_simulator_reference import crowded, machines, plans
 
 A100 = hardware("a100-nvlink")
 WORK = Workload(seq=2**16, heads=16)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from planner.schedules import SCHEDULES
+from repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 BELOW = {
     "planner": set[str](),
     "simulator": {"planner"},

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringloom as rl
+from plain.test_traces import keeps_the_schema
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.planning import Pair, plan
@@ -26,7 +27,6 @@ from runtimes.recording.events import Event, turns
 from simulator.timeline import Span, spans
 from simulator.traces import trace
 from strategies import schedules, workloads
-from test_traces import keeps_the_schema
 
 SMALL = Workload(seq=48, heads=4, kv_heads=2, head_dim=8, dtype="float64")
 

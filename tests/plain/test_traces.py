@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plain.test_simulator_reference import crowded, machines, plans
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.masks import Blocks, Full
@@ -22,7 +23,6 @@ from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
 from simulator.timeline import spans
 from simulator.traces import STREAMS, TRANSFER, save_ranks, save_trace, trace
-from test_simulator_reference import crowded, machines, plans
 
 A100 = hardware("a100-nvlink")
 WORK = Workload(seq=2**15, heads=16)

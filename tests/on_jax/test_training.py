@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from jax_devices import QUICK
+from repository import ROOT
 
-ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "docs" / "examples" / "train_jax.py"
 
 

@@ -15,9 +15,9 @@ import pytest
 from pages import Block, blocks, execute, same
 
 import ringloom as rl
+from repository import ROOT
 from ringloom.cli import main
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 RUN = [ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "how-to").glob("*.md"))]
 KINDS = {"bash": "shown", "py": "shown", "text": "text", "{literalinclude}": "included"}

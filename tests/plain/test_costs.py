@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from plain.test_simulator_reference import plans
 from planner.ir import Plan
 from planner.kernel_calls import Call
 from planner.masks import Causal, Documents, Full, Mask, Window
@@ -14,7 +15,6 @@ from simulator.calls.rectangles import Rectangles
 from simulator.costs import Costs
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import simulate
-from test_simulator_reference import plans
 
 H100 = hardware("h100")
 BARE = {"attention.launch": 0, "attention.tile_q": 1, "attention.tile_kv": 1, "attention.merge": 1}

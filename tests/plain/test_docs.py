@@ -11,9 +11,9 @@ from from_code import PAGES, command_line, support
 from links import broken
 
 import ringloom as rl
+from repository import ROOT
 from ringloom.cli import COMMANDS, command_of
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 # ---- examples

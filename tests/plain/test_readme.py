@@ -1,15 +1,14 @@
 """The README: it shows what the demo prints, and what it says of us is so."""
 
 import re
-from pathlib import Path
 
 import pytest
 from from_code import MASKS, support
 
 import ringloom as rl
+from repository import ROOT
 from ringloom.cli import main
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ringloom as rl
+from repository import ROOT
 from ringloom.cli import main
 from runtimes.backends import RankError
 
@@ -216,7 +217,7 @@ def test_a_package_that_shadows_ours_is_named(tmp_path: Path) -> None:
     (tmp_path / "planner").mkdir()
     (tmp_path / "planner" / "__init__.py").write_text("")
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import planner; import ringloom"
-    here = str(Path(__file__).parent.parent)
+    here = str(ROOT)
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=here, check=False
     )
@@ -235,7 +236,7 @@ def test_saying_hello_loads_nothing_that_takes_long(option: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        cwd=Path(__file__).parent.parent,
+        cwd=ROOT,
     )
     assert run.returncode == 0, run.stderr
 

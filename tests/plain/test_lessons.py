@@ -10,6 +10,8 @@ import pytest
 from follow import follow, lessons, parts
 from pages import blocks, execute
 
+from repository import ROOT
+
 PAGES = lessons()
 WRONG: list[Any] = [lambda *_: 0, 0, 1, "ring", {}, lambda *_: None]
 
@@ -58,7 +60,7 @@ def test_an_error_names_the_line_of_the_page(tmp_path: Path) -> None:
 
 
 def test_a_reader_stands_before_the_exercise_with_the_names_of_the_page() -> None:
-    root = Path(__file__).parent.parent
+    root = ROOT
     asked = subprocess.run(
         [sys.executable, "-i", str(root / "docs" / "follow.py"), "ring"],
         input="print('answer' in globals())\ncheck(0)\n",

@@ -1,6 +1,5 @@
 """Kernels of JAX programs: exact where they run, called where a program is lowered for them."""
 
-import os
 import re
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from jax_devices import Mesh, jax
 from planner.masks import Causal
 from planner.planning import plan
 from planner.workload import Workload
+from repository import ROOT
 
 jnp = jax.numpy
 P = jax.sharding.PartitionSpec
@@ -209,7 +209,7 @@ os.environ |= {"TPU_ACCELERATOR_TYPE": "v5litepod-8", "ALLOW_MULTIPLE_LIBTPU_LOA
 sys.path[:0] = sys.argv[1:]
 import numpy as np
 from jax.experimental import topologies
-import test_jax_kernels as tests
+from on_jax import test_kernels as tests
 from jax.sharding import NamedSharding
 jax, module = tests.jax, tests.zigzag("tpu")
 for name in ("v5e:2x4", "v5p:2x2x2"):
@@ -224,7 +224,7 @@ for name in ("v5e:2x4", "v5p:2x2x2"):
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu is not installed")
 def test_libtpu_compiles_zigzag_for_two_kinds_of_tpus() -> None:
-    paths = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]
+    paths = [str(ROOT), str(ROOT / "tests")]
     command = [sys.executable, "-c", COMPILE, *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr

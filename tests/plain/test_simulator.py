@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plain.test_simulator_reference import crowded, machines, plans
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.masks import Blocks, Full
@@ -18,7 +19,6 @@ from simulator.hardware import Hardware, hardware, presets
 from simulator.memory import memory
 from simulator.prediction import Prediction, simulate
 from simulator.timeline import spans
-from test_simulator_reference import crowded, machines, plans
 
 A100 = hardware("a100-nvlink")
 LONG = Workload(seq=2**18, heads=32, head_dim=128)

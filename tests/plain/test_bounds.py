@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plain.test_simulator_reference import crowded, machines, plans
 from planner.analysis.tiles import tiles
 from planner.ir import Attend, Move, Plan, Step
 from planner.masks import Blocks, Causal, Full, Mask, Window
@@ -24,7 +25,6 @@ from simulator.hardware import Hardware, hardware
 from simulator.links.reach import Reach
 from simulator.lower_bounds import Bounds, Limits, lower_bounds
 from simulator.prediction import simulate
-from test_simulator_reference import crowded, machines, plans
 
 A100 = hardware("a100-nvlink")
 ROUNDING = 1 + 1e-9

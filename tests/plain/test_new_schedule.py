@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,9 +12,10 @@ import pytest
 import ringloom as rl
 from planner.loops import recover
 from planner.schedules import Schedule
+from repository import ROOT
 from runtimes.validation import check
 
-PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "add_schedule.md"
+PAGE = ROOT / "docs" / "how-to" / "add_schedule.md"
 WORK = rl.Workload(seq=128, heads=4, kv_heads=2, head_dim=8, dtype="float64")
 
 
