@@ -155,7 +155,7 @@ class Attending:
         cut = not meeting.simple
         dq, dkv = self.cell(meeting, "DQ"), self.cell(meeting, "DKV")
         targets = [self.gradient(dq), f"*{self.gradient(dkv)}"]
-        head = f"{', '.join(targets)} = {self.function(q)}("
+        head = f"{', '.join(targets)} = attend_backward("
         body = self.called(meeting, head, self.arguments(q, kv, cut, meeting))
         now, late = list[str](), list[str]()
         before = list[str]()
@@ -183,16 +183,13 @@ class Attending:
             return "dq_part" if cell[0] == "DQ" else "dkv_part"
         return self.have.names.cells[cell]
 
-    def function(self, q: str) -> str:
-        """The kernel for these queries."""
-        return "attend_backward" if self.have.plain("q", q) else "attend_visitors"
-
     def arguments(self, q: str, kv: str, cut: bool, meeting: Meeting) -> list[str]:
         """The arguments of that kernel."""
         keys, masked = self.have.keys(kv, cut), self.masked(meeting)
         if not self.have.plain("q", q):
             name = self.have.names.inputs["q", q]
-            return [f"[x[:, :, rows] for x in {name}]" if cut else name, *keys, masked]
+            queries = f"x[:, :, rows] for x in {name}" if cut else name
+            return [f"*with_output({queries})", *keys, masked]
         if cut:
             return ["*(x[:, :, rows] for x in (dout, q, out, lse))", *keys, masked]
         return ["dout", "q", "out", "lse", *keys, masked]

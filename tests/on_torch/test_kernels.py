@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from codegen.torch.parts import kernels, plain, windows  # noqa: E402  only where torch is
 from codegen.torch.parts.merge import merge  # noqa: E402
-from codegen.torch.parts.visitors import stand_in  # noqa: E402
+from codegen.torch.parts.visitors import with_output  # noqa: E402
 
 SCALE = 0.4
 EXACT = 1e-12
@@ -123,7 +123,8 @@ def test_calls_of_every_mask_merge_to_dense_attention(
     for rows, cols, band in cut(*rectangle):
         some = part.attend(q[:, :, rows], k[:, :, cols], v[:, :, cols], band)
         merge(*(x[:, :, rows] for x in result), *some)
-    last = stand_in(dout, (dout * result[0]).sum(-1, keepdim=True)) if travelled else result[0]
+    delta = (dout * result[0]).sum(-1, keepdim=True)
+    last = with_output([dout, q, result[1], delta])[2] if travelled else result[0]
     for rows, cols, band in cut(*rectangle):
         queries, keys = (dout, q, last, result[1]), (k, v)
         cuts = [x[:, :, rows] for x in queries] + [x[:, :, cols] for x in keys]

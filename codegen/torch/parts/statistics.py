@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from codegen.torch.parts.visitors import stand_in
+from codegen.torch.parts.visitors import with_output
 
 
 def copied(memory: Any, place: tuple[str, int]) -> Any:
@@ -22,4 +22,4 @@ def outputs(memory: Any, number: int) -> tuple[Tensor, Tensor]:
         out, lse = memory["OUT", number]
         return out, lse
     (dout,), (lse, delta) = memory["DOUT", number], memory["STATS", number]
-    return stand_in(dout, delta), lse
+    return with_output([dout, dout, lse, delta])[2:]
