@@ -1,5 +1,9 @@
-"""The one exception of the project; its texts carry the numbers and are tested."""
+"""The exceptions of the project; their texts carry the numbers and are tested."""
 
 
-class PlanError(ValueError):
+class RingloomError(ValueError):
+    """Bad input of any kind: a plan, a file, a table of numbers, hardware, an address."""
+
+
+class PlanError(RingloomError):
     """A plan, mask, partition or workload that cannot mean anything."""

@@ -5,7 +5,7 @@ shard_batch(program, ids)         what a rank gives such a model, in one call.
 from types import ModuleType
 from typing import Any
 
-from planner.errors import PlanError
+from ringloom.optional import needing
 
 
 def transformers_attention(
@@ -46,10 +46,4 @@ def shard_batch(
 
 
 def _adapter() -> Any:
-    try:
-        from runtimes import huggingface
-    except ImportError as error:
-        raise PlanError(
-            f"transformers is needed here, pip install 'ringloom[hf]': {error}"
-        ) from None
-    return huggingface
+    return needing("hf", "runtimes.huggingface")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.version import VERSION
 from runtimes.backends import RankError
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(shown.format_message(), err=True)
     except click.ClickException as error:
         click.echo(f"ringloom: {' '.join(error.format_message().split())}", err=True)
-    except PlanError as error:
+    except RingloomError as error:
         click.echo(f"ringloom: {' '.join(str(error).split())}", err=True)
     except RankError as error:  # its lines are a traceback: of the rank, not of the command
         click.echo(f"ringloom: {error}", err=True)

@@ -1,13 +1,12 @@
 """Play with schedules on a local page; only this machine can reach it."""
 
 import gc
-from importlib import import_module
 
 import click
 
-from planner.errors import PlanError
 from ringloom.cli.output import json_option, show
 from ringloom.explore.serving import HOST, free, serve
+from ringloom.optional import needing
 
 
 @click.command(help=__doc__)
@@ -16,10 +15,7 @@ from ringloom.explore.serving import HOST, free, serve
 @click.option("--open/--no-open", "opening", default=False, help="Open a browser on it.")
 @json_option
 def command(port: int, opening: bool, as_json: bool) -> None:
-    try:
-        panel, session = import_module("panel"), import_module("ringloom.explore.session")
-    except ModuleNotFoundError as error:
-        raise PlanError(f"explore needs {error.name}: pip install 'ringloom[app]'") from None
+    panel, session = needing("app", "panel"), needing("app", "ringloom.explore.session")
     server = serve(panel, session, free(port), opening)
     url = f"http://{HOST}:{server.port}/"
     gc.collect()

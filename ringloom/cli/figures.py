@@ -2,13 +2,12 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import click
 
-from planner.errors import PlanError
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import progress
+from ringloom.optional import needing
 
 FIGURES = {  # name of the file: module and function
     "tiles_per_round": ("ringloom.figures.rounds", "rounds"),
@@ -23,19 +22,10 @@ FORMATS = ("svg", "png")
 @click.option("--format", "kind", type=click.Choice([*FORMATS, "both"]), default="both")
 @json_option
 def command(output: str, kind: str, as_json: bool) -> None:
-    sheet = _matplotlib()
+    sheet = needing("plots", "ringloom.figures.sheet")
     formats = FORMATS if kind == "both" else (kind,)
     files = list[Path]()
     for name in progress(FIGURES, "drawing"):
         module, function = FIGURES[name]
         files += sheet.write(getattr(import_module(module), function), name, Path(output), formats)
     show(as_json, {"files": [str(file) for file in files]}, *map(str, files))
-
-
-def _matplotlib() -> Any:
-    try:
-        return import_module("ringloom.figures.sheet")
-    except ModuleNotFoundError as error:
-        raise PlanError(
-            f"figures needs {error.name}: pip install 'ringloom[plots]' brings it"
-        ) from None

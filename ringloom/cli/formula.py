@@ -1,14 +1,12 @@
 """Work, traffic, idle shares, memory and speedup of a schedule in symbols."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ringloom.cli.output import json_option, show
+from ringloom.optional import needing
 from ringloom.views.tables import plain_table
-
-if TYPE_CHECKING:
-    from planner.formulas.symbolic import Formulas
 
 NAMES = {
     "rounds": "rounds",
@@ -32,47 +30,28 @@ NAMES = {
 @click.argument("schedule")
 @json_option
 def command(schedule: str, as_json: bool) -> None:
-    from planner.formulas.symbolic import (  # sympy takes a moment to load
-        SYMBOLS,
-        crossovers,
-        formulas,
-    )
-
-    found = formulas(schedule)
+    symbolic = needing("formulas", "ringloom.reproduce.formulas.symbolic")
+    chosen, crossovers = symbolic.formulas(schedule), symbolic.crossovers()
     document = {
         "schedule": schedule,
-        "about": found.about,
-        "symbols": SYMBOLS,
-        "formulas": {name: str(expr) for name, expr in found.expressions().items()},
+        "about": chosen.about,
+        "symbols": symbolic.SYMBOLS,
+        "formulas": {name: str(expr) for name, expr in chosen.expressions().items()},
         "crossovers": {
-            each.name: {"value": str(each.value), "meaning": each.meaning} for each in crossovers()
+            each.name: {"value": str(each.value), "meaning": each.meaning} for each in crossovers
         },
     }
-    show(as_json, document, *_pictures(found))
-
-
-def _pictures(found: "Formulas") -> list[Any]:
-    from planner.formulas.symbolic import SYMBOLS, crossovers, parities
-
-    table = plain_table("", "")
-    table.show_header = False
-    for name, expr in found.expressions().items():
-        for parity, form in parities(expr).items():
+    table, ends = plain_table("", ""), plain_table("", "")
+    table.show_header = ends.show_header = False
+    for name, expr in chosen.expressions().items():
+        for parity, form in symbolic.parities(expr).items():
             table.add_row(f"{NAMES[name]}{parity and ', ' + parity}", _text(form))
-    ends = plain_table("", "")
-    ends.show_header = False
-    for each in crossovers():
+    for each in crossovers:
         ends.add_row(each.name, f"{_text(each.value)}\n[dim]{each.meaning}[/]")
-    symbols = "; ".join(f"{name} {meaning}" for name, meaning in SYMBOLS.items())
-    head = f"[bold]{found.schedule}[/]: {found.about}"
-    return [
-        head,
-        table,
-        "",
-        "[bold]crossovers, whatever the schedule[/]",
-        ends,
-        f"[dim]{symbols}[/]",
-    ]
+    symbols = "; ".join(f"{name} {meaning}" for name, meaning in symbolic.SYMBOLS.items())
+    head, below = f"[bold]{schedule}[/]: {chosen.about}", f"[dim]{symbols}[/]"
+    between = "", "[bold]crossovers, whatever the schedule[/]"
+    show(as_json, document, head, table, *between, ends, below)
 
 
 def _text(expr: Any) -> str:

@@ -10,6 +10,7 @@ from planner.errors import PlanError
 from ringloom.cli.options import workload, workload_options
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import progress, working
+from ringloom.optional import needing
 from simulator.hardware import hardware as find_hardware
 
 DEFAULT = "ring,striped,zigzag,balanced,burst"
@@ -34,7 +35,7 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    study, page = _drawing()
+    study, page = (needing("report", f"ringloom.report.{name}") for name in ("study", "page"))
     work, ranks = workload(given)
     if not (names := [name.strip() for name in schedules.split(",") if name.strip()]):
         raise click.UsageError("--schedules names none")
@@ -59,13 +60,3 @@ def command(
         "measured_s": run.makespan if run else None,
     }
     show(as_json, document, found.finding, f"{output} shows why: open it in a browser")
-
-
-def _drawing() -> tuple[Any, Any]:
-    """The modules that draw; bokeh is loaded here and no sooner."""
-    try:
-        return import_module("ringloom.report.study"), import_module("ringloom.report.page")
-    except ModuleNotFoundError as error:
-        raise PlanError(
-            f"report needs {error.name}: pip install 'ringloom[report]' brings it"
-        ) from None

@@ -2,18 +2,18 @@
 
 from functools import lru_cache
 
-from planner.formulas.counts import sent_elements
 from planner.ir import TENSORS, Pass, Plan
 from planner.masks import Full
 from planner.planning import REGULAR, plan
 from planner.workload import Workload
+from ringloom.reproduce.formulas.counts import sent_elements
+from ringloom.reproduce.layers import comparators
+from ringloom.reproduce.layers.comparators import Shape
+from ringloom.reproduce.layers.models import Model
+from ringloom.reproduce.layers.training import Setting, iteration
 from ringloom.reproduce.published import records
 from ringloom.reproduce.tables import Line, Table
 from simulator.hardware import hardware
-from simulator.layers import comparators
-from simulator.layers.comparators import Shape
-from simulator.layers.models import Model
-from simulator.layers.training import Setting, iteration
 
 SHAPE = Shape(devices=32, batch=1, heads=32, head_dim=128, seq=131072, width=4096, sram=98304)
 LLAMA_7B = Model("LLaMA-7B", 4096, 11008, 32, 32)

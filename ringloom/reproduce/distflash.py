@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from planner.formulas.counts import cells_speedup, idle, sent_vectors
 from planner.ir import Pass, Plan
 from planner.planning import plan
 from planner.workload import Workload
@@ -15,10 +14,11 @@ from ringloom.reproduce.distflash_time import (
     seconds,
     setting,
 )
+from ringloom.reproduce.formulas.counts import cells_speedup, idle, sent_vectors
+from ringloom.reproduce.layers import comparators
+from ringloom.reproduce.layers.comparators import Shape
+from ringloom.reproduce.layers.training import communication_overhead, iteration, waste
 from ringloom.reproduce.tables import Line, Table
-from simulator.layers import comparators
-from simulator.layers.comparators import Shape
-from simulator.layers.training import communication_overhead, iteration, waste
 
 BLOCK = 16384  # tokens per rank where pairs are counted: (c + 1)/c is then near enough to 1
 GRID = (  # DistFlashAttn, figure 1, workers counted from 1: "query,key" per step

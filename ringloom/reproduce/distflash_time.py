@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringloom.reproduce.fitting import least_squares
+from ringloom.reproduce.layers.models import Model
+from ringloom.reproduce.layers.training import Setting, iteration
 from ringloom.reproduce.published import DATA, records
 from simulator.hardware import Hardware, hardware
-from simulator.layers.models import Model
-from simulator.layers.training import Setting, iteration
 
 Floats = NDArray[np.float64]
 PORT = 0.92 * 12.5e9  # bytes/s of a GPU between nodes

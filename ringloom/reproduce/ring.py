@@ -2,9 +2,8 @@
 
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.reproduce.published import Record, records
-from ringloom.reproduce.tables import Line, Table, pair
-from simulator.layers.activations import (
+from ringloom.optional import needing
+from ringloom.reproduce.layers.activations import (
     SCHEMES,
     Cluster,
     blocks_held,
@@ -13,7 +12,9 @@ from simulator.layers.activations import (
     longest_context,
     training_need,
 )
-from simulator.layers.models import Model
+from ringloom.reproduce.layers.models import Model
+from ringloom.reproduce.published import Record, records
+from ringloom.reproduce.tables import Line, Table, pair
 
 MODELS = {  # LLaMA shapes
     "3B": Model("3B", 3200, 8640, 26, 32),
@@ -47,9 +48,8 @@ def tables() -> list[Table]:
 
 def min_blocks() -> Table:
     """Block c = F / B and sequence 6c, in thousands of tokens (Ring Attention, table 2)."""
-    from planner.formulas.symbolic import hiding_block  # sympy takes a moment to load
-
-    lines, solved = [], hiding_block()
+    symbolic = needing("formulas", "ringloom.reproduce.formulas.symbolic")
+    lines, solved = [], symbolic.hiding_block()
     for record in records("ring_min_block.csv"):
         rates = {"F": float(record["tflops"]), "B": float(record["interconnect_gb_s"])}
         sizes = {**rates, "e": 2, "g": 1, "h": 1}  # 16 bit, as many KV heads as query heads

@@ -29,9 +29,9 @@ from planner.analysis.tiles import tiles
 from planner.ir import Attend, Plan
 from planner.planning import plan
 from planner.workload import Workload
+from ringloom.reproduce.layers.models import Model
 from ringloom.reproduce.published import DATA
 from simulator.calls.kernel_tiles import kernel_tiles
-from simulator.layers.models import Model
 
 Floats = NDArray[np.float64]
 CONSTANTS = ("projections", "visit", "masked")

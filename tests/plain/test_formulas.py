@@ -12,15 +12,21 @@ from planner.analysis.balance import loads
 from planner.analysis.liveness import occupancy
 from planner.analysis.messages import message_bytes
 from planner.errors import PlanError
-from planner.formulas.counts import (
+from planner.ir import Pass, Plan
+from planner.masks import Full
+from planner.planning import REGULAR, plan
+from planner.schedules import SCHEDULES
+from planner.workload import Workload
+from ringloom.cli import main
+from ringloom.reproduce.formulas.counts import (
     cells_speedup,
     critical_pairs,
     idle,
     sent_elements,
     sent_vectors,
 )
-from planner.formulas.loops import LOOPS, P, c, over, t
-from planner.formulas.symbolic import (
+from ringloom.reproduce.formulas.loops import LOOPS, P, c, over, t
+from ringloom.reproduce.formulas.symbolic import (
     crossovers,
     formulas,
     grouping,
@@ -29,12 +35,6 @@ from planner.formulas.symbolic import (
     striping_length,
     summed,
 )
-from planner.ir import Pass, Plan
-from planner.masks import Full
-from planner.planning import REGULAR, plan
-from planner.schedules import SCHEDULES
-from planner.workload import Workload
-from ringloom.cli import main
 from ringloom.reproduce.striped_time import coarse_tiles
 from simulator.memory import memory
 

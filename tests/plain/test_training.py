@@ -7,9 +7,8 @@ import pytest
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.hardware import hardware
-from simulator.layers import comparators
-from simulator.layers.activations import (
+from ringloom.reproduce.layers import comparators
+from ringloom.reproduce.layers.activations import (
     SCHEMES,
     Cluster,
     blocks_held,
@@ -17,9 +16,9 @@ from simulator.layers.activations import (
     longest_context,
     training_need,
 )
-from simulator.layers.comparators import Shape, checkpointed, padded, traffic
-from simulator.layers.models import Model
-from simulator.layers.training import (
+from ringloom.reproduce.layers.comparators import Shape, checkpointed, padded, traffic
+from ringloom.reproduce.layers.models import Model
+from ringloom.reproduce.layers.training import (
     Setting,
     collective_bandwidth,
     communication_overhead,
@@ -30,6 +29,7 @@ from simulator.layers.training import (
     unbounded,
     waste,
 )
+from simulator.hardware import hardware
 from simulator.memory import memory
 
 LLAMA = Model("LLaMA-7B", 4096, 11008, 32, 32)

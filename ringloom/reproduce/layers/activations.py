@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from planner.analysis.liveness import slots
 from planner.ir import TENSORS, Plan
-from simulator.layers.models import Model
+from ringloom.reproduce.layers.models import Model
 
 SCHEMES = ("vanilla", "memory-efficient", "blockwise FFN", "ring")
 FULL = 4  # bytes of a full-precision number

@@ -18,9 +18,9 @@ from planner.analysis.messages import brings_home, message_bytes
 from planner.ir import Pass, Plan
 from planner.planning import plan
 from planner.workload import Workload
+from ringloom.reproduce.layers.comparators import Shape, padded, traffic
+from ringloom.reproduce.layers.models import Model
 from simulator.hardware import Hardware
-from simulator.layers.comparators import Shape, padded, traffic
-from simulator.layers.models import Model
 from simulator.prediction import simulate
 
 WIDTH = 2  # bytes of a 16-bit weight or activation

@@ -10,8 +10,23 @@ from functools import cache
 import sympy
 
 from planner.errors import PlanError
-from planner.formulas.loops import LOOPS, Expr, Loop, P, Parts, R, Sent, U, c, d, g, h, rows, t
 from planner.ir import TENSORS
+from ringloom.reproduce.formulas.loops import (
+    LOOPS,
+    Expr,
+    Loop,
+    P,
+    Parts,
+    R,
+    Sent,
+    U,
+    c,
+    d,
+    g,
+    h,
+    rows,
+    t,
+)
 
 e, w = sympy.symbols("e w", positive=True, integer=True)
 n = P * c
