@@ -8,6 +8,7 @@ from codegen.programs import Program
 from codegen.torch import dynamic, layer, table
 from codegen.torch.dynamic import tables
 from codegen.torch.schedule import print_loops
+from codegen.torch.variants import Variant
 from planner.errors import PlanError
 
 __all__ = ["tables", "write"]
@@ -31,19 +32,21 @@ def written(program: Program, loops: str = "") -> str:
     layout = layout_text(program.layout, "torch")
     checked = f"CHECKED = {program.checked}  # tokens, by the self-check\n"
     texts: list[str | Part] = [constants(program), checked, layout]
+    texts += [loops] if loops else table.text(program)
     kernels = ("passing", "merge", table.kernels(program), "bands", "visitors") if loops else ()
     likes = "likes_keeping" if table.keeps(program) else "likes"
     parts = [*kernels, "function", *(["gradients"] if program.backward else []), likes]
-    texts += [loops] if loops else table.text(program)
     keep, usage = [*KEEP, *["kv_positions"] * ("def kv_positions" in layout)], list[str]()
-    check = "check_whole" if program.free else "check_rows"
-    last: tuple[str, ...] = (check if program.backward else "check_forward", "check")
+    check = "check_whole" if program.free and program.backward else "check_rows"
+    last: tuple[str, ...] = (check, "check")
     if program.layer:
         texts.append(layer.text(program))
         keep, usage, last = [*keep, *layer.KEEP], layer.usage(program), layer.parts(program)
-    texts += [Part(f"torch/parts/{name}") for name in parts]
+    lines = {"windows"} if table.windowed(program) else set[str]()
+    lines |= {"backward"} if program.backward else set()
+    texts += [Variant(f"torch/parts/{name}", keeping=frozenset(lines)) for name in parts]
     texts += [shapes(program, layout), mask_function(program.work, "torch")]
-    texts += [Part(f"torch/parts/{name}") for name in last]
+    texts += [Variant(f"torch/parts/{name}", keeping=frozenset(lines)) for name in last]
     return assemble(docstring(program, usage), texts, keep)
 
 

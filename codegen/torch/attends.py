@@ -4,7 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from codegen.torch.holdings import Holdings
-from codegen.torch.origins import Attended, Origins, check_everything, triangular
+from codegen.torch.origins import (
+    Attended,
+    Origins,
+    check_everything,
+    check_ranges,
+    pieces_of,
+    triangular,
+)
 from codegen.torch.text import call
 from codegen.torch.tiles import Meeting, tile_function
 from codegen.torch.walk import Cell
@@ -142,9 +149,9 @@ class Attending:
                     if t in meeting.domain.steps:
                         attended.setdefault(t - meeting.domain.first, []).append(rows)
         check_everything(self.origins.plan, q, kv, attended)
-        self.uses.add("pieces")
         if triangular(self.origins.plan, kv):
-            return f"triangles({q.text})"
+            return f"triangles({pieces_of(self.origins.plan)})"
+        check_ranges(self.origins.plan, q, kv)
         return f"tiles({q.text}, {kv.text})"
 
     # -- backward

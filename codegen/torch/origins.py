@@ -13,6 +13,8 @@ from planner.ir import Plan
 from planner.loops.form import OWN, Ints
 from planner.masks import Causal
 
+EVERY = "range(KV_SEQ)"  # all positions
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -39,7 +41,7 @@ class Origins:
         if len(domain.loops.mesh) > 1:
             raise PlanError("rectangles that have to be cut, on a mesh")
         if value == OWN:
-            return Origin(np.broadcast_to(owned, (steps, *owned.shape)), "pieces(rank, seq)")
+            return Origin(np.broadcast_to(owned, (steps, *owned.shape)), "piece(rank)")
         table = self.walked.tables.get((side, value))
         if table is not None:
             return self.gathered(side, table[:, :, 0], steps)
@@ -62,7 +64,7 @@ class Origins:
         shifts = (np.arange(ranks) + away + by * np.arange(steps)[:, None]) % ranks
         step = names.step if names.at is None else "0"
         text = affine([(1, "rank"), (by if names.at is None else 0, step)], away)
-        return Origin(owned[shifts], f"pieces(({text}) % RANKS, seq)")
+        return Origin(owned[shifts], f"piece(({text}) % RANKS)")
 
     def distance(self, side: str, value: str, t: int) -> int | None:
         """How far the owner of a value is from each rank that has it; None if nobody has."""
@@ -88,7 +90,7 @@ class Origins:
         whole = row and row[0][0] == 0 and row[-1][1] == total
         if not whole or any(a[1] != b[0] for a, b in pairwise(row)) or (order != order[0]).any():
             raise PlanError("what is gathered is not the sequence in order")
-        return Origin(np.broadcast_to(blocks, (steps, *blocks.shape)), "(range(KV_SEQ),)")
+        return Origin(np.broadcast_to(blocks, (steps, *blocks.shape)), EVERY)
 
 
 Attended = dict[int, list[tuple[Ints, Ints, Ints]]]  # by number of the step: rank, q, kv
@@ -112,4 +114,30 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
 def triangular(plan: Plan, kv: Origin) -> bool:
     """True if gathered keys meet queries under a plain causal mask."""
     work = plan.workload
-    return work.mask == Causal() and work.seq == work.kv_seq and kv.text.startswith("(range")
+    return work.mask == Causal() and work.seq == work.kv_seq and kv.text == EVERY
+
+
+def pieces_of(plan: Plan) -> str:
+    """The positions of the pieces that a rank owns, each without gaps."""
+    owned = plan.partition.q
+    if any(len(p) != 1 or p[0].step != 1 for p in owned.chunks):
+        raise PlanError("gathered keys meet pieces of queries that are no ranges")
+    return f"positions(rank, seq).tensor_split({owned.owned(plan.ranks).shape[1]})"
+
+
+def step_of(plan: Plan) -> int:
+    """How far apart the tokens of each rank lie; PlanError unless all do alike, on both sides."""
+    ranks, work = range(plan.ranks), plan.workload
+    q, kv = (
+        [side.positions(rank) for rank in ranks] for side in (plan.partition.q, plan.partition.kv)
+    )
+    steps = {step for own in q for step in np.diff(own).tolist()}
+    if work.seq != work.kv_seq or len(steps) > 1 or not all(map(np.array_equal, q, kv)):
+        raise PlanError("the tokens of a rank are no range of positions, or not those of its keys")
+    return max(steps, default=1)
+
+
+def check_ranges(plan: Plan, q: Origin, kv: Origin) -> None:
+    """Raise PlanError unless both values are ranges of one step."""
+    if step_of(plan) > 1 and EVERY in (q.text, kv.text) and q.text != kv.text:
+        raise PlanError("queries and keys lie differently far apart")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from codegen.torch.origins import step_of
 from codegen.torch.passes import Pass
 from codegen.torch.text import SIZES, WIDTH, Definitions
 from planner.errors import PlanError
@@ -61,8 +62,8 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
             "",
             f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner",
         ]
-    if any("pieces" in each.uses for each in passes):
-        lines += pieces_function(plans[0])
+    if any("piece(" in line for body in bodies for line in body):
+        lines += piece_function(plans[0])
     lines += text.lines()
     if keep:
         lines += kept_function(loops[0])
@@ -70,23 +71,16 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
         lines += ["", "", *body]
     if long := [line for line in lines if len(line) > WIDTH]:
         raise PlanError(f"a line of {len(long[0])} characters: {long[0].strip()}")
-    return "\n".join(["# ---- Schedule", *lines]) + "\n"
+    return "\n".join(["from functools import cache", "", "# ---- Schedule", *lines]) + "\n"
 
 
-def pieces_function(plan: Plan) -> list[str]:
-    """The function that gives the positions of a rank as ranges."""
-    q, kv = plan.partition.q, plan.partition.kv
-    steps = {p[0].step if len(p[0]) > 1 else 1 for p in q.chunks if len(p) == 1}
-    if q.chunks != kv.chunks or any(len(p) != 1 for p in q.chunks) or len(steps) > 1:
-        raise PlanError("pieces of positions are no ranges, or others for keys than for queries")
-    step = steps.pop()
+def piece_function(plan: Plan) -> list[str]:
+    """The function that gives the positions of a rank as a range."""
+    step = step_of(plan)
     by = "" if step == 1 else ", RANKS" if step == plan.ranks else f", {step}"
-    count = q.owned(plan.ranks).shape[1]
     return [
-        "",
-        "",
-        "def pieces(rank, seq):",
-        '    """The positions of the pieces that a rank owns."""',
-        f"    own = positions(rank, seq).tensor_split({count})",
-        f"    return tuple(range(int(x[0]), int(x[-1]) + 1{by}) for x in own)",
+        *("", "", "@cache", "def piece(rank):"),
+        '    """The positions of the tokens on a rank."""',
+        "    own = positions(rank)",
+        f"    return range(int(own[0]), int(own[-1]) + 1{by})",
     ]

@@ -1,6 +1,5 @@
 """Kernel modules of torch programs: exact on CPUs, and of the right shapes on CUDA's branches."""
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from codegen.torch.parts.visitors import with_output  # noqa: E402
 
 SCALE = 0.4
 EXACT = 1e-12
-Ranges = tuple[range, ...]
 
 
 @pytest.fixture(autouse=True)
@@ -31,21 +29,13 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(part, "SCALE", SCALE)
 
 
-def positions(parts: Ranges) -> Any:
-    return np.concatenate(
-        [np.zeros(0, np.int64), *(np.arange(p.start, p.stop, p.step) for p in parts)]
-    )
-
-
-def cut(work: Workload, queries: Ranges, keys: Ranges) -> list[bands.Call]:
+def cut(work: Workload, queries: range, keys: range) -> list[Any]:
     """The kernel calls of a rectangle, by the part with this workload's constants."""
-    pairs = [
-        (rows, cols)
-        for rows in bands.runs(shifted(queries, work.offset))
-        for cols in bands.runs(keys)
-    ]
-    boxes = work.mask.region().pieces.tolist()
-    return [c for rows, cols in pairs for box in boxes for c in bands.calls(rows, cols, tuple(box))]
+    (aligned,) = shifted((queries,), work.offset)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bands, "BOXES", tuple(map(tuple, work.mask.region().pieces.tolist())))
+        bands.tiles.cache_clear()
+        return bands.tiles(aligned, keys)
 
 
 def dense(q: Any, k: Any, v: Any, allowed: Any) -> tuple[Any, Any]:
@@ -56,21 +46,15 @@ def dense(q: Any, k: Any, v: Any, allowed: Any) -> tuple[Any, Any]:
 
 
 @st.composite
-def pieces(draw: st.DrawFn, tokens: int) -> Ranges:
-    """Disjoint ascending ranges, one after the other, some strided, some empty."""
-    cuts = sorted(draw(st.lists(st.integers(0, tokens), min_size=2, max_size=5)))
-    steps = draw(st.sampled_from([(1,), (3,), (1, 2, 3)]))
-    return tuple(range(a, b, draw(st.sampled_from(steps))) for a, b in pairwise(cuts))
-
-
-@st.composite
-def rectangles(draw: st.DrawFn) -> tuple[Workload, Ranges, Ranges]:
-    seq, kv_seq = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+def rectangles(draw: st.DrawFn) -> tuple[Workload, range, range]:
+    """A workload, and some of its queries and keys, as far apart."""
+    seq, kv_seq, step = (draw(st.integers(1, most)) for most in (40, 40, 4))
     work = Workload(seq=seq, kv_seq=kv_seq, heads=4, kv_heads=2, mask=draw(masks(seq, kv_seq)))
-    return work, draw(pieces(seq)), draw(pieces(kv_seq))
+    ends = [sorted(draw(st.tuples(*[st.integers(0, n)] * 2))) for n in (seq, kv_seq)]
+    return work, *(range(first, last, step) for first, last in ends)
 
 
-def seen(call: bands.Call, shape: tuple[int, int]) -> Any:
+def seen(call: Any, shape: tuple[int, int]) -> Any:
     """The pairs that one call computes, each counted."""
     rows, cols, band = call
     count = np.zeros(shape, np.int64)
@@ -92,10 +76,10 @@ def seen(call: bands.Call, shape: tuple[int, int]) -> Any:
 
 @given(rectangles())
 def test_the_calls_of_a_rectangle_compute_each_allowed_pair_once(
-    rectangle: tuple[Workload, Ranges, Ranges],
+    rectangle: tuple[Workload, range, range],
 ) -> None:
     work, queries, keys = rectangle
-    at = positions(queries), positions(keys)
+    at = np.array(queries, int), np.array(keys, int)
     allowed = work.allowed(*at)
     total = sum((seen(call, allowed.shape) for call in cut(*rectangle)), np.zeros(allowed.shape))
     np.testing.assert_array_equal(total, allowed)
@@ -103,10 +87,10 @@ def test_the_calls_of_a_rectangle_compute_each_allowed_pair_once(
 
 @given(rectangles(), st.booleans(), st.booleans())
 def test_calls_of_every_mask_merge_to_dense_attention(
-    rectangle: tuple[Workload, Ranges, Ranges], travelled: bool, fused: bool
+    rectangle: tuple[Workload, range, range], travelled: bool, fused: bool
 ) -> None:
     work, queries, keys = rectangle
-    at = positions(queries), positions(keys)
+    at = np.array(queries, int), np.array(keys, int)
     random = torch.Generator().manual_seed(0)
     whole = [
         torch.randn(2, heads, len(n), 8, dtype=torch.float64, generator=random)
@@ -140,7 +124,7 @@ def test_calls_of_every_mask_merge_to_dense_attention(
 
 def test_a_long_window_is_cut_into_strips() -> None:
     work = Workload(seq=2500, heads=1, mask=Window(40, 7))
-    calls = cut(work, (range(2500),), (range(2500),))
+    calls = cut(work, range(2500), range(2500))
     np.testing.assert_array_equal(
         sum(seen(call, (2500, 2500)) for call in calls), work.allowed(range(2500), range(2500))
     )
@@ -163,7 +147,7 @@ FORMS: list[tuple[Any, Any, int, int]] = [
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize(("part", "band", "rows", "cols"), FORMS)
 def test_cuda_branches_give_the_shapes_and_types_of_their_inputs(
-    part: Any, band: bands.Band, rows: int, cols: int, dtype: Any
+    part: Any, band: Any, rows: int, cols: int, dtype: Any
 ) -> None:
     q, dout = (torch.empty(2, 8, rows, 64, dtype=dtype, device="meta") for _ in range(2))
     k, v = (torch.empty(2, 2, cols, 64, dtype=dtype, device="meta") for _ in range(2))

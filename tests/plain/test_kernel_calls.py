@@ -67,20 +67,22 @@ def test_calls_cover_what_the_mask_allows_once(
     np.testing.assert_array_equal(count, allowed)
 
 
-@given(cases())
+@given(cases(), st.data())
 def test_programs_cut_as_the_planner_does(
-    case: tuple[Workload, list[Ranges], list[Ranges]],
+    case: tuple[Workload, list[Ranges], list[Ranges]], data: st.DataObject
 ) -> None:
-    work, q, kv = case
+    work, step = case[0], data.draw(st.integers(1, 4))
     boxes = region_of(work.mask).pieces.tolist()
-    rows, columns = in_turn([shifted(block, work.offset) for block in q]), in_turn(kv)
-    ours = band_calls(runs(rows), runs(columns), boxes)
+    rows, columns = (
+        range(*sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2))), step)
+        for n in (work.seq, work.kv_seq)
+    )
+    (rows,) = shifted((rows,), work.offset)
+    ours = band_calls(runs([rows]), runs([columns]), boxes)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bands, "BOXES", tuple(map(tuple, boxes)))
-        patched.setattr(bands, "SEQ", work.seq)
-        patched.setattr(bands, "KV_SEQ", work.kv_seq)
         bands.tiles.cache_clear()
-        theirs = bands.tiles(tuple(in_turn(q)), tuple(columns))
+        theirs = bands.tiles(rows, columns)
     assert [(*map(spelled, call[:2]), call[2]) for call in theirs] == [
         (tuple(call.rows), tuple(call.columns), call.band) for call in ours
     ]
