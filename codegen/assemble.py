@@ -1,6 +1,7 @@
 """assemble(docstring, texts, keep)   one formatted file out of texts: printed ones and parts.
 
     Part("torch/parts/kernels")           codegen/torch/parts/kernels.py, read and not imported
+    Part("jax/parts/table", ("meeting",)) the same without a definition, which another text has
     assemble(docstring, [constants, layout, schedule, Part(...), ...], keep=("attention", "main"))
 
 Every text is a module: imports, then definitions (functions, classes, assignments). Texts come in
@@ -69,11 +70,17 @@ class Part:
     """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels"."""
 
     name: str
+    without: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """Its source."""
         return (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8")
+
+
+def parts_of(target: str, *names: str) -> list[Part]:
+    """Parts of a target by their names."""
+    return [Part(f"{target}/parts/{name}") for name in names]
 
 
 def assemble(docstring: str, texts: Sequence[str | Part], keep: Sequence[str]) -> str:
@@ -143,7 +150,8 @@ def joined(pieces: Sequence[Piece]) -> str:
 @lru_cache(maxsize=64)
 def module(source: str | Part) -> Module:
     """The imports and the top-level statements of a text, without what assembly leaves out."""
-    text, above = (source.text, True) if isinstance(source, Part) else (source, False)
+    above = isinstance(source, Part)
+    text, without = (source.text, source.without) if isinstance(source, Part) else (source, ())
     tree, lines = ast.parse(text), text.splitlines()
     imports, pieces, end = list[Import](), list[Piece](), 0
     heading, last = "", 0
@@ -154,7 +162,7 @@ def module(source: str | Part) -> Module:
         end = _end(node)
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports += _imports(node)
-        elif not _left_out(node, above):
+        elif not _left_out(node, above) and not _defined(node) & {*without}:
             if not pieces or last != first - gap - 1:
                 gap = int(isinstance(source, Part) or bool(pieces))
             gap = min(gap, 1)

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from codegen.layout import Form, Ranges, Stripes, also_called
-from codegen.masks import mask_data
+from codegen.masks import filled, mask_data
 from codegen.programs import Program
 from planner.ir import TENSORS
 from planner.loops.form import AllToAll, Gather, Loops, Return, Send, Shift, Table
@@ -205,10 +205,10 @@ def plan_literal(program: Program) -> Iterator[str]:
     if program.max_calls is not None:
         sizes.append(f'"max_calls": {program.max_calls}')
     yield "PLAN = {"
-    yield from _filled(
+    yield from filled(
         [f'"name": "{plain(program.name)[:80]}"', f'"ranks": {program.ranks}', *lengths]
     )
-    yield from _filled(sizes)
+    yield from filled(sizes)
     if not program.dynamic:  # the mask is in the tables
         yield from _mask_literal(mask)
     yield "}  # fmt: skip"
@@ -222,13 +222,3 @@ def _mask_literal(mask: str) -> Iterator[str]:
     yield '    "mask": ('
     yield from (f'        "{mask[a : a + size]}"' for a in range(0, len(mask), size))
     yield "    ),"
-
-
-def _filled(cells: list[str]) -> Iterator[str]:
-    line = "   "
-    for cell in cells:
-        if len(line) + len(cell) + 2 > WIDTH + 4:
-            yield line
-            line = "   "
-        line += f" {cell},"
-    yield line

@@ -12,8 +12,7 @@ only if it gives the positions of every rank, in order.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.masks import Causal, Full
-from planner.partitions import LAYOUTS, PEER_NAMES, Partition, Side, chunks_of, merge
+from planner.partitions import LAYOUTS, PEER_NAMES, Side, chunks_of, merge
 
 Ints = NDArray[np.int64]
 Whole = TypeVar("Whole", range, Ints)
@@ -109,17 +108,8 @@ class Layout:
     @property
     def alike(self) -> bool:
         """True if one formula tells both sides, of as many tokens or not."""
-        return not isinstance(self.q, Ranges) and _formula(self.q) == _formula(self.kv)
-
-    @property
-    def formulas(self) -> bool:
-        """True unless a side is data."""
-        return not (isinstance(self.q, Ranges) or isinstance(self.kv, Ranges))
-
-    def sizes(self, side: str) -> tuple[int, ...]:
-        """The tokens of each rank."""
-        form = self.q if side == "q" else self.kv
-        return tuple(len(form.positions(rank)) for rank in range(self.ranks))
+        same_length = replace(self.kv, tokens=self.q.tokens)
+        return not isinstance(self.q, Ranges) and self.q == same_length
 
     @property
     def equal(self) -> bool:
@@ -130,19 +120,12 @@ class Layout:
 def layout_of(plan: Plan) -> Layout:
     """The layout of a plan; PlanError where a rank owns some heads of a token but not all."""
     work, ranks = plan.workload, plan.ranks
-    q, kv = forms(plan.partition, work.seq, work.kv_seq, ranks)
+    sides = plan.partition
+    q = form_of(sides.q, work.seq, ranks, "query")
+    kv = q if sides.kv is sides.q else form_of(sides.kv, work.kv_seq, ranks, "KV")
     free = work.mask in (Full(), Causal()) and work.seq == work.kv_seq and q == kv
     even = q.multiple > 0 and work.seq % q.multiple == 0
     return Layout(q, kv, ranks, q.multiple if free and even else 0)
-
-
-@lru_cache(maxsize=8)
-def forms(partition: Partition, seq: int, kv_seq: int, ranks: int) -> tuple[Form, Form]:
-    """The form of the query side and of the KV side."""
-    q = form_of(partition.q, seq, ranks, "query")
-    if partition.kv is partition.q:
-        return q, q
-    return q, form_of(partition.kv, kv_seq, ranks, "KV")
 
 
 def form_of(side: Side, tokens: int, ranks: int, name: str) -> Form:
@@ -241,15 +224,6 @@ def _part(whole: Whole, members: int, member: int) -> Whole:
     return whole[own.start : own.stop]
 
 
-def _formula(form: Form) -> tuple[object, ...]:
-    """A form without its length."""
-    if isinstance(form, Pieces):
-        return form.count, form.places, form.members
-    if isinstance(form, Stripes):
-        return form.grain, form.groups, form.members
-    return form.held
-
-
 # ---- in words
 
 
@@ -279,28 +253,18 @@ def also_called(form: Form) -> str:
         return ""
     groups = form.groups if isinstance(form, Stripes) else form.count // len(form.places)
     grain = form.grain if isinstance(form, Stripes) else 1
-    whole = _whole_groups(form, groups)
+    whole = replace(form, members=1)
     for name in LAYOUTS:
-        held: list[list[Ints]] = [[] for _ in range(groups)]
+        held: list[list[Ints]] = [[np.arange(0)] for _ in range(groups)]
         try:
             chunks = chunks_of(name, form.tokens, groups, grain)
         except PlanError:  # stripes of several tokens are not for every layout
             continue
         for positions, home in chunks:
             held[home].append(merge(positions))
-        made = [np.concatenate([*parts, np.arange(0)]) for parts in held]
-        if all(np.array_equal(a, b) for a, b in zip(made, whole, strict=True)):
+        if all(np.array_equal(np.concatenate(x), whole.positions(g)) for g, x in enumerate(held)):
             return f"{name} = {PEER_NAMES[name]}"
     return ""
-
-
-def _whole_groups(form: Pieces | Stripes, groups: int) -> list[Ints]:
-    alone: Pieces | Stripes
-    if isinstance(form, Stripes):
-        alone = Stripes(form.tokens, form.grain, groups)
-    else:
-        alone = Pieces(form.tokens, form.count, form.places)
-    return [alone.positions(group) for group in range(groups)]
 
 
 def affine(a: int, b: int, name: str) -> str:

@@ -1,5 +1,6 @@
 """layout_text   `positions`, `shard` and `unshard` of a program, printed from its layout."""
 
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -78,21 +79,16 @@ def heading(layout: Layout) -> Iterator[str]:
     same = layout.alike
     q = described(layout.q, layout.ranks)
     said = f"# ---- Layout: {q}" if same else f"# ---- Layout: queries {q}"
-    yield from wrapped(said + ("." if same else ";"), "# ")
+    yield from wrapped(said + ("." if same else ";"))
     if not same:
-        yield from wrapped(f"# keys {described(layout.kv, layout.ranks)}.", "# ")
+        yield from wrapped(f"# keys {described(layout.kv, layout.ranks)}.")
 
 
-def wrapped(text: str, indent: str) -> list[str]:
+def wrapped(text: str) -> list[str]:
     """A comment on lines that fit."""
-    lines, line = list[str](), ""
-    for word in text.split(" "):
-        if line and len(line) + 1 + len(word) > WIDTH:
-            lines.append(line)
-            line = indent + word
-        else:
-            line = f"{line} {word}" if line else word
-    return [*lines, line]
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent="# ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _data(layout: Layout) -> Iterator[str]:

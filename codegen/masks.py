@@ -49,56 +49,22 @@ CELLS = {
 
 def mask_data(work: Workload, free: bool) -> str:
     """What a mask names, and its boxes; `free`: the program takes any length."""
-    lines = list[str]()
-    for name, value in names(work.mask).items():
+    lines, sentence = list[str](), Sentence(work, "jax")
+    sentence.joined(work.mask)
+    for name, value in sentence.data.items():
         lines += _strings(name, value) if name.startswith("GRID") else _numbers(name, value)
     return "\n".join([*lines, *_boxes(work, free)]) + "\n"
-
-
-def names(mask: Mask) -> dict[str, tuple[object, ...]]:
-    """The data of a mask: name -> numbers, or rows of a grid; alike ones have one name."""
-    data = dict[str, tuple[object, ...]]()
-    for leaf in leaves(mask):
-        match leaf:
-            case Documents(_, q_lengths):
-                queries, keys = (tuple(b.tolist()) for b in leaf.bounds())
-                _name(data, "BOUNDS", keys)
-                if q_lengths is not None:
-                    _name(data, "Q_BOUNDS", queries)
-            case Blocks(grid):
-                _name(data, "GRID", tuple("".join("01"[c] for c in row) for row in grid))
-    return data
-
-
-def _name(data: dict[str, tuple[object, ...]], base: str, value: tuple[object, ...]) -> str:
-    """The name that a value has; a new one, BOUNDS, BOUNDS_2 and so on, if it has none."""
-    same = [n for n in data if data[n] == value and n.rstrip("_0123456789") == base]
-    if same:
-        return same[0]
-    count = sum(n.rstrip("_0123456789") == base for n in data)
-    name = f"{base}_{count + 1}" if count else base
-    data[name] = value
-    return name
-
-
-def leaves(mask: Mask) -> Iterator[Mask]:
-    """The masks that a mask is joined of, from left to right."""
-    if isinstance(mask, Pair):
-        yield from leaves(mask.left)
-        yield from leaves(mask.right)
-    else:
-        yield mask
 
 
 def _numbers(name: str, values: Iterable[object]) -> list[str]:
     line = f"{name} = ({', '.join(map(str, values))})"
     if len(line) <= WIDTH:
         return [line]
-    return [f"{name} = (", *_filled(list(map(str, values))), ")  # fmt: skip"]
+    return [f"{name} = (", *filled(map(str, values)), ")  # fmt: skip"]
 
 
-def _filled(words: list[str]) -> Iterator[str]:
-    """Numbers on as few lines as fit."""
+def filled(words: Iterable[str]) -> Iterator[str]:
+    """Words with a comma behind each, on as few lines as fit."""
     line = "   "
     for word in words:
         if len(line) + len(word) + 2 > WIDTH:
@@ -153,7 +119,10 @@ def _far(x: int) -> str:
 
 @dataclass
 class Sentence:
-    """An expression, and the lines that name its parts where it would be too long."""
+    """An expression, and the lines that name its parts where it would be too long.
+
+    `data`: what it names, name -> numbers, or rows of a grid; alike ones have one name.
+    """
 
     work: Workload
     target: str
@@ -199,19 +168,29 @@ class Sentence:
                 return self.cells(mask)
         raise TypeError(f"no expression for {mask}")
 
+    def name(self, base: str, value: tuple[object, ...]) -> str:
+        """The name that a value has; a new one, BOUNDS, BOUNDS_2 and so on, if it has none."""
+        alike = [name for name in self.data if name.rstrip("_0123456789") == base]
+        for name in alike:
+            if self.data[name] == value:
+                return name
+        name = f"{base}_{len(alike) + 1}" if alike else base
+        self.data[name] = value
+        return name
+
     def inside(self, text: str) -> str:
         """An expression, for queries that come before position 0 false."""
         return f"(i >= 0) & ({text})" if self.work.offset < 0 else text
 
     def documents(self, mask: Documents) -> str:
         queries, keys = (tuple(b.tolist()) for b in mask.bounds())
-        of_keys = _name(self.data, "BOUNDS", keys)
-        of_queries = of_keys if mask.q_lengths is None else _name(self.data, "Q_BOUNDS", queries)
+        of_keys = self.name("BOUNDS", keys)
+        of_queries = of_keys if mask.q_lengths is None else self.name("Q_BOUNDS", queries)
         return f"place(i, {of_queries}) == place(j, {of_keys})"
 
     def cells(self, mask: Blocks) -> str:
         rows = tuple("".join("01"[c] for c in row) for row in mask.grid)
-        name = _name(self.data, "GRID", rows)
+        name = self.name("GRID", rows)
         cells = f"cells{name[4:]}"
         self.lines.append(f"{cells} = {CELLS[self.target].format(name)}")
         row = "i.clip(0)" if self.work.offset < 0 else "i"

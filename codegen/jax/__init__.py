@@ -1,66 +1,55 @@
 """Programs in JAX: a shard_map of loops with collectives, or of tables."""
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
-from codegen.assemble import Part, assemble
+from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
+from codegen.jax import dynamic, layer, table
+from codegen.jax.dynamic import tables
 from codegen.jax.schedule import print_loops
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
 from planner.errors import PlanError
-from planner.masks import Mask
 
+__all__ = ["tables", "write"]
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
 
 
 def write(program: Program) -> str:
     """The text of a program: loops where they are regular and can be printed, else tables."""
     if program.dynamic:
-        from codegen.jax import dynamic
-
-        return dynamic.write(program)
-    schedule: list[str | Part] = []
+        program = dynamic.with_room(program)
+        return written(program, dynamic.schedule(program))
     if program.loops is not None and program.layer:
         program = program.as_tables("XLA cannot split its loops, as a layer that recomputes asks")
     if program.loops is not None:
         try:
-            schedule = loop_texts(program)
+            parts = *parts_of("jax", "schedule"), *kernels(program.platform)
+            return written(program, [print_loops(program), *parts])
         except PlanError as error:
             program = program.as_tables(str(error))
-    layout = layout_text(program.layout, "jax")
-    if program.loops is None:
-        from codegen.jax.table import write_table
+    return written(program, table.schedule(program, *table.passes(program)))
 
-        return write_table(program)
+
+def written(program: Program, schedule: Sequence[str | Part]) -> str:
+    """A program of this schedule: the texts of `forward` and `backward`, and of what they call."""
+    layout = layout_text(program.layout, "jax")
+    keys = "def kv_positions" in layout
+    function = [*parts_of("jax", "function"), mask_function(program.work, "jax")]
     texts = [
         constants(program) + checked(program),
         layout,
         *schedule,
-        *function_texts(program, layout),
-        mask_function(program.work, "jax"),
-        *jax_parts("dense", "check"),
+        *([] if program.backward else parts_of("jax", "forward_alone")),
+        shapes(program, keys),
+        *(dynamic.function(program) if program.dynamic else function),
+        *(layer.texts(program) if program.layer else parts_of("jax", "dense", "check")),
     ]
-    keys = ["kv_positions"] * ("def kv_positions" in layout)
-    return assemble(docstring(program), texts, keep=(*KEEP, *keys))
-
-
-def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:
-    """The tables that a dynamic program of these plans takes for a mask, by default their own."""
-    from codegen.jax import dynamic
-
-    return dynamic.tables(program, mask)
-
-
-def jax_parts(*names: str) -> list[Part]:
-    """Parts by their names."""
-    return [Part(f"jax/parts/{name}") for name in names]
-
-
-def loop_texts(program: Program) -> list[str | Part]:
-    """The passes as loops, and what they call."""
-    return [print_loops(program), *jax_parts("schedule"), *kernels(program.platform)]
+    keep = [*KEEP, *["kv_positions"] * keys, *layer.KEEP * program.layer]
+    if program.dynamic:
+        return assemble(docstring(program, dynamic.USAGE), texts, [*keep, *dynamic.KEEP])
+    return assemble(docstring(program), texts, keep)
 
 
 def kernels(platform: str) -> list[Part]:
@@ -68,15 +57,12 @@ def kernels(platform: str) -> list[Part]:
 
     platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all.
     """
-    if platform == "all":
-        return jax_parts("kernels", "kernels_tpu", "kernels_gpu", "kernels_cpu", "masked")
-    return jax_parts(f"kernels_for_{platform}", f"kernels_{platform}", "masked")
-
-
-def function_texts(program: Program, layout: str) -> list[str | Part]:
-    """The function to call."""
-    alone = [] if program.backward else jax_parts("forward_alone")
-    return [*alone, shapes(program, layout), *jax_parts("function")]
+    other = ("on_platform",)
+    if platform != "all":
+        names = f"kernels_{platform}", "masked"
+        return [Part("jax/parts/kernels", other), *parts_of("jax", *names)]
+    each = [Part(f"jax/parts/kernels_{name}", other) for name in ("tpu", "gpu", "cpu")]
+    return [*parts_of("jax", "kernels"), *each, *parts_of("jax", "masked")]
 
 
 def checked(program: Program) -> str:
@@ -87,22 +73,21 @@ def checked(program: Program) -> str:
     return f"CHECKED, EVERY, RESULTS = {tokens}, {every}, {results}  # of the self-check\n"
 
 
-def shapes(program: Program, layout: str) -> str:
-    """The function that says which shapes a program takes."""
+def shapes(program: Program, keys: bool) -> str:
+    """The function that says which shapes a program takes; `keys`: they lie elsewhere."""
     heads, kv_heads = "HEADS * shards", "KV_HEADS * shards"
     if program.any_heads:
         kv_heads = "max(1, k.shape[1] // shards) * shards"
         heads = "max(1, q.shape[1] // kv_heads) * kv_heads"
     tokens = "RANKS * len(positions(0))"
-    kv_tokens = "RANKS * len(kv_positions(0))" if "def kv_positions" in layout else "tokens"
+    kv_tokens = "RANKS * len(kv_positions(0))" if keys else "tokens"
     if program.free:
         many = program.layout.multiple
         tokens = f"max(1, q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2]"
-    lines = [
-        "def shapes(q, k, shards):",
-        '    """The shapes of q, and of k and v, that go: the nearest to those given."""',
-        f"    kv_heads, tokens = {kv_heads}, {tokens}",
-        f"    q_sizes, kv_sizes = ({heads}, tokens), (kv_heads, {kv_tokens})",
-        "    return (len(q), *q_sizes, HEAD_DIM), (len(q), *kv_sizes, HEAD_DIM)",
-    ]
-    return "\n".join(lines) + "\n"
+    return f'''
+def shapes(q, k, shards):
+    """The shapes of q, and of k and v, that go: the nearest to those given."""
+    kv_heads, tokens = {kv_heads}, {tokens}
+    q_sizes, kv_sizes = ({heads}, tokens), (kv_heads, {kv_tokens})
+    return (len(q), *q_sizes, HEAD_DIM), (len(q), *kv_sizes, HEAD_DIM)
+'''

@@ -1,4 +1,4 @@
-"""write(program)          a table program that takes the tiles of its tables as an argument
+"""schedule(program)       that of a table program which takes its tiles as an argument
 tables(program, mask)   these tables: the tiles of a plan for a full mask, cut by another mask
 
 What is sent is what the plan sends, whatever the mask; a rank attends up to `max_calls` calls in a
@@ -15,20 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codegen import masks
-from codegen.assemble import assemble
-from codegen.header import constants, docstring
-from codegen.jax import checked, jax_parts, shapes
+from codegen.assemble import Part, parts_of
+from codegen.jax import table
 from codegen.jax.parts.dynamic_calls import calls_of
 from codegen.jax.slots import Tables
 from codegen.jax.slots import tables as tables_of
-from codegen.jax.table import KEEP, LAYER_KEEP, layer_texts, schedule
-from codegen.layout_text import layout_text
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.masks import Full, Mask
 from planner.partitions import Side
 
 NOWHERE = 2**30
+KEEP = ("make_tables", "load")
 USAGE = (
     "tables = make_tables(boxes)                    # of any mask; or load(path)",
     "out = attention(q, k, v, tables, mesh=mesh)    # differentiable; global, in layout order",
@@ -36,10 +34,8 @@ USAGE = (
 )
 
 
-def write(program: Program) -> str:
-    """The file."""
-    program = with_room(program)
-    layout = layout_text(program.layout, "jax")
+def schedule(program: Program) -> list[str | Part]:
+    """The tables, those of both passes together."""
     rows = ['"forward": numbers(FORWARD_ROWS, 5)', '"backward": numbers(BACKWARD_ROWS, 8)']
     cuts = "(0, KV_SEQ // 3)" if room(program) >= 2 * most_tiles(program) else "(0,)"
     more = [
@@ -47,19 +43,12 @@ def write(program: Program) -> str:
         f"IDENTITY = {identity(program)}  # of the tables",
         f"CUTS = {cuts}  # where the documents of the self-check begin",
     ]
-    texts = [
-        constants(program) + checked(program),
-        layout,
-        *schedule(program, *more),
-        *jax_parts("masked", "dynamic_calls"),
-        *jax_parts("dynamic_backward" if program.backward else "forward_alone"),
-        shapes(program, layout),
-        *jax_parts("dynamic"),
-        *(layer_texts(program) if program.layer else jax_parts("dense", "check")),
-    ]
-    keep = (*KEEP, "make_tables", "load", *(LAYER_KEEP if program.layer else ()))
-    keys = ["kv_positions"] * ("def kv_positions" in layout)
-    return assemble(docstring(program, USAGE), texts, keep=(*keep, *keys))
+    return [*table.schedule(program, *more), *parts_of("jax", "dynamic_calls")]
+
+
+def function(program: Program) -> list[Part]:
+    """What stands in place of the function to call that other programs have."""
+    return [Part("jax/parts/dynamic", () if program.backward else ("backward",))]
 
 
 def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:
@@ -73,9 +62,9 @@ def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.i
     boxes = masks.boxes(replace(work, mask=mask or work.mask), free=False)
     spans = spans_of(sides.q, work.offset), spans_of(sides.kv, 0)
     made = {"plan": np.array(identity(program), np.int32)}
-    for plan, table in zip(program.plans, both_passes(program), strict=True):
+    for plan, given in zip(program.plans, both_passes(program), strict=True):
         try:
-            made[plan.pass_] = calls_of(tiles_of(table, plan.pass_), *spans, boxes, room(program))
+            made[plan.pass_] = calls_of(tiles_of(given, plan.pass_), *spans, boxes, room(program))
         except ValueError as error:
             raise PlanError(
                 f"the {plan.pass_} pass under {mask}: {error}: see --max-calls"

@@ -23,13 +23,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import brings_home
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
-from planner.ir import ADDS, READS, TENSORS, Move, Plan
+from planner.ir import ADDS, READS, TENSORS, Plan
 
 Numbers = list[list[int]]  # numbers of each rank, as many as there are
-FOREVER = 1 << 60
+FOREVER = 1 << 30
 COLUMNS = {
     "forward": ("Q", "KV", "OUT"),
     "backward": ("Q", "DOUT", "STATS", "KV", "DQ", "DKV"),
@@ -89,66 +90,6 @@ def held_by(plan: Plan) -> Keep:
     return held
 
 
-# ---- the rows of a plan, step by step
-
-
-class Message(NamedTuple):
-    """Blocks of some tensors from one rank to another; `finished`: sums that only go home."""
-
-    tensors: tuple[str, ...]
-    src: int
-    dst: int
-    blocks: list[int]
-    finished: bool
-
-
-def messages(plan: Plan) -> list[list[Message]]:
-    """The messages of each step; STATS go with DOUT where ranks could keep OUT."""
-    left = any("OUT" in node.tensors for node in plan.start)
-
-    def tensors(move: Move) -> tuple[str, ...]:
-        alone = left and "DOUT" in move.tensors and "STATS" not in move.tensors
-        return (*move.tensors, "STATS") if alone else move.tensors
-
-    steps: list[list[Message]] = [[] for _ in plan.steps]
-    for number, move in plan.moves():
-        columns = move.src.tolist(), move.dst.tolist(), move.blocks.tolist()
-        finished = brings_home(plan, number, move).tolist()
-        for src, dst, row, done in zip(*columns, finished, strict=True):
-            blocks = [block for block in row if block >= 0]
-            steps[number].append(Message(tensors(move), src, dst, blocks, done))
-    return steps
-
-
-def pairs(plan: Plan) -> list[list[list[tuple[int, int]]]]:
-    """What each rank attends in each step: (q block, kv block) of every tile that is live."""
-    seen = tiles(plan)
-    steps = []
-    for step in plan.steps:
-        ranks: list[list[tuple[int, int]]] = [[] for _ in range(plan.ranks)]
-        for node in step.attends:
-            row, a, b = np.nonzero(seen.live(node.q[:, :, None], node.kv[:, None, :]))
-            found = node.rank[row], node.q[row, a], node.kv[row, b]
-            for rank, q, kv in zip(*(x.tolist() for x in found), strict=True):
-                ranks[rank].append((q, kv))
-        steps.append(ranks)
-    return steps
-
-
-def last_reads(plan: Plan) -> dict[str, dict[tuple[int, int], int]]:
-    """The last step that reads each input on each rank: tensor -> (rank, block) -> step."""
-    last: dict[str, dict[tuple[int, int], int]] = {name: {} for name in READS[plan.pass_]}
-    for number, (sent, attended) in enumerate(zip(messages(plan), pairs(plan), strict=True)):
-        for message in sent:
-            for tensor in set(message.tensors) & last.keys():
-                last[tensor] |= {(message.src, block): number for block in message.blocks}
-        for tensor, read in last.items():
-            side = 0 if TENSORS[tensor].side == "q" else 1
-            for rank, found in enumerate(attended):
-                read |= {(rank, tile[side]): number for tile in found}
-    return last
-
-
 # ---- slots
 
 
@@ -191,23 +132,20 @@ class Sent:
         return self.tensors, self.by, self.finished, tuple(sorted(self.blocks))
 
 
-class Moment(NamedTuple):
-    """One step: its hops, and its tiles."""
-
-    sent: list[Sent]
-    tiles: Numbers
-
-
 class Placement:
-    """Walks through the steps of a plan and gives every block a slot."""
+    """Walks through the steps of a plan and gives every block a slot.
+
+    `last`: the last step that reads an input, of each rank and block.
+    """
 
     def __init__(self, plan: Plan, held: Keep, keep: Keep) -> None:
-        self.plan, self.keep = plan, keep
-        self.messages = messages(plan)
-        self.last = last_reads(plan)
+        self.plan, self.keep, self.live = plan, keep, tiles(plan)
+        self.left = any("OUT" in node.tensors for node in plan.start)
+        instead = {"STATS": "DOUT"} if self.left else {}
+        self.last = {n: lifetimes(plan, instead.get(n, n))[1] for n in READS[plan.pass_]}
         for tensor, ranks in keep.items():
-            kept = {(rank, block): FOREVER for rank, own in enumerate(ranks) for block in own}
-            self.last[tensor] = self.last.get(tensor, {}) | kept
+            for rank, blocks in enumerate(ranks):
+                self.last[tensor][rank, blocks] = FOREVER
         names = (*READS[plan.pass_], *ADDS[plan.pass_])
         self.stores = {name: self.start(name, held.get(name)) for name in names}
 
@@ -222,11 +160,10 @@ class Placement:
 
     def tables(self) -> Tables:
         """The tables of the pass."""
-        attended = pairs(self.plan)
-        moments = [self.moment(n, attended[n]) for n in range(len(self.plan.steps))]
+        moments = [self.moment(number) for number in range(len(self.plan.steps))]
         kept = {name: self.kept(name) for name in self.keep}
         sizes = {name: max(s.size for s in stores) for name, stores in self.stores.items()}
-        alike = groupby(moments, key=lambda m: [sent.alike for sent in m.sent])
+        alike = groupby(moments, key=lambda moment: [sent.alike for sent in moment[0]])
         return Tables(sizes, kept, tuple(section([*steps]) for _, steps in alike))
 
     def kept(self, tensor: str) -> Numbers:
@@ -240,26 +177,30 @@ class Placement:
                 " does not leave it"
             ) from None
 
-    def moment(self, step: int, attended: list[list[tuple[int, int]]]) -> Moment:
-        """One step, in the order in which the program does it."""
+    def moment(self, step: int) -> tuple[list[Sent], Numbers]:
+        """The hops and tiles of a step, in the order in which the program does it."""
         sent = self.hops(step)
         for hop in sent:
             hop.leave |= {name: self.leave(hop, name) for name in hop.tensors}
-        tiles = [
-            [n for tile in found for n in self.tile(rank, *tile)]
-            for rank, found in enumerate(attended)
-        ]
+        tiles = self.tiles(step)
         self.forget(step)
         for hop in sent:
             hop.arrive |= {name: self.arrive(hop, name, step) for name in hop.tensors}
-        return Moment(sent, tiles)
+        return sent, tiles
 
     def hops(self, step: int) -> list[Sent]:
-        """The messages of a step, those of one distance together."""
+        """The messages of a step, those of one distance together; STATS go where OUT could stay."""
         hops: dict[tuple[tuple[str, ...], int, bool], dict[int, list[int]]] = defaultdict(dict)
-        for m in self.messages[step]:
-            by = (m.dst - m.src) % self.plan.ranks
-            hops[m.tensors, by, m.finished].setdefault(m.src, []).extend(m.blocks)
+        for move in self.plan.steps[step].moves:
+            alone = self.left and "DOUT" in move.tensors and "STATS" not in move.tensors
+            tensors = (*move.tensors, *["STATS"] * alone)
+            finished = brings_home(self.plan, step, move)
+            rows = zip(
+                *(x.tolist() for x in (move.src, move.dst, move.blocks, finished)), strict=True
+            )
+            for src, dst, blocks, done in rows:
+                sent = hops[tensors, (dst - src) % self.plan.ranks, done].setdefault(src, [])
+                sent += [block for block in blocks if block >= 0]
         return [Sent(*key, blocks, {}, {}) for key, blocks in sorted(hops.items())]
 
     def leave(self, hop: Sent, tensor: str) -> Numbers:
@@ -273,43 +214,48 @@ class Placement:
                     store.leave(block)
         return slots
 
-    def tile(self, rank: int, q: int, kv: int) -> list[int]:
-        """A tile as a row of numbers."""
-        slots = [q, kv]
-        for name in COLUMNS[self.plan.pass_]:
-            block, store = (q if TENSORS[name].side == "q" else kv), self.stores[name][rank]
-            slots.append(store.take(block) if TENSORS[name].accumulates else store.at[block])
-        return slots
+    def tiles(self, step: int) -> Numbers:
+        """The tiles that each rank attends in a step, as rows of numbers."""
+        made: Numbers = [[] for _ in range(self.plan.ranks)]
+        for node in self.plan.steps[step].attends:
+            row, a, b = np.nonzero(self.live.live(node.q[:, :, None], node.kv[:, None, :]))
+            pairs = node.rank[row], node.q[row, a], node.kv[row, b]
+            for rank, q, kv in zip(*(x.tolist() for x in pairs), strict=True):
+                made[rank] += [q, kv]
+                for name in COLUMNS[self.plan.pass_]:
+                    tensor, store = TENSORS[name], self.stores[name][rank]
+                    block = q if tensor.side == "q" else kv
+                    made[rank].append(store.take(block) if tensor.accumulates else store.at[block])
+        return made
 
     def forget(self, step: int) -> None:
         """Give away the slots of copies that are not read after this step."""
         for name in READS[self.plan.pass_]:
             for rank, store in enumerate(self.stores[name]):
-                for block in [b for b in store.at if self.last[name].get((rank, b), -1) <= step]:
+                for block in [b for b in store.at if self.last[name][rank, b] <= step]:
                     store.leave(block)
 
     def arrive(self, hop: Sent, tensor: str, step: int) -> Numbers:
         """The slots of what arrives; copies that nobody reads have none."""
         slots: Numbers = [[] for _ in range(self.plan.ranks)]
-        last = self.last.get(tensor)
         for src, blocks in hop.blocks.items():
             rank = (src + hop.by) % self.plan.ranks
             store = self.stores[tensor][rank]
             for block in blocks:
-                read = TENSORS[tensor].accumulates or (last and last.get((rank, block), -1) > step)
+                read = TENSORS[tensor].accumulates or self.last[tensor][rank, block] > step
                 slots[rank].append(store.take(block) if read else -1)
         return slots
 
 
-def section(moments: list[Moment]) -> Section:
+def section(moments: list[tuple[list[Sent], Numbers]]) -> Section:
     """Steps with the same hops, each hop as wide as its largest message."""
     hops = list[Hop]()
-    moves: list[Numbers] = [[[] for _ in m.tiles] for m in moments]
-    for sent in zip(*(m.sent for m in moments), strict=True):
+    moves: list[Numbers] = [[[] for _ in tiles] for _, tiles in moments]
+    for sent in zip(*(sent for sent, _ in moments), strict=True):
         width = max(len(blocks) for s in sent for blocks in s.blocks.values())
         hops.append(Hop(sent[0].tensors, sent[0].by, width, sent[0].finished))
         for step, row in zip(sent, moves, strict=True):
             for slots in (x[name] for name in step.tensors for x in (step.leave, step.arrive)):
                 for rank, given in enumerate(slots):
                     row[rank] += given + [-1] * (width - len(given))
-    return Section(tuple(hops), moves, [m.tiles for m in moments])
+    return Section(tuple(hops), moves, [tiles for _, tiles in moments])

@@ -1,50 +1,25 @@
-"""write_table(program)   a table program: the interpreter, and its tables as text
-layer_texts(program)   the decoder layer that goes behind attention, with its self-check
+"""schedule(program, ...)   the schedule of a table program: the interpreter, and its tables as text
 
 A table is text of one line per step and rank: the slots that move, and behind a bar the tiles.
 """
 
 from collections.abc import Iterator
 
-from codegen.assemble import Part, assemble
-from codegen.header import constants, docstring
-from codegen.jax import checked, function_texts, jax_parts
+from codegen.assemble import Part, parts_of
 from codegen.jax.slots import Numbers, Tables, tables
-from codegen.layout_text import layout_text
-from codegen.masks import mask_function
 from codegen.programs import Program
-from planner.errors import PlanError
 from planner.ir import Plan
 
 WIDTH = 100
 NUMBERS = {"forward": 5, "backward": 8}  # of a tile: what and which slots it reads, and adds to
 
 
-KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
-
-
-def write_table(program: Program) -> str:
-    """The file."""
-    layout = layout_text(program.layout, "jax")
-    texts = [
-        constants(program) + checked(program),
-        layout,
-        *schedule(program, *passes(program)),
-        *jax_parts("table_mask", "masked"),
-        *function_texts(program, layout),
-        mask_function(program.work, "jax"),
-        *(layer_texts(program) if program.layer else jax_parts("dense", "check")),
-    ]
-    keep = (*KEEP, *LAYER_KEEP) if program.layer else KEEP
-    keys = ["kv_positions"] * ("def kv_positions" in layout)
-    return assemble(docstring(program), texts, keep=(*keep, *keys))
-
-
 def schedule(program: Program, *more: str) -> list[str | Part]:
     """The texts that define both passes, and `more` lines behind the tables."""
     heads = "table_whole" if program.any_heads else "table_heads"
+    table = Part("jax/parts/table", ("meeting",) * program.dynamic)
     lines = ["from functools import partial", "", *data(program), *sides(program), *more]
-    return [*jax_parts("table", heads), "\n".join(lines) + "\n"]
+    return [table, *parts_of("jax", heads), "\n".join(lines) + "\n", *parts_of("jax", "masked")]
 
 
 def data(program: Program) -> Iterator[str]:
@@ -152,51 +127,3 @@ def blocks(name: str, plan: Plan, tensor: str, positions: str) -> Iterator[str]:
     yield from rows
     yield '"""'
     yield f"{name} = side_of({name}_BLOCKS, {positions})"
-
-
-LAYER_KEEP = ("init", "decoder_layer", "reference")
-WIDTHS = ((1024, 256), (0, 16))  # from this width on, hidden widths are multiples of that
-
-
-def layer_texts(program: Program) -> list[str | Part]:
-    """What a program with a layer has in place of the self-check of attention.
-
-    Raises PlanError for a plan that no layer can be made of.
-    """
-    refuse(program)
-    kind = "dynamic" if program.dynamic else "static"
-    return [sizes(program), *jax_parts("layer", f"layer_{kind}", "dense", "layer_check")]
-
-
-def refuse(program: Program) -> None:
-    """Raise PlanError for a plan that no layer can be made of."""
-    work = program.work
-    if program.backward is None:
-        raise PlanError("a decoder layer needs a backward plan too: give a pair, or --pass both")
-    if work.seq != work.kv_seq:
-        raise PlanError(
-            f"a decoder layer attends to its own tokens: {work.seq} queries, {work.kv_seq} keys"
-        )
-    if not program.layout.alike:
-        raise PlanError("a decoder layer needs queries and keys of a token on the same rank")
-    if work.head_dim % 2:
-        raise PlanError(f"rotary embedding needs an even head_dim, not {work.head_dim}")
-
-
-def sizes(program: Program) -> str:
-    """The widths of the model, and the positions of tokens in layout order."""
-    dim = program.work.heads * program.work.head_dim
-    step = next(step for least, step in WIDTHS if dim >= least)
-    seq = "x.shape[1]" if program.free else "SEQ"
-    lines = [
-        "import numpy as np",
-        "",
-        f"DIM, HIDDEN = {dim}, {-(-8 * dim // (3 * step)) * step}  # of the feed-forward network",
-        "NORM_EPS, ROPE_BASE = 1e-5, 10000.0",
-        "",
-        "",
-        "def layout_positions(x):",
-        '    """The positions of the tokens of x [batch, tokens, dim], -1 for padding."""',
-        f"    return np.concatenate([positions(rank, {seq}) for rank in range(RANKS)])",
-    ]
-    return "\n".join(lines) + "\n"

@@ -11,10 +11,10 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from codegen.jax.parts.dynamic_calls import calls_of
-from codegen.jax.parts.table import run_forward
+from codegen.jax.parts.table import run_backward, run_forward
 
 if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import KEYS, QUERIES, backward, shapes, shard, unshard
+    from codegen.jax.parts.stubs import KEYS, QUERIES, shapes, shard, unshard
 
 RANKS = SEQ = KV_SEQ = IDENTITY = 0
 CUTS = (0,)
@@ -83,6 +83,12 @@ def forward(q, k, v, tables, axis):
     """Output, and what the backward pass needs."""
     out, saved = run_forward(q, k, v, axis, (ROWS["forward"][0], tables["forward"]))
     return out, (*saved, tables)
+
+
+def backward(axis, saved, dout):
+    """Gradients of a device's queries, keys and values; tables have none."""
+    *arrays, tables = saved
+    return *run_backward(axis, arrays, dout, (ROWS["backward"][0], tables["backward"])), None
 
 
 local_attention.defvjp(forward, backward)

@@ -1,4 +1,4 @@
-"""Attention of one tile by the kernel of the platform that a program is lowered for."""
+"""Attention of one tile by a kernel; `on_platform` is here for programs of all platforms."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ from codegen.jax.parts.kernels_gpu import (
 )
 from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu
 
-# ---- Kernels: the one of the platform that the program is lowered for.
+# ---- Kernels
 
 
 def attend(q, k, v, causal):
@@ -29,7 +29,7 @@ def attend_backward(dout, q, k, v, out, lse, causal):
 
 
 def on_platform(way, causal, q, k, *arrays):
-    """Run the forward or backward kernel; blocks of jnp where it takes no such arrays."""
+    """Run the kernel, forward or backward, of the platform that a program is lowered for."""
     kernels = {"default": (attend_cpu, attend_backward_cpu)}
     if q.dtype.itemsize < 8:
         kernels["tpu"] = attend_tpu, attend_backward_tpu

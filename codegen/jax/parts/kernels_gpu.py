@@ -13,6 +13,17 @@ from codegen.jax.parts.masked import wide
 SCALE = 1.0
 
 
+def on_platform(way, causal, q, k, *arrays):
+    """Run the forward or backward kernel: cuDNN's in 16 bit, Triton's in 32 bit."""
+    kernels = attend_triton, attend_backward_triton
+    if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
+        kernels = attend_cudnn, attend_backward_cudnn
+    elif q.dtype.itemsize > 4 or triton_blocks(q, k) is None:
+        raise ValueError(f"no kernel of a GPU takes {q.dtype}{[*q.shape]} and {[*k.shape]}")
+    with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
+        return kernels[way](causal, q, k, *arrays)
+
+
 def attend_cudnn(causal, q, k, v):
     """The kernel under jax.nn.dot_product_attention."""
     primitive = cudnn._dot_product_attention_fwd_p_wrapper

@@ -12,6 +12,14 @@ from codegen.jax.parts.masked import wide
 SCALE = 1.0
 
 
+def on_platform(way, causal, q, *arrays):
+    """Run the forward or backward kernel."""
+    if q.dtype.itemsize > 4:
+        raise ValueError(f"no kernel of a TPU takes {q.dtype}")
+    with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
+        return (attend_tpu, attend_backward_tpu)[way](causal, q, *arrays)
+
+
 def attend_tpu(causal, q, k, v):
     """Splash attention; the scale is part of its queries."""
     with jax.enable_x64(False):  # the kernel counts in 32 bits

@@ -19,7 +19,7 @@ BACKWARD_SLOTS: dict[str, int] = {}
 KEPT: dict[str, list[list[int]]] = {}
 
 if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import KEYS, QUERIES
+    from codegen.jax.parts.stubs import KEYS, QUERIES, allowed
     from codegen.jax.parts.table_whole import (
         attend_tile,
         attend_tile_backward,
@@ -156,6 +156,11 @@ def run_step(state, row, hops, senders, attend, axis):
     for name, arrive, blocks in arriving:
         state = added(state, name, arrive, blocks)
     return state, None
+
+
+def meeting(i, j):
+    """Positions of a block of queries and of a block of keys, and which pairs count."""
+    return jnp.asarray(QUERIES.at)[i], jnp.asarray(KEYS.at)[j], allowed
 
 
 def taken(state, name, slots):

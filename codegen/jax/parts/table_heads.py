@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 
 from codegen.jax.parts.masked import attend_masked, masked_gradients, wide
-from codegen.jax.parts.table import NOWHERE, added, places
+from codegen.jax.parts.table import NOWHERE, added, meeting, places
 
 HEADS = KV_HEADS = 1
 
 if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import KEYS, QUERIES, meeting
+    from codegen.jax.parts.stubs import KEYS, QUERIES
 
 
 def from_shard(x, side, rank):

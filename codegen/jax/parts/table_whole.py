@@ -1,14 +1,9 @@
 """Blocks of all heads: from a shard into slots and back, and one tile attended."""
 
-from typing import TYPE_CHECKING
-
 import jax.numpy as jnp
 
 from codegen.jax.parts.masked import attend_masked, masked_gradients
-from codegen.jax.parts.table import added, places
-
-if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import meeting
+from codegen.jax.parts.table import added, meeting, places
 
 
 def from_shard(x, side, rank):

@@ -1,0 +1,87 @@
+"""texts(program)   the decoder layer that goes behind attention, with its self-check."""
+
+from codegen.assemble import Part, parts_of
+from codegen.programs import Program
+from planner.errors import PlanError
+
+KEEP = ("init", "decoder_layer", "reference")
+WIDTHS = ((1024, 256), (0, 16))  # from this width on, hidden widths are multiples of that
+
+
+def texts(program: Program) -> list[str | Part]:
+    """What a program with a layer has in place of the self-check of attention.
+
+    Raises PlanError for a plan that no layer can be made of.
+    """
+    refuse(program)
+    return [sizes(program), *parts_of("jax", "layer"), layer(program.dynamic), *CHECK]
+
+
+CHECK = parts_of("jax", "dense", "layer_check")
+
+
+def refuse(program: Program) -> None:
+    """Raise PlanError for a plan that no layer can be made of."""
+    work = program.work
+    if program.backward is None:
+        raise PlanError("a decoder layer needs a backward plan too: give a pair, or --pass both")
+    if work.seq != work.kv_seq:
+        raise PlanError(
+            f"a decoder layer attends to its own tokens: {work.seq} queries, {work.kv_seq} keys"
+        )
+    if not program.layout.alike:
+        raise PlanError("a decoder layer needs queries and keys of a token on the same rank")
+    if work.head_dim % 2:
+        raise PlanError(f"rotary embedding needs an even head_dim, not {work.head_dim}")
+
+
+def sizes(program: Program) -> str:
+    """The widths of the model, and the positions of tokens in layout order."""
+    dim = program.work.heads * program.work.head_dim
+    step = next(step for least, step in WIDTHS if dim >= least)
+    seq = "x.shape[1]" if program.free else "SEQ"
+    return f'''
+import numpy as np
+
+DIM, HIDDEN = {dim}, {-(-8 * dim // (3 * step)) * step}  # of the feed-forward network
+NORM_EPS, ROPE_BASE = 1e-5, 10000.0
+
+
+def layout_positions(x):
+    """The positions of the tokens of x [batch, tokens, dim], -1 for padding."""
+    return np.concatenate([positions(rank, {seq}) for rank in range(RANKS)])
+'''
+
+
+def layer(dynamic: bool) -> str:
+    """The decoder layer, with tables as an argument or without."""
+    argument = "    tables: dict[str, jax.Array],\n" * dynamic
+    tables, example = (", tables=tables", "example(), ") if dynamic else ("", "")
+    return f'''
+from functools import partial
+import jax
+from jax.sharding import Mesh
+
+def decoder_layer(
+    params: dict[str, jax.Array],
+    x: jax.Array,
+{argument}    *,
+    mesh: Mesh,
+    axis: str = "sp",
+    batch_axis: str | None = None,
+) -> jax.Array:
+    """A decoder layer on sequences sharded over an axis of a mesh, differentiable in both.
+
+    x, and the result: [batch, tokens, dim], tokens in layout order; without meaning at padding.
+    """
+    attend = partial(attention{tables}, mesh=mesh, axis=axis, batch_axis=batch_axis)
+    return layer_around(attend, params, x, layout_positions(x))
+
+
+# ---- Self-check
+
+
+def our_layer(mesh, params, x):
+    """The layer of this program, of and in the order of the sequence."""
+    return in_sequence(decoder_layer(params, in_layout(x, mesh), {example}mesh=mesh))
+'''
