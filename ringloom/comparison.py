@@ -1,11 +1,14 @@
-"""compare(work, ranks)   every schedule on one workload: verified, predicted, run when asked."""
+"""compare(work, ranks, hardware)   schedules side by side: verified, predicted, run when asked."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from io import StringIO
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
 from planner.analysis.balance import imbalance, loads
 from planner.errors import PlanError
@@ -14,8 +17,10 @@ from planner.masks import Full
 from planner.planning import Trim, plan
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
+from ringloom.views.units import length
 from runtimes.validation import check
 from simulator.hardware import Hardware
+from simulator.hardware import hardware as find_hardware
 from simulator.prediction import Prediction, ratio, simulate
 
 Passes = Pass | Literal["both"]
@@ -26,6 +31,7 @@ RUNNABLE = 4096  # tokens up to which a workload runs at its own length
 WORTH = 0.9  # of a schedule's time: a variant that takes less than that is listed, too
 SAME = 1.005  # times as long: schedules nearer than that take the same time
 NARROW = 16  # head_dim of the smaller workload: who attends what does not depend on it
+BLOCKWISE = " --trim blocks"  # how a variant's name ends
 
 
 @dataclass(frozen=True)
@@ -34,27 +40,6 @@ class Load:
 
     rank: int
     share: float
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One schedule of a comparison with what its row was made of."""
-
-    row: "Row"
-    plans: Plans
-    found: Prediction
-    trim: Trim = "messages"
-
-    @property
-    def passes(self) -> tuple[tuple[Plan, Prediction], ...]:
-        """Each pass with its own prediction, in the order in which they run."""
-        return passes_of(self.plans, self.found)
-
-
-def passes_of(plans: Plans, found: Prediction) -> tuple[tuple[Plan, Prediction], ...]:
-    """Each plan of a pair, or the only one, with its own prediction."""
-    listed = plans if isinstance(plans, tuple) else (plans,)
-    return tuple(zip(listed, found.passes or (found,), strict=True))
 
 
 @dataclass(frozen=True)
@@ -83,101 +68,133 @@ class Row:
         return asdict(self)
 
 
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One schedule of a comparison with what its row was made of."""
+
+    row: Row
+    plans: Plans
+    prediction: Prediction
+    trim: Trim = "messages"
+
+    @property
+    def passes(self) -> tuple[tuple[Plan, Prediction], ...]:
+        """Each pass with its own prediction, in the order in which they run."""
+        listed = self.plans if isinstance(self.plans, tuple) else (self.plans,)
+        return tuple(zip(listed, self.prediction.passes or (self.prediction,), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Schedules of one workload on one machine; printed, it is the table of `rows`."""
+
+    work: Workload
+    ranks: int
+    hardware: str
+    pass_: Passes
+    overlap: bool
+    cases: tuple[Case, ...]
+
+    @property
+    def rows(self) -> list[Row]:
+        """A row of numbers per schedule."""
+        return [case.row for case in self.cases]
+
+    @property
+    def why(self) -> str:
+        """One sentence that explains the spread from the numbers."""
+        return why(self.rows)
+
+    @property
+    def title(self) -> str:
+        """What was compared, in words."""
+        work = self.work
+        heads = f"{work.heads}" if work.kv_heads == work.heads else f"{work.heads}:{work.kv_heads}"
+        passes = "forward and backward" if self.pass_ == "both" else self.pass_
+        taking_turns = "" if self.overlap else ", transfers and compute taking turns"
+        return (
+            f"{passes} of {length(work.seq)} tokens, {work.mask}, {heads} heads of {work.head_dim},"
+            f" {work.dtype}, {self.ranks} ranks of {self.hardware}{taking_turns}"
+        )
+
+    def __str__(self) -> str:
+        from ringloom.views.tables import comparison_table
+
+        console = Console(file=StringIO(), width=100)
+        ran = any(row.exact is not None for row in self.rows)
+        console.print(self.title, comparison_table(self.rows, ran), self.why, sep="\n")
+        return str(console.file.getvalue()).rstrip()  # type: ignore[attr-defined]
+
+
 def compare(
     work: Workload,
     ranks: int,
-    hardware: Hardware,
-    schedules: Sequence[str] = tuple(SCHEDULES),
+    hardware: Hardware | str | Path,
+    schedules: Sequence[str] | None = None,
     *,
     pass_: Passes = "forward",
     overlap: bool = True,
     checked: bool = False,
+    variants: bool = True,
     track: Track = iter,
-) -> list[Row]:
-    """Plan, verify and simulate each schedule; ring is always simulated, for the speedup.
+) -> Comparison:
+    """Plan, verify and simulate schedules, all that there are by default, each once.
 
-    With `checked`, each schedule also runs on real arrays of `ranks` x 64 tokens against dense
-    attention in float64. `track` may wrap the names, to show progress.
+    Ring is always simulated, for the speedup. `variants`: behind a schedule comes what it is with
+    messages split block by block, where that takes at least a tenth less time. With `checked`,
+    each schedule also runs on real arrays of `ranks` x 64 tokens against dense attention in
+    float64. `track` may wrap the names, to show progress. Raises PlanError as planning does.
     """
-    rows = []
-    of_all = cases(
-        work, ranks, hardware, schedules, pass_=pass_, overlap=overlap, track=track, variants=True
-    )
-    for case in of_all:
-        rows.append(case.row)
-        if checked and (small := smaller(work, ranks)):
-            name = case.row.schedule.removesuffix(BLOCKWISE)
-            found = check(plan(name, small, ranks, pass_=pass_, trim=case.trim))
-            rows[-1] = replace(rows[-1], exact=found.exact, exact_seq=small.seq)
-    return rows
+    machine = hardware if isinstance(hardware, Hardware) else find_hardware(hardware)
 
-
-def cases(
-    work: Workload,
-    ranks: int,
-    hardware: Hardware,
-    schedules: Sequence[str],
-    *,
-    pass_: Passes = "forward",
-    overlap: bool = True,
-    track: Track = iter,
-    variants: bool = False,
-) -> list[Case]:
-    """Each schedule planned, verified and simulated, one after the other, by one lower bound.
-
-    `variants`: behind a schedule comes what it is with messages split block by block, where that
-    takes at least a tenth less time.
-    """
-
-    def predicted(name: str, trim: Trim = "messages") -> tuple[Plans, Prediction]:
+    def case_of(name: str, trim: Trim = "messages") -> Case:
         plans = plan(name, work, ranks, pass_=pass_, trim=trim)
-        return plans, simulate(plans, hardware, overlap=overlap)
+        shown = name if trim == "messages" else f"{name}{BLOCKWISE}"
+        return case(shown, plans, simulate(plans, machine, overlap=overlap), trim)
 
-    ring, made = predicted("ring"), list[Case]()
-    for name in track(schedules):
-        plans, found = ring if name == "ring" else predicted(name)
-        made.append(Case(row_of(name, plans, found, ring[1].makespan, work), plans, found))
+    ring, cases = case_of("ring"), list[Case]()
+    for name in track(list(dict.fromkeys(SCHEDULES if schedules is None else schedules))):
+        cases.append(ring if name == "ring" else case_of(name))
         if variants and work.mask != Full():
-            split, sooner = predicted(name, "blocks")
-            if sooner.makespan <= WORTH * found.makespan:
-                row = row_of(f"{name}{BLOCKWISE}", split, sooner, ring[1].makespan, work)
-                made.append(Case(row, split, sooner, "blocks"))
-    return by_one_bound(made)
+            split = case_of(name, "blocks")
+            if split.row.makespan_s <= WORTH * cases[-1].row.makespan_s:
+                cases.append(split)
+    if checked and (small := smaller(work, ranks)):
+        for number, one in enumerate(cases):
+            name = one.row.schedule.removesuffix(BLOCKWISE)
+            exact = check(plan(name, small, ranks, pass_=pass_, trim=one.trim)).exact
+            cases[number] = replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
+    return beside(ring, Comparison(work, ranks, machine.name, pass_, overlap, tuple(cases)))
 
 
-BLOCKWISE = " --trim blocks"  # how a variant's name ends
+def beside(ring: Case, given: Comparison) -> Comparison:
+    """Cases beside the ring and the least of their lower bounds, which holds for every layout."""
+    bound = min((one.prediction.bound for one in given.cases), default=0.0)
+
+    def compared(one: Case) -> Case:
+        speedup = ratio(ring.row.makespan_s, one.row.makespan_s)
+        over = ratio(one.row.makespan_s, bound)
+        row = replace(one.row, speedup_vs_ring=speedup, bound_s=bound, bound_ratio=over)
+        return replace(one, row=row)
+
+    return replace(given, cases=tuple(map(compared, given.cases)))
 
 
-def by_one_bound(made: Sequence[Case]) -> list[Case]:
-    """The same with the least of their lower bounds, which holds for plans of every layout."""
-    bound = min((case.found.bound for case in made), default=0.0)
-    rows = [
-        replace(case.row, bound_s=bound, bound_ratio=ratio(case.found.makespan, bound))
-        for case in made
-    ]
-    return [replace(case, row=row) for case, row in zip(made, rows, strict=True)]
-
-
-def row_of(name: str, plans: Plans, found: Prediction, ring: float, work: Workload) -> Row:
-    """The row of a schedule whose makespan is compared with the ring's."""
+def case(name: str, plans: Plans, prediction: Prediction, trim: Trim = "messages") -> Case:
+    """A schedule by itself: nothing is faster yet than its own lower bound, or than the ring."""
     first = plans[0] if isinstance(plans, tuple) else plans
     total = loads(first).sum(axis=0)
-    return Row(
+    numbers: dict[str, Any] = prediction.as_row()
+    row = Row(
         schedule=name,
-        makespan_s=found.makespan,
-        speedup_vs_ring=ring / found.makespan if found.makespan else 1.0,
-        idle_fraction=found.idle_fraction,
-        exposed_comm_s=found.exposed,
-        max_bytes_sent=found.max_bytes_sent,
-        peak_bytes=found.peak_bytes,
-        bound_s=found.bound,
-        bound_ratio=found.bound_ratio,
-        own_limit_s=found.own_limit,
+        speedup_vs_ring=1.0,
         imbalance=imbalance(first),
         busiest=_load(total, int(total.argmax())),
         lightest=_load(total, int(total.argmin())),
-        verified_seq=work.seq,
+        verified_seq=first.workload.seq,
+        **numbers,
     )
+    return Case(row, plans, prediction, trim)
 
 
 def smaller(work: Workload, ranks: int) -> Workload | None:

@@ -6,13 +6,11 @@ import click
 from rich.console import Console
 
 from planner.schedules import SCHEDULES
-from ringloom import comparison
 from ringloom.cli.options import hardware_option, overlap_option, workload, workload_options
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import progress
+from ringloom.comparison import compare
 from ringloom.views.tables import bars, comparison_table
-from ringloom.views.units import length
-from simulator.hardware import hardware as find_hardware
 
 
 @click.command(help=__doc__)
@@ -26,24 +24,20 @@ def command(
     hardware: str, schedules: str, overlap: bool, checked: bool, as_json: bool, **given: Any
 ) -> int:
     work, ranks = workload(given)
-    machine = find_hardware(hardware)
     chosen = [name.strip() for name in schedules.split(",") if name.strip()]
     if not chosen:
         raise click.UsageError("--schedules names none")
-    rows = comparison.compare(
+    compared = compare(
         work,
         ranks,
-        machine,
+        hardware,
         chosen,
         pass_=given["pass_"],
         overlap=overlap,
         checked=checked,
         track=progress,
     )
-    title = (
-        f"{given['pass_']} of {length(work.seq)} tokens, {work.mask}, {work.heads} heads"
-        f" of {work.head_dim}, {work.dtype}, {ranks} ranks of {hardware}"
-    )
+    rows = compared.rows
     notes = (
         "[dim]predicted: time, idle, exposed transfers, memory, and time over the lower bound of"
         " all plans;\nverified: the plan passed the verifier at that length"
@@ -51,7 +45,7 @@ def command(
     if checked:
         notes += ";\nran: on real arrays of that length (float64, narrow heads), ok within 1e-12"
     notes += "[/]"
-    document = {"rows": [row.as_dict() for row in rows], "why": comparison.why(rows)}
+    document = {"rows": [row.as_dict() for row in rows], "why": compared.why}
     table, drawn = comparison_table(rows, checked), bars(rows, Console())
-    show(as_json, document, title, table, *drawn, notes, comparison.why(rows))
+    show(as_json, document, compared.title, table, *drawn, notes, compared.why)
     return int(any(row.exact is False for row in rows))

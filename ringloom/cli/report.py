@@ -10,8 +10,8 @@ from planner.errors import PlanError
 from ringloom.cli.options import workload, workload_options
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import progress, working
+from ringloom.comparison import compare
 from ringloom.optional import needing
-from simulator.hardware import hardware as find_hardware
 
 DEFAULT = "ring,striped,zigzag,balanced,burst"
 
@@ -35,19 +35,25 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    study, page = (needing("report", f"ringloom.report.{name}") for name in ("study", "page"))
+    page = needing("report", "ringloom.report.page")
     work, ranks = workload(given)
     if not (names := [name.strip() for name in schedules.split(",") if name.strip()]):
         raise click.UsageError("--schedules names none")
     run = None
     if trace:
         run = import_module("ringloom.report.recorded").recorded(trace)
-    machine = find_hardware(hardware)
-    found = study.study(
-        work, ranks, machine, names, pass_=given["pass_"], overlap=overlap, track=progress
+    compared = compare(
+        work,
+        ranks,
+        hardware,
+        names,
+        pass_=given["pass_"],
+        overlap=overlap,
+        variants=False,
+        track=progress,
     )
     with working("drawing"):
-        content = page.page(found, run)
+        content = page.page(compared, run)
     try:
         Path(output).write_text(content, encoding="utf-8")
     except OSError as error:
@@ -55,8 +61,8 @@ def command(
     document = {
         "file": output,
         "bytes": len(content.encode()),
-        "finding": found.finding,
-        "rows": [row.as_dict() for row in found.rows],
+        "finding": compared.why,
+        "rows": [row.as_dict() for row in compared.rows],
         "measured_s": run.makespan if run else None,
     }
-    show(as_json, document, found.finding, f"{output} shows why: open it in a browser")
+    show(as_json, document, compared.why, f"{output} shows why: open it in a browser")

@@ -11,7 +11,7 @@ from codegen import TARGETS, emit
 from planner.files import dumps
 from ringloom.explore.choices import Choices
 from ringloom.explore.controls import WIDGET_STYLE
-from ringloom.explore.view import planned, predicted
+from ringloom.explore.view import case_of, planned
 from simulator.traces import trace
 
 
@@ -22,15 +22,7 @@ def plan_file(choices: Choices) -> str:
 
 def trace_file(choices: Choices) -> str:
     """A Chrome trace of the prediction."""
-    found = predicted(
-        choices.schedule,
-        choices.work,
-        choices.ranks,
-        choices.pass_,
-        choices.hardware,
-        choices.overlap,
-    )
-    return json.dumps(trace(found), separators=(",", ":"))
+    return json.dumps(trace(case_of(choices).prediction), separators=(",", ":"))
 
 
 def program(choices: Choices, target: str) -> str:

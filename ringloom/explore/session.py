@@ -12,7 +12,7 @@ from planner.errors import PlanError
 from ringloom.explore.choices import Choices, from_query
 from ringloom.explore.controls import FULL, Controls
 from ringloom.explore.downloads import buttons
-from ringloom.explore.view import View, study_of
+from ringloom.explore.view import View, compared
 from ringloom.explore.words import Words
 from ringloom.report.summary import summary
 from ringloom.report.tiles import TileFacts
@@ -90,9 +90,9 @@ class Session:
         self._legged(None)
 
     def _draw_finding(self, choices: Choices) -> None:
-        study = study_of(choices)
-        said = {"title": escape(study.title), "finding": escape(study.finding)}
-        self.words.say(**said, summary=summary(study.rows))
+        found = compared(choices)
+        said = {"title": escape(found.title), "finding": escape(found.why)}
+        self.words.say(**said, summary=summary(found.rows))
 
     def _legged(self, _event: Any) -> None:
         """Another pass: its own steps and heads."""

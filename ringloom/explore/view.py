@@ -13,18 +13,18 @@ from planner.errors import PlanError
 from planner.ir import Plan
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.comparison import Case, Passes, by_one_bound, passes_of, row_of
+from ringloom.comparison import Case, Comparison, Passes, beside, case
 from ringloom.explore.choices import Choices
 from ringloom.report import heat
+from ringloom.report.legs import legs
 from ringloom.report.loads import Cells, links_of, load_of, memory_of
 from ringloom.report.memory import MemoryPicture
 from ringloom.report.spans import bars_of
 from ringloom.report.stepper import StepperPicture, drawable
-from ringloom.report.study import Study, in_turn
 from ringloom.report.tiles import TileFacts, tile_facts
 from ringloom.report.timeline import TimelinePicture
 from simulator.hardware import hardware
-from simulator.prediction import Prediction, simulate
+from simulator.prediction import simulate
 
 Plans = Plan | tuple[Plan, Plan]
 KEPT = 64  # plans and predictions that are kept for a next time
@@ -39,9 +39,16 @@ def planned(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Plans:
 @lru_cache(maxsize=KEPT)
 def predicted(
     schedule: str, work: Workload, ranks: int, pass_: Passes, name: str, overlap: bool
-) -> Prediction:
+) -> Case:
     """How that plan runs."""
-    return simulate(planned(schedule, work, ranks, pass_), hardware(name), overlap=overlap)
+    plans = planned(schedule, work, ranks, pass_)
+    return case(schedule, plans, simulate(plans, hardware(name), overlap=overlap))
+
+
+def case_of(choices: Choices, schedule: str = "") -> Case:
+    """What was chosen, planned and predicted; or another schedule in its place."""
+    asked = choices.work, choices.ranks, choices.pass_, choices.hardware, choices.overlap
+    return predicted(schedule or choices.schedule, *asked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,21 +71,16 @@ def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
     return Still(tables, load_of(listed), links_of(listed))
 
 
-def study_of(choices: Choices) -> Study:
+def compared(choices: Choices) -> Comparison:
     """The chosen schedule, with the ring beside it; raises PlanError as planning does."""
-    work, cases = choices.work, []
-    for name in dict.fromkeys((choices.schedule, "ring")):
-        asked = name, work, choices.ranks, choices.pass_
-        found = predicted(*asked, choices.hardware, choices.overlap)
-        ring = predicted("ring", *asked[1:], choices.hardware, choices.overlap)
-        plans = planned(*asked)
-        cases.append(Case(row_of(name, plans, found, ring.makespan, work), plans, found))
-    compared = tuple(by_one_bound(cases))
-    return Study(work, choices.ranks, choices.hardware, choices.pass_, choices.overlap, compared)
+    ring, names = case_of(choices, "ring"), dict.fromkeys((choices.schedule, "ring"))
+    cases = tuple(case_of(choices, name) for name in names)
+    about = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.overlap
+    return beside(ring, Comparison(*about, cases))
 
 
 class View:
-    """The pictures; `show` fills them."""
+    """The pictures of what was chosen last."""
 
     def __init__(self) -> None:
         self.axis = Range1d(0, 1, name="seconds")
@@ -88,12 +90,6 @@ class View:
         self.links = heat.link_picture("links-0")
         self.memory = MemoryPicture(self.axis, 1)
         self.still: Still | None = None
-
-    def show(self, choices: Choices) -> Study:
-        """Draw what was chosen; raises PlanError, before anything changes, where it cannot be."""
-        self.show_plan(choices)
-        self.show_times(choices)
-        return study_of(choices)
 
     def show_plan(self, choices: Choices) -> tuple[TileFacts, ...]:
         """Draw what hardware has no part in, once; raises PlanError where nothing can be drawn."""
@@ -107,10 +103,9 @@ class View:
 
     def show_times(self, choices: Choices) -> None:
         """Draw what is predicted of the plan on its hardware."""
-        asked = choices.schedule, choices.work, choices.ranks, choices.pass_
-        found = predicted(*asked, choices.hardware, choices.overlap)
-        passes = in_turn(choices.schedule, passes_of(planned(*asked), found))
-        self.axis.update(start=0, end=1e3 * found.makespan or 1.0)
+        shown = case_of(choices)
+        passes = legs(shown)
+        self.axis.update(start=0, end=1e3 * shown.row.makespan_s or 1.0)
         self.timeline.show(bars_of(passes), choices.ranks)
         held = memory_of(passes)
         self.memory.show([(choices.schedule, held)] if held else [])

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from planner.analysis.balance import loads
 from planner.analysis.messages import message_bytes
 from planner.ir import Plan
+from ringloom.report.legs import Leg
 from ringloom.report.spans import SHOWN
-from ringloom.report.study import Leg
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,17 +64,17 @@ class Held:
 
 def memory_of(legs: Sequence[Leg]) -> Held | None:
     """Memory of the rank that at some time holds most; None where it was too much to keep."""
-    fullest = max(legs, key=lambda leg: leg.found.peak_bytes)
-    if fullest.found.memory is None:
+    fullest = max(legs, key=lambda leg: leg.prediction.peak_bytes)
+    if fullest.prediction.memory is None:
         return None
-    rank, times, sizes = int(fullest.found.memory.peak.argmax()), [], []
+    rank, times, sizes = int(fullest.prediction.memory.peak.argmax()), [], []
     for leg in legs:
-        used, timeline = leg.found.memory, leg.found.timeline
+        used, timeline = leg.prediction.memory, leg.prediction.timeline
         if used is None or used.live is None or timeline is None or timeline.steps is None:
             return None
         times.append(timeline.begin[:, rank] + leg.offset)
         sizes.append(used.live[:, rank])
     last = legs[-1]
-    seconds = np.concatenate([*times, [last.offset + last.found.makespan]])
+    seconds = np.concatenate([*times, [last.offset + last.prediction.makespan]])
     held = np.concatenate([*sizes, sizes[-1][-1:]]) if len(seconds) > 1 else np.zeros(1, np.int64)
     return Held(rank, seconds, held, int(held.max()))

@@ -9,22 +9,21 @@ from collections.abc import Iterator
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from ringloom.comparison import Case
+from ringloom.comparison import Case, Comparison
 from ringloom.report.messages import messages
 from ringloom.report.recorded import Done, Recorded
-from ringloom.report.study import Study
 from ringloom.views.units import size
 from simulator.timeline import tile_names
 
 
-def matching(study: Study, run: Recorded) -> Case:
+def matching(compared: Comparison, run: Recorded) -> Case:
     """The case that the run is of; raises PlanError, with the numbers, where there is none."""
-    names = [row.schedule for row in study.rows]
+    names = [row.schedule for row in compared.rows]
     if run.plan not in names:
         raise PlanError(f"the recorded run is of {run.plan!r}, the report of {', '.join(names)}")
-    if run.ranks != study.ranks:
-        raise PlanError(f"the recorded run has {run.ranks} ranks, the report {study.ranks}")
-    case = study.cases[names.index(run.plan)]
+    if run.ranks != compared.ranks:
+        raise PlanError(f"the recorded run has {run.ranks} ranks, the report {compared.ranks}")
+    case = compared.cases[names.index(run.plan)]
     _same_attends(case, run)
     _same_messages(case, run)
     return case

@@ -1,4 +1,4 @@
-"""The page: facts of a study drawn, and put into one HTML file that needs no network."""
+"""The page: facts of a comparison drawn, and put into one HTML file that needs no network."""
 
 import json
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from bokeh.models import Range1d
 from markupsafe import Markup
 
 import ringloom
-from ringloom.comparison import Case
+from ringloom.comparison import Case, Comparison
 from ringloom.report import heat
+from ringloom.report.legs import legs
 from ringloom.report.loads import Held, links_of, load_of, memory_of
 from ringloom.report.matching import matching
 from ringloom.report.memory import MemoryPicture, colour_of, dash_of, width_of
 from ringloom.report.recorded import Recorded
 from ringloom.report.spans import SHOWN, Bars, bars_of
 from ringloom.report.stepper import StepperPicture, drawable
-from ringloom.report.study import Study, legs
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.report.tiles import TileFacts, tile_facts
 from ringloom.report.timeline import TimelinePicture
@@ -31,42 +31,42 @@ PAGE = Path(__file__).parent / "page"
 Figures = dict[str, Any]
 
 
-def page(study: Study, run: Recorded | None = None) -> str:
+def page(compared: Comparison, run: Recorded | None = None) -> str:
     """The whole report as HTML; `run` is laid over the schedule of its name.
 
     Raises PlanError for a run of another schedule, other ranks or another workload.
     """
     figures: Figures = {}
-    pace = _pace(study, run) if run else 1.0
-    end = max([row.makespan_s for row in study.rows] + ([run.makespan * pace] if run else []))
+    pace = _pace(compared, run) if run else 1.0
+    end = max([row.makespan_s for row in compared.rows] + ([run.makespan * pace] if run else []))
     axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")
-    facts, skipped = _facts(study)
+    facts, skipped = _facts(compared)
     if facts:
-        stepper = StepperPicture(study.ranks)
+        stepper = StepperPicture(compared.ranks)
         stepper.show(facts)
         figures |= {"tiles": stepper.tiles, "ways": stepper.ways}
     content = {
-        "timelines": _timelines(study, run, pace, axis, figures),
-        "loads": _heat_maps(study, figures),
-        "links": _link_maps(study, figures),
+        "timelines": _timelines(compared, run, pace, axis, figures),
+        "loads": _heat_maps(compared, figures),
+        "links": _link_maps(compared, figures),
     }
-    memory = _memory(study, axis, figures)
+    memory = _memory(compared, axis, figures)
     scripts, drawn = components(figures) if figures else ("", {})
     for one in (o for group in content.values() for o in group):
         one["picture"] = Markup(drawn[one.pop("figure")])
     html: str = TEMPLATES.get_template("page.html").render(
-        title=study.title,
-        finding=study.finding,
-        summary=Markup(summary(study.rows)),
+        title=compared.title,
+        finding=compared.why,
+        summary=Markup(summary(compared.rows)),
         steps=[{"title": f.title, "steps": max(1, f.steps)} for f in facts],
         skipped=skipped,
         pictures={name: Markup(drawn[name]) for name in ("tiles", "ways") if facts},
         memory=Markup(drawn["memory"]) if memory else "",
         legend=memory,
-        run=_told(study, run, pace) if run else "",
-        notes=_notes(study),
+        run=_told(compared, run, pace) if run else "",
+        notes=_notes(compared),
         version=ringloom.__version__,
-        numbers=Markup(_numbers(study)),
+        numbers=Markup(_numbers(compared)),
         style=Markup(_text("style.css")),
         behaviour=Markup("".join(map(_text, ("theme.js", "bars.js", "sheets.js", "page.js")))),
         library=Markup(_library()),
@@ -86,28 +86,28 @@ def _library() -> str:
     return "<script>" + script.replace("</script", "<\\/script") + "</script>"
 
 
-def _numbers(study: Study) -> str:
+def _numbers(compared: Comparison) -> str:
     """The rows as JSON that may stand inside a script element."""
-    return json.dumps({"rows": [row.as_dict() for row in study.rows]}).replace("<", "\\u003c")
+    return json.dumps({"rows": [row.as_dict() for row in compared.rows]}).replace("<", "\\u003c")
 
 
-def _facts(study: Study) -> tuple[list[TileFacts], str]:
+def _facts(compared: Comparison) -> tuple[list[TileFacts], str]:
     """Tables for the stepper, and a word on those that are too large for one."""
-    every = [tile_facts(leg.title, leg.plan) for _, leg in study.legs()]
+    every = [tile_facts(leg.title, leg.plan) for case in compared.cases for leg in legs(case)]
     left_out = [facts.title for facts in every if not drawable(facts)]
     said = f"Too many tiles to draw step by step: {', '.join(left_out)}." if left_out else ""
     return [facts for facts in every if drawable(facts)], said
 
 
 def _timelines(
-    study: Study, run: Recorded | None, pace: float, axis: Range1d, figures: Figures
+    compared: Comparison, run: Recorded | None, pace: float, axis: Range1d, figures: Figures
 ) -> list[dict[str, Any]]:
     drawn = []
-    for number, case in enumerate(study.cases):
+    for number, case in enumerate(compared.cases):
         bars = bars_of(legs(case))
         own = run if run is not None and run.plan == case.row.schedule else None
         picture = TimelinePicture(f"timeline-{number}", axis)
-        picture.show(bars, study.ranks, own, pace)
+        picture.show(bars, compared.ranks, own, pace)
         figures[f"timeline-{number}"] = picture.figure
         words = _timed(case, bars) + (f"; measured {seconds(own.makespan)}" if own else "")
         drawn.append({"title": case.row.schedule, "words": words, "figure": f"timeline-{number}"})
@@ -121,31 +121,31 @@ def _timed(case: Case, bars: Bars) -> str:
     return said if bars.whole else f"{said}; the attends of each step only, rows being too many"
 
 
-def _pace(study: Study, run: Recorded) -> float:
+def _pace(compared: Comparison, run: Recorded) -> float:
     """1, or what makes a run that took far longer or shorter as long as its prediction.
 
     Raises PlanError for a run of something else.
     """
-    ratio = matching(study, run).row.makespan_s / (run.makespan or 1.0)
+    ratio = matching(compared, run).row.makespan_s / (run.makespan or 1.0)
     return 1.0 if 1 / APART <= ratio <= APART else ratio
 
 
-def _told(study: Study, run: Recorded, pace: float) -> str:
+def _told(compared: Comparison, run: Recorded, pace: float) -> str:
     """How a real run compares with its prediction, in a sentence."""
-    row = next(row for row in study.rows if row.schedule == run.plan)
+    row = next(row for row in compared.rows if row.schedule == run.plan)
     where = f" on {run.hardware}" if run.hardware else ""
     drawn = "" if pace == 1 else f", and is drawn at {pace:.3g} times its length to be compared"
     return (
         f"A recorded run of {run.plan}{where} lies below its prediction, hatched: it took"
         f" {seconds(run.makespan)}, {run.makespan / row.makespan_s:.2f} times the"
-        f" {seconds(row.makespan_s)} predicted for {study.hardware}{drawn}."
+        f" {seconds(row.makespan_s)} predicted for {compared.hardware}{drawn}."
     )
 
 
-def _heat_maps(study: Study, figures: Figures) -> list[dict[str, Any]]:
-    tables = [load_of([plan for plan, _ in case.passes]) for case in study.cases]
+def _heat_maps(compared: Comparison, figures: Figures) -> list[dict[str, Any]]:
+    tables = [load_of([plan for plan, _ in case.passes]) for case in compared.cases]
     drawn, high = [], heat.most(*tables)
-    for number, (case, table) in enumerate(zip(study.cases, tables, strict=True)):
+    for number, (case, table) in enumerate(zip(compared.cases, tables, strict=True)):
         picture = heat.load_picture(f"load-{number}")
         picture.show(table, high)
         figures[f"load-{number}"] = picture.figure
@@ -158,22 +158,22 @@ def _heat_maps(study: Study, figures: Figures) -> list[dict[str, Any]]:
     return drawn
 
 
-def _link_maps(study: Study, figures: Figures) -> list[dict[str, Any]]:
-    tables = [links_of([plan for plan, _ in case.passes]) for case in study.cases]
+def _link_maps(compared: Comparison, figures: Figures) -> list[dict[str, Any]]:
+    tables = [links_of([plan for plan, _ in case.passes]) for case in compared.cases]
     drawn, high = [], heat.most(*tables)
-    for number, (case, table) in enumerate(zip(study.cases, tables, strict=True)):
+    for number, (case, table) in enumerate(zip(compared.cases, tables, strict=True)):
         picture = heat.link_picture(f"links-{number}")
         picture.show(table, high)
         figures[f"links-{number}"] = picture.figure
-        total, busiest = case.found.bytes_sent.sum(), case.row.max_bytes_sent
+        total, busiest = case.prediction.bytes_sent.sum(), case.row.max_bytes_sent
         words = f"{size(int(total))} in all, {size(busiest)} by the busiest sender"
         drawn.append({"title": case.row.schedule, "words": words, "figure": f"links-{number}"})
     return drawn
 
 
-def _memory(study: Study, axis: Range1d, figures: Figures) -> list[dict[str, Any]]:
+def _memory(compared: Comparison, axis: Range1d, figures: Figures) -> list[dict[str, Any]]:
     """The picture's legend: a line per schedule whose memory over time was kept."""
-    found = [(case.row.schedule, memory_of(legs(case))) for case in study.cases]
+    found = [(case.row.schedule, memory_of(legs(case))) for case in compared.cases]
     held: Sequence[tuple[str, Held]] = [(name, one) for name, one in found if one is not None]
     if held:
         picture = MemoryPicture(axis, len(held))
@@ -190,7 +190,7 @@ def _memory(study: Study, axis: Range1d, figures: Figures) -> list[dict[str, Any
     ]
 
 
-def _notes(study: Study) -> str:
-    if study.ranks <= SHOWN:
+def _notes(compared: Comparison) -> str:
+    if compared.ranks <= SHOWN:
         return ""
-    return f"Timelines and maps show the first {SHOWN} of {study.ranks} ranks."
+    return f"Timelines and maps show the first {SHOWN} of {compared.ranks} ranks."

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from planner.ir import Move
 from planner.partitions import Ints
+from ringloom.report.legs import Leg
 from ringloom.report.names import Form, Names, joined, tabled, verbatim
-from ringloom.report.study import Leg
 from simulator.timeline import Attended, Merged, Sent, Span, Timeline
 
 Floats = NDArray[np.float64]
@@ -44,7 +44,7 @@ def bars_of(legs: Iterable[Leg]) -> Bars:
 
     Receives are left out: each is the send of another rank.
     """
-    parts = [_of_pass(leg.found.timeline, leg.offset) for leg in legs]
+    parts = [_of_pass(leg.prediction.timeline, leg.offset) for leg in legs]
     return replace(_joined(parts), whole=all(part.whole for part in parts))
 
 

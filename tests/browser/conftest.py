@@ -15,9 +15,9 @@ from selenium import webdriver
 from selenium.webdriver.support.ui import WebDriverWait
 
 import ringloom as rl
+from ringloom.comparison import Comparison, compare
 from ringloom.report.page import page
 from ringloom.report.recorded import recorded
-from ringloom.report.study import Study, study
 from simulator.hardware import hardware
 from simulator.traces import save_trace, trace
 
@@ -117,14 +117,14 @@ def explored() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def compared() -> Study:
-    return study(WORK, 8, hardware("a100-nvlink"), NAMES)
+def compared() -> Comparison:
+    return compare(WORK, 8, hardware("a100-nvlink"), NAMES)
 
 
 @pytest.fixture(scope="session")
-def report(compared: Study, tmp_path_factory: pytest.TempPathFactory) -> str:
+def report(compared: Comparison, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a report on disk, with a run laid over one of its predictions."""
     folder = tmp_path_factory.mktemp("report")
-    file = save_trace(trace(compared.cases[2].found), folder / "run.json.gz")
+    file = save_trace(trace(compared.cases[2].prediction), folder / "run.json.gz")
     (folder / "report.html").write_text(page(compared, recorded(file)), encoding="utf-8")
     return Path(folder / "report.html").as_uri()

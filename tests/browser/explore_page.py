@@ -14,9 +14,9 @@ import ringloom as rl
 from conftest import SIZES, Reader
 from planner.files import loads
 from ringloom.explore.choices import Choices
-from ringloom.explore.view import study_of
+from ringloom.explore.view import compared
+from ringloom.report.legs import legs
 from ringloom.report.spans import bars_of
-from ringloom.report.study import legs
 from ringloom.report.tiles import tile_facts
 
 Readers = Callable[..., Reader]
@@ -84,7 +84,7 @@ def set_widget(page: Reader, name: str, value: Any) -> None:
 
 def shows(page: Reader, choices: Choices) -> None:
     """Wait until the page shows a study, and compare all that it holds of it."""
-    study = study_of(choices)
+    study = compared(choices)
     expected = [
         [row.schedule, field, getattr(row, field)] for row in study.rows for field in FIELDS
     ]
@@ -155,7 +155,7 @@ def test_the_address_changes_when_all_the_rest_has(reader: Readers, explored: st
         )
         set_widget(page, "tokens", seq)
         end, words = page.wait("return window.then")
-        study = study_of(Choices(schedule="zigzag", seq=seq))
+        study = compared(Choices(schedule="zigzag", seq=seq))
         assert end == bars_of(legs(study.cases[0])).end[-1] * 1e3
         assert f"forward of {seq} tokens" in words
 

@@ -11,10 +11,11 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from conftest import SIZES, Reader
+from ringloom.comparison import Comparison
+from ringloom.report.legs import legs
 from ringloom.report.loads import links_of, load_of
 from ringloom.report.palette import rank_colours
 from ringloom.report.spans import bars_of
-from ringloom.report.study import Study, legs
 from ringloom.report.tiles import tile_facts
 from ringloom.views.units import numbers, seconds, size
 from simulator.prediction import simulate
@@ -69,7 +70,7 @@ def test_everything_fits_and_the_console_is_silent(
 
 
 def test_every_number_shown_is_the_simulators(
-    reader: Readers, report: str, compared: Study
+    reader: Readers, report: str, compared: Comparison
 ) -> None:
     page = reader().open(report)
     cells = page.ask(
@@ -77,7 +78,7 @@ def test_every_number_shown_is_the_simulators(
         " [e.closest('tbody').dataset.schedule, e.dataset.field, e.dataset.value, e.textContent])"
     )
     assert len(cells) == 7 * len(compared.cases)
-    ring = compared.cases[0].found.makespan
+    ring = compared.cases[0].prediction.makespan
     for name, field, value, text in cells:
         case = next(c for c in compared.cases if c.row.schedule == name)
         again = simulate(case.plans, "a100-nvlink")
@@ -93,7 +94,9 @@ def test_every_number_shown_is_the_simulators(
     )
 
 
-def test_bars_are_as_long_as_the_numbers_say(reader: Readers, report: str, compared: Study) -> None:
+def test_bars_are_as_long_as_the_numbers_say(
+    reader: Readers, report: str, compared: Comparison
+) -> None:
     page = reader().open(report)
     widths = page.ask(
         "return [...document.querySelectorAll('.bar')].map((bar) => [...bar.children].map((e) =>"
@@ -106,7 +109,7 @@ def test_bars_are_as_long_as_the_numbers_say(reader: Readers, report: str, compa
         assert exposed == pytest.approx(row.exposed_comm_s / slowest, abs=2e-3)
 
 
-def test_timelines_hold_every_span(reader: Readers, report: str, compared: Study) -> None:
+def test_timelines_hold_every_span(reader: Readers, report: str, compared: Comparison) -> None:
     page = reader().open(report)
     for number, case in enumerate(compared.cases):
         bars = bars_of(legs(case))
@@ -129,7 +132,7 @@ return arguments[2].map(([value, vars]) => told.format(value, "", vars))
 """
 
 
-def test_bars_say_their_names(reader: Readers, report: str, compared: Study) -> None:
+def test_bars_say_their_names(reader: Readers, report: str, compared: Comparison) -> None:
     page = reader().open(report)
     for number, case in enumerate(compared.cases):
         names = bars_of(legs(case)).names.texts()
@@ -143,7 +146,9 @@ def test_bars_say_their_names(reader: Readers, report: str, compared: Study) -> 
     assert sorted(plain) == sorted(name.removeprefix("add ") for name in names)
 
 
-def test_cells_and_arrows_say_their_numbers(reader: Readers, report: str, compared: Study) -> None:
+def test_cells_and_arrows_say_their_numbers(
+    reader: Readers, report: str, compared: Comparison
+) -> None:
     page = reader().open(report)
     plan = compared.cases[4].passes[0][0]
     load, links = load_of([plan]), links_of([plan])
@@ -195,7 +200,7 @@ def drawing(page: Reader) -> str:
 
 
 def test_the_slider_shows_who_attends_what_and_what_travels(
-    reader: Readers, report: str, compared: Study
+    reader: Readers, report: str, compared: Comparison
 ) -> None:
     page = reader().open(report)
     slider = page.driver.find_element("id", "step")
@@ -328,7 +333,7 @@ def test_print_is_light_and_has_no_buttons(reader: Readers, report: str) -> None
 
 
 def test_numbers_stand_in_the_page_for_programs(
-    reader: Readers, report: str, compared: Study
+    reader: Readers, report: str, compared: Comparison
 ) -> None:
     page = reader().open(report)
     text = page.ask("return document.getElementById('numbers').textContent")

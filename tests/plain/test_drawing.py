@@ -14,7 +14,6 @@ from ringloom.cli.progress import progress, working
 from ringloom.comparison import compare
 from ringloom.views import tables
 from ringloom.views.grids import grid
-from simulator.hardware import hardware
 
 WORK = rl.Workload(seq=4096, heads=8, mask=rl.Causal())
 NAMES = ["ring", "striped", "usp:ulysses=2:ring=4"]
@@ -34,7 +33,7 @@ def shown(*pictures: object) -> tuple[str, str]:
 
 
 def test_bars_are_as_long_as_what_they_stand_for() -> None:
-    rows = compare(WORK, 8, hardware("a100-nvlink"), NAMES)
+    rows = compare(WORK, 8, "a100-nvlink", NAMES).rows
     raw, plain = shown(*tables.bars(rows, on_terminal()))
     lines = [line for line in plain.splitlines() if line.startswith(tuple(NAMES))]
     slowest = max(row.makespan_s for row in rows)

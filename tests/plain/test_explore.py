@@ -22,10 +22,10 @@ from ringloom.explore import session as sessions
 from ringloom.explore.choices import MOST_RANKS, PASSES, Choices, from_query
 from ringloom.explore.downloads import plan_file, program, trace_file
 from ringloom.explore.serving import free, serve
-from ringloom.explore.view import View, study_of
+from ringloom.explore.view import View, compared
+from ringloom.report.legs import legs
 from ringloom.report.loads import links_of, load_of, memory_of
 from ringloom.report.spans import bars_of
-from ringloom.report.study import legs
 from simulator.hardware import hardware, presets
 
 SMALL = Choices(schedule="zigzag", ranks=4, seq="4k", heads=4, kv_heads=2, pass_="both")
@@ -81,13 +81,19 @@ def test_addresses_that_make_no_sense_are_refused(query: dict[str, str], words: 
 def test_the_numbers_are_those_of_compare() -> None:
     work = rl.Workload(seq=4096, heads=4, kv_heads=2, head_dim=128, mask=rl.Causal())
     rows = compare(work, 4, hardware("a100-nvlink"), ["zigzag", "ring"], pass_="both")
-    assert study_of(SMALL).rows == rows
+    assert compared(SMALL).rows == rows.rows
+
+
+def show(view: View, choices: Choices) -> None:
+    view.show_plan(choices)
+    view.show_times(choices)
 
 
 def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
     view = View()
     for choices in (SMALL, replace(SMALL, schedule="balanced", ranks=5, pass_="forward")):
-        case = view.show(choices).cases[0]
+        show(view, choices)
+        case = compared(choices).cases[0]
         passes, plans = legs(case), [plan for plan, _ in case.passes]
         bars, held = bars_of(passes), memory_of(passes)
         assert held is not None
@@ -99,16 +105,16 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
         np.testing.assert_array_equal(view.memory.sources[0].data["y"] * 2**30, held.bytes)
         assert len(view.stepper.facts.data["words"]) == len(passes)
         assert len(view.stepper.colours.palette) == choices.ranks
-        end = 1e3 * study_of(choices).cases[0].row.makespan_s
+        end = 1e3 * compared(choices).cases[0].row.makespan_s
         assert (view.axis.start, view.axis.end) == (0, end)
 
 
 def test_what_cannot_be_drawn_changes_nothing() -> None:
     view = View()
-    view.show(SMALL)
+    show(view, SMALL)
     before = view.timeline.source.data["right"].copy()
     with pytest.raises(rl.PlanError):
-        view.show(replace(SMALL, heads=3))
+        show(view, replace(SMALL, heads=3))
     np.testing.assert_array_equal(view.timeline.source.data["right"], before)
 
 

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 import ringloom as rl
 from planner.analysis.tiles import tiles
 from ringloom.cli import main
-from ringloom.comparison import compare
+from ringloom.comparison import Comparison, compare
 from ringloom.report import recorded as recordings
+from ringloom.report.legs import legs
 from ringloom.report.loads import links_of, load_of, memory_of
 from ringloom.report.page import page
 from ringloom.report.recorded import recorded
 from ringloom.report.spans import bars_of
 from ringloom.report.stepper import columns, ink_on
-from ringloom.report.study import Study, legs, study
 from ringloom.report.tiles import tile_facts
 from ringloom.report.timeline import TimelinePicture
 from simulator.hardware import hardware
@@ -41,8 +41,8 @@ SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
 
 
 @pytest.fixture(scope="module")
-def four() -> Study:
-    return study(WORK, 4, HARDWARE, NAMES, pass_="both")
+def four() -> Comparison:
+    return compare(WORK, 4, HARDWARE, NAMES, pass_="both", variants=False)
 
 
 @given(st.data())
@@ -105,13 +105,13 @@ def test_head_slices_beyond_those_drawn_are_told() -> None:
     assert len(facts.step) == len(columns([facts])["heads"][0]) == 16
     assert facts.note == "The first 16 of 20 head slices are shown."
     assert (facts.rank[15] >= 0).any()
-    assert facts.note in page(study(work, 20, HARDWARE, ["ulysses"]))
+    assert facts.note in page(compare(work, 20, HARDWARE, ["ulysses"]))
 
 
-def test_bars_are_the_spans_of_the_simulator(four: Study) -> None:
+def test_bars_are_the_spans_of_the_simulator(four: Comparison) -> None:
     for case in four.cases:
         bars, offset, slow = bars_of(legs(case)), 0.0, []
-        for one in case.found.passes:
+        for one in case.prediction.passes:
             slow += [
                 (s.rank, s.step, s.name, s.start + offset, s.end + offset)
                 for s in spans(one.timeline)
@@ -126,27 +126,27 @@ def test_bars_are_the_spans_of_the_simulator(four: Study) -> None:
 
 
 def test_too_many_rows_become_the_attends_of_steps() -> None:
-    found = study(WORK, 4, HARDWARE, ["ring"]).cases[0]
+    found = compare(WORK, 4, HARDWARE, ["ring"]).cases[0]
     (leg,) = legs(found)
-    object.__setattr__(leg.found.timeline, "rows", None)
+    object.__setattr__(leg.prediction.timeline, "rows", None)
     bars = bars_of([leg])
     assert not bars.whole
     assert len(bars) == sum(len(set(a.rank.tolist())) for _, a in leg.plan.attends())
 
 
-def test_loads_links_and_memory_add_up_to_what_was_predicted(four: Study) -> None:
+def test_loads_links_and_memory_add_up_to_what_was_predicted(four: Comparison) -> None:
     for case in four.cases:
         plans = [plan for plan, _ in case.passes]
         load, links = load_of(plans), links_of(plans)
         assert load.value.sum() == sum(tiles(plan).total_pairs() for plan in plans)
         out = np.bincount(links.row, links.value, minlength=4)
-        assert out.tolist() == case.found.bytes_sent.tolist()
+        assert out.tolist() == case.prediction.bytes_sent.tolist()
         held = memory_of(legs(case))
         assert held is not None
         assert held.peak == case.row.peak_bytes
 
 
-def test_the_words_of_a_step_count_what_happens_in_it(four: Study) -> None:
+def test_the_words_of_a_step_count_what_happens_in_it(four: Comparison) -> None:
     plan = four.cases[0].passes[0][0]
     facts = tile_facts("ring", plan)
     assert facts.words(0) == "step 1 of 4: 4 of 4 ranks attend 4 tiles; KV travels: 3 ways, 96 KiB"
@@ -169,10 +169,10 @@ def cells(html: str) -> dict[tuple[str, str], tuple[float, str]]:
     return found
 
 
-def test_every_number_of_the_table_is_the_simulators(four: Study) -> None:
+def test_every_number_of_the_table_is_the_simulators(four: Comparison) -> None:
     html = page(four)
     table = cells(html)
-    rows = compare(WORK, 4, HARDWARE, NAMES, pass_="both")
+    rows = compare(WORK, 4, HARDWARE, NAMES, pass_="both").rows
     assert len(table) == 7 * len(NAMES)
     for row in rows:
         for field in ("makespan_s", "idle_fraction", "exposed_comm_s", "bound_ratio"):
@@ -182,10 +182,10 @@ def test_every_number_of_the_table_is_the_simulators(four: Study) -> None:
     numbers = re.search(r'id="numbers">(.*?)</script>', html, re.S)
     assert numbers is not None
     assert json.loads(numbers[1])["rows"] == [row.as_dict() for row in rows]
-    assert unescape(re.search(r'id="finding">(.*?)</h1>', html, re.S)[1]) == four.finding
+    assert unescape(re.search(r'id="finding">(.*?)</h1>', html, re.S)[1]) == four.why
 
 
-def test_a_page_needs_no_network(four: Study) -> None:
+def test_a_page_needs_no_network(four: Comparison) -> None:
     import_module("panel")  # teaches bokeh to load things from a network
     html = page(four)
     assert len(html) < 4 << 20
@@ -195,21 +195,21 @@ def test_a_page_needs_no_network(four: Study) -> None:
     assert not re.findall(r"<script[^>]+\bsrc\s*=", html)
 
 
-def test_words_from_files_stay_words(four: Study, tmp_path: Path) -> None:
+def test_words_from_files_stay_words(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda d: d["otherData"].update(hardware="<b>evil")))
-    html = page(study(WORK, 4, HARDWARE, ["ring"]), run)
+    html = page(compare(WORK, 4, HARDWARE, ["ring"]), run)
     assert "<b>evil" not in html
     assert "&lt;b&gt;evil" in html
 
 
-def rewritten(found: Study, folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+def rewritten(found: Comparison, folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     """The trace of the ring's forward pass, changed."""
     document = trace(found.cases[0].passes[0][1])
     change(document)
     return save_trace(document, folder / "run.json.gz")
 
 
-def test_a_recorded_run_reads_back_as_what_was_written(four: Study, tmp_path: Path) -> None:
+def test_a_recorded_run_reads_back_as_what_was_written(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
     (plan, found), *_ = four.cases[0].passes
     assert (run.plan, run.ranks) == (plan.name, 4)
@@ -222,9 +222,9 @@ def test_a_recorded_run_reads_back_as_what_was_written(four: Study, tmp_path: Pa
         assert mine == pytest.approx(other, abs=2e-9)
 
 
-def test_a_run_lies_below_its_prediction(four: Study, tmp_path: Path) -> None:
+def test_a_run_lies_below_its_prediction(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
-    html = page(study(WORK, 4, HARDWARE, ["ring", "zigzag"]), run)
+    html = page(compare(WORK, 4, HARDWARE, ["ring", "zigzag"]), run)
     assert "1.00 times the" in html
     assert "lies below its prediction" in html
     picture = TimelinePicture("timeline", Range1d(0, 1))
@@ -236,10 +236,10 @@ def test_a_run_lies_below_its_prediction(four: Study, tmp_path: Path) -> None:
 
 
 def test_a_far_slower_run_is_drawn_on_its_own_scale_and_says_so(
-    four: Study, tmp_path: Path
+    four: Comparison, tmp_path: Path
 ) -> None:
     slower = rewritten(four, tmp_path, lambda d: d["otherData"].update(time_scale=1e-3))
-    run, one = recorded(slower), study(WORK, 4, HARDWARE, ["ring"])
+    run, one = recorded(slower), compare(WORK, 4, HARDWARE, ["ring"])
     html = page(one, run)
     assert re.search(r"(999|1000)\.\d\d times the", html)
     assert "is drawn at 0.001 times its length" in html
@@ -263,7 +263,7 @@ BAD = [
 
 @pytest.mark.parametrize(("change", "words"), BAD, ids=[words for _, words in BAD])
 def test_what_is_no_recording_is_refused(
-    four: Study, tmp_path: Path, change: Callable[[dict[str, Any]], Any], words: str
+    four: Comparison, tmp_path: Path, change: Callable[[dict[str, Any]], Any], words: str
 ) -> None:
     with pytest.raises(rl.PlanError, match=words):
         recorded(rewritten(four, tmp_path, change))
@@ -279,12 +279,12 @@ def test_a_recording_that_unpacks_without_end_is_refused(
         recorded(bomb)
 
 
-def test_runs_of_something_else_are_refused(four: Study, tmp_path: Path) -> None:
+def test_runs_of_something_else_are_refused(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
     with pytest.raises(rl.PlanError, match="the recorded run is of 'ring', the report of zigzag"):
-        page(study(WORK, 4, HARDWARE, ["zigzag"]), run)
+        page(compare(WORK, 4, HARDWARE, ["zigzag"]), run)
     with pytest.raises(rl.PlanError, match="the recorded run has 4 ranks, the report 2"):
-        page(study(WORK, 2, HARDWARE, ["ring"]), run)
+        page(compare(WORK, 2, HARDWARE, ["ring"]), run)
 
 
 OTHERS = [
@@ -300,14 +300,14 @@ def test_runs_of_another_workload_are_refused_with_the_numbers(
     tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     work = replace(WORK, kv_heads=1)
-    run = recorded(rewritten(study(work, 4, HARDWARE, ["ring"]), tmp_path, lambda _: None))
-    page(study(work, 4, HARDWARE, ["ring"]), run)
+    run = recorded(rewritten(compare(work, 4, HARDWARE, ["ring"]), tmp_path, lambda _: None))
+    page(compare(work, 4, HARDWARE, ["ring"]), run)
     other = change | ({"kv_seq": change["seq"]} if "seq" in change else {})
     with pytest.raises(rl.PlanError, match=words):
-        page(study(replace(work, **other), 4, HARDWARE, ["ring"]), run)
+        page(compare(replace(work, **other), 4, HARDWARE, ["ring"]), run)
 
 
-def test_a_run_of_one_pass_is_not_laid_over_two(four: Study, tmp_path: Path) -> None:
+def test_a_run_of_one_pass_is_not_laid_over_two(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
     with pytest.raises(rl.PlanError, match=r"attends 10 times, ring of the report 20 times"):
         page(four, run)
@@ -333,7 +333,7 @@ def test_ink_can_be_read_on_every_colour() -> None:
 
 def test_the_finding_fits_what_is_compared() -> None:
     def finding(work: rl.Workload, ranks: int, *names: str) -> str:
-        return study(work, ranks, HARDWARE, names).finding
+        return compare(work, ranks, HARDWARE, names).why
 
     long = rl.Workload(seq=1 << 18, heads=32)
     assert finding(long, 4, "ring", "zigzag").startswith("ring takes 1.")
@@ -348,6 +348,6 @@ def test_the_finding_fits_what_is_compared() -> None:
 
 def test_a_page_of_nothing_and_a_page_of_many_ranks_are_pages_too() -> None:
     empty = rl.Workload(seq=256, heads=8, mask=rl.Window(0, 0) & rl.Global(0))
-    assert "nothing to attend" in page(study(empty, 4, HARDWARE, ["ring"]))
-    html = page(study(WORK, 100, HARDWARE, ["balanced"]))
+    assert "nothing to attend" in page(compare(empty, 4, HARDWARE, ["ring"]))
+    html = page(compare(WORK, 100, HARDWARE, ["balanced"]))
     assert "show the first 64 of 100 ranks" in html
