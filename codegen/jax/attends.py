@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,20 +11,14 @@ from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, Steps
 from codegen.jax.pieces import Slices, origin, rows_of, tile_lines, tiling
 from codegen.jax.runs import Op
-from codegen.jax.trace import Rectangles, trace
+from codegen.jax.trace import trace
 from codegen.jax.values import Kept, Key, values
 from codegen.jax.words import Domain, Names, assigned
 from codegen.layout import Pieces
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
-from planner.loops.form import (
-    HELD,
-    OWN,
-    AllToAll,
-    Gather,
-    Loops,
-)
+from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops
 from planner.partitions import Side
 
 MASKED = {"full": "masked", "causal": "masked", "strict": WHOLE}  # of pieces that are padded
@@ -34,11 +28,6 @@ def ascending(side: Side) -> bool:
     """True if chunks are numbered in the order of the sequence, as `causal` needs them."""
     first = [min((p[0] for p in chunk), default=0) for chunk in side.chunks if any(chunk)]
     return first == sorted(first)
-
-
-def padded(case: Case) -> Case:
-    """A case where padding is among the tokens: positions tell."""
-    return replace(case, kind=MASKED.get(case.kind, case.kind))
 
 
 @dataclass
@@ -69,18 +58,13 @@ class Attends:
         self.uneven = any(len(set(sizes.tolist())) > 1 for sizes in sides) or not all(
             ascending(self.plan.partition.side(side)) for side in ("q", "kv")
         )
-        self.slices = Slices((int(sides[0].max()), int(sides[1].max())))
+        self.slices = Slices(sides[0].max() == sides[1].max())
 
     def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
         """The attends of some steps, if told so only those that add to these sums."""
         made = groups(self.loops, self.rows, self.made, steps, self.sides)
-        if self.uneven:
-            made = [
-                replace(
-                    g, cases=tuple(replace(c, kind=MASKED.get(c.kind, c.kind)) for c in g.cases)
-                )
-                for g in made
-            ]
+        for case in (case for group in made for case in group.cases if self.uneven):
+            case.kind = MASKED.get(case.kind, case.kind)
         return [group for group in made if group.cells == (cells or group.cells)]
 
     def slice_ops(self, attends: Sequence[Group]) -> Iterator[Op]:
@@ -134,7 +118,7 @@ class Attends:
     def tiles(self, case: Case, cells: tuple[Key, ...], t: int, indent: int) -> Iterator[Op]:
         """A loop over tiles of one shape; PlanError where ranks have none."""
         rectangles = self.rows.rows[t][case.statement]
-        if self.uneven or self.stats or not isinstance(rectangles, Rectangles):
+        if self.uneven or self.stats:
             raise PlanError("tiles that are not of one shape")
         made = tiling(self.plan, rectangles, self.coordinates, self.names)
         inner = tile_lines(made)
@@ -208,8 +192,7 @@ class Attends:
         """Raise PlanError if queries and keys see each other outside of the rectangle."""
         areas, sides = tiles(self.plan).areas, self.plan.partition
         for t in steps:
-            r = self.rows.rows[t].get(case.statement)
-            if not isinstance(r, Rectangles):
+            if (r := self.rows.rows[t].get(case.statement)) is None:
                 continue
             if (r.q_row < 0).any() or (r.kv_row < 0).any():
                 raise PlanError("rectangles of values whose pieces are more on some ranks")

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from codegen.jax.trace import Rectangles, Trace
+from codegen.jax.trace import Trace
 from codegen.jax.values import Key, Values
-from codegen.jax.words import WIDTH, Domain, Flags, Names, both, call, conditions
+from codegen.jax.words import WIDTH, Domain, Flags, Names, both, call, comparison, conditions
 from planner.errors import PlanError
 from planner.loops.form import Attend, Guard, Ints, Loops
 
@@ -17,7 +17,7 @@ WHOLE = "whole"  # all pieces of both values, whatever the rectangle is: a kind 
 LEFT_OPEN = ("end", "other", "any")  # kinds that say nothing about all tiles
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Case:
     """A rectangle of pieces: which, of what kind, where it is computed, and how that is said."""
 
@@ -69,7 +69,7 @@ def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -
     at = loops.coordinates()
     first = np.full((len(steps), len(at), 4), -1)
     for i, t in enumerate(steps):
-        if isinstance(r := rows.rows[t].get(n), Rectangles):
+        if r := rows.rows[t].get(n):
             first[i, r.rank] = r.pieces
     active = first[:, :, 0] >= 0
     different = np.unique(first[active], axis=0)
@@ -110,16 +110,9 @@ def condition(case: Case, names: Names, loops: Loops, on: Domain) -> str:
             if low == high
             else (None if low == x.min() else low, None if high == x.max() else high)
         )
-        name = names.axes[axis]
-        texts.append(_compare(name, *ends))
+        bounds = (None if end is None else str(end) for end in ends)
+        texts.append(comparison(names.axes[axis], *bounds))
     return both(texts) if texts else ""
-
-
-def _compare(name: str, low: int | None, high: int | None) -> str:
-    if low == high:
-        return f"{name} == {low}"
-    parts = [f"{name} >= {low}"] * (low is not None) + [f"{name} <= {high}"] * (high is not None)
-    return both(parts)
 
 
 Call = tuple[str, list[str]]  # up to the bracket, arguments

@@ -79,12 +79,11 @@ class Exchanges:
         """The functions of an all-to-all, there and back."""
         sent = f"lax.all_to_all(x, axis, 1, 2, tiled=True{groups})"
         if isinstance(order, str):
-            shards = f"[shard(x, r{order}) for r in range(RANKS)]"
-            there = [f"    x = {sent}", f"    return unshard(jnp.split(x, RANKS, 2){order})"]
-            x = f"jnp.concatenate({shards}, 2)"
-        else:
-            there = statement(4, "return ", swapped(sent, order))
-            x = swapped("x", order and order[::-1])
+            raise PlanError("an all-to-all whose order is the layout's")
+        there, x = (
+            statement(4, "return ", swapped(sent, order)),
+            swapped("x", order and order[::-1]),
+        )
         home = statement(4, "return ", f"lax.all_to_all({x}, axis, 2, 1, tiled=True{groups})")
         for name, lines in (("by_heads", there), ("by_tokens", home)):
             said = SAID[name].format(group=" of our group" if groups else "")
@@ -123,7 +122,9 @@ class Exchanges:
             raise PlanError("an exchange of something else than what a rank owns")
         if len(loops.mesh) == 1:
             return ""
-        groups = _groups(s.axis, loops.mesh)
+        if len(loops.mesh) > 2 or s.axis != 1:
+            raise PlanError("an exchange along another axis than the last one of two")
+        groups = f"[[*range(r, r + {loops.mesh[1]})] for r in range(0, RANKS, {loops.mesh[1]})]"
         if self.constants.setdefault("GROUPS", groups) != groups:
             raise PlanError("exchanges along two axes")
         return ", axis_index_groups=GROUPS"
@@ -163,12 +164,3 @@ class Exchanges:
 def swapped(x: str, order: tuple[int, int] | None) -> str:
     """Tokens in the order of the sequence."""
     return f"transposed({x}, {order[0]}, {order[1]})" if order else x
-
-
-def _groups(axis: int, mesh: tuple[int, ...]) -> str:
-    """The ranks along an axis, group by group."""
-    if len(mesh) == 2 and axis == 1:
-        return f"[[*range(r, r + {mesh[1]})] for r in range(0, RANKS, {mesh[1]})]"
-    if len(mesh) == 2:
-        return f"[[*range(r, RANKS, {mesh[1]})] for r in range({mesh[1]})]"
-    raise PlanError("an exchange along one of three axes")

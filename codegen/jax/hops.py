@@ -7,8 +7,6 @@ rank to itself.
 import re
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from codegen.jax.trace import HOME, everybody, receivers, senders, trace
 from codegen.jax.words import WIDTH, Names, call, comparison, count, expression, linear
 from planner.errors import PlanError
@@ -155,10 +153,10 @@ def _along(s: Send) -> tuple[int, Expr]:
 
 def _said(s: Send, names: Names, where: str) -> str:
     """A sentence about a hop."""
-    axis, e = _along(s)
+    _, e = _along(s)
     far = linear([(e.step, names.step)], e.constant + e.step * names.first)
     back = linear([(-e.step, names.step)], -e.constant - e.step * names.first)
-    ring = f" of its {names.rings[axis]}" if len(names.axes) > 1 else ""
+    ring = " of its ring" if len(names.axes) > 1 else ""
     some = f"From some devices{ring}" if where else f"From every device{ring}"
     if far == "1":
         return f"{some} to the next."
@@ -173,22 +171,15 @@ def _said(s: Send, names: Names, where: str) -> str:
 def _way(s: Send, loops: Loops, names: Names) -> str:
     """The receiver of rank r as text."""
     axis, e = _along(s)
-    below = int(np.prod(loops.mesh[axis + 1 :]))
-    constant, step = e.constant + e.step * names.first, e.step
-    if axis == 0 and below == 1:
-        return f"({linear([(1, 'r'), (step, names.step)], constant)}) % RANKS"
-    if axis == 0:
-        size, far = names.sizes[1], linear([(step, names.step)], constant)
-        if len(loops.mesh) > 2:
-            size = str(below)
-        if far in ("1", "-1"):
-            return f"(r {'+' if far == '1' else '-'} {size}) % RANKS"
-        return f"(r + ({far}) * {size}) % RANKS"
-    if below == 1:
-        size = names.sizes[axis]
-        text = linear([(1, "r"), (step, names.step)], constant)
-        return f"r // {size} * {size} + ({text}) % {size}"
-    raise PlanError("messages along the middle one of three axes")
+    if axis > 0:
+        raise PlanError("messages within the groups of a mesh")
+    constant = e.constant + e.step * names.first
+    if len(loops.mesh) == 1:
+        return f"({linear([(1, 'r'), (e.step, names.step)], constant)}) % RANKS"
+    far = linear([(e.step, names.step)], constant)
+    if far in ("1", "-1"):
+        return f"(r {'+' if far == '1' else '-'} {names.sizes[1]}) % RANKS"
+    return f"(r + ({far}) * {names.sizes[1]}) % RANKS"
 
 
 def _guard(s: Send, loops: Loops, names: Names) -> str:

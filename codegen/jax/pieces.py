@@ -28,53 +28,44 @@ HALVES = {(0, 1): "front", (1, 2): "back"}
 class Slices:
     """The slices that a pass uses, by the names of variables that they are made of.
 
-    `sizes`: tokens of a piece of the query side and of the key side; prefixes tell the sides apart
-    where the sizes differ.
+    `equal`: pieces have as many queries as keys.
     """
 
-    sizes: tuple[int, int]
+    equal: bool
     defined: set[str] = field(default_factory=set)
 
     def of(self, case: Case) -> tuple[str | None, str | None, bool]:
         """Rows and columns as text, None for all of them, and whether the mask is causal."""
-        rows, cols = (self.text(s, side) for s, side in ((case.rows, "q"), (case.cols, "kv")))
+        rows, cols = self.text(case.rows), self.text(case.cols)
         if case.kind == "strict":
             if rows or cols:
                 raise PlanError("some pieces under a mask that leaves out the diagonal")
             return "slice(1, None)", "slice(0, -1)", True
         return rows, cols, case.kind == "causal"
 
-    def text(self, part: Slice, side: str) -> str | None:
+    def text(self, part: Slice) -> str | None:
         """A slice of the tokens, in halves where it is one; None for all."""
         first, last, of = part
         if (first, last) == (0, of - 1):
             return None
-        mark = self.mark(side)
+        if not self.equal:
+            raise PlanError("slices of pieces that have more queries than keys, or fewer")
         if of % 2 == 0 and first * 2 % of == 0 and (last + 1) * 2 % of == 0:
-            return mark + HALVES[first * 2 // of, (last + 1) * 2 // of]
-        size = f"{mark}piece"
-        ends = [
-            str(n) if n == 0 else size if n == 1 else f"{n} * {size}" for n in (first, last + 1)
-        ]
+            return HALVES[first * 2 // of, (last + 1) * 2 // of]
+        ends = ("0" if n == 0 else "piece" if n == 1 else f"{n} * piece" for n in (first, last + 1))
         return f"slice({', '.join(ends)})"
-
-    def mark(self, side: str) -> str:
-        return "kv_" if side == "kv" and self.sizes[0] != self.sizes[1] else ""
 
     def definitions(self, case: Case, q: str, kv: str) -> Iterator[tuple[str, str]]:
         """Names that a case needs and that are not there yet, each with its value."""
-        for part, side, array in ((case.rows, "q", q), (case.cols, "kv", kv)):
-            text, mark = self.text(part, side), self.mark(side)
-            tokens = f"{array}.shape[2]"
-            if text and text.removeprefix("kv_") in HALVES.values():
-                half = f"{mark}half"
-                if half not in self.defined:
-                    self.defined.add(half)
-                    yield half, f"{tokens} // 2"
-                    yield f"{mark}front, {mark}back", f"slice(0, {half}), slice({half}, None)"
-            elif text and f"{mark}piece" not in self.defined:
-                self.defined.add(f"{mark}piece")
-                yield f"{mark}piece", f"{tokens} // {part[2]}"
+        for part, array in ((case.rows, q), (case.cols, kv)):
+            text = self.text(part)
+            name = "half" if text in HALVES.values() else "piece"
+            if text is None or name in self.defined:
+                continue
+            self.defined.add(name)
+            yield name, f"{array}.shape[2] // {2 if name == 'half' else part[2]}"
+            if name == "half":
+                yield "front, back", "slice(0, half), slice(half, None)"
 
 
 FULL, CAUSAL = KINDS.index("full"), KINDS.index("causal")
@@ -186,7 +177,6 @@ def rows_of(trace: Trace, n: int, steps: Sequence[int], side: str) -> list[tuple
     """The ranks of an attend and the blocks of its value, in each of these steps."""
     made = []
     for t in steps:
-        r = trace.rows[t].get(n)
-        if isinstance(r, Rectangles) and len(r.rank):
+        if (r := trace.rows[t].get(n)) and len(r.rank):
             made.append((t, r.rank, r.q_row if side == "q" else r.kv_row))
     return made

@@ -66,24 +66,18 @@ def print_pass(
     results = [*RESULTS[plan.pass_], *saved]
     body = lines(blocks, results, names)
     words = set(WORD.findall(" ".join(body)))
-    if len(loops.mesh) == 1 and "rank" in words:
-        head.append("    rank = lax.axis_index(axis)")
-    elif words & {"rank", *names.axes}:
-        own = [(x, sign) for x, sign in zip(names.axes, ("//", "%"), strict=False) if x in words]
-        if len(own) == 2:
-            own = [(", ".join(names.axes), "divmod")]
-        ((x, sign),) = own
-        index, size = "lax.axis_index(axis)", names.sizes[1]
-        value = f"divmod({index}, {size})" if sign == "divmod" else f"{index} {sign} {size}"
-        head.append(f"    {x} = {value}")
-        if len(loops.mesh) > 2 or "rank" in words:
-            raise PlanError("conditions on the coordinates of more than two axes")
+    index, places = "lax.axis_index(axis)", [x for x in names.axes if x in words]
+    if len(loops.mesh) > 1 and "rank" in words:
+        raise PlanError("conditions on the rank in a mesh")
+    if len(loops.mesh) > 1 and places:
+        sign = {"place": f"{index} // GROUP", "member": f"{index} % GROUP"}
+        value = sign[places[0]] if len(places) == 1 else f"divmod({index}, GROUP)"
+        head.append(f"    {', '.join(places)} = {value}")
+    elif words & {"rank", "at", "kv_at"}:
+        head.append(f"    rank = {index}")
     for name, of in (("at", "tokens_of"), ("kv_at", "keys_of")):
         if name in words:
-            if "rank" not in words:
-                head.append("    rank = lax.axis_index(axis)")
             head.append(f"    {name} = {of}(rank)")
-            words.add("rank")
     if "delta" in words:
         head.append("    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)")
     return [*unused(head, words), *body, *ending(plan.pass_, saved)]
@@ -120,17 +114,12 @@ def named(loops: Loops) -> Names:
     long = max(loops.sections(), key=lambda s: s.last - s.first)
     first = long.first if long.last > long.first else 0
     if len(mesh) == 1:
-        return Names(("rank",), ("RANKS",), ("ring",), first, known=((n, "RANKS"),))
+        return Names(("rank",), ("RANKS",), first, known=((n, "RANKS"),))
     exchanged = {s.axis for s in loops.statements if isinstance(s, Gather | AllToAll)}
-    sizes = ["GROUP" if axis in exchanged else "RING" for axis in range(len(mesh))]
-    axes = ["member" if axis in exchanged else "place" for axis in range(len(mesh))]
-    if len(set(sizes)) < len(mesh):
-        if len(mesh) > 2:
-            raise PlanError("a mesh of three axes")
-        sizes, axes = ["OUTER", "INNER"], ["outer", "inner"]
-    known = tuple(zip((*mesh, n), (*sizes, "RANKS"), strict=True))
-    rings = tuple(f"{x} ring" if "inner" in axes else "ring" for x in axes)
-    return Names(tuple(axes), tuple(sizes), rings, first, known=known)
+    if len(mesh) > 2 or exchanged != {1}:
+        raise PlanError("a mesh of other axes than a ring of groups that exchange")
+    known = (mesh[0], "RING"), (mesh[1], "GROUP"), (n, "RANKS")
+    return Names(("place", "member"), ("RING", "GROUP"), first, known=known)
 
 
 def travels_with_stats(loops: Loops) -> bool:

@@ -1,4 +1,4 @@
-"""trace(loops, plan)   the rows that each statement of a loop form stands for, step by step.
+"""trace(loops, plan)   the rows that each attend of a loop form stands for, step by step.
 
 Beside the rows it says where sums go: `sinks` has, for what an attend adds and for what a message
 of sums brings, the statements that take it away next. HOME stands for none: it is at home then.
@@ -50,20 +50,11 @@ class Rectangles:
     kv_row: Ints
 
 
-@dataclass(frozen=True)
-class Messages:
-    """What a send carries in a step: blocks [n, w] from `src` to `dst`."""
-
-    src: Ints
-    dst: Ints
-    blocks: Ints
-
-
 @dataclass
 class Trace:
-    """The rows of every statement in every step that it runs in, and where sums go."""
+    """The rows of every attend in every step that it runs in, and where sums go."""
 
-    rows: list[dict[int, Rectangles | Messages]] = field(default_factory=list)
+    rows: list[dict[int, Rectangles]] = field(default_factory=list)
     sinks: dict[Source, set[int]] = field(default_factory=lambda: defaultdict(set))
     delays: dict[Source, set[int]] = field(default_factory=lambda: defaultdict(set))
     home: dict[Source, list[tuple[int, Ints]]] = field(default_factory=lambda: defaultdict(list))
@@ -141,7 +132,7 @@ class _Step:
 
     def __init__(self, state: Expansion, result: Trace, t: int, there: Presence) -> None:
         self.state, self.result, self.t, self.there = state, result, t, there
-        self.rows: dict[int, Rectangles | Messages] = {}
+        self.rows: dict[int, Rectangles] = {}
         self.made: list[tuple[Source, Ints, Ints]] = []
         self.taken: list[tuple[int, str, Ints, Ints]] = []
         self.arrivals: list[tuple[str, Ints, Ints]] = []
@@ -155,9 +146,8 @@ class _Step:
                 self.attend(number, s)
             case Send():
                 self.state.send(s, self.t)
-                src, dst, blocks = self.messages(s)
-                self.rows[number] = Messages(src, dst, blocks)
                 if TENSORS[s.tensors[0]].accumulates:
+                    src, dst, blocks = self.messages(s)
                     self.check_others(number, s, src)
                     self.hand_over(number, TENSORS[s.tensors[0]].side, [(src, dst, blocks)])
             case Return():
@@ -171,10 +161,9 @@ class _Step:
                 raise PlanError("a broadcast or a reduction")
 
     def messages(self, s: Send) -> tuple[Ints, Ints, Ints]:
-        """The messages of a send, those of a rank to itself included."""
-        side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
-        src = senders(self.state.loops, s, self.t)
-        parts = [self.state.blocks(p, side, self.t, src, sums=sums) for p in s.parts]
+        """The messages of a send of sums, those of a rank to itself included."""
+        side, src = TENSORS[s.tensors[0]].side, senders(self.state.loops, s, self.t)
+        parts = [self.state.blocks(p, side, self.t, src, sums=True) for p in s.parts]
         return src, receivers(self.state.loops, s, self.t)[src], np.hstack(parts)
 
     def check_others(self, number: int, s: Send, src: Ints) -> None:

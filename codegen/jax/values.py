@@ -44,6 +44,7 @@ BASES: dict[tuple[Pass, str, bool], str] = {  # pass, side, sums
     ("backward", "q", True): "dq",
     ("backward", "kv", True): "dkv",
 }
+Exchange = Gather | AllToAll
 MARKS = {AllToAll: "{}_by_heads", Gather: "all_{}"}  # of what an exchange brings
 
 
@@ -76,16 +77,7 @@ def values(loops: Loops, pass_: Pass, rows: Trace, kept: Collection[str] = ()) -
         for side in ("q", "kv"):
             keys = [key for key, is_sums in spans if is_sums == sums and key[1] == side]
             lives = {key: (min(spans[key, sums]), max(spans[key, sums])) for key in keys}
-            ends = {OWN} if sums else set(kept)
-            ends |= (
-                {
-                    made.taken[n][0]
-                    for n, s in enumerate(loops.statements)
-                    if isinstance(s, Return) and s.exchange in kept
-                }
-                if sums
-                else set()
-            )
+            ends = {OWN, *_returned(made, loops, kept)} if sums else set(kept)
             for key in lives:
                 if key[0] in ends or (pass_, key) == ("forward", (OWN, "q")):
                     lives[key] = lives[key][0], 2 * loops.steps
@@ -96,24 +88,22 @@ def values(loops: Loops, pass_: Pass, rows: Trace, kept: Collection[str] = ()) -
     return made
 
 
+def _returned(made: Values, loops: Loops, kept: Collection[str]) -> Iterator[str]:
+    """The sums that go back over exchanges whose values are kept."""
+    for n, s in enumerate(loops.statements):
+        if isinstance(s, Return) and s.exchange in kept:
+            yield made.taken[n][0]
+
+
 def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
     """What tells a value from another of its side."""
     if key[0] == HELD:
         return "held_{}"
-    for n, s in enumerate(loops.statements):
-        name = s.name if isinstance(s, Gather | AllToAll) and not sums else None
-        if sums and isinstance(s, Return) and made.taken[n] == key:
-            name, s = (
-                key[0],
-                next(
-                    x
-                    for x in loops.statements
-                    if isinstance(x, Gather | AllToAll) and x.name == s.exchange
-                ),
-            )
-        if name == key[0] and isinstance(s, Gather | AllToAll):
-            return MARKS[type(s)]
-    return "remote_{}"
+    marks = {s.name: MARKS[type(s)] for s in loops.statements if isinstance(s, Exchange)}
+    returned = {
+        made.taken[n]: s.exchange for n, s in enumerate(loops.statements) if isinstance(s, Return)
+    }
+    return marks.get(returned.get(key, "") if sums else key[0], "remote_{}")
 
 
 def _named(lives: dict[Key, tuple[int, int]], base: str, marks: dict[Key, str]) -> dict[Key, str]:
@@ -208,9 +198,6 @@ def _input(part: Part, side: str) -> Key:
     if part.lag != Expr():
         raise PlanError("values of several steps ago")
     return part.value, side
-
-
-Exchange = Gather | AllToAll
 
 
 @dataclass(frozen=True)

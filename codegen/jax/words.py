@@ -16,14 +16,10 @@ NO_AXIS = Expr()
 
 @dataclass(frozen=True)
 class Names:
-    """Names of the coordinates of a device, of their sizes, and of the step.
-
-    `rings`: what an axis is called in a sentence. Steps are counted from step `first`.
-    """
+    """Names of the coordinates of a device, of their sizes, and of the step, from `first` on."""
 
     axes: tuple[str, ...]
     sizes: tuple[str, ...]
-    rings: tuple[str, ...] = ("ring",)
     first: int = 0
     step: str = "step"
     known: tuple[tuple[int, str], ...] = ()  # sizes with their names

@@ -22,14 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codegen.masks import boxes
-from codegen.tables.runs import Run, runs
 from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import brings_home
 from planner.errors import PlanError
 from planner.ir import READS, Plan
-from planner.kernel_calls.runs import Band, BandCall, box_calls
-from planner.kernel_calls.runs import Run as Rows
-from planner.partitions import Side
+from planner.kernel_calls.runs import Band, BandCall, Run, box_calls
+from planner.partitions import Ranges, Side, merge
 
 Lists = list[Any]
 Arrays = dict[str, NDArray[Any]]
@@ -133,18 +131,39 @@ def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
     return cut
 
 
-def laid(side: Side, known: Sequence[list[Run]], numbers: Sequence[int], offset: int) -> list[Rows]:
+def runs(positions: Ranges) -> list[Run]:
+    """The rows of a block in which each of its ranges lies, cut where these do not go on evenly.
+
+    The tokens of a block are in ascending order, so ranges that interlace share out the rows.
+    """
+    tokens, made = merge(positions), list[Run]()
+    for x in filter(len, positions):
+        rows, first = np.searchsorted(tokens, x), 0
+        steps = np.diff(rows)
+        while first < len(x):
+            stride = int(steps[first]) if first < len(steps) else 1
+            uneven = np.flatnonzero(steps[first:] != stride)
+            end = first + (int(uneven[0]) if len(uneven) else len(steps) - first) + 1
+            part, row = x[first:end], int(rows[first])
+            step = x.step if len(part) > 1 else 1
+            at = range(row, row + stride * len(part), stride)
+            made.append(Run(at, range(part[0], part[-1] + 1, step)))
+            first = end
+    return sorted(made, key=lambda run: run.at[0])
+
+
+def laid(side: Side, known: Sequence[list[Run]], numbers: Sequence[int], offset: int) -> list[Run]:
     """The runs of blocks laid one after the other, joined where one goes on with another."""
-    joined, first = list[Rows](), 0
+    joined, first = list[Run](), 0
     for number in numbers:
-        for row, stride, x in known[side.chunk[number]]:
-            rows = range(first + row, first + row + stride * len(x), stride)
+        for at, x in known[side.chunk[number]]:
+            rows = range(first + at.start, first + at.stop, at.step)
             x = range(x.start + offset, x.stop + offset, x.step)
             if joined and follows(joined[-1].at, rows) and follows(joined[-1].positions, x):
                 before = joined.pop()
-                rows = range(before.at.start, rows.stop, stride)
+                rows = range(before.at.start, rows.stop, rows.step)
                 x = range(before.positions.start, x.stop, x.step)
-            joined.append(Rows(rows, x))
+            joined.append(Run(rows, x))
         first += int(side.sizes[number])
     return joined
 
