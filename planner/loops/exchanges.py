@@ -184,10 +184,10 @@ class Exchanges:
         src, dst, blocks = messages
         to, at = np.unique(self.where[dst, axis], return_index=True)
         ends, whole = np.empty((len(at), 4), np.intp), np.empty((len(at), 2), np.bool_)
-        for s in places.read(src[at], blocks[at]):
-            if len(s.values) > 1:
+        for rows, cuts in places.read(src[at], blocks[at]):
+            if len(cuts) > 1:
                 return None
-            ends[s.rows], whole[s.rows] = s.ends, s.whole
+            ends[rows], whole[rows] = cuts[0].ends, cuts[0].whole
         if len(to) < self.mesh[axis]:
             return None
         said = list[Ends | None]()
@@ -217,8 +217,7 @@ class Exchanges:
         for rows in self.rows[t + 1 :]:
             if rows.attends:
                 read = rows.attends[1 if side == "q" else 2]
-                seen = np.where(read >= 0, origin[rows.attends[0][:, None], read], -1)
-                least = np.where(seen >= 0, seen, np.iinfo(np.int16).max).min(axis=1)
-                if ((seen.max(axis=1) > 0) & (least < seen.max(axis=1))).any():
+                seen = origin[rows.attends[0][:, None], read]  # -1 for the block -1
+                if ((seen >= 0) & (seen < seen.max(axis=1, keepdims=True))).any():
                     return True
         return False

@@ -12,7 +12,8 @@ import numpy as np
 from planner.ir import TENSORS
 from planner.loops.fitting import line, runs
 from planner.loops.form import Ends, Expr, Ints, Part, Start, When
-from planner.loops.walk import Cut, Key, Reading, Record, Ref
+from planner.loops.places import Cut, Value
+from planner.loops.walk import Key, Reading, Record
 
 Role = tuple[str, ...]
 Names = tuple[str, ...]
@@ -37,13 +38,12 @@ class Naming:
     def __init__(self, reading: Reading, loose: bool) -> None:
         self.reading, self.loose = reading, loose
         self.lags = defaultdict[Role, set[tuple[str, int]]](set)
-        self.started = defaultdict[tuple[Ref, int], list[tuple[str, Cut]]](list)
+        self.started = defaultdict[tuple[Value, int], list[tuple[str, Cut]]](list)
         self.starts: list[Start] = []
         for record in reading.records:
             for role, cut in _roles(record):
-                value = reading.value(cut.ref)
-                if value.born is not None:
-                    self.lags[role].add((value.name, record.t - value.born))
+                if cut.value.born is not None:
+                    self.lags[role].add((cut.value.name, cut.value.age(record.t)))
         self._start_chains()
 
     def _start_chains(self) -> None:
@@ -55,22 +55,18 @@ class Naming:
         born = {(v.name, v.born) for v in values}
         for name, records in sends.items():
             sums = TENSORS[records[0].key[2][0]].accumulates
-            chained = any(self._name(r.cuts[0].ref, r.t) == (name, 0) for r in records)
+            chained = any(_name(r.cuts[0].value, r.t) == (name, 0) for r in records)
             if chained or (self.loose and not sums):
                 for record in records:
                     if (name, record.t) not in born and len(record.cuts[0].ends) == 1:
                         self._start(name, record)
 
-    def _name(self, ref: Ref, t: int) -> tuple[str, int]:
-        value = self.reading.value(ref)
-        return value.name, value.age(t)
-
     def _start(self, name: str, record: Record) -> None:
         cut, t = record.cuts[0], record.t
-        if (name, cut.ref) in [(n, c.ref) for n, c in self.started[cut.ref, t]]:
+        if (name, cut.value) in [(n, c.value) for n, c in self.started[cut.value, t]]:
             return
-        self.started[cut.ref, t].append((name, cut))
-        value, lag = self._name(cut.ref, t)
+        self.started[cut.value, t].append((name, cut))
+        value, lag = _name(cut.value, t)
         part = Part(value, Expr(lag), *constant(cut))
         self.starts.append(Start(When(t, t), name, record.key[2], part))
 
@@ -90,10 +86,14 @@ class Naming:
         if record.key[0] == "send" and role[0] != "into":
             near = {*near, (record.key[1], 0)}
         for name, lag in sorted(near):
-            for chain, whole in self.started.get((cut.ref, record.t - lag), ()):
+            for chain, whole in self.started.get((cut.value, record.t - lag), ()):
                 if chain == name and (part := _inside(cut, whole)):
                     return name, lag, part
-        return (*self._name(cut.ref, record.t), cut)
+        return (*_name(cut.value, record.t), cut)
+
+
+def _name(value: Value, t: int) -> tuple[str, int]:
+    return value.name, value.age(t)
 
 
 def _roles(record: Record) -> list[tuple[Role, Cut]]:
@@ -115,7 +115,7 @@ def _inside(cut: Cut, whole: Cut) -> Cut | None:
         return None
     ends = cut.ends - low
     all_ = (ends[:, ::2] == 0) & (ends[:, 1::2] == (high - low)[1::2])
-    return Cut(cut.ref, ends, all_)
+    return Cut(cut.value, ends, all_)
 
 
 def constant(cut: Cut) -> tuple[Ends | None, Ends | None]:

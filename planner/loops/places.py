@@ -4,64 +4,61 @@ A value is what arrived at one time under one name: its table [ranks, pieces, he
 The places of a side are one number per rank and block, value x room + slot; -1 for "not here".
 """
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
 from planner.errors import PlanError
 from planner.loops.form import OWN, Ints
-from planner.loops.values import Bools, pack
+from planner.loops.values import Bools, flat, pack
 from planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block
 FEW = 4  # different slices up to which rows are told apart by them
-NARROW = 8  # columns
+NARROW = 8  # columns of rows that are compared
 RUNS = 6  # slices of one rectangle or message
 
+Slices = tuple[tuple[int, ...], tuple[int, ...]]  # values by number, six numbers for each
 
-@dataclass
+
 class Value:
     """A name's blocks; `born` is the first step in which it can be read, None: it stays."""
 
-    name: str
-    born: int | None
-    table: Ints
+    def __init__(self, name: str, born: int | None, table: Ints) -> None:
+        self.name, self.born = name, born
+        self.hold(table)
+
+    def hold(self, table: Ints) -> None:
+        """Have these blocks; `pieces` and `heads` count those of each rank: [ranks]."""
+        self.table, there = table, table >= 0
+        self.pieces, self.heads = (there.any(axis=x).sum(axis=1) for x in (2, 1))
+        counts = [x[x > 0] for x in (self.pieces, self.heads)]
+        self.even = all((x == x[:1]).all() for x in counts)  # on ranks that have anything
 
     def age(self, t: int) -> int:
         """The steps that it has been there for in step t, 0 where it stays."""
         return 0 if self.born is None else t - self.born
 
-    @cached_property
-    def pieces(self) -> Ints:
-        """How many pieces each rank has: [ranks]."""
-        return np.asarray((self.table >= 0).any(axis=2).sum(axis=1))
-
-    @cached_property
-    def even(self) -> bool:
-        """True if ranks that have anything have as many pieces and heads."""
-        counts = [x[x > 0] for x in (self.pieces, self.heads)]
-        return all(len(x) == 0 or x.min() == x.max() for x in counts)
-
-    @cached_property
-    def heads(self) -> Ints:
-        """How many head slices each rank has: [ranks]."""
-        return np.asarray((self.table >= 0).any(axis=1).sum(axis=1))
-
 
 @dataclass(frozen=True, slots=True)
-class Slices:
-    """Rows that read the same values: which rows, and per value the slices read of it.
+class Cut:
+    """A value and the slices that rows read of it.
 
-    `ends` [n, 4 x values] are first and last piece, first and last head; `whole` [n, 2 x values]
-    says that these are all. Where all rows are alike, ends and whole have one row.
+    `ends` [n, 4] are first and last piece, first and last head; `whole` [n, 2] says that these are
+    all. Where all rows are alike, ends and whole have one row.
     """
 
-    rows: Ints
-    values: tuple[int, ...]
+    value: Value
     ends: Ints
     whole: Bools
+
+    def take(self, rows: Ints) -> "Cut":
+        """The same for some of the rows."""
+        if len(self.ends) == 1:
+            return self
+        return Cut(self.value, self.ends.take(rows, axis=0), self.whole.take(rows, axis=0))
 
 
 class Places:
@@ -72,45 +69,35 @@ class Places:
         self.bits = max(1, len(side) - 1).bit_length()
         self.room = 1 << self.bits
         self.values: list[Value] = []
-        self.even = True  # all values are
         self.stays: list[int] = []  # values that stay, but for what ranks own
+        self.even = True  # all values are
         self.code = np.full((ranks, len(side) + 1), -1, np.int32)
         self.code[:, -1] = ABSENT  # what block -1 finds
 
-    def add(self, name: str, born: int | None, rank: Ints, block: Ints) -> int:
+    def add(self, name: str, born: int | None, rank: Ints, block: Ints) -> None:
         """A new value of these blocks.
 
         Of values that stay, the last one to get a block has it; but a rank owns what it owns.
         """
         if born is None:
+            taken = np.zeros(self.code.shape, np.bool_)
+            taken[rank, block] = True
             for i in self.stays:
-                self._give_up(i, rank, block)
+                r, b = flat(np.arange(self.ranks), self.values[i].table.reshape(self.ranks, -1))
+                left = ~taken[r, b]
+                self.values[i].hold(pack(self.ranks, self.side, r[left], b[left]))
+                self._put(i)
             self.stays += [len(self.values)] * (name != OWN)
         self.values.append(Value(name, born, pack(self.ranks, self.side, rank, block)))
-        self.even &= self.values[-1].even
         self._put(len(self.values) - 1)
-        return len(self.values) - 1
 
     def _put(self, i: int) -> None:
-        table = self.values[i].table
-        rank, slot = np.nonzero(table.reshape(self.ranks, -1) >= 0)
         if (i + 1) * self.room >= np.iinfo(np.int32).max:
             raise PlanError(f"more than {i} values of {len(self.side)} blocks")
-        self.code[rank, table.reshape(self.ranks, -1)[rank, slot]] = i * self.room + slot
-
-    def _give_up(self, i: int, rank: Ints, block: Ints) -> None:
-        """A value that stays loses blocks that another one takes over."""
         table = self.values[i].table.reshape(self.ranks, -1)
-        taken = np.zeros(self.code.shape, np.bool_)
-        taken[rank, block] = True
-        r, c = np.nonzero(table >= 0)
-        lost = taken[r, table[r, c]]
-        if lost.any():
-            left = r[~lost], table[r, c][~lost]
-            old = self.values[i]
-            self.values[i] = Value(old.name, None, pack(self.ranks, self.side, *left))
-            self.even &= self.values[i].even
-            self._put(i)
+        rank, slot = np.nonzero(table >= 0)
+        self.code[rank, table[rank, slot]] = i * self.room + slot
+        self.even &= self.values[i].even
 
     def of(self, rank: Ints, block: Ints) -> Ints:
         """The value of each (rank, block), any shapes that go together; -1 for none."""
@@ -120,60 +107,60 @@ class Places:
         """These are no longer there."""
         self.code[rank, block] = -1
 
-    def read(self, rank: Ints, blocks: Ints) -> list[Slices]:
-        """Rows (rank [n], blocks [n, w]) by the values that they read.
+    def read(self, rank: Ints, blocks: Ints) -> list[tuple[Ints, tuple[Cut, ...]]]:
+        """Rows (rank [n], blocks [n, w]) that read the same values, and what they read of these.
 
         Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
         """
-        first = rank.astype(np.intp) * self.code.shape[1]
-        code = self.code.reshape(-1).take(first[:, None] + blocks)
+        code = self.code[rank[:, None], blocks]
         if (code == -1).any():
             raise PlanError("irregular: a block is read whose way to its rank is not understood")
-        first, number = self._distinct(rank, code)
-        groups = dict[tuple[int, ...], dict[tuple[int, ...], list[int]]]()
-        for k, (r, row) in enumerate(zip(rank[first].tolist(), code[first].tolist(), strict=True)):
-            values, said = self._row(r, row)
-            groups.setdefault(values, {}).setdefault(said, []).append(k)
-        results = list[Slices]()
-        for values, group in groups.items():
-            parts = [({k: said}, many) for said, many in group.items() for k in many[:1]]
-            if len(group) > FEW:
-                said_of = {k: said for said, many in group.items() for k in many}
-                parts = [(said_of, [*said_of])]
-            for said_of, many in parts:
-                on = np.zeros(len(first), np.bool_)
-                on[many] = True
-                rows = (
-                    np.flatnonzero(on[number]) if len(many) < len(first) else np.arange(len(rank))
-                )
-                table = np.array([*said_of.values()], np.int32).reshape(len(said_of), -1, 6)
-                if len(said_of) > 1:
-                    place = np.zeros(len(first), np.intp)
-                    place[[*said_of]] = np.arange(len(said_of))
-                    table = table[place[number[rows]]]
-                n = len(table)
-                ends, whole = table[:, :, :4].reshape(n, -1), table[:, :, 4:].reshape(n, -1)
-                results.append(Slices(rows, values, ends, whole.astype(np.bool_)))
-        return results
+        first, number = self._distinct(code)
+        slices = [
+            self._slices(r, row)
+            for r, row in zip(rank[first].tolist(), code[first].tolist(), strict=True)
+        ]
+        different = Counter(values for values, _ in set(slices))
+        groups = defaultdict[Slices | tuple[int, ...], list[int]](list)
+        for k, one in enumerate(slices):
+            groups[one if different[one[0]] <= FEW else one[0]].append(k)
+        return [self._group(slices, kinds, number) for kinds in groups.values()]
 
-    def _distinct(self, rank: Ints, code: Ints) -> tuple[Ints, Ints]:
+    def _distinct(self, code: Ints) -> tuple[Ints, Ints]:
         """The first of each kind of rows, and which kind each row is of."""
-        if self.even and (code == code[0]).all():
-            return np.zeros(1, np.intp), np.zeros(len(code), np.intp)
-        if not self.even or code.shape[1] > NARROW:
-            return np.arange(len(code)), np.arange(len(code))
+        every = np.arange(len(code))
+        if not self.even:
+            return every, every
+        if (code == code[0]).all():
+            return every[:1], np.zeros_like(every)
+        if code.shape[1] > NARROW:
+            return every, every
         _, first, number = np.unique(encoded(code), return_index=True, return_inverse=True)
         return first, number
 
-    def _row(self, rank: int, row: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _group(
+        self, slices: list[Slices], kinds: list[int], number: Ints
+    ) -> tuple[Ints, tuple[Cut, ...]]:
+        """The rows of some kinds of rows, of the same values, and a cut for each of these."""
+        every = len(kinds) == len(slices)
+        rows = np.arange(len(number)) if every else np.flatnonzero(np.isin(number, kinds))
+        table = np.array([slices[k][1] for k in kinds], np.int32)
+        alike = (table == table[0]).all()
+        table = table[:1] if alike else table[np.searchsorted(kinds, number[rows])]
+        cuts = zip(slices[kinds[0]][0], np.split(table, len(table[0]) // 6, axis=1), strict=True)
+        return rows, tuple(
+            Cut(self.values[v], x[:, :4], x[:, 4:].astype(np.bool_)) for v, x in cuts
+        )
+
+    def _slices(self, rank: int, row: list[int]) -> Slices:
         """The values that one row reads, one for each run of pieces, and of each six numbers.
 
         First and last piece, first and last head, and if these are all pieces, all heads.
         """
-        slots = dict[int, list[int]]()
+        slots = defaultdict[int, list[int]](list)
         for code in row:
             if code != ABSENT:
-                slots.setdefault(code >> self.bits, []).append(code & (self.room - 1))
+                slots[code >> self.bits].append(code & (self.room - 1))
         values, said = list[int](), list[int]()
         for v, places in sorted(slots.items()):
             value, heads = self.values[v], self.values[v].table.shape[2]

@@ -27,7 +27,6 @@ from planner.loops.statements import Clusters, cost
 from planner.loops.walk import Reading, Source
 
 MOST = 40  # statements of a regular plan
-SHORT = 8  # statements of a reading that is not likely to be bettered
 ORDER = (Start, Gather, AllToAll, Return, Scatter, Send, Attend)
 
 
@@ -70,27 +69,18 @@ def _irregular(loops: Loops) -> str:
 
 
 def _readings(source: Source) -> Iterator[Loops | PlanError]:
-    """Readings of the same rows: sums by their inputs, or by what brought them; messages one by
-    one, or joined; names that start few chains, or many. Those not needed are not tried.
+    """Readings of the same rows: messages one by one, or joined; names that start few chains, or
+    many. Those that are like others are not tried.
     """
-    for chained, joint in ((False, False), (False, True), (True, False)):
-        if joint and not source.several:
-            continue
+    for joint in (False, True)[: 1 + source.several]:
         try:
-            reading = Reading(source, chained, joint)
-            if chained and not reading.relayed:
-                return
+            reading = Reading(source, joint)
             strict, loose = (Naming(reading, loose) for loose in (False, True))
-            loops = _loops(reading, strict)
-            yield loops
+            yield _loops(reading, strict)
             if loose.starts != strict.starts:
                 yield _loops(reading, loose)
         except PlanError as error:
             yield error
-            continue
-        vague = any(r.sums and not r.into for r in reading.records)
-        if len(loops.statements) <= SHORT and not vague:
-            return
 
 
 def _loops(reading: Reading, naming: Naming) -> Loops:

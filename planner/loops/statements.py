@@ -5,7 +5,7 @@ then each cluster's ranks are fitted as guards. The cheapest way to say it wins.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,8 +32,7 @@ from planner.loops.form import (
 )
 from planner.loops.kinds import ANY, END, KINDS, OTHER
 from planner.loops.naming import Group, Item, constant
-from planner.loops.places import encoded
-from planner.loops.walk import Cut, taken
+from planner.loops.places import Cut, encoded
 
 Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
 FEW = 16
@@ -67,7 +66,14 @@ class Cluster:
 
     items: list[Item]
     slices: Slices
-    kind: int
+
+    @property
+    def kind(self) -> int:
+        """The kind that may be said of all items."""
+        kinds = {i.record.kind for i in self.items}
+        if len(kinds) == 1:
+            return kinds.pop()
+        return OTHER if kinds == {END, OTHER} else ANY
 
 
 class Clusters:
@@ -92,49 +98,27 @@ class Clusters:
         return best
 
     def ways(self) -> Iterator[list[Cluster] | None]:
-        """Clusters by constant slices, by affine ones; with kinds told apart, weakened, not."""
+        """Clusters by constant slices, by affine ones, by tables; with kinds told apart, or not."""
         split = _split(self.items)
         kinds = {i.record.kind for i in self.items}
-        yield self.constant(split, lambda k: k)
-        yield self.affine(self.items, lambda k: k)
-        yield self.affine(self.items, lambda k: k, by_rank=True)
-        if self.sends:
-            if split and len(_steps(split)) > 1:
-                yield self.by_step(split)
-            return
-        if kinds & {END} and kinds & {OTHER}:
-            yield self.constant(split, _weak)
-            yield self.affine(self.items, _weak)
-        if len(kinds) > 1:
-            yield self.constant(split, lambda k: ANY)
-            yield self.affine(self.items, lambda k: ANY)
-            yield self.affine(self.items, lambda k: ANY, by_rank=True)
+        for apart in (True, False)[: len(kinds)]:
+            if split:
+                yield self.constant(split, apart)
+            yield self.affine(apart, by_rank=False)
+            yield self.affine(apart, by_rank=True)
 
-    def constant(
-        self, split: list[Item] | None, weak: Callable[[int], int]
-    ) -> list[Cluster] | None:
+    def constant(self, split: list[Item], apart: bool) -> list[Cluster]:
         """A cluster per kind and slices."""
-        if split is None:
-            return None
-        clusters = defaultdict[tuple[int, Slices], list[Item]](list)
+        clusters = defaultdict[tuple[Slices, int], list[Item]](list)
         for item in split:
-            clusters[weak(item.record.kind), _slices(item)].append(item)
-        return [Cluster(v, slices, _claim(v)) for (_, slices), v in clusters.items()]
+            clusters[_slices(item), item.record.kind if apart else ANY].append(item)
+        return [Cluster(items, slices) for (slices, _), items in clusters.items()]
 
-    def by_step(self, split: list[Item]) -> list[Cluster] | None:
-        """A cluster per step and slices."""
-        clusters = defaultdict[tuple[int, Slices], list[Item]](list)
-        for item in split:
-            clusters[item.record.t, _slices(item)].append(item)
-        return [Cluster(v, slices, 0) for (_, slices), v in clusters.items()]
-
-    def affine(
-        self, items: list[Item], weak: Callable[[int], int], by_rank: bool = False
-    ) -> list[Cluster] | None:
+    def affine(self, apart: bool, by_rank: bool) -> list[Cluster] | None:
         """A cluster per kind, its slices as expressions, or as one number per rank."""
         clusters = defaultdict[int, list[Item]](list)
-        for item in items:
-            clusters[weak(item.record.kind)].append(item)
+        for item in self.items:
+            clusters[item.record.kind if apart else ANY].append(item)
         made = list[Cluster]()
         for group in clusters.values():
             for run in runs([*{i.record.t for i in group}]):
@@ -142,7 +126,7 @@ class Clusters:
                 slices = self._fitted(part, by_rank)
                 if slices is None:
                     return None
-                made.append(Cluster(part, slices, _claim(part)))
+                made.append(Cluster(part, slices))
         return made
 
     def _fitted(self, items: list[Item], by_rank: bool) -> Slices | None:
@@ -293,24 +277,8 @@ def _column(item: Item, k: int, e: int) -> Ints:
     return np.broadcast_to(item.cuts[k].ends[:, e], len(item.record.rank))
 
 
-def _steps(items: list[Item]) -> set[int]:
-    return {i.record.t for i in items}
-
-
 def _slices(item: Item) -> Slices:
     return tuple(constant(cut) for cut in item.cuts)
-
-
-def _weak(kind: int) -> int:
-    return OTHER if kind == END else kind
-
-
-def _claim(items: Sequence[Item]) -> int:
-    """The kind that may be said of all items."""
-    kinds = {i.record.kind for i in items}
-    if len(kinds) == 1:
-        return kinds.pop()
-    return OTHER if kinds == {END, OTHER} else ANY
 
 
 def _split(items: list[Item]) -> list[Item] | None:
@@ -328,14 +296,9 @@ def _split(items: list[Item]) -> list[Item] | None:
             return None
         for number in numbers:
             on = np.flatnonzero(code == number)
-            record = item.record
-            part = replace(
-                record,
-                rank=record.rank[on],
-                dst=None if record.dst is None else record.dst[on],
-            )
-            cuts = (taken(cut, on) for cut in item.cuts)
-            made.append(Item(part, tuple(Cut(c.ref, c.ends[:1], c.whole[:1]) for c in cuts)))
+            cuts = (cut.take(on) for cut in item.cuts)
+            one = tuple(Cut(c.value, c.ends[:1], c.whole[:1]) for c in cuts)
+            made.append(Item(item.record.take(on), one))
     return made
 
 

@@ -4,7 +4,7 @@ Records are rows of one step that are alike but for the rank, and perhaps their 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.exchanges import Exchange, Exchanges, Filled
 from planner.loops.form import HELD, OWN, Ints, Loops
 from planner.loops.kinds import Kinds
-from planner.loops.places import Places, Slices, Value
+from planner.loops.places import Cut, Places
 from planner.loops.transfers import Transfers, Way, find_mesh
 from planner.loops.values import (
     Bools,
@@ -27,19 +27,9 @@ from planner.loops.values import (
     rows_of,
 )
 
-Ref = tuple[str, int]  # the side or the tensor of sums, and the number of a value of it
 Key = tuple[str, str, tuple[str, ...]]  # what it does, the name it makes, tensors
 SIDES = ("q", "kv")
 OWNED = 0  # the number of the value that is first on each side
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A value and the slices of it: ends [n or 1, 4], whole [n or 1, 2]."""
-
-    ref: Ref
-    ends: Ints
-    whole: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +54,14 @@ class Record:
         """True for messages of accumulators."""
         return bool(self.key[2]) and TENSORS[self.key[2][0]].accumulates
 
-
-def cuts_of(tag: str, slices: Slices) -> tuple[Cut, ...]:
-    """The values that rows read, each with its slices."""
-    return tuple(
-        Cut((tag, v), slices.ends[:, 4 * i : 4 * i + 4], slices.whole[:, 2 * i : 2 * i + 2])
-        for i, v in enumerate(slices.values)
-    )
-
-
-def taken(cut: Cut, rows: Ints) -> Cut:
-    """The same for some of the rows."""
-    if len(cut.ends) == 1:
-        return cut
-    return Cut(cut.ref, cut.ends.take(rows, axis=0), cut.whole.take(rows, axis=0))
+    def take(self, rows: Ints) -> "Record":
+        """The same for some of the rows."""
+        return replace(
+            self,
+            rank=self.rank[rows],
+            cuts=tuple(cut.take(rows) for cut in self.cuts),
+            dst=None if self.dst is None else self.dst[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -113,14 +97,11 @@ class Source:
 class Reading:
     """The records, exchanges and values of a plan.
 
-    `chained` names sums by the send that brought them, wherever one did; `joint` takes all
-    messages of the same tensors between two ranks for one.
+    `joint` takes all messages of the same tensors between two ranks for one.
     """
 
     source: Source
-    chained: bool = False
     joint: bool = False
-    relayed: bool = False  # some sums come where they are not at home
     records: list[Record] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
 
@@ -142,10 +123,6 @@ class Reading:
                 self.places[side].add(HELD, None, *pairs)
         for t, rows in enumerate(steps):
             self._step(t, rows)
-
-    def value(self, ref: Ref) -> Value:
-        """The value that a cut is of."""
-        return self.places[ref[0]].values[ref[1]]
 
     def _step(self, t: int, rows: Rows) -> None:
         coming = list[tuple[str, str, int | None, Pairs]]()
@@ -225,7 +202,7 @@ class Reading:
         """The name of these messages, and the records of their senders."""
         src, dst, blocks = part
         groups = self._sources(tensors[0], src, blocks)
-        names = {self.value(cut.ref).name for _, cuts in groups for cut in cuts}
+        names = {cut.value.name for _, cuts in groups for cut in cuts}
         name = self.transfers.name(t, tensors, way, names, used)
         key = "send", name, tensors
         return name, [
@@ -240,10 +217,10 @@ class Reading:
             brought = ((self.places[tensor].of(rank[:, None], blocks) >= 0) | (blocks < 0)).all(1)
             tags = [(tensor, np.flatnonzero(brought)), (side, np.flatnonzero(~brought))]
         groups = [
-            (at[s.rows], cuts_of(tag, s))
+            (at[rows], cuts)
             for tag, at in tags
             if len(at)
-            for s in self.places[tag].read(rank[at], blocks[at])
+            for rows, cuts in self.places[tag].read(rank[at], blocks[at])
         ]
         return sorted(groups, key=lambda g: -len(g[0]))
 
@@ -253,23 +230,13 @@ class Reading:
         self.filled.note("kv", rank, kv)
         kinds = self.source.kinds[t]
         assert kinds is not None
-        for queries in self.places["q"].read(rank, q):
-            at = queries.rows
-            for keys in self.places["kv"].read(rank[at], kv[at]):
-                both = tuple(taken(c, keys.rows) for c in cuts_of("q", queries))
-                both += cuts_of("kv", keys)
-                self._attend(t, rank, at[keys.rows], both, len(queries.values))
-
-    def _attend(self, t: int, rank: Ints, rows: Ints, cuts: tuple[Cut, ...], queries: int) -> None:
-        """A record for each kind."""
-        kinds = self.source.kinds[t]
-        assert kinds is not None
-        of = kinds[rows]
-        key = "attend", "", ()
-        for kind in np.unique(of).tolist():
-            on = np.flatnonzero(of == kind)
-            some = cuts if len(on) == len(rows) else tuple(taken(c, on) for c in cuts)
-            self.records.append(Record(t, key, rank[rows[on]], some, queries, kind))
+        for at, queries in self.places["q"].read(rank, q):
+            for rows, keys in self.places["kv"].read(rank[at], kv[at]):
+                cuts = (*(cut.take(rows) for cut in queries), *keys)
+                every = Record(t, ("attend", "", ()), rank[at[rows]], cuts, len(queries))
+                of = kinds[at[rows]]
+                for kind in np.unique(of).tolist():
+                    self.records.append(replace(every.take(np.flatnonzero(of == kind)), kind=kind))
 
     def _added(self, p: Pending) -> None:
         """Sums arrive: name the accumulators that they are added to, or theirs from now on."""
@@ -277,10 +244,7 @@ class Reading:
         there, rank = blocks >= 0, dst[:, None]
         inputs = np.where(there, self.places[TENSORS[p.tensor].side].of(rank, blocks), OWNED)
         new = (inputs < 0) & (self.places[p.tensor].of(rank, blocks) < 0)
-        self.relayed |= bool((inputs != OWNED).any())
-        if self.chained:
-            new = inputs != OWNED
-        elif new.any() and self._follow(p.tensor, dst, blocks, new, inputs[there & ~new]):
+        if new.any() and self._follow(p.tensor, dst, blocks, new, inputs[there & ~new]):
             new[:] = False
         if new.any():
             row, column = np.nonzero(new)
@@ -292,7 +256,10 @@ class Reading:
             for rows, cut in into:
                 on = np.flatnonzero(np.isin(at, rows, assume_unique=True))
                 if len(on):
-                    self.records.append(_part(record, on, cut, np.searchsorted(rows, at[on])))
+                    at_on = np.searchsorted(rows, at[on])
+                    self.records.append(
+                        replace(record.take(on), into=cut.take(at_on) if cut else None)
+                    )
 
     def _follow(self, tensor: str, dst: Ints, blocks: Ints, new: Bools, inputs: Ints) -> bool:
         """Let sums for a value go on under its name on ranks where the value itself did not."""
@@ -320,20 +287,5 @@ class Reading:
             except PlanError:  # several names, or no slice of one
                 yield at, None
                 continue
-            for s in parts:
-                cuts = cuts_of(tag, s)
-                yield at[s.rows], cuts[0] if len(cuts) == 1 else None
-
-
-def _part(record: Record, on: Ints, into: Cut | None, rows: Ints) -> Record:
-    """Some rows of a record, and what their receivers add them to."""
-    assert record.dst is not None
-    return Record(
-        record.t,
-        record.key,
-        record.rank[on],
-        tuple(taken(c, on) for c in record.cuts),
-        way=record.way,
-        dst=record.dst[on],
-        into=taken(into, rows) if into else None,
-    )
+            for some, cuts in parts:
+                yield at[some], cuts[0] if len(cuts) == 1 else None
