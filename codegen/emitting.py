@@ -5,19 +5,21 @@ Plans are verified first, unless they were; then loops are recovered, and a writ
 is irregular becomes a table program.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen.programs import PLATFORMS, TARGETS, Platform, Target, program_of
+from codegen.programs import PLATFORMS, TARGETS, Target, program_of
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.masks import Mask
 from planner.verify import ensure_verified
 
 Plans = Plan | tuple[Plan, Plan]
+Choice = TypeVar("Choice", bound=str)
 Tables = dict[str, NDArray[Any]]
 
 
@@ -41,10 +43,10 @@ def emit(
     """
     program = program_of(
         _verified(plans),
-        _target(target),
+        _one_of(target, "target", TARGETS),
         dynamic=dynamic,
         layer=layer,
-        platform=_platform(platform),
+        platform=_one_of(platform, "platform", PLATFORMS),
         max_calls=max_calls,
         command=command,
     )
@@ -63,7 +65,9 @@ def tables(
     """
     if mask is not None and target != "jax":
         raise PlanError(f"plans for {target} have a mask of their own: plan under {mask}")
-    program = program_of(_verified(plans), _target(target), dynamic=True, max_calls=max_calls)
+    program = program_of(
+        _verified(plans), _one_of(target, "target", TARGETS), dynamic=True, max_calls=max_calls
+    )
     room = _room(program.target)
     made: Tables = room.tables(program) if mask is None else room.tables(program, mask)
     return made
@@ -86,16 +90,12 @@ def _verified(plans: Plans) -> Plans:
     return ensure_verified(plans)
 
 
-def _target(target: str) -> Target:
-    if target not in TARGETS:
-        raise PlanError(f"unknown target {target!r}: choose one of {', '.join(TARGETS)}")
-    return target
-
-
-def _platform(platform: str) -> Platform:
-    if platform not in PLATFORMS:
-        raise PlanError(f"unknown platform {platform!r}: choose one of {', '.join(PLATFORMS)}")
-    return platform
+def _one_of(given: str, kind: str, choices: Sequence[Choice]) -> Choice:
+    """The choice that was given; PlanError where it is none."""
+    for choice in choices:
+        if choice == given:
+            return choice
+    raise PlanError(f"unknown {kind} {given!r}: choose one of {', '.join(choices)}")
 
 
 def _room(target: Target) -> Any:

@@ -13,7 +13,7 @@ from codegen.jax.pieces import Slices, origin, rows_of, tile_lines, tiling
 from codegen.jax.runs import Op
 from codegen.jax.trace import trace
 from codegen.jax.values import Kept, Key, values
-from codegen.jax.words import Domain, Names, assigned
+from codegen.jax.words import Domain, Names, statement
 from codegen.layout import Pieces
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
@@ -225,7 +225,7 @@ class Attends:
     # ---- assignments
 
     def assign(self, indent: int, name: str, value: str) -> Op:
-        return self.op(assigned(indent, name, value), name, value)
+        return self.op(statement(indent, f"{name} = ", value), name, value)
 
     def op(self, lines: Sequence[str], targets: str, text: str) -> Op:
         return Op(tuple(lines), tuple(targets.split(", ")), text)

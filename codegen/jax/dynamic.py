@@ -37,7 +37,8 @@ USAGE = (
 def schedule(program: Program) -> list[str | Part]:
     """The tables, those of both passes together."""
     rows = ['"forward": numbers(FORWARD_ROWS, 5)', '"backward": numbers(BACKWARD_ROWS, 8)']
-    cuts = "(0, KV_SEQ // 3)" if room(program) >= 2 * most_tiles(program) else "(0,)"
+    roomy = (program.max_calls or 0) >= 2 * most_tiles(program)
+    cuts = "(0, KV_SEQ // 3)" if roomy else "(0,)"
     more = [
         f"ROWS = {{{', '.join(rows[: len(program.plans)])}}}",
         f"IDENTITY = {identity(program)}  # of the tables",
@@ -62,9 +63,11 @@ def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.i
     boxes = masks.boxes(replace(work, mask=mask or work.mask), free=False)
     spans = spans_of(sides.q, work.offset), spans_of(sides.kv, 0)
     made = {"plan": np.array(identity(program), np.int32)}
-    for plan, given in zip(program.plans, both_passes(program), strict=True):
+    both = tables_of(program.forward, program.backward)
+    for plan, of_pass in zip(program.plans, both, strict=True):
+        tiles = tiles_of(of_pass, plan.pass_)
         try:
-            made[plan.pass_] = calls_of(tiles_of(given, plan.pass_), *spans, boxes, room(program))
+            made[plan.pass_] = calls_of(tiles, *spans, boxes, program.max_calls or 0)
         except ValueError as error:
             raise PlanError(
                 f"the {plan.pass_} pass under {mask}: {error}: see --max-calls"
@@ -86,19 +89,9 @@ def with_room(program: Program) -> Program:
     return replace(program, max_calls=given)
 
 
-def room(program: Program) -> int:
-    """The calls of a rank in a step that tables have room for."""
-    return program.max_calls or 0
-
-
-def both_passes(program: Program) -> tuple[Tables, ...]:
-    """The tables of the plans."""
-    return tables_of(program.forward, program.backward)
-
-
 def most_tiles(program: Program) -> int:
     """The most tiles that a rank attends in a step."""
-    made = zip(program.plans, both_passes(program), strict=True)
+    made = zip(program.plans, tables_of(program.forward, program.backward), strict=True)
     return max(int(tiles_of(table, plan.pass_).shape[2]) for plan, table in made)
 
 

@@ -7,7 +7,7 @@ rank to itself.
 import re
 from dataclasses import dataclass, field, replace
 
-from codegen.jax.trace import HOME, everybody, receivers, senders, trace
+from codegen.jax.trace import HOME, everybody, is_stepwise, receivers, senders, sends_inputs, trace
 from codegen.jax.words import WIDTH, Names, call, comparison, count, expression, linear
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
@@ -15,7 +15,6 @@ from planner.loops.form import (
     Attend,
     Expr,
     Guard,
-    Ints,
     Loops,
     Part,
     Return,
@@ -81,10 +80,6 @@ class Hops:
         made = (["", "", f"def {name}{body[0]}", *body[1:]] for name, body in self.texts.items())
         return [line for lines in made for line in lines]
 
-    def senders(self, s: Send, t: int) -> Ints:
-        """The ranks that send in a step."""
-        return senders(self.loops, s, t)
-
     def _steady(self, s: Send, names: Names) -> list[str]:
         """The same pairs in every step, those of an interval of ranks."""
         way, ranks = _way(s, self.loops, names), self.loops.coordinates()[:, -1]
@@ -114,7 +109,7 @@ class Hops:
         for t in (t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)):
             known = {"range": range, "step": t - names.first, **names.numbers(self.loops.mesh)}
             to = receivers(self.loops, s, t)
-            if eval(pairs, known) != [(int(r), int(to[r])) for r in self.senders(s, t)]:
+            if eval(pairs, known) != [(int(r), int(to[r])) for r in senders(self.loops, s, t)]:
                 raise PlanError("pairs of ranks that are not the plan's")
         said = f'    """{_said(s, names, where)}"""'
         return [said, *broken(pairs)]
@@ -127,16 +122,6 @@ def broken(pairs: str) -> list[str]:
         return [line]
     words = pairs[1:-1].replace(" for ", "\nfor ").replace(" if ", "\nif ").split("\n")
     return ["    return [", *(f"        {word}" for word in words), "    ]"]
-
-
-def is_stepwise(s: Send) -> bool:
-    """True if the way of a message changes with the step."""
-    return isinstance(s.hop, Shift) and any(e.step for e in s.hop.by)
-
-
-def sends_inputs(s: object) -> bool:
-    """True for messages of copies."""
-    return isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates
 
 
 def _along(s: Send) -> tuple[int, Expr]:

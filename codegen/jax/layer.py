@@ -1,11 +1,10 @@
 """texts(program)   the decoder layer that goes behind attention, with its self-check."""
 
 from codegen.assemble import Part, parts_of
+from codegen.layers import KEEP, refuse, widths
 from codegen.programs import Program
-from planner.errors import PlanError
 
-KEEP = ("init", "decoder_layer", "reference")
-WIDTHS = ((1024, 256), (0, 16))  # from this width on, hidden widths are multiples of that
+__all__ = ["KEEP", "texts"]
 
 
 def texts(program: Program) -> list[str | Part]:
@@ -14,36 +13,17 @@ def texts(program: Program) -> list[str | Part]:
     Raises PlanError for a plan that no layer can be made of.
     """
     refuse(program)
-    return [sizes(program), *parts_of("jax", "layer"), layer(program.dynamic), *CHECK]
-
-
-CHECK = parts_of("jax", "dense", "layer_check")
-
-
-def refuse(program: Program) -> None:
-    """Raise PlanError for a plan that no layer can be made of."""
-    work = program.work
-    if program.backward is None:
-        raise PlanError("a decoder layer needs a backward plan too: give a pair, or --pass both")
-    if work.seq != work.kv_seq:
-        raise PlanError(
-            f"a decoder layer attends to its own tokens: {work.seq} queries, {work.kv_seq} keys"
-        )
-    if not program.layout.alike:
-        raise PlanError("a decoder layer needs queries and keys of a token on the same rank")
-    if work.head_dim % 2:
-        raise PlanError(f"rotary embedding needs an even head_dim, not {work.head_dim}")
+    check = parts_of("jax", "dense", "layer_check")
+    return [sizes(program), *parts_of("jax", "layer"), layer(program.dynamic), *check]
 
 
 def sizes(program: Program) -> str:
     """The widths of the model, and the positions of tokens in layout order."""
-    dim = program.work.heads * program.work.head_dim
-    step = next(step for least, step in WIDTHS if dim >= least)
     seq = "x.shape[1]" if program.free else "SEQ"
     return f'''
 import numpy as np
 
-DIM, HIDDEN = {dim}, {-(-8 * dim // (3 * step)) * step}  # of the feed-forward network
+{widths(program)}
 NORM_EPS, ROPE_BASE = 1e-5, 10000.0
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from codegen.jax.attends import Attends
 from codegen.jax.cases import Group
-from codegen.jax.hops import Steps, is_stepwise, stays
+from codegen.jax.hops import Steps, stays
 from codegen.jax.runs import Block, Op, Run
-from codegen.jax.trace import everybody
+from codegen.jax.trace import everybody, is_stepwise, senders
 from codegen.jax.values import Key
 from codegen.jax.words import Domain, Names, both, conditions
 from planner.errors import PlanError
@@ -232,9 +232,9 @@ class Pass(Attends):
         """Raise PlanError if sums would be sent that the plan leaves where they are."""
         if is_stepwise(s):
             return
-        senders, cell = everybody(self.loops, s), self.made.taken[n]
+        sending, cell = everybody(self.loops, s), self.made.taken[n]
         for t in steps:
-            more = np.setdiff1d(senders, self.hops.senders(s, t))
+            more = np.setdiff1d(sending, senders(self.loops, s, t))
             for source, ranks in self.rows.made[t - 1].items():
                 if self.made.cells[source] == cell and np.isin(ranks, more).any():
                     raise PlanError("sums that only some ranks send on")

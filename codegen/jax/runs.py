@@ -5,7 +5,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from codegen.jax.hops import is_stepwise, sends_inputs, stays
+from codegen.jax.hops import stays
+from codegen.jax.trace import is_stepwise, sends_inputs
 from codegen.jax.values import SPARE
 from codegen.jax.words import Names, call, count
 from planner.errors import PlanError

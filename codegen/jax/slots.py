@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codegen.tables.steps import refuse
 from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import brings_home
 from planner.analysis.tiles import tiles
@@ -67,11 +68,7 @@ class Tables:
 
 def tables(forward: Plan, backward: Plan | None) -> tuple[Tables, ...]:
     """The tables of each pass; PlanError for initial copies that no forward pass leaves."""
-    if forward.start:
-        raise PlanError(
-            f"{forward.start[0].tensors[0]} is on other ranks before the forward pass begins,"
-            " but a program starts with shards alone"
-        )
+    refuse(forward, backward)
     held = held_by(backward) if backward else {}
     plans = [(forward, {}, held), *([(backward, held, {})] if backward else [])]
     return tuple(Placement(*plan).tables() for plan in plans)

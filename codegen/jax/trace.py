@@ -6,7 +6,6 @@ of sums brings, the statements that take it away next. HOME stands for none: it 
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,11 +91,14 @@ def everybody(loops: Loops, s: Send) -> Ints:
     return some if whole else loops.coordinates()[:, -1]
 
 
-def _steady(s: object) -> TypeGuard[Send]:
-    """True for messages of sums that go the same way in all steps."""
-    if not isinstance(s, Send) or not isinstance(s.hop, Shift):
-        return False
-    return TENSORS[s.tensors[0]].accumulates and not any(e.step for e in s.hop.by)
+def is_stepwise(s: Send) -> bool:
+    """True if the way of a message changes with the step."""
+    return isinstance(s.hop, Shift) and any(e.step for e in s.hop.by)
+
+
+def sends_inputs(s: object) -> bool:
+    """True for messages of copies."""
+    return isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates
 
 
 def trace(loops: Loops, plan: Plan) -> Trace:
@@ -104,9 +106,9 @@ def trace(loops: Loops, plan: Plan) -> Trace:
     start = {side: held(plan, side) for side in ("q", "kv")}
     state = Expansion(loops, plan.partition, {s: x for s, x in start.items() if x is not None})
     result, blocks = Trace(), {side: len(plan.partition.side(side)) for side in ("q", "kv")}
-    result.everybody = {
-        n: everybody(loops, s) for n, s in enumerate(loops.statements) if _steady(s)
-    }
+    for n, s in enumerate(loops.statements):
+        if isinstance(s, Send) and not sends_inputs(s) and not is_stepwise(s):
+            result.everybody[n] = everybody(loops, s)
     there = {side: np.zeros((state.ranks, n), np.bool_) for side, n in blocks.items()}
     made: list[list[tuple[Source, Ints, Ints]]] = []
     taken: list[list[tuple[int, str, Ints, Ints]]] = []

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from codegen.jax.hops import sends_inputs, stays
-from codegen.jax.trace import HOME, Source, Trace, trace
+from codegen.jax.hops import stays
+from codegen.jax.trace import HOME, Source, Trace, sends_inputs, trace
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass

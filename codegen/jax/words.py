@@ -173,11 +173,6 @@ def call(
     return [margin + head, *lines, margin + tail]
 
 
-def assigned(indent: int, name: str, value: str) -> list[str]:
-    """`name = value`."""
-    return statement(indent, f"{name} = ", value)
-
-
 def statement(indent: int, start: str, value: str) -> list[str]:
     """A line that ends in a value, which is a call if it has to be broken."""
     line = f"{' ' * indent}{start}{value}"

@@ -12,7 +12,5 @@ shapes: Any
 unshard: Any
 QUERIES: Any
 KEYS: Any
-meeting: Any
 layout_positions: Any
 our_layer: Any
-local_attention: Any

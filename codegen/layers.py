@@ -1,0 +1,31 @@
+"""layers   the decoder layers of both targets: their names, their widths, plans without one."""
+
+from codegen.programs import Program
+from planner.errors import PlanError
+
+KEEP = ("init", "decoder_layer", "reference")
+
+
+def widths(program: Program) -> str:
+    """A line of the widths: 8/3 of the model's, up to a multiple of 256, or of 16 in small ones."""
+    dim = program.work.heads * program.work.head_dim
+    step = 256 if dim >= 1024 else 16
+    hidden = -(-8 * dim // (3 * step)) * step
+    return f"DIM, HIDDEN = {dim}, {hidden}  # widths of the model and of its network"
+
+
+def refuse(program: Program) -> None:
+    """Raise PlanError for a plan that no layer can be made of."""
+    work, sides = program.work, program.forward.partition
+    if program.backward is None:
+        raise PlanError("a decoder layer needs a backward plan too: give a pair, or --pass both")
+    if work.seq != work.kv_seq:
+        raise PlanError(
+            f"a decoder layer attends to its own tokens: {work.seq} queries, {work.kv_seq} keys"
+        )
+    for rank in range(program.ranks):
+        q, kv = (sides.side(name).positions(rank).tolist() for name in ("q", "kv"))
+        if q != kv:
+            raise PlanError("a decoder layer needs queries and keys of a token on the same rank")
+    if work.head_dim % 2:
+        raise PlanError(f"rotary embedding needs an even head_dim, not {work.head_dim}")
