@@ -13,7 +13,6 @@ start; (3) what attends produce, then what arrives, is added, in node order.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -373,7 +372,7 @@ class Plan:
         """Steps in which somebody attends."""
         return sum(bool(step.attends) for step in self.steps)
 
-    @cached_property
+    @property
     def rows(self) -> int:
         """Attends and messages in all."""
         return sum(len(a) for _, a in self.attends()) + sum(len(m) for _, m in self.moves())

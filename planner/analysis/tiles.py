@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from planner.ir import Attend, Plan
 from planner.masks.areas import areas
-from planner.once import once
 from planner.partitions import Ints, Partition, shifted
 from planner.workload import Workload
 
@@ -43,7 +42,7 @@ class Tiles:
         shared: NDArray[np.int64] = np.maximum(high - low, 0)
         return shared
 
-    @cached_property
+    @property
     def one_slice(self) -> bool:
         """True if heads never tell tiles apart (every block has every head)."""
         return self.shared_heads.size == 1
@@ -130,7 +129,6 @@ def tiles_of(work: Workload, partition: Partition) -> Tiles:
     return Tiles(work, partition, areas(work.mask.region(), queries, partition.kv.chunks))
 
 
-@once
 def tiles(plan: Plan) -> Tiles:
     """The tiles that a plan has to cover."""
     return tiles_of(plan.workload, plan.partition)
