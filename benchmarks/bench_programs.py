@@ -31,17 +31,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rounds import Times, in_rounds, median, ratio
 
 from codegen import emit
+from in_memory.distributed import installed
+from in_memory.threads import on_threads
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes.arrays import draw
-from runtimes.torch.memory_dist import installed
 from runtimes.torch.rank import load, shards
-from runtimes.torch.threads import on_threads
 
 HEADS, HEAD_DIM = 8, 64
 PUBLIC_LIMIT, BUSY_LIMIT = 0.45, 1.1

@@ -22,6 +22,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from codegen import emit
@@ -158,9 +159,9 @@ def busy(ranks: int, tokens: int, schedule: str, backward: bool, repeats: int) -
     which a rank would wait for messages of others that come after it.
     """
 
-    from runtimes.torch.memory_dist import installed
+    from in_memory.distributed import installed
+    from in_memory.threads import on_threads
     from runtimes.torch.rank import load
-    from runtimes.torch.threads import on_threads
 
     pair = plan(schedule, work(ranks * tokens), ranks, pass_="both")
     program = installed(load(emit(pair, "torch")))

@@ -28,7 +28,7 @@ from planner.workload import Workload
 from ringloom.adapters import shard_batch, transformers_attention
 from ringloom.compiling import compile
 from ringloom.recording import Recording, record
-from ringloom.running import run
+from runtimes.backends import run
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
 

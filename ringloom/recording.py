@@ -16,7 +16,7 @@ from planner.analysis.messages import message_bytes
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
 from planner.planning import Pair
-from runtimes.backends import recorder
+from runtimes.recording import recorders
 from runtimes.recording.events import Event, Kind
 from simulator.memory import Memory
 from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
@@ -58,7 +58,7 @@ def record(
     virtual ranks take turns on one processor. Raises PlanError for a backend whose runs cannot be
     recorded, and for what `run` refuses.
     """
-    results, passes = recorder(backend)(plan, q, k, v, dout=dout)
+    results, passes = recorders.record(plan, q, k, v, dout, backend=backend)
     begins = [min(event.start for event in events) for _, events in passes if events]
     found = [_one(one, events, backend) for one, events in passes]
     if len(found) == 1:

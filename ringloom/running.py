@@ -1,4 +1,4 @@
-"""run(plan, q, k, v)   a plan on real arrays, by the runtime of that name."""
+"""Running plans on random arrays, for the command line."""
 
 from typing import Any
 
@@ -7,20 +7,11 @@ from planner.ir import Plan
 from planner.workload import Workload
 from ringloom.recording import record
 from runtimes.arrays import draw
-from runtimes.backends import runtime
+from runtimes.backends import run
 from simulator.traces import trace_file
 
 LARGEST = 4 << 30  # bytes of one dense score matrix that a check on this machine may take
 Plans = Plan | tuple[Plan, Plan]
-
-
-def run(plan: Plans, q: Any, k: Any, v: Any, *, dout: Any = None, backend: str = "numpy") -> Any:
-    """Attend `q` [batch, heads, seq, head_dim] to `k` and `v` [batch, kv_heads, kv_seq, head_dim].
-
-    Arrays are in sequence order, in and out. Returns out, with `dout` (out, dq, dk, dv). Raises
-    PlanError for an unknown backend and for arrays that do not fit the plan.
-    """
-    return runtime(backend)(plan, q, k, v, dout=dout)
 
 
 def run_random(

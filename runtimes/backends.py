@@ -1,64 +1,94 @@
-"""The table of backends that can run a plan: heavy libraries are imported when one is asked for.
+"""run(plan, q, k, v)       plans on real arrays, in sequence order in and out
+forward(plan, q, k, v)   the same with lse
 
-A backend is `run(plan, q, k, v, dout=None)`, as in `runtimes.oracle`; one that can also return lse
-has a row in WITH_LSE, `forward(plan, q, k, v) -> (out, lse)`, and one whose runs can be recorded
-one in RECORDERS, `record(plan, q, k, v, dout=None) -> (results, [(plan, events)])`.
+A backend is a function `execute(plans, function, *arrays)` that does what the function of that name
+in an emitted program does, with whole arrays; the heavy libraries of a backend in the table are
+imported when it is asked for. lse is [batch, heads, seq, 1].
+
+    attention   q, k, v                   ->  out
+    attention   q, k, v, dout             ->  out, dq, dk, dv
+    forward     q, k, v                   ->  out, lse
+    backward    q, k, v, dout, out, lse   ->  dq, dk, dv
 """
 
-import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 from planner.errors import PlanError
+from planner.planning import backward_of
+from planner.plans import AnyPlans, Plans
+from planner.verify import ensure_verified
+from runtimes.arrays import Array, check_arrays, dtype_of, wide
+from runtimes.reference import dense
 
-RUNTIMES = {
-    "numpy": "runtimes.oracle:run",
-    "jax": "runtimes.jax.mesh:run",
-    "torch": "runtimes.torch.launch:run",
-}
-WITH_LSE = {
-    "numpy": "runtimes.oracle:forward",
-    "jax": "runtimes.jax.mesh:forward",
-    "torch": "runtimes.torch.launch:forward",
-}
-RECORDERS = {
-    "numpy": "runtimes.recording.of_numpy:record",
-    "torch": "runtimes.recording.of_torch:record",
+Execute: TypeAlias = Callable[..., Sequence[Array]]
+BACKENDS = {
+    "numpy": "runtimes.reference.oracle",
+    "jax": "runtimes.jax.mesh",
+    "torch": "runtimes.torch.launch",
 }
 
 
-class RankError(RuntimeError):
-    """A rank failed or stalled; the text holds its traceback where there is one."""
+def run(
+    plan: AnyPlans,
+    q: Array,
+    k: Array,
+    v: Array,
+    dout: Array | None = None,
+    *,
+    backend: str | Execute = "numpy",
+) -> Any:
+    """Attend `q` [batch, heads, seq, head_dim] to `k` and `v` [batch, kv_heads, kv_seq, head_dim].
+
+    Arrays are of the workload's dtype and in sequence order, in and out. Returns out, with `dout`
+    (out, dq, dk, dv). `plan` is a forward plan, a backward plan or both. With `dout`, a forward
+    plan alone is followed by its adjoint, and a backward plan alone takes out and lse from dense
+    attention. Raises PlanError for an unknown backend, for arrays that do not fit, and with the
+    verifier's sentence for a wrong plan.
+    """
+    plans, execute = verified(plan), executor(backend)
+    work = plans.workload
+    check_arrays(work, q=q, k=k, v=v, **({} if dout is None else {"dout": dout}))
+    if dout is None:
+        return execute(forward_of(plans), "attention", q, k, v)[0]
+    if plans.forward is None:
+        out, lse = (x.astype(wide(work.dtype)) for x in dense.forward(work, q, k, v))
+        gradients = execute(plans, "backward", q, k, v, dout, out, lse[..., None])
+        return out.astype(dtype_of(work.dtype)), *gradients
+    both = Plans(plans.forward, plans.backward or backward_of(plans.forward))
+    return tuple(execute(both, "attention", q, k, v, dout))
 
 
-def ended(code: int) -> str:
-    """How a process ended, by its exit code as Python has it."""
-    return f"signal {-code}: {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+def forward(
+    plan: AnyPlans, q: Array, k: Array, v: Array, *, backend: str | Execute = "numpy"
+) -> tuple[Array, Array]:
+    """out as in `run`, and lse [batch, heads, seq], which is not rounded."""
+    plans = forward_of(verified(plan))
+    check_arrays(plans.workload, q=q, k=k, v=v)
+    out, lse = executor(backend)(plans, "forward", q, k, v)
+    return out, lse[..., 0]
 
 
-def runtime(name: str) -> Callable[..., Any]:
-    """The `run` function of a backend; raises PlanError, with what exists, for an unknown one."""
-    if name not in RUNTIMES:
-        raise PlanError(f"unknown backend {name!r}: choose one of {', '.join(RUNTIMES)}")
-    return _named(RUNTIMES[name])
+def verified(plan: AnyPlans) -> Plans:
+    """The plans, each verified now unless it was before."""
+    plans = Plans.of(plan)
+    ensure_verified(tuple(plans))  # type: ignore[type-var]
+    return plans
 
 
-def forward_with_lse(name: str) -> Callable[..., Any] | None:
-    """The function of a backend that returns (out, lse), or None where it has none."""
-    return _named(WITH_LSE[name]) if name in WITH_LSE else None
+def forward_of(plans: Plans) -> Plans:
+    """The forward plan alone; PlanError where there is none."""
+    if plans.forward is None:
+        raise PlanError(f"{plans.name}: a backward plan alone needs dout")
+    return Plans(forward=plans.forward)
 
 
-def recorder(name: str) -> Callable[..., Any]:
-    """The `record` function of a backend; raises PlanError for one whose ranks leave no spans."""
-    if name in RUNTIMES and name not in RECORDERS:
-        raise PlanError(
-            f"a {name} run cannot be recorded: its ranks are parts of one compiled program, which"
-            f" does not say what each did when; backends that can: {', '.join(RECORDERS)}"
-        )
-    return _named(RECORDERS[name]) if name in RECORDERS else runtime(name)
-
-
-def _named(entry: str) -> Callable[..., Any]:
-    module, function = entry.split(":")
-    return cast(Callable[..., Any], getattr(import_module(module), function))
+def executor(backend: str | Execute) -> Execute:
+    """A backend by its name; raises PlanError, with what exists, for an unknown one."""
+    if not isinstance(backend, str):
+        return backend
+    if backend not in BACKENDS:
+        raise PlanError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
+    execute: Execute = import_module(BACKENDS[backend]).execute
+    return execute

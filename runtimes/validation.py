@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from planner.ir import Plan
-from planner.planning import Pair
+from planner.plans import AnyPlans
 from planner.workload import Workload
-from runtimes import dense
 from runtimes.arrays import Array, draw, dtype_of, wide
-from runtimes.backends import forward_with_lse, runtime
-from runtimes.pairs import passes
+from runtimes.backends import Execute, forward, run, verified
+from runtimes.reference import dense
 
-FORWARD, BACKWARD = ("forward", "lse"), ("dq", "dk", "dv")  # the names of what is compared
+GRADIENTS = "dq", "dk", "dv"
 # Largest error of (out and lse, gradients) by the dtype of partial sums.
 EXACT = {"float64": (1e-12, 1e-11), "float32": (5e-6, 2e-5)}
 TWICE = 2  # 16 bit: this many times the error of dense attention that rounds its result
@@ -32,7 +30,7 @@ Arrays = Sequence[Array]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The verdict on a plan; None where the pass was not run or the backend returns no lse.
+    """The verdict on a plan; None where the pass was not run.
 
     Errors are absolute; `tolerances` has one for each error that was measured, by its name
     ("forward", "lse", "dq", "dk", "dv"). `leaks` says what moved that must not, or stayed.
@@ -49,7 +47,7 @@ class Check:
     dv_error: float | None = None
 
 
-def check(plan: Plan | Pair, backend: str = "numpy", seed: int = 0) -> Check:
+def check(plan: AnyPlans, backend: str | Execute = "numpy", seed: int = 0) -> Check:
     """Run a plan, or a (forward, backward) pair, on random inputs and judge the results.
 
     Inputs are standard normal numbers of the workload's dtype. exact: every error is within its
@@ -57,16 +55,17 @@ def check(plan: Plan | Pair, backend: str = "numpy", seed: int = 0) -> Check:
     attention's own error in 16 bit, but never less than in float32) and nothing leaks.
     Raises PlanError for an unknown backend and for plans that cannot be run.
     """
-    run = runtime(backend)
-    plans = passes(plan)
-    work = next(iter(plans.values())).workload
-    inputs, judged, leaks = draw(work, seed), list[Judged](), list[str]()
-    if ahead := plans.get("forward"):
-        judged += _judge_forward(ahead, run, forward_with_lse(backend), inputs[:3])
-        leaks += forward_leaks(work, partial(run, ahead), seed)
-    if "backward" in plans:
-        judged += _judge_backward(work, partial(run, plan), inputs)
-        leaks += backward_leaks(work, partial(run, plan), seed)
+    plans = verified(plan)
+    work, inputs = plans.workload, draw(plans.workload, seed)
+    judged, leaks = list[Judged](), list[str]()
+    if plans.forward:
+        results = forward(plans, *inputs[:3], backend=backend)
+        judged += _judge(work, ("forward", "lse"), results, dense.forward, inputs[:3])
+        leaks += forward_leaks(work, partial(run, plans.forward, backend=backend), seed)
+    if plans.backward:
+        both = partial(run, plans, backend=backend)
+        judged += _judge(work, GRADIENTS, both(*inputs)[1:], dense.backward, inputs)
+        leaks += backward_leaks(work, both, seed)
     return Check(
         **{f"{name}_error": error for name, error, _ in judged},
         leak_free=not leaks,
@@ -79,21 +78,12 @@ def check(plan: Plan | Pair, backend: str = "numpy", seed: int = 0) -> Check:
 Judged = tuple[str, float, float]  # name, error, tolerance
 
 
-def _judge_forward(plan: Plan, run: Run, with_lse: Run | None, qkv: Arrays) -> list[Judged]:
-    found = with_lse(plan, *qkv) if with_lse else (run(plan, *qkv),)
-    return _judge(plan.workload, FORWARD[: len(found)], found, dense.forward, qkv)
-
-
-def _judge_backward(work: Workload, run: Run, inputs: Arrays) -> list[Judged]:
-    return _judge(work, BACKWARD, run(*inputs)[1:], dense.backward, inputs)
-
-
 def _judge(
-    work: Workload, names: Sequence[str], found: Arrays, dense_pass: Run, inputs: Arrays
+    work: Workload, names: Sequence[str], results: Arrays, dense_pass: Run, inputs: Arrays
 ) -> list[Judged]:
-    truth = dense_pass(work, *inputs)[: len(found)]
-    errors = map(distance, found, truth)
-    least = EXACT[wide(work.dtype).name][names == BACKWARD]
+    truth = dense_pass(work, *inputs)
+    errors = map(distance, results, truth)
+    least = EXACT[wide(work.dtype).name][names == GRADIENTS]
     own = [0.0] * len(truth)
     if _is_16_bit(work):
         own = list(map(distance, dense_pass(work, *inputs, precision=work.dtype), truth))

@@ -13,7 +13,7 @@ from planner.loops.expand import Expanded, expand
 from planner.loops.form import Loops
 from planner.loops.kinds import KINDS
 from planner.partitions import merge as tokens
-from runtimes import partial
+from runtimes.reference import online_softmax as partial
 
 Array = NDArray[np.float64]
 Sum = tuple[Array, ...]  # OUT: o and lse; DQ: dq; DKV: dk and dv

@@ -8,11 +8,12 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
-from runtimes.torch import launch, rank, threads
-from runtimes.torch.memory_dist import installed
-from runtimes.torch.memory_group import Network
-
-run = partial(launch.run, launcher="threads", timeout=60.0)
+from in_memory.distributed import installed
+from in_memory.network import Network
+from in_memory.threads import on_threads
+from runtimes import backends
+from runtimes.torch import launch, rank
+from runtimes.torch.rank import Body, Parts
 
 
 def load(source: str) -> ModuleType:
@@ -20,14 +21,24 @@ def load(source: str) -> ModuleType:
     return installed(rank.load(source))
 
 
+def as_threads(source: str, ranks: int, arrays: Any, body: Body, timeout: float) -> list[Parts]:
+    """One thread per rank: a `launch` of the torch backend."""
+    program = load(source)
+    return on_threads(ranks, lambda group: body(program, group, arrays), timeout)[0]
+
+
+execute = partial(launch.execute, launch=as_threads, timeout=60.0)
+run = partial(backends.run, backend=execute)
+
+
 def in_threads(ranks: int, body: Callable[[Any], Any], seconds: float = 60.0) -> list[Any]:
     """What `body(group)` returns on every rank; the first error of any is raised."""
-    return threads.on_threads(ranks, body, seconds)[0]
+    return on_threads(ranks, body, seconds)[0]
 
 
 def trained(program: ModuleType, arrays: list[Any]) -> Network:
     """The network after both passes of a program on whole arrays q, k, v, dout, or after one."""
-    return threads.on_threads(program.RANKS, lambda group: rank.attend(program, group, arrays))[1]
+    return on_threads(program.RANKS, lambda group: rank.attend(program, group, arrays))[1]
 
 
 KERNELS = ("attend", "attend_backward")

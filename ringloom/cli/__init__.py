@@ -13,7 +13,7 @@ import click
 
 from planner.errors import RingloomError
 from planner.version import VERSION
-from runtimes.backends import RankError
+from runtimes.errors import RankError
 
 COMMANDS = (
     *("calibrate", "check", "compare", "emit", "explore", "figures", "fit", "formula", "plan"),

@@ -13,7 +13,7 @@ from ringloom.cli.progress import working
 from ringloom.running import refuse_huge, run_random
 from ringloom.views.tables import verdict
 from ringloom.views.units import seconds
-from runtimes.backends import RUNTIMES
+from runtimes.backends import BACKENDS
 from runtimes.validation import check
 
 
@@ -21,7 +21,7 @@ from runtimes.validation import check
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options(dtype="float64")
 @trim_option
-@click.option("--backend", type=click.Choice(list(RUNTIMES)), default="numpy", show_default=True)
+@click.option("--backend", type=click.Choice(list(BACKENDS)), default="numpy", show_default=True)
 @click.option("--check", "checked", is_flag=True, help="Compare with dense attention; 1 if wrong.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--trace", "trace_file", help="Record the run: a Chrome trace, .json or .json.gz.")

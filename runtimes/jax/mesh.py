@@ -2,6 +2,8 @@
 
 here      where this process has, or can still get, one device per rank
 child     else: a process with that many virtual devices, which ends with the run
+
+Whole arrays are in sequence order; inside they are in layout order, padded.
 """
 
 import os
@@ -9,76 +11,110 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from functools import lru_cache
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from codegen import emit
-from planner.errors import PlanError
-from planner.ir import Plan
-from planner.planning import Pair
-from runtimes import dense
-from runtimes.arrays import Array, check_arrays, dtype_of, wide
-from runtimes.backends import RankError, ended
-from runtimes.jax.program import Program
-from runtimes.oracle import Results
-from runtimes.pairs import completed, passes
+import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
+from planner.plans import Plans
+from runtimes.arrays import Array
+from runtimes.emitted import RESULTS, SIDES, source_of
+from runtimes.errors import RankError, ended
+
+DEVICES = 8  # virtual devices that a process gets, at least
 CHILD = "from runtimes.jax.mesh import child; child()"
-EMITTED = lru_cache(maxsize=4)(emit)
 
 
-def run(
-    plan: Plan | Pair, q: Array, k: Array, v: Array, dout: Array | None = None
-) -> Array | Results:
-    """Run a plan's JAX program on arrays in sequence order: out, or with `dout` (out, dq, dk, dv).
-
-    Arguments and errors as in `runtimes.oracle.run`.
-    """
-    plans = passes(plan)
-    program = completed(plans, dout is not None)
-    if dout is None:
-        return forward(plans["forward"], q, k, v)[0]
-    work = next(iter(plans.values())).workload
-    check_arrays(work, q=q, k=k, v=v, dout=dout)
-    if "forward" in plans:
-        out, dq, dk, dv = on_devices(program, "both", q, k, v, dout)
-        return out, dq, dk, dv
-    out, lse = (x.astype(wide(work.dtype)) for x in dense.forward(work, q, k, v))
-    dq, dk, dv = on_devices(program, "backward", q, k, v, dout, out, lse[..., None])
-    return out.astype(dtype_of(work.dtype)), dq, dk, dv
-
-
-def forward(plan: Plan, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
-    """Run a forward plan: out in the workload's dtype, and lse [batch, heads, seq], not rounded."""
-    if plan.pass_ != "forward":
-        raise PlanError(f"{plan.name} is a {plan.pass_} plan, not a forward plan")
-    check_arrays(plan.workload, q=q, k=k, v=v)
-    out, lse = on_devices(completed(passes(plan), False), "forward", q, k, v)
-    return out, lse[..., 0]
-
-
-def on_devices(plan: Plan | Pair, what: str, *arrays: Array) -> list[Array]:
-    """Results in sequence order, from this process or, where it lacks devices, from a child."""
-    one = plan if isinstance(plan, Plan) else plan[0]
-    program = program_of(one.ranks, EMITTED(plan, "jax"))
-    if program.devices is not None:
-        return program.run(what, *arrays)
-    return in_child(program, what, arrays)
+def execute(plans: Plans, function: str, *arrays: Array) -> list[Array]:
+    """The backend `jax`, see `runtimes.backends`."""
+    program = program_of(plans.ranks, source_of(plans, "jax"))
+    if function == "attention" and len(arrays) == 3:
+        return execute(plans, "forward", *arrays)[:1]
+    if program.devices is None:
+        return in_child(program, function, arrays)
+    return program.run(function, *arrays)
 
 
 @lru_cache(maxsize=4)
-def program_of(ranks: int, source: str) -> Program:
+def program_of(ranks: int, source: str) -> "Program":
     """A program that was run lately is not compiled again."""
     return Program(ranks, source)
 
 
-def in_child(program: Program, what: str, arrays: tuple[Array, ...]) -> list[Array]:
+class Program:
+    """An emitted program as a module, compiled once for each of its functions."""
+
+    def __init__(self, ranks: int, source: str) -> None:
+        self.ranks, self.source = ranks, source
+
+    @cached_property
+    def module(self) -> ModuleType:
+        """The program, executed."""
+        module = ModuleType("emitted")
+        exec(compile(self.source, "<emitted>", "exec"), module.__dict__)
+        return module
+
+    @cached_property
+    def devices(self) -> list[Any] | None:
+        """One device per rank, or None where this process cannot have so many."""
+        with suppress(RuntimeError):  # once devices are there, there are no more
+            jax.config.update("jax_num_cpu_devices", max(DEVICES, self.ranks))
+        for kind in (None, "cpu"):
+            if len(devices := jax.devices(kind)) >= self.ranks:
+                return list(devices[: self.ranks])
+        return None
+
+    def run(self, function: str, *arrays: Array) -> list[Array]:
+        """Results of "attention" with dout, "forward" or "backward", see `runtimes.backends`."""
+        context = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+        with context(arrays[0].dtype == np.float64):
+            ordered = map(self.ordered, arrays, SIDES)
+            results = zip(self.functions[function](*ordered), RESULTS[function], strict=True)
+            return [np.asarray(self.module.unshard([x], side=side)) for x, side in results]
+
+    def ordered(self, x: Array, side: str) -> Any:
+        """An array in sequence order put into layout order, padding zero."""
+        shards = (self.module.shard(x, rank, side=side) for rank in range(self.ranks))
+        return jax.numpy.concatenate(list(shards), axis=2)
+
+    @cached_property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """What `run` calls."""
+        module, mesh = self.module, Mesh(np.array(self.devices), ("sp",))
+        spec = PartitionSpec(None, None, "sp")
+        on_shards = partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec)
+
+        def forward(q: Any, k: Any, v: Any) -> Any:
+            out, (_, _, _, _, lse, *_) = module.forward(q, k, v, "sp")
+            return out, lse
+
+        def attention(q: Any, k: Any, v: Any, dout: Any) -> Any:
+            out, pull_back = jax.vjp(partial(module.attention, mesh=mesh, axis="sp"), q, k, v)
+            return out, *pull_back(dout)
+
+        def backward(q: Any, k: Any, v: Any, dout: Any, out: Any, lse: Any) -> Any:
+            return module.backward("sp", (q, k, v, out, lse), dout)
+
+        return {
+            "attention": jax.jit(attention),
+            "forward": jax.jit(on_shards(forward, check_vma=False)),
+            "backward": jax.jit(on_shards(backward, check_vma=False)),
+        }
+
+
+def in_child(program: Program, function: str, arrays: tuple[Array, ...]) -> list[Array]:
     """The same in a process with enough virtual devices; raises RankError where it fails."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "run.pickle")
-        place.write_bytes(pickle.dumps((program.ranks, program.source, what, arrays)))
+        place.write_bytes(pickle.dumps((program.ranks, program.source, function, arrays)))
         done = subprocess.run(
             [sys.executable, "-c", CHILD, str(place)],
             env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
@@ -96,8 +132,8 @@ def in_child(program: Program, what: str, arrays: tuple[Array, ...]) -> list[Arr
 def child() -> None:
     """Run what the file named on the command line says, and leave the results there."""
     place = Path(sys.argv[1])
-    ranks, source, what, arrays = pickle.loads(place.read_bytes())
+    ranks, source, function, arrays = pickle.loads(place.read_bytes())
     program = Program(ranks, source)
     if program.devices is None:
         raise RuntimeError(f"no {ranks} devices")
-    place.write_bytes(pickle.dumps(program.run(what, *arrays)))
+    place.write_bytes(pickle.dumps(program.run(function, *arrays)))

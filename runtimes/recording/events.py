@@ -10,9 +10,6 @@ machine share.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal, get_args
@@ -39,7 +36,7 @@ Recorded = tuple[Plan, list[Event]]  # a pass and what happened in it
 
 
 class Log:
-    """Collects the passes that run while it is the current one."""
+    """Collects the passes of a run."""
 
     def __init__(self) -> None:
         self.passes = list[Recorded]()
@@ -48,20 +45,6 @@ class Log:
         """The list for the events of one more pass."""
         self.passes.append((plan, []))
         return self.passes[-1][1]
-
-
-CURRENT: ContextVar[Log | None] = ContextVar("log", default=None)
-
-
-@contextmanager
-def watched() -> Iterator[Log]:
-    """A log of everything that virtual ranks do inside of the block."""
-    log = Log()
-    token = CURRENT.set(log)
-    try:
-        yield log
-    finally:
-        CURRENT.reset(token)
 
 
 class Step:

@@ -1,4 +1,4 @@
-"""record(plan, q, k, v)   a run of the emitted torch program, watched from outside.
+"""A run of the emitted torch program, watched from outside.
 
 Kernel calls and messages are noted where the program makes them, and told which rows of the plan
 they are by what they carry: messages between two ranks come in the plan's order and have its
@@ -9,6 +9,7 @@ anything else is refused. It runs twice on each rank; the second run is the one 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,53 +17,44 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
-from planner.planning import Pair
+from planner.plans import Plans
 from runtimes.arrays import Array
-from runtimes.pairs import completed, passes
-from runtimes.recording.events import Event, Kind, Recorded, turns
+from runtimes.recording.events import Event, Kind, Log, turns
 from runtimes.recording.watching import CAME, HERE, KERNEL, SENT, Note, watch
-from runtimes.torch import launch
-from runtimes.torch.rank import Parts, attend, load
+from runtimes.torch.launch import TIMEOUT, Launch, launched, wholes
+from runtimes.torch.rank import BODIES, Body, Parts
 
 Place = tuple[int, int]  # a step, and the number of its kind that the rank does in it
 
 
-def record(
-    plan: Plan | Pair,
-    q: Array,
-    k: Array,
-    v: Array,
-    dout: Array | None = None,
-    *,
-    launcher: str = "",
-    timeout: float = launch.TIMEOUT,
-) -> tuple[Array | tuple[Array, ...], list[Recorded]]:
-    """What `runtimes.torch.launch.run` returns, and what happened, pass by pass.
+def execute(
+    plans: Plans,
+    function: str,
+    *arrays: Array,
+    log: Log,
+    launch: Launch | None = None,
+    timeout: float = TIMEOUT,
+) -> list[Array]:
+    """What `runtimes.torch.launch.execute` does, and notes what happens in the log.
 
-    Arguments and errors as there; PlanError as well where the program does not do row by row what
-    the plan says.
+    PlanError as well where the program does not do row by row what the plan says.
     """
-    plans = completed(passes(plan), dout is not None)
-    arrays = [x for x in (q, k, v, dout) if x is not None]
-    source, parts = launch.parts_of(plans, arrays, watched_attend, launcher, timeout)
-    sides = ["q"] if dout is None else ["q", "q", "kv", "kv"]
-    *columns, tables = zip(*parts, strict=True)
-    results = [launch.whole(load(source), s, xs) for s, xs in zip(sides, columns, strict=True)]
+    body = partial(watched, BODIES[function])
+    program, parts = launched(plans, arrays, body, launch, timeout)
+    tables = [part.pop() for part in parts]
     notes = [[Note(*row) for row in table.tolist()] for table in tables]
-    pair = plans if isinstance(plans, tuple) else (plans,)
-    return results[0] if dout is None else tuple(results), [
-        (one, events_of(one, notes)) for one in pair
-    ]
+    log.passes += [(plan, events_of(plan, notes)) for plan in plans]
+    return wholes(program, function, parts)
 
 
-def watched_attend(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
+def watched(body: Body, program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
     """What one rank does, twice; after its results a table of notes on the second time: [n, 6]."""
     watch(program)
-    attend(program, group, arrays)
+    body(program, group, arrays)
     program.dist.barrier(group=group)
     HERE.notes = notes = list[Note]()
     try:
-        parts = attend(program, group, arrays)
+        parts = body(program, group, arrays)
     finally:
         HERE.notes = None
     return [*parts, np.array(notes, np.float64).reshape(-1, len(Note._fields))]

@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch.distributed as dist
 
 from planner.errors import PlanError
-from runtimes.torch.memory_group import Work
 
 KERNEL, SENT, CAME = range(3)
 KERNELS = ("attend", "attend_backward")
@@ -145,7 +145,7 @@ class Watched:
         self.place = len(notes)
         notes.append(Note(*about, about[-1]))  # in the order of the starts
         self.thread = threading.Thread(target=self._watch, daemon=True)
-        if not isinstance(work, Work):  # those in memory have come when somebody looks
+        if isinstance(work, dist.Work):  # any other has come when somebody looks
             self.thread.start()
 
     def _watch(self) -> None:
@@ -157,9 +157,9 @@ class Watched:
 
     def wait(self) -> None:
         """Until the message is done; raises what waiting for it raised."""
-        if isinstance(self.work, Work):
-            self._watch()
-        else:
+        if isinstance(self.work, dist.Work):
             self.thread.join()
+        else:
+            self._watch()
         if self.error is not None:
             raise self.error

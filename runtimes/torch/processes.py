@@ -18,12 +18,12 @@ import torch
 import torch.distributed as dist
 
 from runtimes.arrays import Array, dtype_of
-from runtimes.backends import RankError, ended
-from runtimes.torch.rank import Body, Parts, attend, load
+from runtimes.errors import RankError, ended
+from runtimes.torch.rank import Body, Parts, load
 
 
 def in_processes(
-    source: str, ranks: int, arrays: list[Array], timeout: float, *, body: Body = attend
+    source: str, ranks: int, arrays: tuple[Array, ...], body: Body, timeout: float
 ) -> list[Parts]:
     """What `body` returns on every rank, exchanging over gloo; the folder is removed afterwards."""
     context = multiprocessing.get_context("forkserver")
@@ -81,7 +81,7 @@ def _live(
         timeout=timedelta(seconds=timeout),
     )
     arrays = [
-        np.load(folder / f"input-{number}.npy", mmap_mode="r").view(dtype_of(name))
+        np.load(folder / f"input-{number}.npy", mmap_mode="c").view(dtype_of(name))
         for number, name in enumerate(names)
     ]
     program = load((folder / "program.py").read_text(encoding="utf-8"))

@@ -14,9 +14,10 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-import numpy as np
+import torch
 
 from runtimes.arrays import Array
+from runtimes.emitted import SIDES
 from runtimes.torch.arrays import to_numpy, to_torch
 
 Parts = list[Array]  # what a rank has of each result
@@ -42,28 +43,20 @@ def _folder() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="ringloom-programs-")
 
 
-def positions(program: ModuleType, rank: int, side: str) -> Array:
-    """The positions of a rank's queries ("q") or keys ("kv")."""
-    of_keys = getattr(program, "kv_positions", program.positions)
-    return np.asarray((program.positions if side == "q" else of_keys)(rank))
-
-
 def shards(program: ModuleType, rank: int, arrays: Sequence[Array]) -> list[Any]:
     """A rank's tensors of whole arrays: q, k, v, and of dout, out, lse, if they are there."""
-    at = {side: positions(program, rank, side) for side in ("q", "kv")}
-    sides = ("q", "kv", "kv", "q", "q", "q")
-    return [to_torch(x[:, :, at[side]]) for x, side in zip(arrays, sides, strict=False)]
+    sided = zip(arrays, SIDES, strict=False)
+    return [program.shard(to_torch(x), rank, side=side) for x, side in sided]
 
 
 def attend(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
     """out of q, k, v, or with dout also dq, dk, dv."""
-    inputs = shards(program, group.rank(), arrays)
-    q, k, v = (x.requires_grad_(len(inputs) == 4) for x in inputs[:3])
+    *qkv, dout = (*shards(program, group.rank(), arrays), None)[:4]
+    q, k, v = (x.requires_grad_(dout is not None) for x in qkv)
     out = program.attention(q, k, v, group=group)
-    if len(inputs) == 4:
-        out.backward(inputs[3])
-    gradients = [x.grad for x in (q, k, v)] if len(inputs) == 4 else []
-    return [to_numpy(x) for x in (out, *gradients)]
+    if dout is None:
+        return [to_numpy(out)]
+    return [to_numpy(x) for x in (out, *torch.autograd.grad(out, (q, k, v), dout))]
 
 
 def ahead(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
@@ -77,3 +70,6 @@ def back(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
     q, k, v, dout, out, lse = shards(program, group.rank(), arrays)
     gradients = program.backward(dout, q, k, v, out, lse, group)
     return [to_numpy(x) for x in gradients]
+
+
+BODIES: dict[str, Body] = {"attention": attend, "forward": ahead, "backward": back}

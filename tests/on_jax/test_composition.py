@@ -16,8 +16,8 @@ from planner.ir import Plan
 from planner.masks import Causal, Window
 from planner.planning import plan
 from planner.workload import Workload
-from runtimes import dense
 from runtimes.arrays import draw
+from runtimes.reference import dense
 
 Array = NDArray[np.float32]
 WORK = Workload(24, heads=4, kv_heads=2, head_dim=4, batch=2, mask=Causal(), dtype="float32")

@@ -16,15 +16,15 @@ from codegen.jax.values import values
 from codegen.jax.words import Domain
 from codegen.programs import Program, program_of
 from jax_devices import jax
+from jax_in_numpy import replay
 from planner.errors import PlanError
 from planner.loops.form import Send
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
-from runtimes import dense
 from runtimes.arrays import draw
-from runtimes.jax import mesh
+from runtimes.reference import dense
 
 WORK = Workload(64, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")
 UNEVEN = replace(WORK, seq=61, kv_seq=61)
@@ -53,7 +53,7 @@ def test_loops_match_dense_attention(schedule: str, ranks: int, work: Workload) 
     assert program_of(pair, "jax").loops
     assert "NOWHERE" not in emit(pair, "jax"), "tables"
     inputs = draw(work, 3)
-    out, *gradients = mesh.run(pair, *inputs)
+    out, *gradients = replay(pair, *inputs)
     np.testing.assert_allclose(out, dense.forward(work, *inputs[:3])[0], atol=1e-12, rtol=0)
     for ours, truth in zip(gradients, dense.backward(work, *inputs), strict=True):
         np.testing.assert_allclose(ours, truth, atol=1e-11, rtol=0)

@@ -23,7 +23,7 @@ from strategies import schedules, workloads
 torch = pytest.importorskip("torch")
 
 from rank_threads import in_threads, load  # noqa: E402  only where torch is
-from runtimes.torch.rank import attend, positions  # noqa: E402
+from runtimes.torch.rank import attend  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
 TINY = Workload(seq=8, heads=2, head_dim=4, dtype="float64")
@@ -59,8 +59,9 @@ def test_shards_come_together_again(data: st.DataObject, ranks: int, work: Workl
         parts = [program.shard(x, rank, side=side) for rank in range(ranks)]
         assert torch.equal(program.unshard(parts, side=side), x)
         for rank, part in enumerate(parts):
-            assert torch.equal(part, x[:, :, positions(program, rank, side)])
-    own = [positions(program, rank, "q").tolist() for rank in range(ranks)]
+            at = getattr(program, "kv_positions", program.positions) if name == "k" else None
+            assert torch.equal(part, x[:, :, (at or program.positions)(rank)])
+    own = [program.positions(rank).tolist() for rank in range(ranks)]
     assert own == [made.partition.q.positions(rank).tolist() for rank in range(ranks)]
 
 
@@ -247,15 +248,25 @@ def test_a_file_for_one_length_checks_itself_at_that_length(tmp_path: Path) -> N
 SABOTAGE = {
     "a lost gradient": ("return dq.to(q.dtype)", "return 0 * dq.to(q.dtype)"),
     "no merging": ("lse.copy_(", "lse.add_(0.0 * "),
-    "a missing name": ("def merge(", "def merge_("),
     "a wrong scale": ("SCALE = 8**-0.5", "SCALE = 9**-0.5"),
 }
 
 
-@pytest.mark.parametrize("what", SABOTAGE)
-def test_a_sabotaged_file_fails_its_check(what: str, tmp_path: Path) -> None:
+def sabotaged(what: str) -> str:
+    """The text of a program, changed."""
     source = emit(both("zigzag", small(Causal()), 2), "torch")
     old, new = SABOTAGE[what]
     assert old in source
-    done = script(tmp_path, source.replace(old, new))
+    return source.replace(old, new)
+
+
+@pytest.mark.parametrize("what", SABOTAGE)
+def test_a_sabotaged_program_is_not_what_it_compares_with(what: str) -> None:
+    program = load(sabotaged(what))
+    pairs = in_threads(2, lambda _: program.compared(program.CHECKED, ("cpu", torch.float64)))
+    assert max(torch.dist(a, b, torch.inf) for rank in pairs for a, b in rank) > 1e-3
+
+
+def test_a_sabotaged_file_fails(tmp_path: Path) -> None:
+    done = script(tmp_path, sabotaged("a wrong scale"))
     assert done.returncode == 1, done.stdout + done.stderr

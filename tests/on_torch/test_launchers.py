@@ -17,16 +17,18 @@ from planner.errors import PlanError
 from planner.masks import Causal, Documents
 from planner.planning import Pair, backward_of, plan
 from planner.workload import Workload
+from runtimes import backends
 from runtimes.arrays import Array, draw
-from runtimes.backends import RankError
+from runtimes.errors import RankError
 
-launch = pytest.importorskip("runtimes.torch.launch")
+pytest.importorskip("torch")
 
-from runtimes.torch.processes import in_processes  # noqa: E402  only where torch is
-from runtimes.torch.rank import attend  # noqa: E402
+from rank_threads import as_threads, run
+from runtimes.torch import launch
+from runtimes.torch.processes import in_processes
+from runtimes.torch.rank import attend
 
 SMALL = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
-in_threads = partial(launch.run, launcher="threads", timeout=30.0)
 
 
 def both(schedule: str, work: Workload, ranks: int) -> Pair:
@@ -45,8 +47,8 @@ CASES = [
 def test_processes_give_what_threads_give(schedule: str, mask: Any, dtype: str) -> None:
     work = Workload(seq=40, heads=4, kv_heads=2, head_dim=8, mask=mask, dtype=dtype)
     pair, arrays = both(schedule, work, 4), draw(work, 3)
-    processes = launch.run(pair, *arrays, launcher="processes", timeout=60.0)
-    for a, b in zip(processes, in_threads(pair, *arrays), strict=True):
+    processes = backends.run(pair, *arrays, backend=partial(launch.execute, timeout=60.0))
+    for a, b in zip(processes, run(pair, *arrays), strict=True):
         np.testing.assert_allclose(
             a.astype(float), b.astype(float), rtol=0, atol=1e-6 if dtype == "float32" else 1e-14
         )
@@ -55,7 +57,7 @@ def test_processes_give_what_threads_give(schedule: str, mask: Any, dtype: str) 
 def test_a_forward_plan_with_dout_is_followed_by_its_adjoint() -> None:
     work = Workload(seq=24, heads=2, head_dim=4, dtype="float64")
     forward, arrays = plan("balanced", work, 3), draw(work, 3)
-    ours, wanted = (in_threads(p, *arrays) for p in (forward, (forward, backward_of(forward))))
+    ours, wanted = (run(p, *arrays) for p in (forward, (forward, backward_of(forward))))
     for a, b in zip(ours, wanted, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -94,7 +96,7 @@ FAILURES = {
 def test_a_rank_that_fails_ends_the_run(how: Any) -> None:
     source = emit(plan("ring", SMALL, 2), "torch")
     with pytest.raises(RankError, match=FAILURES[how]):
-        in_processes(source, 2, list(draw(SMALL, 0)[:3]), 60.0, body=how)
+        in_processes(source, 2, draw(SMALL, 0)[:3], how, 60.0)
     nobody_is_left()
 
 
@@ -106,7 +108,7 @@ def nobody_is_left() -> None:
 def test_a_rank_that_stalls_ends_the_run_in_time() -> None:
     source = emit(plan("ring", SMALL, 2), "torch")
     with pytest.raises(RankError) as told:
-        in_processes(source, 2, list(draw(SMALL, 0)[:3]), 6.0, body=sleeps)
+        in_processes(source, 2, draw(SMALL, 0)[:3], sleeps, 6.0)
     assert str(told.value).startswith("ranks [0, 1] are not done after 6 s")
     assert "rank 1, innermost call first" in str(told.value)
     assert "in _worker" in str(told.value)
@@ -121,17 +123,15 @@ def test_threads_that_stall_tell_where_they_are() -> None:
         return []
 
     with pytest.raises(RankError, match=r"(?s)not done after 0.5 s.*rank 1:.*waits"):
-        launch.in_threads(source, 2, list(draw(SMALL, 0)[:3]), 0.5, body=waits)
+        as_threads(source, 2, draw(SMALL, 0)[:3], waits, 0.5)
     over.set()
 
 
 def test_what_cannot_be_run_is_refused_by_name() -> None:
     pair, (q, k, v, _) = both("ring", SMALL, 2), draw(SMALL, 0)
     with pytest.raises(PlanError, match="a backward plan alone needs dout"):
-        launch.run(pair[1], q, k, v)
-    with pytest.raises(PlanError, match="unknown launcher 'bus'"):
-        launch.run(pair, q, k, v, launcher="bus")
+        run(pair[1], q, k, v)
     with pytest.raises(PlanError, match="but the workload takes"):
-        launch.run(pair, q[:, :1], k, v)
-    with pytest.raises(PlanError, match="ring is a backward plan"):
-        launch.forward(pair[1], q, k, v)
+        run(pair, q[:, :1], k, v)
+    with pytest.raises(PlanError, match="a backward plan alone needs dout"):
+        backends.forward(pair[1], q, k, v, backend=launch.execute)

@@ -20,11 +20,11 @@ from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.planning import plan
 from planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
-from runtimes import dense
+from runtimes.reference import dense
 
 torch = pytest.importorskip("torch")
-runtime = pytest.importorskip("runtimes.torch.threads")
-memory_dist = pytest.importorskip("runtimes.torch.memory_dist")
+runtime = pytest.importorskip("in_memory.threads")
+memory_dist = pytest.importorskip("in_memory.distributed")
 launch = pytest.importorskip("runtimes.torch.launch")
 
 TOKENS = 16  # per rank

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from runtimes.backends import RankError
+from runtimes.errors import RankError
 
 torch = pytest.importorskip("torch")
 
-from runtimes.torch import memory_dist, memory_group  # noqa: E402  only where torch is
-from runtimes.torch.memory_group import MemoryGroup  # noqa: E402
-from runtimes.torch.threads import on_threads  # noqa: E402
+from in_memory import distributed as memory_dist  # noqa: E402  only where torch is
+from in_memory import network as memory_group  # noqa: E402
+from in_memory.network import MemoryGroup  # noqa: E402
+from in_memory.threads import on_threads  # noqa: E402
 
 RANKS = 4
 
@@ -86,7 +87,7 @@ def in_gloo(rank: int, folder: str) -> None:
 def test_what_arrives_is_what_arrives_over_gloo(tmp_path: Path) -> None:
     ours, _ = on_threads(RANKS, lambda group: exchanged(memory_dist, group))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "runtimes.torch.threads"])
+    context.set_forkserver_preload(["torch", "torch.distributed", "in_memory.threads"])
     workers = [context.Process(target=in_gloo, args=(r, str(tmp_path))) for r in range(RANKS)]
     for worker in workers:
         worker.start()

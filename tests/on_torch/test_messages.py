@@ -19,8 +19,8 @@ from strategies import schedules, workloads
 
 pytest.importorskip("torch")
 
+from in_memory.network import Network
 from rank_threads import load, trained
-from runtimes.torch.memory_group import Network
 
 FEW = settings(max_examples=max(25, settings.default.max_examples // 2))
 Traffic = Counter[tuple[int, int]]  # bytes by (source, destination)

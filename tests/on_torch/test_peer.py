@@ -16,8 +16,8 @@ from runtimes.arrays import draw
 torch = pytest.importorskip("torch")
 ring = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._attention")
 
-from runtimes.torch import launch  # noqa: E402  only where torch is
-from runtimes.torch.rank import load, positions  # noqa: E402
+from rank_threads import run  # noqa: E402  only where torch is
+from runtimes.torch.rank import load  # noqa: E402
 
 RANKS = 4
 WORK = Workload(seq=64, heads=4, head_dim=8, batch=2, mask=Causal(), dtype="float64")
@@ -89,7 +89,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("rotate", "balanced"), MODES)
 def test_programs_agree_with_pytorch_s_ring(peer: Path, rotate: str, balanced: bool) -> None:
     pair = plan("zigzag" if balanced else "ring", WORK, RANKS, pass_="both")
-    ours = launch.run(pair, *draw(WORK, 5), launcher="threads", timeout=30.0)
+    ours = run(pair, *draw(WORK, 5))
     order = head_tail(balanced).numpy()
     for number, mine in enumerate(ours):
         files = [np.load(peer / f"{rotate}-{balanced}-{rank}.npz") for rank in range(RANKS)]
@@ -99,5 +99,5 @@ def test_programs_agree_with_pytorch_s_ring(peer: Path, rotate: str, balanced: b
 
 def test_our_zigzag_is_pytorch_s_head_tail() -> None:
     program = load(emit(plan("zigzag", WORK, RANKS), "torch"))
-    ours = np.concatenate([positions(program, rank, "q") for rank in range(RANKS)])
+    ours = np.concatenate([program.positions(rank) for rank in range(RANKS)])
     np.testing.assert_array_equal(ours, head_tail(True).numpy())

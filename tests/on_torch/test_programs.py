@@ -11,15 +11,15 @@ from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix,
 from planner.planning import Pair, plan
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
-from runtimes import dense
 from runtimes.arrays import Array, draw
+from runtimes.backends import forward
+from runtimes.reference import dense
 from runtimes.validation import EXACT, backward_leaks, distance, forward_leaks
 from strategies import divided_workloads, schedules, workloads
 
 torch = pytest.importorskip("torch")
 
-from rank_threads import run  # noqa: E402  only where torch is
-from runtimes.torch import launch  # noqa: E402
+from rank_threads import execute, run  # noqa: E402  only where torch is
 from runtimes.torch.arrays import to_numpy, to_torch  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
@@ -165,7 +165,7 @@ def test_the_forward_pass_gives_its_log_sum_exp() -> None:
         Workload(seq=37, heads=4, kv_heads=2, head_dim=4, mask=mask, dtype="float64"),
     ):
         q, k, v, _ = draw(work, 4)
-        results = launch.forward(plan("zigzag", work, 4), q, k, v, launcher="threads")
+        results = forward(plan("zigzag", work, 4), q, k, v, backend=execute)
         for a, b in zip(results, dense.forward(work, q, k, v), strict=True):
             assert distance(a, b) <= 1e-12
 

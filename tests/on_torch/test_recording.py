@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringloom as rl
+from codegen import emit
 from plain.test_traces import keeps_the_schema
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -20,9 +22,9 @@ from planner.workload import Workload
 from ringloom.cli import main
 from ringloom.recording import Recording, record, timeline
 from ringloom.report.recorded import recorded
-from runtimes import oracle
 from runtimes.arrays import draw
-from runtimes.recording import of_numpy
+from runtimes.backends import run
+from runtimes.recording import recorders
 from runtimes.recording.events import Event, turns
 from simulator.timeline import Span, spans
 from simulator.traces import trace
@@ -34,12 +36,13 @@ SMALL = Workload(seq=48, heads=4, kv_heads=2, head_dim=8, dtype="float64")
 def in_torch(pair: Plan | Pair, *arrays: Any, **rest: Any) -> Any:
     """A recorded run of the torch program, ranks as threads."""
     pytest.importorskip("torch")
-    from runtimes.recording import of_torch
+    from rank_threads import as_threads
 
-    return of_torch.record(pair, *arrays, launcher="threads", timeout=30.0, **rest)
+    return recorders.record(pair, *arrays, launch=as_threads, timeout=30.0, **rest)
 
 
-RECORDERS = {"torch": in_torch, "numpy": of_numpy.record}
+in_numpy = partial(recorders.record, backend="numpy")
+RECORDERS = {"torch": in_torch, "numpy": in_numpy}
 
 
 def attends_of(one: Plan) -> Counter[tuple[int, int, str]]:
@@ -75,7 +78,7 @@ def a_rank_computes_one_thing_at_a_time(found: list[Span]) -> None:
 def test_every_row_of_the_plan_is_recorded_once(schedule: str, backend: str) -> None:
     pair, arrays = plan(schedule, SMALL, 4, pass_="both"), draw(SMALL, 0)
     results, passes = RECORDERS[backend](pair, *arrays)
-    for mine, theirs in zip(results, oracle.run(pair, *arrays), strict=True):
+    for mine, theirs in zip(results, run(pair, *arrays), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)
     assert [one.pass_ for one, _ in passes] == ["forward", "backward"]
     for one, events in passes:
@@ -90,8 +93,8 @@ def test_every_row_of_the_plan_is_recorded_once(schedule: str, backend: str) -> 
 def test_what_ran_is_what_was_planned(data: st.DataObject, ranks: int, work: Workload) -> None:
     pair = plan(data.draw(schedules(ranks)), work, ranks, pass_="both")
     arrays = draw(work, 1)
-    for run in (in_torch, of_numpy.record):
-        for one, events in run(pair, *arrays)[1]:
+    for recorded_run in (in_torch, in_numpy):
+        for one, events in recorded_run(pair, *arrays)[1]:
             each_attend_and_message_ran_once(one, spans(timeline(one, events)))
 
 
@@ -155,7 +158,7 @@ def test_steps_follow_each_other_on_every_rank(recording: Recording) -> None:
 
 def test_a_recording_that_lacks_something_is_refused() -> None:
     one = plan("ring", SMALL, 2)
-    _, passes = of_numpy.record(one, *draw(SMALL, 0)[:3])
+    _, passes = in_numpy(one, *draw(SMALL, 0)[:3])
     ((_, events),) = passes
     for lost in (e for e in events if e.kind != "turn" and e.kind != "arrive"):
         with pytest.raises(PlanError, match=rf"nothing was recorded of {lost.kind} 0 of rank"):
@@ -164,9 +167,11 @@ def test_a_recording_that_lacks_something_is_refused() -> None:
 
 def test_a_program_that_does_something_else_is_refused() -> None:
     of_torch = pytest.importorskip("runtimes.recording.of_torch")
+    from rank_threads import as_threads
+
     one, two = (plan(name, SMALL, 2) for name in ("ring", "zigzag"))
-    arrays = list(draw(SMALL, 0)[:3])
-    _, parts = of_torch.launch.parts_of(one, arrays, of_torch.watched_attend, "threads", 30.0)
+    body = partial(of_torch.watched, of_torch.BODIES["attention"])
+    parts = as_threads(emit(one, "torch"), 2, draw(SMALL, 0)[:3], body, 30.0)
     notes = [[of_torch.Note(*row) for row in shards[-1].tolist()] for shards in parts]
     assert of_torch.events_of(one, notes)
     with pytest.raises(PlanError, match=r"otherwise than step \d of the plan says"):
@@ -176,7 +181,7 @@ def test_a_program_that_does_something_else_is_refused() -> None:
 def test_a_rank_that_passes_through_a_step_takes_no_time_for_it() -> None:
     one = plan("ring", SMALL, 2)
     assert turns(one) == [[0], [0, 1]]  # rank 0 has nothing to see in step 1
-    _, passes = of_numpy.record(one, *draw(SMALL, 0)[:3])
+    _, passes = in_numpy(one, *draw(SMALL, 0)[:3])
     found = timeline(*passes[0])
     assert found.begin[1, 0] == found.attend_start[1, 0] == found.attend_end[1, 0]
 
@@ -184,7 +189,7 @@ def test_a_rank_that_passes_through_a_step_takes_no_time_for_it() -> None:
 def test_no_message_arrives_before_it_is_sent() -> None:
     """Clocks of two ranks meet in one row, whatever they say."""
     one = plan("ring", SMALL, 2)
-    _, ((_, events),) = of_numpy.record(one, *draw(SMALL, 0)[:3])
+    _, ((_, events),) = in_numpy(one, *draw(SMALL, 0)[:3])
     late = [
         Event(e.kind, e.rank, e.step, e.number, e.start, e.end + 9.0 * (e.kind == "send"))
         for e in events

@@ -29,8 +29,8 @@ from planner.verify import verify
 from planner.workload import Workload
 from ringloom.cli import main
 from ruff_check import assert_as_ruff_has_it
-from runtimes import dense
 from runtimes.arrays import Array, draw
+from runtimes.reference import dense
 from runtimes.validation import EXACT
 from strategies import masks, schedules, workloads
 

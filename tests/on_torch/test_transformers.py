@@ -12,9 +12,9 @@ from planner.errors import PlanError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from in_memory.network import Network  # noqa: E402
 from rank_threads import in_threads, load  # noqa: E402  only where torch is
 from runtimes import huggingface  # noqa: E402  only where transformers is
-from runtimes.torch.memory_group import Network  # noqa: E402
 
 SEQ, BATCH, VOCABULARY = 26, 2, 31
 ONE_AT_A_TIME = Lock()  # weights are drawn from the one random state of all threads

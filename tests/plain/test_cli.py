@@ -11,7 +11,7 @@ import pytest
 import ringloom as rl
 from repository import ROOT
 from ringloom.cli import main
-from runtimes.backends import RankError
+from runtimes.errors import RankError
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
 COMMANDS = [
@@ -142,7 +142,7 @@ def test_a_corrupt_plan_file_gives_one_line(
 def test_a_check_that_fails_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from runtimes import dense
+    from runtimes.reference import dense
 
     right = dense.forward
     monkeypatch.setattr(dense, "forward", lambda *a, **k: tuple(1.001 * x for x in right(*a, **k)))
@@ -255,7 +255,7 @@ def test_a_rank_that_fails_tells_its_traceback_and_not_the_command_s(
     def fail(*_: object, **__: object) -> None:
         raise RankError("rank 2 failed:\n  its traceback")
 
-    monkeypatch.setattr("runtimes.oracle.run", fail)
+    monkeypatch.setattr("runtimes.reference.oracle.execute", fail)
     assert main(["run", "ring", *SMALL]) == 1
     assert capsys.readouterr().err == "ringloom: rank 2 failed:\n  its traceback\n"
 

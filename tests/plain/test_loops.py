@@ -17,8 +17,8 @@ from planner.loops.kinds import KINDS, Kinds
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
-from runtimes import dense
 from runtimes.arrays import draw
+from runtimes.reference import dense
 from strategies import schedules, workloads
 
 SCHEDULES = (

@@ -23,8 +23,8 @@ from planner.ir import TENSORS, Attend, Held, Move, Pass, Plan, Step
 from planner.masks import Causal, Documents, Full, Global, Mask, Window
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
-from runtimes import dense, oracle
 from runtimes.arrays import Array, draw
+from runtimes.reference import dense, oracle
 
 Node = Attend | Move | Held
 Rows = list[tuple[int, Node]]  # (step, node of one row), in node order; copies held: step -1

@@ -20,8 +20,9 @@ from planner.passes.trim import drop_dead, drop_empty, drop_unused, trim
 from planner.planning import backward_of
 from planner.schedules import SCHEDULES
 from planner.verify import verify, verify_pair
-from runtimes import dense, oracle
 from runtimes.arrays import draw
+from runtimes.backends import run
+from runtimes.reference import dense
 from strategies import masks, schedules, workloads
 
 names, passes, ranks = (
@@ -103,9 +104,7 @@ def test_trimming_by_blocks_is_exact_and_sends_no_more(
     if pass_ == "forward":
         q, k, v = draw(work, 0)[:3]
         within = {"rtol": 0, "atol": 1e-12}
-        np.testing.assert_allclose(
-            oracle.run(blocks, q, k, v), dense.forward(work, q, k, v)[0], **within
-        )
+        np.testing.assert_allclose(run(blocks, q, k, v), dense.forward(work, q, k, v)[0], **within)
 
 
 @given(st.data(), names, passes, ranks)

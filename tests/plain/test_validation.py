@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from planner import planning
 from planner.errors import PlanError
-from planner.ir import Attend, Plan, Step
+from planner.ir import Attend, Step
 from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.spelling import mask
 from planner.verify import mark_verified
 from planner.workload import DTYPES, Workload
-from runtimes import backends, dense, oracle, validation
+from runtimes import validation
 from runtimes.arrays import Array, draw, dtype_of
+from runtimes.reference import dense, oracle
 from runtimes.validation import backward_leaks, check, distance, forward_leaks, probes
 from strategies import ranks, schedules, workloads
 
@@ -115,55 +117,37 @@ Program = Callable[..., Any]
 def faulty(change: Callable[..., Any]) -> Program:
     """A backend that computes what the oracle does, changed."""
 
-    def run(plan: Any, *arrays: Array) -> Any:
-        return change(oracle.run(plan, *arrays), *arrays)
+    def execute(plans: Plans, function: str, *arrays: Array) -> Any:
+        return change(oracle.execute(plans, function, *arrays))
 
-    return run
-
-
-def scaled(result: Any, *_: Array) -> Any:
-    if isinstance(result, tuple):
-        return tuple(x * x.dtype.type(1.01) for x in result)
-    return result * result.dtype.type(1.01)
+    return execute
 
 
-def with_a_nan(result: Any, *_: Array) -> Any:
-    result[-1][0, 0, 0] = np.nan
-    return result
+def scaled(results: tuple[Array, ...]) -> Any:
+    return [x * x.dtype.type(1.01) for x in results]
+
+
+def with_a_nan(results: tuple[Array, ...]) -> Any:
+    results[-1][0, 0, 0] = np.nan
+    return results
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("change", [scaled, with_a_nan])
 @pytest.mark.parametrize("pass_", ["forward", "both", "backward"])
 def test_a_backend_that_computes_something_else_is_not_exact(
-    change: Program, pass_: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+    change: Program, pass_: str, dtype: str
 ) -> None:
     plan = planning.plan("zigzag", replace(SMALL, dtype=dtype), 3, pass_=pass_)
-    monkeypatch.setattr(validation, "runtime", lambda _: faulty(change))
-    monkeypatch.setattr(validation, "forward_with_lse", lambda _: None)
-    found = check(plan)
-    assert not found.exact
-    assert found.lse_error is None
+    assert check(plan, oracle.execute).exact
+    assert not check(plan, faulty(change)).exact
 
 
-def test_a_backend_in_the_table_is_judged_without_lse_unless_it_has_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(backends.RUNTIMES, "copy", "runtimes.oracle:run")
-    found = check(planning.plan("ring", SMALL, 3), backend="copy")
-    assert found.exact
-    assert found.lse_error is None
-    assert found.tolerances.keys() == {"forward"}
+def test_a_wrong_lse_is_not_exact() -> None:
+    def off(out: Array, *lse: Array) -> tuple[Array, ...]:
+        return out, *(x + 1e-9 for x in lse)
 
-
-def test_a_wrong_lse_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    def off(plan: Plan, *arrays: Array) -> tuple[Array, Array]:
-        out, lse = oracle.forward(plan, *arrays)
-        return out, lse + 1e-9
-
-    plan = planning.plan("ring", SMALL, 3)
-    monkeypatch.setattr(validation, "forward_with_lse", lambda _: off)
-    found = check(plan)
+    found = check(planning.plan("ring", SMALL, 3), faulty(lambda results: off(*results)))
     assert found.leak_free
     assert not found.exact
     assert found.lse_error == pytest.approx(1e-9, rel=1e-3)
@@ -227,12 +211,12 @@ def test_a_mask_that_is_off_by_one_leaks(true: Mask, wrong: Mask, dtype: str) ->
     assert any("moves at token" in leak for s in seeds for leak in backward_leaks(work, both, s))
 
 
-def test_a_leak_far_below_the_tolerance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tainted(plan: Plan, q: Array, k: Array, v: Array) -> Array:
-        return oracle.run(plan, q, k, v) + 1e-16 * v.sum()
+def test_a_leak_far_below_the_tolerance_is_found() -> None:
+    def tainted(plans: Plans, function: str, *qkv: Array) -> list[Array]:
+        out, *lse = oracle.execute(plans, function, *qkv)
+        return [out + 1e-16 * qkv[2].sum(), *lse]
 
-    monkeypatch.setattr(validation, "runtime", lambda _: tainted)
-    found = check(planning.plan("ring", SMALL, 3))
+    found = check(planning.plan("ring", SMALL, 3), tainted)
     assert found.forward_error <= 1e-12
     assert not found.leak_free
     assert not found.exact

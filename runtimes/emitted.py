@@ -1,46 +1,33 @@
-"""Which plans a run takes: a forward plan, a (forward, backward) pair, or a backward plan alone.
-
-passes       the plans that somebody gave, verified, by pass
-completed    the pair that a program is emitted from
-"""
+"""Programs that are emitted to be run, with or without a forward plan to begin with."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.ir import Attend, Held, Move, Pass, Plan, Step
+from codegen import emit
+from planner.ir import Attend, Held, Move, Plan, Step
 from planner.passes.trim import trim
-from planner.planning import Pair, backward_of
+from planner.plans import Plans
 from planner.verify import ensure_verified
 
-
-def passes(plan: Plan | Pair) -> dict[Pass, Plan]:
-    """The plans in what `run` takes, by pass, verified; PlanError for a pair that is none."""
-    if isinstance(plan, Plan):
-        return {plan.pass_: ensure_verified(plan)}
-    kinds = tuple(p.pass_ if isinstance(p, Plan) else type(p).__name__ for p in plan)
-    if kinds != ("forward", "backward"):
-        raise PlanError(f"a pair is a forward and a backward plan, not {kinds}")
-    ahead, back = plan
-    if ahead.workload != back.workload:
-        raise PlanError(f"a pair has one workload, not {ahead.workload} and {back.workload}")
-    ensure_verified((ahead, back))
-    return {"forward": ahead, "backward": back}
+SIDES = ("q", "kv", "kv", "q", "q", "q")  # of what functions take: q, k, v, dout, out, lse
+RESULTS = {
+    "attention": ("q", "q", "kv", "kv"),
+    "forward": ("q", "q"),
+    "backward": ("q", "kv", "kv"),
+}
 
 
-def completed(plans: dict[Pass, Plan], gradients: bool) -> Plan | Pair:
-    """The plan or the pair of a program; a missing pass is derived, or stands in for itself."""
-    if not gradients:
-        if "forward" not in plans:
-            raise PlanError("a backward plan alone needs dout")
-        return plans["forward"]
-    if "forward" not in plans:
-        back = fetched(plans["backward"])
-        return gathered(back), back
-    back = plans.get("backward") or backward_of(plans["forward"])
-    return plans["forward"], back
+@lru_cache(maxsize=4)
+def source_of(plans: Plans, target: str) -> str:
+    """The program of plans; beside a backward plan alone stands a forward plan of its layout."""
+    if plans.forward is None and plans.backward is not None:
+        backward = fetched(plans.backward)
+        plans = Plans(gathered(backward), backward)
+    given = tuple(plans)
+    return emit(given if len(given) == 2 else given[0], target)
 
 
 def fetched(plan: Plan) -> Plan:

@@ -17,8 +17,8 @@ from planner.errors import PlanError
 from planner.ir import READS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints
 from runtimes.arrays import Array, wide
-from runtimes.partial import attend, gradients, merge
-from runtimes.recording.events import CURRENT, Event, Step
+from runtimes.recording.events import Log, Step
+from runtimes.reference.online_softmax import attend, gradients, merge
 
 Arrays = tuple[Array, ...]  # what a tensor is made of: KV is (k, v), OUT is (o, lse), and so on
 Place = tuple[str, int]  # tensor, block
@@ -84,20 +84,18 @@ class Rank:
 class VirtualRanks:
     """All ranks of a plan. `memory` [ranks] is filled by whoever deals the home shards out."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, log: Log | None = None) -> None:
         self.plan = plan
         self.memory = [Rank(number) for number in range(plan.ranks)]
         self.scale = plan.workload.softmax_scale
         self.number = wide(plan.workload.dtype)
-        self.events: list[Event] | None = None
+        self.events = log.begin(plan) if log else None
         self.tokens = {
             side: [b.tokens() for b in plan.partition.side(side).blocks] for side in ("q", "kv")
         }
 
     def run(self) -> None:
-        """Every step of the plan; what happens is noted where somebody is recording."""
-        log = CURRENT.get()
-        self.events = log.begin(self.plan) if log else None
+        """Every step of the plan."""
         for number in range(len(self.plan.steps)):
             self.advance(number)
 

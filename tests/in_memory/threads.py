@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from runtimes.backends import RankError
-from runtimes.torch.memory_dist import joined
-from runtimes.torch.memory_group import MemoryGroup, Network
+from in_memory.distributed import joined
+from in_memory.network import MemoryGroup, Network
+from runtimes.errors import RankError
 
 T = TypeVar("T")
 

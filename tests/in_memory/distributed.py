@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as real
 
-from runtimes.torch.memory_group import (
+from in_memory.network import (
     GROUPS,
     MemoryGroup,
     Network,

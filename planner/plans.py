@@ -1,0 +1,72 @@
+"""Plans   the passes over one workload that belong together: forward, backward, or both."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.workload import Workload
+
+AnyPlans: TypeAlias = Union[Plan, "Plans", tuple[Plan, Plan]]  # what `Plans.of` takes
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """A forward plan, a backward plan, or both; both unpack as `forward, backward = plans`.
+
+    Raises PlanError for none, for a plan of another pass, and for two that differ in workload or
+    ranks. Nothing is verified here: see `planner.verify.ensure_verified`.
+    """
+
+    forward: Plan | None = None
+    backward: Plan | None = None
+
+    def __post_init__(self) -> None:
+        kinds = tuple(getattr(plan, "pass_", type(plan).__name__) for plan in self)
+        given = zip(("forward", "backward"), (self.forward, self.backward), strict=True)
+        if not kinds or kinds != tuple(pass_ for pass_, plan in given if plan is not None):
+            raise PlanError(f"a pair is a forward and a backward plan, not {kinds}")
+        first, last = self.first, (*self,)[-1]
+        if first.workload != last.workload:
+            raise PlanError(f"a pair has one workload, not {first.workload} and {last.workload}")
+        if first.ranks != last.ranks:
+            raise PlanError(f"a pair has one number of ranks, not {first.ranks} and {last.ranks}")
+
+    @classmethod
+    def of(cls, given: AnyPlans) -> "Plans":
+        """The plans in whatever a public function takes: a plan, plans, or a pair as a tuple."""
+        match given:
+            case Plans():
+                return given
+            case Plan(pass_="forward"):
+                return cls(forward=given)
+            case Plan():
+                return cls(backward=given)
+            case (forward, backward):
+                return cls(forward, backward)
+        raise PlanError(f"a plan, or a (forward, backward) pair is wanted, not {given!r:.60}")
+
+    def __iter__(self) -> Iterator[Plan]:
+        """Those that are there, the forward plan first."""
+        return (plan for plan in (self.forward, self.backward) if plan is not None)
+
+    @property
+    def first(self) -> Plan:
+        """The only plan, or the forward one of two."""
+        return next(iter(self))
+
+    @property
+    def workload(self) -> Workload:
+        """The workload of all."""
+        return self.first.workload
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks of all."""
+        return self.first.ranks
+
+    @property
+    def name(self) -> str:
+        """The name of the schedule."""
+        return self.first.name

@@ -1,0 +1,42 @@
+"""record(plan, q, k, v)   run plans as `runtimes.backends.run` does, and keep what happened.
+
+numpy   virtual ranks, which take turns on one processor
+torch   the emitted program, watched from outside
+"""
+
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from planner.errors import PlanError
+from planner.plans import AnyPlans
+from runtimes.arrays import Array
+from runtimes.backends import executor, run
+from runtimes.recording.events import Log, Recorded
+
+RECORDERS = {"numpy": "runtimes.reference.oracle", "torch": "runtimes.recording.of_torch"}
+
+
+def record(
+    plan: AnyPlans,
+    q: Array,
+    k: Array,
+    v: Array,
+    dout: Array | None = None,
+    *,
+    backend: str = "torch",
+    **options: Any,
+) -> tuple[Any, list[Recorded]]:
+    """What `run` returns, and the events, pass by pass.
+
+    Raises PlanError as `run` does, and for a backend whose ranks leave no spans.
+    """
+    if backend not in RECORDERS:
+        executor(backend)  # refuses the unknown
+        raise PlanError(
+            f"a {backend} run cannot be recorded: its ranks are parts of one compiled program,"
+            f" which does not say what each did when; backends that can: {', '.join(RECORDERS)}"
+        )
+    log = Log()
+    execute = partial(import_module(RECORDERS[backend]).execute, log=log, **options)
+    return run(plan, q, k, v, dout, backend=execute), log.passes

@@ -1,0 +1,1 @@
+"""The reference: dense attention, and any plan on virtual ranks in numpy."""

@@ -1,0 +1,109 @@
+"""The oracle: any plan, executed in numpy on virtual ranks that share nothing but messages.
+
+deal      every home, and every copy that is there from the start, gets its part of q, k, v, dout
+run       the steps of the plan; the global arrays are out of reach
+collect   the accumulators at home, put together in sequence order
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planner.ir import READS, Plan
+from planner.partitions import Block
+from planner.plans import Plans
+from runtimes.arrays import Array, dtype_of, wide
+from runtimes.recording.events import Log
+from runtimes.reference.virtual_ranks import Arrays, VirtualRanks
+
+
+def execute(
+    plans: Plans, function: str, q: Array, k: Array, v: Array, *rest: Array, log: Log | None = None
+) -> Arrays:
+    """The backend `numpy`, see `runtimes.backends`; what happens is noted in the log."""
+    rounded = dtype_of(plans.workload.dtype)
+    if plans.forward is None or function == "backward":
+        assert plans.backward is not None
+        dout, out, lse = rest
+        return backward(plans.backward, q, k, v, dout, out, lse[..., 0], log)
+    out, lse = forward(plans.forward, q, k, v, log)
+    if function == "forward":
+        return out.astype(rounded), lse[..., None]
+    if plans.backward is None:
+        return (out.astype(rounded),)
+    (dout,) = rest
+    return out.astype(rounded), *backward(plans.backward, q, k, v, dout, out, lse, log)
+
+
+def forward(
+    plan: Plan, q: Array, k: Array, v: Array, log: Log | None = None
+) -> tuple[Array, Array]:
+    """out, and lse [batch, heads, seq], as they were accumulated."""
+    ranks = VirtualRanks(plan, log)
+    deal(ranks, {"Q": (q,), "KV": (k, v)})
+    ranks.run()
+    out = collect(ranks, "OUT", 0, q.shape)
+    return out, collect(ranks, "OUT", 1, q.shape[:3], fill=-np.inf)
+
+
+def backward(
+    plan: Plan,
+    q: Array,
+    k: Array,
+    v: Array,
+    dout: Array,
+    out: Array,
+    lse: Array,
+    log: Log | None = None,
+) -> tuple[Array, Array, Array]:
+    """dq, dk, dv in the workload's dtype, after a forward pass that gave out and lse."""
+    number = wide(plan.workload.dtype)
+    ranks = VirtualRanks(plan, log)
+    given = {"Q": (q,), "KV": (k, v), "DOUT": (dout,)}
+    deal(ranks, given, out.astype(number), lse.astype(number))
+    ranks.run()
+    rounded = dtype_of(plan.workload.dtype)
+    shares = ("DQ", 0, q), ("DKV", 0, k), ("DKV", 1, v)
+    dq, dk, dv = (collect(ranks, t, n, like.shape).astype(rounded) for t, n, like in shares)
+    return dq, dk, dv
+
+
+def deal(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
+    """Cut the shards out of the whole arrays: copies, so that ranks share no memory."""
+    for tensor, number, home in _places(ranks.plan):
+        block = ranks.plan.side(tensor).blocks[number]
+        if tensor == "OUT":
+            arrays: Arrays = tuple(_cut(x, block) for x in stats)
+        elif tensor == "STATS":
+            (dout,) = (_cut(x, block) for x in given["DOUT"])
+            out, lse = (_cut(x, block) for x in stats)
+            arrays = lse, np.sum(dout.astype(out.dtype) * out, axis=-1)
+        else:
+            arrays = tuple(_cut(x, block) for x in given[tensor])
+        ranks.memory[home].keep((tensor, number), arrays)
+
+
+def _places(plan: Plan) -> Iterator[tuple[str, int, int]]:
+    """(tensor, block, rank) of every input that is there before step 0."""
+    for tensor in READS[plan.pass_]:
+        for number, block in enumerate(plan.side(tensor).blocks):
+            yield tensor, number, block.home
+    for held in plan.start:
+        for number, rank in zip(*(column.tolist() for column in held.flat()), strict=True):
+            yield from ((tensor, number, rank) for tensor in held.tensors)
+
+
+def _cut(whole: Array, block: Block) -> Array:
+    return whole[:, block.heads.start : block.heads.stop, block.tokens()]
+
+
+def collect(
+    ranks: VirtualRanks, tensor: str, part: int, shape: tuple[int, ...], fill: float = 0.0
+) -> Array:
+    """One array of an accumulator in sequence order, `fill` where a home has none."""
+    whole = np.full(shape, fill, ranks.number)
+    for number, block in enumerate(ranks.plan.side(tensor).blocks):
+        found = ranks.memory[block.home].sums.get((tensor, number))
+        if found is not None:
+            whole[:, block.heads.start : block.heads.stop, block.tokens()] = found[part]
+    return whole

@@ -1,0 +1,1 @@
+"""Emitted torch programs on ranks that are threads of one process."""
