@@ -3,13 +3,14 @@
 What is to be computed, before anybody says by whom: softmax(Q K^T * scale) V under a mask.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner import spelling
 from planner.errors import PlanError
 from planner.masks import Causal, Mask
 
@@ -17,33 +18,47 @@ Positions = Sequence[int] | NDArray[np.integer]
 DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # name -> bytes of an input
 LONGEST = 2**31 - 1  # tokens; tile areas are exact in 64-bit integers up to here
 
-_SAME = cast(int, None)  # "as many as the query side has", filled in on construction
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Workload:
     """One attention: sizes in tokens and heads, `head_dim` in elements, the mask, the dtype.
 
-    `kv_seq` defaults to `seq` and `kv_heads` to `heads`; `scale` to 1/sqrt(head_dim).
-    Raises PlanError where the numbers cannot mean anything.
+    `kv_seq` defaults to `seq` and `kv_heads` to `heads`; `scale` to 1/sqrt(head_dim). A mask may be
+    written as on the command line: "causal & window:4096". Raises PlanError where the numbers
+    cannot mean anything.
     """
 
     seq: int
-    kv_seq: int = _SAME
-    heads: int = 32
-    kv_heads: int = _SAME
-    head_dim: int = 128
-    batch: int = 1
-    dtype: str = "bfloat16"
-    mask: Mask = Causal()  # noqa: RUF009  frozen, so one shared instance is safe
-    scale: float | None = None
+    kv_seq: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    batch: int
+    dtype: str
+    mask: Mask
+    scale: float | None
 
-    def __post_init__(self) -> None:
-        for field, same in (("kv_seq", self.seq), ("kv_heads", self.heads)):
-            if getattr(self, field) is None:
-                object.__setattr__(self, field, same)
-        for field in ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch"):
-            value = getattr(self, field)
+    def __init__(
+        self,
+        seq: int,
+        kv_seq: int | None = None,
+        heads: int = 32,
+        kv_heads: int | None = None,
+        head_dim: int = 128,
+        batch: int = 1,
+        dtype: str = "bfloat16",
+        mask: Mask | str = Causal(),  # noqa: B008  frozen, so one shared instance is safe
+        scale: float | None = None,
+    ) -> None:
+        sizes = {
+            "seq": seq,
+            "kv_seq": seq if kv_seq is None else kv_seq,
+            "heads": heads,
+            "kv_heads": heads if kv_heads is None else kv_heads,
+            "head_dim": head_dim,
+            "batch": batch,
+        }
+        for field, value in sizes.items():
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
                 raise PlanError(f"{field} must be a whole number, not {value!r}")
             if not 1 <= value <= LONGEST:
@@ -54,19 +69,18 @@ class Workload:
                 f"{self.heads} query heads cannot share {self.kv_heads} KV heads evenly:"
                 " heads must be a multiple of kv_heads"
             )
-        if self.dtype not in DTYPES:
-            raise PlanError(f"unknown dtype {self.dtype!r}: choose one of {', '.join(DTYPES)}")
-        if not isinstance(self.mask, Mask):
-            raise PlanError(f"the mask must be a Mask such as Causal(), not {self.mask!r}")
-        if self.scale is not None:
-            self._check_scale(self.scale)
+        if dtype not in DTYPES:
+            raise PlanError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
+        read = spelling.mask(mask) if isinstance(mask, str) else mask
+        if not isinstance(read, Mask):
+            raise PlanError(f"the mask must be a Mask such as Causal(), not {mask!r}")
+        if scale is not None:
+            number = isinstance(scale, int | float) and not isinstance(scale, bool)
+            if not number or not math.isfinite(scale):
+                raise PlanError(f"scale must be a finite number, not {scale!r}")
+        for field, given in (("dtype", dtype), ("mask", read), ("scale", scale)):
+            object.__setattr__(self, field, given)
         self.mask.check(self.seq, self.kv_seq)
-
-    @staticmethod
-    def _check_scale(scale: object) -> None:
-        number = isinstance(scale, int | float) and not isinstance(scale, bool)
-        if not number or not np.isfinite(cast(float, scale)):
-            raise PlanError(f"scale must be a finite number, not {scale!r}")
 
     @property
     def group(self) -> int:

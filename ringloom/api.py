@@ -1,7 +1,7 @@
 """What `rl.` offers; it is loaded when something of it is first asked for."""
 
 from codegen.emitting import emit, tables
-from planner.errors import PlanError
+from planner.errors import PlanError, RingloomError
 from planner.files import load, save
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.masks import (
@@ -16,7 +16,7 @@ from planner.masks import (
     Prefix,
     Window,
 )
-from planner.partitions import Block, Partition, Side
+from planner.partitions import Block, Partition, Side, by_tokens
 from planner.passes.adjoint import adjoint
 from planner.passes.homeward import direct, homeward
 from planner.passes.trim import trim
@@ -26,11 +26,16 @@ from planner.verify import verify
 from planner.version import VERSION as __version__
 from planner.workload import Workload
 from ringloom.adapters import shard_batch, transformers_attention
+from ringloom.comparison import Comparison, compare
 from ringloom.compiling import compile
 from ringloom.recording import Recording, record
+from ringloom.registering import schedule
 from runtimes.backends import run
+from runtimes.validation import Check, check
 from simulator.hardware import Hardware, hardware
+from simulator.links.topology import Topology, topology
 from simulator.prediction import Prediction, simulate
+from simulator.traces import save_trace, trace
 
 __all__ = [
     "SCHEDULES",
@@ -39,6 +44,8 @@ __all__ = [
     "Block",
     "Blocks",
     "Causal",
+    "Check",
+    "Comparison",
     "Documents",
     "Full",
     "Global",
@@ -53,12 +60,17 @@ __all__ = [
     "Prediction",
     "Prefix",
     "Recording",
+    "RingloomError",
     "Side",
     "Step",
+    "Topology",
     "Window",
     "Workload",
     "__version__",
     "adjoint",
+    "by_tokens",
+    "check",
+    "compare",
     "compile",
     "derive",
     "direct",
@@ -70,9 +82,13 @@ __all__ = [
     "record",
     "run",
     "save",
+    "save_trace",
+    "schedule",
     "shard_batch",
     "simulate",
     "tables",
+    "topology",
+    "trace",
     "transformers_attention",
     "trim",
     "verify",

@@ -4,13 +4,11 @@ import re
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 import ringloom as rl
 from planner.loops import recover
-from planner.schedules import Schedule
 from repository import ROOT
 from runtimes.validation import check
 
@@ -22,11 +20,17 @@ WORK = rl.Workload(seq=128, heads=4, kv_heads=2, head_dim=8, dtype="float64")
 def tokenring(monkeypatch: pytest.MonkeyPatch) -> str:
     """The schedule of the page, registered."""
     (text, *_) = re.findall(r"```python\n(# tokenring.py\n.*?)```", PAGE.read_text(), re.S)
-    module: Any = ModuleType("tokenring")
-    exec(text, vars(module))
-    row = Schedule("tokenring", module.tokenring, "Q, OUT", "one ring, home directly", "TokenRing")
-    monkeypatch.setitem(rl.SCHEDULES, "tokenring", row)
+    monkeypatch.setitem(rl.SCHEDULES, "tokenring", rl.SCHEDULES["ring"])  # undone in the end
+    exec(text, vars(ModuleType("tokenring")))
     return "tokenring"
+
+
+def test_a_decorator_registers_it_with_what_is_said_of_it(tokenring: str) -> None:
+    row = rl.SCHEDULES[tokenring]
+    assert (row.travels, row.paper, row.parameters) == ("Q, OUT", "TokenRing", {"layout": "zigzag"})
+    assert set(re.findall(r"^(?:import|from) (\w+)", PAGE.read_text(), re.M)) <= {
+        *("numpy", "ringloom", "tokenring", "dataclasses"),
+    }
 
 
 def test_it_is_regular_however_many_ranks(tokenring: str) -> None:
