@@ -86,7 +86,8 @@ def parts_of(target: str, *names: str) -> list[Part]:
 def assemble(docstring: str, texts: Sequence[str | Part], keep: Sequence[str]) -> str:
     """The program: docstring, imports, and what `keep` needs of the texts, in their order."""
     modules = [module(text) for text in texts]
-    chosen = needed([p for m in modules for p in m.pieces], imported(modules), keep)
+    given = frozenset(line.name for m in modules for line in m.imports)
+    chosen = needed([p for m in modules for p in m.pieces], given, keep)
     kept = [[p for p in m.pieces if p in chosen] for m in modules]
     imports = {
         line
@@ -94,15 +95,8 @@ def assemble(docstring: str, texts: Sequence[str | Part], keep: Sequence[str]) -
         for line in m.imports
         if any(line.name in p.uses for p in pieces)
     }
-    heads = [docstring.strip(), written(imports)]
-    body = joined([p for pieces in kept for p in pieces])
-    opening = "\n\n".join(filter(None, heads))
-    return f"{opening}\n{body}"
-
-
-def imported(modules: Sequence[Module]) -> frozenset[str]:
-    """Every name that some text imports."""
-    return frozenset(line.name for m in modules for line in m.imports)
+    opening = "\n\n".join(filter(None, [docstring.strip(), written(imports)]))
+    return f"{opening}\n{joined([p for pieces in kept for p in pieces])}"
 
 
 def needed(pieces: Sequence[Piece], given: frozenset[str], keep: Sequence[str]) -> set[Piece]:
@@ -221,19 +215,14 @@ def _left_out(node: ast.stmt, above: bool) -> bool:
         case ast.FunctionDef():
             return _is_stub(node)
         case ast.Assign() | ast.AnnAssign():
-            names = _defined(node)
-            return names == {"__all__"} or (above and all(map(CAPITALS.fullmatch, names)))
+            return above and all(map(CAPITALS.fullmatch, _defined(node)))
     return False
 
 
 def _is_stub(node: ast.FunctionDef) -> bool:
-    body = [s for s in node.body if not isinstance(s, ast.Expr)]
-    said = [s.value for s in node.body if isinstance(s, ast.Expr)]
-    if any(not isinstance(value, ast.Constant) for value in said):
-        return False
-    if not body:
-        return any(isinstance(v, ast.Constant) and v.value is ... for v in said)
-    return len(body) == 1 and isinstance(body[0], ast.Raise) and "NotImpl" in ast.dump(body[0])
+    *said, last = node.body
+    nothing = ast.unparse(last) in ("...", "raise NotImplementedError")
+    return nothing and all(isinstance(s, ast.Expr) for s in said)
 
 
 def _piece(node: ast.stmt, text: str, heading: str, gap: int) -> Piece:
