@@ -193,7 +193,7 @@ def test_ruff_and_mypy_find_nothing(tmp_path: Path) -> None:
         (tmp_path / f"{name.partition(':')[0]}.py").write_text(emitted(name))
     (tmp_path / "documents.py").write_text(by_loops(program("ring", 4, DOCUMENTS)))
     assert_as_ruff_has_it(tmp_path)
-    for name in ("zigzag", "usp", "documents"):
-        call = [sys.executable, "-m", "mypy", "--config-file=", f"{name}.py"]
-        done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
+    files = [f"{name}.py" for name in ("zigzag", "usp", "documents")]
+    call = [sys.executable, "-m", "mypy", "--config-file=", *files]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
