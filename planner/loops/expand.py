@@ -37,6 +37,7 @@ from planner.loops.values import (
     owned,
     pack,
     sliced,
+    widened,
 )
 from planner.partitions import Partition
 
@@ -141,11 +142,9 @@ class Expansion:
         """Sums are for the very blocks of `into` on their receivers, or there is nothing of it."""
         here = self.blocks(into, side, t, dst, sums=True)
         width = max(here.shape[1], sent.shape[1])
-        both = np.full((2, len(dst), width), -1, np.int32)
-        both[0, :, : here.shape[1]], both[1, :, : sent.shape[1]] = here, sent
-        both.sort(axis=2)
-        new = (both[0] < 0).all(axis=1)
-        if (both[0] != both[1])[~new].any():
+        here, coming = (np.sort(widened(x, width), axis=1) for x in (here, sent))
+        new = (here < 0).all(axis=1)
+        if (here != coming)[~new].any():
             raise PlanError(f"step {t}: sums are added into {into.value}, but are for other blocks")
         if new.any():
             key = into.value, side, t - int(into.lag.at(t, self.coordinates[:1])[0])

@@ -112,7 +112,8 @@ class Places:
 
         Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
         """
-        code = self.code[rank[:, None], blocks]
+        first = rank.astype(np.intp) * self.code.shape[1]
+        code = self.code.reshape(-1).take(first[:, None] + blocks)
         if (code == -1).any():
             raise PlanError("irregular: a block is read whose way to its rank is not understood")
         first, number = self._distinct(code)
@@ -124,7 +125,14 @@ class Places:
         groups = defaultdict[Slices | tuple[int, ...], list[int]](list)
         for k, one in enumerate(slices):
             groups[one if different[one[0]] <= FEW else one[0]].append(k)
-        return [self._group(slices, kinds, number) for kinds in groups.values()]
+        group = np.zeros(len(slices), np.intp)
+        for g, kinds in enumerate(groups.values()):
+            group[kinds] = g
+        group = group[number]
+        return [
+            self._read(slices, kinds, np.flatnonzero(group == g), number)
+            for g, kinds in enumerate(groups.values())
+        ]
 
     def _distinct(self, code: Ints) -> tuple[Ints, Ints]:
         """The first of each kind of rows, and which kind each row is of."""
@@ -138,18 +146,16 @@ class Places:
         _, first, number = np.unique(encoded(code), return_index=True, return_inverse=True)
         return first, number
 
-    def _group(
-        self, slices: list[Slices], kinds: list[int], number: Ints
+    def _read(
+        self, slices: list[Slices], kinds: list[int], rows: Ints, number: Ints
     ) -> tuple[Ints, tuple[Cut, ...]]:
-        """The rows of some kinds of rows, of the same values, and a cut for each of these."""
-        every = len(kinds) == len(slices)
-        rows = np.arange(len(number)) if every else np.flatnonzero(np.isin(number, kinds))
+        """Rows of some kinds, which read the same values, and a cut for each of these."""
         table = np.array([slices[k][1] for k in kinds], np.int32)
         alike = (table == table[0]).all()
         table = table[:1] if alike else table[np.searchsorted(kinds, number[rows])]
-        cuts = zip(slices[kinds[0]][0], np.split(table, len(table[0]) // 6, axis=1), strict=True)
         return rows, tuple(
-            Cut(self.values[v], x[:, :4], x[:, 4:].astype(np.bool_)) for v, x in cuts
+            Cut(self.values[v], table[:, 6 * i :][:, :4], table[:, 6 * i + 4 :][:, :2] > 0)
+            for i, v in enumerate(slices[kinds[0]][0])
         )
 
     def _slices(self, rank: int, row: list[int]) -> Slices:

@@ -5,6 +5,7 @@ them, counted from the lowest that it has. -1 stands for nothing. Rows of a step
 messages by tensors, and rectangles.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,35 +113,18 @@ def joined(parts: list[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints]:
     return np.concatenate(first), stack(second), stack(third)
 
 
-def stack(tables: tuple[Ints, ...]) -> Ints:
+def stack(tables: Sequence[Ints]) -> Ints:
     """Columns [n], or tables [n, w] of any widths filled with -1, one below the other."""
     if tables[0].ndim == 1:
         return np.concatenate(tables)
     width = max(t.shape[1] for t in tables)
-    whole = np.full((sum(map(len, tables)), width), -1, tables[0].dtype)
-    end = 0
-    for table in tables:
-        whole[end : end + len(table), : table.shape[1]] = table
-        end += len(table)
-    return whole
+    return np.concatenate([widened(t, width) for t in tables])
 
 
-def merged(rows: Rows) -> Rows:
-    """The same with one message for all of the same tensors between two ranks."""
-    return Rows({k: _one_per_pair(v) for k, v in rows.moves.items()}, rows.attends)
-
-
-def _one_per_pair(messages: Messages) -> Messages:
-    src, dst, blocks = messages
-    order = np.lexsort((dst, src))
-    src, dst, blocks = src[order], dst[order], blocks[order]
-    first = np.ones(len(src), np.bool_)
-    first[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
-    if first.all():
-        return messages
-    number = np.cumsum(first) - 1
-    nth = np.arange(len(src)) - np.flatnonzero(first)[number]
-    width = blocks.shape[1]
-    table = np.full((int(number[-1]) + 1, int(nth.max()) + 1, width), -1, blocks.dtype)
-    table[number, nth] = blocks
-    return src[first], dst[first], table.reshape(len(table), -1)
+def widened(table: Ints, width: int) -> Ints:
+    """A table [n, w] with columns of -1 up to a width."""
+    if table.shape[1] == width:
+        return table
+    filled = np.full((len(table), width), -1, table.dtype)
+    filled[:, : table.shape[1]] = table
+    return filled

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from planner.columns import twice
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.exchanges import Exchange, Exchanges, Filled
@@ -23,9 +24,9 @@ from planner.loops.values import (
     Rows,
     flat,
     held,
-    merged,
     rows_of,
 )
+from planner.passes.pieces import joined
 
 Key = tuple[str, str, tuple[str, ...]]  # what it does, the name it makes, tensors
 SIDES = ("q", "kv")
@@ -80,13 +81,14 @@ class Source:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.ranks = plan, plan.ranks
-        self.rows = [rows_of(step) for step in plan.steps]
-        self.joint = [merged(rows) for rows in self.rows]
+        self.rows = self.joint = [rows_of(step) for step in plan.steps]
         self.several = any(
-            a.moves[k] is not b.moves[k]
-            for a, b in zip(self.rows, self.joint, strict=True)
-            for k in a.moves
+            twice(src.astype(np.intp) * plan.ranks + dst)
+            for rows in self.rows
+            for src, dst, _ in rows.moves.values()
         )
+        if self.several:
+            self.joint = [rows_of(step) for step in joined(plan).steps]
         self.mesh = find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks)
         self.coordinates = Loops(self.mesh, 0, ()).coordinates()
         kinds = Kinds(plan)
