@@ -97,7 +97,11 @@ class Holdings:
         """The assignment of sums of nothing."""
         name, like = self.names.cells[cell], self.like(side, self.shape(cell))
         if cell[0] == "OUT":
-            return f"{self.taken(cell)} = nothing({like})"
+            out = f"torch.zeros_like({like}, dtype=wide({like}))"
+            lse = f"torch.full_like({like}[..., :1], -torch.inf, dtype=wide({like}))"
+            if self.plainly(cell):
+                return f"out = {out}\nlse = {lse}"
+            return f"{name} = [\n    {out},\n    {lse},\n]"
         if cell[0] == "DQ":
             return f"{name} = torch.zeros_like({like}, dtype=wide({like}))"
         return f"{name} = [{zeros(like)}]"

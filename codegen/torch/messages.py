@@ -53,9 +53,12 @@ class Messages:
         to, source = self.peers(move)
         group = "group" if len(self.axes) == 1 else f"{self.axes[move.axis]}_group"
         handle, time = self.handle(move), move.time()
-        given = [message, *self.asked(move, to, source, message), group]
+        given = [message, to, source, group]
+        if move.guarded:
+            self.write(f"sends, comes = {move.asked(to, source)}")
+            given += ["sends", "comes"]
         started = f"exchange({', '.join(given)})"
-        if handle == "" and len(started) < WIDTH - self.margin - 30:
+        if not handle and not move.guarded and len(started) < WIDTH - self.margin - 30:
             return started
         handle = handle or self.handles[move.s.name, move.s.tensors]
         if time:
@@ -64,19 +67,6 @@ class Messages:
             lines = call(self.margin, f"{handle} = exchange(", given)
             self.paste([line[self.margin :] for line in lines])
         return handle
-
-    def asked(self, move: Transfer, to: str, source: str, message: str) -> list[str]:
-        """Where to and where from, None for nowhere; long conditions have a line of their own."""
-        sends, comes = move.asked(to, source) if move.guarded else ("", "")
-        texts = [f"{x} if {c} else None" if c else x for x, c in ((to, sends), (source, comes))]
-        if sends and comes and len(", ".join([message, *texts])) > 50:
-            line = f"sends, comes = {sends}, {comes}"
-            if self.margin + len(line) > WIDTH:
-                self.paste(["sends, comes = (", f"    {sends},", f"    {comes},", ")"])
-            else:
-                self.write(line)
-            texts = [f"{to} if sends else None", f"{source} if comes else None"]
-        return texts
 
     def peers(self, move: Transfer) -> tuple[str, str]:
         """Where to and where from, by a name where it is the same in all steps."""
@@ -139,13 +129,13 @@ class Messages:
     def take_over(self, move: Transfer, handle: str) -> None:
         """Sums that came go on here."""
         assert move.into
-        came = f"{handle}.wait()"
+        otherwise = ""
         if move.guarded and move.into[0] == "DKV":
             name = self.have.names.cells[move.into]
-            came += f" or {self.have.blank(move.into, 'kv').removeprefix(f'{name} = ')}"
+            otherwise = f" or {self.have.blank(move.into, 'kv').removeprefix(f'{name} = ')}"
         elif move.guarded:
             raise PlanError("sums of queries that travel on come to some ranks only")
-        self.when(move, handle, f"{self.have.taken(move.into)} = {came}")
+        self.replace(move, handle, self.have.taken(move.into), otherwise)
 
     def when(self, move: Transfer, handle: str, line: str) -> None:
         """A line that only a message in this step calls for."""
@@ -154,36 +144,43 @@ class Messages:
         else:
             self.write(line)
 
+    def replace(self, move: Transfer, handle: str, target: str, otherwise: str = "") -> None:
+        """What came instead of what is here, where something came."""
+        came = f"{handle}.wait(){otherwise}"
+        self.write(f"{target} = {came}{f' if {handle} else {target}' * bool(move.time())}")
+
     def arrive(self, move: Transfer, handle: str) -> None:
         """Sums that came are added to what is here."""
         assert move.into
-        if not self.have.accumulates(move.into):
-            target = self.have.taken(move.into)
-            if move.guarded and handle:
-                self.when(move, handle, f"if came := {handle}.wait():")
-                self.write("    " + ("    " if move.time() else "") + f"{target} = came")
-            elif move.guarded:
-                raise PlanError("sums come home to some ranks only, after the others")
+        into, came = move.into, f"{handle}.wait()"
+        inside = "    " * (1 + bool(move.time()))
+        if not self.have.accumulates(into):
+            target = self.have.taken(into)
+            begun = [t for cell, t in self.walked.kept.items() if cell[0] == into[0]]
+            if not move.guarded:
+                self.when(move, handle, f"{target} = {came}")
+            elif begun and max(begun) < move.domain.first:
+                self.replace(move, handle, target, f" or {target}")
             else:
-                self.when(move, handle, f"{target} = {handle}.wait()")
-        elif move.guarded and move.into[0] == "OUT":
-            self.when(move, handle, f"if came := {handle}.wait():")
-            self.write(
-                "    " + ("    " if move.time() else "") + self.have.arrive(move.into, "came")
-            )
+                self.when(move, handle, f"if came := {came}:")
+                self.write(f"{inside}{target} = came")
+        elif move.guarded and into[0] == "OUT":
+            self.when(move, handle, f"if came := {came}:")
+            self.write(f"{inside}{self.have.arrive(into, 'came')}")
         else:
-            line = self.have.arrive(move.into, f"{handle}.wait()")
+            line = self.have.arrive(into, came)
             if self.margin + len(line.split("\n")[0]) > WIDTH and move.names.at is not None:
-                self.write(f"came = {handle}.wait()")
-                line = self.have.arrive(move.into, "came")
+                self.write(f"came = {came}")
+                line = self.have.arrive(into, "came")
             self.when(move, handle, line)
 
     def receive(self, move: Transfer, handle: str) -> None:
         """What came is here from the next step on."""
         side = side_of(move.s.tensors)
         name = self.have.names.inputs[side, move.s.name]
-        kept = f" or {name}" if move.guarded and name in self.lasting else ""
-        self.when(move, handle, f"{name} = {handle}.wait(){kept}")
+        self.replace(
+            move, handle, name, f" or {name}" if move.guarded and name in self.lasting else ""
+        )
 
     def last(self, moves: Sequence[Transfer]) -> None:
         """Note what has to last where nothing comes: what is sent on, or comes by several ways."""

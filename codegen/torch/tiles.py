@@ -11,6 +11,7 @@ from math import gcd
 import numpy as np
 
 from codegen.torch.text import (
+    WIDTH,
     Condition,
     Domain,
     Flags,
@@ -128,8 +129,9 @@ def tile_function(name: str, meeting: Meeting) -> tuple[list[str], bool]:
         rows, cols = bounds_of(s, meeting, slices)
         answer = f"return {rows}, {cols}, {s.kind != 'full'}"
         if (on == left).all():
-            lines.append(f"    {answer}")
             left = left & ~on
+            short = joined(lines[-2:], answer)
+            lines = [*lines[:-2], short] if short else [*lines, f"    {answer}"]
             break
         asked = both(needed(said, left))
         lines += [f"    if {asked}:", f"        {answer}"]
@@ -143,6 +145,16 @@ def tile_function(name: str, meeting: Meeting) -> tuple[list[str], bool]:
     told = "The queries and keys that meet in a step, as slices of the shards, and if masked."
     arguments = ", ".join([meeting.names.step, *meeting.names.axes, "size"])
     return [f"def {name}({arguments}):", f'    """{told}"""', *head, *lines], bool(left.any())
+
+
+def joined(before: Sequence[str], answer: str) -> str:
+    """The last two cases on one line, where they fit on it; a single case is no two."""
+    if not before:
+        return ""
+    asked, first = (line.strip() for line in before)
+    first, last = (x.removeprefix("return ") for x in (first, answer))
+    line = f"    return ({first}) if {asked[3:-1]} else ({last})"
+    return line if len(line) <= WIDTH else ""
 
 
 def bounds_of(s: Attend, meeting: Meeting, used: set[str]) -> tuple[str, str]:

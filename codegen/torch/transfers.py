@@ -73,16 +73,14 @@ class Transfer:
         shape = len(self.domain.steps), len(self.domain.loops.coordinates())
         return both(needed(said, np.ones(shape, bool)))
 
-    def asked(self, to: str, source: str) -> list[str]:
-        """The conditions under which a rank sends, and receives; "" for always."""
+    def asked(self, to: str, source: str) -> str:
+        """The values that say if this rank sends, and if something comes to it."""
         receiver = self.s.when.guard.receiver
+        here = self.names.axes[self.axis]
+        said = conditions(self.s.when, self.domain, self.names.but(self.axis, "r"))
         shape = len(self.domain.steps), len(self.domain.loops.coordinates())
-        asked = list[str]()
-        for other, own in ((to, not receiver), (source, receiver)):
-            names = self.names if own else self.names.but(self.axis, other)
-            said = conditions(self.s.when, self.domain, names)
-            asked.append(both(needed(said, np.ones(shape, bool))))
-        return asked
+        asked = both(needed(said, np.ones(shape, bool)))
+        return f"({asked} for r in ({to if receiver else here}, {here if receiver else source}))"
 
 
 def _moved(x: str, by: Expr, sign: int, names: Names) -> str:

@@ -126,7 +126,7 @@ def test_a_wrong_guard_is_refused_or_wrong(tmp_path: Path) -> None:
     made = program("zigzag", 4, Causal())
     assert made.loops
     text = by_loops(made)
-    wrong = text.replace("if rank >= step:", "if rank > step:")
+    wrong = text.replace("if rank >= step else", "if rank > step else")
     assert wrong != text
     assert not exact(loaded(wrong, tmp_path), made.work)
 

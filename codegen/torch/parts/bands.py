@@ -26,11 +26,11 @@ def tiles(queries: range, keys: range) -> list[tuple[slice, slice, Any]]:
     band: False where every row sees every column, True where row r sees the columns 0..r.
     """
     calls = list[tuple[slice, slice, Any]]()
-    for i0, i1, j0, j1, low, high in BOXES:
+    for i0, i1, j0, j1, *ends in BOXES:
         a, b = (len(range(queries.start, min(i, queries.stop), queries.step)) for i in (i0, i1))
         c, d = (len(range(keys.start, min(j, keys.stop), keys.step)) for j in (j0, j1))
-        last = (queries.start + high - keys.start) // keys.step  # that row 0 sees
-        first = -((keys.start - queries.start - low) // keys.step)  # windows
+        last = (queries.start + ends[1] - keys.start) // keys.step  # that row 0 sees
+        first = -((keys.start - queries.start - ends[0]) // keys.step)  # windows
         b, c = min(b, d - first), max(c, a + first)  # windows
         a, d = max(a, c - last), min(d, b + last)
         if b - 1 + first > c:  # windows

@@ -8,17 +8,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from codegen.torch.parts.merge import wide
-
 INNER = 1
 
 
 class exchange:
-    """Send tensors to one rank, if any, and receive others like them from another, if any."""
+    """If it `sends`, give tensors to one rank; if it `comes`, receive the like from another."""
 
-    def __init__(self, tensors: list[Tensor], to: int | None, source: int | None, group: Any):
-        self.sent = [] if to is None else [x.contiguous() for x in tensors]
-        self.received = [] if source is None else [x.new_empty(x.shape) for x in tensors]
+    def __init__(self, sent: Any, to: int, source: int, group: Any, sends: Any = 1, comes: Any = 1):
+        self.sent = [x.contiguous() for x in sent] if sends else []
+        self.received = [x.new_empty(x.shape) for x in sent] if comes else []
         ops = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x in self.sent]
         ops += [dist.P2POp(dist.irecv, x, group=group, group_peer=source) for x in self.received]
         self.works = dist.batch_isend_irecv(ops) if ops else []
@@ -27,12 +25,6 @@ class exchange:
         for work in self.works:
             work.wait()
         return self.received
-
-
-def nothing(q: Tensor) -> tuple[Tensor, Tensor]:
-    """The output and log-sum-exp of queries that have seen nothing yet."""
-    out = torch.zeros_like(q, dtype=wide(q))
-    return out, torch.full_like(out[..., :1], -torch.inf)
 
 
 def swap(x: Tensor, split: int, join: int, group: ProcessGroup) -> Tensor:
