@@ -49,18 +49,14 @@ def title(program: Program) -> str:
     """What is computed by how many ranks, which layout they have and what travels."""
     work = program.work
     names = {Full(): "Full attention", Causal(): "Causal attention"}
-    what = names.get(work.mask, f"Attention under the mask {short(str(work.mask))}")
+    mask = str(work.mask) if len(str(work.mask)) <= LONG else f"{str(work.mask)[:LONG]}..."
+    what = names.get(work.mask, f"Attention under the mask {mask}")
     what = "Attention under a mask that tables give" if program.dynamic else what
     ranks = f"{program.ranks} rank{'s' if program.ranks > 1 else ''}"
     said = [_layout_name(program.layout.q), *_travels(program)]
     if program.dynamic and program.target == "torch":
         return f"{what}, over {ranks}: layout and messages by tables, too."
     return f"{what} over {ranks}: {', '.join(said)}."
-
-
-def short(text: str) -> str:
-    """The beginning of a long text."""
-    return text if len(text) <= LONG else f"{text[:LONG]}..."
 
 
 def _layout_name(form: Form) -> str:

@@ -101,17 +101,14 @@ def _boxes(work: Workload, free: bool) -> list[str]:
     rows = boxes(work, free)
     head = "BOXES = (  # of the mask: i0 <= i < i1, j0 <= j < j1, low <= j - i <= high"
     if free:
-        cells = [", ".join(_far(x) for x in row) for row in rows]
+        far = {BEYOND: "FAR", -BEYOND: "-FAR"}
+        cells = [", ".join(far.get(x, str(x)) for x in row) for row in rows]
         start = ["FAR = 2**30  # beyond every position"]
     else:
         cells, start = [", ".join(map(str, row)) for row in rows], []
     if not rows:
         return [*start, "BOXES: tuple[tuple[int, ...], ...] = ()  # the mask allows no pair"]
     return [*start, head, *(f"    ({cell})," for cell in cells), ")"]
-
-
-def _far(x: int) -> str:
-    return {BEYOND: "FAR", -BEYOND: "-FAR"}.get(x, str(x))
 
 
 # ---- the function

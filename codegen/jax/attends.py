@@ -212,7 +212,7 @@ class Attends:
         if exchange := brought.get(value):
             if len(self.loops.mesh) > 1:
                 raise PlanError("masked tiles of what an exchange along an axis brought")
-            if not self.exchanges.reordered(exchange, self.loops):
+            if self.exchanges.order(exchange, self.loops) is None:
                 return f"{of}(jnp.arange(RANKS)).reshape(-1)"
             if self.uneven or not isinstance(self.exchanges.program.layout.q, Pieces):
                 raise PlanError("an exchange of pieces that are not equal and in order")

@@ -112,10 +112,6 @@ class Exchanges:
             raise PlanError("an all-to-all whose head slices are not in the order of the ranks")
         return copies
 
-    def reordered(self, s: Exchange, loops: Loops) -> bool:
-        """True if what an exchange brings is put into another order than that of the shards."""
-        return self.order(s, loops) is not None
-
     def groups(self, s: Exchange, loops: Loops) -> str:
         """What collectives along an axis of the mesh are told."""
         if s.part != Part(OWN):

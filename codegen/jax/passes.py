@@ -113,12 +113,9 @@ class Pass(Attends):
 
     def in_use(self, name: str, run: Run) -> bool:
         """True if a run sends sums of this name that are there before it."""
-        sent = {cell for n, cell in self.made.taken.items() if self.during(self.statement(n), run)}
+        statements, taken = self.loops.statements, self.made.taken.items()
+        sent = {cell for n, cell in taken if self.during(statements[n], run)}
         return any(self.made.sums[cell] == name for cell in sent & self.defined)
-
-    def statement(self, n: int) -> Statement:
-        """A statement by its number."""
-        return self.loops.statements[n]
 
     # ---- the lines of a step
 
@@ -138,7 +135,7 @@ class Pass(Attends):
                 cell, taken = self.made.cells[n, TENSORS[s.tensors[0]].side], self.made.taken[n]
                 text = self.message(n, s, run, steps, names)
                 if {self.made.sums[cell], self.made.sums[taken]} & added or cell == taken:
-                    name = self.arriving(cell)
+                    name = ", ".join(f"arriving_{x}" for x in self.made.sums[cell].split(", "))
                     yield from self.at(run, steps, indent, partial(self.simple, name, text))
                     text = name
                 late.append((cell, text, steps))
@@ -238,9 +235,6 @@ class Pass(Attends):
             for source, ranks in self.rows.made[t - 1].items():
                 if self.made.cells[source] == cell and np.isin(ranks, more).any():
                     raise PlanError("sums that only some ranks send on")
-
-    def arriving(self, cell: Key) -> str:
-        return ", ".join(f"arriving_{x}" for x in self.made.sums[cell].split(", "))
 
     def arrive(self, cell: Key, text: str, indent: int) -> Iterator[Op]:
         """Add what arrives to sums, or let it be the sums."""

@@ -92,7 +92,8 @@ def tiling(plan: Plan, rectangles: Rectangles, coordinates: Ints, names: Names) 
         raise PlanError("tiles of fewer queries than keys, or of more")
     live = tiles(plan).areas[sides.q.chunk[rows], sides.kv.chunk[cols]] > 0
     kinds = Kinds(plan).of(rows.reshape(-1, 1), cols.reshape(-1, 1)).reshape(shape)
-    inside = _inside(rows, rectangles.q) & _inside(cols, rectangles.kv)
+    pairs = zip(rows, cols, rectangles.q, rectangles.kv, strict=True)
+    inside = np.stack([np.isin(a, own) & np.isin(b, keys) for a, b, own, keys in pairs])
     whole, part = live & (kinds == FULL), live & (kinds == CAUSAL)
     if (live & ~inside).any() or (live & ~whole & ~part).any() or (part.sum(axis=2) > 1).any():
         raise PlanError("rectangles of which no tiles of one shape are all that is seen")
@@ -108,12 +109,6 @@ def tiling(plan: Plan, rectangles: Rectangles, coordinates: Ints, names: Names) 
         tuple(_fit(diagonal[:, p], coordinates, names) for p in range(diagonal.shape[1])),
         _fit(count.sum(axis=1), coordinates, names),
     )
-
-
-def _inside(blocks: Ints, rectangle: Ints) -> Ints:
-    """Which of the blocks [n, a, b] are in a rank's rectangle."""
-    flags = [np.isin(x, own) for x, own in zip(blocks, rectangle, strict=True)]
-    return np.stack(flags)
 
 
 def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:

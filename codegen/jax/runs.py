@@ -146,16 +146,12 @@ def check_defined(blocks: Sequence[Block], results: Sequence[str]) -> None:
         if looped:
             inside = set[str]()
             _read(inside, block.ops)
-            _check_reads((inside | carried) & variables - _local(block), there)
+            arriving = {t for op in block.ops for t in op.targets if is_arriving(t)}
+            _check_reads((inside | carried) & variables - arriving, there)
         for op in block.ops:
             _check_reads(set() if looped else op.reads & variables, there)
             there |= set(op.targets)
     _check_reads(set(results) & variables, there)
-
-
-def _local(block: Block) -> set[str]:
-    """What a loop's body assigns before it reads it, and nobody reads without a condition."""
-    return {t for op in block.ops for t in op.targets if is_arriving(t)}
 
 
 def _check_reads(names: Set[str], there: set[str]) -> None:

@@ -57,7 +57,9 @@ def print_pass(
     """One function."""
     loops = settled(loops, plan)
     names = named(loops)
-    made = Pass(plan, loops, names, hops, exchanges, travels_with_stats(loops), keeping)
+    moves = (s for s in loops.statements if isinstance(s, Send | Gather | AllToAll))
+    stats = any("STATS" in s.tensors for s in moves)
+    made = Pass(plan, loops, names, hops, exchanges, stats, keeping)
     blocks = made.blocks(runs(loops))
     head, saved = [*HEADS[plan.pass_]], made.saved() if plan.pass_ == "forward" else []
     if plan.pass_ == "backward":
@@ -120,9 +122,3 @@ def named(loops: Loops) -> Names:
         raise PlanError("a mesh of other axes than a ring of groups that exchange")
     known = (mesh[0], "RING"), (mesh[1], "GROUP"), (n, "RANKS")
     return Names(("place", "member"), ("RING", "GROUP"), first, known=known)
-
-
-def travels_with_stats(loops: Loops) -> bool:
-    """True if queries go to others without their output."""
-    moves = (s for s in loops.statements if isinstance(s, Send | Gather | AllToAll))
-    return any("STATS" in s.tensors for s in moves)

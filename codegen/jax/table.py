@@ -82,23 +82,15 @@ def broken(line: str) -> Iterator[str]:
 
 
 def kept(table: Tables) -> Iterator[str]:
-    """The slots of what the forward pass keeps for the backward pass, of each rank."""
-    rows = {name: pad(slots) for name, slots in table.kept.items()}
-    if not rows:
-        yield "KEPT: dict[str, list[list[int]]] = {}"
-        return
-    yield "KEPT = {"
-    for name, slots in rows.items():
+    """The slots of what the forward pass keeps for the backward pass: as many on every rank."""
+    yield "KEPT = {" if table.kept else "KEPT: dict[str, list[list[int]]] = {}"
+    for name, slots in table.kept.items():
+        width = max(map(len, slots))
         yield f'    "{name}": ['
-        yield from (f"        {row}," for row in slots)
+        yield from (f"        {row + [0] * (width - len(row))}," for row in slots)
         yield "    ],"
-    yield "}"
-
-
-def pad(slots: Numbers) -> Numbers:
-    """As many slots on every rank; some are kept without need."""
-    width = max(map(len, slots))
-    return [row + [0] * (width - len(row)) for row in slots]
+    if table.kept:
+        yield "}"
 
 
 def sides(program: Program) -> Iterator[str]:

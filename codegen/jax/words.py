@@ -56,11 +56,9 @@ def expression(e: Expr, names: Names) -> str:
         terms.append((e.step, f"{f'({shifted})' if ' ' in shifted else shifted} // {e.period}"))
     axes = [(k, name) for k, name in zip(e.axes, names.axes, strict=False)]
     text = linear([*axes, *terms], constant)
-    return f"({text}) % {_size(e.modulo, names)}" if e.modulo and not text.isdecimal() else text
-
-
-def _size(modulo: int, names: Names) -> str:
-    return dict(names.known).get(modulo, str(modulo))
+    if not e.modulo or text.isdecimal():
+        return text
+    return f"({text}) % {dict(names.known).get(e.modulo, e.modulo)}"
 
 
 def linear(terms: Sequence[tuple[int, str]], constant: int) -> str:
