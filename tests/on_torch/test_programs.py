@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
-from planner.planning import Pair, plan
+from planner.planning import plan
+from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from runtimes.arrays import Array, draw
@@ -23,7 +24,7 @@ from rank_threads import execute, run  # noqa: E402  only where torch is
 from runtimes.torch.arrays import to_numpy, to_torch  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
-CASES = settings(max_examples=max(80, settings.default.max_examples))
+CASES = settings(max_examples=settings.default.max_examples)
 MASKS: list[Mask] = [
     Causal(),
     Full(),
@@ -35,21 +36,21 @@ MASKS: list[Mask] = [
 ]
 
 
-def both(schedule: str, work: Workload, ranks: int) -> Pair:
+def both(schedule: str, work: Workload, ranks: int) -> Plans:
     return plan(schedule, work, ranks, pass_="both")
 
 
-def errors(pair: Pair, arrays: tuple[Array, ...]) -> tuple[float, list[float]]:
+def errors(pair: Plans, arrays: tuple[Array, ...]) -> tuple[float, list[float]]:
     """Largest errors of out, and of dq, dk and dv."""
-    work = pair[0].workload
+    work = pair.forward.workload
     q, k, v, dout = arrays
     out, *gradients = run(pair, q, k, v, dout)
     truth = dense.backward(work, q, k, v, dout)
     return distance(out, dense.forward(work, q, k, v)[0]), list(map(distance, gradients, truth))
 
 
-def assert_exact(pair: Pair, seed: int = 0) -> None:
-    work = pair[0].workload
+def assert_exact(pair: Plans, seed: int = 0) -> None:
+    work = pair.forward.workload
     out, gradients = errors(pair, draw(work, seed))
     limits = EXACT["float64" if work.dtype == "float64" else "float32"]
     assert out <= limits[0]
@@ -78,7 +79,7 @@ def test_every_schedule_and_mask_is_exact(schedule: str, mask: Mask) -> None:
     assert_exact(both(schedule, work, 4))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 8])
+@pytest.mark.parametrize("ranks", [1, 3, 5, 8])
 @pytest.mark.parametrize("mask", [Causal(), Full()], ids=str)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_equal_pieces_are_exact_on_any_number_of_ranks(
@@ -143,7 +144,7 @@ def test_nothing_leaks_through_the_mask(schedule: str, mask: Mask) -> None:
     for seq in (32, 37):
         work = Workload(seq=seq, heads=2, kv_heads=1, head_dim=4, mask=mask, dtype="float64")
         pair = both(schedule, work, 4)
-        assert forward_leaks(work, partial(run, pair[0])) == []
+        assert forward_leaks(work, partial(run, pair.forward)) == []
         assert backward_leaks(work, partial(run, pair)) == []
 
 
