@@ -1,14 +1,15 @@
 """Measure this machine and write a hardware file of it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
-from planner.errors import PlanError
-from ringloom.cli.output import json_option, show
+from planner.errors import RingloomError
+from ringloom.cli.output import json_option, show, write
 from ringloom.cli.progress import progress
 from ringloom.measuring import Calibration, calibrate
 from simulator.measured import as_toml
@@ -23,13 +24,10 @@ from simulator.measured import as_toml
 @json_option
 def command(output: str, quick: bool, device: str | None, as_json: bool) -> None:
     if not Path(output).resolve().parent.is_dir():
-        raise PlanError(f"cannot write {output}: no such folder")
-    found = calibrate(device or "", quick, _progress)
+        raise RingloomError(f"cannot write {output}: no such folder")
+    found = calibrate(device or "", quick, partial(progress, verb="measuring"))
     head = "Written by `ringloom calibrate`; use it with --hardware FILE."
-    try:
-        Path(output).write_text(as_toml(found.hardware, head), encoding="utf-8")
-    except OSError as error:
-        raise PlanError(f"cannot write {output}: {error.strerror}") from None
+    write(output, as_toml(found.hardware, head))
     document = {
         "hardware": found.hardware.name,
         "output": output,
@@ -38,10 +36,6 @@ def command(output: str, quick: bool, device: str | None, as_json: bool) -> None
         "constants": {key: c.value for key, c in found.hardware.constants.items()},
     }
     show(as_json, document, *_summary(found), f"written to {output}")
-
-
-def _progress(rounds: Iterable[Any]) -> Iterable[Any]:
-    return progress(rounds, "measuring")
 
 
 def _summary(found: Calibration) -> Iterator[Any]:
@@ -53,9 +47,6 @@ def _summary(found: Calibration) -> Iterator[Any]:
         table.add_row(name, f"{kernel.rate / 1e12:.3g}", half, launch, error)
     yield f"[bold]{machine.name}[/]: {len(found.calls)} kinds of kernel calls"
     yield table
-    link = machine.links[0]
-    yield f"memory {machine['memory.bandwidth'] / 1e9:.3g} GB/s, link {_link(link)}"
-
-
-def _link(link: Any) -> str:
-    return f"{link.alpha * 1e6:.3g} us + bytes / {link.bandwidth / 1e9:.3g} GB/s"
+    link, memory = machine.links[0], machine["memory.bandwidth"]
+    takes = f"{link.alpha * 1e6:.3g} us + bytes / {link.bandwidth / 1e9:.3g} GB/s"
+    yield f"memory {memory / 1e9:.3g} GB/s, link {takes}"

@@ -1,16 +1,14 @@
 """Write a plan as one readable file that runs without ringloom."""
 
 import shlex
-from pathlib import Path
 from typing import Any
 
 import click
 
 from codegen.emitting import emit
 from codegen.programs import PLATFORMS, TARGETS
-from planner.errors import PlanError
 from ringloom.cli.options import is_file, max_calls_option, plans_of, trim_option, workload_options
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import json_option, show, write
 
 
 @click.command(help=__doc__)
@@ -56,17 +54,11 @@ def command(
         max_calls=max_calls,
         command="" if is_file(source) else typed_command(),
     )
-    document = {
-        "target": target,
-        "file": output,
-        "lines": program.count("\n"),
-        "bytes": len(program),
-    }
+    lines, size = program.count("\n"), len(program)
+    document = {"target": target, "file": output, "lines": lines, "bytes": size}
     if output:
-        _write(program, output)
-        show(
-            as_json, document, f"{output}: {document['lines']} lines; python {output} checks itself"
-        )
+        write(output, program)
+        show(as_json, document, f"{output}: {lines} lines; python {output} checks itself")
     elif as_json:
         show(True, document | {"source": program})
     else:
@@ -91,10 +83,3 @@ def typed_command() -> str:
 
 ANSWERS = ("output", "as_json")
 TYPED = click.core.ParameterSource.COMMANDLINE
-
-
-def _write(program: str, output: str) -> None:
-    try:
-        Path(output).write_text(program)
-    except OSError as error:
-        raise PlanError(f"cannot write {output}: {error.strerror}") from None

@@ -1,11 +1,14 @@
-"""How a command answers: one JSON object for programs, pictures for people."""
+"""How a command answers: one JSON object for programs, pictures for people, files for both."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from rich.console import Console
+
+from planner.errors import RingloomError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 
@@ -18,6 +21,14 @@ def show(as_json: bool, document: dict[str, Any], *pictures: Any) -> None:
     console = Console(highlight=False)
     for picture in pictures:
         console.print(picture)
+
+
+def write(path: str, text: str) -> None:
+    """Write a file; raises RingloomError where that cannot be."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RingloomError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 from bokeh.models import (
-    BasicTicker,
     ColumnDataSource,
     CustomJSHover,
     CustomJSTickFormatter,
@@ -12,8 +11,8 @@ from bokeh.models import (
     LinearColorMapper,
     Range1d,
 )
-from bokeh.plotting import figure
 
+from ringloom.report.frames import TIP, cell_axes, frame
 from ringloom.report.loads import Cells
 from ringloom.report.palette import amounts
 
@@ -28,14 +27,10 @@ class HeatPicture:
         self.colours = LinearColorMapper(
             palette=amounts(256), low=0, high=1, nan_color="rgba(0,0,0,0)"
         )
-        self.figure = figure(
-            name=name,
-            border_fill_color=None,
+        self.figure = frame(
+            name,
             height=260,
-            sizing_mode="stretch_width",
             min_width=180,
-            tools="",
-            toolbar_location=None,
             x_axis_label=across,
             y_axis_label=down,
             x_range=Range1d(0, 1),
@@ -51,13 +46,11 @@ class HeatPicture:
             source=self.source,
         )
         told = CustomJSHover(args={"cells": self.source}, code=(PAGE / hover).read_text("utf-8"))
-        tip = '<div style="max-width:18rem;color:#111">@image{custom}</div>'
+        tip = TIP.format("@image{custom}")
         self.figure.add_tools(
             HoverTool(renderers=[cells], tooltips=tip, formatters={"@image": told})
         )
-        self.figure.grid.visible = False
-        for axis in (*self.figure.xaxis, *self.figure.yaxis):
-            axis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
+        cell_axes(self.figure)
         self.figure.xaxis.formatter = CustomJSTickFormatter(
             code=f"return (tick + {base}).toFixed()"
         )

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, Range1d
-from bokeh.plotting import figure
 
+from ringloom.report.frames import padded, timed
 from ringloom.report.loads import Held
 from ringloom.report.palette import DASHES, OKABE_ITO
-from ringloom.report.ticks import padded
 from ringloom.views.units import seconds, size
 
 GIB = 1 << 30
@@ -34,23 +33,9 @@ class MemoryPicture:
     """Up to as many lines as schedules; colours and dashes tell them apart."""
 
     def __init__(self, axis: Range1d, lines: int) -> None:
-        self.figure = figure(
-            name="memory",
-            border_fill_color=None,
-            height=300,
-            sizing_mode="stretch_width",
-            min_width=240,
-            x_range=axis,
-            y_range=Range1d(0, 1),
-            tools="xpan,xwheel_zoom,xbox_zoom,reset",
-            toolbar_location="above",
-            active_drag=None,
-            active_scroll=None,
-            x_axis_label="milliseconds",
-            y_axis_label="GiB",
+        self.figure = timed(
+            "memory", height=300, x_range=axis, y_range=Range1d(0, 1), y_axis_label="GiB"
         )
-        self.figure.toolbar.logo = None
-        self.figure.toolbar.autohide = True
         self.figure.yaxis.formatter = padded(6)
         self.sources = [ColumnDataSource(data={}, name=f"memory-{n}") for n in range(lines)]
         drawn = zip(range(lines), self.sources, strict=True)

@@ -1,7 +1,7 @@
 """The page: facts of a comparison drawn, and put into one HTML file that needs no network."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from bokeh.models import Range1d
 from markupsafe import Markup
 
 import ringloom
+from planner.ir import Plan
 from ringloom.comparison import Case, Comparison
 from ringloom.report import heat
 from ringloom.report.legs import legs
-from ringloom.report.loads import Held, links_of, load_of, memory_of
+from ringloom.report.loads import Cells, Held, links_of, load_of, memory_of
 from ringloom.report.matching import matching
 from ringloom.report.memory import MemoryPicture, colour_of, dash_of, width_of
 from ringloom.report.recorded import Recorded
@@ -36,7 +37,7 @@ def page(compared: Comparison, run: Recorded | None = None) -> str:
 
     Raises PlanError for a run of another schedule, other ranks or another workload.
     """
-    figures: Figures = {}
+    cases, figures = compared.cases, dict[str, Any]()
     pace = _pace(compared, run) if run else 1.0
     end = max([row.makespan_s for row in compared.rows] + ([run.makespan * pace] if run else []))
     axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")
@@ -47,8 +48,8 @@ def page(compared: Comparison, run: Recorded | None = None) -> str:
         figures |= {"tiles": stepper.tiles, "ways": stepper.ways}
     content = {
         "timelines": _timelines(compared, run, pace, axis, figures),
-        "loads": _heat_maps(compared, figures),
-        "links": _link_maps(compared, figures),
+        "loads": _maps(cases, "load", heat.load_picture, load_of, _loaded, figures),
+        "links": _maps(cases, "links", heat.link_picture, links_of, _sent, figures),
     }
     memory = _memory(compared, axis, figures)
     scripts, drawn = components(figures) if figures else ("", {})
@@ -142,33 +143,37 @@ def _told(compared: Comparison, run: Recorded, pace: float) -> str:
     )
 
 
-def _heat_maps(compared: Comparison, figures: Figures) -> list[dict[str, Any]]:
-    tables = [load_of([plan for plan, _ in case.passes]) for case in compared.cases]
+def _maps(
+    cases: Sequence[Case],
+    name: str,
+    picture_of: Callable[[str], heat.HeatPicture],
+    cells_of: Callable[[Sequence[Plan]], Cells],
+    words_of: Callable[[Case], str],
+    figures: Figures,
+) -> list[dict[str, Any]]:
+    """A heat map per schedule, all on one scale."""
+    tables = [cells_of([plan for plan, _ in case.passes]) for case in cases]
     drawn, high = [], heat.most(*tables)
-    for number, (case, table) in enumerate(zip(compared.cases, tables, strict=True)):
-        picture = heat.load_picture(f"load-{number}")
+    for number, (case, table) in enumerate(zip(cases, tables, strict=True)):
+        place = f"{name}-{number}"
+        picture = picture_of(place)
         picture.show(table, high)
-        figures[f"load-{number}"] = picture.figure
-        row = case.row
-        words = (
-            f"rank {row.busiest.rank} attends {row.busiest.share:.2f} times the mean,"
-            f" rank {row.lightest.rank} {row.lightest.share:.2f} times"
-        )
-        drawn.append({"title": row.schedule, "words": words, "figure": f"load-{number}"})
+        figures[place] = picture.figure
+        drawn.append({"title": case.row.schedule, "words": words_of(case), "figure": place})
     return drawn
 
 
-def _link_maps(compared: Comparison, figures: Figures) -> list[dict[str, Any]]:
-    tables = [links_of([plan for plan, _ in case.passes]) for case in compared.cases]
-    drawn, high = [], heat.most(*tables)
-    for number, (case, table) in enumerate(zip(compared.cases, tables, strict=True)):
-        picture = heat.link_picture(f"links-{number}")
-        picture.show(table, high)
-        figures[f"links-{number}"] = picture.figure
-        total, busiest = case.prediction.bytes_sent.sum(), case.row.max_bytes_sent
-        words = f"{size(int(total))} in all, {size(busiest)} by the busiest sender"
-        drawn.append({"title": case.row.schedule, "words": words, "figure": f"links-{number}"})
-    return drawn
+def _loaded(case: Case) -> str:
+    busiest, lightest = case.row.busiest, case.row.lightest
+    return (
+        f"rank {busiest.rank} attends {busiest.share:.2f} times the mean,"
+        f" rank {lightest.rank} {lightest.share:.2f} times"
+    )
+
+
+def _sent(case: Case) -> str:
+    total, busiest = case.prediction.bytes_sent.sum(), case.row.max_bytes_sent
+    return f"{size(int(total))} in all, {size(busiest)} by the busiest sender"
 
 
 def _memory(compared: Comparison, axis: Range1d, figures: Figures) -> list[dict[str, Any]]:

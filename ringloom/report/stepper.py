@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from bokeh.models import (
     Arrow,
-    BasicTicker,
     ColumnDataSource,
     CustomJS,
     CustomJSHover,
@@ -24,8 +23,8 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from numpy.typing import NDArray
 
+from ringloom.report.frames import LABEL, TIP, cell_axes, frame, padded
 from ringloom.report.palette import COMING, DONE, PAPER, rank_colours
-from ringloom.report.ticks import padded
 from ringloom.report.tiles import TileFacts
 
 PAGE = Path(__file__).parent / "page"
@@ -90,14 +89,9 @@ class StepperPicture:
         return CustomJSHover(args={"state": self.state, "facts": self.facts} | more, code=code)
 
     def _tiles(self) -> figure:
-        drawn = figure(
-            name="tiles",
-            border_fill_color=None,
+        drawn = frame(
+            "tiles",
             aspect_ratio=1.1,
-            sizing_mode="stretch_width",
-            min_width=220,
-            tools="",
-            toolbar_location=None,
             x_axis_label="keys and values, piece by piece",
             y_axis_label="queries, piece by piece",
             x_range=Range1d(0, 1),
@@ -112,35 +106,18 @@ class StepperPicture:
             color_mapper=self.colours,
             source=self.pixels,
         )
-        drawn.text(
-            x="x",
-            y="y",
-            text="text",
-            text_color="ink",
-            text_align="center",
-            text_baseline="middle",
-            text_font_size="12px",
-            text_font_style="bold",
-            source=self.labels,
-        )
+        drawn.text(**LABEL, source=self.labels)
         told = self._hover("tile_hover.js")
-        tip = '<div style="max-width:18rem;color:#111">@image{custom}</div>'
+        tip = TIP.format("@image{custom}")
         drawn.add_tools(HoverTool(renderers=[image], tooltips=tip, formatters={"@image": told}))
-        drawn.grid.visible = False
-        for axis in (*drawn.xaxis, *drawn.yaxis):
-            axis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
+        cell_axes(drawn)
         drawn.yaxis.formatter = padded(3)
         return drawn
 
     def _ways(self) -> figure:
-        drawn = figure(
-            name="ways",
-            border_fill_color=None,
+        drawn = frame(
+            "ways",
             aspect_ratio=1.1,
-            sizing_mode="stretch_width",
-            min_width=220,
-            tools="",
-            toolbar_location=None,
             x_range=Range1d(-1.25, 1.25),
             y_range=Range1d(-1.25, 1.25),
         )
@@ -161,18 +138,8 @@ class StepperPicture:
         )
         drawn.scatter("x", "y", size="size", fill_color="fill", line_color="line", line_width=2,
                       source=self.places)  # fmt: skip
-        drawn.text(
-            x="x",
-            y="y",
-            text="text",
-            text_color="ink",
-            text_align="center",
-            text_baseline="middle",
-            text_font_size="12px",
-            text_font_style="bold",
-            source=self.places,
-        )
-        tip = '<div style="max-width:18rem;color:#111">rank @src to @dst: @parts{custom}</div>'
+        drawn.text(**LABEL, source=self.places)
+        tip = TIP.format("rank @src to @dst: @parts{custom}")
         told = self._hover("way_hover.js", messages=self.messages)
         drawn.add_tools(
             HoverTool(
@@ -184,7 +151,7 @@ class StepperPicture:
 
 def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
     """What `stepper.js` reads: an entry per pass and schedule in every column."""
-    found: dict[str, list[Any]] = {
+    columns: dict[str, list[Any]] = {
         "title": [f.title for f in facts],
         "size": [[*f.step.shape, *f.fine, f.ranks, f.steps] for f in facts],
         "step": [narrow(f.step).ravel() for f in facts],
@@ -205,16 +172,8 @@ def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
         "kinds": [[",".join(tensors) for tensors in f.messages.kinds] for f in facts],
         "bytes": [f.messages.bytes.astype(np.float64) for f in facts],
     }
-    return found | _blocks(facts)
-
-
-def _blocks(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
-    """The blocks of all messages, three columns."""
-    found = dict[str, list[Any]]()
-    for one in facts:
-        for name, (column,) in one.messages.blocks.columns("blocks").items():
-            found.setdefault(name, []).append(column)
-    return found
+    blocks = [one.messages.blocks.columns("blocks") for one in facts]
+    return columns | {name: [one[name][0] for one in blocks] for name in (blocks or [{}])[0]}
 
 
 def narrow(numbers: NDArray[np.int32]) -> NDArray[np.int16] | NDArray[np.int32]:

@@ -13,8 +13,8 @@ from bokeh.models import (
     LinearColorMapper,
     Range1d,
 )
-from bokeh.plotting import figure
 
+from ringloom.report.frames import timed
 from ringloom.report.names import joined
 from ringloom.report.palette import PAPER, SEND, STREAM_COLOURS
 from ringloom.report.recorded import Recorded
@@ -30,7 +30,6 @@ COLUMNS = ("lane", "left", "right", "height", "since", "takes", "stream", "rank"
 PALETTE = [STREAM_COLOURS.get(stream, SEND) for stream in STREAMS]
 MOST_HATCHED = 400
 LABELLED = 16  # rank numbers along the axis at the most
-TOOLS = "xpan,xwheel_zoom,xbox_zoom,reset"
 
 
 class TimelinePicture:
@@ -41,18 +40,10 @@ class TimelinePicture:
         self.words = ColumnDataSource(data={}, name=f"{name}-words")
         # Apart, and few: a browser takes a second for a thousand hatched bars.
         self.hatched = ColumnDataSource(data={})
-        self.figure = figure(
-            name=name,
-            border_fill_color=None,
+        self.figure = timed(
+            name,
             x_range=axis,
             y_range=Range1d(1, 0),
-            tools=TOOLS,
-            active_drag=None,
-            active_scroll=None,
-            sizing_mode="stretch_width",
-            min_width=240,
-            toolbar_location="above",
-            x_axis_label="milliseconds",
             y_axis_label="rank",
             output_backend="canvas",
         )
@@ -87,8 +78,6 @@ class TimelinePicture:
         hover.formatters = {"@since": told, "@takes": told, "@stream": called}
         self.figure.add_tools(hover)
         self.figure.ygrid.visible = False
-        self.figure.toolbar.logo = None
-        self.figure.toolbar.autohide = True
         self.ticks = FixedTicker(ticks=[])
         self.figure.yaxis.ticker = self.ticks
         self.figure.yaxis.formatter = CustomJSTickFormatter(

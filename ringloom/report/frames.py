@@ -1,0 +1,44 @@
+"""The frame that pictures have in common, and numbers along its axes."""
+
+from typing import Any
+
+from bokeh.models import BasicTicker, CustomJSTickFormatter
+from bokeh.plotting import figure
+
+TIP = '<div style="max-width:18rem;color:#111">{}</div>'
+LABEL = {
+    **{key: key for key in ("x", "y", "text")},
+    "text_color": "ink",
+    "text_align": "center",
+    "text_baseline": "middle",
+    "text_font_size": "12px",
+    "text_font_style": "bold",
+}
+
+
+def frame(name: str, **more: Any) -> figure:
+    """A figure as wide as its place, without tools."""
+    usual = {"border_fill_color": None, "sizing_mode": "stretch_width", "min_width": 220}
+    return figure(name=name, **{**usual, "tools": "", "toolbar_location": None, **more})
+
+
+def timed(name: str, **more: Any) -> figure:
+    """A frame over milliseconds that a reader can pan and zoom."""
+    tools = {"tools": "xpan,xwheel_zoom,xbox_zoom,reset", "toolbar_location": "above"}
+    still = {"active_drag": None, "active_scroll": None, "x_axis_label": "milliseconds"}
+    drawn = frame(name, **{"min_width": 240, **tools, **still, **more})
+    drawn.toolbar.logo, drawn.toolbar.autohide = None, True
+    return drawn
+
+
+def cell_axes(drawn: figure) -> None:
+    """Whole numbers along both axes, and no grid."""
+    drawn.grid.visible = False
+    for axis in (*drawn.xaxis, *drawn.yaxis):
+        axis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
+
+
+def padded(characters: int) -> CustomJSTickFormatter:
+    """Numbers after blanks as wide as digits: others need not move the picture beside them."""
+    code = f'return String(Number(tick.toPrecision(6))).padStart({characters}, "\\u2007")'
+    return CustomJSTickFormatter(code=code)
