@@ -26,6 +26,7 @@ from planner.loops.form import (
 )
 
 Steps = tuple[int, ...]
+NEXT = ("r + 1", "(r + 1) % RANKS")
 TO = re.compile(r"\bto\b")  # the receiver, in a condition
 
 
@@ -95,9 +96,9 @@ class Hops:
         made = eval(pairs, {"range": range, **names.numbers(self.loops.mesh)})
         if made != [(r, int(to[r])) for r in range(low, high + 1)]:
             raise PlanError("pairs of ranks that are not the plan's")
-        partly = " " * (len(made) < len(ranks))
-        said = [f'    """{_said(s, names, partly)}"""']
-        if s.tensors == ("OUT",) and len(made) < len(ranks):
+        partly = len(made) < len(ranks)
+        said = [f'    """{_said(way, partly)}"""']
+        if s.tensors == ("OUT",) and partly:
             return [*said, *call(4, "return permute_outputs(", ["x", "axis", pairs])]
         return [*said, *call(4, "return lax.ppermute(", ["x", "axis", pairs])]
 
@@ -111,7 +112,7 @@ class Hops:
             to = receivers(self.loops, s, t)
             if eval(pairs, known) != [(int(r), int(to[r])) for r in senders(self.loops, s, t)]:
                 raise PlanError("pairs of ranks that are not the plan's")
-        said = f'    """{_said(s, names, where)}"""'
+        said = f'    """{_said(way, bool(where))}"""'
         return [said, *broken(pairs)]
 
 
@@ -136,21 +137,10 @@ def _along(s: Send) -> tuple[int, Expr]:
     return hops[0]
 
 
-def _said(s: Send, names: Names, where: str) -> str:
+def _said(way: str, partly: bool) -> str:
     """A sentence about a hop."""
-    _, e = _along(s)
-    far = linear([(e.step, names.step)], e.constant + e.step * names.first)
-    back = linear([(-e.step, names.step)], -e.constant - e.step * names.first)
-    ring = " of its ring" if len(names.axes) > 1 else ""
-    some = f"From some devices{ring}" if where else f"From every device{ring}"
-    if far == "1":
-        return f"{some} to the next."
-    if back == "1":
-        return f"{some} to the one before it."
-    down = far.startswith("-") or " - " + names.step in far
-    distance = back if down else far
-    distance = f"`{distance}`" if " " in distance or "step" in distance else distance
-    return f"{some} to the one {distance} {'before' if down else 'after'} it."
+    some = "some devices" if partly else "every device"
+    return f"From {some} {'to the next' if way in NEXT else f'r to {way}'}."
 
 
 def _way(s: Send, loops: Loops, names: Names) -> str:

@@ -164,34 +164,27 @@ def _uses(
 ) -> Iterator[tuple[Key, bool, int]]:
     """Which variables a statement reads and writes in a step, and when: 2 t at its start, 2 t + 1
     at its end; inputs arrive at the end, and sums of a step are there at its end."""
+    if isinstance(s, Attend):
+        yield _input(s.q[0], "q"), False, 2 * t
+        yield _input(s.kv[0], "kv"), False, 2 * t
+        for side in ("q", "kv") if pass_ == "backward" else ("q",):
+            yield made.cells[number, side], True, 2 * t + 1
+        return
+    side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
     match s:
-        case Attend():
-            yield _input(s.q[0], "q"), False, 2 * t
-            yield _input(s.kv[0], "kv"), False, 2 * t
-            for side in ("q", "kv") if pass_ == "backward" else ("q",):
-                yield made.cells[number, side], True, 2 * t + 1
-        case Start():
-            side = TENSORS[s.tensors[0]].side
-            if not TENSORS[s.tensors[0]].accumulates:
-                yield _input(s.part, side), False, 2 * t - 1
-                yield (s.name, side), False, 2 * t - 1
-        case Send():
-            side = TENSORS[s.tensors[0]].side
-            if TENSORS[s.tensors[0]].accumulates:
-                yield made.taken[number], True, 2 * t
-                yield made.cells[number, side], True, 2 * t - 1 if stays(s) else 2 * t + 1
-            else:
-                yield _input(s.parts[0], side), False, 2 * t
-                yield (s.name, side), False, 2 * t + 1
-                yield (s.name, side), False, 2 * (t + SPARE) + 1
+        case Start() if not sums:
+            yield _input(s.part, side), False, 2 * t - 1
+            yield (s.name, side), False, 2 * t - 1
+        case Send() if not sums:
+            yield _input(s.parts[0], side), False, 2 * t
+            yield (s.name, side), False, 2 * t + 1
+            yield (s.name, side), False, 2 * (t + SPARE) + 1
         case Gather() | AllToAll():
-            side = TENSORS[s.tensors[0]].side
             yield _input(s.part, side), False, 2 * t
             yield (s.name, side), False, 2 * t + 1
-        case Return() | Scatter():
-            side = TENSORS[s.tensors[0]].side
+        case Send() | Return() | Scatter():
             yield made.taken[number], True, 2 * t
-            yield made.cells[number, side], True, 2 * t + 1
+            yield made.cells[number, side], True, 2 * t - 1 if stays(s) else 2 * t + 1
 
 
 def _input(part: Part, side: str) -> Key:
