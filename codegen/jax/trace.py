@@ -26,7 +26,7 @@ from planner.loops.form import (
     Shift,
     Start,
 )
-from planner.loops.values import flat, held
+from planner.loops.values import flat
 
 HOME = -1
 Source = tuple[int, str]  # a statement, and the side of the sums that it adds to
@@ -103,8 +103,7 @@ def sends_inputs(s: object) -> bool:
 
 def trace(loops: Loops, plan: Plan) -> Trace:
     """Walk the steps once forwards, for rows and for which sums exist, and once back for sinks."""
-    start = {side: held(plan, side) for side in ("q", "kv")}
-    state = Expansion(loops, plan.partition, {s: x for s, x in start.items() if x is not None})
+    state = Expansion(loops, plan)
     result, blocks = Trace(), {side: len(plan.partition.side(side)) for side in ("q", "kv")}
     for n, s in enumerate(loops.statements):
         if isinstance(s, Send) and not sends_inputs(s) and not is_stepwise(s):

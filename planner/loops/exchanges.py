@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.ir import TENSORS
+from planner.ir import TENSORS, Plan
 from planner.loops.fitting import line
 from planner.loops.form import AllToAll, Ends, Expr, Gather, Ints, Part, Return, Scatter, When
 from planner.loops.places import Places, Value
 from planner.loops.values import Bools, Messages, Pairs, Rows, flat, joined, sliced
-from planner.partitions import Partition, Side
+from planner.partitions import Side
 
 Exchange = Gather | AllToAll | Return | Scatter
 WHOLE = Part("to")  # the share of a receiver that gets everything
@@ -60,10 +60,9 @@ def alike_along(table: Ints, mesh: tuple[int, ...], axis: int) -> bool:
 class Filled:
     """Where there are sums, of blocks that were attended or sums of which have come."""
 
-    def __init__(self, ranks: int, sides: Partition) -> None:
-        self.bits = {
-            s: np.zeros((ranks, len(x)), np.bool_) for s, x in (("q", sides.q), ("kv", sides.kv))
-        }
+    def __init__(self, plan: Plan) -> None:
+        sides = (("q", plan.partition.q), ("kv", plan.partition.kv))
+        self.bits = {s: np.zeros((plan.ranks, len(x)), np.bool_) for s, x in sides}
 
     def note(self, side: str, rank: Ints, blocks: Ints) -> None:
         """From now on there are sums of these blocks [n, w] on the ranks [n]."""

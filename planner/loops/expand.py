@@ -39,7 +39,6 @@ from planner.loops.values import (
     sliced,
     widened,
 )
-from planner.partitions import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +59,25 @@ class Expansion:
     """
 
     loops: Loops
-    partition: Partition
-    held: dict[str, Ints] = field(default_factory=dict)  # by side
+    plan: Plan  # gives the blocks, and the copies held from the start
     stay: dict[tuple[str, str], Ints] = field(default_factory=dict)
     aged: dict[tuple[str, str, int], Ints] = field(default_factory=dict)
     sums: dict[tuple[str, str, int], Ints] = field(default_factory=dict)
     brought: dict[str, list[Messages]] = field(default_factory=dict)
     coming: dict[tuple[str, str], list[Pairs]] = field(default_factory=dict)
     following: dict[tuple[str, str, int], list[Pairs]] = field(default_factory=dict)
-    filled: Filled | None = None  # where there are sums, if anybody asks
     added: list[tuple[str, Ints, Ints]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.coordinates = self.loops.coordinates()
         self.ranks = len(self.coordinates)
         self.everyone = np.arange(self.ranks)
-        if any(isinstance(s, Return | Scatter) for s in self.loops.statements):
-            self.filled = Filled(self.ranks, self.partition)
+        self.filled = Filled(self.plan)
         for side in ("q", "kv"):
-            self.stay[OWN, side] = owned(self.ranks, self.partition.side(side))
-            if side in self.held:
-                self._take(side, *flat(self.everyone, self.held[side].reshape(self.ranks, -1)))
-                self.stay[HELD, side] = self.held[side]
+            self.stay[OWN, side] = owned(self.ranks, self.plan.partition.side(side))
+            copies = held(self.plan, side)
+            if copies is not None:
+                self.stay[HELD, side] = copies
 
     def blocks(
         self,
@@ -115,7 +111,7 @@ class Expansion:
         self.aged[s.name, side, t] = self._packed(side, flat(self.everyone, blocks))
 
     def _packed(self, side: str, pairs: Pairs) -> Ints:
-        return pack(self.ranks, self.partition.side(side), *pairs)
+        return pack(self.ranks, self.plan.partition.side(side), *pairs)
 
     def send(self, s: Send, t: int) -> list[Messages]:
         """The messages of a send; what they bring has its name from the next step on."""
@@ -168,7 +164,7 @@ class Expansion:
         table = self.blocks(s.part, side, t, self.everyone)
         if s.same != alike_along(table, self.loops.mesh, s.axis):
             raise PlanError(f"step {t}: ranks of a scatter have the same blocks, or have not")
-        made = scattered(table, self.partition.side(side), self.coordinates, s.axis)
+        made = scattered(table, self.plan.partition.side(side), self.coordinates, s.axis)
         return [self._with_sums(side, made)]
 
     def returned(self, s: Return) -> list[Messages]:
@@ -179,7 +175,6 @@ class Expansion:
         return [self._with_sums(side, (dst, src, blocks)) for src, dst, blocks in sent]
 
     def _with_sums(self, side: str, messages: Messages) -> Messages:
-        assert self.filled
         return self.filled.of(side, messages)
 
     def arrive(self, t: int, exchanged: set[str]) -> None:
@@ -196,14 +191,13 @@ class Expansion:
                 self.stay[name, side] = self._packed(side, (rank, block))
             else:
                 self.aged[name, side, t + 1] = self._packed(side, (rank, block))
-        if self.filled:
-            for side, rank, blocks in self.added:
-                self.filled.note(side, rank, blocks)
+        for side, rank, blocks in self.added:
+            self.filled.note(side, rank, blocks)
         self.coming, self.following, self.added = {}, {}, []
 
     def _take(self, side: str, rank: Ints, block: Ints) -> None:
         """Of the values that stay, but for what ranks own, the last one to get a block has it."""
-        taken = np.zeros((self.ranks, len(self.partition.side(side))), np.bool_)
+        taken = np.zeros((self.ranks, len(self.plan.partition.side(side))), np.bool_)
         taken[rank, block] = True
         for other in [o for o in self.stay if o[1] == side and o[0] != OWN]:
             r, b = flat(self.everyone, self.stay[other].reshape(self.ranks, -1))
@@ -235,9 +229,8 @@ def ends(loops: Loops, s: Send, t: int, coordinates: Ints) -> Ints:
 
 
 def expand(loops: Loops, plan: Plan) -> Iterator[Expanded]:
-    """The rows of each step; the plan gives the blocks, and the copies held from the start."""
-    start = {side: held(plan, side) for side in ("q", "kv")}
-    state = Expansion(loops, plan.partition, {s: x for s, x in start.items() if x is not None})
+    """The rows of each step."""
+    state = Expansion(loops, plan)
     for t in range(loops.steps):
         yield _step(state, t)
 

@@ -113,7 +113,7 @@ class Reading:
         self.places |= {t: Places(plan.ranks, plan.side(t)) for t in ADDS[plan.pass_]}
         self.transfers = Transfers(self.source.mesh)
         steps = self.source.joint if self.joint else self.source.rows
-        self.filled = Filled(plan.ranks, plan.partition)
+        self.filled = Filled(plan)
         self.known = Exchanges(self.source.mesh, self.source.coordinates, steps, self.filled)
         for side in SIDES:
             blocks = plan.partition.side(side)
