@@ -28,14 +28,14 @@ from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
 from simulator.costs import Costs
-from simulator.engines.conditions import CHUNK, Conditions
-from simulator.engines.contended import run_events
-from simulator.engines.network import MOST
+from simulator.engines.discrete_event import run_events
 from simulator.engines.recurrence import run
-from simulator.engines.tasks import Tasks, Turn, tasks
+from simulator.engines.tasks import RankStep, Tasks, tasks
+from simulator.engines.transfers import MOST
 from simulator.hardware import hardware
-from simulator.links.routes import Routes, Traffic
-from simulator.links.topology import default_topology, given
+from simulator.network.routes import Routes, Traffic
+from simulator.network.topology import given, nodes
+from simulator.scenario import CHUNK, Scenario
 
 try:
     import simpy
@@ -75,20 +75,20 @@ class InSimPy:
             last[into[m]] = m
         for queue in queues.values():
             self.env.process(self.stream(queue))
-        self.finish = [0.0] * len(self.rows.turns)
-        for rank, turns in enumerate(self.rows.turns):
-            self.env.process(self.rank(rank, turns))
+        self.finish = [0.0] * len(self.rows.steps)
+        for rank, steps in enumerate(self.rows.steps):
+            self.env.process(self.rank(rank, steps))
 
-    def rank(self, rank: int, turns: list[Turn]) -> Iterator[simpy.Event]:
+    def rank(self, rank: int, steps: list[RankStep]) -> Iterator[simpy.Event]:
         calls, merge = self.rows.calls, self.rows.messages.merge
-        for turn in turns:
-            for m in turn.sends:
+        for step in steps:
+            for m in step.sends:
                 self.offered[m].succeed()
-            for call in turn.calls:
+            for call in step.calls:
                 for need in calls.needs[call]:
                     yield self.arrived[need]
                 yield self.env.timeout(calls.seconds[call] + calls.adding[call])
-            for m in turn.merges:
+            for m in step.merges:
                 yield self.arrived[m]
                 yield self.env.timeout(merge[m])
         self.finish[rank] = self.env.now
@@ -147,7 +147,7 @@ def by_simpy(costs: Costs, rows: Tasks, traffic: Traffic) -> Times:
 
 
 def by_events(costs: Costs, rows: Tasks, traffic: Traffic) -> Times:
-    timeline, _ = run_events(costs, traffic, Conditions())
+    timeline, _ = run_events(costs, traffic, Scenario())
     return timeline.end, timeline.finish.tolist()
 
 
@@ -166,7 +166,7 @@ ENGINES: dict[str, Callable[[Costs, Tasks, Traffic], Times]] = {
 def measure(one: Plan, traffic: Traffic, names: list[str], repeats: int) -> dict[str, float]:
     """Median seconds of each engine; they must agree."""
     costs = Costs(one, H100)
-    rows, seconds = tasks(costs), {name: list[float]() for name in names}
+    rows, seconds = tasks(costs, np.ones(one.ranks)), {name: list[float]() for name in names}
     for _ in range(repeats):
         found = dict[str, Times]()
         for name in names:
@@ -198,7 +198,7 @@ def cases(quick: bool) -> Iterator[tuple[str, Plan, Traffic, list[str]]]:
     """(name, plan, its traffic, the engines that can time it)."""
     ranks = 256 if quick else 512
     one = plan("ring", Workload(seq=2**18, mask=Full()), ranks)
-    yield "ring", one, Traffic(one, Routes(default_topology(H100, ranks))), [*ENGINES]
+    yield "ring", one, Traffic(one, Routes(nodes(H100, ranks))), [*ENGINES]
     ranks = 32 if quick else 64
     one = plan("allgather", Workload(seq=2**16, mask=Full()), ranks)
     traffic = Traffic(one, behind_nics(ranks))

@@ -32,10 +32,10 @@ from ringloom.recording import Recording, record
 from ringloom.registering import schedule
 from runtimes.backends import run
 from runtimes.validation import Check, check
+from simulator.chrome_trace import save_trace, trace
 from simulator.hardware import Hardware, hardware
-from simulator.links.topology import Topology, topology
+from simulator.network.topology import Topology, topology
 from simulator.prediction import Prediction, simulate
-from simulator.traces import save_trace, trace
 
 __all__ = [
     "SCHEDULES",

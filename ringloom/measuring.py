@@ -14,9 +14,17 @@ from typing import Any
 from planner.ir import Pass
 from runtimes.calibration.benches import Bench, Sample
 from runtimes.calibration.timing import about, bench, medians
-from simulator.fitting import fit_link
 from simulator.hardware import Hardware
-from simulator.measured import SKIPS, Kernel, Machine, Peak, Timed, fit_kernel, measured_hardware
+from simulator.hardware.fit import fit_link
+from simulator.hardware.measured import (
+    SKIPS,
+    Kernel,
+    Machine,
+    Peak,
+    Timed,
+    fit_kernel,
+    measured_hardware,
+)
 
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 ROUNDS = {"cpu": (31, 9), "cuda": (9, 5), "numpy": (9, 3)}  # full, quick

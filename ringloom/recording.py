@@ -18,9 +18,9 @@ from planner.ir import TENSORS, Plan
 from planner.planning import Pair
 from runtimes.recording import recorders
 from runtimes.recording.events import Event, Kind
+from simulator.chrome_trace import save_trace, trace
 from simulator.memory import Memory
 from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
-from simulator.traces import save_trace, trace
 
 Row = Attended | Merged | Sent
 Times = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, step, number

@@ -8,7 +8,7 @@ from planner.workload import Workload
 from ringloom.recording import record
 from runtimes.arrays import draw
 from runtimes.backends import run
-from simulator.traces import trace_file
+from simulator.chrome_trace import trace_file
 
 LARGEST = 4 << 30  # bytes of one dense score matrix that a check on this machine may take
 Plans = Plan | tuple[Plan, Plan]

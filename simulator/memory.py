@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from planner.analysis.liveness import occupancy, readable
 from planner.ir import ADDS, READS, Plan
-from planner.once import once
 
 Bytes = NDArray[np.int64]
 KEPT = 1 << 22  # steps x ranks up to which memory over time is kept
@@ -27,7 +26,6 @@ class Memory:
     live: Bytes | None  # the most at any time of each step: [steps, ranks]
 
 
-@once
 def memory(plan: Plan) -> Memory:
     """Bytes live on each rank in each step; batch and dtypes are those of the workload."""
     home = np.zeros(plan.ranks, np.int64)

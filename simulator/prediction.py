@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from planner.ir import Plan
 from planner.verify import ensure_verified
+from simulator.bounds import Bounds, lower_bounds
 from simulator.costs import Costs
 from simulator.engines.choice import Engine, place_of, reach_of, timed
-from simulator.engines.conditions import CHUNK, Conditions, Speeds
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find
-from simulator.links.routes import Links
-from simulator.links.topology import Topology
-from simulator.lower_bounds import Bounds, lower_bounds
 from simulator.memory import Memory, memory
+from simulator.network.routes import Links
+from simulator.network.topology import Topology
+from simulator.scenario import CHUNK, Scenario, Speeds
 from simulator.timeline import Timeline
 
 Floats = NDArray[np.float64]
@@ -113,52 +113,37 @@ def simulate(
     `hardware` may be the name of a preset or of a file. Without overlap, transfers and compute of
     a rank take turns. `engine`: "recurrence" is fast, "events" also knows shared links, `buffers`,
     `late` launches and the `share` of the chip that transfers take; "auto" takes the fast one
-    where both apply. `topology` is one of `links.topology`, its spelling or a networkx graph;
+    where both apply. `topology` is one of `network.topology`, its name or a networkx graph;
     `speeds` maps ranks to factors, `links` pairs of places to factors (0 cuts a link): see
-    `engines.conditions`. `record` keeps every row in the timeline (default: for small plans).
-    Raises PlanError for unknown hardware, for conditions that make no sense, for a plan that gets
+    `simulator.scenario`. `record` keeps every row in the timeline (default: for small plans).
+    Raises PlanError for unknown hardware, for a scenario that makes no sense, for a plan that gets
     stuck, and with the verifier's sentence for a wrong one that nobody verified.
     """
     on = hardware if isinstance(hardware, Hardware) else find(hardware)
     ensure_verified(plan)
-    if isinstance(plan, Plan):
-        place = place_of(topology, on, plan)
-        under = Conditions(overlap, speeds, links or {}, place, buffers, late, share, chunk)
-        return _one(plan, on, under, engine, plan.rows <= KEPT if record is None else record)
-    return _both(
-        *(
-            simulate(
-                one,
-                on,
-                overlap=overlap,
-                engine=engine,
-                topology=topology,
-                speeds=speeds,
-                links=links,
-                buffers=buffers,
-                late=late,
-                share=share,
-                chunk=chunk,
-                record=record,
-            )
-            for one in plan
-        )
-    )
+    plans = (plan,) if isinstance(plan, Plan) else plan
+    place = place_of(topology, on, plans[0])
+    scenario = Scenario(overlap, speeds, links or {}, place, buffers, late, share, chunk)
+    passes = [
+        _one(one, on, scenario, engine, one.rows <= KEPT if record is None else record)
+        for one in plans
+    ]
+    return passes[0] if len(passes) == 1 else _both(*passes)
 
 
 def _one(
-    plan: Plan, hardware: Hardware, conditions: Conditions, engine: Engine, record: bool
+    plan: Plan, hardware: Hardware, scenario: Scenario, engine: Engine, record: bool
 ) -> Prediction:
     costs = Costs(plan, hardware)
-    found = timed(costs, conditions, engine, record=record)
-    timeline, sums, used = found.timeline, found.sums, memory(plan)
-    limits = lower_bounds(costs, reach_of(costs, conditions), conditions.pace(plan.ranks))
+    result = timed(costs, scenario, engine, record=record)
+    timeline, sums, used = result.timeline, result.sums, memory(plan)
+    limits = lower_bounds(costs, reach_of(costs, scenario), scenario.pace(plan.ranks))
     busiest = float(sums.ports.max(initial=0.0))
     return Prediction(
         name=plan.name,
         hardware=hardware.name,
         ranks=plan.ranks,
-        overlap=conditions.overlap,
+        overlap=scenario.overlap,
         makespan=timeline.end,
         busy=sums.busy,
         exposed=float(sums.exposed.max()),
@@ -172,8 +157,8 @@ def _one(
         messages=sums.messages,
         timeline=timeline,
         memory=used,
-        engine=found.engine,
-        contended=found.contended,
+        engine=result.engine,
+        contended=result.contended,
         bounds=limits,
     )
 

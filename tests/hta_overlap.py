@@ -13,9 +13,9 @@ from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
+from simulator.chrome_trace import save_ranks
 from simulator.prediction import Prediction, simulate
 from simulator.timeline import Sent, spans
-from simulator.traces import save_ranks
 
 SCALE = 1000.0  # nanoseconds as microseconds
 NEAR = 0.1  # of a percent, from rounding to whole microseconds

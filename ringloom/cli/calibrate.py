@@ -12,7 +12,7 @@ from planner.errors import RingloomError
 from ringloom.cli.output import json_option, show, write
 from ringloom.cli.progress import progress
 from ringloom.measuring import Calibration, calibrate
-from simulator.measured import as_toml
+from simulator.hardware.measured import as_toml
 
 
 @click.command(help=__doc__)

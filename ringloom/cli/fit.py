@@ -13,7 +13,7 @@ from rich.table import Table
 
 from planner.errors import PlanError
 from ringloom.cli.output import json_option, show
-from simulator.fitting import Fit, fit_curve, fit_link
+from simulator.hardware.fit import Fit, fit_curve, fit_link
 
 FORMS = {("bytes", "seconds"): fit_link, ("size", "tflops"): fit_curve}
 LARGEST_FILE = 2**24  # bytes

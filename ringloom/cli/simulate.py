@@ -19,12 +19,12 @@ from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import working
 from ringloom.views.tables import plain_table, prediction
 from ringloom.views.units import seconds
+from simulator.chrome_trace import save_trace, trace
 from simulator.critical_path import Leg, critical_path
 from simulator.engines.choice import ENGINES
 from simulator.hardware import hardware as find_hardware
-from simulator.links.topology import Place
+from simulator.network.topology import Place
 from simulator.prediction import Prediction, simulate
-from simulator.traces import save_trace, trace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SHOWN = 12  # parts of a critical path that are printed

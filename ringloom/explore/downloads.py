@@ -12,7 +12,7 @@ from planner.files import dumps
 from ringloom.explore.choices import Choices
 from ringloom.explore.controls import WIDGET_STYLE
 from ringloom.explore.view import case_of, planned
-from simulator.traces import trace
+from simulator.chrome_trace import trace
 
 
 def plan_file(choices: Choices) -> str:

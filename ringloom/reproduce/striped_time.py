@@ -31,7 +31,7 @@ from planner.planning import plan
 from planner.workload import Workload
 from ringloom.reproduce.layers.models import Model
 from ringloom.reproduce.published import DATA
-from simulator.calls.kernel_tiles import kernel_tiles
+from simulator.costs.kernel_tiles import kernel_tiles
 
 Floats = NDArray[np.float64]
 CONSTANTS = ("projections", "visit", "masked")
@@ -121,13 +121,16 @@ class Count(NamedTuple):
 def coarse_tiles(schedule: str, seq: int, ranks: int, tile: tuple[int, int]) -> Count:
     """Count the tiles of the slowest rank of each round."""
     found = planned(schedule, seq, ranks)
-    rounds = [_slowest(found, attend, tile) for _, attend in found.attends()]
+    live = kernel_tiles(found.workload, found.partition, tile)
+    rounds = [_slowest(found, attend, tile, live) for _, attend in found.attends()]
     return Count(*(sum(column) for column in zip(*rounds, strict=True)))
 
 
-def _slowest(found: Plan, attend: Attend, tile: tuple[int, int]) -> Count:
+def _slowest(
+    found: Plan, attend: Attend, tile: tuple[int, int], table: NDArray[np.int64]
+) -> Count:
     q, kv = attend.q[:, 0], attend.kv[:, 0]
-    live = kernel_tiles(found.workload, found.partition, tile)[q, kv]
+    live = table[q, kv]
     rank = int(live.argmax())
     tall, wide = (
         int(side.sizes[block[rank]])

@@ -1,16 +1,19 @@
 """Which accumulators lie where, so that merging is charged exactly where there is something to add.
 
-A rank holds at most one accumulator per (tensor, block). A hand-over takes it away, an attend or
-an arrival adds to it or, where there is none, begins it.
+A rank holds at most one accumulator per (tensor, block). A partial-sum transfer takes it away, an
+attend or an arrival adds to it or, where there is none, begins it.
 """
 
 import numpy as np
 
-from planner.ir import ADDS, TENSORS, Attend, Move
+from planner.analysis.marks import attended_blocks
+from planner.columns import rowwise
+from planner.ir import ADDS, Attend, Move
 from planner.partitions import Ints
-from simulator.costs import Costs, Floats
+from simulator.costs import Costs
 from simulator.engines.cells import Cells
-from simulator.engines.rounds import Where
+from simulator.network.ports import Where
+from simulator.timeline import Floats
 
 
 class Accumulators:
@@ -20,32 +23,29 @@ class Accumulators:
         plan = costs.plan
         self._add, self._merge = costs.add, costs.merge
         self._cells = {t: Cells(plan.ranks, len(plan.side(t))) for t in ADDS[plan.pass_]}
-        self._there = {t: np.zeros(cells.size, bool) for t, cells in self._cells.items()}
+        self._held = {tensor: np.zeros(cells.size, bool) for tensor, cells in self._cells.items()}
 
     def leave(self, move: Move, src: Where) -> None:
-        """The accumulators of a hand-over are gone from their sources."""
+        """The accumulators of a partial-sum transfer are gone from their sources."""
         for tensor in move.tensors:
-            self._there[tensor][self._cells[tensor].of(src, move.blocks)] = False
+            self._held[tensor][self._cells[tensor].of(src, move.blocks)] = False
 
     def attended(self, node: Attend, rank: Where) -> Floats:
         """Seconds of adding each row's results to what is there: float64 [rows]."""
-        found = [
-            self._join(tensor, rank, node.q if TENSORS[tensor].side == "q" else node.kv, price)
-            for tensor, price in self._add.items()
-        ]
-        return found[0] if len(found) == 1 else found[0] + found[1]
+        seconds = np.zeros(len(node))
+        for tensor, price in self._add.items():
+            seconds += self._join(tensor, rank, attended_blocks(node, tensor), price)
+        return seconds
 
     def arrived(self, move: Move, dst: Where) -> Floats:
         """Seconds of merging each message into what is there: float64 [rows]."""
-        found = [self._join(t, dst, move.blocks, self._merge[t]) for t in move.tensors]
-        return found[0] if len(found) == 1 else np.sum(found, axis=0)
+        seconds = np.zeros(len(move))
+        for tensor in move.tensors:
+            seconds += self._join(tensor, dst, move.blocks, self._merge[tensor])
+        return seconds
 
     def _join(self, tensor: str, rank: Where, blocks: Ints, price: Floats) -> Floats:
-        cells, there = self._cells[tensor].of(rank, blocks), self._there[tensor]
-        if blocks.shape[1] == 1:
-            seconds: Floats = price[blocks[:, 0]] * there[cells]
-            there[cells] = True
-            return seconds
-        seconds = (price[blocks] * there[cells]).sum(axis=1)
-        there[cells[blocks >= 0]] = True
+        entries, held = self._cells[tensor].of(rank, blocks), self._held[tensor]
+        seconds: Floats = rowwise(np.add, price[blocks] * held[entries])
+        held[entries] = True
         return seconds

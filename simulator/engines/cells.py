@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.partitions import Ints
-from simulator.engines.rounds import Where
+from simulator.network.ports import Where
 
 
 class Cells:
@@ -20,14 +20,11 @@ class Cells:
         self._first = np.arange(ranks) * (1 - ranks)
 
     def of(self, rank: Where, blocks: Ints) -> NDArray[np.int64]:
-        """Places of a block table [rows, width]: [rows] for width 1, [rows, width] otherwise."""
-        one, first = blocks.shape[1] == 1, self._first[rank]
-        cells: NDArray[np.int64]
-        cells = np.multiply(blocks[:, 0] if one else blocks, self._ranks, dtype=np.int64)
-        cells += first if one else first[:, None]
+        """Places of a block table: [rows, width]."""
+        cells: NDArray[np.int64] = np.multiply(blocks, self._ranks, dtype=np.int64)
+        cells += self._first[rank][:, None]
         return cells
 
     def nowhere(self) -> NDArray[np.int64]:
-        """The places of block -1, which nobody ever writes to: [ranks]."""
-        cells: NDArray[np.int64] = self._first - self._ranks
-        return cells
+        """The places of block -1: [ranks]."""
+        return np.asarray(self._first - self._ranks)

@@ -19,15 +19,15 @@ import networkx as nx
 from planner.errors import PlanError
 from planner.ir import Plan
 from simulator.costs import Costs
-from simulator.engines.conditions import Conditions
-from simulator.engines.contended import run_events
+from simulator.engines.discrete_event import run_events
 from simulator.engines.recurrence import Sums, run
 from simulator.hardware import Hardware
-from simulator.links.ports import LinkPorts
-from simulator.links.reach import Reach
-from simulator.links.routes import Routes, Traffic
-from simulator.links.topology import Topology, default_topology
-from simulator.links.topology import topology as spelled_topology
+from simulator.network.ports import LinkPorts, NodePorts, Ports
+from simulator.network.reach import Reach
+from simulator.network.routes import Routes, Traffic
+from simulator.network.topology import Topology, nodes
+from simulator.network.topology import topology as spelled_topology
+from simulator.scenario import Scenario
 from simulator.timeline import Timeline
 
 Engine = Literal["auto", "recurrence", "events"]
@@ -45,44 +45,44 @@ class Timed:
     contended: bool
 
 
-def timed(costs: Costs, conditions: Conditions, engine: Engine, *, record: bool) -> Timed:
+def timed(costs: Costs, scenario: Scenario, engine: Engine, *, record: bool) -> Timed:
     """Time a plan; raises PlanError where the recurrence is asked for what it cannot know."""
     if engine not in ENGINES:
         raise PlanError(f"unknown engine {engine!r}: choose one of {', '.join(ENGINES)}")
-    pace = conditions.pace(costs.plan.ranks)
-    events_only = conditions.events_only or _takes(costs, conditions)
-    if conditions.by_default and not events_only and engine != "events":
-        timeline, sums = run(costs, overlap=conditions.overlap, record=record, pace=pace)
-        return Timed(timeline, sums, "recurrence", False)
-    place = conditions.topology or default_topology(costs.hardware, costs.plan.ranks)
-    traffic = Traffic(costs.plan, Routes(place, conditions.links))
-    why = _beyond_the_recurrence(traffic, conditions)
-    if engine == "recurrence" and why:
-        raise PlanError(f"{costs.plan.name}: {why}, which only the event engine knows")
-    if engine == "events" or why:
-        timeline, sums = run_events(costs, traffic, conditions, record=record)
-        return Timed(timeline, sums, "events", traffic.contended)
-    timeline, sums = run(
-        costs, overlap=conditions.overlap, record=record, ports=LinkPorts(traffic), pace=pace
-    )
+    ranks, pace = costs.plan.ranks, scenario.pace(costs.plan.ranks)
+    events_only = scenario.events_only or _takes(costs, scenario) or engine == "events"
+    ports: Ports
+    if scenario.by_default and not events_only:
+        ports = NodePorts(costs.hardware, ranks)
+    else:
+        place = scenario.topology or nodes(costs.hardware, ranks)
+        traffic = Traffic(costs.plan, Routes(place, scenario.links))
+        why = _beyond_the_recurrence(traffic, scenario)
+        if engine == "recurrence" and why:
+            raise PlanError(f"{costs.plan.name}: {why}, which only the event engine knows")
+        if engine == "events" or why:
+            timeline, sums = run_events(costs, traffic, scenario, record=record)
+            return Timed(timeline, sums, "events", traffic.contended)
+        ports = LinkPorts(traffic)
+    timeline, sums = run(costs, ports, pace, overlap=scenario.overlap, record=record)
     return Timed(timeline, sums, "recurrence", False)
 
 
-def _takes(costs: Costs, conditions: Conditions) -> bool:
+def _takes(costs: Costs, scenario: Scenario) -> bool:
     """Whether transfers over the hardware's own links take a share of the chip worth following."""
-    own = conditions.share is None and any(link.share for link in costs.hardware.links)
+    own = scenario.share is None and any(link.share for link in costs.hardware.links)
     return own and costs.plan.rows <= LARGE
 
 
-def _beyond_the_recurrence(traffic: Traffic, conditions: Conditions) -> str:
+def _beyond_the_recurrence(traffic: Traffic, scenario: Scenario) -> str:
     if traffic.contended:
         return f"messages share link {traffic.example()}"
-    if conditions.buffers is not None:
+    if scenario.buffers is not None:
         return "receives wait for buffers"
-    if conditions.late:
+    if scenario.late:
         return "transfers are launched late"
-    takes = any(path.share for path in traffic.paths) if conditions.share is None else False
-    return "transfers take a share of the chip" if takes or conditions.share else ""
+    takes = any(path.share for path in traffic.paths) if scenario.share is None else False
+    return "transfers take a share of the chip" if takes or scenario.share else ""
 
 
 def place_of(
@@ -100,8 +100,8 @@ def place_of(
     return Topology("given", plan.ranks, topology)
 
 
-def reach_of(costs: Costs, conditions: Conditions) -> Reach:
-    """What links can do at the most under some conditions, for lower bounds."""
-    if conditions.by_default or conditions.topology is None:
+def reach_of(costs: Costs, scenario: Scenario) -> Reach:
+    """What links can do at the most under some scenario, for lower bounds."""
+    if scenario.by_default or scenario.topology is None:
         return Reach.of_hardware(costs.hardware, costs.plan.ranks)
-    return Reach.of_routes(Routes(conditions.topology, conditions.links))
+    return Reach.of_routes(Routes(scenario.topology, scenario.links))

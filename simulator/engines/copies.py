@@ -4,16 +4,19 @@ Tensors that always travel together share one table. A copy that never comes is 
 """
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.liveness import readable
+from planner.columns import rowwise
 from planner.ir import READS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints
-from simulator.costs import Floats
 from simulator.engines.cells import Cells
-from simulator.engines.rounds import Where, where
+from simulator.engines.rounds import where
+from simulator.network.ports import Where
+from simulator.timeline import Floats
 
 Pairs = NDArray[np.complex128]  # (offered, arrives) as one number
 
@@ -28,26 +31,24 @@ class Arrivals:
         side = plan.side(tensor)
         self._cells = Cells(plan.ranks, len(side))
         self._times = np.full(self._cells.size, complex(np.inf, np.inf))
-        numbers = np.arange(len(side), dtype=np.int32)[:, None]
-        self._times[self._cells.of(where(side.homes), numbers)] = 0.0
+        self._times[
+            self._cells.of(where(side.homes), np.arange(len(side), dtype=np.int32)[:, None])
+        ] = 0.0
         self._times[self._cells.nowhere()] = 0.0
 
     def put(self, rank: Where, blocks: Ints, times: Floats) -> None:
         """Each row's blocks were offered and arrive on its rank at `times` [rows, 2]."""
-        cells, pairs = self._cells.of(rank, blocks), times.view(np.complex128)[:, 0]
-        if blocks.shape[1] == 1:
-            self._times[cells] = pairs
-        else:
-            row, column = np.nonzero(blocks >= 0)
-            self._times[cells[row, column]] = pairs[row]
+        self._times[self._cells.of(rank, blocks)] = times.view(np.complex128)
+        if blocks.shape[1] > 1:
+            self._times[self._cells.nowhere()] = 0.0
 
     def of(self, rank: Where, blocks: Ints) -> Pairs:
-        """When each row's blocks were offered and arrive on its rank: [rows] or [rows, width]."""
+        """When each row's blocks were offered and arrive on its rank: [rows, width]."""
         return self._times[self._cells.of(rank, blocks)]
 
 
 class Copies:
-    """The arrivals of all inputs that travel or are held; rows as in `simulator.engines.rounds`."""
+    """The arrivals of all inputs that travel or are held; rows as in `rounds`."""
 
     def __init__(self, plan: Plan) -> None:
         self._tables = _together(plan)
@@ -66,12 +67,11 @@ class Copies:
     def attend(self, node: Attend, rank: Where) -> list[Pairs]:
         """The times of all the inputs of each row, on its rank."""
         sides = ("q", node.q), ("kv", node.kv)
-        return [table.of(rank, blocks) for side, blocks in sides for table in self._sides[side]]
+        return [t.of(rank, blocks) for side, blocks in sides for t in self._sides[side]]
 
     def arrive(self, move: Move, dst: Where, offered: Floats, arrival: Floats) -> None:
         """Every message of a move of inputs was offered and will arrive then: [rows] each."""
-        times = np.empty((len(move), 2))
-        times[:, 0], times[:, 1] = offered, arrival
+        times = np.stack([offered, arrival], axis=1)
         for table in self._of(move.tensors):
             table.put(dst, move.blocks, times)
 
@@ -81,19 +81,18 @@ class Copies:
 
 def ready(times: list[Pairs]) -> Floats | None:
     """When all of each row's blocks are there: [rows]; None: from the start."""
-    found = [t.imag if t.ndim == 1 else t.imag.max(axis=1) for t in times]
-    if len(found) < 2:
-        return found[0] if found else None
-    latest: Floats = np.max(found, axis=0)
+    if not times:
+        return None
+    latest: Floats = reduce(np.maximum, (rowwise(np.maximum, t.imag) for t in times))
     return latest
 
 
 def exposed(times: list[Pairs], free: Floats) -> Floats:
     """How long each rank, free from then on, waits for blocks already offered: [rows]."""
     longest = np.zeros(len(free))
-    for found in times:
-        waited = found.imag - np.maximum(found.real, free if found.ndim == 1 else free[:, None])
-        np.maximum(longest, waited if waited.ndim == 1 else waited.max(axis=1), out=longest)
+    for pairs in times:
+        waited = pairs.imag - np.maximum(pairs.real, free[:, None])
+        np.maximum(longest, rowwise(np.maximum, waited), out=longest)
     return longest
 
 

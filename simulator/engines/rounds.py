@@ -5,17 +5,15 @@ for; so the rows of every rank keep their order. A partial permutation is one ro
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Attend, Move
 from planner.partitions import Ints
+from simulator.network.ports import Where
 
 Index = NDArray[np.intp]
-Where = slice | Index
-REMEMBERED = 512  # columns
 
 
 def attend_rounds(node: Attend) -> list[Attend]:
@@ -36,17 +34,8 @@ def move_rounds(node: Move) -> list[Move]:
 
 
 def alone(ranks: Ints) -> bool:
-    """True if no rank occurs twice; the columns of a ring are the same in every step."""
-    return _alone(ranks.tobytes())
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _alone(column: bytes) -> bool:
-    ranks: Ints = np.frombuffer(column, np.int32)
-    falls = np.count_nonzero(ranks[1:] <= ranks[:-1])
-    if falls == 0 or (falls == 1 and ranks[-1] < ranks[0]):
-        return True
-    return len(next(rounds(ranks))) == len(ranks)
+    """True if no rank occurs twice."""
+    return bool(np.bincount(ranks).max(initial=0) < 2)
 
 
 def rounds(*columns: Ints) -> Iterator[Index]:
@@ -65,13 +54,6 @@ def rounds(*columns: Ints) -> Iterator[Index]:
 
 def where(ranks: Ints) -> Where:
     """A column of ranks as an index; a slice, which is far cheaper, if they are consecutive."""
-    return _where(ranks.tobytes())
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _where(column: bytes) -> Where:
-    ranks: Ints = np.frombuffer(column, np.int32)
-    low, high = int(ranks[0]), int(ranks[-1]) + 1
-    if high - low == len(ranks) and (ranks[1:] > ranks[:-1]).all():
-        return slice(low, high)
+    if len(ranks) and ranks[-1] - ranks[0] + 1 == len(ranks) and (ranks[1:] > ranks[:-1]).all():
+        return slice(int(ranks[0]), int(ranks[-1]) + 1)
     return ranks.astype(np.intp)

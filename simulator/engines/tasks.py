@@ -1,35 +1,31 @@
 """A plan row by row: what each rank does in each step, what each row takes and what it waits for.
 
-Rows are numbered in plan order, messages and calls apart. A row waits for messages by number;
-what is at home or held from the start is waited for by nobody. Which accumulators lie where does
+Rows are numbered in plan order, messages and calls apart. A row waits for messages by number, and
+not for what is at home or held from the start. Which accumulators lie where does
 not depend on the clock, so what merging costs is known beforehand.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.analysis.liveness import readable
-from planner.errors import PlanError
-from planner.ir import READS, TENSORS, Attend, Held, Move, Plan
+from planner.analysis.marks import attended_blocks, places
+from planner.analysis.messages import message_bytes
+from planner.ir import READS, Attend, Move, Step
 from planner.partitions import Ints
 from simulator.costs import Costs
 from simulator.engines.accumulators import Accumulators
-from simulator.engines.cells import Cells
-from simulator.engines.rounds import Where, attend_rounds, move_rounds, where
+from simulator.engines.rounds import attend_rounds, move_rounds, where
+from simulator.timeline import Floats
 
-AT_HOME, NOWHERE = -1, -2
+AT_HOME = -1
 Needs = tuple[int, ...]  # numbers of messages
-Ids = NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class Messages:
     """Every message in plan order."""
 
-    step: list[int] = field(default_factory=list)
     src: list[int] = field(default_factory=list)
     dst: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)  # bytes
@@ -50,10 +46,10 @@ class Calls:
 
 
 @dataclass(slots=True)
-class Turn:
+class RankStep:
     """What one rank does in one step; all are numbers in plan order."""
 
-    step: int
+    number: int
     sends: list[int] = field(default_factory=list)
     receives: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
@@ -66,124 +62,89 @@ class Tasks:
 
     messages: Messages
     calls: Calls
-    turns: list[list[Turn]]
+    steps: list[list[RankStep]]
 
 
-class Origins:
-    """Which message brought a block of an input to a rank last, in plan order."""
-
-    def __init__(self, plan: Plan, tensor: str) -> None:
-        side = plan.side(tensor)
-        self._cells = Cells(plan.ranks, len(side))
-        self._numbers = np.full(self._cells.size, NOWHERE, np.int64)
-        here = self._cells.of(where(side.homes), np.arange(len(side), dtype=np.int32)[:, None])
-        self._numbers[here] = self._numbers[self._cells.nowhere()] = AT_HOME
-
-    def put(self, node: Move | Held, rank: Where, numbers: Ids) -> None:
-        """Each row's message, or AT_HOME, is where its blocks come from now."""
-        cells = self._cells.of(rank, node.blocks).reshape(node.blocks.shape)
-        row, column = np.nonzero(node.blocks >= 0)
-        self._numbers[cells[row, column]] = numbers[row]
-
-    def of(self, rank: Where, blocks: Ints) -> Ids:
-        """The messages of each row's blocks: [rows, width]."""
-        return self._numbers[self._cells.of(rank, blocks)].reshape(blocks.shape)
-
-
-class Compiler:
+class Builder:
     """Goes through a plan in its order; `done` holds the rows so far."""
 
-    def __init__(self, costs: Costs) -> None:
-        plan = costs.plan
-        self._costs, self._held = costs, Accumulators(costs)
+    def __init__(self, costs: Costs, pace: Floats) -> None:
+        plan, self._pace = costs.plan, pace
+        self._plan, self._costs, self._accumulators = plan, costs, Accumulators(costs)
         travelling = {t for _, m in plan.moves() for t in m.tensors}
-        travelling |= {t for held in plan.start for t in held.tensors}
-        self._origins = {t: Origins(plan, t) for t in READS[plan.pass_] if t in travelling}
-        for held in plan.start:
-            self._bring(readable(held), held, where(held.rank), np.full(len(held), AT_HOME))
+        self._origins = {  # which message brought a block to a rank last
+            t: np.full((plan.ranks, len(plan.side(t)) + 1), AT_HOME, np.int64)
+            for t in READS[plan.pass_]
+            if t in travelling
+        }
         self.done = Tasks(Messages(), Calls(), [[] for _ in range(plan.ranks)])
 
-    def step(self, number: int, attends: Sequence[Attend], moves: Sequence[Move]) -> None:
+    def step(self, number: int, step: Step) -> None:
         """All messages of a step leave before anybody attends; what arrives is merged last."""
-        messages, sent = self.done.messages, len(self.done.messages.src)
-        first = len(messages.parts)
-        for move in (part for whole in moves for part in move_rounds(whole)):
-            self._send(number, move)
-        for node in (part for attend in attends for part in attend_rounds(attend)):
+        moves = [part for move in step.moves for part in move_rounds(move)]
+        firsts = [self._send(number, move) for move in moves]
+        for node in (part for attend in step.attends for part in attend_rounds(attend)):
             self._attend(number, node)
-        for _, _, move in messages.parts[first:]:
-            merging = move.accumulates
-            found = self._held.arrived(move, where(move.dst)) if merging else np.zeros(len(move))
-            messages.merge += found.tolist()
-        for message in range(sent, len(messages.src)):
-            self._turn(messages.src[message], number).sends.append(message)
-            self._turn(messages.dst[message], number).receives.append(message)
-        for begin, _, move in messages.parts[first:]:
-            for message in range(begin, begin + len(move)) if move.accumulates else ():
-                self._turn(messages.dst[message], number).merges.append(message)
+        for first, move in zip(firsts, moves, strict=True):
+            merging = np.zeros(len(move))
+            if move.accumulates:
+                merging = self._accumulators.arrived(move, where(move.dst)) / self._pace[move.dst]
+            self.done.messages.merge += merging.tolist()
+            ends = zip(move.src.tolist(), move.dst.tolist(), strict=True)
+            for message, (src, dst) in enumerate(ends, first):
+                self._rank_step(src, number).sends.append(message)
+                self._rank_step(dst, number).receives.append(message)
+                if move.accumulates:
+                    self._rank_step(dst, number).merges.append(message)
 
-    def _turn(self, rank: int, step: int) -> Turn:
-        turns = self.done.turns[rank]
-        if not turns or turns[-1].step != step:
-            turns.append(Turn(step))
-        return turns[-1]
+    def _rank_step(self, rank: int, step: int) -> RankStep:
+        steps = self.done.steps[rank]
+        if not steps or steps[-1].number != step:
+            steps.append(RankStep(step))
+        return steps[-1]
 
-    def _send(self, step: int, move: Move) -> None:
-        done, src, dst = self.done.messages, where(move.src), where(move.dst)
-        first = len(done.src)
+    def _send(self, step: int, move: Move) -> int:
+        done, first = self.done.messages, len(self.done.messages.src)
         read = [(t, move.blocks) for t in move.tensors if t in self._origins]
-        done.needs += self._needs(step, move.src, src, read)
+        done.needs += self._needs(move.src, read)
         done.parts.append((first, step, move))
         done.src += move.src.tolist()
         done.dst += move.dst.tolist()
-        done.step += [step] * len(move)
-        done.size += self._costs.message(step, move).tolist()
+        done.size += message_bytes(self._plan, step, move).tolist()
+        numbers = np.arange(first, first + len(move))[:, None]
+        for tensor, blocks in read:
+            origins = self._origins[tensor]
+            origins.reshape(-1)[places(self._plan, tensor, move.dst, blocks)] = numbers
+            origins[:, -1] = AT_HOME  # what block -1 finds
         if move.accumulates:
-            self._held.leave(move, src)
-        else:
-            self._bring(move.tensors, move, dst, np.arange(first, first + len(move)))
-
-    def _bring(self, tensors: Sequence[str], node: Move | Held, rank: Where, numbers: Ids) -> None:
-        for tensor in tensors:
-            if tensor in self._origins:
-                self._origins[tensor].put(node, rank, numbers)
+            self._accumulators.leave(move, where(move.src))
+        return first
 
     def _attend(self, step: int, node: Attend) -> None:
-        done, rank = self.done.calls, where(node.rank)
-        sides = {"q": node.q, "kv": node.kv}
-        read = [(t, sides[TENSORS[t].side]) for t in self._origins]
-        first = len(done.rank)
-        done.needs += self._needs(step, node.rank, rank, read)
+        done, first = self.done.calls, len(self.done.calls.rank)
+        read = [(t, attended_blocks(node, t)) for t in self._origins]
+        done.needs += self._needs(node.rank, read)
         done.parts.append((first, step, node))
         done.rank += node.rank.tolist()
-        done.seconds += self._costs.attend(node).tolist()
-        done.adding += self._held.attended(node, rank).tolist()
-        for call, r in enumerate(node.rank.tolist(), first):
-            self._turn(r, step).calls.append(call)
+        pace, adding = self._pace[node.rank], self._accumulators.attended(node, where(node.rank))
+        done.seconds += (self._costs.attend(node) / pace).tolist()
+        done.adding += (adding / pace).tolist()
+        for call, rank in enumerate(node.rank.tolist(), first):
+            self._rank_step(rank, step).calls.append(call)
 
-    def _needs(
-        self, step: int, ranks: Ints, rank: Where, read: list[tuple[str, Ints]]
-    ) -> Iterator[Needs]:
-        """The messages that each row waits for, in plan order; PlanError where none ever comes."""
-        if not read:
-            yield from [()] * len(ranks)
-            return
-        found = np.concatenate([self._origins[t].of(rank, blocks) for t, blocks in read], axis=1)
-        if found.min(initial=AT_HOME) == NOWHERE:
-            row = int(np.nonzero((found == NOWHERE).any(axis=1))[0][0])
-            raise PlanError(
-                f"{self._costs.plan.name}, step {step}: rank {ranks[row]} waits for a block that"
-                " never comes: verify the plan first"
-            )
-        if found.shape[1] == 1:
-            yield from [() if n < 0 else (n,) for n in found[:, 0].tolist()]
-        else:
-            yield from [tuple(sorted({n for n in row if n >= 0})) for row in found.tolist()]
+    def _needs(self, ranks: Ints, read: list[tuple[str, Ints]]) -> list[Needs]:
+        """The messages that each row waits for, in plan order."""
+        columns = [
+            self._origins[tensor].reshape(-1)[places(self._plan, tensor, ranks, blocks)]
+            for tensor, blocks in read
+        ]
+        origins = np.concatenate([np.empty((len(ranks), 0), np.int64), *columns], axis=1)
+        return [tuple(sorted({n for n in row if n >= 0})) for row in origins.tolist()]
 
 
-def tasks(costs: Costs) -> Tasks:
-    """Every row of a plan; raises PlanError where a block is read that never comes there."""
-    compiler = Compiler(costs)
+def tasks(costs: Costs, pace: Floats) -> Tasks:
+    """Every row of a plan; `pace` [ranks] are the ranks' speeds."""
+    builder = Builder(costs, pace)
     for number, step in enumerate(costs.plan.steps):
-        compiler.step(number, step.attends, step.moves)
-    return compiler.done
+        builder.step(number, step)
+    return builder.done

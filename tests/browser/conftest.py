@@ -18,8 +18,8 @@ import ringloom as rl
 from ringloom.comparison import Comparison, compare
 from ringloom.report.page import page
 from ringloom.report.recorded import recorded
+from simulator.chrome_trace import save_trace, trace
 from simulator.hardware import hardware
-from simulator.traces import save_trace, trace
 
 FLAGS = (
     "--headless=new",

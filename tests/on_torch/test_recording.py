@@ -26,8 +26,8 @@ from runtimes.arrays import draw
 from runtimes.backends import run
 from runtimes.recording import recorders
 from runtimes.recording.events import Event, turns
+from simulator.chrome_trace import trace
 from simulator.timeline import Span, spans
-from simulator.traces import trace
 from strategies import schedules, workloads
 
 SMALL = Workload(seq=48, heads=4, kv_heads=2, head_dim=8, dtype="float64")

@@ -19,11 +19,12 @@ from planner.partitions import by_tokens
 from planner.planning import plan
 from planner.verify import verify
 from planner.workload import Workload
+from simulator.bounds import Bounds, Limits, lower_bounds
 from simulator.costs import Costs
 from simulator.engines.recurrence import run
 from simulator.hardware import Hardware, hardware
-from simulator.links.reach import Reach
-from simulator.lower_bounds import Bounds, Limits, lower_bounds
+from simulator.network.ports import NodePorts
+from simulator.network.reach import Reach
 from simulator.prediction import simulate
 
 A100 = hardware("a100-nvlink")
@@ -104,8 +105,9 @@ def rows(part: dict[Tile, int], joined: bool) -> tuple[Attend, ...]:
 
 def optimum(one: Plan, machine: Hardware) -> float:
     """The shortest makespan of all these plans; the best of them is verified."""
+    ports, pace = NodePorts(machine, one.ranks), np.ones(one.ranks)
     found = [
-        (run(Costs(built, machine))[0].end, number, built)
+        (run(Costs(built, machine), ports, pace)[0].end, number, built)
         for number, built in enumerate(
             built for given_to in assignments(one) for built in schedules(one, given_to)
         )
@@ -124,13 +126,18 @@ def tiny(ranks: int, mask: Mask, kv_heads: int = 2) -> Plan:
     return Plan("tiny", work, ranks, partition, "forward", (), (), ())
 
 
+def bounds_of(one: Plan, machine: Hardware) -> Bounds:
+    reach = Reach.of_hardware(machine, one.ranks)
+    return lower_bounds(Costs(one, machine), reach, np.ones(one.ranks))
+
+
 @settings(max_examples=200 if EVERY else 20)
 @given(machines, st.sampled_from([Full(), Causal(), Window(3, 2)]), st.integers(1, 2))
 def test_two_ranks_cannot_do_better_however_tiles_are_dealt(
     machine: Hardware, mask: Mask, kv_heads: int
 ) -> None:
     one = tiny(2, mask, kv_heads)
-    found = lower_bounds(Costs(one, machine))
+    found = bounds_of(one, machine)
     assert optimum(one, machine) * ROUNDING >= found.best
 
 
@@ -153,7 +160,7 @@ def test_three_ranks_cannot_do_better_however_tiles_are_dealt(name: str, mask: M
     plain = {"attention.launch": 1e-6, "attention.tile_q": 1, "attention.tile_kv": 1}
     machine, one = A100.changed(plain | MACHINES[name]), tiny(3, mask)
     best = optimum(one, machine)
-    found = lower_bounds(Costs(one, machine))
+    found = bounds_of(one, machine)
     assert best * ROUNDING >= found.best
     assert found.best > 0
 
@@ -219,15 +226,13 @@ def test_the_bound_ratio_tells_what_the_plans_own_limit_hides() -> None:
 
 
 @pytest.mark.parametrize("name", ["ulysses", "usp", "zigzag"])
-def test_pairs_at_home_are_the_same_counted_by_chunks(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    work = Workload(seq=1003, heads=12, kv_heads=4, mask=Causal())
-    group, found = np.repeat(np.arange(4, dtype=np.int32), 4), []
-    for few in (1 << 20, 0):
-        monkeypatch.setattr("simulator.lower_bounds.FEW", few)
-        costs = Costs(plan(name, work, 16), hardware("a100-nvlink"))
-        reach = Reach.of_hardware(costs.hardware, 16)
-        found.append(Limits(costs, reach, np.ones(16))._local(group))
-    assert found[0].all()
-    np.testing.assert_array_equal(*found)
+def test_pairs_at_home_are_counted_by_chunks_as_tile_by_tile(name: str) -> None:
+    one = plan(name, Workload(seq=1003, heads=12, kv_heads=4, mask=Causal()), 16)
+    group = np.repeat(np.arange(4, dtype=np.int32), 4)
+    limits = Limits(Costs(one, A100), Reach.of_hardware(A100, 16), np.ones(16))
+    homes = group[one.partition.q.homes], group[one.partition.kv.homes]
+    q, kv = np.nonzero(homes[0][:, None] == homes[1])
+    pairs = tiles(one).pairs(q.astype(np.int32), kv.astype(np.int32))
+    counted = limits.local(group)
+    assert counted.all()
+    np.testing.assert_array_equal(counted, np.bincount(homes[0][q], pairs))

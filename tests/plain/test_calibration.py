@@ -23,10 +23,11 @@ from ringloom.measuring import calibrate, samples
 from runtimes.calibration.benches import Sample
 from runtimes.calibration.numpy_bench import NumpyBench
 from runtimes.calibration.timing import bench, medians
-from simulator.calls.kernels import Kernels
-from simulator.fitting import fit_curve, fit_link, positive, robust
-from simulator.hardware import OPTIONAL, UNITS, Hardware, hardware, load
-from simulator.measured import Machine, Peak, Timed, as_toml, fit_kernel, measured_hardware
+from simulator.costs.kernels import Kernels
+from simulator.hardware import Hardware, hardware, load
+from simulator.hardware.fit import fit_curve, fit_link, positive, robust
+from simulator.hardware.measured import Machine, Peak, Timed, as_toml, fit_kernel, measured_hardware
+from simulator.hardware.schema import OPTIONAL, UNITS
 from simulator.prediction import simulate
 
 torch = pytest.importorskip("torch")

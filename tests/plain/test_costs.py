@@ -5,14 +5,15 @@ import pytest
 from hypothesis import given
 
 from plain.test_simulator_reference import plans
+from planner.analysis.tiles import tiles
 from planner.ir import Plan
 from planner.kernel_calls import Call
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.calls.kernels import Kernels, causal_pairs
-from simulator.calls.rectangles import Rectangles
 from simulator.costs import Costs
+from simulator.costs.kernels import Kernels, causal_pairs
+from simulator.costs.rectangles import Rectangles
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import simulate
 
@@ -64,8 +65,8 @@ def test_a_window_is_one_call_over_what_it_sees() -> None:
     node = one.steps[0].attends[0]
     (call,) = rectangles(one).calls(node.q[1], node.kv[1])
     assert (call.kind, call.band) == ("window", (-1024, 0))
-    kernels = rectangles(one).kernels
-    assert 4096 * 1024 < kernels.pairs([call]) < 4096 * 4096 / 2
+    kernels = Costs(one, H100).kernels
+    assert 4096 * 1024 < kernels.pairs(call) < 4096 * 4096 / 2
 
 
 def test_stripes_of_several_tokens_are_full_middles_and_masked_sides() -> None:
@@ -82,7 +83,7 @@ def test_without_overheads_unmasked_calls_cost_their_pairs(one: Plan) -> None:
     if isinstance(one.workload.mask, Causal | Full):
         costs = Costs(one, IDEAL.changed({"memory.bandwidth": 1e30}))
         seconds = sum(costs.attend(node).sum() for _, node in one.attends())
-        pairs = costs.tiles.total_pairs() * costs.seconds_per_pair
+        pairs = tiles(one).total_pairs() * costs.kernels.seconds_per_pair
         assert seconds == pytest.approx(pairs)
 
 
@@ -134,7 +135,7 @@ def test_rectangles_too_many_to_cut_cost_as_kernels_that_skip(
     mask = Documents((10_000, 2800, 30_000, 8400)) & Window(5000)
     one = plan(name, Workload(seq=51_200, heads=heads, mask=mask), 4)
     exact = simulate(one, H100).makespan
-    monkeypatch.setattr("simulator.calls.rectangles.WORK", -1)
+    monkeypatch.setattr("simulator.costs.rectangles.WORK", -1)
     rough = simulate(one, H100).makespan
     assert 0.15 < rough / exact < 1.5
 

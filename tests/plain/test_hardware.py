@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
-from simulator.hardware import OPTIONAL, PRESETS, UNITS, Constant, Hardware, hardware, presets
+from simulator.hardware import Constant, Hardware, hardware, presets
+from simulator.hardware.read import PRESETS
+from simulator.hardware.schema import OPTIONAL, UNITS
 
 DEFAULTS = {key for key, (_, default) in OPTIONAL.items() if default is not None}
 NAMES = {

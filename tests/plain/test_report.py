@@ -29,9 +29,9 @@ from ringloom.report.spans import bars_of
 from ringloom.report.stepper import columns, ink_on
 from ringloom.report.tiles import tile_facts
 from ringloom.report.timeline import TimelinePicture
+from simulator.chrome_trace import save_trace, trace
 from simulator.hardware import hardware
 from simulator.timeline import spans
-from simulator.traces import save_trace, trace
 from strategies import masks, workloads
 
 HARDWARE = hardware("a100-nvlink")

@@ -18,6 +18,7 @@ from planner.workload import DTYPES, Workload
 from simulator.costs import Costs
 from simulator.engines.recurrence import run
 from simulator.hardware import Hardware, hardware
+from simulator.network.ports import NodePorts
 from simulator.prediction import Prediction, simulate
 from simulator.timeline import Span, spans
 from strategies import schedules, workloads
@@ -316,7 +317,8 @@ def close(found: object, expected: object) -> None:
 
 def compare(one: Plan, machine: Hardware, overlap: bool) -> None:
     slow = Reference(one, machine, overlap).run()
-    timeline, sums = run(Costs(one, machine), overlap=overlap, record=True)
+    ports, pace = NodePorts(machine, one.ranks), np.ones(one.ranks)
+    timeline, sums = run(Costs(one, machine), ports, pace, overlap=overlap, record=True)
     close(timeline.finish, slow.of_ranks(slow.now))
     close(timeline.end, max(slow.last, *slow.of_ranks(slow.now)))
     close(sums.busy, slow.of_ranks(slow.busy))

@@ -14,19 +14,18 @@ from planner.errors import PlanError
 from planner.planning import plan
 from planner.workload import Workload
 from simulator.hardware import Link, hardware, presets
-from simulator.links.routes import Links, Routes, Traffic
-from simulator.links.routes import Path as Way
-from simulator.links.topology import (
+from simulator.network.routes import Links, Routes, Traffic
+from simulator.network.routes import Path as Way
+from simulator.network.topology import (
     Place,
     Topology,
-    default_topology,
     nodes,
     ring,
     switch,
     topology,
     torus,
 )
-from simulator.links.topology import given as of_links
+from simulator.network.topology import given as of_links
 from simulator.prediction import simulate
 
 A100 = hardware("a100-nvlink")
@@ -73,7 +72,7 @@ def test_a_torus_has_a_link_each_way_on_every_axis(shape: tuple[int, ...]) -> No
 @pytest.mark.parametrize("ranks", [1, 3, 20])
 def test_the_default_topology_says_what_the_constants_say(name: str, ranks: int) -> None:
     machine = hardware(name).changed({"node.ranks": 8})
-    routes = Routes(default_topology(machine, ranks))
+    routes = Routes(nodes(machine, ranks))
     for src, dst in product(range(ranks), repeat=2):
         if src != dst:
             path = routes.path(src, dst)

@@ -18,11 +18,11 @@ from planner.ir import Plan
 from planner.masks import Blocks, Full
 from planner.planning import plan
 from planner.workload import Workload
+from simulator.chrome_trace import STREAMS, TRANSFER, save_ranks, save_trace, trace
 from simulator.critical_path import Leg, critical_path
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
 from simulator.timeline import spans
-from simulator.traces import STREAMS, TRANSFER, save_ranks, save_trace, trace
 
 A100 = hardware("a100-nvlink")
 WORK = Workload(seq=2**15, heads=16)

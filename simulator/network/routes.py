@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from simulator.links.topology import Place, Topology, moved, number
+from simulator.network.topology import Place, Topology, moved, number
 
 Links = Mapping[tuple[Place, Place], float]  # factor on the bandwidth both ways; 0 cuts the link
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from planner.partitions import Ints
 from simulator.hardware import Hardware
-from simulator.links.routes import Routes
+from simulator.network.routes import Routes
 
 Floats = NDArray[np.float64]
 

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.masks import region_of
 from planner.masks.regions import Ints
@@ -13,18 +11,15 @@ from planner.partitions import Partition, Ranges
 from planner.workload import Workload
 
 
-def shapes(chunks: tuple[Ranges, ...], shift: int) -> tuple[Ints, Ints]:
+def _shapes(chunks: tuple[Ranges, ...], shift: int) -> tuple[Ints, Ints]:
     """(shape number, first position) of each chunk; equal shapes are equal but for a shift."""
     base = np.array([min((r.start for r in c), default=0) for c in chunks], np.int64)
-    found = [
+    forms = [
         tuple((r.start - b, r.step, len(r)) for r in c)
         for c, b in zip(chunks, base.tolist(), strict=True)
     ]
-    number = {shape: i for i, shape in enumerate(dict.fromkeys(found))}
-    return np.array([number[shape] for shape in found], np.int64), base + shift
-
-
-Index = NDArray[np.signedinteger[Any]]
+    number = {form: i for i, form in enumerate(dict.fromkeys(forms))}
+    return np.array([number[form] for form in forms], np.int64), base + shift
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +36,14 @@ class Shapes:
         i0, i1, j0, j1, _, _ = region_of(work.mask).pieces.T
         rows = (i0 <= work.offset) & (i1 >= work.kv_seq)
         alike = bool((rows & (j0 <= 0) & (j1 >= work.kv_seq)).all())
-        return Shapes(
-            shapes(partition.q.chunks, work.offset), shapes(partition.kv.chunks, 0), alike
-        )
+        sides = _shapes(partition.q.chunks, work.offset), _shapes(partition.kv.chunks, 0)
+        return Shapes(*sides, alike)
 
-    def keys(self, q: Index, kv: Index) -> Ints:
-        """What tells tiles (q chunk, kv chunk) apart: [tiles]."""
+    def keys(self, q: Ints, kv: Ints) -> Ints:
+        """A number for each tile (q chunk, kv chunk), equal for tiles that are alike: [tiles]."""
         (shape, base), (other, origin) = self.q, self.kv
         if not self.alike:
-            return q.astype(np.int64) * len(other) + kv
+            return q * len(other) + kv
         kind = shape[q] * (other.max(initial=0) + 1) + other[kv]
         keys: Ints = (kind << 33) + (origin[kv] - base[q] + (1 << 32))
         return keys
@@ -58,8 +52,8 @@ class Shapes:
         """The same for rectangles of several chunks."""
         if not self.alike or not (q and kv):
             return tuple(q), tuple(kv)
-        start, found = self.q[1][q[0]], list[object]()
+        start, parts = self.q[1][q[0]], list[object]()
         for (shape, base), chunks in ((self.q, q), (self.kv, kv)):
             places = np.array(chunks)
-            found += shape[places].tobytes(), (base[places] - start).tobytes()
-        return tuple(found)
+            parts += shape[places].tobytes(), (base[places] - start).tobytes()
+        return tuple(parts)

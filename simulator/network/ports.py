@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Move
-from simulator.engines.rounds import Where
 from simulator.hardware import Hardware
-from simulator.links.routes import Traffic
+from simulator.network.routes import Traffic
 
 Floats = NDArray[np.float64]
+Where = slice | NDArray[np.intp]
 Taken = tuple[Where, Where, Floats | float, Floats | float]
 
 

@@ -15,7 +15,6 @@ once, so stripes on thousands of ranks cost what a few thousand tiles cost.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,36 +26,24 @@ from planner.masks.areas import kinds, sizes
 from planner.masks.regions import Ints, overlaps
 from planner.partitions import Partition
 from planner.workload import Workload
-from simulator.calls.position_sets import Sets, ragged, runs_of
-from simulator.calls.shapes import shapes
+from simulator.costs.position_sets import Sets, ragged, runs_of
+from simulator.costs.shapes import Shapes
 
-PARTIAL, FULL = 1, 2
-CELLS = 1 << 22  # tiles looked at at a time
-WORK = 1 << 31  # beyond so many (run, piece, kv block) triples, an upper bound has to do
+EMPTY, PARTIAL = 0, 1
 
 
-@lru_cache(maxsize=2)
-def kernel_tiles(
-    work: Workload, partition: Partition, tile: tuple[int, int]
-) -> NDArray[np.integer]:
-    """Kernel tiles of `tile` (queries, keys) per pair of chunks: integers [q chunks, kv chunks].
-
-    Exact, but for masks that cut chunks into so many pieces that counting would take minutes;
-    there a partial tile counts at most one kernel tile per allowed pair, and at most all of them.
-    """
-    areas = tiles_of(work, partition).areas
+def kernel_tiles(work: Workload, partition: Partition, tile: tuple[int, int]) -> NDArray[np.int64]:
+    """Kernel tiles of `tile` (queries, keys) per pair of chunks: int64 [q chunks, kv chunks]."""
     q_sizes, kv_sizes = sizes(partition.q.chunks), sizes(partition.kv.chunks)
-    kind = kinds(areas, q_sizes, kv_sizes)
-    rows, columns = -(-q_sizes // tile[0]), -(-kv_sizes // tile[1])
-    # Half the memory where it fits, which at thousands of ranks counts.
-    small = int(rows.max(initial=0)) * int(columns.max(initial=0)) < 2**31
-    counts: NDArray[np.integer] = np.multiply.outer(
-        rows, columns, dtype=np.int32 if small else np.int64
-    )
-    if (kind == PARTIAL).any():
-        _count_partial(counts, areas, kind == PARTIAL, Cut.of(work, partition, tile))
-    counts[kind == 0] = 0
-    counts.flags.writeable = False
+    kind = kinds(tiles_of(work, partition).areas, q_sizes, kv_sizes)
+    counts = np.multiply.outer(-(-q_sizes // tile[0]), -(-kv_sizes // tile[1]))
+    counts[kind == EMPTY] = 0
+    q, kv = np.nonzero(kind == PARTIAL)
+    if not len(q):
+        return counts
+    keys = Shapes.of(work, partition).keys(q, kv)
+    _, at, which = np.unique(keys, return_index=True, return_inverse=True)
+    counts[q, kv] = _tiles_of_pairs(q[at], kv[at], Cut.of(work, partition, tile))[which]
     return counts
 
 
@@ -79,8 +66,6 @@ class Cut:
     pieces: Ints
     q: Sets
     kv: Sets
-    q_shapes: tuple[Ints, Ints]
-    kv_shapes: tuple[Ints, Ints]
     chunk: Ints
     first: Ints
     last: Ints
@@ -96,23 +81,12 @@ class Cut:
             pieces=region_of(work.mask).pieces,
             q=Sets.of(partition.q.chunks, work.offset),
             kv=Sets.of(partition.kv.chunks, 0),
-            q_shapes=shapes(partition.q.chunks, work.offset),
-            kv_shapes=shapes(partition.kv.chunks, 0),
             chunk=np.repeat(np.arange(len(runs)), [len(run[0]) for run in runs]),
             first=first,
             last=last,
             gap=np.array([run[2] for run in runs], np.int64),
             tile_kv=tile[1],
         )
-
-    @property
-    def shift_invariant(self) -> bool:
-        """True if only j - i matters: every piece spans all queries and all keys."""
-        i0, i1, j0, j1, _, _ = self.pieces.T
-        kv = self.kv.start, self.kv.start + self.kv.size * self.kv.step
-        rows = (i0 <= self.first.min(initial=0)) & (i1 > self.last.max(initial=0))
-        columns = (j0 <= kv[0].min(initial=0)) & (j1 >= kv[1].max(initial=0))
-        return bool((rows & columns).all())
 
     def reaches(self, wanted: NDArray[np.bool_]) -> Iterator[Reach]:
         """What the runs of the wanted chunks reach, whole runs at a time, ordered by chunk."""
@@ -139,26 +113,22 @@ class Cut:
     ) -> tuple[Ints, Ints, Ints]:
         """(entry, low, high) with the narrow entries taken apart into their single queries."""
         wide = np.flatnonzero(~narrow)
-        entry, found = np.flatnonzero(narrow), [(wide, low[wide], high[wide])]
+        entry, parts = np.flatnonzero(narrow), [(wide, low[wide], high[wide])]
         for start, step, size in self.q.columns(chunk[entry]):
             k = np.clip(-((start - low[entry]) // step), 0, size)
             n = np.clip(-((start - high[entry] - 1) // step), k, size) - k
             at, place = ragged(n)
             single = (start + k * step)[at] + place * step[at]
-            found.append((entry[at], single, single))
-        entry, low, high = (np.concatenate(part) for part in zip(*found, strict=True))
-        if narrow.any():
-            order = np.argsort(entry, kind="stable")
-            return entry[order], low[order], high[order]
-        return entry, low, high
+            parts.append((entry[at], single, single))
+        entry, low, high = (np.concatenate(part) for part in zip(*parts, strict=True))
+        order = np.argsort(entry, kind="stable")
+        return entry[order], low[order], high[order]
 
     def touched(self, reach: Reach, kv: int) -> Ints:
         """How many kernel tiles of chunk `kv` each reach adds to its run's, in order of runs."""
         begin, end = self.kv.below(kv, reach.low), self.kv.below(kv, reach.high)
         begin, end = begin // self.tile_kv, np.where(end > begin, -(-end // self.tile_kv), 0)
         end = np.maximum(begin, end)
-        if len(begin) < 2 or (np.diff(reach.run) > 0).all():
-            return end - begin
         order = np.lexsort((begin, reach.run))
         width = int(end.max()) + 1
         begin, end = (reach.run[order] * width + x[order] for x in (begin, end))
@@ -167,63 +137,19 @@ class Cut:
         return np.maximum(new, 0)
 
 
-def _count_partial(
-    counts: NDArray[np.integer], areas: Ints, partial: NDArray[np.bool_], cut: Cut
-) -> None:
-    """Put the numbers of the partial tiles where they belong."""
-    if cut.shift_invariant:
-        keys, q, kv = _distinct(partial, cut)
-        found = _tiles_of_pairs(q, kv, cut)
-        for rows, a, b, key in _keyed(partial, cut):
-            least = np.searchsorted(keys, key)
-            counts[rows][a, b] = np.minimum(counts[rows][a, b], found[least])
-    else:
-        q, kv = np.nonzero(partial)
-        counts[q, kv] = np.minimum(counts[q, kv], _tiles_of_pairs(q, kv, cut))
-    np.minimum(counts, areas, out=counts, where=partial)
-
-
-def _keyed(
-    partial: NDArray[np.bool_], cut: Cut
-) -> Iterator[tuple[slice, NDArray[np.intp], NDArray[np.intp], Ints]]:
-    """Slabs of rows with their partial tiles (row, column) and what tells these apart."""
-    (shape, base), (other, origin) = cut.q_shapes, cut.kv_shapes
-    height = max(1, CELLS // max(1, partial.shape[1]))
-    for at in range(0, len(partial), height):
-        rows = slice(at, at + height)
-        a, b = np.nonzero(partial[rows])
-        kind = shape[rows][a] * (other.max() + 1) + other[b]
-        yield rows, a, b, (kind << 33) + (origin[b] - base[rows][a] + (1 << 32))
-
-
-def _distinct(partial: NDArray[np.bool_], cut: Cut) -> tuple[Ints, Ints, Ints]:
-    """One partial tile (q chunk, kv chunk) for each key, the keys ascending."""
-    found = []
-    for rows, a, b, key in _keyed(partial, cut):
-        once, at = np.unique(key, return_index=True)
-        found.append((once, a[at] + rows.start, b[at]))
-    key, q, kv = (np.concatenate(part) for part in zip(*found, strict=True))
-    once, at = np.unique(key, return_index=True)
-    return once, q[at], kv[at]
-
-
 def _tiles_of_pairs(q: Ints, kv: Ints, cut: Cut) -> Ints:
-    """Kernel tiles of each listed (q chunk, kv chunk), far too many where counting is too much."""
+    """Kernel tiles of each listed (q chunk, kv chunk)."""
     order = np.lexsort((q, kv))
     columns, begins = np.unique(kv[order], return_index=True)
     groups = list(zip(columns.tolist(), np.split(order, begins[1:]), strict=True))
-    found = np.zeros(len(q), np.int64)
+    counts = np.zeros(len(q), np.int64)
     wanted = np.zeros(len(cut.q.start), bool)
     wanted[q] = True
-    work = 0
     for reach in cut.reaches(wanted):
-        for column, pairs in groups:
+        for number, pairs in groups:
             begin = np.searchsorted(reach.chunk, q[pairs], side="left")
-            number = np.searchsorted(reach.chunk, q[pairs], side="right") - begin
-            which, place = ragged(number)
-            some = reach.take(begin[which] + place)
-            np.add.at(found, pairs[which], cut.touched(some, column))
-            work += len(which)
-        if work > WORK:
-            return np.full(len(q), np.iinfo(np.int64).max)
-    return found
+            rows = np.searchsorted(reach.chunk, q[pairs], side="right") - begin
+            which, place = ragged(rows)
+            touched = cut.touched(reach.take(begin[which] + place), number)
+            np.add.at(counts, pairs[which], touched)
+    return counts

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import Pass
-from simulator.calls.kernels import FLOP, causal_pairs
-from simulator.fitting import positive, robust
-from simulator.hardware import REFERENCE_DIM, Constant, Hardware
+from simulator.costs.kernels import FLOP, causal_pairs
+from simulator.hardware.fit import positive, robust
+from simulator.hardware.schema import REFERENCE_DIM, Constant, Hardware
 
 Floats = NDArray[np.float64]
 Tile = tuple[int, int]

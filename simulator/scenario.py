@@ -1,4 +1,4 @@
-"""Under which conditions a plan runs: what the fast engine knows, and what only the other one does.
+"""A scenario: all that may differ from the ordinary while a plan runs.
 
 overlap   whether transfers run beside compute
 speeds    per rank, 1.0 as the hardware says: 0.5 takes twice as long to attend and to merge
@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import ADDS, Plan
-from simulator.links.routes import Links
-from simulator.links.topology import Topology
+from simulator.network.routes import Links
+from simulator.network.topology import Topology
 
 Speeds = Mapping[int, float] | Sequence[float]
 CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into
 
 
 @dataclass(frozen=True)
-class Conditions:
+class Scenario:
     """All that is not the plan and not the hardware; raises PlanError for what makes no sense."""
 
     overlap: bool = True
@@ -61,12 +61,9 @@ class Conditions:
         """Whether only the event engine knows what is asked for here."""
         return self.buffers is not None or self.late or bool(self.share)
 
-    def pace(self, ranks: int) -> NDArray[np.float64] | None:
-        """The speed of each rank [ranks]; None if all are nominal."""
-        if self.speeds is None or len(self.speeds) == 0:
-            return None
-        pace = np.ones(ranks)
-        speeds = self.speeds
+    def pace(self, ranks: int) -> NDArray[np.float64]:
+        """The speed of each rank [ranks]."""
+        pace, speeds = np.ones(ranks), self.speeds or {}
         if not isinstance(speeds, Mapping):
             if len(speeds) != ranks:
                 raise PlanError(f"{len(speeds)} speeds for {ranks} ranks")

@@ -12,19 +12,16 @@ measurements follow, with S_half = both overheads together; for a causal one S_h
 as large plus the width of a tile, the half-empty tiles on the diagonal, and so it is measured.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.ir import Pass
 from planner.kernel_calls import Call
 from planner.workload import DTYPES, Workload
 from simulator.hardware import Hardware
 
-Floats = NDArray[np.float64]
 FLOP = {"forward": 4.0, "backward": 10.0}  # per (query, key) pair, head and element of head_dim
 
 
@@ -49,7 +46,7 @@ class Kernels:
         """Seconds of a call that does nothing."""
         return self.hardware.launch(self.pass_)
 
-    @cached_property
+    @property
     def tile(self) -> tuple[int, int]:
         """Queries and keys of one kernel tile."""
         return self.hardware.tile_for(self.work.head_dim, DTYPES[self.work.dtype])
@@ -59,28 +56,16 @@ class Kernels:
         """Whether programs cut rectangles into calls; if not, kernels skip what masks hide."""
         return bool(self.hardware.option("attention.split"))
 
-    @cached_property
-    def _overheads(self) -> tuple[float, float]:
-        return self.hardware.overheads(self.pass_)
-
-    def full(self, rows: Floats, columns: Floats) -> Floats:
-        """Pairs per head, overheads included, that full calls cost: [calls]."""
-        (tq, tk), (per_row, per_column) = self.tile, self._overheads
+    def full(self, rows: Any, columns: Any) -> Any:
+        """Pairs per head, overheads included, that full calls cost, broadcast together."""
+        (tq, tk), (per_row, per_column) = self.tile, self.hardware.overheads(self.pass_)
         height, width = -(-rows // tq) * tq, -(-columns // tk) * tk
-        pairs: Floats = (height + per_column) * width + per_row * height
-        return pairs
+        return (height + per_column) * width + per_row * height
 
-    def one(self, rows: int, columns: int) -> float:
-        """The same for one full call."""
-        return float(self.full(np.array(rows, float), np.array(columns, float)))
-
-    def pairs(self, calls: Sequence[Call]) -> float:
-        """Pairs per head, overheads included, that some calls cost together."""
-        return sum(self._pairs(call) for call in calls)
-
-    def _pairs(self, call: Call) -> float:
+    def pairs(self, call: Call) -> float:
+        """Pairs per head, overheads included, that a call costs."""
         rows, columns = len(call.rows), len(call.columns)
-        whole = self.one(rows, columns)
+        whole: float = self.full(rows, columns)
         if call.band is False:
             return whole
         tq, tk = self.tile
@@ -94,7 +79,7 @@ class Kernels:
 
     def seconds(self, call: Call, heads: int) -> float:
         """Seconds of one call for some query heads, all batch rows together."""
-        return self.launch + self._pairs(call) * heads * self.seconds_per_pair
+        return self.launch + self.pairs(call) * heads * self.seconds_per_pair
 
 
 def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> int:
@@ -102,7 +87,6 @@ def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> int:
     return band_pairs((n, n), (1 - n, 0), tile, skip)
 
 
-@lru_cache(maxsize=1 << 12)
 def band_pairs(
     shape: tuple[int, int], band: tuple[int, int], tile: tuple[int, int], skip: tuple[int, int]
 ) -> int:

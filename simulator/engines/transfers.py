@@ -17,33 +17,33 @@ import numpy as np
 
 from simulator.engines.buffers import Buffers
 from simulator.engines.chips import Chips
-from simulator.engines.conditions import Conditions
 from simulator.engines.events import Action, Clock
 from simulator.engines.tasks import Messages
-from simulator.links.routes import Traffic
+from simulator.network.routes import Traffic
+from simulator.scenario import Scenario
 
 MOST = 32  # chunks of a message
 NEVER = math.inf
 Head = tuple[int, int, float, float]  # message, link of its route; ends on the link before, first
 
 
-class Network:
+class Transfers:
     """When each message was launched, starts, ends and arrives, by number; `NEVER` until then."""
 
     def __init__(
-        self, clock: Clock, messages: Messages, traffic: Traffic, conditions: Conditions
+        self, clock: Clock, messages: Messages, traffic: Traffic, scenario: Scenario
     ) -> None:
-        self._clock, self._messages, self._most = clock, messages, conditions.chunk
+        self._clock, self._messages, self._most = clock, messages, scenario.chunk
         self._wake: Action | None = None
         self._buffers: Buffers | None = None
         self._chips: Chips | None = None
-        self._share = conditions.share
+        self._share = scenario.share
         count = len(messages.src)
         self.start, self.end, self.arrived = ([NEVER] * count for _ in range(3))
         self._waiting = [list[int]() for _ in range(count)]
         self._no_room = dict[int, list[int]]()
         self._set_links(traffic)
-        self._set_order(traffic, launches=2 if conditions.late or not conditions.overlap else 1)
+        self._set_order(traffic, launches=2 if scenario.late or not scenario.overlap else 1)
 
     def attach(self, wake: Action, buffers: Buffers | None, chips: Chips | None) -> None:
         """Who is told of arrivals; the slots that messages need; the chips that they slow."""

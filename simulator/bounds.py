@@ -21,21 +21,19 @@ dependency   the longest tile by itself, on whichever of its homes it ends soone
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import ADDS, READS, TENSORS, Plan
-from planner.once import once
+from planner.analysis.tiles import tiles
+from planner.ir import ADDS, READS, TENSORS
 from planner.partitions import Ints, Side
 from simulator.costs import Costs
-from simulator.links.reach import Reach
+from simulator.network.reach import Reach
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
 TILES = 1 << 16  # looked at for the longest one; fewer make the bound lower, never wrong
-FEW = 1 << 11  # tiles of a group that are counted one by one
 HALVINGS = 60
 
 
@@ -59,10 +57,9 @@ class Bounds:
         return max(("compute", "link", "latency", "dependency"), key=lambda n: getattr(self, n))
 
 
-def lower_bounds(costs: Costs, reach: Reach | None = None, pace: Floats | None = None) -> Bounds:
+def lower_bounds(costs: Costs, reach: Reach, pace: Floats) -> Bounds:
     """The bounds for a plan's workload and partition; `pace` [ranks] are the ranks' speeds."""
-    found = reach or Reach.of_hardware(costs.hardware, costs.plan.ranks)
-    limits = Limits(costs, found, np.ones(costs.plan.ranks) if pace is None else pace)
+    limits = Limits(costs, reach, pace)
     return Bounds(limits.compute(), limits.link(), limits.latency(), limits.dependency())
 
 
@@ -72,64 +69,51 @@ class Limits:
     def __init__(self, costs: Costs, reach: Reach, pace: Floats) -> None:
         self._costs, self._reach, self._pace = costs, reach, pace
         self._plan, self._q, self._kv = costs.plan, costs.plan.partition.q, costs.plan.partition.kv
-        self._rate = pace / costs.seconds_per_pair  # pairs per second of each rank
+        self._tiles, self._per_pair = tiles(costs.plan), costs.kernels.seconds_per_pair
+        self._rate = pace / self._per_pair  # pairs per second of each rank
         self._prologue = costs.prologue / pace
-        self._pairs = float(costs.tiles.total_pairs())
-        launch = costs.hardware.launch(costs.plan.pass_) / float(pace.max())
-        self._launch = launch if self._pairs else 0.0
+        self._pairs = float(self._tiles.total_pairs())
+        self._launch = costs.kernels.launch / float(pace.max()) if self._pairs else 0.0
+        self._ranks = np.arange(self._plan.ranks, dtype=np.int32)
+        self._at_home = self.local(self._ranks)  # pairs of which both sides are, by rank
 
     def compute(self) -> float:
         """Every pair, and the prologue, evenly on all ranks; and each rank's own prologue."""
-        busy = self._pairs * self._costs.seconds_per_pair + self._costs.prologue.sum()
+        busy = self._pairs * self._per_pair + self._costs.prologue.sum()
         return max(float(busy / self._pace.sum()), float(self._prologue.max(initial=0.0)))
 
     def latency(self) -> float:
         """What is left where chips and links have infinite rates."""
-        if not self._remote:
+        if self._plan.start or self._at_home.sum() == self._pairs:
             return self._launch
         back = 2 if self._plan.pass_ == "backward" else 1
         return self._launch + back * self._reach.least_alpha
 
-    @cached_property
-    def _remote(self) -> bool:
-        """Whether some pair has its query and its key on two ranks."""
-        return bool(not self._plan.start and self._local(self._ranks).sum() < self._pairs)
-
-    @cached_property
-    def _ranks(self) -> Ints:
-        return np.arange(self._plan.ranks, dtype=np.int32)
-
-    def _local(self, group: Ints) -> Floats:
+    def local(self, group: Ints) -> Floats:
         """Pairs of which both sides are at home in a group; `group` [ranks] numbers the groups."""
-        known, key = _known(self._plan), group.tobytes()
-        if key not in known:
-            q, kv = (_members(side, group) for side in (self._q, self._kv))
-            found = [self._pairs_of(a, b) for a, b in zip(q, kv, strict=True)]
-            known[key] = np.array(found, np.float64)
-        return known[key]
+        members = _members(self._q, group), _members(self._kv, group)
+        return np.array([self._pairs_of(q, kv) for q, kv in zip(*members, strict=True)], float)
 
     def _pairs_of(self, q: Ints, kv: Ints) -> int:
-        """Pairs of some q blocks and some kv blocks; many blocks are counted by their chunks."""
-        tiles = self._costs.tiles
-        if len(q) * len(kv) <= FEW:
-            return int(tiles.pairs(q[:, None], kv[None, :]).sum())
-        (rows, mine), (columns, other) = _counted(self._q, q), _counted(self._kv, kv)
-        heads = mine @ tiles.shared_heads @ other.T
-        return int((heads * tiles.areas[np.ix_(rows, columns)]).sum())
+        """Pairs of some q blocks and some kv blocks, which may be many: counted by their chunks."""
+        (rows, slices), (columns, others) = _counted(self._q, q), _counted(self._kv, kv)
+        heads = slices @ self._tiles.shared_heads @ others.T
+        return int((heads * self._tiles.areas[np.ix_(rows, columns)]).sum())
 
     def link(self) -> float:
         """The first time by which all groups together could have computed everything."""
-        reach, ranks = self._reach, self._plan.ranks
+        reach, ranks = self._reach, self._ranks
         if self._plan.start or not self._pairs:
             return 0.0
-        found = self._first_time(self._ranks, reach.out, reach.into)
-        if 1 < len(reach.gate) < ranks:
-            found = max(found, self._first_time(reach.node, reach.gate, reach.gate))
-        return found
+        first = self._first_time(ranks, self._at_home, reach.out, reach.into)
+        if not 1 < len(reach.gate) < len(ranks):
+            return first
+        local = self.local(reach.node)
+        return max(first, self._first_time(reach.node, local, reach.gate, reach.gate))
 
-    def _first_time(self, group: Ints, out: Floats, into: Floats) -> float:
+    def _first_time(self, group: Ints, local: Floats, out: Floats, into: Floats) -> float:
         """Bisection: at `low` the groups are too slow, whatever they do."""
-        local, rates = self._local(group), self._rates(group, out, into)
+        rates = self._rates(group, out, into)
         low, high = 0.0, max(self.compute(), 1e-12)
         while self._done(high, group, local, rates) < self._pairs:
             low, high = high, 2 * high
@@ -157,41 +141,42 @@ class Limits:
             q, kv = (self._row_bytes(tensors, side) for side in ("q", "kv"))
             by_query = np.maximum(_over(work.kv_seq, q), _over(heads * rows, kv))
             by_key = np.maximum(_over(columns, q), _over(heads * work.seq, kv))
-            some = np.minimum(by_query, by_key)
-            bound = np.isfinite(some)
-            least = np.where(bound, np.minimum(least, ports * np.where(bound, some, 0.0)), least)
+            per_byte = np.minimum(by_query, by_key)
+            bound = np.isfinite(per_byte)
+            rates = ports * np.where(bound, per_byte, 0.0)
+            least = np.where(bound, np.minimum(least, rates), least)
         return least
 
     def _row_bytes(self, tensors: tuple[str, ...], side: str) -> int:
         """Bytes of one row of one head, of those tensors that belong to a side, results rounded."""
         work = self._plan.workload
-        mine = [TENSORS[t] for t in tensors if TENSORS[t].side == side]
-        return sum(tensor.bytes_per_token(work, finished=tensor.accumulates) for tensor in mine)
+        rows = [TENSORS[t] for t in tensors if TENSORS[t].side == side]
+        return sum(tensor.bytes_per_token(work, finished=tensor.accumulates) for tensor in rows)
 
     def dependency(self) -> float:
         """The longest tile by itself, of as many as there is time for."""
         if self._plan.start or not self._pairs:
             return 0.0
         kv = np.arange(min(len(self._kv), TILES), dtype=np.int32)
-        some = np.linspace(0, len(self._q) - 1, max(1, TILES // len(kv)))
-        q = np.unique(some.astype(np.int32))[:, None]
-        pairs = self._costs.tiles.pairs(q, kv[None, :])
+        sample = np.linspace(0, len(self._q) - 1, max(1, TILES // len(kv)))
+        q = np.unique(sample.astype(np.int32))[:, None]
+        pairs = self._tiles.pairs(q, kv[None, :])
         seconds = np.where(pairs > 0, self._travel(q, kv[None, :]), 0.0)
-        calls = pairs * self._costs.seconds_per_pair / self._pace.max()
+        calls = pairs * self._per_pair / self._pace.max()
         return self._launch + float((seconds + calls).max(initial=0.0))
 
     def _travel(self, q: Ints, kv: Ints) -> Floats:
         """Seconds before and after the attend of each tile on the better of its two homes."""
         a, b = self._q.homes[q], self._kv.homes[kv]
-        found = []
+        ways = []
         for here, there, side, block in ((a, b, "kv", kv), (b, a, "q", q)):
             come = self._message(READS[self._plan.pass_], side, block)
             go = self._message(ADDS[self._plan.pass_], side, block)
             alpha, wide = self._reach.alpha(there, here), self._reach.bandwidth(there, here)
             there_by = np.maximum(self._prologue[there] + alpha + come / wide, self._prologue[here])
             back = np.where(go > 0, alpha + go / wide, 0.0)
-            found.append(np.where(here == there, self._prologue[here], there_by + back))
-        nearer: Floats = np.minimum(*found)
+            ways.append(np.where(here == there, self._prologue[here], there_by + back))
+        nearer: Floats = np.minimum(*ways)
         return nearer
 
     def _message(self, tensors: tuple[str, ...], side: str, block: Ints) -> Index:
@@ -202,12 +187,6 @@ class Limits:
                 finished = TENSORS[tensor].accumulates
                 total = total + self._plan.block_bytes(tensor, finished)[block]
         return total
-
-
-@once
-def _known(plan: Plan) -> dict[bytes, Floats]:
-    """The local pairs of a plan, for each way to group its ranks that was asked for."""
-    return {}
 
 
 def _counted(side: Side, blocks: Ints) -> tuple[Index, Index]:

@@ -148,11 +148,6 @@ def given(links: Iterable[tuple[Place, Place, float, float]], ranks: int, name: 
     return Topology(name, ranks, graph)
 
 
-def default_topology(hardware: Hardware, ranks: int) -> Topology:
-    """What the hardware's constants say: switches inside nodes, a NIC per rank between them."""
-    return nodes(hardware, ranks)
-
-
 def topology(spelled: str, hardware: Hardware, ranks: int) -> Topology:
     """A topology as the command line spells it: nodes, nodes:nics=2, switch, ring, torus:4x4.
 

@@ -14,16 +14,16 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Attend, Move
-from simulator.costs import Costs, Floats
+from simulator.costs import Costs
 from simulator.engines.buffers import Buffers
 from simulator.engines.chips import Chips
-from simulator.engines.conditions import Conditions
 from simulator.engines.events import Clock
-from simulator.engines.network import NEVER, Network
 from simulator.engines.recurrence import KEPT, Sums
-from simulator.engines.tasks import Turn, tasks
-from simulator.links.routes import Traffic
-from simulator.timeline import Attended, Merged, Sent, Timeline
+from simulator.engines.tasks import RankStep, tasks
+from simulator.engines.transfers import NEVER, Transfers
+from simulator.network.routes import Traffic
+from simulator.scenario import Scenario
+from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
 
 Want = int | float | None  # a message by number, a time, or the end of the kernel on the chip
 Node = TypeVar("Node", Attend, Move)
@@ -31,37 +31,33 @@ Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, en
 
 
 def run_events(
-    costs: Costs, traffic: Traffic, conditions: Conditions, *, record: bool = False
+    costs: Costs, traffic: Traffic, scenario: Scenario, *, record: bool = False
 ) -> tuple[Timeline, Sums]:
     """When everything happens; `record` keeps every row, for spans and traces.
 
-    Raises PlanError, naming rank, step and block, where nothing can go on: when a block is read
-    where it never comes, or when full buffers wait for each other.
+    Raises PlanError, naming rank, step and block, where full buffers wait for each other.
     """
-    engine = Contended(costs, traffic, conditions, record)
+    engine = DiscreteEvent(costs, traffic, scenario, record)
     engine.run()
     return engine.timeline(), engine.sums()
 
 
-class Contended:
+class DiscreteEvent:
     """The state of all ranks while the clock runs."""
 
-    def __init__(
-        self, costs: Costs, traffic: Traffic, conditions: Conditions, record: bool
-    ) -> None:
+    def __init__(self, costs: Costs, traffic: Traffic, scenario: Scenario, record: bool) -> None:
         plan = self._plan = costs.plan
-        self._traffic, self._conditions, self._record = traffic, conditions, record
-        self._clock, self._rows = Clock(), tasks(costs)
-        self._prologue: list[float] = costs.prologue.tolist()
-        if (pace := conditions.pace(plan.ranks)) is not None:
-            self._slow_down(pace)
-        self._network = Network(self._clock, self._rows.messages, traffic, conditions)
-        room = conditions.room(plan)
+        self._traffic, self._scenario, self._record = traffic, scenario, record
+        pace = scenario.pace(plan.ranks)
+        self._clock, self._rows = Clock(), tasks(costs, pace)
+        self._prologue: list[float] = (costs.prologue / pace).tolist()
+        self._transfers = Transfers(self._clock, self._rows.messages, traffic, scenario)
+        room = scenario.room(plan)
         self._buffers = Buffers(plan, self._rows, room) if room is not None else None
         takes = any(path.share for path in traffic.paths)
-        takes = takes if conditions.share is None else bool(conditions.share)
+        takes = takes if scenario.share is None else bool(scenario.share)
         self._chips = Chips(self._clock, plan.ranks, self._resume) if takes else None
-        self._network.attach(self._resume, self._buffers, self._chips)
+        self._transfers.attach(self._resume, self._buffers, self._chips)
         calls, messages = len(self._rows.calls.rank), len(self._rows.messages.src)
         self._call_start, self._call_end = [0.0] * calls, [0.0] * calls
         self._offered, self._merge_start = [NEVER] * messages, [0.0] * messages
@@ -69,22 +65,14 @@ class Contended:
         self._exposed, self._done = [0.0] * plan.ranks, [False] * plan.ranks
         self._keeps = record or len(plan.steps) * plan.ranks <= KEPT
         self._marks = [list[Mark]() for _ in range(plan.ranks)]
-        self._lives = [self._life(rank, turns) for rank, turns in enumerate(self._rows.turns)]
-
-    def _slow_down(self, pace: Floats) -> None:
-        """Everything that a rank computes takes longer by its speed."""
-        self._prologue = (np.array(self._prologue) / pace).tolist()
-        speed, calls, messages = pace.tolist(), self._rows.calls, self._rows.messages
-        calls.seconds = [s / speed[r] for s, r in zip(calls.seconds, calls.rank, strict=True)]
-        calls.adding = [s / speed[r] for s, r in zip(calls.adding, calls.rank, strict=True)]
-        messages.merge = [s / speed[r] for s, r in zip(messages.merge, messages.dst, strict=True)]
+        self._lives = [self._life(rank, steps) for rank, steps in enumerate(self._rows.steps)]
 
     def run(self) -> None:
         """Run until all is done; being stuck is an error."""
         for rank, begin in enumerate(self._prologue):
             self._clock.at(begin, self._resume, rank)
         self._clock.run()
-        if not all(self._done) or NEVER in self._network.arrived:
+        if not all(self._done) or NEVER in self._transfers.arrived:
             raise PlanError(self._stuck())
 
     def _resume(self, rank: int) -> None:
@@ -93,52 +81,52 @@ class Contended:
             if type(want) is float:
                 self._clock.at(want, self._resume, rank)
             elif type(want) is int:
-                self._network.await_arrival(want, rank)
+                self._transfers.await_arrival(want, rank)
             return
         self._done[rank] = True
 
-    def _life(self, rank: int, turns: list[Turn]) -> Iterator[Want]:
+    def _life(self, rank: int, steps: list[RankStep]) -> Iterator[Want]:
         clock = self._clock
-        for turn in turns:
+        for step in steps:
             begin = clock.now
-            self._offer(turn, begin)
-            if not self._conditions.overlap:
-                yield from self._wait_for_all(rank, turn, begin)
-            for call in turn.calls:
-                yield from self._attend(rank, turn, call)
+            self._offer(step, begin)
+            if not self._scenario.overlap:
+                yield from self._wait_for_all(rank, step, begin)
+            for call in step.calls:
+                yield from self._attend(rank, step, call)
             end = clock.now
-            first = self._call_start[turn.calls[0]] if turn.calls else end
-            for message in turn.merges:
+            first = self._call_start[step.calls[0]] if step.calls else end
+            for message in step.merges:
                 yield from self._merge(rank, message)
             self._finish[rank] = clock.now
             if self._keeps:
-                self._marks[rank].append((turn.step, begin, first, end, clock.now))
+                self._marks[rank].append((step.number, begin, first, end, clock.now))
 
-    def _offer(self, turn: Turn, begin: float) -> None:
+    def _offer(self, step: RankStep, begin: float) -> None:
         """A rank begins a step: it offers what it sends, and launches it unless it does so late."""
-        for message in turn.sends:
+        for message in step.sends:
             self._offered[message] = begin
-        if not self._conditions.late or not turn.calls:
-            self._launch(turn)
+        if not self._scenario.late or not step.calls:
+            self._launch(step)
 
-    def _launch(self, turn: Turn) -> None:
-        for message in turn.sends:
-            self._network.count_down(message)
-        if self._conditions.late or not self._conditions.overlap:
-            for message in turn.receives:
-                self._network.count_down(message)
+    def _launch(self, step: RankStep) -> None:
+        for message in step.sends:
+            self._transfers.count_down(message)
+        if self._scenario.late or not self._scenario.overlap:
+            for message in step.receives:
+                self._transfers.count_down(message)
 
-    def _wait_for_all(self, rank: int, turn: Turn, begin: float) -> Iterator[Want]:
+    def _wait_for_all(self, rank: int, step: RankStep, begin: float) -> Iterator[Want]:
         """Nobody computes in a step before its own messages of the step are through."""
-        arrived, wait = self._network.arrived, 0.0
-        for message in chain(turn.sends, turn.receives):
+        arrived, wait = self._transfers.arrived, 0.0
+        for message in chain(step.sends, step.receives):
             if arrived[message] == NEVER:
                 yield message
-        for message in chain(turn.sends, turn.receives):
+        for message in chain(step.sends, step.receives):
             wait = max(wait, arrived[message] - max(begin, self._offered[message]))
         self._exposed[rank] += wait
 
-    def _attend(self, rank: int, turn: Turn, call: int) -> Iterator[Want]:
+    def _attend(self, rank: int, step: RankStep, call: int) -> Iterator[Want]:
         calls, clock = self._rows.calls, self._clock
         if needs := calls.needs[call]:
             yield from self._wait_for(rank, needs)
@@ -149,14 +137,14 @@ class Contended:
             end = clock.now
         else:
             end = start + calls.seconds[call]
-            if self._buffers or self._conditions.late:
+            if self._buffers or self._scenario.late:
                 yield end
         self._call_end[call] = end
         if self._buffers:
             self._buffers.attended(call)
-            self._network.room(rank)
-        if self._conditions.late and call == turn.calls[0]:
-            self._launch(turn)
+            self._transfers.room(rank)
+        if self._scenario.late and call == step.calls[0]:
+            self._launch(step)
         now = end + calls.adding[call]
         self._busy[rank] += now - start
         if now > clock.now:
@@ -164,7 +152,7 @@ class Contended:
 
     def _wait_for(self, rank: int, needs: tuple[int, ...]) -> Iterator[Want]:
         """Wait for messages, and note how long they were under way meanwhile."""
-        arrived, offered, free, wait = self._network.arrived, self._offered, self._clock.now, 0.0
+        arrived, offered, free, wait = self._transfers.arrived, self._offered, self._clock.now, 0.0
         for message in needs:
             if arrived[message] == NEVER:
                 yield message
@@ -184,10 +172,10 @@ class Contended:
     def _stuck(self) -> str:
         """Which message cannot go on, and why."""
         messages = self._rows.messages
-        if full := self._network.without_room():
+        if full := self._transfers.without_room():
             message, why = full[0], "where no receive buffer ever becomes free"
         else:
-            message, why = self._network.arrived.index(NEVER), "which never gets its turn"
+            message, why = self._transfers.arrived.index(NEVER), "which never gets its turn"
         first, step, move = next(p for p in reversed(messages.parts) if p[0] <= message)
         row = move.blocks[message - first]
         what = f"{','.join(move.tensors)} {','.join(map(str, row[row >= 0].tolist()))}"
@@ -196,7 +184,7 @@ class Contended:
 
     def timeline(self) -> Timeline:
         """When everything happened."""
-        end = max([*self._finish, *self._network.arrived])
+        end = max([*self._finish, *self._transfers.arrived])
         rows = tuple(self._log()) if self._record else None
         finish = np.array(self._finish)
         return Timeline(self._plan, end, finish, self._steps() if self._keeps else None, rows)
@@ -225,9 +213,9 @@ class Contended:
             yield from (self._merged(step, first, m) for first, m in sent if m.accumulates)
 
     def _sent(self, step: int, first: int, move: Move) -> Sent:
-        network, rows = self._network, slice(first, first + len(move))
+        transfers, rows = self._transfers, slice(first, first + len(move))
         start, end, arrived = (
-            np.array(times[rows]) for times in (network.start, network.end, network.arrived)
+            np.array(times[rows]) for times in (transfers.start, transfers.end, transfers.arrived)
         )
         size = np.array(self._rows.messages.size[rows], np.int64)
         return Sent(step, move, start, end, arrived, size)

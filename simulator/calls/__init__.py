@@ -1,1 +1,0 @@
-"""Kernel calls: which calls an attend becomes, and what each costs."""

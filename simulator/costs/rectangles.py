@@ -1,0 +1,169 @@
+"""The kernel calls of a plan's rectangles: how many, how much work, how much merged in between.
+
+Rectangles are cut into calls as programs cut them (see `planner.kernel_calls`); those that are
+alike but for a shift, under a mask that only looks at distances, are cut once. Where rectangles are
+so many that cutting each would take minutes, a rectangle counts as one call per q block that
+computes the kernel tiles which its mask touches.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.analysis.tiles import tiles
+from planner.ir import Attend, Plan
+from planner.kernel_calls import Call, rectangle_calls
+from planner.masks import region_of
+from planner.masks.areas import kinds, sizes
+from planner.partitions import Ints, Ranges, Side, shifted
+from simulator.costs.kernel_tiles import kernel_tiles
+from simulator.costs.kernels import Kernels
+from simulator.costs.shapes import Shapes
+
+Floats = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+WORK = 10**8  # rows x boxes of the mask beyond which rectangles are no longer cut
+PARTIAL = 1  # tiles of which the mask allows some pairs and not all
+
+
+class Cut(NamedTuple):
+    """What the calls of one rectangle come to, per query head."""
+
+    calls: float
+    pairs: float  # overheads included
+    rows: float  # of results that are merged into those of the rectangle's other calls
+    columns: float  # the same for gradients of keys
+
+
+class Rectangles:
+    """The rectangles of one plan, and the cuts of those that were asked for so far."""
+
+    def __init__(self, plan: Plan, kernels: Kernels) -> None:
+        self._plan, self._kernels, self._work = plan, kernels, 0
+        self._q, self._kv = plan.partition.q, plan.partition.kv
+        self._shapes = Shapes.of(plan.workload, plan.partition)
+        self._pieces = region_of(plan.workload.mask).pieces
+        self._cuts = dict[tuple[object, ...], Cut]()
+
+    @cached_property
+    def touched(self) -> Numbers:
+        """Kernel tiles per head that the mask touches: [q chunks, kv chunks]."""
+        return kernel_tiles(self._plan.workload, self._plan.partition, self._kernels.tile)
+
+    @cached_property
+    def _interleaved(self) -> tuple[bool, bool]:
+        return _interleave(self._q.chunks), _interleave(self._kv.chunks)
+
+    def of(self, node: Attend) -> Floats:
+        """The `Cut` of each row, by columns: float64 [4, rows]."""
+        q, kv = _chunks(self._q, node.q), _chunks(self._kv, node.kv)
+        rows, columns = _tokens(self._q, q), _tokens(self._kv, kv)
+        present = (q >= 0)[:, :, None] & (kv >= 0)[:, None, :]
+        areas = tiles(self._plan).areas[q[:, :, None], kv[:, None, :]]
+        whole = np.where(present, areas, 0).sum(axis=(1, 2)) == rows * columns
+        for chunks, interleaved in zip((q, kv), self._interleaved, strict=True):
+            whole &= ~(interleaved & ((chunks >= 0).sum(axis=1) > 1))
+        cuts = np.zeros((4, len(node)))
+        cuts[0], cuts[1] = 1.0, self._kernels.full(rows, columns)
+        cut = np.flatnonzero(~whole)
+        both = np.concatenate([q[cut], kv[cut]], axis=1)
+        _, at, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
+        distinct = [self._cut(q[row], kv[row]) for row in cut[at]]
+        cuts[:, cut] = np.array(distinct, np.float64).reshape(-1, 4)[which.reshape(-1)].T
+        return cuts
+
+    def _cut(self, q: Ints, kv: Ints) -> Cut:
+        chunks = self._in_order(q, kv)
+        key = self._shapes.key(*chunks)
+        if key not in self._cuts:
+            self._cuts[key] = self._summary(*chunks)
+        return self._cuts[key]
+
+    def full(self) -> Floats:
+        """Pairs, overheads included, of one full call for each pair of chunks: [q, kv chunks]."""
+        (heights, row), (widths, column) = (
+            np.unique(sizes(side.chunks), return_inverse=True) for side in (self._q, self._kv)
+        )
+        pairs: Floats = self._kernels.full(heights[:, None], widths)[np.ix_(row, column)]
+        return pairs
+
+    def partial(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
+        """(q chunk, kv chunk, cut [4]) of each pair of which the mask hides a part."""
+        extents = sizes(self._q.chunks), sizes(self._kv.chunks)
+        q, kv = np.nonzero(kinds(tiles(self._plan).areas, *extents) == PARTIAL)
+        keys = self._shapes.keys(q, kv)
+        _, at, which = np.unique(keys, return_index=True, return_inverse=True)
+        pairs = zip(q[at].tolist(), kv[at].tolist(), strict=True)
+        cuts = [self._summary((a,), (b,)) for a, b in pairs]
+        return q, kv, np.array(cuts, np.float64).reshape(-1, 4).T[:, which]
+
+    def calls(self, q: Ints, kv: Ints) -> list[Call]:
+        """The calls of one rectangle of blocks, in the order in which a program makes them."""
+        chunks = self._in_order(_chunks(self._q, q), _chunks(self._kv, kv))
+        return rectangle_calls(*self._rectangle(*chunks))
+
+    def _in_order(self, q: Ints, kv: Ints) -> tuple[list[int], list[int]]:
+        """The chunks of both sides, none of them empty, in the order of their first positions."""
+        (_, first), (_, other) = self._shapes.q, self._shapes.kv
+        rows = {c for c in q.tolist() if c >= 0 and self._q.chunks[c]}
+        columns = {c for c in kv.tolist() if c >= 0 and self._kv.chunks[c]}
+        return sorted(rows, key=first.item), sorted(columns, key=other.item)
+
+    def _summary(self, q: Sequence[int], kv: Sequence[int]) -> Cut:
+        rows, columns, boxes = self._rectangle(q, kv)
+        height = sum(len(r) for ranges in rows for r in ranges)
+        self._work += height * (len(boxes) + 1)
+        if self._work > WORK:
+            tq, tk = self._kernels.tile
+            pairs = int(self.touched[np.ix_(q, kv)].sum()) * tq * tk
+            return Cut(len(q), pairs + self._kernels.full(height, 0), 0, 0)
+        calls = rectangle_calls(rows, columns, boxes)
+        work = sum(self._kernels.pairs(call) for call in calls)
+        again = _again([call.rows for call in calls]), _again([call.columns for call in calls])
+        return Cut(len(calls), work, *again)
+
+    def _rectangle(
+        self, q: Sequence[int], kv: Sequence[int]
+    ) -> tuple[list[Ranges], list[Ranges], Numbers]:
+        """The positions of the blocks of both sides, and the mask's pieces that they may meet."""
+        rows = [shifted(self._q.chunks[c], self._plan.workload.offset) for c in q]
+        columns = [self._kv.chunks[c] for c in kv]
+        i0, i1, j0, j1, lo, hi = self._pieces.T
+        (a, b), (c, d) = _hull(rows), _hull(columns)
+        near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1) & (lo <= d - a) & (c - b <= hi)
+        return rows, columns, self._pieces[near]
+
+
+def _chunks(side: Side, blocks: Ints) -> Ints:
+    """The chunk of each block, -1 for none."""
+    chunks: Ints = np.where(blocks < 0, -1, side.chunk[blocks])
+    return chunks
+
+
+def _tokens(side: Side, chunks: Ints) -> Numbers:
+    """Tokens of each row of chunks: [rows]."""
+    tokens: Numbers = np.append(sizes(side.chunks), 0)[chunks].sum(axis=1)
+    return tokens
+
+
+def _interleave(chunks: Sequence[Ranges]) -> bool:
+    """Whether any two sets have positions in between each other's."""
+    hulls = sorted(_hull([chunk]) for chunk in chunks if chunk)
+    return any(low[1] >= high[0] for low, high in pairwise(hulls))
+
+
+def _hull(chunks: Sequence[Ranges]) -> tuple[int, int]:
+    ranges = [r for chunk in chunks for r in chunk]
+    return min(r[0] for r in ranges), max(r[-1] for r in ranges)
+
+
+def _again(spans: Sequence[range]) -> int:
+    """How many numbers of some ranges are in an earlier one, too."""
+    covered = np.zeros(max((span.stop for span in spans), default=0), np.bool_)
+    for span in spans:
+        covered[span.start : span.stop : span.step] = True
+    return sum(map(len, spans)) - int(covered.sum())

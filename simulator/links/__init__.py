@@ -1,1 +1,0 @@
-"""Links: topologies, the ways of messages over them, and the most they can carry."""
