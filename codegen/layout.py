@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import Plan
+from planner.layouts import LAYOUTS, PEER_NAMES, chunks_of
 from planner.masks import Causal, Full
-from planner.partitions import LAYOUTS, PEER_NAMES, Side, chunks_of, merge
+from planner.partitions import Side, merge
 
 Ints = NDArray[np.int64]
 Whole = TypeVar("Whole", range, Ints)

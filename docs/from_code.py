@@ -11,7 +11,7 @@ import click
 
 import ringloom as rl
 from codegen import TARGETS
-from planner.partitions import PEER_NAMES
+from planner.layouts import PEER_NAMES
 from ringloom.cli import COMMANDS, command_of
 from ringloom.reproduce import pages as in_terminal
 from ringloom.reproduce.papers import PAPERS

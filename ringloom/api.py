@@ -4,6 +4,7 @@ from codegen.emitting import emit, tables
 from planner.errors import PlanError, RingloomError
 from planner.files import load, save
 from planner.ir import Attend, Held, Move, Plan, Step
+from planner.layouts import by_tokens
 from planner.masks import (
     And,
     Blocks,
@@ -16,7 +17,7 @@ from planner.masks import (
     Prefix,
     Window,
 )
-from planner.partitions import Block, Partition, Side, by_tokens
+from planner.partitions import Block, Partition, Side
 from planner.passes.adjoint import adjoint
 from planner.passes.homeward import direct, homeward
 from planner.passes.trim import trim

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.partitions import by_tokens
+from planner.layouts import by_tokens
 from planner.passes.adjoint import adjoint
 from planner.planning import derive
 from planner.schedules import SCHEDULES

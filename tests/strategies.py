@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
+from planner.layouts import LAYOUTS
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
-from planner.partitions import LAYOUTS
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 

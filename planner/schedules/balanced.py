@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.partitions import Ints, by_tokens
+from planner.layouts import by_tokens
+from planner.partitions import Ints
 from planner.passes.adjoint import adjoint
 from planner.workload import Workload
 

@@ -7,7 +7,7 @@ backward adds step 2: each rank's share of dkv[k] -> k (a reduce-scatter)
 import numpy as np
 
 from planner.ir import Attend, Pass, Plan, Step
-from planner.partitions import by_tokens
+from planner.layouts import by_tokens
 from planner.passes.adjoint import adjoint
 from planner.schedules.exchange import to_everybody
 from planner.workload import Workload

@@ -8,7 +8,7 @@ backward    the same, and dkv[r - t + 1] follows one step behind its kv, home af
 import numpy as np
 
 from planner.ir import ADDS, TENSORS, TRAVELS, Attend, Move, Pass, Plan, Step
-from planner.partitions import by_tokens
+from planner.layouts import by_tokens
 from planner.workload import Workload
 
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import TRAVELS, Attend, Held, Move, Pass, Plan, Step, result
-from planner.partitions import Chunks, Ints, Partition, Side, by_heads, chunks_of, cut
+from planner.layouts import Chunks, by_heads, chunks_of, cut
+from planner.partitions import Ints, Partition, Side
 from planner.workload import Workload
 
 NODE = 8  # ranks that usually share the fast links, where an all-to-all is cheap

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from planner.analysis.batches import attends
 from planner.analysis.tiles import tiles
 from planner.ir import Plan
+from planner.layouts import cut
 from planner.masks.areas import areas
-from planner.partitions import Ranges, cut, shifted
+from planner.partitions import Ranges, shifted
 from ringloom.report.messages import Messages, messages
 from ringloom.views.units import numbers
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from planner.analysis.balance import loads
 from planner.analysis.messages import message_bytes
 from planner.ir import Move, Plan
-from planner.partitions import names
+from planner.layouts import names
 from ringloom.comparison import Row
 from ringloom.looping import Looped
 from ringloom.views.units import length, seconds, size, times

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from plain.test_simulator_reference import crowded, machines, plans
 from planner.analysis.tiles import tiles
 from planner.ir import Attend, Move, Plan, Step
+from planner.layouts import by_tokens
 from planner.masks import Blocks, Causal, Full, Mask, Window
-from planner.partitions import by_tokens
 from planner.planning import plan
 from planner.verify import verify
 from planner.workload import Workload

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.layouts import LAYOUTS, by_tokens, cut
 from planner.masks import Blocks, Causal, Documents, Full, Mask, Window
 from planner.masks.regions import Ints
-from planner.partitions import LAYOUTS, Block, Partition, Ranges, Side, by_tokens, cut, merge
+from planner.partitions import Block, Partition, Ranges, Side, merge
 from planner.workload import Workload
 from simulator.costs.kernel_tiles import kernel_tiles
 from strategies import masks

@@ -6,17 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
-from planner.partitions import (
-    LAYOUTS,
-    Block,
-    Partition,
-    Side,
-    by_heads,
-    by_tokens,
-    chunks_of,
-    cut,
-    names,
-)
+from planner.layouts import LAYOUTS, by_heads, by_tokens, chunks_of, cut, names
+from planner.partitions import Block, Partition, Side
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 

@@ -11,13 +11,14 @@ import ringloom as rl
 from planner.analysis.liveness import occupancy, slots
 from planner.errors import PlanError
 from planner.ir import TENSORS, Attend, Held, Move, Plan, Step
-from planner.partitions import LAYOUTS
+from planner.layouts import LAYOUTS
 from planner.passes.adjoint import adjoint
 from planner.passes.exchanges import exchanges
 from planner.passes.homeward import direct, homeward
 from planner.passes.pieces import joined, per_block, per_piece
 from planner.passes.trim import drop_dead, drop_empty, drop_unused, trim
 from planner.planning import backward_of
+from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.verify import verify, verify_pair
 from runtimes.arrays import draw
@@ -366,7 +367,7 @@ def test_a_backward_pass_holds_what_its_forward_pass_left(
     dealt = f"{dealt}:ulysses={data.draw(st.sampled_from(degrees))}"
     name = data.draw(st.one_of(st.just(dealt), schedules(P)))
     forward, backward = rl.plan(name, work, P, pass_="both", trim=trim_)
-    assert verify_pair(forward, backward) == (forward, backward)
+    assert verify_pair(forward, backward) == Plans(forward, backward)
 
 
 @pytest.mark.parametrize("trim_", ["messages", "blocks"])

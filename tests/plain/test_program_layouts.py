@@ -12,8 +12,9 @@ from codegen.assemble import assemble
 from codegen.layout import Layout, Pieces, Ranges, Stripes, also_called, described, layout_of
 from codegen.layout_text import layout_text
 from planner.ir import Plan
+from planner.layouts import by_tokens
 from planner.masks import Causal, Full, Mask, Window
-from planner.partitions import Block, Partition, Side, by_tokens
+from planner.partitions import Block, Partition, Side
 from planner.planning import plan
 from planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
