@@ -7,8 +7,8 @@ from codegen.torch.holdings import Holdings
 from codegen.torch.origins import (
     Attended,
     Origins,
+    called,
     check_everything,
-    check_ranges,
     pieces_of,
     triangular,
 )
@@ -150,9 +150,8 @@ class Attending:
                         attended.setdefault(t - meeting.domain.first, []).append(rows)
         check_everything(self.origins.plan, q, kv, attended)
         if triangular(self.origins.plan, kv):
-            return f"triangles({pieces_of(self.origins.plan)})"
-        check_ranges(self.origins.plan, q, kv)
-        return f"tiles({q.text}, {kv.text})"
+            return f"triangles({pieces_of(self.origins.plan, ', seq')})"
+        return called(self.origins.plan, q, kv)
 
     # -- backward
 

@@ -117,27 +117,36 @@ def triangular(plan: Plan, kv: Origin) -> bool:
     return work.mask == Causal() and work.seq == work.kv_seq and kv.text == EVERY
 
 
-def pieces_of(plan: Plan) -> str:
+def pieces_of(plan: Plan, seq: str = "") -> str:
     """The positions of the pieces that a rank owns, each without gaps."""
-    owned = plan.partition.q
-    if any(len(p) != 1 or p[0].step != 1 for p in owned.chunks):
-        raise PlanError("gathered keys meet pieces of queries that are no ranges")
-    return f"positions(rank, seq).tensor_split({owned.owned(plan.ranks).shape[1]})"
+    side = plan.partition.q
+    if any(len(p) != 1 or p[0].step != 1 for p in side.chunks):
+        raise PlanError("pieces of queries that are no ranges")
+    return f"positions(rank{seq}).tensor_split({side.owned(plan.ranks).shape[1]})"
 
 
 def step_of(plan: Plan) -> int:
-    """How far apart the tokens of each rank lie; PlanError unless all do alike, on both sides."""
-    ranks, work = range(plan.ranks), plan.workload
-    q, kv = (
-        [side.positions(rank) for rank in ranks] for side in (plan.partition.q, plan.partition.kv)
-    )
+    """How far apart the tokens of each rank lie, 0 where they are several pieces without gaps.
+
+    Raises PlanError where they lie otherwise, or keys do not lie with their queries.
+    """
+    ranks, sides = range(plan.ranks), (plan.partition.q, plan.partition.kv)
+    q, kv = ([side.positions(rank) for rank in ranks] for side in sides)
+    if plan.workload.seq != plan.workload.kv_seq or not all(map(np.array_equal, q, kv)):
+        raise PlanError("keys do not lie where their queries lie")
     steps = {step for own in q for step in np.diff(own).tolist()}
-    if work.seq != work.kv_seq or len(steps) > 1 or not all(map(np.array_equal, q, kv)):
-        raise PlanError("the tokens of a rank are no range of positions, or not those of its keys")
+    if len(steps) > 1:
+        pieces_of(plan)
+        return 0
     return max(steps, default=1)
 
 
-def check_ranges(plan: Plan, q: Origin, kv: Origin) -> None:
-    """Raise PlanError unless both values are ranges of one step."""
-    if step_of(plan) > 1 and EVERY in (q.text, kv.text) and q.text != kv.text:
+def called(plan: Plan, q: Origin, kv: Origin) -> str:
+    """The call of `tiles` for two values; PlanError unless both are ranges of one step."""
+    step = step_of(plan)
+    if step > 1 and EVERY in (q.text, kv.text) and q.text != kv.text:
         raise PlanError("queries and keys lie differently far apart")
+    if step:
+        return f"tiles({q.text}, {kv.text})"
+    texts = (f"({x.text},)" if x.text == EVERY else f"pieces{x.text[5:]}" for x in (q, kv))
+    return f"pieces_tiles({', '.join(texts)})"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from codegen.torch.origins import step_of
+from codegen.torch.origins import pieces_of, step_of
 from codegen.torch.passes import Pass
 from codegen.torch.text import SIZES, WIDTH, Definitions
 from planner.errors import PlanError
@@ -62,7 +62,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
             "",
             f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner",
         ]
-    if any("piece(" in line for body in bodies for line in body):
+    if any(x in line for x in ("piece(", "pieces(") for body in bodies for line in body):
         lines += piece_function(plans[0])
     lines += text.lines()
     if keep:
@@ -75,12 +75,20 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
 
 
 def piece_function(plan: Plan) -> list[str]:
-    """The function that gives the positions of a rank as a range."""
+    """The function that gives the positions of a rank as a range, or those of its pieces."""
     step = step_of(plan)
     by = "" if step == 1 else ", RANKS" if step == plan.ranks else f", {step}"
-    return [
-        *("", "", "@cache", "def piece(rank):"),
+    lines = [
+        "def piece(rank):",
         '    """The positions of the tokens on a rank."""',
         "    own = positions(rank)",
         f"    return range(int(own[0]), int(own[-1]) + 1{by})",
     ]
+    if not step:
+        lines = [
+            "def pieces(rank):",
+            '    """The positions of the tokens on a rank, piece by piece."""',
+            f"    own = {pieces_of(plan)}",
+            "    return tuple(range(int(x[0]), int(x[-1]) + 1) for x in own)",
+        ]
+    return ["", "", "@cache", *lines]

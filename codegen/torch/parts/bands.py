@@ -43,6 +43,21 @@ def tiles(queries: range, keys: range) -> list[tuple[slice, slice, Any]]:
     return calls
 
 
+@cache
+def pieces_tiles(queries: tuple[range, ...], keys: tuple[range, ...]) -> list[Any]:
+    """The calls of several ranges each, one after the other."""
+    calls, row = list[Any](), 0
+    for some in queries:
+        col = 0
+        for others in keys:
+            for i, j, band in tiles(some, others):
+                rows, cols = slice(i.start + row, i.stop + row), slice(j.start + col, j.stop + col)
+                calls.append((rows, cols, band))
+            col += len(others)
+        row += len(some)
+    return calls
+
+
 def strips(rows: range, cols: range, first: int, last: int) -> Iterator[tuple[slice, slice, Any]]:
     """The calls of a window, as many rows at a time as it is wide; band: what their row 0 sees."""
     step = max(1024, last - first + 1)
