@@ -32,7 +32,7 @@ from planner.loops.form import (
     Send,
     Start,
 )
-from planner.loops.values import flat, held, owned, pack
+from planner.loops.values import flat, owned, pack
 
 Cell = tuple[str, str]  # tensor, value
 Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]; or rank, q, kv
@@ -90,7 +90,7 @@ def same(a: Ints, b: Ints) -> bool:
 class _Walker:
     def __init__(self, plan: Plan, loops: Loops) -> None:
         self.plan, self.loops, self.ranks = plan, loops, plan.ranks
-        self.state = self.begin()
+        self.state = Expansion(loops, plan)
         self.result = Walk()
         self.sums = ADDS[plan.pass_]
         self.full: dict[Cell, Ints] = {}
@@ -104,13 +104,7 @@ class _Walker:
         self.times: dict[Cell, list[int]] = defaultdict(list)
         for t, cell in sorted(self.taken):
             self.times[cell].append(t)
-        self.state = self.begin()
-
-    def begin(self) -> Expansion:
-        start = {side: held(self.plan, side) for side in ("q", "kv")}
-        return Expansion(
-            self.loops, self.plan.partition, {k: x for k, x in start.items() if x is not None}
-        )
+        self.state = Expansion(loops, plan)
 
     # -- the first walk: what each message of sums takes along
 
