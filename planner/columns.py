@@ -1,4 +1,4 @@
-"""Columns of whole numbers and of bits, combined along their rows; keys that occur again."""
+"""Columns of numbers and bits: combined along their rows, laid flat, searched for equal keys."""
 
 from functools import reduce
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Index = NDArray[np.intp]
 NARROW = 8  # columns up to which they are combined one by one, which is faster than row by row
 
 
@@ -15,6 +16,14 @@ def rowwise(combine: np.ufunc, table: NDArray[Any]) -> NDArray[Any]:
         combined: NDArray[Any] = reduce(combine, table.T)
         return combined
     return np.asarray(combine.reduce(table, axis=1))
+
+
+def flat(rank: NDArray[Any], blocks: NDArray[Any]) -> tuple[Index, Index]:
+    """Each block of a table [n, w] beside the rank [n] of its row, absent blocks left out."""
+    if blocks.shape[1] == 1 and (blocks >= 0).all():
+        return rank.astype(np.intp), blocks[:, 0].astype(np.intp)
+    row, column = np.nonzero(blocks >= 0)
+    return rank[row].astype(np.intp), blocks[row, column].astype(np.intp)
 
 
 def again(keys: NDArray[np.intp]) -> NDArray[np.bool_]:

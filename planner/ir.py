@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.columns import rowwise
+from planner.columns import flat, rowwise
 from planner.errors import PlanError
 from planner.partitions import Ints, Partition, Side
 from planner.workload import DTYPES, Workload
@@ -142,16 +142,6 @@ class Node:
         return f"{type(self).__name__}({', '.join(map(repr, parts))})"
 
 
-def _pairs(blocks: Ints, ranks: Ints) -> tuple[Index, Index]:
-    """Each block of a table [n, w] beside the rank [n] of its row, absent blocks left out."""
-    if blocks.shape[1] == 1:
-        there = blocks[:, 0] >= 0
-        if there.all():
-            return blocks[:, 0].astype(np.intp), ranks.astype(np.intp)
-    row, column = np.nonzero(blocks >= 0)
-    return blocks[row, column].astype(np.intp), ranks[row].astype(np.intp)
-
-
 def _keep(node: Node, rows: Rows, fields: Sequence[str]) -> None:
     if not (rows is np.True_ or rows.all()):
         for name in fields:
@@ -183,7 +173,8 @@ class Attend(Node):
 
     def flat(self, side: Literal["q", "kv"]) -> tuple[Index, Index]:
         """(block, rank), one entry per block of that side in a rectangle."""
-        return _pairs(self.q if side == "q" else self.kv, self.rank)
+        rank, block = flat(self.rank, self.q if side == "q" else self.kv)
+        return block, rank
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -266,7 +257,8 @@ class Held(Node):
 
     def flat(self) -> tuple[Index, Index]:
         """(block, rank), one entry per copy."""
-        return _pairs(self.blocks, self.rank)
+        rank, block = flat(self.rank, self.blocks)
+        return block, rank
 
 
 def _names(tensors: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
 from planner.loops.expand import Expansion
@@ -26,7 +27,6 @@ from planner.loops.form import (
     Shift,
     Start,
 )
-from planner.loops.values import flat
 
 HOME = -1
 Source = tuple[int, str]  # a statement, and the side of the sums that it adds to

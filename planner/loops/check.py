@@ -2,12 +2,13 @@
 
 import numpy as np
 
+from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.expand import Expanded, expand
 from planner.loops.form import Ints, Loops
 from planner.loops.kinds import ANY, END, KINDS, OTHER, Codes, Kinds
-from planner.loops.values import Bools, Messages, Rectangles, flat, rows_of, widened
+from planner.loops.values import Bools, Messages, Rectangles, rows_of, widened
 
 
 def check(loops: Loops, plan: Plan) -> None:

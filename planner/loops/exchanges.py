@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.columns import flat
 from planner.ir import TENSORS, Plan
 from planner.loops.fitting import line
 from planner.loops.form import AllToAll, Ends, Expr, Gather, Ints, Part, Return, Scatter, When
 from planner.loops.places import Places, Value
-from planner.loops.values import Bools, Messages, Pairs, Rows, flat, joined, sliced
+from planner.loops.values import Bools, Messages, Pairs, Rows, joined, sliced
 from planner.partitions import Side
 
 Exchange = Gather | AllToAll | Return | Scatter

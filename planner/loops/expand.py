@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
 from planner.loops.exchanges import Filled, alike_along, dealt, scattered
@@ -31,7 +32,6 @@ from planner.loops.values import (
     Messages,
     Pairs,
     Rectangles,
-    flat,
     held,
     joined,
     owned,

@@ -10,9 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from planner.columns import flat
 from planner.errors import PlanError
 from planner.loops.form import OWN, Ints
-from planner.loops.values import Bools, flat, pack
+from planner.loops.values import Bools, pack
 from planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block

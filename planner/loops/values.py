@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.columns import flat
 from planner.ir import Plan, Step
 from planner.loops.form import Ints, Part
 from planner.partitions import Side
@@ -67,14 +68,6 @@ def held(plan: Plan, side: str) -> Ints | None:
         kept[rank[own], block[own]] = True
     rank, block = np.nonzero(here | kept)
     return pack(plan.ranks, blocks, rank, block)
-
-
-def flat(rank: Ints, blocks: Ints) -> Pairs:
-    """Each block of a table [n, w] beside the rank [n] of its row."""
-    if blocks.shape[1] == 1 and (blocks >= 0).all():
-        return rank.astype(np.intp), blocks[:, 0].astype(np.intp)
-    row, column = np.nonzero(blocks >= 0)
-    return rank[row].astype(np.intp), blocks[row, column].astype(np.intp)
 
 
 def sliced(table: Ints, part: Part, t: int, where: Ints) -> Ints:

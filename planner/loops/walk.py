@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.columns import twice
+from planner.columns import flat, twice
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.exchanges import Exchange, Exchanges, Filled
@@ -22,7 +22,6 @@ from planner.loops.values import (
     Pairs,
     Rectangles,
     Rows,
-    flat,
     held,
     rows_of,
 )
