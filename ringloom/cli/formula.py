@@ -42,7 +42,6 @@ def command(schedule: str, as_json: bool) -> None:
         },
     }
     table, ends = plain_table("", ""), plain_table("", "")
-    table.show_header = ends.show_header = False
     for name, expr in chosen.expressions().items():
         for parity, form in symbolic.parities(expr).items():
             table.add_row(f"{NAMES[name]}{parity and ', ' + parity}", _text(form))

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import panel as pn
@@ -32,17 +33,12 @@ def program(choices: Choices, target: str) -> str:
 
 def buttons(choices: Callable[[], Choices], told: Callable[[str], None]) -> dict[str, Any]:
     """A button per file; `told` hears what went wrong, or nothing."""
-    found = {
-        "plan": _button("plan", "plan.json", plan_file, choices, told),
-        "trace": _button("trace", "trace.json", trace_file, choices, told),
+    files: dict[str, tuple[str, str, Callable[[Choices], str]]] = {
+        "plan": ("plan", "plan.json", plan_file),
+        "trace": ("trace", "trace.json", trace_file),
+        **{t: (f"{t} program", f"{t}.py", partial(program, target=t)) for t in TARGETS},
     }
-    for target in TARGETS:
-
-        def write(chosen: Choices, target: str = target) -> str:
-            return program(chosen, target)
-
-        found[target] = _button(f"{target} program", f"{target}.py", write, choices, told)
-    return found
+    return {name: _button(*file, choices, told) for name, file in files.items()}
 
 
 def _button(

@@ -18,10 +18,19 @@ TOKENS, RANKS = 16, 4
 SCHEDULES = ("ring", "striped")
 
 
+def causal(schedule: str) -> rl.Plan:
+    """A causal mask of 16 tokens on 4 ranks."""
+    return rl.plan(schedule, rl.Workload(seq=TOKENS, heads=1, head_dim=8), RANKS)
+
+
 def facts(schedule: str) -> TileFacts:
-    """The tiles of a causal mask of 16 tokens on 4 ranks, a pixel per pair of tokens."""
-    work = rl.Workload(seq=TOKENS, heads=1, head_dim=8, mask=rl.Causal())
-    return tile_facts(schedule, rl.plan(schedule, work, RANKS))
+    """Its tiles, a pixel per pair of tokens."""
+    return tile_facts(schedule, causal(schedule))
+
+
+def tokens(schedule: str) -> list[str]:
+    """Its tokens in layout order."""
+    return [str(t) for block in causal(schedule).partition.q.blocks for t in block.tokens()]
 
 
 def rounds() -> Figure:
@@ -71,20 +80,8 @@ def _panel(axes: Axes, found: TileFacts, number: int) -> None:
     for edge in range(0, TOKENS + 1, TOKENS // RANKS):
         axes.axhline(edge, color=LINE, lw=0.5, zorder=0)
         axes.axvline(edge, color=LINE, lw=0.5, zorder=0)
-    axes.set_xticks(np.arange(TOKENS) + 0.5, _tokens(found.names[1]), fontsize=3.6)
-    axes.set_yticks(np.arange(TOKENS) + 0.5, _tokens(found.names[0]), fontsize=3.6)
+    names = tokens(found.title)
+    axes.set_xticks(np.arange(TOKENS) + 0.5, names, fontsize=3.6)
+    axes.set_yticks(np.arange(TOKENS) + 0.5, names, fontsize=3.6)
     axes.tick_params(length=0, pad=1)
     axes.grid(False)
-
-
-def _tokens(names: tuple[str, ...]) -> list[str]:
-    """The tokens of pieces that are named 0-3, or 0, 4 ... 12."""
-    found = list[str]()
-    for name in names:
-        if "-" in name:
-            first, last = map(int, name.split("-"))
-            found += map(str, range(first, last + 1))
-        else:
-            first, second, last = (int(n) for n in name.replace("...", ",").split(",") if n.strip())
-            found += map(str, range(first, last + 1, second - first))
-    return found

@@ -24,25 +24,20 @@ def pages(tables: Sequence[Table]) -> Iterator[Any]:
 
 def overview(tables: Sequence[Table]) -> Iterator[Any]:
     """One row per table: how many rows, how many printed alike, errors, rank correlation."""
-    drawn = plain_table("", "rows", "alike", "mean", "worst", "rank")
+    heads = "", "rows", "alike", "mean", "worst", "rank"
+    drawn = plain_table(*heads, numbers=slice(1, None))
     for table in tables:
         found = table.summary
         errors = ("-" if e is None else f"{e:.1%}" for e in (found.mean_error, found.worst_error))
         rank = "-" if found.rank_correlation is None else f"{found.rank_correlation:.3f}"
         drawn.add_row(table.title, str(found.rows), str(found.equal), *errors, rank)
-    for column in drawn.columns[1:]:
-        column.justify = "right"
-        column.no_wrap = True
     yield drawn
     yield "[dim]ringloom reproduce striped|ring|distflash|burst|charts shows every row[/]"
 
 
 def drawing(table: Table) -> Drawing:
     """published, ours, error, note: a row per line."""
-    drawn = plain_table("", "published", "ours", "error", "")
-    for column in drawn.columns[1:4]:
-        column.justify = "right"
-        column.no_wrap = True
+    drawn = plain_table("", "published", "ours", "error", "", numbers=slice(1, 4))
     for line in table.lines:
         mark = "=" if line.equal else _percent(line.error)
         numbers = (number(value, line.digits) for value in (line.published, line.ours))

@@ -17,18 +17,18 @@ The backward pass multiplies every term, so it leaves the ratio of the two sched
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.balance import loads
 from planner.analysis.tiles import tiles
 from planner.ir import Attend, Plan
 from planner.planning import plan
 from planner.workload import Workload
+from ringloom.reproduce.formulas.counts import critical_pairs
 from ringloom.reproduce.layers.models import Model
 from ringloom.reproduce.published import DATA
 from simulator.costs.kernel_tiles import kernel_tiles
@@ -68,10 +68,6 @@ class Chip:
         """The three fitted constants."""
         return np.array([getattr(self, name) for name in CONSTANTS])
 
-    def refitted(self, values: Floats) -> "Chip":
-        """The same chip with other constants."""
-        return replace(self, **dict(zip(CONSTANTS, values.tolist(), strict=True)))
-
 
 @lru_cache(maxsize=1)
 def chips() -> Mapping[str, Chip]:
@@ -91,7 +87,7 @@ def planned(schedule: str, seq: int, ranks: int) -> Plan:
 
 def pairs(schedule: str, mesh: Mesh) -> int:
     """Query/key pairs on the critical path, one head: the slowest rank of each round, summed."""
-    return int(loads(planned(schedule, mesh.seq, mesh.ranks)).max(axis=1).sum())
+    return critical_pairs(planned(schedule, mesh.seq, mesh.ranks))
 
 
 def rest(mesh: Mesh) -> float:
@@ -126,9 +122,7 @@ def coarse_tiles(schedule: str, seq: int, ranks: int, tile: tuple[int, int]) -> 
     return Count(*(sum(column) for column in zip(*rounds, strict=True)))
 
 
-def _slowest(
-    found: Plan, attend: Attend, tile: tuple[int, int], table: NDArray[np.int64]
-) -> Count:
+def _slowest(found: Plan, attend: Attend, tile: tuple[int, int], table: NDArray[np.int64]) -> Count:
     q, kv = attend.q[:, 0], attend.kv[:, 0]
     live = table[q, kv]
     rank = int(live.argmax())

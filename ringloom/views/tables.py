@@ -42,9 +42,7 @@ def loops(looped: Looped) -> Text:
 
 def traffic(plan: Plan) -> Table:
     """Messages and bytes per tensor, in all and of the busiest sender."""
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("travels", "messages", "in all", "busiest sender"):
-        drawn.add_column(head, justify="left" if head == "travels" else "right")
+    drawn = plain_table("travels", "messages", "in all", "busiest sender", numbers=slice(1, None))
     for tensor, count, sent in messages(plan):
         drawn.add_row(tensor, str(count), size(int(sent.sum())), size(int(sent.max())))
     if not drawn.row_count:
@@ -66,10 +64,8 @@ def messages(plan: Plan) -> list[tuple[str, int, NDArray[np.int64]]]:
 
 def comparison_table(rows: Sequence[Row], ran: bool) -> Table:
     """The table of `ringloom compare`, the fastest row in green; `ran` adds what ran on arrays."""
-    table = plain_table("schedule")
-    table.padding = (0, 1, 0, 0)
-    for head in (*COLUMNS, "ran") if ran else COLUMNS:
-        table.add_column(head, justify="right", no_wrap=True)
+    heads = "schedule", *COLUMNS, *(["ran"] if ran else [])
+    table = plain_table(*heads, numbers=slice(1, None), apart=1)
     best = min(row.makespan_s for row in rows)
     for row in rows:
         cells = (
@@ -106,7 +102,6 @@ def bars(rows: Sequence[Row], console: Console) -> list[Table]:
         waits = f"waits {seconds(row.exposed_comm_s)}" if row.exposed_comm_s else ""
         table.add_row(row.schedule, line, Text(waits, WAITING))
     table.caption = Text.assemble(("█ busy ", BUSY), ("█ idle", IDLE), justify="left")
-    table.show_header = False
     return [table]
 
 
@@ -115,8 +110,7 @@ def load_bars(plan: Plan, console: Console) -> list[Table]:
     total = loads(plan).sum(axis=0)
     if not console.is_terminal or not total.any():
         return []
-    table = plain_table("rank", "attends in all", "")
-    table.columns[0].justify = "right"
+    table = plain_table("rank", "attends in all", "", numbers=slice(1))
     for rank, pairs in enumerate(total[:64].tolist()):
         bar = _bar(pairs / total.max(), BUSY)
         table.add_row(str(rank), bar, f"{pairs / total.mean():.2f} times the mean")
@@ -147,7 +141,6 @@ def _mark(good: bool) -> Text:
 def prediction(found: Prediction) -> Table:
     """One simulated plan in words and units."""
     table = plain_table("", "")
-    table.show_header = False
     for name, value in (
         ("time", seconds(found.makespan)),
         ("lower bound", f"{seconds(found.bound)}, the plan takes {times(found.bound_ratio)} that"),
@@ -161,9 +154,12 @@ def prediction(found: Prediction) -> Table:
     return table
 
 
-def plain_table(*heads: str) -> Table:
-    """A table without lines."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def plain_table(*heads: str, numbers: slice = slice(0), apart: int = 2) -> Table:
+    """A table without lines, its columns of numbers flush right, `apart` blanks between columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, apart, 0, 0), header_style="bold")
+    table.show_header = any(heads)
     for head in heads:
         table.add_column(head)
+    for column in table.columns[numbers]:
+        column.justify, column.no_wrap = "right", True
     return table

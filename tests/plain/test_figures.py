@@ -58,7 +58,7 @@ def test_tiles_per_round_are_those_of_striped_attention(
 
 
 def test_tokens_are_named_in_layout_order() -> None:
-    names = {name: rounds._tokens(rounds.facts(name).names[0]) for name in rounds.SCHEDULES}
+    names = {name: rounds.tokens(name) for name in rounds.SCHEDULES}
     assert names["ring"] == [str(token) for token in range(16)]
     assert names["striped"] == [str(4 * k + rank) for rank in range(4) for k in range(4)]
 

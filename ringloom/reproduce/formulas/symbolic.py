@@ -72,11 +72,6 @@ class Formulas:
         """The formulas by name."""
         return {k: v for k, v in vars(self).items() if k not in ("schedule", "about")}
 
-    def at(self, **numbers: int) -> dict[str, float]:
-        """The formulas' values, e.g. at(P=8, c=1024, h=32, g=8, d=128, e=2, w=4)."""
-        values = {symbol: numbers[symbol.name] for symbol in _symbols() if symbol.name in numbers}
-        return {name: float(expr.subs(values)) for name, expr in self.expressions().items()}
-
 
 def parities(expr: Expr) -> dict[str, Expr]:
     """An expression that rounds P/2 up or down, for even and for odd P; any other as it is."""
@@ -88,10 +83,6 @@ def parities(expr: Expr) -> dict[str, Expr]:
         name: sympy.factor(sympy.simplify(expr.subs({down: low, up: high})))
         for name, (low, high) in halves.items()
     }
-
-
-def _symbols() -> tuple[Expr, ...]:
-    return P, c, d, h, g, e, w, U, R
 
 
 def summed(parts: Parts) -> Expr:
