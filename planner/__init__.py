@@ -1,1 +1,1 @@
-"""Plans for distributed attention: IR, masks, partitions, layouts, schedules, passes, verifier, search."""
+"""Plans for distributed attention: IR, masks, partitions, layouts, schedules, passes, verifier."""

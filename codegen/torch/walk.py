@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
 from planner.loops.expand import Expansion
@@ -32,7 +33,7 @@ from planner.loops.form import (
     Send,
     Start,
 )
-from planner.loops.values import flat, owned, pack
+from planner.loops.values import owned, pack
 
 Cell = tuple[str, str]  # tensor, value
 Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]; or rank, q, kv
