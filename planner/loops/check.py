@@ -2,13 +2,12 @@
 
 import numpy as np
 
-from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.expand import Expanded, expand
 from planner.loops.form import Ints, Loops
 from planner.loops.kinds import ANY, END, KINDS, OTHER, Codes, Kinds
-from planner.loops.values import Bools, Messages, Rectangles, rows_of, widened
+from planner.loops.values import Bools, Messages, Rectangles, codes, rows_of, widened
 
 
 def check(loops: Loops, plan: Plan) -> None:
@@ -57,7 +56,7 @@ def _check_messages(
     for tensors in real:
         if _alike(made[tensors], real[tensors]):
             continue
-        here, there = (_codes(x[tensors], ranks, blocks) for x in (made, real))
+        here, there = (codes(x[tensors], ranks, blocks) for x in (made, real))
         if not np.array_equal(here, there):
             raise PlanError(f"step {t}: messages of {' '.join(tensors)} are not the plan's")
 
@@ -65,13 +64,6 @@ def _check_messages(
 def _alike(made: Messages | Rectangles, real: Messages | Rectangles) -> bool:
     """True if the same rows stand in the same order, as they mostly do."""
     return all(map(np.array_equal, made, real))
-
-
-def _codes(messages: Messages, ranks: int, blocks: int) -> Ints:
-    """One number for each (src, dst, block) that moves, ascending."""
-    src, dst, table = messages
-    pair, block = flat(src.astype(np.int64) * ranks + dst, table)
-    return np.sort(pair * blocks + block)
 
 
 def _check_rectangles(t: int, made: Rectangles | None, real: Rectangles | None) -> None:

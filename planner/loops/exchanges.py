@@ -17,7 +17,7 @@ from planner.ir import TENSORS, Plan
 from planner.loops.fitting import line
 from planner.loops.form import AllToAll, Ends, Expr, Gather, Ints, Part, Return, Scatter, When
 from planner.loops.places import Places, Value
-from planner.loops.values import Bools, Messages, Pairs, Rows, joined, sliced
+from planner.loops.values import Bools, Messages, Pairs, Rows, codes, joined, sliced
 from planner.partitions import Side
 
 Exchange = Gather | AllToAll | Return | Scatter
@@ -143,15 +143,10 @@ class Exchanges:
         src, dst, blocks = messages
         pairs = src.astype(np.intp) * self.ranks + dst
         rows = np.isin(pairs, made[0].astype(np.intp) * self.ranks + made[1])
-        some = src[rows], dst[rows], blocks[rows]
-        alike = len(made[0]) and np.array_equal(self._codes(some), self._codes(made))
-        return rows if alike else None
-
-    def _codes(self, messages: Messages) -> Ints:
-        """One number for each (src, dst, block), ascending."""
-        src, dst, blocks = messages
-        pair, block = flat(src.astype(np.intp) * self.ranks + dst, blocks)
-        return np.sort(pair * (int(blocks.max(initial=0)) + 1) + block)
+        width = 1 + max(int(x.max(initial=0)) for x in (blocks, made[2]))
+        picked = src[rows], dst[rows], blocks[rows]
+        here, there = (codes(x, self.ranks, width) for x in (picked, made))
+        return rows if len(made[0]) and np.array_equal(here, there) else None
 
     def _along(
         self, t: int, tensors: tuple[str, ...], messages: Messages, axis: int, places: Places

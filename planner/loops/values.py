@@ -81,6 +81,13 @@ def sliced(table: Ints, part: Part, t: int, where: Ints) -> Ints:
     return table.reshape(len(table), table.shape[1] * table.shape[2])
 
 
+def codes(messages: Messages, ranks: int, blocks: int) -> Ints:
+    """One number for each (src, dst, block) that moves, ascending."""
+    src, dst, table = messages
+    pair, block = flat(src.astype(np.int64) * ranks + dst, table)
+    return np.sort(pair * blocks + block)
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The messages and rectangles of one step."""
