@@ -1,6 +1,7 @@
 """digest(plans)   a hash of what plans do: equal for equal plans, whatever they are called."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from planner.ir import Plan
 LENGTH = 16  # hexadecimal digits
 
 
-def digest(plans: tuple[Plan, ...]) -> str:
+def digest(plans: Iterable[Plan]) -> str:
     """The first digits of the SHA-256 of workload, ranks, partition and rows of some plans."""
     sha = hashlib.sha256()
     for plan in plans:

@@ -14,17 +14,16 @@ from numpy.typing import NDArray
 
 from codegen.programs import PLATFORMS, TARGETS, Target, program_of
 from planner.errors import PlanError
-from planner.ir import Plan
 from planner.masks import Mask
+from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 
-Plans = Plan | tuple[Plan, Plan]
 Choice = TypeVar("Choice", bound=str)
 Tables = dict[str, NDArray[Any]]
 
 
 def emit(
-    plans: Plans,
+    plans: AnyPlans,
     target: str,
     *,
     dynamic: bool = False,
@@ -42,7 +41,7 @@ def emit(
     plan, and for a plan that no program can be written for.
     """
     program = program_of(
-        _verified(plans),
+        ensure_verified(plans),
         _one_of(target, "target", TARGETS),
         dynamic=dynamic,
         layer=layer,
@@ -55,7 +54,7 @@ def emit(
 
 
 def tables(
-    plans: Plans, target: str, *, mask: Mask | None = None, max_calls: int | None = None
+    plans: AnyPlans, target: str, *, mask: Mask | None = None, max_calls: int | None = None
 ) -> Tables:
     """The tables of plans for `target`'s dynamic program of their ranks and heads: name -> array.
 
@@ -66,7 +65,10 @@ def tables(
     if mask is not None and target != "jax":
         raise PlanError(f"plans for {target} have a mask of their own: plan under {mask}")
     program = program_of(
-        _verified(plans), _one_of(target, "target", TARGETS), dynamic=True, max_calls=max_calls
+        ensure_verified(plans),
+        _one_of(target, "target", TARGETS),
+        dynamic=True,
+        max_calls=max_calls,
     )
     room = _room(program.target)
     made: Tables = room.tables(program) if mask is None else room.tables(program, mask)
@@ -80,14 +82,6 @@ def save_tables(made: Tables, path: str) -> None:
             np.savez_compressed(file, allow_pickle=False, **made)
     except OSError as error:
         raise PlanError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _verified(plans: Plans) -> Plans:
-    """The same plans; PlanError where they are none, or wrong."""
-    given = plans if isinstance(plans, tuple) else (plans,)
-    if not 1 <= len(given) <= 2 or not all(isinstance(plan, Plan) for plan in given):
-        raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
-    return ensure_verified(plans)
 
 
 def _one_of(given: str, kind: str, choices: Sequence[Choice]) -> Choice:

@@ -13,6 +13,7 @@ from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops import recover
 from planner.loops.form import Loops
+from planner.plans import AnyPlans, Plans
 from planner.workload import Workload
 
 Target = Literal["torch", "jax"]
@@ -93,7 +94,7 @@ class Program:
 
 
 def program_of(
-    plans: Plan | tuple[Plan, Plan],
+    given: AnyPlans,
     target: Target,
     *,
     dynamic: bool = False,
@@ -106,12 +107,16 @@ def program_of(
 
     Raises PlanError for a lone backward plan and for a pair that does not belong together.
     """
-    forward, backward = paired(plans)
-    given = [plan for plan in (forward, backward) if plan]
+    plans = Plans.of(given)
+    forward, backward = plans.forward, plans.backward
+    if forward is None:
+        raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
+    if backward and forward.partition != backward.partition:
+        raise PlanError("the forward and the backward plan differ in their partitions")
     try:
         if dynamic:
             raise PlanError("its tables are an argument")
-        loops: tuple[Loops, ...] | None = tuple(recover(plan) for plan in given)
+        loops: tuple[Loops, ...] | None = tuple(recover(plan) for plan in plans)
         reason = ""
     except PlanError as error:
         loops, reason = None, str(error).removeprefix("irregular: ")
@@ -124,16 +129,3 @@ def program_of(
         max_calls=max_calls,
         command=command,
     )
-
-
-def paired(plans: Plan | tuple[Plan, Plan]) -> tuple[Plan, Plan | None]:
-    """A forward plan, and the backward one of a pair."""
-    forward, backward = plans if isinstance(plans, tuple) else (plans, None)
-    if forward.pass_ != "forward" or (backward and backward.pass_ != "backward"):
-        raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
-    if backward and (
-        (forward.workload, forward.ranks) != (backward.workload, backward.ranks)
-        or forward.partition != backward.partition
-    ):
-        raise PlanError("the forward and the backward plan differ in workload, ranks or partition")
-    return forward, backward

@@ -16,20 +16,20 @@ from planner.analysis.handovers import absent_sums
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.partitions import Block, Partition, Side
+from planner.plans import AnyPlans, Plans
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
 
 VERSIONS = (1, 2)  # 2: messages of which some accumulators are absent, or OUT held at the start
 LARGEST = 256 << 20  # bytes of JSON text
 Json = Any
-Plans = Plan | tuple[Plan, Plan]
 
 
-def dumps(plans: Plans) -> str:
+def dumps(given: AnyPlans) -> str:
     """The JSON text of a plan or of a (forward, backward) pair."""
-    listed = plans if isinstance(plans, tuple) else (plans,)
-    version = VERSIONS[any(map(_loosened, listed))]
-    return json.dumps({"ringloom": version, "plans": [_plan_out(p) for p in listed]})
+    plans = Plans.of(given)
+    version = VERSIONS[any(map(_loosened, plans))]
+    return json.dumps({"ringloom": version, "plans": [_plan_out(p) for p in plans]})
 
 
 def _loosened(plan: Plan) -> bool:
@@ -37,7 +37,7 @@ def _loosened(plan: Plan) -> bool:
     return any(held.tensors == ("OUT",) for held in plan.start) or absent_sums(plan)
 
 
-def loads(text: str) -> Plans:
+def loads(text: str) -> Plan | Plans:
     """The verified plan or pair that a JSON text holds; PlanError says what is wrong with it."""
     try:
         document = json.loads(text)
@@ -46,7 +46,7 @@ def loads(text: str) -> Plans:
     return _reading(_document_in, document)
 
 
-def save(plans: Plans, path: str | Path) -> None:
+def save(plans: AnyPlans, path: str | Path) -> None:
     """Write a plan file; a name that ends in .gz is compressed."""
     data = dumps(plans).encode()
     if str(path).endswith(".gz"):
@@ -54,7 +54,7 @@ def save(plans: Plans, path: str | Path) -> None:
     Path(path).write_bytes(data)
 
 
-def load(path: str | Path) -> Plans:
+def load(path: str | Path) -> Plan | Plans:
     """Read and verify a plan file; PlanError for anything that is not one."""
     try:
         with Path(path).open("rb") as file:
@@ -70,7 +70,7 @@ def load(path: str | Path) -> Plans:
         raise PlanError(f"{path}: {error}") from None
 
 
-def _reading(read: Callable[[Json], Plans], document: Json) -> Plans:
+def _reading(read: Callable[[Json], Plan | Plans], document: Json) -> Plan | Plans:
     try:
         return read(document)
     except PlanError:
@@ -81,7 +81,7 @@ def _reading(read: Callable[[Json], Plans], document: Json) -> Plans:
         raise PlanError(f"corrupt plan file: {error}") from None
 
 
-def _document_in(document: Json) -> Plans:
+def _document_in(document: Json) -> Plan | Plans:
     if not isinstance(document, dict) or "ringloom" not in document:
         raise PlanError("not a plan file: no 'ringloom' version in it")
     if document["ringloom"] not in VERSIONS or isinstance(document["ringloom"], bool):
@@ -91,15 +91,10 @@ def _document_in(document: Json) -> Plans:
     match plans:
         case [plan]:
             return plan
-        case [forward, backward] if (forward.pass_, backward.pass_) == ("forward", "backward"):
-            if (forward.workload, forward.ranks) != (backward.workload, backward.ranks):
-                raise PlanError("corrupt plan file: a pair for two different workloads")
+        case [forward, backward]:
             return verify_pair(forward, backward)
         case _:
-            raise PlanError(
-                f"a plan file holds a plan or a (forward, backward) pair, not {len(plans)} plans:"
-                f" {', '.join(p.pass_ for p in plans)}"
-            )
+            raise PlanError(f"a plan file holds a plan or a pair, not {len(plans)} plans")
 
 
 # ---- out

@@ -12,6 +12,7 @@ from planner.passes.homeward import direct, homeward
 from planner.passes.pieces import joined, per_block, per_piece
 from planner.passes.trim import drop_dead
 from planner.passes.trim import trim as drop_useless
+from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.spelling import schedule as parse_schedule
 from planner.verify import verify, verify_pair
@@ -30,7 +31,6 @@ BLOCKWISE: tuple[Rewrite, ...] = (
 REGULAR: tuple[Rewrite, ...] = ()  # schedules as they were built, for full masks
 TRIMS: dict[str, tuple[Rewrite, ...]] = {"messages": PASSES, "blocks": BLOCKWISE}
 Trim = Literal["messages", "blocks"]
-Pair = tuple[Plan, Plan]
 
 
 @overload
@@ -54,7 +54,7 @@ def plan(
     pass_: Literal["both"],
     passes: Sequence[Rewrite] | None = None,
     trim: Trim = "messages",
-) -> Pair: ...
+) -> Plans: ...
 
 
 def plan(
@@ -65,13 +65,13 @@ def plan(
     pass_: Pass | Literal["both"] = "forward",
     passes: Sequence[Rewrite] | None = None,
     trim: Trim = "messages",
-) -> Plan | Pair:
+) -> Plan | Plans:
     """Plan a workload on `ranks` ranks by a schedule such as "striped" or "usp:ulysses=2:ring=4".
 
-    Returns a verified plan, for pass_="both" a (forward, backward) pair. `trim` says what the mask
-    takes away: whole messages, so that loops stay loops, or "blocks" out of messages, which sends
-    less. Raises PlanError for an unknown schedule or parameter, and for whatever the verifier
-    refuses.
+    Returns a verified plan, for pass_="both" plans that unpack as (forward, backward). `trim` says
+    what the mask takes away: whole messages, so that loops stay loops, or "blocks" out of messages,
+    which sends less. Raises PlanError for an unknown schedule or parameter, and for whatever the
+    verifier refuses.
     """
     if pass_ == "both":
         return verify_pair(

@@ -1,14 +1,12 @@
 """verify(plan)   the plan itself, or a PlanError that names step, rank and block.
 
 verify_pair(forward, backward)   that what the backward pass holds at its start was left there.
-ensure_verified(plans)           verifies a plan once: what passed is remembered on the plan.
+ensure_verified(given)           verifies a plan once: what passed is remembered on the plan.
 
 Hand-overs conserve contributions, so exactly-once is three checks: every live tile is attended
 exactly once, no hand-over is double or empty, and nothing ends away from home. With them: inputs
 are where moves and attends read them, copies fit the declared buffers, head slices agree.
 """
-
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +21,10 @@ from planner.columns import rowwise
 from planner.errors import PlanError
 from planner.ir import READS, Attend, Index, Plan
 from planner.partitions import Ints, Side
+from planner.plans import AnyPlans, Plans
 
 CELLS = 1 << 24  # tiles looked at at a time
 MARK = "_verified"
-Plans = TypeVar("Plans", bound=Plan | tuple[Plan, Plan])
 
 
 def verify(plan: Plan) -> Plan:
@@ -49,30 +47,27 @@ def mark_verified(plan: Plan) -> Plan:
     return plan
 
 
-def ensure_verified(plans: Plans) -> Plans:
-    """The plan or pair, verified now unless it was before; PlanError of the first wrong one.
+def ensure_verified(given: AnyPlans) -> Plans:
+    """The plans, each verified now unless it was before; PlanError of the first wrong one.
 
     A pair is compared each time: another forward plan may leave other copies behind.
     """
-    if isinstance(plans, Plan):
-        if MARK not in vars(plans):
-            mark_verified(verify(plans))
-    else:
-        for plan in plans:
-            ensure_verified(plan)
-        if len(plans) == 2 and plans[1].start:
-            verify_pair(*plans)
+    plans = Plans.of(given)
+    for plan in plans:
+        if MARK not in vars(plan):
+            verify(plan)
+    if plans.forward and plans.backward:
+        verify_pair(plans.forward, plans.backward)
     return plans
 
 
-def verify_pair(forward: Plan, backward: Plan) -> tuple[Plan, Plan]:
+def verify_pair(forward: Plan, backward: Plan) -> Plans:
     """Prove that a backward pass starts from nothing but what the forward pass leaves.
 
     Copies of Q and KV that ever come to the rank or are there from its start, and OUT of blocks
     whose finished result the rank sends home. Raises PlanError, also for different partitions.
     """
-    if backward.start and forward.ranks != backward.ranks:
-        raise PlanError("a backward pass that starts from copies needs the forward's ranks")
+    pair = Plans(forward, backward)
     if backward.start and forward.partition != backward.partition:
         raise PlanError("a backward pass that starts from copies needs the forward's partition")
     for tensor in dict.fromkeys(t for held in backward.start for t in held.tensors):
@@ -85,7 +80,7 @@ def verify_pair(forward: Plan, backward: Plan) -> tuple[Plan, Plan]:
                 f"start: rank {rank[at]} holds {tensor} block {block[at]}, which the forward"
                 " pass does not leave there"
             )
-    return forward, backward
+    return pair
 
 
 def _left_by(forward: Plan, tensor: str, block: Index, rank: Index) -> NDArray[np.bool_]:

@@ -15,6 +15,7 @@ from planner.errors import PlanError
 from planner.ir import Pass, Plan
 from planner.masks import Full
 from planner.planning import Trim, plan
+from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from ringloom.views.units import length
@@ -24,7 +25,6 @@ from simulator.hardware import hardware as find_hardware
 from simulator.prediction import Prediction, ratio, simulate
 
 Passes = Pass | Literal["both"]
-Plans = Plan | tuple[Plan, Plan]
 Track = Callable[[Iterable[str]], Iterable[str]]
 TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
@@ -80,8 +80,7 @@ class Case:
     @property
     def passes(self) -> tuple[tuple[Plan, Prediction], ...]:
         """Each pass with its own prediction, in the order in which they run."""
-        listed = self.plans if isinstance(self.plans, tuple) else (self.plans,)
-        return tuple(zip(listed, self.prediction.passes or (self.prediction,), strict=True))
+        return tuple(zip(self.plans, self.prediction.passes or (self.prediction,), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +147,7 @@ def compare(
     machine = hardware if isinstance(hardware, Hardware) else find_hardware(hardware)
 
     def case_of(name: str, trim: Trim = "messages") -> Case:
-        plans = plan(name, work, ranks, pass_=pass_, trim=trim)
+        plans = Plans.of(plan(name, work, ranks, pass_=pass_, trim=trim))
         shown = name if trim == "messages" else f"{name}{BLOCKWISE}"
         return case(shown, plans, simulate(plans, machine, overlap=overlap), trim)
 
@@ -182,7 +181,7 @@ def beside(ring: Case, given: Comparison) -> Comparison:
 
 def case(name: str, plans: Plans, prediction: Prediction, trim: Trim = "messages") -> Case:
     """A schedule by itself: nothing is faster yet than its own lower bound, or than the ring."""
-    first = plans[0] if isinstance(plans, tuple) else plans
+    first = plans.first
     total = loads(first).sum(axis=0)
     numbers: dict[str, Any] = prediction.as_row()
     row = Row(

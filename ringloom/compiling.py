@@ -10,18 +10,16 @@ from types import ModuleType
 
 from codegen.digest import digest
 from codegen.emitting import emit
-from codegen.programs import paired
 from planner.errors import PlanError
-from planner.ir import Plan
+from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 from planner.version import VERSION
 
-Plans = Plan | tuple[Plan, Plan]
 NAME = "ringloom_program"
 
 
 def compile(
-    plans: Plans,
+    plans: AnyPlans,
     target: str,
     *,
     dynamic: bool = False,
@@ -34,20 +32,18 @@ def compile(
     Its file, `module.__file__`, is kept in the user's cache and taken from there by later calls
     with the same plans, options and version of ringloom. Raises PlanError as `emit` does.
     """
-    forward, backward = paired(plans)
-    ensure_verified(plans)
-    given = tuple(plan for plan in (forward, backward) if plan)
+    given = ensure_verified(plans)
     options = {
         "dynamic": dynamic,
         "layer": layer,
         "platform": platform,
         "max_calls": max_calls,
     }
-    key = repr((VERSION, forward.name, target, sorted(options.items())))
+    key = repr((VERSION, given.name, target, sorted(options.items())))
     name = "_".join([NAME, target, digest(given), hashlib.sha256(key.encode()).hexdigest()[:8]])
     path = cache() / f"{name}.py"
     if not path.is_file():
-        write(path, emit(plans, target, **options))  # type: ignore[arg-type]
+        write(path, emit(given, target, **options))  # type: ignore[arg-type]
     return module(name, path)
 
 

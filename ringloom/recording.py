@@ -15,7 +15,7 @@ import numpy as np
 from planner.analysis.messages import message_bytes
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
-from planner.planning import Pair
+from planner.plans import AnyPlans
 from runtimes.recording import recorders
 from runtimes.recording.events import Event, Kind
 from simulator.chrome_trace import save_trace, trace
@@ -50,7 +50,7 @@ class Recording:
 
 
 def record(
-    plan: Plan | Pair, q: Any, k: Any, v: Any, *, dout: Any = None, backend: str = "torch"
+    plan: AnyPlans, q: Any, k: Any, v: Any, *, dout: Any = None, backend: str = "torch"
 ) -> tuple[Any, Recording]:
     """Run a plan as `run` does, and record it: what `run` returns, and the recording.
 

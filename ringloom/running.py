@@ -3,7 +3,7 @@
 from typing import Any
 
 from planner.errors import PlanError
-from planner.ir import Plan
+from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.recording import record
 from runtimes.arrays import draw
@@ -11,25 +11,23 @@ from runtimes.backends import run
 from simulator.chrome_trace import trace_file
 
 LARGEST = 4 << 30  # bytes of one dense score matrix that a check on this machine may take
-Plans = Plan | tuple[Plan, Plan]
 
 
 def run_random(
-    plan: Plans, backend: str, seed: int, trace: str | None = None
+    plans: Plans, backend: str, seed: int, trace: str | None = None
 ) -> dict[str, list[int]]:
     """Run a plan on random arrays of its workload; the shapes of what comes out.
 
     The run is recorded, and the recording written to `trace`, where that is given.
     """
-    forward_only = isinstance(plan, Plan) and plan.pass_ == "forward"
-    first = plan if isinstance(plan, Plan) else plan[0]
-    q, k, v, dout = draw(first.workload, seed)
+    forward_only = plans.backward is None
+    q, k, v, dout = draw(plans.workload, seed)
     given: dict[str, Any] = {"dout": None if forward_only else dout, "backend": backend}
     if trace is None:
-        found = run(plan, q, k, v, **given)
+        found = run(plans, q, k, v, **given)
     else:
         trace_file(trace)  # what cannot be written is told before anything runs
-        found, recording = record(plan, q, k, v, **given)
+        found, recording = record(plans, q, k, v, **given)
         recording.save(trace)
     results = (found,) if forward_only else found
     names = ("out", "dq", "dk", "dv")

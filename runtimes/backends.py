@@ -47,7 +47,7 @@ def run(
     attention. Raises PlanError for an unknown backend, for arrays that do not fit, and with the
     verifier's sentence for a wrong plan.
     """
-    plans, execute = verified(plan), executor(backend)
+    plans, execute = ensure_verified(plan), executor(backend)
     work = plans.workload
     check_arrays(work, q=q, k=k, v=v, **({} if dout is None else {"dout": dout}))
     if dout is None:
@@ -64,17 +64,10 @@ def forward(
     plan: AnyPlans, q: Array, k: Array, v: Array, *, backend: str | Execute = "numpy"
 ) -> tuple[Array, Array]:
     """out as in `run`, and lse [batch, heads, seq], which is not rounded."""
-    plans = forward_of(verified(plan))
+    plans = forward_of(ensure_verified(plan))
     check_arrays(plans.workload, q=q, k=k, v=v)
     out, lse = executor(backend)(plans, "forward", q, k, v)
     return out, lse[..., 0]
-
-
-def verified(plan: AnyPlans) -> Plans:
-    """The plans, each verified now unless it was before."""
-    plans = Plans.of(plan)
-    ensure_verified(tuple(plans))  # type: ignore[type-var]
-    return plans
 
 
 def forward_of(plans: Plans) -> Plans:

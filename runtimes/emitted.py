@@ -10,7 +10,7 @@ from codegen import emit
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.passes.trim import trim
 from planner.plans import Plans
-from planner.verify import ensure_verified
+from planner.verify import verify
 
 SIDES = ("q", "kv", "kv", "q", "q", "q")  # of what functions take: q, k, v, dout, out, lse
 RESULTS = {
@@ -26,8 +26,7 @@ def source_of(plans: Plans, target: str) -> str:
     if plans.forward is None and plans.backward is not None:
         backward = fetched(plans.backward)
         plans = Plans(gathered(backward), backward)
-    given = tuple(plans)
-    return emit(given if len(given) == 2 else given[0], target)
+    return emit(plans, target)
 
 
 def fetched(plan: Plan) -> Plan:
@@ -39,7 +38,7 @@ def fetched(plan: Plan) -> Plan:
         return plan
     moves = tuple(move for held in plan.start for move in _bringing(plan, held))
     alone = replace(plan, start=(), buffers=(), steps=(Step((), moves), *plan.steps))
-    return ensure_verified(alone)
+    return verify(alone)
 
 
 def _bringing(plan: Plan, held: Held) -> Iterator[Move]:
@@ -73,7 +72,7 @@ def gathered(plan: Plan) -> Plan:
         Step((Attend(rank, one[:, None], other[:, None]),), ()),
     )
     ahead = replace(plan, pass_="forward", start=(), buffers=(), steps=steps)
-    return ensure_verified(trim(ahead))
+    return verify(trim(ahead))
 
 
 def _share_heads(plan: Plan, q: int, kv: int) -> bool:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from planner.plans import AnyPlans
+from planner.verify import ensure_verified
 from planner.workload import Workload
 from runtimes.arrays import Array, draw, dtype_of, wide
-from runtimes.backends import Execute, forward, run, verified
+from runtimes.backends import Execute, forward, run
 from runtimes.reference import dense
 
 GRADIENTS = "dq", "dk", "dv"
@@ -55,7 +56,7 @@ def check(plan: AnyPlans, backend: str | Execute = "numpy", seed: int = 0) -> Ch
     attention's own error in 16 bit, but never less than in float32) and nothing leaks.
     Raises PlanError for an unknown backend and for plans that cannot be run.
     """
-    plans = verified(plan)
+    plans = ensure_verified(plan)
     work, inputs = plans.workload, draw(plans.workload, seed)
     judged, leaks = list[Judged](), list[str]()
     if plans.forward:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Plan
+from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 from simulator.bounds import Bounds, lower_bounds
 from simulator.costs import Costs
@@ -56,6 +57,12 @@ class Prediction:
     contended: bool = False  # whether messages may have met on a link
     bounds: Bounds | None = None  # for any schedule of this workload from this partition
 
+    def __repr__(self) -> str:
+        return (
+            f"<Prediction {self.name} on {self.hardware}: {self.makespan * 1e3:.4g} ms,"
+            f" {self.idle_fraction:.0%} idle, {self.bound_ratio:.2f} times the lower bound>"
+        )
+
     @property
     def idle_fraction(self) -> float:
         """1 - (attend + merge time) / (ranks x makespan)."""
@@ -94,7 +101,7 @@ def ratio(makespan: float, bound: float) -> float:
 
 
 def simulate(
-    plan: Plan | tuple[Plan, Plan],
+    plan: AnyPlans,
     hardware: Hardware | str | Path,
     *,
     overlap: bool = True,
@@ -120,9 +127,8 @@ def simulate(
     stuck, and with the verifier's sentence for a wrong one that nobody verified.
     """
     on = hardware if isinstance(hardware, Hardware) else find(hardware)
-    ensure_verified(plan)
-    plans = (plan,) if isinstance(plan, Plan) else plan
-    place = place_of(topology, on, plans[0])
+    plans = ensure_verified(plan)
+    place = place_of(topology, on, plans.first)
     scenario = Scenario(overlap, speeds, links or {}, place, buffers, late, share, chunk)
     passes = [
         _one(one, on, scenario, engine, one.rows <= KEPT if record is None else record)

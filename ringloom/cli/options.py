@@ -9,12 +9,12 @@ import click
 from planner import spelling
 from planner.errors import PlanError
 from planner.files import load
-from planner.ir import Pass, Plan
+from planner.ir import Pass
 from planner.planning import TRIMS, Trim, plan
+from planner.plans import Plans
 from planner.workload import DTYPES, Workload
 from ringloom.cli.progress import working
 
-Plans = Plan | tuple[Plan, Plan]
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKLOAD = (
     *("ranks", "seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch"),
@@ -114,7 +114,7 @@ def plans_of(source: str, given: dict[str, Any]) -> Plans:
         pass_: Pass | Literal["both"] = given["pass_"]
         trim: Trim = given.get("trim", "messages")
         with working("planning"):
-            return plan(source, work, ranks, pass_=pass_, trim=trim)
+            return Plans.of(plan(source, work, ranks, pass_=pass_, trim=trim))
     context = click.get_current_context()
     typed = [
         name
@@ -125,9 +125,4 @@ def plans_of(source: str, given: dict[str, Any]) -> Plans:
         option = "--" + typed[0].rstrip("_").replace("_", "-")
         raise click.UsageError(f"{source} holds its own workload: leave out {option}")
     with working("reading and verifying"):
-        return load(source)
-
-
-def listed(plans: Plans) -> tuple[Plan, ...]:
-    """One or two plans."""
-    return plans if isinstance(plans, tuple) else (plans,)
+        return Plans.of(load(source))

@@ -9,7 +9,8 @@ from planner.analysis.balance import imbalance
 from planner.errors import PlanError
 from planner.files import save
 from planner.ir import SMALL, Plan
-from ringloom.cli.options import Plans, listed, plans_of, trim_option, workload_options
+from planner.plans import Plans
+from ringloom.cli.options import plans_of, trim_option, workload_options
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import working
 from ringloom.looping import Looped, looped
@@ -29,7 +30,7 @@ def command(source: str, output: str | None, as_json: bool, **given: Any) -> Non
     if output:
         _write(plans, output)
     with working("reading the loops"):
-        forms = [(p, looped(p)) for p in listed(plans)]
+        forms = [(p, looped(p)) for p in plans]
     pictures = [picture for form in forms for picture in _portrait(*form)]
     written = [f"written to {output}"] if output else []
     document = {"plans": [_summary(*form) for form in forms], "verified": True}

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from planner.ir import Plan
-from ringloom.cli.options import listed, plans_of, trim_option, workload_options
+from ringloom.cli.options import plans_of, trim_option, workload_options
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import working
 from ringloom.running import refuse_huge, run_random
@@ -36,9 +36,9 @@ def command(
     **given: Any,
 ) -> int:
     plans = plans_of(source, given)
-    refuse_huge(listed(plans)[0].workload)
-    document: dict[str, Any] = {"schedule": listed(plans)[0].name, "backend": backend}
-    head = f"[bold]{_headline(listed(plans)[0])}[/]"
+    refuse_huge(plans.workload)
+    document: dict[str, Any] = {"schedule": plans.name, "backend": backend}
+    head = f"[bold]{_headline(plans.first)}[/]"
     if trace_file:
         document["trace"] = trace_file
     if checked:

@@ -6,10 +6,9 @@ from typing import Any, TypeVar
 import click
 from rich.table import Table
 
+from planner.plans import Plans
 from ringloom.cli.options import (
-    Plans,
     hardware_option,
-    listed,
     overlap_option,
     plans_of,
     trim_option,
@@ -186,7 +185,7 @@ def command(
     plans, record = plans_of(source, given), True if trace_file else None
     with working("simulating"):
         found = simulate(plans, find_hardware(hardware), overlap=overlap, record=record, **under)
-    legs, head = paths(found), f"[bold]{listed(plans)[0].name}[/] on {hardware}"
+    legs, head = paths(found), f"[bold]{plans.name}[/] on {hardware}"
     written = [write_trace(found, trace_file)] if trace_file else []
     pictures = prediction(found), *map(path_picture, legs), *written
     show(as_json, _prediction(plans, found, legs), head, *pictures)
@@ -194,7 +193,7 @@ def command(
 
 def _prediction(plans: Plans, found: Prediction, legs: list[tuple[Leg, ...]]) -> dict[str, Any]:
     return {
-        "schedule": listed(plans)[0].name,
+        "schedule": plans.name,
         **found.as_row(),
         "engine": found.engine,
         "contended": found.contended,

@@ -10,8 +10,8 @@ from functools import lru_cache
 from bokeh.models import Range1d
 
 from planner.errors import PlanError
-from planner.ir import Plan
 from planner.planning import plan
+from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.comparison import Case, Comparison, Passes, beside, case
 from ringloom.explore.choices import Choices
@@ -26,14 +26,13 @@ from ringloom.report.timeline import TimelinePicture
 from simulator.hardware import hardware
 from simulator.prediction import simulate
 
-Plans = Plan | tuple[Plan, Plan]
 KEPT = 64  # plans and predictions that are kept for a next time
 
 
 @lru_cache(maxsize=KEPT)
 def planned(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Plans:
     """A verified plan, or a pair."""
-    return plan(schedule, work, ranks, pass_=pass_)
+    return Plans.of(plan(schedule, work, ranks, pass_=pass_))
 
 
 @lru_cache(maxsize=KEPT)
@@ -64,11 +63,10 @@ class Still:
 def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
     """The facts of a plan, or of a pair; raises PlanError for too many tiles to draw."""
     plans = planned(schedule, work, ranks, pass_)
-    listed = plans if isinstance(plans, tuple) else (plans,)
-    tables = tuple(tile_facts(f"{schedule} {one.pass_}", one) for one in listed)
+    tables = tuple(tile_facts(f"{schedule} {one.pass_}", one) for one in plans)
     if not all(map(drawable, tables)):
         raise PlanError(f"{schedule}: too many tiles to draw; take fewer ranks")
-    return Still(tables, load_of(listed), links_of(listed))
+    return Still(tables, load_of(tuple(plans)), links_of(tuple(plans)))
 
 
 def compared(choices: Choices) -> Comparison:

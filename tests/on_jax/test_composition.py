@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from codegen import emit
 from jax_devices import Mesh, jax
-from planner.ir import Plan
 from planner.masks import Causal, Window
 from planner.planning import plan
+from planner.plans import AnyPlans
 from planner.workload import Workload
 from runtimes.arrays import draw
 from runtimes.reference import dense
@@ -23,7 +23,7 @@ Array = NDArray[np.float32]
 WORK = Workload(24, heads=4, kv_heads=2, head_dim=4, batch=2, mask=Causal(), dtype="float32")
 
 
-def emitted(pair: Plan | tuple[Plan, Plan]) -> ModuleType:
+def emitted(pair: AnyPlans) -> ModuleType:
     module = ModuleType("emitted")
     exec(emit(pair, "jax"), module.__dict__)
     return module

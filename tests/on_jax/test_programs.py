@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from codegen import emit
 from jax_devices import Mesh, jax
 from jax_in_numpy import replay
-from planner.ir import Plan
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.planning import backward_of, plan
+from planner.plans import AnyPlans
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from runtimes import backends
@@ -50,7 +50,7 @@ def exact(work: Workload, schedule: str, ranks: int, compiled: bool = NIGHTLY) -
         assert distance(ours, truth) <= more
 
 
-def emitted(pair: Plan | tuple[Plan, Plan]) -> ModuleType:
+def emitted(pair: AnyPlans) -> ModuleType:
     return mesh.Program(1, emit(pair, "jax")).module
 
 

@@ -19,9 +19,9 @@ from codegen.programs import program_of
 from jax_devices import QUICK, Mesh, jax
 from jax_in_numpy import replayed
 from planner.errors import PlanError
-from planner.ir import Plan
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
+from planner.plans import AnyPlans
 from planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
 from runtimes.arrays import Array, draw
@@ -38,7 +38,7 @@ def loaded(source: str) -> ModuleType:
     return module
 
 
-def as_tables(plans: Plan | tuple[Plan, Plan], **options: Any) -> ModuleType:
+def as_tables(plans: AnyPlans, **options: Any) -> ModuleType:
     """The program of plans as tables, whether they are regular or not."""
     return loaded(write(program_of(plans, "jax", **options).as_tables("by a test")))
 

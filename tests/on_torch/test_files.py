@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from codegen import emit
 from planner.masks import Causal, Documents, Full, Mask, Window
-from planner.planning import Pair, plan
+from planner.planning import plan
+from planner.plans import Plans
 from planner.workload import Workload
 from runtimes.arrays import draw, shapes
 from strategies import schedules, workloads
@@ -29,7 +30,7 @@ FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
 TINY = Workload(seq=8, heads=2, head_dim=4, dtype="float64")
 
 
-def both(schedule: str, work: Workload, ranks: int) -> Pair:
+def both(schedule: str, work: Workload, ranks: int) -> Plans:
     return plan(schedule, work, ranks, pass_="both")
 
 

@@ -15,7 +15,8 @@ import pytest
 from codegen import emit
 from planner.errors import PlanError
 from planner.masks import Causal, Documents
-from planner.planning import Pair, backward_of, plan
+from planner.planning import backward_of, plan
+from planner.plans import Plans
 from planner.workload import Workload
 from runtimes import backends
 from runtimes.arrays import Array, draw
@@ -31,7 +32,7 @@ from runtimes.torch.rank import attend
 SMALL = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
 
 
-def both(schedule: str, work: Workload, ranks: int) -> Pair:
+def both(schedule: str, work: Workload, ranks: int) -> Plans:
     return plan(schedule, work, ranks, pass_="both")
 
 
@@ -130,8 +131,8 @@ def test_threads_that_stall_tell_where_they_are() -> None:
 def test_what_cannot_be_run_is_refused_by_name() -> None:
     pair, (q, k, v, _) = both("ring", SMALL, 2), draw(SMALL, 0)
     with pytest.raises(PlanError, match="a backward plan alone needs dout"):
-        run(pair[1], q, k, v)
+        run(pair.backward, q, k, v)
     with pytest.raises(PlanError, match="but the workload takes"):
         run(pair, q[:, :1], k, v)
     with pytest.raises(PlanError, match="a backward plan alone needs dout"):
-        backends.forward(pair[1], q, k, v, backend=launch.execute)
+        backends.forward(pair.backward, q, k, v, backend=launch.execute)

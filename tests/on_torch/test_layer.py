@@ -12,7 +12,8 @@ from codegen.programs import Program
 from codegen.torch import dynamic, write
 from planner.errors import PlanError
 from planner.masks import Causal, Documents, Mask, Window
-from planner.planning import Pair, plan
+from planner.planning import plan
+from planner.plans import Plans
 from planner.workload import Workload
 
 torch = pytest.importorskip("torch")
@@ -23,14 +24,14 @@ WIDTHS = {"dim": 12, "hidden": 20}
 EXACT = 1e-11
 
 
-def pair(schedule: str, mask: Mask, seq: int, ranks: int) -> Pair:
+def pair(schedule: str, mask: Mask, seq: int, ranks: int) -> Plans:
     work = Workload(seq=seq, heads=4, kv_heads=2, head_dim=6, mask=mask, dtype="float64")
     return plan(schedule, work, ranks, pass_="both")
 
 
-def layer(plans: Pair, kind: str) -> tuple[ModuleType, list[Any]]:
+def layer(plans: Plans, kind: str) -> tuple[ModuleType, list[Any]]:
     """The program, and its tables where they are an argument."""
-    made = Program("torch", *plans, layout_of(plans[0]), None, "a test", layer=True)
+    made = Program("torch", *plans, layout_of(plans.first), None, "a test", layer=True)
     if kind == "loops":
         program = load(emit(plans, "torch", layer=True))
     elif kind == "tables":

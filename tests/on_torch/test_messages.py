@@ -12,6 +12,7 @@ from codegen import emit
 from planner.ir import Plan
 from planner.masks import Causal, Full, Mask, Window
 from planner.planning import plan
+from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from runtimes.arrays import draw
@@ -26,11 +27,10 @@ FEW = settings(max_examples=max(25, settings.default.max_examples // 2))
 Traffic = Counter[tuple[int, int]]  # bytes by (source, destination)
 
 
-def network_of(plans: tuple[Plan, ...]) -> Network:
+def network_of(plans: Plan | Plans) -> Network:
     """The network after a run of the emitted program."""
-    arrays = draw(plans[0].workload, 0)
-    source = emit(plans if len(plans) == 2 else plans[0], "torch")
-    return trained(load(source), list(arrays[: 2 + len(plans)]))
+    given = Plans.of(plans)
+    return trained(load(emit(given, "torch")), draw(given.workload, 0)[: 2 + len([*given])])
 
 
 def sent(network: Network) -> Traffic:
@@ -77,7 +77,7 @@ def test_regular_plans_send_what_they_say(schedule: str, mask: Mask) -> None:
 def test_a_ring_sends_one_message_fewer_than_ranks() -> None:
     """Keys and values are two tensors of each message."""
     work = Workload(seq=64, heads=2, head_dim=4, mask=Full(), dtype="float64")
-    network = network_of((plan("ring", work, 4),))
+    network = network_of(plan("ring", work, 4))
     assert Counter(message.kind for message in network.log) == {"send": 4 * 3 * 2}
 
 

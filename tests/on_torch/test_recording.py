@@ -17,7 +17,8 @@ from codegen import emit
 from plain.test_traces import keeps_the_schema
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.planning import Pair, plan
+from planner.planning import plan
+from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.cli import main
 from ringloom.recording import Recording, record, timeline
@@ -33,7 +34,7 @@ from strategies import schedules, workloads
 SMALL = Workload(seq=48, heads=4, kv_heads=2, head_dim=8, dtype="float64")
 
 
-def in_torch(pair: Plan | Pair, *arrays: Any, **rest: Any) -> Any:
+def in_torch(pair: Plan | Plans, *arrays: Any, **rest: Any) -> Any:
     """A recorded run of the torch program, ranks as threads."""
     pytest.importorskip("torch")
     from rank_threads import as_threads

@@ -23,7 +23,8 @@ from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.partitions import Block, Partition, Side
-from planner.planning import Pair, backward_of, plan
+from planner.planning import backward_of, plan
+from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.verify import verify
 from planner.workload import Workload
@@ -43,20 +44,22 @@ HEADS = {"heads": 4, "kv_heads": 2, "head_dim": 4, "dtype": "float64"}
 CASES = settings(max_examples=max(30, settings.default.max_examples // 2))
 
 
-def program_of(plans: Pair | Plan, **options: Any) -> Program:
+def program_of(plans: Plans | Plan, **options: Any) -> Program:
     """A table program, whatever recovery would say."""
-    forward, backward = plans if isinstance(plans, tuple) else (plans, None)
-    made = Program("torch", forward, backward, layout_of(forward), None, "a test")
+    given = Plans.of(plans)
+    made = Program("torch", given.first, given.backward, layout_of(given.first), None, "a test")
     return replace(made, **options)
 
 
-def both(schedule: str, work: Workload, ranks: int = RANKS, **options: Any) -> Pair:
+def both(schedule: str, work: Workload, ranks: int = RANKS, **options: Any) -> Plans:
     return plan(schedule, work, ranks, pass_="both", **options)
 
 
-def results(program: ModuleType, plans: Pair, arrays: tuple[Array, ...], *tables: Any) -> list[Any]:
+def results(
+    program: ModuleType, plans: Plans, arrays: tuple[Array, ...], *tables: Any
+) -> list[Any]:
     """out, dq, dk and dv, whole and in sequence order."""
-    sides = plans[0].partition
+    sides = plans.first.partition
 
     def body(group: Any) -> list[Any]:
         at = [sides.side(side).positions(group.rank()) for side in ("q", "kv", "kv", "q")]
@@ -66,16 +69,16 @@ def results(program: ModuleType, plans: Pair, arrays: tuple[Array, ...], *tables
         out.backward(dout)
         return [out.detach(), *(x.grad for x in inputs)]
 
-    shards = in_threads(plans[0].ranks, body)
+    shards = in_threads(plans.ranks, body)
     wholes = []
     for parts, side in zip(zip(*shards, strict=True), ("q", "q", "kv", "kv"), strict=True):
-        order = sides.side(side).order(plans[0].ranks)
+        order = sides.side(side).order(plans.ranks)
         wholes.append(np.concatenate([x.numpy() for x in parts], 2)[:, :, np.argsort(order)])
     return wholes
 
 
-def assert_exact(program: ModuleType, plans: Pair, *tables: Any, seed: int = 0) -> None:
-    work = plans[0].workload
+def assert_exact(program: ModuleType, plans: Plans, *tables: Any, seed: int = 0) -> None:
+    work = plans.workload
     arrays = draw(work, seed)
     out, *gradients = results(program, plans, arrays, *tables)
     limits = EXACT["float64"]
@@ -247,11 +250,11 @@ def given_tables() -> ModuleType:
     )
 
 
-def arrays_of(plans: Pair | Plan) -> dict[str, Any]:
+def arrays_of(plans: Plans | Plan) -> dict[str, Any]:
     return dynamic.tables(program_of(plans, dynamic=True))
 
 
-def packed(batch: int) -> Pair:
+def packed(batch: int) -> Plans:
     """A plan for other documents, another length and another schedule in every batch."""
     dice = random.Random(batch)
     lengths = tuple(dice.randint(1, 20) for _ in range(dice.randint(1, 6)))
@@ -300,8 +303,8 @@ def test_the_example_in_the_file_is_exact(given_tables: ModuleType) -> None:
     side = tuple(Block((range(a, b),), range(4), r) for r, (a, b) in enumerate(pairwise(ends)))
     keys = tuple(replace(block, heads=range(2)) for block in side)
     pair = both("ring", work)
-    layout = replace(pair[0], partition=Partition(Side(side), Side(keys)), steps=())
-    assert_exact(given_tables, (layout, pair[1]), made)
+    layout = replace(pair.forward, partition=Partition(Side(side), Side(keys)), steps=())
+    assert_exact(given_tables, Plans(layout, pair.backward), made)
 
 
 def test_tables_of_a_forward_plan_serve_inference_only(given_tables: ModuleType) -> None:

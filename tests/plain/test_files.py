@@ -14,6 +14,7 @@ import ringloom as rl
 from planner import files
 from planner.errors import PlanError
 from planner.ir import Held
+from planner.plans import Plans
 from strategies import masks
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal(), scale=0.25)
@@ -130,10 +131,18 @@ def test_no_corruption_gets_past_the_checks_as_anything_but_a_plan_error(
 
 def test_a_pair_must_be_of_one_workload() -> None:
     other = rl.plan("striped", rl.Workload(seq=24, heads=4), 3, pass_="backward")
-    with pytest.raises(PlanError, match="a pair for two different workloads"):
-        files.loads(files.dumps((PLAN, other)))
-    with pytest.raises(PlanError, match="not 2 plans: forward, forward"):
-        files.loads(files.dumps((PLAN, PLAN)))
+    with pytest.raises(PlanError, match="a pair has one workload"):
+        files.loads(together(PLAN, other))
+    with pytest.raises(PlanError, match=r"not \('forward', 'forward'\)"):
+        files.loads(together(PLAN, PLAN))
+    with pytest.raises(PlanError, match="not 3 plans"):
+        files.loads(together(PLAN, other, PLAN))
+
+
+def together(*plans: rl.Plan) -> str:
+    """The text of a file of plans that need not be a pair."""
+    documents = [json.loads(files.dumps(plan)) for plan in plans]
+    return json.dumps(documents[0] | {"plans": [d["plans"][0] for d in documents]})
 
 
 @pytest.mark.parametrize(
@@ -160,7 +169,7 @@ def test_files_are_of_version_2_where_readers_of_version_1_refuse_them(
 
 def test_a_pair_whose_backward_pass_starts_from_what_was_not_left_is_refused() -> None:
     forward, backward = rl.plan("ulysses", WORK, 3, pass_="both")
-    assert files.loads(files.dumps((forward, backward))) == (forward, backward)
+    assert files.loads(files.dumps((forward, backward))) == Plans(forward, backward)
     queries = backward.start[0]
     other = Held(queries.tensors, queries.blocks, (queries.rank + 1) % 3)
     for start in ((other, *backward.start), (Held(("DOUT",), [[0]], [1]), *backward.start)):

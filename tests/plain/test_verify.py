@@ -214,4 +214,4 @@ def test_a_backward_pass_cannot_hold_what_its_forward_pass_did_not_finish() -> N
     with pytest.raises(PlanError, match=r"start: rank \d holds OUT block \d, which the forward"):
         verify_pair(forward, replace(backward, start=(held,)))
     ahead, back = rl.plan("ulysses", work, 5, pass_="both")
-    assert any(h.tensors == ("OUT",) for h in verify_pair(ahead, back)[1].start)
+    assert any(h.tensors == ("OUT",) for h in back.start if verify_pair(ahead, back))
