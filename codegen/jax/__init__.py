@@ -80,7 +80,7 @@ def shapes(program: Program, keys: bool) -> str:
         kv_heads = "max(1, k.shape[1] // shards) * shards"
         heads = "max(1, q.shape[1] // kv_heads) * kv_heads"
     tokens = "RANKS * len(positions(0))"
-    kv_tokens = "RANKS * len(kv_positions(0))" if keys else "tokens"
+    kv_tokens = "    kv_tokens = RANKS * len(kv_positions(0))\n" * keys
     if program.free:
         many = program.layout.multiple
         tokens = f"max(1, q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2]"
@@ -88,6 +88,6 @@ def shapes(program: Program, keys: bool) -> str:
 def shapes(q, k, shards):
     """The shapes of q, and of k and v, that go: the nearest to those given."""
     kv_heads, tokens = {kv_heads}, {tokens}
-    q_sizes, kv_sizes = ({heads}, tokens), (kv_heads, {kv_tokens})
+{kv_tokens}    q_sizes, kv_sizes = ({heads}, tokens), (kv_heads, {"kv_" * keys}tokens)
     return (len(q), *q_sizes, HEAD_DIM), (len(q), *kv_sizes, HEAD_DIM)
 '''
