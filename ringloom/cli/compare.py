@@ -6,7 +6,13 @@ import click
 from rich.console import Console
 
 from planner.schedules import SCHEDULES
-from ringloom.cli.options import hardware_option, overlap_option, workload, workload_options
+from ringloom.cli.options import (
+    hardware_option,
+    overlap_option,
+    schedules_option,
+    workload,
+    workload_options,
+)
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import progress
 from ringloom.comparison import compare
@@ -16,22 +22,19 @@ from ringloom.views.tables import bars, comparison_table
 @click.command(help=__doc__)
 @workload_options()
 @hardware_option
-@click.option("--schedules", default=",".join(SCHEDULES), help="Which, separated by commas.")
+@schedules_option(",".join(SCHEDULES))
 @overlap_option
 @click.option("--check", "checked", is_flag=True, help="Run each on real arrays, 64 tokens a rank.")
 @json_option
 def command(
-    hardware: str, schedules: str, overlap: bool, checked: bool, as_json: bool, **given: Any
+    hardware: str, schedules: list[str], overlap: bool, checked: bool, as_json: bool, **given: Any
 ) -> int:
     work, ranks = workload(given)
-    chosen = [name.strip() for name in schedules.split(",") if name.strip()]
-    if not chosen:
-        raise click.UsageError("--schedules names none")
     compared = compare(
         work,
         ranks,
         hardware,
-        chosen,
+        schedules,
         pass_=given["pass_"],
         overlap=overlap,
         checked=checked,

@@ -30,6 +30,21 @@ trim_option = click.option(
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", show_default=True, help="A preset or a TOML/JSON file."
 )
+
+
+def schedules_option(default: str) -> Callable[[Function], Function]:
+    """Names of schedules, separated by commas."""
+
+    def read(_: click.Context, __: click.Parameter, names: str) -> list[str]:
+        if chosen := [name.strip() for name in names.split(",") if name.strip()]:
+            return chosen
+        raise click.UsageError("--schedules names none")
+
+    return click.option(
+        "--schedules", default=default, show_default=True, callback=read, help="Comma-separated."
+    )
+
+
 overlap_option = click.option(
     "--overlap/--no-overlap", default=True, help="Whether transfers run beside compute."
 )

@@ -15,7 +15,7 @@ from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import working
 from ringloom.looping import Looped, looped
 from ringloom.views import tables
-from ringloom.views.grids import grid
+from ringloom.views.grids import cells, grid
 from ringloom.views.units import length
 
 
@@ -58,13 +58,8 @@ def _portrait(plan: Plan, form: Looped) -> list[Any]:
 
 
 def _summary(plan: Plan, form: Looped) -> dict[str, Any]:
-    work = plan.workload
-    cells = [
-        [int(r), [int(b) for b in q if b >= 0], [int(b) for b in kv if b >= 0]]
-        for step in plan.steps
-        for attend in step.attends
-        for r, q, kv in zip(attend.rank, attend.q, attend.kv, strict=True)
-    ]
+    work, small = plan.workload, plan.rows <= SMALL
+    drawn = [[c.rank, c.q.tolist(), c.kv.tolist()] for c in cells(plan)] if small else None
     rounds = [sum(len(a) for a in step.attends) for step in plan.steps]
     return {
         "name": plan.name,
@@ -82,6 +77,6 @@ def _summary(plan: Plan, form: Looped) -> dict[str, Any]:
             for t, n, sent in tables.messages(plan)
         ],
         "attends_per_step": rounds,
-        "grid": cells if plan.rows <= SMALL else None,
+        "grid": drawn,
         **form.as_dict(),
     }

@@ -1,26 +1,28 @@
 """Schedules compared on one HTML page: what happens when, where and why."""
 
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import click
 
-from planner.errors import PlanError
-from ringloom.cli.options import workload, workload_options
-from ringloom.cli.output import json_option, show
+from ringloom.cli.options import (
+    hardware_option,
+    overlap_option,
+    schedules_option,
+    workload,
+    workload_options,
+)
+from ringloom.cli.output import json_option, show, write
 from ringloom.cli.progress import progress, working
 from ringloom.comparison import compare
 from ringloom.optional import needing
 
-DEFAULT = "ring,striped,zigzag,balanced,burst"
-
 
 @click.command(help=__doc__)
 @workload_options()
-@click.option("--hardware", default="a100-nvlink", show_default=True, help="A preset or a file.")
-@click.option("--schedules", default=DEFAULT, show_default=True, help="Separated by commas.")
-@click.option("--overlap/--no-overlap", default=True, help="Whether transfers run beside compute.")
+@hardware_option
+@schedules_option("ring,striped,zigzag,balanced,burst")
+@overlap_option
 @click.option(
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
 )
@@ -28,7 +30,7 @@ DEFAULT = "ring,striped,zigzag,balanced,burst"
 @json_option
 def command(
     hardware: str,
-    schedules: str,
+    schedules: list[str],
     overlap: bool,
     trace: str | None,
     output: str,
@@ -37,16 +39,12 @@ def command(
 ) -> None:
     page = needing("report", "ringloom.report.page")
     work, ranks = workload(given)
-    if not (names := [name.strip() for name in schedules.split(",") if name.strip()]):
-        raise click.UsageError("--schedules names none")
-    run = None
-    if trace:
-        run = import_module("ringloom.report.recorded").recorded(trace)
+    run = import_module("ringloom.report.recorded").recorded(trace) if trace else None
     compared = compare(
         work,
         ranks,
         hardware,
-        names,
+        schedules,
         pass_=given["pass_"],
         overlap=overlap,
         variants=False,
@@ -54,10 +52,7 @@ def command(
     )
     with working("drawing"):
         content = page.page(compared, run)
-    try:
-        Path(output).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise PlanError(f"cannot write {output}: {error.strerror}") from None
+    write(output, content)
     document = {
         "file": output,
         "bytes": len(content.encode()),

@@ -1,12 +1,10 @@
 """Predict one plan: time, idle share, exposed transfers, bytes, memory, bounds."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.table import Table
 
-from planner.plans import Plans
 from ringloom.cli.options import (
     hardware_option,
     overlap_option,
@@ -21,108 +19,43 @@ from ringloom.views.units import seconds
 from simulator.chrome_trace import save_trace, trace
 from simulator.critical_path import Leg, critical_path
 from simulator.engines.choice import ENGINES
-from simulator.hardware import hardware as find_hardware
 from simulator.network.topology import Place
-from simulator.prediction import Prediction, simulate
+from simulator.prediction import simulate
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 SHOWN = 12  # parts of a critical path that are printed
 VERBS = {"attend": "attends", "merge": "merging", "message": "messages", "prologue": "prologue"}
 
 
-class Straggler(click.ParamType[tuple[int, float]]):
-    """RANK=FACTOR, a rank and its speed."""
-
-    name = "RANK=FACTOR"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, float]:
-        """(rank, speed)"""
-        rank, _, factor = str(value).partition("=")
-        try:
-            return int(rank), float(factor)
-        except ValueError:
-            self.fail(f"{value!r} is not RANK=FACTOR, such as 3=0.5", param, ctx)
+def straggler(value: str) -> tuple[int, float]:
+    """Read RANK=FACTOR, a rank and its speed."""
+    rank, _, factor = value.partition("=")
+    try:
+        return int(rank), float(factor)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not RANK=FACTOR, such as 3=0.5") from None
 
 
-class SlowLink(click.ParamType[tuple[tuple[Place, Place], float]]):
-    """A-B=FACTOR, a link by its two ends and the factor on its bandwidth; 0 or cut cuts it."""
-
-    name = "A-B=FACTOR"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[tuple[Place, Place], float]:
-        """((place, place), factor)"""
-        link, _, factor = str(value).partition("=")
-        ends = tuple(int(end) if end.isdecimal() else end for end in link.split("-"))
-        try:
-            number = 0.0 if factor == "cut" else float(factor)
-        except ValueError:
-            number = -1.0
-        if len(ends) != 2 or "" in ends or number < 0:
-            self.fail(f"{value!r} is not A-B=FACTOR, such as 6-7=0.1 or 6-7=cut", param, ctx)
-        return (ends[0], ends[1]), number
+def slow_link(value: str) -> tuple[tuple[Place, Place], float]:
+    """Read A-B=FACTOR, a link by its two ends and the factor on its bandwidth."""
+    link, _, factor = value.partition("=")
+    ends = tuple(int(end) if end.isdecimal() else end for end in link.split("-"))
+    try:
+        number = 0.0 if factor == "cut" else float(factor)
+    except ValueError:
+        number = -1.0
+    if len(ends) != 2 or "" in ends or number < 0:
+        said = f"{value!r} is not A-B=FACTOR, such as 6-7=0.1 or 6-7=cut"
+        raise click.BadParameter(said)
+    return (ends[0], ends[1]), number
 
 
-class Buffers(click.ParamType[int | str]):
-    """A number of receive buffers, or what the plan states."""
-
-    name = "N|plan"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        """A number from 1 up, or "plan"."""
-        if value == "plan":
-            return "plan"
-        if not str(value).isdecimal() or int(value) < 1:
-            self.fail(f"{value!r} is neither a number from 1 up nor plan", param, ctx)
-        return int(value)
-
-
-CONDITIONS = [
-    click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True),
-    click.option(
-        "--straggler",
-        "speeds",
-        type=Straggler(),
-        multiple=True,
-        help="A rank and its speed, such as 3=0.5; may be repeated.",
-    ),
-    click.option(
-        "--slow-link",
-        "links",
-        type=SlowLink(),
-        multiple=True,
-        help="A link and the factor on its bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
-    ),
-    click.option(
-        "--topology",
-        help="nodes, nodes:nics=2, switch, ring, torus:4x4 or a JSON file of links.",
-    ),
-    click.option("--buffers", type=Buffers(), help="Receive buffers per input that travels."),
-]
-
-
-def condition_options(function: Function) -> Function:
-    """The options that say under which conditions a plan runs."""
-    for option in reversed(CONDITIONS):
-        function = option(function)
-    return function
-
-
-def conditions(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `simulate` that the options of `condition_options` describe, taken out."""
-    found = {name: given.pop(name) for name in ("engine", "topology", "buffers")}
-    return found | {"speeds": dict(given.pop("speeds")), "links": dict(given.pop("links"))}
-
-
-def paths(found: Prediction) -> list[tuple[Leg, ...]]:
-    """The critical path of each pass; none where the rows of a large plan were not kept."""
-    timelines = [one.timeline for one in found.passes or (found,)]
-    return [critical_path(t) for t in timelines if t is not None and t.rows is not None]
+def buffers(value: str) -> int | str:
+    """Read a number of receive buffers, or "plan" for what the plan states."""
+    if value == "plan":
+        return "plan"
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"{value!r} is neither a number from 1 up nor plan")
+    return int(value)
 
 
 def path_rows(legs: tuple[Leg, ...]) -> list[dict[str, Any]]:
@@ -150,18 +83,13 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
         if any(leg.kind == kind for leg in legs)
     ]
     table = plain_table(f"critical path: {', '.join(shares)}", "from", "takes")
-    some = legs if len(legs) <= SHOWN else (*legs[: SHOWN // 2], *legs[-SHOWN // 2 :])
-    for number, leg in enumerate(some):
-        if len(some) < len(legs) and number == SHOWN // 2:
-            table.add_row(f"... {len(legs) - SHOWN} more ...", "", "")
-        times = seconds(leg.start), seconds(leg.end - leg.start)
-        table.add_row(leg.words, *times)
+    for number, leg in enumerate(legs):
+        if SHOWN // 2 <= number < len(legs) - SHOWN // 2 and len(legs) > SHOWN:
+            if number == SHOWN // 2:
+                table.add_row(f"... {len(legs) - SHOWN} more ...", "", "")
+        else:
+            table.add_row(leg.words, seconds(leg.start), seconds(leg.end - leg.start))
     return table
-
-
-def write_trace(found: Prediction, path: str) -> str:
-    """Write the trace of a prediction; a line that says so."""
-    return f"trace written to {save_trace(trace(found), path)}; https://ui.perfetto.dev shows it"
 
 
 @click.command(help=__doc__)
@@ -170,7 +98,29 @@ def write_trace(found: Prediction, path: str) -> str:
 @trim_option
 @hardware_option
 @overlap_option
-@condition_options
+@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True)
+@click.option(
+    "--straggler",
+    "speeds",
+    type=straggler,
+    metavar="RANK=FACTOR",
+    multiple=True,
+    help="A rank and its speed, such as 3=0.5; may be repeated.",
+)
+@click.option(
+    "--slow-link",
+    "links",
+    type=slow_link,
+    metavar="A-B=FACTOR",
+    multiple=True,
+    help="A link and the factor on its bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
+)
+@click.option(
+    "--topology", help="nodes, nodes:nics=2, switch, ring, torus:4x4 or a JSON file of links."
+)
+@click.option(
+    "--buffers", type=buffers, metavar="N|PLAN", help="Receive buffers per input that travels."
+)
 @click.option("--trace", "trace_file", help="Write a Chrome trace, .json or .json.gz.")
 @json_option
 def command(
@@ -181,21 +131,24 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    under = conditions(given)
+    under = {name: given.pop(name) for name in ("engine", "topology", "buffers")}
+    under |= {name: dict(given.pop(name)) for name in ("speeds", "links")}
     plans, record = plans_of(source, given), True if trace_file else None
     with working("simulating"):
-        found = simulate(plans, find_hardware(hardware), overlap=overlap, record=record, **under)
-    legs, head = paths(found), f"[bold]{plans.name}[/] on {hardware}"
-    written = [write_trace(found, trace_file)] if trace_file else []
-    pictures = prediction(found), *map(path_picture, legs), *written
-    show(as_json, _prediction(plans, found, legs), head, *pictures)
-
-
-def _prediction(plans: Plans, found: Prediction, legs: list[tuple[Leg, ...]]) -> dict[str, Any]:
-    return {
+        result = simulate(plans, hardware, overlap=overlap, record=record, **under)
+    # None where the rows of a large plan were not kept.
+    timelines = [one.timeline for one in result.passes or (result,)]
+    paths = [critical_path(t) for t in timelines if t is not None and t.rows is not None]
+    document = {
         "schedule": plans.name,
-        **found.as_row(),
-        "engine": found.engine,
-        "contended": found.contended,
-        "critical_path": [row for path in legs for row in path_rows(path)] if legs else None,
+        **result.as_row(),
+        "engine": result.engine,
+        "contended": result.contended,
+        "critical_path": [row for legs in paths for row in path_rows(legs)] if paths else None,
     }
+    pictures = [f"[bold]{plans.name}[/] on {hardware}", prediction(result)]
+    pictures += map(path_picture, paths)
+    if trace_file:
+        file = save_trace(trace(result), trace_file)
+        pictures.append(f"trace written to {file}; https://ui.perfetto.dev shows it")
+    show(as_json, document, *pictures)
