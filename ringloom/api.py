@@ -22,6 +22,8 @@ from planner.passes.adjoint import adjoint
 from planner.passes.homeward import direct, homeward
 from planner.passes.trim import trim
 from planner.planning import derive, plan
+from planner.plans import Plans
+from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.verify import verify
 from planner.version import VERSION as __version__
@@ -58,6 +60,8 @@ __all__ = [
     "Partition",
     "Plan",
     "PlanError",
+    "Plans",
+    "Plans",
     "Prediction",
     "Prefix",
     "Recording",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import working
 
@@ -20,7 +20,7 @@ KEPT = 4000  # characters of a program's last words that are shown
 @json_option
 def command(file: str, seq: int | None, time_limit: float, as_json: bool) -> int:
     if not Path(file).is_file():
-        raise PlanError(f"no file {file}")
+        raise RingloomError(f"no file {file}")
     command = [sys.executable, file, *([] if seq is None else ["--seq", str(seq)])]
     try:
         with working("running the program's own check"):
@@ -28,7 +28,7 @@ def command(file: str, seq: int | None, time_limit: float, as_json: bool) -> int
                 command, capture_output=True, text=True, timeout=time_limit, check=False
             )
     except subprocess.TimeoutExpired:
-        raise PlanError(f"{file} took more than {time_limit:g} s") from None
+        raise RingloomError(f"{file} took more than {time_limit:g} s") from None
     said = (done.stdout + done.stderr).strip()[-KEPT:]
     exact = done.returncode == 0
     show(as_json, {"file": file, "exact": exact, "output": said}, said)

@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 
 from planner.analysis.balance import imbalance
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.files import save
 from planner.ir import SMALL, Plan
 from planner.plans import Plans
@@ -41,7 +41,7 @@ def _write(plans: Plans, output: str) -> None:
     try:
         save(plans, output)
     except OSError as error:
-        raise PlanError(f"cannot write {output}: {error.strerror}") from None
+        raise RingloomError(f"cannot write {output}: {error.strerror}") from None
 
 
 def _portrait(plan: Plan, form: Looped) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.schedules import SCHEDULES
 from planner.spelling import mask as parse_mask
 from planner.spelling import schedule as parse_schedule
@@ -23,7 +23,7 @@ PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Words and numbers of the controls; raises PlanError for what may not be asked."""
+    """Words and numbers of the controls; raises RingloomError for what may not be asked."""
 
     schedule: str = "ring"
     ranks: int = 8
@@ -37,17 +37,21 @@ class Choices:
 
     def __post_init__(self) -> None:
         if "@" in self.mask or any(mark in self.hardware for mark in "./\\"):
-            raise PlanError("an address names no files: write masks out, take hardware by name")
+            raise RingloomError("an address names no files: write masks out, take hardware by name")
         if self.hardware not in presets():
-            raise PlanError(f"unknown hardware {self.hardware!r}: choose {', '.join(presets())}")
+            raise RingloomError(
+                f"unknown hardware {self.hardware!r}: choose {', '.join(presets())}"
+            )
         if parse_schedule(self.schedule)[0] not in SCHEDULES:
-            raise PlanError(f"unknown schedule {self.schedule!r}: choose {', '.join(SCHEDULES)}")
+            raise RingloomError(
+                f"unknown schedule {self.schedule!r}: choose {', '.join(SCHEDULES)}"
+            )
         if not 1 <= self.ranks <= MOST_RANKS:
-            raise PlanError(f"this page draws 1 to {MOST_RANKS} ranks, not {self.ranks}")
+            raise RingloomError(f"this page draws 1 to {MOST_RANKS} ranks, not {self.ranks}")
         if not 1 <= tokens(self.seq) <= LONGEST:
-            raise PlanError(f"this page draws up to {LONGEST} tokens, not {self.seq}")
+            raise RingloomError(f"this page draws up to {LONGEST} tokens, not {self.seq}")
         if self.pass_ not in PASSES:
-            raise PlanError(f"a pass is {', '.join(PASSES)}, not {self.pass_!r}")
+            raise RingloomError(f"a pass is {', '.join(PASSES)}, not {self.pass_!r}")
 
     @property
     def work(self) -> Workload:
@@ -72,7 +76,7 @@ class Choices:
 
 
 def from_query(query: Mapping[str, str]) -> Choices:
-    """The choices of an address; raises PlanError, in one line, for parts that make no sense."""
+    """Returns the choices of an address; raises RingloomError for parts that make no sense."""
     found: dict[str, Any] = {}
     for field in fields(Choices):
         if (text := query.get(field.name.rstrip("_"))) is None:
@@ -89,11 +93,11 @@ def from_query(query: Mapping[str, str]) -> Choices:
 
 def _whole(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 6:
-        raise PlanError(f"{name} must be a whole number, not {text[:40]!r}")
+        raise RingloomError(f"{name} must be a whole number, not {text[:40]!r}")
     return int(text)
 
 
 def _switch(name: str, text: str) -> bool:
     if text not in ("on", "off"):
-        raise PlanError(f"{name} is on or off, not {text[:40]!r}")
+        raise RingloomError(f"{name} is on or off, not {text[:40]!r}")
     return text == "on"

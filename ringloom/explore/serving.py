@@ -3,7 +3,7 @@
 import socket
 from typing import Any
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 
 HOST = "127.0.0.1"
 
@@ -23,12 +23,14 @@ def serve(panel: Any, session: Any, port: int, opening: bool = False) -> Any:
 
 
 def free(port: int) -> int:
-    """The port, or any free one for 0; raises PlanError for one that is taken."""
+    """The port, or any free one for 0; raises RingloomError for one that is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise PlanError(f"port {port}: {error.strerror}; --port 0 takes a free one") from None
+            raise RingloomError(
+                f"port {port}: {error.strerror}; --port 0 takes a free one"
+            ) from None
         found: int = probe.getsockname()[1]
     return found

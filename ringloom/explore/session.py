@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import panel as pn
 from markupsafe import Markup
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from ringloom.explore.choices import Choices, from_query
 from ringloom.explore.controls import FULL, Controls
 from ringloom.explore.downloads import buttons
@@ -51,7 +51,7 @@ class Session:
         try:
             choices, wrong = from_query(query), ""
             self._draw(choices, address=False)
-        except PlanError as error:
+        except RingloomError as error:
             choices, wrong = Choices(), f"the address asks for what cannot be: {error}"
             self._draw(choices, address=False)
         self.controls.say(choices)
@@ -61,11 +61,11 @@ class Session:
         """Redraw; what cannot be planned is told, and the pictures stay."""
         try:
             self._draw(self.controls.choices)
-        except PlanError as error:
+        except RingloomError as error:
             self._tell(str(error))
 
     def _draw(self, choices: Choices, address: bool = True) -> None:
-        """Three messages, each as soon as it is known; PlanError comes before the first.
+        """Three messages, each as soon as it is known; RingloomError comes before the first.
 
         The last one has the finding, for which the ring is predicted too, and the address.
         """

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 
 STYLE: Mapping[str, Any] = {
     "svg.hashsalt": "ringloom",  # ids of clip paths depend on nothing else
@@ -40,7 +40,7 @@ def style() -> AbstractContextManager[Any]:
 def write(
     draw: Callable[[], Figure], name: str, folder: Path, formats: tuple[str, ...]
 ) -> list[Path]:
-    """Draw once, write in each format; raises PlanError where that cannot be."""
+    """Draw once, write in each format; raises RingloomError where that cannot be."""
     with style():
         figure, files = draw(), []
         for kind in formats:
@@ -49,6 +49,6 @@ def write(
                 folder.mkdir(parents=True, exist_ok=True)
                 figure.savefig(file, format=kind, metadata=dict(NO_DATE[kind]), bbox_inches="tight")
             except OSError as error:
-                raise PlanError(f"cannot write {file}: {error.strerror}") from None
+                raise RingloomError(f"cannot write {file}: {error.strerror}") from None
             files.append(file)
     return files

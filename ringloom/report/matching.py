@@ -7,7 +7,7 @@ its messages are what it knows of them.
 from collections import Counter
 from collections.abc import Iterator
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import Plan
 from ringloom.comparison import Case, Comparison
 from ringloom.report.messages import messages
@@ -17,12 +17,14 @@ from simulator.timeline import tile_names
 
 
 def matching(compared: Comparison, run: Recorded) -> Case:
-    """The case that the run is of; raises PlanError, with the numbers, where there is none."""
+    """The case that the run is of; raises RingloomError, with the numbers, where there is none."""
     names = [row.schedule for row in compared.rows]
     if run.plan not in names:
-        raise PlanError(f"the recorded run is of {run.plan!r}, the report of {', '.join(names)}")
+        raise RingloomError(
+            f"the recorded run is of {run.plan!r}, the report of {', '.join(names)}"
+        )
     if run.ranks != compared.ranks:
-        raise PlanError(f"the recorded run has {run.ranks} ranks, the report {compared.ranks}")
+        raise RingloomError(f"the recorded run has {run.ranks} ranks, the report {compared.ranks}")
     case = compared.cases[names.index(run.plan)]
     _same_attends(case, run)
     _same_messages(case, run)
@@ -34,7 +36,7 @@ def _same_attends(case: Case, run: Recorded) -> None:
     if run.attends == asked:
         return
     found, wanted = run.attends.total(), asked.total()
-    raise PlanError(
+    raise RingloomError(
         f"the recorded run attends {found} times, {run.plan} of the report {wanted} times,"
         f" {(run.attends & asked).total()} of them alike: not the same mask, heads or pass"
     )
@@ -48,7 +50,7 @@ def _same_messages(case: Case, run: Recorded) -> None:
     done = next(iter(other))
     alike = [n for (rank, step, name, n) in asked if (rank, step, name) == done[:3]]
     wanted = f"{size(alike[0])} ({alike[0]} bytes)" if alike else "nothing of the kind"
-    raise PlanError(
+    raise RingloomError(
         f"the recorded run's rank {done[0]} sends {done[2]} of {size(done[3])} ({done[3]} bytes) in"
         f" step {done[1] + 1}, {run.plan} of the report {wanted}: not the same workload"
     )

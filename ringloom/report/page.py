@@ -35,7 +35,7 @@ Figures = dict[str, Any]
 def page(compared: Comparison, run: Recorded | None = None) -> str:
     """The whole report as HTML; `run` is laid over the schedule of its name.
 
-    Raises PlanError for a run of another schedule, other ranks or another workload.
+    Raises RingloomError for a run of another schedule, other ranks or another workload.
     """
     cases, figures = compared.cases, dict[str, Any]()
     pace = _pace(compared, run) if run else 1.0
@@ -125,7 +125,7 @@ def _timed(case: Case, bars: Bars) -> str:
 def _pace(compared: Comparison, run: Recorded) -> float:
     """1, or what makes a run that took far longer or shorter as long as its prediction.
 
-    Raises PlanError for a run of something else.
+    Raises RingloomError for a run of something else.
     """
     ratio = matching(compared, run).row.makespan_s / (run.makespan or 1.0)
     return 1.0 if 1 / APART <= ratio <= APART else ratio

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from ringloom.report.spans import SHOWN, STREAMS, Bars, columns
 from simulator.timeline import Span, Stream
 
@@ -41,14 +41,14 @@ class Recorded:
 
 
 def recorded(path: str | Path) -> Recorded:
-    """Read a trace, .json or .json.gz; raises PlanError for what is not one, in one line."""
+    """Read a trace, .json or .json.gz; raises RingloomError for what is not one, in one line."""
     document = _document(Path(path))
     about, events = document.get("otherData"), document.get("traceEvents")
     if not isinstance(about, dict) or not isinstance(events, list):
-        raise PlanError(f"{path} is not a trace of a run: no traceEvents and otherData")
+        raise RingloomError(f"{path} is not a trace of a run: no traceEvents and otherData")
     scale = about.get("time_scale", 1.0)
     if not _number(scale) or scale <= 0:
-        raise PlanError(f"{path}: time_scale is {scale!r}, not a number above 0")
+        raise RingloomError(f"{path}: time_scale is {scale!r}, not a number above 0")
     sizes, found = _spans(path, events, scale)
     begin = min(s.start for s in found)
     moved = [Span(s.rank, s.stream, s.name, s.step, s.start - begin, s.end - begin) for s in found]
@@ -80,14 +80,14 @@ def _document(path: Path) -> dict[str, Any]:
         document = json.loads(content)
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise PlanError(f"cannot read the trace {path}: {why}") from None
+        raise RingloomError(f"cannot read the trace {path}: {why}") from None
     if not isinstance(document, dict):
-        raise PlanError(f"{path} is not a trace of a run: not a JSON object")
+        raise RingloomError(f"{path} is not a trace of a run: not a JSON object")
     return document
 
 
 def _spans(path: str | Path, events: list[Any], scale: float) -> tuple[list[int], list[Span]]:
-    """The bytes and the slices of all streams; raises PlanError for none, or one without sense."""
+    """Returns the bytes and the slices of all streams; raises RingloomError for none."""
     streams = {
         (e.get("pid"), e.get("tid")): str(e.get("args", {}).get("name", "")).split(" ")[0]
         for e in events
@@ -104,7 +104,7 @@ def _spans(path: str | Path, events: list[Any], scale: float) -> tuple[list[int]
             found.append(_span(f"{path}: event {number}", event, _stream(stream), scale))
             sizes.append(_bytes(event))
     if not found:
-        raise PlanError(f"{path} holds no slice of a stream: {', '.join(STREAMS)}")
+        raise RingloomError(f"{path} holds no slice of a stream: {', '.join(STREAMS)}")
     return sizes, found
 
 
@@ -119,15 +119,15 @@ def _stream(name: str) -> Stream:
         case "compute" | "merge" | "send" | "receive":
             return name
         case _:
-            raise PlanError(f"no stream {name!r}")
+            raise RingloomError(f"no stream {name!r}")
 
 
 def _span(where: str, event: dict[str, Any], stream: Stream, scale: float) -> Span:
     rank, start, takes = (event.get(key) for key in ("pid", "ts", "dur"))
     if not isinstance(rank, int) or not 0 <= rank < 1 << 20:
-        raise PlanError(f"{where}: {rank!r} is no rank")
+        raise RingloomError(f"{where}: {rank!r} is no rank")
     if not _number(start) or not _number(takes) or takes < 0:
-        raise PlanError(f"{where}: from {start!r} for {takes!r} is no time")
+        raise RingloomError(f"{where}: from {start!r} for {takes!r} is no time")
     args = event.get("args")
     step = args.get("step", -1) if isinstance(args, dict) else -1
     begin, end = start * 1e-6 / scale, (start + takes) * 1e-6 / scale

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 
 DATA = Path(__file__).parent / "data"
 LARGEST_FILE = 2**22  # bytes
@@ -15,7 +15,7 @@ Record = dict[str, str]
 def records(name: str | Path, columns: Sequence[str] = ()) -> list[Record]:
     """The rows of a table that comes with ringloom, or of a CSV file, by column name.
 
-    Raises PlanError, in one line, for a file that is missing, unreadable, empty or lacks a column.
+    Raises RingloomError for a file that is missing, unreadable, empty or lacks a column.
     """
     path = DATA / name if (DATA / name).is_file() else Path(name)
     try:
@@ -25,17 +25,19 @@ def records(name: str | Path, columns: Sequence[str] = ()) -> list[Record]:
             return _checked(path, csv.DictReader(file), columns)
     except (OSError, ValueError, csv.Error) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise PlanError(f"{path}: cannot be read: {why}") from None
+        raise RingloomError(f"{path}: cannot be read: {why}") from None
 
 
 def _checked(path: Path, reader: "csv.DictReader[str]", columns: Sequence[str]) -> list[Record]:
     have = [name.strip() for name in reader.fieldnames or ()]
     if missing := [name for name in columns if name not in have]:
-        raise PlanError(f"{path}: no column {missing[0]!r}; there are {', '.join(have) or 'none'}")
+        raise RingloomError(
+            f"{path}: no column {missing[0]!r}; there are {', '.join(have) or 'none'}"
+        )
     reader.fieldnames = have
     rows = [{k: (v or "").strip() for k, v in row.items() if k is not None} for row in reader]
     if not rows:
-        raise PlanError(f"{path}: no rows")
+        raise RingloomError(f"{path}: no rows")
     return rows
 
 
@@ -43,7 +45,9 @@ def whole(where: str, record: Record, column: str) -> int:
     """A column as a whole number from 1 up."""
     text = record[column]
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**31:
-        raise PlanError(f"{where}: {column} must be a whole number from 1 up, not {text[:40]!r}")
+        raise RingloomError(
+            f"{where}: {column} must be a whole number from 1 up, not {text[:40]!r}"
+        )
     return int(text)
 
 
@@ -56,7 +60,7 @@ def maybe(where: str, record: Record, column: str) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        raise PlanError(f"{where}: {column} must be a positive number, not {text[:40]!r}")
+        raise RingloomError(f"{where}: {column} must be a positive number, not {text[:40]!r}")
     return value
 
 
@@ -64,5 +68,7 @@ def chosen(where: str, value: str, among: Iterable[str], what: str) -> str:
     """A value that must be one of some names."""
     names = tuple(among)
     if value not in names:
-        raise PlanError(f"{where}: unknown {what} {value[:40]!r}: choose one of {', '.join(names)}")
+        raise RingloomError(
+            f"{where}: unknown {what} {value[:40]!r}: choose one of {', '.join(names)}"
+        )
     return value

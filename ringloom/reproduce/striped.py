@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from ringloom.reproduce.fitting import Fit, fit
 from ringloom.reproduce.published import Record, chosen, maybe, records, whole
 from ringloom.reproduce.striped_time import (
@@ -56,7 +56,7 @@ class Row:
 def judged(path: str | Path = "striped_speedups.csv") -> list[Row]:
     """Rows of a CSV file in the form of striped_speedups.csv, published and predicted.
 
-    `tms` and `measured_speedup` may be missing. Raises PlanError for a row that makes no sense.
+    `tms` and `measured_speedup` may be missing. Raises RingloomError for a row that makes no sense.
     """
     return [_row(f"{path}, row {n}", r) for n, r in enumerate(records(path, COLUMNS), 1)]
 
@@ -66,7 +66,7 @@ def _row(where: str, record: Record) -> Row:
     model = chosen(where, record["model"], MODELS, "model")
     model_parallel, ranks, seq = (whole(where, record, column) for column in COLUMNS[2:])
     if ranks > MOST_RANKS:
-        raise PlanError(f"{where}: sequence_parallel is at most {MOST_RANKS}, not {ranks}")
+        raise RingloomError(f"{where}: sequence_parallel is at most {MOST_RANKS}, not {ranks}")
     mesh, chip = Mesh(MODELS[model], model_parallel, ranks, seq), chips()[hardware]
     return Row(
         hardware,
@@ -123,7 +123,7 @@ def fits(rows: Sequence[Row]) -> dict[str, Fit]:
     for name in dict.fromkeys(row.hardware for row in rows):
         here = [row for row in rows if row.hardware == name and row.measured_speedup]
         if len(here) < 4:
-            raise PlanError(f"{name}: three constants need more than {len(here)} measured rows")
+            raise RingloomError(f"{name}: three constants need more than {len(here)} measured rows")
         found[name] = _fit(name, here)
     return found
 

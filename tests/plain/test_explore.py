@@ -74,7 +74,7 @@ BAD = [
 
 @pytest.mark.parametrize(("query", "words"), BAD, ids=[str(query)[:40] for query, _ in BAD])
 def test_addresses_that_make_no_sense_are_refused(query: dict[str, str], words: str) -> None:
-    with pytest.raises(rl.PlanError, match=words):
+    with pytest.raises(rl.RingloomError, match=words):
         from_query(query)
 
 

@@ -100,5 +100,5 @@ def test_points_are_the_published_ones_and_curves_ours() -> None:
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(rl.PlanError, match="cannot write"):
+    with pytest.raises(rl.RingloomError, match="cannot write"):
         write(workers.workers, "workers", tmp_path / "file", ("svg",))

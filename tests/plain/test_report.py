@@ -265,7 +265,7 @@ BAD = [
 def test_what_is_no_recording_is_refused(
     four: Comparison, tmp_path: Path, change: Callable[[dict[str, Any]], Any], words: str
 ) -> None:
-    with pytest.raises(rl.PlanError, match=words):
+    with pytest.raises(rl.RingloomError, match=words):
         recorded(rewritten(four, tmp_path, change))
 
 
@@ -275,15 +275,17 @@ def test_a_recording_that_unpacks_without_end_is_refused(
     monkeypatch.setattr(recordings, "LARGEST", 1000)
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(b" " * 2000))
-    with pytest.raises(rl.PlanError, match="more than 1000 bytes"):
+    with pytest.raises(rl.RingloomError, match="more than 1000 bytes"):
         recorded(bomb)
 
 
 def test_runs_of_something_else_are_refused(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
-    with pytest.raises(rl.PlanError, match="the recorded run is of 'ring', the report of zigzag"):
+    with pytest.raises(
+        rl.RingloomError, match="the recorded run is of 'ring', the report of zigzag"
+    ):
         page(compare(WORK, 4, HARDWARE, ["zigzag"]), run)
-    with pytest.raises(rl.PlanError, match="the recorded run has 4 ranks, the report 2"):
+    with pytest.raises(rl.RingloomError, match="the recorded run has 4 ranks, the report 2"):
         page(compare(WORK, 2, HARDWARE, ["ring"]), run)
 
 
@@ -303,13 +305,13 @@ def test_runs_of_another_workload_are_refused_with_the_numbers(
     run = recorded(rewritten(compare(work, 4, HARDWARE, ["ring"]), tmp_path, lambda _: None))
     page(compare(work, 4, HARDWARE, ["ring"]), run)
     other = change | ({"kv_seq": change["seq"]} if "seq" in change else {})
-    with pytest.raises(rl.PlanError, match=words):
+    with pytest.raises(rl.RingloomError, match=words):
         page(compare(replace(work, **other), 4, HARDWARE, ["ring"]), run)
 
 
 def test_a_run_of_one_pass_is_not_laid_over_two(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
-    with pytest.raises(rl.PlanError, match=r"attends 10 times, ring of the report 20 times"):
+    with pytest.raises(rl.RingloomError, match=r"attends 10 times, ring of the report 20 times"):
         page(four, run)
 
 

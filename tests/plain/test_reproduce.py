@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from ringloom.cli import main
 from ringloom.reproduce import burst, charts, distflash, distflash_time, ring
 from ringloom.reproduce.papers import PAPERS
@@ -259,11 +259,11 @@ def test_a_line_is_equal_if_it_prints_alike() -> None:
 def test_a_file_without_rows_or_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("hardware,model\n")
-    with pytest.raises(PlanError, match="no rows"):
+    with pytest.raises(RingloomError, match="no rows"):
         records(path)
-    with pytest.raises(PlanError, match="no column 'n_seq'"):
+    with pytest.raises(RingloomError, match="no column 'n_seq'"):
         records(path, ["hardware", "n_seq"])
-    with pytest.raises(PlanError, match="cannot be read"):
+    with pytest.raises(RingloomError, match="cannot be read"):
         records(tmp_path / "none.csv")
 
 
