@@ -23,7 +23,6 @@ from planner.passes.homeward import direct, homeward
 from planner.passes.trim import trim
 from planner.planning import derive, plan
 from planner.plans import Plans
-from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.verify import verify
 from planner.version import VERSION as __version__
@@ -60,7 +59,6 @@ __all__ = [
     "Partition",
     "Plan",
     "PlanError",
-    "Plans",
     "Plans",
     "Prediction",
     "Prefix",
