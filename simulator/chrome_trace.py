@@ -21,10 +21,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import Attend
 from simulator.memory import Memory
 from simulator.prediction import Prediction
-from simulator.timeline import Attended, Sent, Timeline, block_names, tile_names
+from simulator.timeline import Timeline, entries
 
 Event = dict[str, Any]
 Stream = Literal["compute", "merge", "send", "receive"]
@@ -86,7 +85,7 @@ class Slice:
 
 
 def trace(
-    found: Traceable,
+    run: Traceable,
     *,
     scale: float = 1.0,
     whole: bool = False,
@@ -99,11 +98,13 @@ def trace(
     """
     if not scale > 0:
         raise PlanError(f"a time scale is more than 0, not {scale:g}")
-    chosen = range(found.ranks) if ranks is None else sorted(set(ranks))
-    passes, offset, flows = found.passes or (found,), 0.0, 0
+    chosen = range(run.ranks) if ranks is None else sorted(set(ranks))
+    passes, offset, flows = run.passes or (run,), 0.0, 0
     slices, counters = list[Slice](), list[Event]()
     for one in passes:
-        timeline, ticks = _kept(one), Ticks(scale, whole, offset)
+        timeline, ticks = one.timeline, Ticks(scale, whole, offset)
+        if timeline is None:
+            raise PlanError(f"{one.name}: the rows were not kept; simulate with record=True")
         slices += _slices(timeline, ticks, flows)
         counters += _counters(timeline, one.memory, ticks, chosen)
         offset, flows = offset + one.makespan, flows + one.messages
@@ -116,62 +117,34 @@ def trace(
     events = [*_processes(chosen), *body, *counters]
     return {
         "displayTimeUnit": "ns",
-        "otherData": {"plan": found.name, "hardware": found.hardware, "time_scale": scale},
+        "otherData": {"plan": run.name, "hardware": run.hardware, "time_scale": scale},
         "traceEvents": events,
     }
 
 
-def _kept(one: Traceable) -> Timeline:
-    if one.timeline is None or one.timeline.rows is None:
-        raise PlanError(f"{one.name}: the rows were not kept; simulate with record=True")
-    return one.timeline
-
-
 def _slices(timeline: Timeline, ticks: Ticks, flow: int) -> Iterator[Slice]:
-    """All slices with a length; messages are numbered from `flow` on, in plan order."""
-    for rows in timeline.rows or ():
-        start, end = rows.start.tolist(), rows.end.tolist()
-        if isinstance(rows, Sent):
-            yield from _messages(rows, ticks, flow)
-            flow += len(rows.node)
-            continue
-        node, attends = rows.node, isinstance(rows, Attended)
-        named = tile_names(node) if isinstance(node, Attend) else block_names(node)
-        rank = node.rank if isinstance(node, Attend) else node.dst
-        verb, stream = ("attend", STREAMS[0]) if attends else ("merge", STREAMS[1])
-        for r, name, a, b in zip(rank.tolist(), named, start, end, strict=True):
-            yield from _slice(r, stream, f"{verb} {name}", ticks.at(a), ticks.at(b), rows.step)
+    """All slices with a length; messages are numbered from `flow` on, in plan order.
 
-
-def _slice(
-    rank: int,
-    stream: Stream,
-    name: str,
-    start: int,
-    end: int,
-    step: int,
-    bytes_: int = 0,
-    flow: int = -1,
-) -> Iterator[Slice]:
-    if end > start:
-        args = {"step": step} | ({"bytes": bytes_} if flow >= 0 else {})
-        yield Slice(rank, stream, name, start, end, args, flow)
-
-
-def _messages(rows: Sent, ticks: Ticks, flow: int) -> Iterator[Slice]:
-    """A send, and as long a receive that ends when the message has arrived."""
-    node, times = rows.node, (rows.start.tolist(), rows.end.tolist(), rows.arrival.tolist())
-    columns = zip(
-        block_names(node), node.src.tolist(), node.dst.tolist(), *times, rows.bytes, strict=True
-    )
-    for number, (what, src, dst, a, b, there, size) in enumerate(columns, flow):
-        start, end, arrival = ticks.at(a), ticks.at(b), ticks.at(there)
-        about = rows.step, int(size), number
-        yield from _slice(src, "send", f"{TRANSFER} send {what} to {dst}", start, end, *about)
-        late = arrival - (end - start)
-        yield from _slice(
-            dst, "receive", f"{TRANSFER} receive {what} from {src}", late, arrival, *about
-        )
+    A receive is as long as its send, and ends when the message has arrived.
+    """
+    for entry in entries(timeline):
+        start, end, args = ticks.at(entry.start), ticks.at(entry.end), {"step": entry.step}
+        if entry.kind == "message":
+            args |= {"bytes": entry.bytes}
+            if end > start:
+                name = f"{TRANSFER} send {entry.name} to {entry.dst}"
+                yield Slice(entry.src, "send", name, start, end, args, flow)
+                name, arrival = (
+                    f"{TRANSFER} receive {entry.name} from {entry.src}",
+                    ticks.at(entry.arrival),
+                )
+                start = arrival - (end - start)
+                yield Slice(entry.dst, "receive", name, start, arrival, args, flow)
+            flow += 1
+        elif end > start:
+            attends = entry.kind == "attend"
+            verb, stream = ("attend", STREAMS[0]) if attends else ("merge", STREAMS[1])
+            yield Slice(entry.dst, stream, f"{verb} {entry.name}", start, end, args)
 
 
 def _threads(slices: list[Slice], ticks: Ticks) -> Iterator[Event]:
@@ -181,9 +154,9 @@ def _threads(slices: list[Slice], ticks: Ticks) -> Iterator[Event]:
     streams = dict[tuple[int, int], list[Slice]]()
     for s in slices:
         streams.setdefault((s.rank, STREAMS.index(s.stream)), []).append(s)
-    for (rank, stream), found in sorted(streams.items()):
+    for (rank, stream), group in sorted(streams.items()):
         free = list[int]()  # when each lane's last slice ends
-        for s in sorted(found, key=attrgetter("start", "end", "name")):
+        for s in sorted(group, key=attrgetter("start", "end", "name")):
             lane = next((n for n, end in enumerate(free) if end <= s.start), len(free))
             free[lane:] = [s.end, *free[lane + 1 :]]
             thread = stream * LANES + lane
@@ -265,12 +238,12 @@ def trace_file(path: str | Path) -> Path:
     return file
 
 
-def save_ranks(found: Prediction, folder: str | Path, *, scale: float = 1.0) -> list[Path]:
+def save_ranks(run: Prediction, folder: str | Path, *, scale: float = 1.0) -> list[Path]:
     """One file per rank in whole microseconds, as HolisticTraceAnalysis wants them."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     files = []
-    for rank in range(found.ranks):
-        document = trace(found, scale=scale, whole=True, ranks=[rank])
+    for rank in range(run.ranks):
+        document = trace(run, scale=scale, whole=True, ranks=[rank])
         document = {"schemaVersion": 1, "distributedInfo": {"rank": rank}} | document
         files.append(save_trace(document, Path(folder) / f"rank-{rank}.json.gz"))
     return files

@@ -13,9 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.ir import Attend
-from simulator.timeline import Attended, Merged, Sent, Timeline, block_names, tile_names
+from simulator.timeline import Entry, Timeline, entries
 
 Kind = Literal["attend", "merge", "message", "prologue"]
 NEAR = 1e-9  # of a time: two events this close are one
@@ -47,32 +45,8 @@ class Leg:
                 return f"rank {self.rank} sums {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Thing:
-    """Something that happened; `ends` are the times at which something else could begin."""
-
-    kind: Kind
-    step: int
-    name: str
-    src: int
-    dst: int  # the rank itself for work
-    start: float
-    end: float
-    arrival: float  # the end itself for work
-
-    def leg(self, until: float) -> Leg:
-        """This thing as a part of the path."""
-        link = f"{self.src}-{self.dst}" if self.kind == "message" else ""
-        return Leg(self.kind, self.dst, self.step, self.name, self.start, until, link)
-
-
 def critical_path(timeline: Timeline) -> tuple[Leg, ...]:
     """The chain that ends last, in order of time; raises PlanError where rows were not kept."""
-    if timeline.rows is None:
-        raise PlanError(
-            f"{timeline.plan.name}: the rows of this timeline were not kept;"
-            " simulate with record=True"
-        )
     return tuple(reversed(list(Chain(timeline).back())))
 
 
@@ -81,42 +55,44 @@ class Chain:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._things = [t for rows in timeline.rows or () for t in _things(rows)]
+        every = entries(timeline)
+        self._entries = [e for e in every if e.kind == "message" or e.end > e.start]
         ends = dict[tuple[str, int], list[tuple[float, int]]]()
-        for number, thing in enumerate(self._things):
-            if thing.kind != "message":
-                ends.setdefault(("work", thing.dst), []).append((thing.end, number))
+        for number, entry in enumerate(self._entries):
+            if entry.kind != "message":
+                ends.setdefault(("work", entry.dst), []).append((entry.end, number))
                 continue
-            ends.setdefault(("to", thing.dst), []).append((thing.arrival, number))
-            ends.setdefault(("from", thing.src), []).append((thing.arrival, number))
-            ends.setdefault(("out", thing.src), []).append((thing.end, number))
-            ends.setdefault(("in", thing.dst), []).append((thing.end, number))
+            ends.setdefault(("to", entry.dst), []).append((entry.arrival, number))
+            ends.setdefault(("from", entry.src), []).append((entry.arrival, number))
+            ends.setdefault(("out", entry.src), []).append((entry.end, number))
+            ends.setdefault(("in", entry.dst), []).append((entry.end, number))
         self._ends = {key: sorted(found) for key, found in ends.items()}
         self._seen = set[int]()
 
     def back(self) -> Iterator[Leg]:
         """The path from its end."""
-        if not self._things:
+        if not self._entries:
             yield from self._prologue(int(np.argmax(self._timeline.finish)), self._timeline.end)
             return
-        number = max(range(len(self._things)), key=lambda n: (self._things[n].arrival, -n))
-        until: float = self._things[number].arrival
+        number = max(range(len(self._entries)), key=lambda n: (self._entries[n].arrival, -n))
+        until: float = self._entries[number].arrival
         while number >= 0:
-            thing = self._things[number]
+            entry = self._entries[number]
             self._seen.add(number)
-            yield thing.leg(until)
-            until = thing.start
-            number = self._before(thing)
-        yield from self._prologue(thing.src, until)
+            yield _leg(entry, until)
+            until = entry.start
+            number = self._before(entry)
+        rank = entry.src if entry.kind == "message" else entry.dst
+        yield from self._prologue(rank, until)
 
-    def _before(self, thing: Thing) -> int:
+    def _before(self, entry: Entry) -> int:
         """What ended when this began; -1 for the beginning."""
-        at = thing.start
-        if thing.kind == "message":
-            keys = [("work", thing.src), ("to", thing.src), ("out", thing.src), ("in", thing.dst)]
-            keys += [("work", thing.dst), ("out", thing.dst), ("to", thing.dst)]
+        at = entry.start
+        if entry.kind == "message":
+            keys = [("work", entry.src), ("to", entry.src), ("out", entry.src), ("in", entry.dst)]
+            keys += [("work", entry.dst), ("out", entry.dst), ("to", entry.dst)]
         else:
-            keys = [("work", thing.dst), ("to", thing.dst), ("from", thing.dst)]
+            keys = [("work", entry.dst), ("to", entry.dst), ("from", entry.dst)]
         for key in keys:
             if (found := self._ended(key, at)) >= 0:
                 return found
@@ -128,7 +104,7 @@ class Chain:
         for time, number in ends[place:]:
             if time > at + near:
                 return -1
-            if number not in self._seen and self._things[number].start <= at:
+            if number not in self._seen and self._entries[number].start <= at:
                 return number
         return -1
 
@@ -137,18 +113,8 @@ class Chain:
             yield Leg("prologue", rank, 0, "rows of dO * O", 0.0, until)
 
 
-def _things(rows: Attended | Merged | Sent) -> Iterator[Thing]:
-    """Every message, and all work that takes any time."""
-    step, node, start, end = rows.step, rows.node, rows.start.tolist(), rows.end.tolist()
-    if isinstance(rows, Sent):
-        ends = rows.node.src.tolist(), rows.node.dst.tolist()
-        columns = zip(block_names(rows.node), *ends, start, end, rows.arrival, strict=True)
-        for name, src, dst, a, b, arrival in columns:
-            yield Thing("message", step, name, src, dst, a, b, float(arrival))
-        return
-    kind: Kind = "attend" if isinstance(rows, Attended) else "merge"
-    rank = node.rank if isinstance(node, Attend) else node.dst
-    names = tile_names(node) if isinstance(node, Attend) else block_names(node)
-    for name, r, a, b in zip(names, rank.tolist(), start, end, strict=True):
-        if b > a:
-            yield Thing(kind, step, name, r, r, a, b, b)
+def _leg(entry: Entry, until: float) -> Leg:
+    """An entry as a part of the path."""
+    link = f"{entry.src}-{entry.dst}" if entry.kind == "message" else ""
+    kind: Kind = "merge" if entry.kind == "add" else entry.kind
+    return Leg(kind, entry.dst, entry.step, entry.name, entry.start, until, link)

@@ -7,6 +7,7 @@ receive        |KV 7 -> 0 ===|
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from planner.partitions import Ints
 
 Floats = NDArray[np.float64]
 Stream = Literal["compute", "merge", "send", "receive"]
+Row = Literal["attend", "add", "message", "merge"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +96,51 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of a timeline; of work, `src` is its rank, too, and `arrival` its end.
+
+    attend    q 0 x kv 3,4      add    its results to accumulators
+    message   KV 3              merge  what a message brought
+    """
+
+    kind: Row
+    step: int
+    name: str
+    src: int
+    dst: int
+    start: float
+    end: float
+    arrival: float
+    bytes: int = 0
+
+
+def entries(timeline: Timeline) -> Iterator[Entry]:
+    """All rows in plan order; raises PlanError where rows were not kept."""
+    return chain.from_iterable(_nodes(timeline))
+
+
+def _nodes(timeline: Timeline) -> Iterator[list[Entry]]:
+    """The rows of each node."""
+    if timeline.rows is None:
+        name = timeline.plan.name
+        raise PlanError(f"{name}: the rows were not kept; simulate with record=True")
+    kind: Row
+    for rows in timeline.rows:
+        step, node, times = rows.step, rows.node, (rows.start.tolist(), rows.end.tolist())
+        if isinstance(node, Attend):
+            kind, names, ends = "add", tile_names(node), (node.rank.tolist(), node.rank.tolist())
+        else:
+            kind, names, ends = "merge", block_names(node), (node.src.tolist(), node.dst.tolist())
+        if isinstance(rows, Sent):
+            kind, arrivals, sizes = "message", rows.arrival.tolist(), rows.bytes.tolist()
+        else:
+            kind, arrivals = "attend" if isinstance(rows, Attended) else kind, times[1]
+            sizes = [0] * len(names)
+        columns = zip(names, *ends, *times, arrivals, sizes, strict=True)
+        yield [Entry(kind, step, *column) for column in columns]
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """One thing that a stream of a rank did from `start` to `end`, in seconds."""
 
@@ -107,35 +154,24 @@ class Span:
 
 def spans(timeline: Timeline) -> list[Span]:
     """All spans with a length, in plan order; raises PlanError where rows were not kept."""
-    if timeline.rows is None:
-        raise PlanError(
-            f"{timeline.plan.name}: the rows of this timeline were not kept;"
-            " simulate with record=True"
-        )
-    found = (span for rows in timeline.rows for span in _spans(rows))
-    return [span for span in found if span.end > span.start]
+    nodes = (zip(*map(_spans, node), strict=True) for node in _nodes(timeline))
+    every = (span for streams in nodes for stream in streams for span in stream)
+    return [span for span in every if span.end > span.start]
 
 
-def _spans(rows: Attended | Merged | Sent) -> Iterator[Span]:
-    match rows:
-        case Attended(step, node, start, end):
-            yield from _on("compute", step, node.rank, tile_names(node), start, end)
-        case Merged(step, Attend() as node, start, end):
-            yield from _on(
-                "merge", step, node.rank, [f"add {n}" for n in tile_names(node)], start, end
-            )
-        case Merged(step, Move() as node, start, end):
-            yield from _on("merge", step, node.dst, _names("merge", node), start, end)
-        case Sent(step, node, start, end, arrival):
-            yield from _on("send", step, node.src, _names("send", node), start, end)
-            yield from _on("receive", step, node.dst, _names("receive", node), start, arrival)
-
-
-def _on(
-    stream: Stream, step: int, rank: Ints, names: list[str], start: Floats, end: Floats
-) -> Iterator[Span]:
-    for r, name, a, b in zip(rank.tolist(), names, start.tolist(), end.tolist(), strict=True):
-        yield Span(r, stream, name, step, a, b)
+def _spans(entry: Entry) -> Iterator[Span]:
+    name, src, dst = entry.name, entry.src, entry.dst
+    step, start, end = entry.step, entry.start, entry.end
+    match entry.kind:
+        case "attend":
+            yield Span(dst, "compute", name, step, start, end)
+        case "add":
+            yield Span(dst, "merge", f"add {name}", step, start, end)
+        case "merge":
+            yield Span(dst, "merge", f"merge {name} from {src}", step, start, end)
+        case "message":
+            yield Span(src, "send", f"send {name} to {dst}", step, start, end)
+            yield Span(dst, "receive", f"receive {name} from {src}", step, start, entry.arrival)
 
 
 def tile_names(node: Attend) -> list[str]:
@@ -147,13 +183,6 @@ def block_names(node: Move) -> list[str]:
     """What each message carries: Q,DOUT,STATS 3"""
     what = ",".join(node.tensors)
     return [f"{what} {_list(blocks)}" for blocks in node.blocks]
-
-
-def _names(verb: str, node: Move) -> list[str]:
-    """send KV 3 to 1; receive KV 3 from 0; merge OUT 3 from 0"""
-    other, word = (node.dst, "to") if verb == "send" else (node.src, "from")
-    named = zip(block_names(node), other.tolist(), strict=True)
-    return [f"{verb} {what} {word} {peer}" for what, peer in named]
 
 
 def _list(blocks: Ints) -> str:

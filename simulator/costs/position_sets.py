@@ -32,26 +32,26 @@ class Sets:
 
     def below(self, row: Ints | int, position: Ints) -> Ints:
         """How many positions of a set lie below the given ones."""
-        found = np.zeros_like(position)
+        answer = np.zeros_like(position)
         for start, step, size in self.columns(row):
-            found += np.clip(-((start - position) // step), 0, size)
-        return found
+            answer += np.clip(-((start - position) // step), 0, size)
+        return answer
 
     def next(self, row: Ints, position: Ints) -> Ints:
         """The first position of a set from the given ones up; far above all if there is none."""
-        found = np.full_like(position, 2**40)
+        answer = np.full_like(position, 2**40)
         for start, step, size in self.columns(row):
             k = np.maximum(-((start - position) // step), 0)
-            found = np.where(k < size, np.minimum(found, start + k * step), found)
-        return found
+            answer = np.where(k < size, np.minimum(answer, start + k * step), answer)
+        return answer
 
     def previous(self, row: Ints, position: Ints) -> Ints:
         """The last position of a set up to the given ones; far below all if there is none."""
-        found = np.full_like(position, -(2**40))
+        answer = np.full_like(position, -(2**40))
         for start, step, size in self.columns(row):
             k = np.minimum((position - start) // step, size - 1)
-            found = np.where(k >= 0, np.maximum(found, start + k * step), found)
-        return found
+            answer = np.where(k >= 0, np.maximum(answer, start + k * step), answer)
+        return answer
 
     def columns(self, row: Ints | int) -> Iterator[tuple[Ints, Ints, Ints]]:
         """(start, step, size) of the first range of each row's set, then of the second, ..."""

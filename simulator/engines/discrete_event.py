@@ -194,8 +194,8 @@ class DiscreteEvent:
         times = np.full((3, len(self._plan.steps), self._plan.ranks), np.nan)
         after = np.full(times.shape[1:], np.nan)
         for rank, marks in enumerate(self._marks):
-            for step, *found, done in marks:
-                times[:, step, rank], after[step, rank] = found, done
+            for step, *begun, done in marks:
+                times[:, step, rank], after[step, rank] = begun, done
         now = np.array(self._prologue)
         for step, idle in enumerate(np.isnan(after)):
             times[:, step, idle] = now[idle]
@@ -241,7 +241,7 @@ class DiscreteEvent:
 
 
 def _by_step(parts: list[tuple[int, int, Node]]) -> dict[int, list[tuple[int, Node]]]:
-    found = dict[int, list[tuple[int, Node]]]()
+    steps = dict[int, list[tuple[int, Node]]]()
     for first, step, node in parts:
-        found.setdefault(step, []).append((first, node))
-    return found
+        steps.setdefault(step, []).append((first, node))
+    return steps

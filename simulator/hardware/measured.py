@@ -91,16 +91,16 @@ def _heads(calls: Sequence[Timed]) -> Floats:
 
 def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
     """Per call 1, its pairs as full, causal and masked ones, its rows, its columns."""
-    found = np.zeros((len(calls), 6))
+    columns = np.zeros((len(calls), 6))
     tq, tk = tile
-    for row, call in zip(found, calls, strict=True):
+    for row, call in zip(columns, calls, strict=True):
         height, width = -(-call.rows // tq) * tq, -(-call.columns // tk) * tk
         row[0], row[4:] = 1.0, (height, width)
         if call.kind == "causal":
             row[2] = causal_pairs(call.rows, tile, skip)
         else:
             row[1 if call.kind == "full" else 3] = height * width
-    return found
+    return columns
 
 
 def _kernel(
@@ -128,7 +128,7 @@ def _kernel(
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """flop/s of matrix products for inputs of one dtype, and how that was found."""
+    """flop/s of matrix products for inputs of one dtype, and how that was determined."""
 
     rate: float
     how: str
@@ -155,45 +155,45 @@ class Machine:
 
 def measured_hardware(machine: Machine, kernels: Mapping[Pass, Kernel], tile: Tile) -> Hardware:
     """The hardware that was measured; what was not is marked as uncalibrated."""
-    here, found = machine.note, dict[str, Constant]()
+    here, constants = machine.note, dict[str, Constant]()
     for key, value in _kernel_constants(machine, kernels, tile).items():
         pass_: Pass = "backward" if key.startswith("attention.backward") else "forward"
-        some = kernels[pass_]
-        fitted = f"fitted to {len(some.errors)} calls, median error {some.median_error:.1%}"
-        found[key] = Constant(value, f"{here}; {fitted}", True)
+        kernel = kernels[pass_]
+        fitted = f"fitted to {len(kernel.errors)} calls, median error {kernel.median_error:.1%}"
+        constants[key] = Constant(value, f"{here}; {fitted}", True)
     for kind, peak in machine.peaks.items():
-        found[f"peak.{kind}"] = Constant(peak.rate, f"{here}; {peak.how}", peak.measured)
+        constants[f"peak.{kind}"] = Constant(peak.rate, f"{here}; {peak.how}", peak.measured)
     programs = "emitted programs call kernels that know full and causal"
-    found["attention.split"] = Constant(1, programs, True)
-    found["attention.tile_q"] = Constant(tile[0], "tile that the fit assumed", True)
-    found["attention.tile_kv"] = Constant(tile[1], "tile that the fit assumed", True)
+    constants["attention.split"] = Constant(1, programs, True)
+    constants["attention.tile_q"] = Constant(tile[0], "tile that the fit assumed", True)
+    constants["attention.tile_kv"] = Constant(tile[1], "tile that the fit assumed", True)
     merging = f"{here}; merging as emitted programs do"
-    found["attention.merge"] = Constant(max(1.0, machine.merge), merging, True)
-    found["memory.bandwidth"] = Constant(machine.bandwidth, f"{here}; copies, both ways", True)
-    found["memory.capacity"] = Constant(machine.capacity, f"{here}; by the system", True)
-    found["node.ranks"] = Constant(machine.ranks, f"{here}; by the system", True)
+    constants["attention.merge"] = Constant(max(1.0, machine.merge), merging, True)
+    constants["memory.bandwidth"] = Constant(machine.bandwidth, f"{here}; copies, both ways", True)
+    constants["memory.capacity"] = Constant(machine.capacity, f"{here}; by the system", True)
+    constants["node.ranks"] = Constant(machine.ranks, f"{here}; by the system", True)
     for section in ("intra", "inter"):
         near = section == "intra"
         note = machine.link_note if near else f"{machine.link_note}; carried over"
-        found[f"{section}.alpha"] = Constant(machine.alpha, note, machine.linked and near)
-        found[f"{section}.bandwidth"] = Constant(machine.link, note, machine.linked and near)
-    return Hardware(machine.name, found)
+        constants[f"{section}.alpha"] = Constant(machine.alpha, note, machine.linked and near)
+        constants[f"{section}.bandwidth"] = Constant(machine.link, note, machine.linked and near)
+    return Hardware(machine.name, constants)
 
 
 def _kernel_constants(
     machine: Machine, kernels: Mapping[Pass, Kernel], tile: Tile
 ) -> dict[str, float]:
-    found = dict[str, float]()
+    constants = dict[str, float]()
     for name, kernel in kernels.items():
-        found[f"attention.{name}"] = min(1.0, kernel.rate / machine.peaks[machine.dtype].rate)
-        found[f"attention.{name}_rows"] = kernel.rows
-        found[f"attention.{name}_columns"] = kernel.columns
+        constants[f"attention.{name}"] = min(1.0, kernel.rate / machine.peaks[machine.dtype].rate)
+        constants[f"attention.{name}_rows"] = kernel.rows
+        constants[f"attention.{name}_columns"] = kernel.columns
         own = "attention." if name == "forward" else f"attention.{name}_"
-        found |= {own + "launch": kernel.launch, own + "head_half": float(kernel.half)}
-        found |= {own + "causal": kernel.causal, own + "masked": kernel.masked}
+        constants |= {own + "launch": kernel.launch, own + "head_half": float(kernel.half)}
+        constants |= {own + "causal": kernel.causal, own + "masked": kernel.masked}
         if kernel.skip != tile:
-            found |= {own + "skip_q": kernel.skip[0], own + "skip_kv": kernel.skip[1]}
-    return found
+            constants |= {own + "skip_q": kernel.skip[0], own + "skip_kv": kernel.skip[1]}
+    return constants
 
 
 def as_toml(hardware: Hardware, head: str = "") -> str:

@@ -54,7 +54,6 @@ class Routes:
         self.topology, self.links = topology, list[tuple[Place, Place]]()
         self.bandwidth, self._number = list[float](), dict[tuple[Place, Place], int]()
         self._pairs, self._cut = dict[tuple[Place, Place], float](), list[tuple[Place, Place]]()
-        self._found = dict[tuple[int, int], Path]()
         self._trees = dict[int, dict[Place, list[Place]]]()
         self.graph = topology.graph.copy() if faults else topology.graph
         for ends, factor in (faults or {}).items():
@@ -90,11 +89,6 @@ class Routes:
 
     def path(self, src: int, dst: int) -> Path:
         """The way from one rank to another."""
-        if (src, dst) not in self._found:
-            self._found[src, dst] = self._path(src, dst)
-        return self._found[src, dst]
-
-    def _path(self, src: int, dst: int) -> Path:
         places = self._places(src, dst)
         hops = list(pairwise(places))
         edges = [self.graph.edges[hop] for hop in hops]
