@@ -164,7 +164,7 @@ def test_blocks_whose_positions_interlace_run_exactly() -> None:
         (),
         (Step((), (move,)), Step((attend,))),
     )
-    plans = verify(forward), backward_of(forward)
+    plans = Plans(verify(forward), backward_of(forward))
     assert_exact(load(write(program_of(plans))), plans)
 
 
