@@ -31,10 +31,10 @@ def allowed(i: Tensor, j: Tensor) -> Tensor:
 def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     """This rank's results beside those of dense attention; above 16k tokens, of some queries."""
     rank, keys, seed = dist.get_rank(), seq + KV_SEQ - SEQ, torch.Generator().manual_seed(0)
-    sizes = (HEADS, seq), (KV_HEADS, keys), (KV_HEADS, keys), (HEADS, seq)
-    q, k, v, dout = (torch.randn(1, *x, HEAD_DIM, generator=seed).to(*kind) for x in sizes)
+    sizes = (HEADS, seq), (KV_HEADS, keys), (KV_HEADS, keys)
+    q, k, v = (torch.randn(1, *x, HEAD_DIM, generator=seed).to(*kind) for x in sizes)
     chosen, own = torch.rand(seq, generator=seed) < 2**28 / seq**2, positions(rank, seq)
-    dout *= chosen[:, None].to(q.device)  # backward
+    dout = torch.randn(q.shape, generator=seed).to(*kind) * chosen[:, None].to(q.device)  # backward
     sides = (q, "q"), (k, "kv"), (v, "kv")
     ours: Any = [shard(x, rank, side=side).requires_grad_() for x, side in sides]
     out = attention(*ours)
