@@ -25,7 +25,7 @@ for _name in ("planner", "simulator", "codegen", "runtimes"):
 
 
 def __getattr__(name: str) -> Any:
-    """What `rl.` offers is loaded when it is first asked for: `ringloom --help` need not wait."""
+    """Load the names of `rl.` when one is first asked for: `ringloom --help` need not wait."""
     api = import_module("ringloom.api")
     if name != "__all__" and name not in api.__all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

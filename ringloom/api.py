@@ -1,4 +1,4 @@
-"""What `rl.` offers; it is loaded when something of it is first asked for."""
+"""The names of `rl.`, loaded when one of them is first asked for."""
 
 from codegen.emitting import emit, tables
 from planner.errors import PlanError, RingloomError

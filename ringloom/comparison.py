@@ -36,7 +36,7 @@ BLOCKWISE = " --trim blocks"  # how a variant's name ends
 
 @dataclass(frozen=True)
 class Load:
-    """What one rank has to attend, as a share of the mean over ranks."""
+    """The work of one rank, as a share of the mean over ranks."""
 
     rank: int
     share: float
@@ -106,7 +106,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """What was compared, in words."""
+        """Say what was compared."""
         work = self.work
         heads = f"{work.heads}" if work.kv_heads == work.heads else f"{work.heads}:{work.kv_heads}"
         passes = "forward and backward" if self.pass_ == "both" else self.pass_

@@ -33,7 +33,7 @@ def looped(plan: Plan) -> Looped:
 
 
 def tabled(plan: Plan) -> list[str]:
-    """What the tables of a plan hold: a line per step, of many steps the first and the last."""
+    """Say what the tables of a plan hold: a line per step, of many steps the first and the last."""
     lines = []
     for number, step in enumerate(plan.steps):
         messages, attends = (sum(map(len, nodes)) for nodes in (step.moves, step.attends))

@@ -45,7 +45,7 @@ def command_of(name: str) -> click.Command:
 
 
 def first_sentence(name: str) -> str:
-    """What the file of a command begins with."""
+    """Returns what the file of a command begins with."""
     text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(text)) or "").partition(".\n")[0].removesuffix(".")
 

@@ -1,4 +1,4 @@
-"""What every command means by its options: the workload, the source of a plan, the hardware."""
+"""Options that commands share: the workload, the source of a plan, the hardware."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -118,7 +118,7 @@ def workload(given: dict[str, Any]) -> tuple[Workload, int]:
 
 
 def is_file(source: str) -> bool:
-    """Whether a source names a plan file rather than a schedule."""
+    """Returns True where a source names a plan file rather than a schedule."""
     return source.endswith((".json", ".json.gz")) or Path(source).is_file()
 
 

@@ -1,4 +1,4 @@
-"""How a command answers: one JSON object for programs, pictures for people, files for both."""
+"""Answers of commands: one JSON object for programs, pictures for people, files for both."""
 
 import json
 from pathlib import Path

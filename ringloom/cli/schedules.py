@@ -1,4 +1,4 @@
-"""What schedules there are, what travels in them, who published them."""
+"""List the schedules, what travels in them, and who published them."""
 
 import click
 

@@ -66,7 +66,7 @@ class Controls:
 
     @property
     def choices(self) -> Choices:
-        """What the controls say; raises PlanError for what may not be asked."""
+        """Read the controls; raises PlanError for what may not be asked."""
         passes: Passes = self.pass_.value
         return Choices(
             schedule=self.schedule.value,

@@ -1,4 +1,4 @@
-"""What a reader may take along: the plan, the trace, the program."""
+"""Files that a reader may take along: the plan, the trace, the program."""
 
 import io
 import json

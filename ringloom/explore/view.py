@@ -39,20 +39,20 @@ def planned(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Plans:
 def predicted(
     schedule: str, work: Workload, ranks: int, pass_: Passes, name: str, overlap: bool
 ) -> Case:
-    """How that plan runs."""
+    """Predict how that plan runs."""
     plans = planned(schedule, work, ranks, pass_)
     return case(schedule, plans, simulate(plans, hardware(name), overlap=overlap))
 
 
 def case_of(choices: Choices, schedule: str = "") -> Case:
-    """What was chosen, planned and predicted; or another schedule in its place."""
+    """Plan and predict what was chosen; or another schedule in its place."""
     asked = choices.work, choices.ranks, choices.pass_, choices.hardware, choices.overlap
     return predicted(schedule or choices.schedule, *asked)
 
 
 @dataclass(frozen=True, eq=False)
 class Still:
-    """What hardware has no part in: tables of each pass for the stepper, load, traffic."""
+    """Facts that hardware has no part in: tables of each pass for the stepper, load, traffic."""
 
     tiles: tuple[TileFacts, ...]
     load: Cells

@@ -8,7 +8,7 @@ CODE = (Path(__file__).parent / "page" / "words.js").read_text(encoding="utf-8")
 
 
 class Words:
-    """What stands in the page's own elements: a widget for each would lay out the whole page."""
+    """Texts in the page's own elements: a widget for each would lay out the whole page."""
 
     def __init__(self, *names: str) -> None:
         self.source = ColumnDataSource(data={name: [""] for name in names}, name="words")

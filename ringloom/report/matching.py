@@ -1,4 +1,4 @@
-"""Whether a recorded run is one of a study's: schedule, ranks, who attended what, bytes sent.
+"""Matching a recorded run with a comparison: schedule, ranks, tiles attended, bytes sent.
 
 A recording names neither tokens nor heads nor its mask: the tiles that it attended and the bytes of
 its messages are what it knows of them.

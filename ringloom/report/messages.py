@@ -1,4 +1,4 @@
-"""What travels from rank to rank in which step, a row per message."""
+"""Messages from rank to rank, a row each, with their steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Messages:
         return slice(*np.searchsorted(self.at, (step, step + 1)))
 
     def words(self, step: int) -> str:
-        """What travels in a step, for a reader or a listener."""
+        """Say what travels in a step, for a reader or a listener."""
         sent, ways, kinds = self._in_all
         if step >= len(sent) or not sent[step]:
             return "nothing travels"

@@ -1,4 +1,4 @@
-"""What bars are called, kept as whole numbers: a timeline has ten thousands, a reader asks for one.
+"""Names of bars, kept as whole numbers: a timeline has ten thousands, a reader asks for one.
 
 A name is a form's first words, a list, its other words, a second list: "q " 0 " x kv " 3,4.
 `page/bar_name.js` puts it together in the browser, `texts` does here.
@@ -40,7 +40,7 @@ class Names:
         return [f"{begin}{a}{middle}{b}" for (begin, middle), a, b in parts]
 
     def columns(self) -> dict[str, list[Any]]:
-        """What `page/bar_name.js` reads."""
+        """Returns the columns that `page/bar_name.js` reads."""
         forms: dict[str, list[Any]] = {"forms": [[*map(list, self.forms)]], "form": [self.form]}
         return forms | self.first.columns("first") | self.second.columns("second")
 

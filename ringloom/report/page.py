@@ -132,7 +132,7 @@ def _pace(compared: Comparison, run: Recorded) -> float:
 
 
 def _told(compared: Comparison, run: Recorded, pace: float) -> str:
-    """How a real run compares with its prediction, in a sentence."""
+    """Compare a real run with its prediction, in a sentence."""
     row = next(row for row in compared.rows if row.schedule == run.plan)
     where = f" on {run.hardware}" if run.hardware else ""
     drawn = "" if pace == 1 else f", and is drawn at {pace:.3g} times its length to be compared"

@@ -26,7 +26,7 @@ Done = tuple[int, int, str, int]  # rank, step, what, bytes
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """What ran: the plan's name, where, how many ranks, how long [s], every bar.
+    """A run: the plan's name, where, how many ranks, how long [s], every bar.
 
     `attends` and `messages` count what was done, of all ranks.
     """
@@ -64,7 +64,7 @@ def recorded(path: str | Path) -> Recorded:
 
 
 def _done(found: list[Span], sizes: list[int], stream: Stream, verb: str) -> Counter[Done]:
-    """What a stream of all ranks did; the verb is left out."""
+    """Count what a stream of all ranks did; the verb is left out."""
     pairs = zip(found, sizes, strict=True)
     return Counter(
         (s.rank, s.step, s.name.removeprefix(verb), n) for s, n in pairs if s.stream == stream

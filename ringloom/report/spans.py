@@ -1,4 +1,4 @@
-"""What streams did when, as columns of bars: the facts of the timeline."""
+"""Spans of all streams as columns of bars: the facts of the timeline."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

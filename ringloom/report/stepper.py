@@ -150,7 +150,7 @@ class StepperPicture:
 
 
 def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
-    """What `stepper.js` reads: an entry per pass and schedule in every column."""
+    """Returns the columns that `stepper.js` reads: an entry per pass and schedule in each."""
     columns: dict[str, list[Any]] = {
         "title": [f.title for f in facts],
         "size": [[*f.step.shape, *f.fine, f.ranks, f.steps] for f in facts],
@@ -183,7 +183,7 @@ def narrow(numbers: NDArray[np.int32]) -> NDArray[np.int16] | NDArray[np.int32]:
 
 
 def drawable(facts: TileFacts) -> bool:
-    """Whether a browser can hold the tables."""
+    """Returns True where a browser can hold the tables."""
     return facts.step.size <= MOST
 
 

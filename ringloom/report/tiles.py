@@ -1,4 +1,4 @@
-"""Which rank attends which tile of the mask in which step: the facts of the step slider.
+"""Tiles of the mask, each with the rank and the step that attend it: facts of the step slider.
 
 Each live tile of each head is attended exactly once, so two tables hold a whole animation: the
 step and the rank of every (query piece, key piece). Heads are cut where any block's slice ends;
@@ -68,7 +68,7 @@ class TileFacts:
         )
 
     def words(self, step: int) -> str:
-        """What happens in a step, for a reader or a listener."""
+        """Say what happens in a step, for a reader or a listener."""
         busy, count = int(self.busy[step].sum()), int(self.count[step])
         attends = (
             f"{busy} of {self.ranks} ranks attend {count} tile{'s' * (count != 1)}"
@@ -113,7 +113,7 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
 def _attended(
     plan: Plan, heads: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], tuple[Columns, ...]]:
-    """Who attends anything [steps, ranks], how many live tiles [steps], and the first heads' ones:
+    """Returns busy ranks [steps, ranks], live tiles per step, and those of the first heads:
     step, rank, query block and key block."""
     busy = np.zeros((len(plan.steps), plan.ranks), np.bool_)
     count = np.zeros(len(plan.steps), np.int64)

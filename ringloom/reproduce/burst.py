@@ -118,7 +118,7 @@ def _modelled(system: str, quantity: str) -> float:
 
 
 def claims() -> Table:
-    """What the abstract promises, predicted."""
+    """Predict what the abstract promises."""
     burst, tensor = (comparators.traffic(n, SHAPE).total for n in ("burst", "tensor parallel"))
     saved = 100 * (1 - burst / tensor)
     lines = (

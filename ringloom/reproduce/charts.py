@@ -103,7 +103,7 @@ def _curve(record: dict[str, str], length: int) -> float:
 
 
 def kernels() -> Table:
-    """What the simulator's costs give for the same kernel calls on one rank."""
+    """Price the same kernel calls on one rank by the simulator's costs."""
     lines = []
     for record in records("charts_kernels.csv"):
         head_dim = int(record["head_dim"])

@@ -79,7 +79,7 @@ def cluster(attention: float) -> Hardware:
 def setting(
     system: str, model: Model, ranks: int, seq: int, fitted: tuple[float, float] | None = None
 ) -> Setting:
-    """How the paper trains a model with a system; its own checkpoints for its own schedule."""
+    """Returns how the paper trains a model with a system; its own schedule, its own checkpoints."""
     attention, matrix = fitted or constants()
     on, ours = cluster(attention), system == "balanced"
     return Setting(model, on, ranks, seq, system, matrix, rematerialise=ours, partial_bytes=2)

@@ -131,7 +131,7 @@ def baseline_contexts() -> Table:
 
 
 def within_two(line: Line) -> bool:
-    """Whether ours is within a factor of two of the published number."""
+    """Returns True where ours is within a factor of two of the published number."""
     published, ours = pair(line)
     return 0.5 <= ours / published <= 2
 
@@ -150,7 +150,7 @@ def _baseline(record: Record, scheme: str, published: float) -> Line:
 
 
 def _why(scheme: str, model: Model, cluster: Cluster, published: float, ours: float) -> str:
-    """What the model books at the published length, and what that says."""
+    """Say what the model books at the published length, and what follows."""
     need = training_need(scheme, model, cluster, int(published * 1024))
     parts = ", ".join(
         f"{value / GB:.1f} {name}"

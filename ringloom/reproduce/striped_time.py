@@ -1,4 +1,4 @@
-"""How long ring and striped training take: matrix flop of the coarse tiles and three constants.
+"""Times of ring and of striped training: matrix flop of the coarse tiles and three constants.
 
     T = attention + projections * rest + visit * visited tiles + masked * (attention in cut blocks)
 
@@ -53,7 +53,7 @@ class Mesh(NamedTuple):
 
 @dataclass(frozen=True)
 class Chip:
-    """What the time model knows of one chip; the last three are fitted."""
+    """Constants of one chip; the last three are fitted."""
 
     tile_q: int
     tile_kv: int

@@ -1,4 +1,4 @@
-"""What was published beside what we get: lines, tables of lines, and how well a table agrees."""
+"""Published numbers beside ours: lines, tables of lines, and how well a table agrees."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Line:
 
     @property
     def equal(self) -> bool:
-        """Whether both are printed alike."""
+        """True where both are printed alike."""
         if self.published is None or self.ours is None:
             return False
         return f"{self.ours:.{self.digits}f}" == f"{self.published:.{self.digits}f}"
@@ -49,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Summary:
-    """How well a table agrees: relative errors, rows printed alike, Spearman's correlation."""
+    """Agreement of a table: relative errors, rows printed alike, Spearman's correlation."""
 
     rows: int
     compared: int

@@ -1,1 +1,1 @@
-"""What a terminal shows: numbers with units, grids, tables."""
+"""Pictures for a terminal: numbers with units, grids, tables."""

@@ -1,4 +1,4 @@
-"""Who attends what in which round: cell by cell for figures, and drawn for a terminal."""
+"""Grids of ranks and rounds: cell by cell for figures, and drawn for a terminal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def _is_full(plan: Plan, table: Tiles, q: Blocks, kv: Blocks) -> bool:
 
 
 def grid(plan: Plan, width: int) -> Table:
-    """Who attends what in which round: a row per rank, a cell "q,kv" per rectangle.
+    """Draw the rounds of a plan: a row per rank, a cell "q,kv" per rectangle.
 
     ◣ marks a cell of which the mask hides a part; a dot is a round without work.
     """

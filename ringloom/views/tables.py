@@ -91,7 +91,7 @@ def _ran(row: Row) -> str:
 
 
 def bars(rows: Sequence[Row], console: Console) -> list[Table]:
-    """What each schedule's ranks do with their time, drawn on a terminal and nowhere else."""
+    """Draw how busy each schedule's ranks are, on a terminal and nowhere else."""
     slowest = max(row.makespan_s for row in rows)
     if not console.is_terminal or not slowest:
         return []
@@ -106,7 +106,7 @@ def bars(rows: Sequence[Row], console: Console) -> list[Table]:
 
 
 def load_bars(plan: Plan, console: Console) -> list[Table]:
-    """What each rank attends in all, beside the rank that attends most; on a terminal only."""
+    """Draw each rank's work beside the rank that attends most, on a terminal only."""
     total = loads(plan).sum(axis=0)
     if not console.is_terminal or not total.any():
         return []

@@ -1,4 +1,4 @@
-"""What a plan itself counts, in the units of the formulas: pairs, elements, cells, slots."""
+"""Counts of a plan itself, in the units of the formulas: pairs, elements, cells, slots."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What each schedule costs in symbols, summed over its own loop, and where one overtakes another.
+"""Costs of each schedule in symbols, summed over its own loop, and where one overtakes another.
 
 Causal, P ranks of c tokens (n = P c), h query heads and g KV heads of d elements, e bytes of an
 input and w bytes of a partial result; for USP, P = U R. What plans count, `formula_counts` tells.
@@ -100,7 +100,7 @@ def _width(tensor: str, in_bytes: bool) -> Expr:
 
 
 def _traffic(sent: Sent, finished: Sent, ranks: Expr, in_bytes: bool) -> Expr:
-    """What a rank sends; the vectors of finished results take e bytes an element, and not w."""
+    """Returns what a rank sends; vectors of finished results take e bytes an element, not w."""
     each = sum(summed(parts) * c * _width(name, in_bytes) for name, parts in sent.items())
     for name, parts in finished.items() if in_bytes else ():
         kind = TENSORS[name]

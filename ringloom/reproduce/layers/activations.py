@@ -25,7 +25,7 @@ KINDS = 2  # a value and its gradient, in the layer that is being worked on
 
 
 class Halves(NamedTuple):
-    """What attention and what the FFN of one layer keep."""
+    """Bytes that attention and the FFN of one layer keep."""
 
     attention: float
     ffn: float

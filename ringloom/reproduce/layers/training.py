@@ -30,7 +30,7 @@ SCORE_PASSES = {"forward": 8, "backward": 10}  # of materialised scores through 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a model is trained: on what, by whom, over how many tokens of one sequence.
+    """A way to train a model: on what, by whom, over how many tokens of one sequence.
 
     `system` is one of our schedules, or megatron-v1, megatron-v3, ulysses-system, rsa. `matrix` is
     the share of the chip's peak that matrix products outside attention reach.
@@ -79,7 +79,7 @@ def iteration(setting: Setting) -> Iteration:
 
 
 def head_parallel(system: str) -> bool:
-    """Whether a system deals heads, and so pads them."""
+    """Returns True for a system that shards heads, and so pads them."""
     return system.startswith(("megatron", "ulysses-"))
 
 
