@@ -109,11 +109,11 @@ def test_plans_of_single_blocks_and_initial_copies_are_exact() -> None:
     with jax.enable_x64(True):
         assert_exact(module, work, both(module))
     kept = plan("usp:ulysses=2", replace(WORK, seq=32, kv_seq=32), 4, pass_="both")
-    assert {t for held in kept[1].start for t in held.tensors} == {"Q", "KV", "OUT"}
+    assert {t for held in kept.backward.start for t in held.tensors} == {"Q", "KV", "OUT"}
     module = as_tables(kept)
     assert module.KEPT.keys() == {"Q", "KV"}
     with jax.enable_x64(True):
-        assert_exact(module, kept[0].workload, both(module))
+        assert_exact(module, kept.workload, both(module))
 
 
 def test_a_wrong_tile_is_not_exact() -> None:
