@@ -27,7 +27,7 @@ class Plans:
         given = zip(("forward", "backward"), (self.forward, self.backward), strict=True)
         if not kinds or kinds != tuple(pass_ for pass_, plan in given if plan is not None):
             raise PlanError(f"a pair is a forward and a backward plan, not {kinds}")
-        first, last = self.first, (*self,)[-1]
+        first, last = self.first, self[-1]
         if first.workload != last.workload:
             raise PlanError(f"a pair has one workload, not {first.workload} and {last.workload}")
         if first.ranks != last.ranks:
@@ -50,6 +50,14 @@ class Plans:
     def __iter__(self) -> Iterator[Plan]:
         """Those that are there, the forward plan first."""
         return (plan for plan in (self.forward, self.backward) if plan is not None)
+
+    def __len__(self) -> int:
+        """How many there are, 1 or 2."""
+        return len(tuple(self))
+
+    def __getitem__(self, number: int) -> Plan:
+        """One of them, counted as they unpack."""
+        return tuple(self)[number]
 
     @property
     def first(self) -> Plan:
