@@ -5,6 +5,7 @@ for; so the rows of every rank keep their order. A partial permutation is one ro
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from planner.partitions import Ints
 from simulator.network.ports import Where
 
 Index = NDArray[np.intp]
+REMEMBERED = 512  # columns
 
 
 def attend_rounds(node: Attend) -> list[Attend]:
@@ -34,8 +36,13 @@ def move_rounds(node: Move) -> list[Move]:
 
 
 def alone(ranks: Ints) -> bool:
-    """True if no rank occurs twice."""
-    return bool(np.bincount(ranks).max(initial=0) < 2)
+    """True if no rank occurs twice; the columns of a ring are the same in every step."""
+    return _alone(ranks.tobytes())
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _alone(column: bytes) -> bool:
+    return bool(np.bincount(np.frombuffer(column, np.int32)).max(initial=0) < 2)
 
 
 def rounds(*columns: Ints) -> Iterator[Index]:
@@ -54,6 +61,12 @@ def rounds(*columns: Ints) -> Iterator[Index]:
 
 def where(ranks: Ints) -> Where:
     """A column of ranks as an index; a slice, which is far cheaper, if they are consecutive."""
+    return _where(ranks.tobytes())
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _where(column: bytes) -> Where:
+    ranks: Ints = np.frombuffer(column, np.int32)
     if len(ranks) and ranks[-1] - ranks[0] + 1 == len(ranks) and (ranks[1:] > ranks[:-1]).all():
         return slice(int(ranks[0]), int(ranks[-1]) + 1)
     return ranks.astype(np.intp)
