@@ -53,7 +53,7 @@ class Plans:
 
     def __len__(self) -> int:
         """How many there are, 1 or 2."""
-        return len(tuple(self))
+        return sum(1 for _ in self)
 
     def __getitem__(self, number: int) -> Plan:
         """One of them, counted as they unpack."""
