@@ -18,18 +18,34 @@ NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it home finished;
 
 def message_bytes(plan: Plan, number: int, move: Move) -> Index:
     """Bytes of each message of a move of step `number`: int64 [rows]."""
-    sizes = _summed(plan, move, finished=False)
+    sizes = _summed(block_bytes(plan), move)
     if not move.accumulates:
         return sizes
     home = brings_home(plan, number, move)
     if not home.any():
         return sizes
-    return np.where(home, _summed(plan, move, finished=True), sizes)
+    return np.where(home, _summed(finished_bytes(plan), move), sizes)
 
 
-def _summed(plan: Plan, move: Move, finished: bool) -> Index:
-    each = np.sum([plan.block_bytes(tensor, finished) for tensor in move.tensors], axis=0)
-    return rowwise(np.add, np.append(each, 0)[move.blocks])
+def _summed(of_blocks: dict[str, Index], move: Move) -> Index:
+    parts = [rowwise(np.add, of_blocks[tensor][move.blocks]) for tensor in move.tensors]
+    return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
+
+
+@once
+def block_bytes(plan: Plan) -> dict[str, Index]:
+    """Bytes of each block of each tensor that travels, as accumulated, and 0 for block -1."""
+    return {name: np.append(plan.block_bytes(name), 0) for name in _tensors(plan)}
+
+
+@once
+def finished_bytes(plan: Plan) -> dict[str, Index]:
+    """The same of finished results."""
+    return {name: np.append(plan.block_bytes(name, finished=True), 0) for name in _tensors(plan)}
+
+
+def _tensors(plan: Plan) -> set[str]:
+    return {tensor for _, move in plan.moves() for tensor in move.tensors}
 
 
 def brings_home(plan: Plan, number: int, move: Move) -> Bits:
