@@ -109,7 +109,7 @@ class Attending:
         self, meeting: Meeting, head: str, arguments: list[str], tail: str = ")"
     ) -> list[str]:
         """A call at the margin at which it will stand."""
-        nested = not meeting.plain or (meeting.simple and meeting.guard())
+        nested = not meeting.plain or (meeting.guard() if meeting.simple else self.tile(meeting)[1])
         margin = self.margin + 4 * bool(nested)
         return [line[margin:] for line in call(margin, head, arguments, tail)]
 
@@ -120,16 +120,19 @@ class Attending:
             return indented(f"if {guard}:", body) if guard else body
         if not meeting.plain:
             return indented(f"for rows, cols, band in {self.cuts(meeting)}:", body)
-        return [f"rows, cols, causal = {self.tile(meeting)}", *body]
+        name, idle = self.tile(meeting)
+        if not idle:
+            return [f"rows, cols, causal = {name}", *body]
+        return indented(f"if work := {name}:", ["rows, cols, causal = work", *body])
 
-    def tile(self, meeting: Meeting) -> str:
-        """A call of `tile`."""
-        lines = tile_function("NAME", meeting)
+    def tile(self, meeting: Meeting) -> tuple[str, bool]:
+        """A call of `tile`, and whether it may give nothing."""
+        lines, idle = tile_function("NAME", meeting)
         name = self.define("tile", lines)
         arguments = lines[0].partition("(")[2].rstrip("):")
         self.uses |= {"size"} if "size" in arguments else set()
         step = str(meeting.names.at) if meeting.names.at is not None else meeting.names.step
-        return f"{name}({arguments.replace('step', step)})"
+        return f"{name}({arguments.replace('step', step)})", idle
 
     def cuts(self, meeting: Meeting) -> str:
         """A call of `tiles` that gives all that the mask leaves of two values."""
@@ -201,8 +204,12 @@ class Attending:
         """Add parts to sums that have come, where there was something to attend."""
         if not adds:
             return []
-        guard = meeting.simple and meeting.guard()
-        return indented(f"if {guard}:", adds) if guard else adds
+        if not meeting.plain:
+            return adds
+        if meeting.simple:
+            guard = meeting.guard()
+            return indented(f"if {guard}:", adds) if guard else adds
+        return indented("if work:", adds) if self.tile(meeting)[1] else adds
 
 
 def indented(head: str, body: list[str]) -> list[str]:

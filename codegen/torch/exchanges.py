@@ -103,10 +103,10 @@ class Exchanges:
         names, sizes = AXES[len(self.loops.mesh)], SIZES[len(self.loops.mesh)]
         if len(names) == 1:
             member, members = "r", "RANKS"
-        elif axis == 1:
-            member, members = f"rank - {names[1]} + r", sizes[1]
+        elif axis == len(names) - 1:
+            member, members = f"rank - {names[axis]} + r", sizes[axis]
         else:
-            raise PlanError("an exchange along the outer axis brings another order")
+            member, members = "r", f"{names[1]}, RANKS, {sizes[1]}"
         own = "dout" if self.have.kept else "q"
         return [
             f"tokens = [positions({member}, {own}.shape[2] * RANKS) for r in range({members})]",

@@ -137,6 +137,13 @@ class Messages:
             raise PlanError("sums of queries that travel on come to some ranks only")
         self.replace(move, handle, self.have.taken(move.into), otherwise)
 
+    def when(self, move: Transfer, handle: str, line: str) -> None:
+        """A line that only a message in this step calls for."""
+        if move.time():
+            self.paste(indented(f"if {handle}:", [line]))
+        else:
+            self.write(line)
+
     def replace(self, move: Transfer, handle: str, target: str, otherwise: str = "") -> None:
         """What came instead of what is here, where something came."""
         came = f"{handle}.wait(){otherwise}"
@@ -146,21 +153,26 @@ class Messages:
         """Sums that came are added to what is here."""
         assert move.into
         into, came = move.into, f"{handle}.wait()"
-        if move.time():
-            raise PlanError("sums come home in some steps of a loop")
+        inside = "    " * (1 + bool(move.time()))
         if not self.have.accumulates(into):
             target = self.have.taken(into)
             begun = [t for cell, t in self.walked.kept.items() if cell[0] == into[0]]
             if not move.guarded:
-                self.write(f"{target} = {came}")
+                self.when(move, handle, f"{target} = {came}")
             elif begun and max(begun) < move.domain.first:
                 self.replace(move, handle, target, f" or {target}")
             else:
-                self.paste(indented(f"if came := {came}:", [f"{target} = came"]))
+                self.when(move, handle, f"if came := {came}:")
+                self.write(f"{inside}{target} = came")
         elif move.guarded and into[0] == "OUT":
-            self.paste(indented(f"if came := {came}:", [self.have.arrive(into, "came")]))
+            self.when(move, handle, f"if came := {came}:")
+            self.write(f"{inside}{self.have.arrive(into, 'came')}")
         else:
-            self.write(self.have.arrive(into, came))
+            line = self.have.arrive(into, came)
+            if self.margin + len(line.split("\n")[0]) > WIDTH and move.names.at is not None:
+                self.write(f"came = {came}")
+                line = self.have.arrive(into, "came")
+            self.when(move, handle, line)
 
     def receive(self, move: Transfer, handle: str) -> None:
         """What came is here from the next step on."""
@@ -197,4 +209,9 @@ def assigned(target: str, value: str, margin: int) -> list[str]:
     """An assignment, in parentheses if it is too long for a line."""
     if margin + len(target) + len(value) + 3 <= WIDTH:
         return [f"{target} = {value}"]
+    if margin + 4 + len(value) > WIDTH and " if " in value:
+        first, _, rest = value.partition(" if ")
+        condition, _, otherwise = rest.partition(" else ")
+        parts = first, f"if {condition}", f"else {otherwise}"
+        return [f"{target} = (", *(f"    {part}" for part in parts), ")"]
     return [f"{target} = (", f"    {value}", ")"]

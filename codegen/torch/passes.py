@@ -134,6 +134,8 @@ class Pass(Messages):
             yield f"    {', '.join(left)} = {', '.join(right)}"
         if len(self.axes) == 2:
             yield f"    outer, inner = divmod(rank, {self.sizes[1]})"
+        elif len(self.axes) > 2:
+            raise PlanError("a mesh of more than two axes")
         yield from (f"    {line}" for line in self.exchanging.order())
         if "stats" in self.have.used:
             yield "    delta = (dout * out.to(wide(q))).sum(-1, keepdim=True)"
@@ -340,8 +342,6 @@ KNOWN = (Start, Send, Gather, AllToAll, Return, Scatter, Attend)
 
 def check_form(plan: Plan, loops: Loops) -> None:
     """Raise PlanError for statements that are not printed, and for pieces of several sizes."""
-    if len(loops.mesh) > 2:
-        raise PlanError("a mesh of more than two axes")
     for s in loops.statements:
         if not isinstance(s, KNOWN):
             raise PlanError(f"a {type(s).__name__.lower()} is not printed")

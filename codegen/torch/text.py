@@ -11,8 +11,8 @@ from planner.loops.form import Expr, Guard, Ints, Loops, When
 
 WIDTH = 100
 Flags = NDArray[np.bool_]
-AXES = {1: ("rank",), 2: ("outer", "inner")}
-SIZES = {1: ("RANKS",), 2: ("OUTER", "INNER")}
+AXES = {1: ("rank",), 2: ("outer", "inner"), 3: ("outer", "middle", "inner")}
+SIZES = {1: ("RANKS",), 2: ("OUTER", "INNER"), 3: ("OUTER", "MIDDLE", "INNER")}
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,28 @@ class Names:
 
     def coordinate(self, axis: int) -> str:
         """The name of a coordinate; of the rank itself for axis -1."""
-        if axis < 0 and len(self.axes) > 1:
+        if axis >= 0:
+            return self.axes[axis]
+        if len(self.axes) > 1:
             raise PlanError("a condition on ranks counted across axes")
-        return self.axes[axis]
+        return self.axes[0]
 
 
 def expression(e: Expr, names: Names) -> str:
     """The text of a whole number."""
     if e.table:
         raise PlanError("a number that is a table")
-    at, step = (names.first, e.step) if names.at is None else (names.at, 0)
-    if step and e.period > 1:
-        raise PlanError("a number that changes every few steps")
-    constant = e.constant + e.step * ((at - e.phase) // e.period)
-    terms = [*zip(e.axes, names.axes, strict=False), (step, names.step)]
+    clock, constant = names.step, e.constant
+    if names.at is not None:
+        constant += e.step * ((names.at - e.phase) // e.period)
+        e = replace(e, step=0)
+    elif e.period == 1:
+        constant += e.step * (names.first - e.phase)
+    elif offset := names.first - e.phase:
+        clock = f"({clock} {signed(offset)}) // {e.period}"
+    else:
+        clock = f"{clock} // {e.period}"
+    terms = [*zip(e.axes, names.axes, strict=False), (e.step, clock)]
     return modulo(affine(terms, constant), e.modulo)
 
 
@@ -121,8 +129,6 @@ def conditions(when: When, domain: Domain, names: Names) -> list[Condition]:
 
 
 def _times(when: When, domain: Domain, names: Names, shape: tuple[int, ...]) -> Iterator[Condition]:
-    if when.every > 1:
-        raise PlanError("something is done again every few steps")
     step, at = names.step, np.array(domain.steps)
     first, last = when.first - names.first, when.last - names.first
     early, late = at < when.first, at > when.last
@@ -136,6 +142,11 @@ def _times(when: When, domain: Domain, names: Names, shape: tuple[int, ...]) -> 
     else:
         yield _said(f"{step} > 0" if first == 1 else f"{step} >= {first}", ~early, shape)
         yield _said(f"{step} < {names.count(last + 1)}", ~late, shape)
+    if when.every > 1:
+        on = (at - when.first) % when.every < when.width
+        clock = f"({step} {signed(-first)})" if first else step
+        text = f"{clock} % {when.every}"
+        yield _said(f"{text} == 0" if when.width == 1 else f"{text} < {when.width}", on, shape)
 
 
 def _said(text: str, on: Flags, shape: tuple[int, ...]) -> Condition:

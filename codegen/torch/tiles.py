@@ -121,8 +121,8 @@ def covering(
 # ---- the function `tile`
 
 
-def tile_function(name: str, meeting: Meeting) -> list[str]:
-    """The cases as a function; PlanError where some ranks have nothing to do in a step."""
+def tile_function(name: str, meeting: Meeting) -> tuple[list[str], bool]:
+    """The cases as a function, and whether there are steps and ranks with nothing to do."""
     left, lines, slices = np.ones(meeting.shape, bool), list[str](), set[str]()
     cases = sorted(meeting.cases(), key=lambda case: case[0].when.first)
     for s, said, on in cases:
@@ -137,14 +137,14 @@ def tile_function(name: str, meeting: Meeting) -> list[str]:
         lines += [f"    if {asked}:", f"        {answer}"]
         left = left & ~on
     if left.any():
-        raise PlanError("some ranks have nothing to do in a step")
+        lines.append("    return None")
     used = [x for x in HALVES if x in slices]
     head = []
     if used:
         head = call(4, f"{', '.join(used)} = ", [HALVES[x] for x in used], "")
     told = "The queries and keys that meet in a step, as slices of the shards, and if masked."
     arguments = ", ".join([meeting.names.step, *meeting.names.axes, "size"])
-    return [f"def {name}({arguments}):", f'    """{told}"""', *head, *lines]
+    return [f"def {name}({arguments}):", f'    """{told}"""', *head, *lines], bool(left.any())
 
 
 def joined(before: Sequence[str], answer: str) -> str:
@@ -164,7 +164,7 @@ def bounds_of(s: Attend, meeting: Meeting, used: set[str]) -> tuple[str, str]:
             raise PlanError("a rank attends some of the heads that it has")
     parts = list(zip((s.q[0], s.kv[0]), meeting.pieces, (1, 0), strict=True))
     if s.kind == "strict":
-        rows, cols = (shifted(p, first) for p, _, first in parts)
+        rows, cols = (shifted(p, meeting, first) for p, _, first in parts)
     else:
         rows, cols = (slice_of(p, n, meeting, used) for p, n, _ in parts)
     return rows, cols
@@ -184,11 +184,12 @@ def slice_of(part: Part, count: int, meeting: Meeting, used: set[str]) -> str:
     return f"slice({past})" if first == "0" else f"slice({first}, {past})"
 
 
-def shifted(part: Part, by: int) -> str:
+def shifted(part: Part, meeting: Meeting, by: int) -> str:
     """The slice without its first row or its last column."""
     if part.pieces is None:
         return "slice(1, None)" if by else "slice(-1)"
-    raise PlanError("some pieces of a value, less a row or a column")
+    first, past = edges(part.pieces, meeting)
+    return f"slice({first} + 1, {past})" if by else f"slice({first}, {past} - 1)"
 
 
 def edges(ends: Ends, meeting: Meeting) -> tuple[str, str]:

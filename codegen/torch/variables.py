@@ -53,8 +53,8 @@ def variables(loops: Loops, walked: Walk, keep: bool) -> Variables:
     for s in loops.statements:
         if keep and isinstance(s, Gather | AllToAll):
             read[side_of(s.tensors), s.name] = loops.steps
-    if late := [part.value for _, part, _ in _reads(loops) if part.lag != Expr()]:
-        raise PlanError(f"{late[0]} is read some steps after it came")
+    for side, part, when in _reads(loops):
+        _check_age(loops, side, part, when)
     inputs = _inputs(loops, begun, read)
     inputs |= {
         ("q", s.name): "dout"
@@ -91,6 +91,19 @@ def _reads(loops: Loops) -> Iterator[tuple[str, Part, When]]:
                 yield side_of(s.tensors), s.part, s.when
             case Gather() | AllToAll():
                 yield side_of(s.tensors), s.part, s.when
+
+
+def _check_age(loops: Loops, side: str, part: Part, when: When) -> None:
+    """Raise PlanError unless the last copy that came under a name is the one that is read."""
+    if part.lag == Expr():
+        return
+    for t in (t for t in range(when.first, when.last + 1) if when.on(t)):
+        lag = int(part.lag.at(t, loops.coordinates()[:1])[0])
+        for s in loops.statements:
+            if isinstance(s, Send | Start) and s.name == part.value and side_of(s.tensors) == side:
+                late = 0 if isinstance(s, Start) else 1
+                if any(s.when.on(x - late) for x in range(t - lag + 1, t + 1)):
+                    raise PlanError(f"{part.value} is read {lag} steps after it came")
 
 
 def _inputs(loops: Loops, begun: dict[Value, int], read: dict[Value, int]) -> dict[Value, str]:

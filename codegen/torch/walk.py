@@ -33,7 +33,7 @@ from planner.loops.form import (
     Send,
     Start,
 )
-from planner.loops.values import owned
+from planner.loops.values import owned, pack
 
 Cell = tuple[str, str]  # tensor, value
 Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]; or rank, q, kv
@@ -320,10 +320,24 @@ class _Walker:
         raise PlanError(f"step {t}: {tensor} arrives for different values on different ranks")
 
     def returned(self, tensor: str, side: str, rank: Ints, block: Ints) -> Cell:
-        """The value whose blocks come back over an exchange: what their owners have."""
-        if (self.plan.partition.side(side).homes[block] != rank).any():
-            raise PlanError(f"{tensor} comes back to ranks that do not own its blocks")
-        return tensor, OWN
+        """The value whose blocks come back over an exchange."""
+        for name, source in self.sources(side):
+            here = np.zeros((self.ranks, len(self.plan.partition.side(side))), bool)
+            r, b = flat(np.arange(self.ranks), source.reshape(self.ranks, -1))
+            here[r, b] = True
+            if here[rank, block].all():
+                return tensor, name
+        raise PlanError(f"{tensor} comes back to ranks that did not send its blocks")
+
+    def sources(self, side: str) -> Iterator[tuple[str, Ints]]:
+        yield OWN, owned(self.ranks, self.plan.partition.side(side))
+        for s in self.loops.statements:
+            if isinstance(s, Gather | AllToAll) and TENSORS[s.tensors[0]].side == side:
+                rows = self.state.brought.get(s.name, [])
+                pairs = [flat(dst, blocks) for _, dst, blocks in rows]
+                if pairs:
+                    rank, block = (np.concatenate(x) for x in zip(*pairs, strict=True))
+                    yield s.name, pack(self.ranks, self.plan.partition.side(side), rank, block)
 
     def add(self, cell: Cell, t: int, who: Ints, whole: bool) -> None:
         full = self.full.setdefault(cell, np.zeros(self.ranks, bool))
