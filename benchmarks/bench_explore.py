@@ -79,7 +79,9 @@ def main() -> int:
 def redraw(view: View, **choices: Any) -> float:
     """Seconds of this thread, whatever else this machine does."""
     began = thread_time()
-    view.show(Choices(ranks=RANKS, **choices))
+    chosen = Choices(ranks=RANKS, **choices)
+    view.show_plan(chosen)
+    view.show_times(chosen)
     return thread_time() - began
 
 
