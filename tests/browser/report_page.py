@@ -87,7 +87,7 @@ def test_every_number_shown_is_the_simulators(
         assert float(value) == row[field]
         if field == "makespan_s":
             assert text == seconds(again.makespan)
-    assert page.ask("return document.querySelector('h1').textContent") == compared.finding
+    assert page.ask("return document.querySelector('h1').textContent") == compared.why
     assert (
         page.ask("return document.querySelector('.best').dataset.schedule")
         == min(compared.rows, key=lambda row: row.makespan_s).schedule
@@ -211,7 +211,7 @@ def test_the_slider_shows_who_attends_what_and_what_travels(
             "s.dispatchEvent(new Event('change'))",
             str(number),
         )
-        facts = tile_facts(case.row.schedule, case.plans)
+        facts = tile_facts(case.row.schedule, case.plans.first)
         tall, wide = facts.fine
         colours = np.array([list(bytes.fromhex(c[1:7])) for c in rank_colours(facts.ranks)])
         slider.send_keys(Keys.HOME)
@@ -232,7 +232,7 @@ def test_the_slider_shows_who_attends_what_and_what_travels(
             if number < 2:
                 seen.add(drawing(page))
             slider.send_keys(Keys.ARROW_RIGHT)
-    assert len(seen) == sum(len(case.plans.steps) for case in compared.cases[:2])
+    assert len(seen) == sum(len(case.plans.first.steps) for case in compared.cases[:2])
     assert page.complaints() == []
 
 
