@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 from torch import Tensor
 from torch.distributed.run import main as torchrun
 
@@ -24,9 +25,8 @@ def allowed(i: Tensor, j: Tensor) -> Tensor:
 def dense(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:
     """Attention of some queries to all keys by its definition."""
     seen = allowed(rows[:, None] + KV_SEQ - SEQ, torch.arange(k.shape[2])[None]).to(q.device)
-    return torch.nn.functional.scaled_dot_product_attention(
-        q[:, :, rows], k, v, seen, scale=PLAN["scale"], enable_gqa=True
-    )
+    fused = torch.nn.functional.scaled_dot_product_attention
+    return fused(q[:, :, rows], k, v, seen, scale=PLAN["scale"], enable_gqa=True)
 
 
 def main(seq: int = CHECKED) -> None:
@@ -35,7 +35,7 @@ def main(seq: int = CHECKED) -> None:
         sys.exit(torchrun(["--standalone", f"--nproc-per-node={RANKS}", *sys.argv]))
     if gpu := torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group()
+    dist.init_process_group()  # torch.distributed.nn, imported later, would keep the group for good
     pairs = compared(seq, ("cuda", torch.bfloat16) if gpu else ("cpu", torch.float64))
     errors = torch.stack([torch.dist(a.double(), b, torch.inf) for a, b in pairs]).detach()
     dist.all_reduce(errors.nan_to_num_(torch.inf), dist.ReduceOp.MAX)
