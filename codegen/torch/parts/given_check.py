@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 from torch import Tensor
 from torch.distributed.run import main as torchrun
 
@@ -68,7 +69,7 @@ def main() -> None:
         sys.exit(torchrun(["--standalone", f"--nproc-per-node={RANKS}", *sys.argv]))
     if gpu := torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group()
+    dist.init_process_group()  # torch.distributed.nn, imported later, would keep the group for good
     given = load(options.tables) if options.tables else example(options.seq)
     kind = (torch.bfloat16, "cuda") if gpu else (torch.float64, "cpu")
     found = errors(dist.get_rank(), given, *kind)
