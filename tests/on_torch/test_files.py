@@ -1,5 +1,6 @@
 """Emitted torch files by their contract: names, errors, autograd, and the file as a script."""
 
+import os
 import subprocess
 import sys
 import weakref
@@ -271,3 +272,26 @@ def test_a_sabotaged_program_is_not_what_it_compares_with(what: str) -> None:
 def test_a_sabotaged_file_fails(tmp_path: Path) -> None:
     done = script(tmp_path, sabotaged("a wrong scale"))
     assert done.returncode == 1, done.stdout + done.stderr
+
+
+def test_no_thread_of_a_group_outlives_the_check(tmp_path: Path) -> None:
+    """A thread of gloo that is there when Python ends may abort the process."""
+    source = emit(both("zigzag", small(Causal()), 1), "torch")
+    (tmp_path / "program.py").write_text(source)
+    code = """if True:
+        import pathlib, program
+        program.main(32)
+        print("left", *(x.read_text() for x in pathlib.Path("/proc/self/task").glob("*/comm")))
+    """
+    here = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env=os.environ | here,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "gloo" not in done.stdout.partition("left")[2]
