@@ -31,8 +31,9 @@ from planner.ir import Pass, Plan
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.measuring import calibrate, flop, product
+from ringloom.calibrating import calibrate
 from runtimes.calibration.benches import Bench, Sample
+from runtimes.calibration.measuring import flop, product
 from runtimes.calibration.timing import bench, medians
 from simulator.costs import Costs
 from simulator.hardware import Hardware, hardware

@@ -4,8 +4,8 @@
     python benchmarks/bench_explore.py              all, and judged
     python benchmarks/bench_explore.py --browser    until the pictures are painted, in Chromium
 
-schedule  after the ring: planned, proved and predicted from nothing
-tokens    another length, of the ring beside it too: a proof that holds for it is taken over
+schedule  after the ring: planned, verified and predicted from nothing
+tokens    another length, of the ring beside it too
 hardware  predicted afresh from plans that are known
 """
 

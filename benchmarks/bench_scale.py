@@ -21,9 +21,9 @@ from time import process_time
 from rich.console import Console
 from rich.table import Table
 
+from planner.parse import mask
 from planner.planning import PASSES
 from planner.schedules.ring import ring
-from planner.spelling import mask
 from planner.verify import verify
 from planner.workload import Workload
 from simulator.prediction import simulate

@@ -151,7 +151,7 @@ MASKS: dict[str, rl.Mask] = {
 
 def support(names: Iterable[str] | None = None) -> Lines:
     """Schedule x mask x pass x target: every cell is tried while the page is written."""
-    yield from ("# What works with what", "")
+    yield from ("# Support matrix", "")
     yield from (
         "Each cell was computed when this page was built: 37 tokens on 4 ranks, 4 query heads on 2",
         "KV heads. **F** and **B**: the forward and the backward plan were verified, and run on",
@@ -209,7 +209,7 @@ def emitted(target: str, options: dict[str, bool], plans: Any = None) -> str:
 
 def refused(word: str) -> str:
     """What the program says of a mask that it does not know."""
-    from planner.spelling import mask
+    from planner.parse import mask
 
     try:
         mask(f"causal & {word}")

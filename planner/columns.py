@@ -27,7 +27,7 @@ def flat(rank: NDArray[Any], blocks: NDArray[Any]) -> tuple[Index, Index]:
 
 
 def again(keys: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which of the keys occurred before: bool [n]."""
+    """Returns which keys occurred before: bool [n]."""
     repeated = np.ones(len(keys), np.bool_)
     repeated[np.unique(keys, return_index=True)[1]] = False
     return repeated

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from planner import spelling
-from planner.analysis.handovers import absent_sums
-from planner.errors import PlanError
+from planner import parse
+from planner.analysis.partial_sums import absent_sums
+from planner.errors import PlanError, RingloomError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.partitions import Block, Partition, Side
 from planner.plans import AnyPlans, Plans
@@ -33,7 +33,7 @@ def dumps(given: AnyPlans) -> str:
 
 
 def _loosened(plan: Plan) -> bool:
-    """True for a plan that readers of version 1 refuse."""
+    """Returns True for a plan that readers of version 1 refuse."""
     return any(held.tensors == ("OUT",) for held in plan.start) or absent_sums(plan)
 
 
@@ -47,15 +47,18 @@ def loads(text: str) -> Plan | Plans:
 
 
 def save(plans: AnyPlans, path: str | Path) -> None:
-    """Write a plan file; a name that ends in .gz is compressed."""
+    """Write a plan file, compressed if its name ends in .gz; raises RingloomError if it cannot."""
     data = dumps(plans).encode()
     if str(path).endswith(".gz"):
         data = gzip.compress(data, mtime=0)
-    Path(path).write_bytes(data)
+    try:
+        Path(path).write_bytes(data)
+    except OSError as error:
+        raise RingloomError(f"cannot write {path}: {error.strerror}") from None
 
 
 def load(path: str | Path) -> Plan | Plans:
-    """Read and verify a plan file; PlanError for anything that is not one."""
+    """Read and verify a plan file; raises PlanError for an invalid one, RingloomError for none."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(LARGEST + 1)
@@ -64,7 +67,9 @@ def load(path: str | Path) -> Plan | Plans:
         if len(data) > LARGEST:
             raise PlanError(f"{path}: more than {LARGEST} bytes of plan")
         return loads(data.decode())
-    except (OSError, zlib.error, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise RingloomError(f"{path}: cannot be read: {error.strerror}") from None
+    except (zlib.error, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: not a readable plan file ({error})") from None
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from None
@@ -195,12 +200,12 @@ def _text(value: Json, what: str) -> str:
 
 def _workload_in(value: Json) -> Workload:
     fields = dict(_fields(value, "workload"))
-    spelled = fields.pop("mask")
-    if not isinstance(spelled, str) or "@" in spelled:
-        raise PlanError("corrupt plan file: the mask must be spelled out in the file")
+    text = fields.pop("mask")
+    if not isinstance(text, str) or "@" in text:
+        raise PlanError("corrupt plan file: the mask must be text, without a file name")
     if unknown := set(fields) - set(NUMBERS):
         raise PlanError(f"corrupt plan file: unknown workload field {min(unknown)!r}")
-    return Workload(mask=spelling.mask(spelled), **fields)
+    return Workload(mask=parse.mask(text), **fields)
 
 
 def _block_in(value: Json) -> Block:

@@ -7,7 +7,7 @@ tensor  ::= Q DOUT STATS OUT DQ (query side) | KV DKV (KV side)
 
 By columns: a node holds small-integer arrays over its rows, -1 for "no block"; never an object
 per device. In a step: (1) every move reads its source as it was at the step's start: an input is
-copied, an accumulator is handed over (removed); (2) attends read inputs as they were at the step's
+copied, an accumulator is transferred (removed); (2) attends read inputs as they were at the step's
 start; (3) what attends produce, then what arrives, is added, in node order.
 """
 
@@ -32,7 +32,7 @@ SMALL = 4000  # rows up to which a plan prints as the Python that builds it
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What one tensor name means; `vectors` of head_dim and `scalars` per token and head."""
+    """One tensor of a plan: `vectors` of head_dim elements and `scalars` per token and head."""
 
     side: Literal["q", "kv"]
     accumulates: bool
@@ -105,9 +105,9 @@ def _bundle(values: ArrayLike, rows: int, what: str) -> tuple[Ints, Rows]:
         return table, np.True_
     if low < -1:
         raise PlanError(f"{what} out of range: {low}; -1 stands for no block")
-    there = table >= 0
-    used = there.any(axis=0)
-    return table if used.all() else table[:, used], rowwise(np.logical_or, there)
+    present = table >= 0
+    used = present.any(axis=0)
+    return table if used.all() else table[:, used], rowwise(np.logical_or, present)
 
 
 def _rows(values: ArrayLike, what: str) -> Ints:
@@ -197,9 +197,9 @@ class Move(Node):
         object.__setattr__(self, "dst", _rows(dst, "move: dst"))
         if len(self.src) != len(self.dst):
             raise PlanError(f"move: {len(self.src)} sources but {len(self.dst)} destinations")
-        carried, there = _bundle(blocks, len(self.src), "move: blocks")
+        carried, present = _bundle(blocks, len(self.src), "move: blocks")
         object.__setattr__(self, "blocks", carried)
-        _keep(self, (self.src != self.dst) & there, ("blocks", "src", "dst"))
+        _keep(self, (self.src != self.dst) & present, ("blocks", "src", "dst"))
 
     def __len__(self) -> int:
         return len(self.src)
@@ -214,7 +214,7 @@ class Move(Node):
 
     @property
     def accumulates(self) -> bool:
-        """True for hand-overs of accumulators, False for copies of inputs."""
+        """Returns True for partial-sum transfers, False for copies of inputs."""
         return TENSORS[self.tensors[0]].accumulates
 
     def flat(self) -> tuple[Index, Index, Index]:
@@ -226,7 +226,7 @@ class Move(Node):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Held(Node):
-    """Copies that are on `rank` [n] before step 0: `blocks` [n, w] of each tensor.
+    """Initial copies: `blocks` [n, w] of each tensor, resident on `rank` [n] before step 0.
 
     Of inputs, and in a backward pass of OUT: the finished result, to read and not to add to.
     """
@@ -238,11 +238,11 @@ class Held(Node):
     def __init__(self, tensors: Sequence[str], blocks: ArrayLike, rank: ArrayLike) -> None:
         object.__setattr__(self, "tensors", _names(tensors))
         object.__setattr__(self, "rank", _rows(rank, "held: rank"))
-        held, there = _bundle(blocks, len(self.rank), "held: blocks")
+        held, present = _bundle(blocks, len(self.rank), "held: blocks")
         object.__setattr__(self, "blocks", held)
         if TENSORS[self.tensors[0]].accumulates and self.tensors != ("OUT",):
             raise PlanError(f"{self.tensors[0]} is an accumulator: only inputs and OUT can be held")
-        _keep(self, there, ("blocks", "rank"))
+        _keep(self, present, ("blocks", "rank"))
 
     def _fields(self) -> tuple[Any, ...]:
         return self.tensors, self.blocks, self.rank
@@ -262,19 +262,19 @@ class Held(Node):
 
 
 def _names(tensors: Sequence[str]) -> tuple[str, ...]:
-    found = (tensors,) if isinstance(tensors, str) else tuple(tensors)
-    if not found or len(set(found)) < len(found):
-        raise PlanError(f"a message names its tensors once each, not {found!r}")
-    if unknown := [t for t in found if t not in TENSORS]:
+    names = (tensors,) if isinstance(tensors, str) else tuple(tensors)
+    if not names or len(set(names)) < len(names):
+        raise PlanError(f"a message names its tensors once each, not {names!r}")
+    if unknown := [t for t in names if t not in TENSORS]:
         raise PlanError(f"unknown tensor {unknown[0]!r}: choose among {', '.join(TENSORS)}")
-    if len({(TENSORS[t].side, TENSORS[t].accumulates) for t in found}) > 1:
-        raise PlanError(f"one message carries tensors of one side and one kind, not {found}")
-    return found
+    if len({(TENSORS[t].side, TENSORS[t].accumulates) for t in names}) > 1:
+        raise PlanError(f"one message carries tensors of one side and one kind, not {names}")
+    return names
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What may happen at once; empty nodes are dropped."""
+    """One step: moves and attends that do not depend on each other; empty nodes are dropped."""
 
     attends: tuple[Attend, ...] = ()
     moves: tuple[Move, ...] = ()
@@ -289,7 +289,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Who attends what and what travels where, step by step, for one pass of one workload.
+    """The attends and moves of one pass of one workload, step by step.
 
     `buffers` bounds, per tensor, the blocks away from home that a rank may hold at once
     (incoming ones count). Raises PlanError where names, ranks and block numbers do not fit.
@@ -361,20 +361,20 @@ class Plan:
 
     @property
     def rounds(self) -> int:
-        """Steps in which somebody attends."""
+        """The number of steps with attends."""
         return sum(bool(step.attends) for step in self.steps)
 
     @property
     def rows(self) -> int:
-        """Attends and messages in all."""
+        """The number of rectangles and messages."""
         return sum(len(a) for _, a in self.attends()) + sum(len(m) for _, m in self.moves())
 
     def moves(self) -> Iterator[tuple[int, Move]]:
-        """Every move with the number of its step."""
+        """Yields every move with the number of its step."""
         return ((n, move) for n, step in enumerate(self.steps) for move in step.moves)
 
     def attends(self) -> Iterator[tuple[int, Attend]]:
-        """Every attend with the number of its step."""
+        """Yields every attend with the number of its step."""
         return ((n, attend) for n, step in enumerate(self.steps) for attend in step.attends)
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from typing import Literal, overload
 
 from planner.errors import PlanError
 from planner.ir import Pass, Plan
+from planner.parse import schedule as parse_schedule
 from planner.passes.adjoint import adjoint
 from planner.passes.homeward import direct, homeward
 from planner.passes.pieces import joined, per_block, per_piece
@@ -14,7 +15,6 @@ from planner.passes.trim import drop_dead
 from planner.passes.trim import trim as drop_useless
 from planner.plans import Plans
 from planner.schedules import SCHEDULES
-from planner.spelling import schedule as parse_schedule
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
 
@@ -95,18 +95,18 @@ def plan(
 
 
 def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
-    """Run passes one after the other and prove what they made; PlanError of the first wrong one."""
+    """Run passes in turn and verify the result; raises the PlanError of the first wrong pass."""
     made = [built]
     try:
         for rewrite in passes:
             made.append(rewrite(made[-1]))
         return verify(made[-1])
-    except Exception:  # it may have been wrong long before anybody noticed
+    except Exception:  # an earlier pass may have been wrong
         for earlier in made[1:]:
             verify(earlier)
         raise
 
 
 def backward_of(forward: Plan, keep: Sequence[str] = ()) -> Plan:
-    """The verified adjoint of a forward plan: what runs backward where nothing else is planned."""
+    """Returns the verified adjoint of a forward plan, the default backward pass."""
     return derive(adjoint(drop_useless(forward), tuple(keep)))

@@ -35,7 +35,7 @@ class Plans:
 
     @classmethod
     def of(cls, given: AnyPlans) -> "Plans":
-        """The plans in whatever a public function takes: a plan, plans, or a pair as a tuple."""
+        """Returns the plans of what public functions take: a plan, plans, or a pair as a tuple."""
         match given:
             case Plans():
                 return given
@@ -45,18 +45,18 @@ class Plans:
                 return cls(backward=given)
             case (forward, backward):
                 return cls(forward, backward)
-        raise PlanError(f"a plan, or a (forward, backward) pair is wanted, not {given!r:.60}")
+        raise PlanError(f"expected a plan or a (forward, backward) pair, not {given!r:.60}")
 
     def __iter__(self) -> Iterator[Plan]:
-        """Those that are there, the forward plan first."""
+        """Yields the plans, the forward one first."""
         return (plan for plan in (self.forward, self.backward) if plan is not None)
 
     def __len__(self) -> int:
-        """How many there are, 1 or 2."""
+        """Returns the number of plans, 1 or 2."""
         return sum(1 for _ in self)
 
     def __getitem__(self, number: int) -> Plan:
-        """One of them, counted as they unpack."""
+        """Returns one of them, counted as they unpack."""
         return tuple(self)[number]
 
     @property

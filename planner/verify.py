@@ -1,21 +1,22 @@
 """verify(plan)   the plan itself, or a PlanError that names step, rank and block.
 
-verify_pair(forward, backward)   that what the backward pass holds at its start was left there.
-ensure_verified(given)           verifies a plan once: what passed is remembered on the plan.
+verify_pair(forward, backward)   checks initial copies of the backward pass against the forward.
+ensure_verified(given)           verifies what was not verified before.
 
-Hand-overs conserve contributions, so exactly-once is three checks: every live tile is attended
-exactly once, no hand-over is double or empty, and nothing ends away from home. With them: inputs
-are where moves and attends read them, copies fit the declared buffers, head slices agree.
+Partial-sum transfers conserve contributions, so exactly-once is three checks: every live tile is
+attended exactly once, no transfer is repeated or empty, and no accumulator ends away from home.
+With them: inputs are where moves and attends read them, copies fit the declared buffers, head
+slices agree.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.batches import attends
-from planner.analysis.handovers import check_handovers
 from planner.analysis.inputs import NEVER, arrivals, check_inputs
 from planner.analysis.liveness import slots
 from planner.analysis.messages import ALWAYS, last_ways
+from planner.analysis.partial_sums import check_partial_sums
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import rowwise
 from planner.errors import PlanError
@@ -28,11 +29,11 @@ MARK = "_verified"
 
 
 def verify(plan: Plan) -> Plan:
-    """Prove a plan exact, or raise PlanError; vectorised, memory bounded by ranks x blocks."""
+    """Verify that a plan is exact, or raise PlanError; memory is bounded by ranks x blocks."""
     table = tiles(plan)
     check_rectangles(plan, table)
     check_inputs(plan)
-    check_handovers(plan)
+    check_partial_sums(plan)
     check_tiles_once(plan, table)
     check_buffers(plan)
     return mark_verified(plan)
@@ -62,7 +63,7 @@ def ensure_verified(given: AnyPlans) -> Plans:
 
 
 def verify_pair(forward: Plan, backward: Plan) -> Plans:
-    """Prove that a backward pass starts from nothing but what the forward pass leaves.
+    """Verify that the initial copies of a backward pass are left there by the forward pass.
 
     Copies of Q and KV that ever come to the rank or are there from its start, and OUT of blocks
     whose finished result the rank sends home. Raises PlanError, also for different partitions.
@@ -84,7 +85,7 @@ def verify_pair(forward: Plan, backward: Plan) -> Plans:
 
 
 def _left_by(forward: Plan, tensor: str, block: Index, rank: Index) -> NDArray[np.bool_]:
-    """Whether a forward pass leaves these blocks of a tensor on these ranks."""
+    """Returns which blocks of a tensor a forward pass leaves on these ranks: bool [n]."""
     if tensor == "OUT":
         step, source = last_ways(forward)["OUT"]
         return np.asarray((source[block] == rank) | (step[block] == ALWAYS))
@@ -125,7 +126,7 @@ def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
 
 
 def _repeating(blocks: Ints) -> NDArray[np.bool_]:
-    """Which rows [n, w] name a block twice."""
+    """Returns which rows [n, w] name a block twice: bool [n]."""
     if blocks.shape[1] == 2:
         repeating: NDArray[np.bool_] = (blocks[:, 0] == blocks[:, 1]) & (blocks[:, 0] >= 0)
         return repeating
@@ -168,7 +169,7 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
 
 
 def _slices(side: Side, blocks: Ints) -> NDArray[np.bool_]:
-    """Which head slices each row [n, w] has blocks of: [n, slices + 1], the last for "no block"."""
+    """Returns the head slices of the blocks of each row: bool [n, slices + 1], last "no block"."""
     has = np.zeros((len(blocks), len(side.slices) + 1), np.bool_)
     has[np.arange(len(blocks))[:, None], np.append(side.slice, -1)[blocks]] = True
     return has
@@ -193,9 +194,9 @@ def _mark(
     marked = 0
     height = max(1, CELLS // max(1, attend.q.shape[1] * attend.kv.shape[1]))
     for at in range(0, len(rows), height):
-        some = rows[at : at + height]
-        first = place_q[attend.q[some]] * due.shape[1]
-        tile = first[:, :, None] + place_kv[attend.kv[some]][:, None, :]
+        batch = rows[at : at + height]
+        first = place_q[attend.q[batch]] * due.shape[1]
+        tile = first[:, :, None] + place_kv[attend.kv[batch]][:, None, :]
         marked += int(np.count_nonzero(due.reshape(-1)[tile]))
         seen.reshape(-1)[tile] = True
     return marked

@@ -1,6 +1,6 @@
 """workload ::= Workload(seq, kv_seq, heads, kv_heads, head_dim, batch, dtype, mask, scale=None)
 
-What is to be computed, before anybody says by whom: softmax(Q K^T * scale) V under a mask.
+The attention to compute, independent of devices: softmax(Q K^T * scale) V under a mask.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner import spelling
+from planner import parse
 from planner.errors import PlanError
 from planner.masks import Causal, Mask
 
@@ -71,7 +71,7 @@ class Workload:
             )
         if dtype not in DTYPES:
             raise PlanError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
-        read = spelling.mask(mask) if isinstance(mask, str) else mask
+        read = parse.mask(mask) if isinstance(mask, str) else mask
         if not isinstance(read, Mask):
             raise PlanError(f"the mask must be a Mask such as Causal(), not {mask!r}")
         if scale is not None:
@@ -89,7 +89,7 @@ class Workload:
 
     @property
     def offset(self) -> int:
-        """What turns a query index into its aligned position: the last query meets the last key."""
+        """The aligned position of query 0: the last query is aligned with the last key."""
         return self.kv_seq - self.seq
 
     @property
@@ -98,5 +98,5 @@ class Workload:
         return float(self.head_dim**-0.5) if self.scale is None else float(self.scale)
 
     def allowed(self, q: Positions, kv: Positions) -> NDArray[np.bool_]:
-        """Which of the queries `q` may see which of the keys `kv`: bool [len(q), len(kv)]."""
+        """Returns which queries `q` may see which keys `kv`: bool [len(q), len(kv)]."""
         return self.mask.allowed(np.asarray(q, dtype=np.int64) + self.offset, kv)

@@ -1,5 +1,5 @@
-"""transformers_attention(program)   an emitted torch program inside a Hugging Face model.
-shard_batch(program, ids)         what a rank gives such a model, in one call.
+"""transformers_attention(program)   use an emitted torch program with Hugging Face Transformers.
+shard_batch(program, ids)         a rank's shard of a batch, as arguments for such a model.
 """
 
 from types import ModuleType
@@ -16,12 +16,12 @@ def transformers_attention(
     Returns the name to give as `attn_implementation`. Every rank then calls the model with its
     shard of the tokens, `position_ids` of `program.positions(rank)`, and labels that were shifted
     before they were sharded; the gradients of the weights are shares to be summed over the group.
-    group: whose ranks share the sequence, by default the world. The program's mask must be what
-    the model means, unless `any_mask` says that the program's is meant. Raises PlanError without
-    transformers, for a name that is taken, and when the model asks for what the plan does not say
-    (dropout, padding, softcap, another mask, other heads or positions).
+    group: the ranks that share the sequence, by default the world. The program's mask must be the
+    model's, unless `any_mask` is set. Raises RingloomError without transformers, for a name that
+    is taken, and when the model asks for attention that the plan does not express (dropout,
+    padding, softcap, another mask, other heads or positions).
     """
-    name = _adapter().register(program, name, group=group, any_mask=any_mask)
+    needing("hf", "runtimes.huggingface").register(program, name, group, any_mask)
     return name
 
 
@@ -34,16 +34,11 @@ def shard_batch(
     group: Any = None,
     tables: Any = None,
 ) -> dict[str, Any]:
-    """A rank's part of a batch of whole sequences, as arguments for a transformers model.
+    """Returns a rank's shard of a batch of whole sequences, as arguments for a transformers model.
 
     ids [batch, seq]; labels the same, not shifted, by default ids; positions by default 0, 1, 2 ...
     Targets are shifted before they are sharded, and losses of the ranks add up to the mean.
     """
-    batch: dict[str, Any] = _adapter().shard_batch(
-        program, ids, labels, positions, group=group, tables=tables
-    )
+    adapter = needing("hf", "runtimes.huggingface")
+    batch: dict[str, Any] = adapter.shard_batch(program, ids, labels, positions, group, tables)
     return batch
-
-
-def _adapter() -> Any:
-    return needing("hf", "runtimes.huggingface")

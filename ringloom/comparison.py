@@ -1,4 +1,4 @@
-"""compare(work, ranks, hardware)   schedules side by side: verified, predicted, run when asked."""
+"""compare(work, ranks, hardware)   schedules verified, predicted, and executed on request."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +30,7 @@ TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
 WORTH = 0.9  # of a schedule's time: a variant that takes less than that is listed, too
 SAME = 1.005  # times as long: schedules nearer than that take the same time
-NARROW = 16  # head_dim of the smaller workload: who attends what does not depend on it
+NARROW = 16  # head_dim of the smaller workload: plans do not depend on it
 BLOCKWISE = " --trim blocks"  # how a variant's name ends
 
 
@@ -53,9 +53,9 @@ class Row:
     exposed_comm_s: float
     max_bytes_sent: int
     peak_bytes: int
-    bound_s: float  # of all compared plans the least: nobody of them beats it
+    bound_s: float  # the lowest bound of the compared plans, the same in every row
     bound_ratio: float
-    own_limit_s: float  # what this plan cannot beat, its own traffic included
+    own_limit_s: float  # of this plan: its busiest rank or link
     imbalance: float
     busiest: Load
     lightest: Load
@@ -70,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One schedule of a comparison with what its row was made of."""
+    """One schedule of a comparison: its row, plans and prediction."""
 
     row: Row
     plans: Plans
@@ -106,14 +106,14 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """Say what was compared."""
+        """The workload, machine and options that were compared."""
         work = self.work
         heads = f"{work.heads}" if work.kv_heads == work.heads else f"{work.heads}:{work.kv_heads}"
         passes = "forward and backward" if self.pass_ == "both" else self.pass_
-        taking_turns = "" if self.overlap else ", transfers and compute taking turns"
+        serial = "" if self.overlap else ", transfers and compute one after the other"
         return (
             f"{passes} of {length(work.seq)} tokens, {work.mask}, {heads} heads of {work.head_dim},"
-            f" {work.dtype}, {self.ranks} ranks of {self.hardware}{taking_turns}"
+            f" {work.dtype}, {self.ranks} ranks of {self.hardware}{serial}"
         )
 
     def __str__(self) -> str:
@@ -137,12 +137,12 @@ def compare(
     variants: bool = True,
     track: Track = iter,
 ) -> Comparison:
-    """Plan, verify and simulate schedules, all that there are by default, each once.
+    """Plan, verify and simulate schedules, by default all of them.
 
-    Ring is always simulated, for the speedup. `variants`: behind a schedule comes what it is with
-    messages split block by block, where that takes at least a tenth less time. With `checked`,
-    each schedule also runs on real arrays of `ranks` x 64 tokens against dense attention in
-    float64. `track` may wrap the names, to show progress. Raises PlanError as planning does.
+    Ring is always simulated, for the speedup. `variants`: a schedule is also listed with messages
+    split block by block, where that takes at least a tenth less time. With `checked`, each
+    schedule is also executed on `ranks` x 64 tokens in float64 and compared with dense attention.
+    `track` may wrap the names, to show progress. Raises PlanError as planning does.
     """
     machine = hardware if isinstance(hardware, Hardware) else find_hardware(hardware)
 
@@ -218,43 +218,39 @@ def why(rows: Sequence[Row]) -> str:
     """One sentence that explains the spread of a comparison from its numbers."""
     slow, fast = max(rows, key=lambda r: r.makespan_s), min(rows, key=lambda r: r.makespan_s)
     if not fast.makespan_s:
-        return "The mask allows nothing: there is nothing to attend."
+        return "The mask allows no query-key pair: there is nothing to compute."
     ratio = slow.makespan_s / fast.makespan_s
+    idle = f"ranks are idle {slow.idle_fraction:.0%} of the time"
     if ratio < SAME:
-        who = f"{fast.schedule} takes" if len(rows) == 1 else "All schedules take the same time,"
+        spread = f"{fast.schedule} takes" if len(rows) == 1 else "All schedules take the same time,"
         return (
-            f"{who} {fast.bound_ratio:.2f} times the lower bound of {fast.bound_s * 1e3:.3g} ms,"
-            f" and {fast.idle_fraction:.0%} of the machine idles."
+            f"{spread} {fast.bound_ratio:.2f}x the lower bound of {fast.bound_s * 1e3:.3g} ms,"
+            f" and {idle}."
         )
-    found = f"{slow.schedule} takes {ratio:.2f} times as long as {fast.schedule}"
+    spread = f"{slow.schedule} takes {ratio:.2f}x as long as {fast.schedule}"
     waits = slow.exposed_comm_s - fast.exposed_comm_s
     if waits > 0.5 * (slow.makespan_s - fast.makespan_s):
         return (
-            f"{found}: its ranks wait up to {slow.exposed_comm_s * 1e3:.3g} ms for transfers"
+            f"{spread}: its ranks wait up to {slow.exposed_comm_s * 1e3:.3g} ms for transfers"
             f" ({fast.exposed_comm_s * 1e3:.3g} ms in {fast.schedule})."
         )
     if slow.busiest.share > 1.1 * fast.busiest.share:
         return (
-            f"{found}: rank {slow.busiest.rank} attends {slow.busiest.share:.2f} times the mean of"
-            f" all ranks and rank {slow.lightest.rank} only {slow.lightest.share:.2f} times, so"
-            f" {slow.idle_fraction:.0%} of the machine idles; in {fast.schedule} the busiest rank"
-            f" attends {fast.busiest.share:.2f} times the mean."
+            f"{spread}: rank {slow.busiest.rank} computes {slow.busiest.share:.2f}x the average"
+            f" work, rank {slow.lightest.rank} only {slow.lightest.share:.2f}x, and {idle};"
+            f" in {fast.schedule} the busiest rank computes {fast.busiest.share:.2f}x the average."
         )
     if slow.imbalance > 1.1 * fast.imbalance:
         return (
-            f"{found}: the busiest ranks of its rounds have {slow.imbalance:.2f} times the mean"
-            f" work ({fast.imbalance:.2f} in {fast.schedule}), and {slow.idle_fraction:.0%} of the"
-            " machine idles."
+            f"{spread}: the busiest ranks of its rounds compute {slow.imbalance:.2f}x the average"
+            f" work ({fast.imbalance:.2f}x in {fast.schedule}), and {idle}."
         )
     busy, other = (r.makespan_s * (1 - r.idle_fraction) for r in (slow, fast))
     if busy > 1.1 * other:
         return (
-            f"{found}: for the same pairs its kernels and merges take {busy / other:.2f} times as"
-            f" long, {busy * 1e3:.3g} ms on a rank rather than {other * 1e3:.3g} ms."
+            f"{spread}: its kernels and merges take {busy / other:.2f}x as long for the same pairs,"
+            f" {busy * 1e3:.3g} ms on a rank rather than {other * 1e3:.3g} ms."
         )
     if slow.idle_fraction > fast.idle_fraction:
-        return (
-            f"{found}: {slow.idle_fraction:.0%} of the machine idles"
-            f" ({fast.idle_fraction:.0%} in {fast.schedule})."
-        )
-    return f"{found}."
+        return f"{spread}: {idle} ({fast.idle_fraction:.0%} in {fast.schedule})."
+    return f"{spread}."

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from codegen.digest import digest
 from codegen.emitting import emit
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 from planner.version import VERSION
@@ -30,7 +30,8 @@ def compile(
     """The emitted program of a forward plan, or of a (forward, backward) pair, as a module.
 
     Its file, `module.__file__`, is kept in the user's cache and taken from there by later calls
-    with the same plans, options and version of ringloom. Raises PlanError as `emit` does.
+    with the same plans, options and version of ringloom. Raises PlanError as `emit` does, and
+    RingloomError where the file cannot be written.
     """
     given = ensure_verified(plans)
     options = {
@@ -48,7 +49,7 @@ def compile(
 
 
 def cache() -> Path:
-    """The folder of kept programs: $XDG_CACHE_HOME/ringloom, or where this system has caches."""
+    """The folder of kept programs: $XDG_CACHE_HOME/ringloom, or the system's folder of caches."""
     if home := os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA"):
         return Path(home) / "ringloom"
     folder = "Library/Caches" if sys.platform == "darwin" else ".cache"
@@ -56,22 +57,22 @@ def cache() -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all, whoever else writes it at the same time."""
+    """Write a file atomically; raises RingloomError where it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
             file.write(text)
         os.replace(file.name, path)
     except OSError as error:
-        raise PlanError(f"cannot write {path}: {error.strerror}") from None
+        raise RingloomError(f"cannot write {path}: {error.strerror}") from None
 
 
 def module(name: str, path: Path) -> ModuleType:
-    """The module of a file, the same one each time."""
+    """Returns the module of a file, imported at most one time."""
     if name not in sys.modules:
         spec = spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
-            raise PlanError(f"cannot import {path}")
+            raise RingloomError(f"cannot import {path}")
         made = module_from_spec(spec)
         sys.modules[name] = made
         try:

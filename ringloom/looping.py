@@ -1,4 +1,4 @@
-"""looped(plan)   a plan's loops as pseudo-code, or why it has none and what its tables hold."""
+"""looped(plan)   a plan's loops as pseudo-code, or the reason that it has none and its tables."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,7 @@ def looped(plan: Plan) -> Looped:
 
 
 def tabled(plan: Plan) -> list[str]:
-    """Say what the tables of a plan hold: a line per step, of many steps the first and the last."""
+    """Describe the tables of a plan: a line per step, of many steps the first and last ones."""
     lines = []
     for number, step in enumerate(plan.steps):
         messages, attends = (sum(map(len, nodes)) for nodes in (step.moves, step.attends))

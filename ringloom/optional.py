@@ -1,4 +1,4 @@
-"""needing(extra, module)   a module of ours that needs a library which an extra installs."""
+"""needing(extra, module)   imports a module whose libraries an extra installs."""
 
 from importlib import import_module
 from typing import Any
@@ -7,10 +7,10 @@ from planner.errors import RingloomError
 
 
 def needing(extra: str, module: str) -> Any:
-    """Import a module; raises RingloomError, with what to install, where a library is missing."""
+    """Import a module; raises RingloomError, with the command to install a missing library."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise RingloomError(
-            f"{error.name} is needed here: pip install 'ringloom[{extra}]' brings it"
+            f"{error.name} is not installed: pip install 'ringloom[{extra}]'"
         ) from None

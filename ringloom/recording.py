@@ -1,7 +1,7 @@
-"""record(plan, q, k, v)   run a plan for real and keep what every rank did when, as a timeline.
+"""record(plan, q, k, v)   run a plan and return the timeline of the run.
 
-The timeline has the form of predicted ones: what draws, counts or writes those does it with a
-recorded run as well, and a report lays the one over the other.
+The timeline has the form of predicted ones, so it can be drawn, counted and written in the same
+way, and a report lays the one over the other.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from planner.analysis.messages import message_bytes
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import TENSORS, Plan
 from planner.plans import AnyPlans
 from runtimes.recording import recorders
@@ -28,7 +28,7 @@ Times = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, ste
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """How one pass ran, or a forward and a backward pass in turn, in seconds of the real clock.
+    """A recorded run of one pass, or of a forward and a backward pass in turn, in seconds.
 
     `hardware` is the backend. Of a pair, `passes` holds both recordings, and the `makespan` of the
     first is the time after which the second began: some ranks may still have been in the first. A
@@ -45,32 +45,32 @@ class Recording:
     passes: tuple["Recording", ...] = ()
 
     def save(self, path: str | Path) -> Path:
-        """Write it as a Chrome trace, .json or .json.gz; raises PlanError where that fails."""
+        """Write it as a Chrome trace, .json or .json.gz; raises RingloomError where that fails."""
         return save_trace(trace(self), path)
 
 
 def record(
     plan: AnyPlans, q: Any, k: Any, v: Any, *, dout: Any = None, backend: str = "torch"
 ) -> tuple[Any, Recording]:
-    """Run a plan as `run` does, and record it: what `run` returns, and the recording.
+    """Run a plan and record it; returns the results of `run`, and the recording.
 
-    torch: the program runs twice in processes of its own, and the second time is recorded; numpy:
-    virtual ranks take turns on one processor. Raises PlanError for a backend whose runs cannot be
-    recorded, and for what `run` refuses.
+    torch: the program runs twice in processes of its own, and the second run is recorded; numpy:
+    virtual ranks take turns on one processor. Raises RingloomError for a backend whose runs
+    cannot be recorded, and as `run` does.
     """
     results, passes = recorders.record(plan, q, k, v, dout, backend=backend)
     begins = [min(event.start for event in events) for _, events in passes if events]
-    found = [_one(one, events, backend) for one, events in passes]
-    if len(found) == 1:
-        return results, found[0]
-    first, second = found
+    recordings = [_one(one, events, backend) for one, events in passes]
+    if len(recordings) == 1:
+        return results, recordings[0]
+    first, second = recordings
     if len(begins) == 2:
         first = replace(first, makespan=begins[1] - begins[0])
     whole = Recording(
         first.name,
         backend,
         first.ranks,
-        max(found[0].makespan, first.makespan + second.makespan),
+        max(recordings[0].makespan, first.makespan + second.makespan),
         first.messages + second.messages,
         passes=(first, second),
     )
@@ -78,15 +78,15 @@ def record(
 
 
 def _one(plan: Plan, events: list[Event], backend: str) -> Recording:
-    found = timeline(plan, events)
+    times = timeline(plan, events)
     messages = sum(len(move) for _, move in plan.moves())
-    return Recording(plan.name, backend, plan.ranks, found.end, messages, found)
+    return Recording(plan.name, backend, plan.ranks, times.end, messages, times)
 
 
 def timeline(plan: Plan, events: Iterable[Event]) -> Timeline:
-    """What happened, row by row of the plan, from the first event on.
+    """Returns the timeline of a run, row by row of the plan, from the first event on.
 
-    Raises PlanError unless there is an event for every attend and for both ends of every message.
+    Raises RingloomError unless every attend and both ends of every message have an event.
     """
     events = list(events)
     begin = min((event.start for event in events), default=0.0)
@@ -102,21 +102,21 @@ def timeline(plan: Plan, events: Iterable[Event]) -> Timeline:
 
 
 def _rows(plan: Plan, times: Times) -> Iterable[Row]:
-    """The rows of every node, in plan order."""
+    """Yields the rows of every node, in plan order."""
     for number, step in enumerate(plan.steps):
         seen = defaultdict[tuple[Kind, int], int](int)
 
         def look(kind: Kind, ranks: list[int], places: list[int], at: int = number) -> Floats:
             return np.array(
-                [_found(plan, times, (kind, r, at, n)) for r, n in zip(ranks, places, strict=True)]
+                [_time(plan, times, (kind, r, at, n)) for r, n in zip(ranks, places, strict=True)]
             ).reshape(-1, 2)
 
         def places(kind: Kind, ranks: list[int], seen: Any = seen) -> list[int]:
-            found = []
+            numbers = []
             for rank in ranks:
-                found.append(seen[kind, rank])
+                numbers.append(seen[kind, rank])
                 seen[kind, rank] += 1
-            return found
+            return numbers
 
         for move in step.moves:
             src, dst = move.src.tolist(), move.dst.tolist()
@@ -135,11 +135,11 @@ def _rows(plan: Plan, times: Times) -> Iterable[Row]:
             yield Merged(number, attend, *look("merge", rank, which).T)
 
 
-def _found(plan: Plan, times: Times, key: tuple[Kind, int, int, int]) -> tuple[float, float]:
+def _time(plan: Plan, times: Times, key: tuple[Kind, int, int, int]) -> tuple[float, float]:
     if key not in times:
         kind, rank, step, number = key
-        raise PlanError(
-            f"{plan.name}: nothing was recorded of {kind} {number} of rank {rank} in step {step}"
+        raise RingloomError(
+            f"{plan.name}: {kind} {number} of rank {rank} in step {step} was not recorded"
         )
     return times[key]
 

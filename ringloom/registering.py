@@ -22,9 +22,9 @@ def schedule(
 ) -> Build | Callable[[Build], Build]:
     """Register `build(work, ranks, pass_, **parameters)` as a schedule of the function's name.
 
-    A decorator, with or without what `ringloom schedules` says of it: what travels, over which
-    paths, and who published it. Keyword parameters with defaults become parameters of the schedule.
-    The function ignores the mask; `plan` applies it, and verifies what comes out.
+    A decorator; its arguments are shown by `ringloom schedules`: the tensors that travel, the
+    paths they take, and the paper. Keyword parameters with defaults become parameters of the
+    schedule. The function ignores the mask; `plan` applies it, and verifies the result.
     """
 
     def register(function: Build) -> Build:

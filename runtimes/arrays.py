@@ -1,4 +1,4 @@
-"""What goes in and comes out: [batch, heads, seq, head_dim] arrays of the workload's dtype.
+"""Inputs and outputs of a run: [batch, heads, seq, head_dim] arrays of the workload's dtype.
 
 Partial sums are wider than their inputs: float32 for 16-bit and float32 inputs, float64 for
 float64 inputs.
@@ -10,16 +10,16 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.workload import DTYPES, Workload
 
 Array = NDArray[Any]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a workload's dtype; raises PlanError for an unknown one."""
+    """The numpy dtype of a workload's dtype; raises RingloomError for an unknown one."""
     if name not in DTYPES:
-        raise PlanError(f"unknown dtype {name!r}: choose one of {', '.join(DTYPES)}")
+        raise RingloomError(f"unknown dtype {name!r}: choose one of {', '.join(DTYPES)}")
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
@@ -36,13 +36,13 @@ def shapes(work: Workload) -> dict[str, tuple[int, int, int, int]]:
 
 
 def check_arrays(work: Workload, **arrays: Array) -> None:
-    """Raise PlanError unless each array, given by its name, fits the workload."""
+    """Raise RingloomError unless each array, given by its name, fits the workload."""
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
-            raise PlanError(f"{name} must be a numpy array, not {type(array).__name__}")
+            raise RingloomError(f"{name} must be a numpy array, not {type(array).__name__}")
         shape, dtype = shapes(work)[name], dtype_of(work.dtype)
         if array.shape != shape or array.dtype != dtype:
-            raise PlanError(
+            raise RingloomError(
                 f"{name} is {array.dtype} {list(array.shape)},"
                 f" but the workload takes {dtype} {list(shape)}"
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.planning import backward_of
 from planner.plans import AnyPlans, Plans
 from planner.verify import ensure_verified
@@ -44,7 +44,7 @@ def run(
     Arrays are of the workload's dtype and in sequence order, in and out. Returns out, with `dout`
     (out, dq, dk, dv). `plan` is a forward plan, a backward plan or both. With `dout`, a forward
     plan alone is followed by its adjoint, and a backward plan alone takes out and lse from dense
-    attention. Raises PlanError for an unknown backend, for arrays that do not fit, and with the
+    attention. Raises RingloomError for an unknown backend, for arrays that do not fit, and with the
     verifier's sentence for a wrong plan.
     """
     plans, execute = ensure_verified(plan), executor(backend)
@@ -71,17 +71,17 @@ def forward(
 
 
 def forward_of(plans: Plans) -> Plans:
-    """The forward plan alone; PlanError where there is none."""
+    """The forward plan alone; RingloomError where there is none."""
     if plans.forward is None:
-        raise PlanError(f"{plans.name}: a backward plan alone needs dout")
+        raise RingloomError(f"{plans.name}: a backward plan alone needs dout")
     return Plans(forward=plans.forward)
 
 
 def executor(backend: str | Execute) -> Execute:
-    """A backend by its name; raises PlanError, with what exists, for an unknown one."""
+    """A backend by its name; raises RingloomError, with what exists, for an unknown one."""
     if not isinstance(backend, str):
         return backend
     if backend not in BACKENDS:
-        raise PlanError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
+        raise RingloomError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
     execute: Execute = import_module(BACKENDS[backend]).execute
     return execute

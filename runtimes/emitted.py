@@ -78,5 +78,5 @@ def gathered(plan: Plan) -> Plan:
 def _share_heads(plan: Plan, q: int, kv: int) -> bool:
     """True if some query head of a query block belongs to a head of a key block."""
     group = plan.workload.group
-    mine, theirs = plan.side("Q").blocks[q].heads, plan.side("KV").blocks[kv].heads
-    return mine.start < theirs.stop * group and theirs.start * group < mine.stop
+    q_heads, kv_heads = plan.side("Q").blocks[q].heads, plan.side("KV").blocks[kv].heads
+    return q_heads.start < kv_heads.stop * group and kv_heads.start * group < q_heads.stop

@@ -1,4 +1,4 @@
-"""What goes wrong on a rank, and how its process ended."""
+"""The error of a failed rank, and the end of its process in words."""
 
 from signal import strsignal
 
@@ -8,5 +8,5 @@ class RankError(RuntimeError):
 
 
 def ended(code: int) -> str:
-    """How a process ended, by its exit code as Python has it."""
+    """Describes the end of a process, from its exit code as Python gives it."""
     return f"signal {-code}: {strsignal(-code)}" if code < 0 else f"exit code {code}"

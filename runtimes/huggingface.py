@@ -1,10 +1,9 @@
-"""register(program)            an emitted torch program as an attention of Hugging Face models.
-shard_batch(program, ids)    what a rank gives such a model, in one call
+"""register(program)            use an emitted torch program with Hugging Face Transformers
+shard_batch(program, ids)    a rank's shard of a batch, as arguments for such a model
 
-A model that is made with `attn_implementation=NAME` attends through the program, each rank with its
-shard of the tokens. Whatever a model asks of its attention and the plan does not say is refused:
-dropout, padding, another mask or sliding window, softcap, sinks, another scale, other heads,
-positions that are not those of the plan's layout.
+A model made with `attn_implementation=NAME` attends through the program, each rank with its shard
+of the tokens. Attention that the plan does not express is refused: dropout, padding, another mask
+or sliding window, softcap, sinks, another scale, other heads, positions of another layout.
 """
 
 from collections.abc import Callable
@@ -17,13 +16,13 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.masks import region_of
 from planner.masks.regions import FAR
-from planner.spelling import mask as parse_mask
+from planner.parse import mask as parse_mask
 from runtimes.arrays import Array
 
-# What a model may hand over that does not change what its attention means.
+# Arguments of a model that do not change its attention.
 HARMLESS = {
     *("use_cache", "cache_position", "num_items_in_batch", "max_length_q", "max_length_k"),
     *("output_hidden_states", "output_attentions", "output_router_logits", "return_dict"),
@@ -34,44 +33,35 @@ Function = Callable[..., Any]
 OURS: dict[str, Function] = {}  # names that were registered here, which may be registered again
 
 
-def register(
-    program: ModuleType, name: str = "ringloom", *, group: Any = None, any_mask: bool = False
-) -> str:
-    """Register an emitted program under a name for `attn_implementation`; returns the name.
+def register(program: ModuleType, name: str, group: Any, any_mask: bool) -> None:
+    """Register an emitted program under a name for `attn_implementation`.
 
-    program: the imported file of `ringloom emit torch`, or of `emit torch --dynamic`: the model is
-    then called with `tables=`. group: whose ranks share the sequence, by default the world when
-    the model runs. The plan's mask must be what the model means: causal, or full for an encoder,
-    within its sliding window, possibly cut into documents; `any_mask` says that the plan's mask is
-    meant even if it is another one. Raises PlanError for a name that is taken, and, when the model
-    runs, for whatever the plan does not say.
+    program: the imported file of `emit torch`, or of `emit torch --dynamic`: the model is then
+    called with `tables=`. group: the ranks that share the sequence, None for the world when the
+    model runs. The plan's mask must be the model's: causal, or full for an encoder, within its
+    sliding window, possibly cut into documents; `any_mask` accepts any mask of the plan. Raises
+    RingloomError for a name that is taken, and, when the model runs, for attention that the plan
+    does not express.
     """
     known: Any = ALL_ATTENTION_FUNCTIONS
     taken = name in known.valid_keys() and name not in OURS
     if taken or name == "eager":
-        raise PlanError(f"transformers has an attention {name!r} already: choose another name")
+        raise RingloomError(f"transformers has an attention {name!r} already: choose another name")
     adapter = Adapter(program, group, any_mask)
     OURS[name] = adapter.attend
     AttentionInterface.register(name, adapter.attend)
     AttentionMaskInterface.register(name, adapter.refuse_mask)
-    return name
 
 
 def shard_batch(
-    program: ModuleType,
-    ids: Any,
-    labels: Any = None,
-    positions: Any = None,
-    *,
-    group: Any = None,
-    tables: Any = None,
+    program: ModuleType, ids: Any, labels: Any, positions: Any, group: Any, tables: Any
 ) -> dict[str, Any]:
-    """A rank's part of a batch of whole sequences, as arguments for the model.
+    """Returns a rank's shard of a batch of whole sequences, as arguments for the model.
 
-    ids: [batch, seq]. labels: the same, not yet shifted, as transformers has them; by default ids,
-    and -100 where no loss is wanted. positions: [seq] or [batch, seq], by default 0, 1, 2 ...;
-    those of packed documents may begin again. tables: those of a dynamic program. The losses of
-    the ranks add up to the mean over all tokens of the batch, and so do the gradients.
+    ids: [batch, seq]. labels: the same, not yet shifted, and -100 where no loss is wanted; None for
+    ids. positions: [seq] or [batch, seq], those of packed documents may begin again; None for
+    0, 1, 2 ... tables: those of a dynamic program, or None. The losses of the ranks add up to the
+    mean over all tokens of the batch, and so do the gradients.
     """
     labels = ids if labels is None else labels
     targets = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
@@ -91,11 +81,11 @@ def shard_batch(
 
 
 class Adapter:
-    """What a model asks of its attention, compared with what a program does."""
+    """Calls a program as a model's attention; refuses arguments that its plan does not express."""
 
     def __init__(self, program: ModuleType, group: Any, any_mask: bool) -> None:
         if not hasattr(program, "attention") or not hasattr(program, "PLAN"):
-            raise PlanError(f"{program!r} is no emitted program: import a file of `emit torch`")
+            raise RingloomError(f"{program!r} is no emitted program: import a file of `emit torch`")
         self.program, self.group, self.any_mask = program, group, any_mask
         self.seen: tuple[ReferenceType[Any], int, Any] | None = None  # the last positions
 
@@ -114,20 +104,23 @@ class Adapter:
         tables: Any = None,
         **rest: Any,
     ) -> tuple[Any, None]:
-        """The attention function: q, k, v [batch, heads, tokens, head_dim] of this rank's shard,
-        result [batch, tokens, heads, head_dim]."""
+        """Returns the attention of this rank's shard, [batch, tokens, heads, head_dim], and None.
+
+        query, key, value: [batch, heads, tokens, head_dim].
+        """
         if attention_mask is not None:
-            raise PlanError(f"an attention mask {[*attention_mask.shape]} besides the plan's own")
+            raise RingloomError(f"a mask {[*attention_mask.shape]} besides the plan's own")
         if dropout:
-            raise PlanError(f"dropout {dropout:g} in attention is not expressible: set it to 0")
+            raise RingloomError(f"dropout {dropout:g} in attention is not expressible: set it to 0")
         for name, argument in rest.items():
             if name not in HARMLESS and argument is not None:
-                raise PlanError(f"{name} in attention is not expressible by a plan")
+                raise RingloomError(f"{name} in attention is not expressible by a plan")
         if rest.get("output_attentions"):
-            raise PlanError("attention weights are never whole on any rank: no output_attentions")
+            raise RingloomError("no rank has whole attention weights: no output_attentions")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         if not np.isclose(scale, self.program.SCALE, rtol=1e-6, atol=0):
-            raise PlanError(f"the model scales scores by {scale}, the plan by {self.program.SCALE}")
+            own = self.program.SCALE
+            raise RingloomError(f"the model scales scores by {scale}, the plan by {own}")
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         self.boxes(tables)  # refuses tables where there are none, and none where they are needed
         group = self.group or self.program.dist.group.WORLD
@@ -139,17 +132,17 @@ class Adapter:
         return out.transpose(1, 2).contiguous(), None
 
     def boxes(self, tables: Any) -> Array:
-        """The plan's mask as boxes [n, 6], see planner.masks.regions."""
+        """Returns the plan's mask as boxes [n, 6], see planner.masks.regions."""
         dynamic = hasattr(self.program, "Tables")
         if dynamic != (tables is not None):
             wanted = "takes tables: call the model with tables=" if dynamic else "takes no tables"
-            raise PlanError(f"the registered program {wanted}")
+            raise RingloomError(f"the registered program {wanted}")
         if tables is not None:
             return np.array(tables.boxes, np.int64).reshape(-1, 6)
         return region_of(parse_mask(self.program.PLAN["mask"])).pieces
 
     def length(self, rank: int, tokens: int, tables: Any) -> int:
-        """The length of the whole sequence of which this rank has so many tokens."""
+        """Returns the length of the whole sequence, from the tokens of this rank."""
         if tables is not None:
             return int(tables.kv_seq)
         plan = self.program.PLAN
@@ -157,7 +150,7 @@ class Adapter:
         return int(plan["kv_seq"] if planned else tokens * plan["ranks"])
 
     def refuse_other_mask(self, tables: Any, causal: bool, window: int | None, length: int) -> None:
-        """PlanError unless the plan's mask is the model's, or the model's within documents."""
+        """Raises RingloomError unless the mask is the model's, or the model's within documents."""
         boxes = self.boxes(tables)
         if self.any_mask:
             return
@@ -170,15 +163,15 @@ class Adapter:
             kind = "causal" if causal else "bidirectional"
             within = "" if window is None else f" with a sliding window of {window}"
             plan = "of these tables" if tables is not None else self.program.PLAN["mask"]
-            raise PlanError(f"the model is {kind}{within}, the plan's mask is {plan}")
+            raise RingloomError(f"the model is {kind}{within}, the plan's mask is {plan}")
 
     def refuse_other_positions(
         self, position_ids: Any, rank: int, length: int, tables: Any
     ) -> None:
-        """PlanError unless the model was told where the tokens of this shard are.
+        """Raises RingloomError unless position_ids are the positions of this shard's tokens.
 
-        Within documents, positions may count from the document's first token. The positions of a
-        step are looked at once, not in every layer.
+        Within documents, positions may count from the document's first token. A tensor that the
+        layer before passed in unchanged is not compared again.
         """
         if position_ids is None:
             return
@@ -193,7 +186,7 @@ class Adapter:
         if given.shape[-1] != len(right) or not (
             (given == right).all() or (given == right - first).all()
         ):
-            raise PlanError(
+            raise RingloomError(
                 f"position_ids of rank {rank} are {given[..., :4].tolist()} ..., but its"
                 f" {len(right)} tokens are at {right[:4].tolist()} ...: pass positions({rank})"
             )
@@ -206,17 +199,19 @@ class Adapter:
         use_vmap: bool = False,
         **_: Any,
     ) -> None:
-        """The mask function: there is nothing to make, but what a model would make is looked at."""
+        """Refuses masks that the plan does not express; makes none: the program has its own."""
         if attention_mask is not None and not attention_mask.all():
             hidden = int((~attention_mask.bool()).sum())
-            raise PlanError(f"padding hides {hidden} tokens: make a plan with documents instead")
+            raise RingloomError(f"padding hides {hidden} tokens: plan for documents instead")
         if use_vmap and not self.any_mask:
-            raise PlanError("the model alters its mask by a function, which no plan can know of")
+            raise RingloomError(
+                "the model alters its mask by a function, which no plan can express"
+            )
         if local_size is not None and not self.any_mask and not hasattr(self.program, "Tables"):
             plan = self.program.PLAN
             lows = self.boxes(None)[:, 4]
             if local_size < plan["kv_seq"] and (lows != 1 - local_size).any():
-                raise PlanError(
+                raise RingloomError(
                     f"the model attends within {local_size} tokens, the plan's mask is"
                     f" {plan['mask']}"
                 )

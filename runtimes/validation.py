@@ -96,15 +96,15 @@ def _is_16_bit(work: Workload) -> bool:
     return dtype_of(work.dtype).itemsize == 2
 
 
-def distance(found: Array, truth: Array) -> float:
+def distance(result: Array, truth: Array) -> float:
     """The largest absolute difference; inf where only one of them is -inf, NaN for any NaN."""
-    found, truth = np.asarray(found).astype(np.float64), truth.astype(np.float64)
-    if found.shape != truth.shape:
+    result, truth = np.asarray(result).astype(np.float64), truth.astype(np.float64)
+    if result.shape != truth.shape:
         return np.inf
     nothing = np.isneginf(truth)
-    if not np.array_equal(nothing, np.isneginf(found)):
+    if not np.array_equal(nothing, np.isneginf(result)):
         return np.inf
-    return float(np.max(np.abs(found[~nothing] - truth[~nothing]), initial=0.0))
+    return float(np.max(np.abs(result[~nothing] - truth[~nothing]), initial=0.0))
 
 
 # ---- the leak probe
@@ -170,7 +170,7 @@ def _by(work: Workload) -> float:
 
 
 def _certain(work: Workload) -> bool:
-    """Whether everything that may move must: not in 16 bit, where rounding can hide it."""
+    """Returns True if everything that may move must: not in 16 bit, where rounding can hide it."""
     return not _is_16_bit(work)
 
 

@@ -33,7 +33,7 @@ def panel(load: NDArray[np.float64], scale: float, title: str, left: int) -> lis
             if busy:
                 drawn.append(bar(left + start, y, max(1.0, busy * scale - 2), BUSY))
     idle = 1 - load.sum() / (RANKS * longest.sum())
-    said = f"{idle:.0%} of the machine idles"
+    said = f"ranks are idle {idle:.0%} of the time"
     return [*drawn, text(left, TOP + RANKS * (HEIGHT + GAP) + 16, said, 13)]
 
 

@@ -1,4 +1,4 @@
-"""Many small attends looked at together: numpy takes as long for ten rows as for a thousand."""
+"""Joins small attends into large ones: numpy takes as long for ten rows as for a thousand."""
 
 from collections.abc import Iterator
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""When each rank can read each block of an input, and that nobody reads one before."""
+"""Arrival steps of inputs, and the check that moves and attends read them no earlier."""
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def _blame_second(plan: Plan, tensor: str) -> None:
 
 
 def check_inputs(plan: Plan) -> None:
-    """Every move and every attend finds its inputs where it reads them."""
+    """Raises PlanError unless the inputs of every move and attend are where they are read."""
     ready = {tensor: arrivals(plan, tensor) for tensor in HELD[plan.pass_]}
     for number, step in enumerate(plan.steps):
         for move in step.moves:

@@ -1,4 +1,4 @@
-"""When each copy and each partial result lives where: one answer for everybody who asks.
+"""Lifetimes of copies and partial sums, for verifier, memory model and programs alike.
 
 A copy of an input lives from its arrival to its last attend or move on that rank, and takes its
 slot from the step in which it is received, for a slot received into is not read in that step.
@@ -58,7 +58,7 @@ def _walk(plan: Plan, tensor: str, received: Ints, last: Ints) -> None:
 
 
 def _make_stats(plan: Plan, tensor: str, received: Ints, last: Ints) -> None:
-    """Where OUT was left, STATS are computed from it in the step from which on DOUT is there."""
+    """Note STATS computed from initial copies of OUT: in the step after DOUT arrives."""
     dout, _ = lifetimes(plan, "DOUT")
     for held in plan.start:
         if held.tensors == ("OUT",):

@@ -1,4 +1,4 @@
-"""Tables with an entry per rank and block, looked up for whole nodes at a time."""
+"""Tables with an entry per rank and block, read for whole nodes at a time."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,5 +39,5 @@ class Marks:
             self.bits[self.width - 1 :: self.width] = False
 
     def any(self, entries: Index) -> Bits:
-        """Whether any entry of a row is marked: bool [n]."""
+        """Returns True for rows with a marked entry: bool [n]."""
         return rowwise(np.logical_or, self.bits[entries])

@@ -8,9 +8,9 @@ still to be added to, at home too, and what goes elsewhere, is sent as it was ac
 import numpy as np
 
 from planner.analysis.marks import Bits, attended_blocks, places
+from planner.cached import cached_on_plan
 from planner.columns import rowwise
 from planner.ir import ADDS, Index, Move, Plan
-from planner.once import once
 from planner.partitions import Ints
 
 NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it home finished; nothing is added
@@ -32,13 +32,13 @@ def _summed(of_blocks: dict[str, Index], move: Move) -> Index:
     return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
 
 
-@once
+@cached_on_plan
 def block_bytes(plan: Plan) -> dict[str, Index]:
     """Bytes of each block of each tensor that travels, as accumulated, and 0 for block -1."""
     return {name: np.append(plan.block_bytes(name), 0) for name in _tensors(plan)}
 
 
-@once
+@cached_on_plan
 def finished_bytes(plan: Plan) -> dict[str, Index]:
     """The same of finished results."""
     return {name: np.append(plan.block_bytes(name, finished=True), 0) for name in _tensors(plan)}
@@ -49,7 +49,7 @@ def _tensors(plan: Plan) -> set[str]:
 
 
 def brings_home(plan: Plan, number: int, move: Move) -> Bits:
-    """Which messages of a move of step `number` carry finished results, and them alone, home."""
+    """Returns the messages of a move of step `number` that carry only finished results, home."""
     if not move.accumulates:
         return np.zeros(len(move), np.bool_)
     step, src = last_ways(plan)[move.tensors[0]]
@@ -59,7 +59,7 @@ def brings_home(plan: Plan, number: int, move: Move) -> Bits:
     return np.asarray(nothing_else & rowwise(np.logical_or, finished))
 
 
-@once
+@cached_on_plan
 def last_ways(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
     """Per accumulator: the step in which, and the rank from which, each block goes home finished.
 

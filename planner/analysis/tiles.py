@@ -57,7 +57,7 @@ class Tiles:
         return self.live_chunks if self.one_slice and plain else None
 
     def live(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
-        """Whether tiles (q, kv), broadcast together, hold an allowed pair; -1 is never live."""
+        """Returns True for tiles (q, kv), broadcast together, with an allowed pair; not for -1."""
         present = (q >= 0) & (kv >= 0)
         if self._direct is not None:
             return self._direct[q, kv] & present
@@ -65,8 +65,8 @@ class Tiles:
         rows, columns = _alike(q_side.chunk[q], 0), _alike(kv_side.chunk[kv], 0)
         slices = _alike(q_side.slice[q], 1), _alike(kv_side.slice[kv], 2)
         shared = self.shared_heads[slices] > 0
-        found: NDArray[np.bool_] = _looked_up(self.live_chunks, rows, columns) & shared & present
-        return found
+        live: NDArray[np.bool_] = _looked_up(self.live_chunks, rows, columns) & shared & present
+        return live
 
     def pairs(self, q: Ints, kv: Ints) -> NDArray[np.int64]:
         """Allowed (query, key) pairs of tiles x shared query heads (not x batch); -1 counts 0."""
@@ -100,8 +100,8 @@ def _looked_up(table: NDArray[np.bool_], rows: Ints, columns: Ints) -> NDArray[n
     fresh = np.arange(len(rows)) == 0
     for chunks in (rows, columns):
         fresh[1:] |= (chunks[1:] != chunks[:-1]).any(axis=(1, 2))
-    found: NDArray[np.bool_] = table[rows[fresh], columns[fresh]][np.cumsum(fresh) - 1]
-    return found
+    entries: NDArray[np.bool_] = table[rows[fresh], columns[fresh]][np.cumsum(fresh) - 1]
+    return entries
 
 
 def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -1,4 +1,4 @@
-"""The kernel calls of a rectangle: how queries that meet keys under a mask are given to kernels."""
+"""The kernel calls of a rectangle: the one place where rectangles are cut for kernels."""
 
 from planner.kernel_calls.calls import Call, rectangle_calls
 from planner.kernel_calls.runs import Band, band_calls

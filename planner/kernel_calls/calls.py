@@ -1,4 +1,4 @@
-"""rectangle_calls(q, kv, boxes)   which kernel calls some blocks of queries and keys become.
+"""rectangle_calls(q, kv, boxes)   cuts a rectangle of query and key blocks into kernel calls.
 
     full     every row sees every column
     causal   as many rows as columns, row r sees the columns 0..r: what kernels call is_causal
@@ -38,7 +38,7 @@ class Call(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """How it is masked."""
+        """The mask of the call."""
         if self.band is None:
             return "masked"
         return ("full", "causal")[self.band] if isinstance(self.band, bool) else "window"

@@ -28,24 +28,24 @@ class Run(NamedTuple):
     positions: range
 
     def part(self, first: int, last: int) -> "Run":
-        """From one entry to before another."""
+        """Returns the entries first..last - 1."""
         return Run(self.at[first:last], self.positions[first:last])
 
     def between(self, low: int, high: int) -> "Run":
-        """What lies at positions low..high - 1."""
+        """Returns the part at positions low..high - 1."""
         x = self.positions
         first, last = (min(max(-((x.start - end) // x.step), 0), len(x)) for end in (low, high))
         return self.part(first, last)
 
     def every(self, step: int) -> list["Run"]:
-        """The same as interleaved runs of a larger step."""
+        """Returns the run as interleaved runs of a larger step."""
         n = step // self.positions.step
         starts = range(min(n, len(self.positions)))
         return [Run(self.at[first::n], self.positions[first::n]) for first in starts]
 
 
 class BandCall(NamedTuple):
-    """One call: rows, columns, and what each row sees of them."""
+    """One call: rows, columns, and the band of columns that each row sees."""
 
     rows: range
     columns: range

@@ -88,13 +88,13 @@ def _union(spans: Sequence[Spans], row: int) -> Iterator[Strip]:
     if not spans:
         return
     first, last = (np.stack([span[i] for span in spans]) for i in (0, 1))
-    some = first < last
-    seen = np.flatnonzero(some.any(axis=0))
+    visible = first < last
+    seen = np.flatnonzero(visible.any(axis=0))
     if not len(seen):
         return
     rows = range(row + int(seen[0]), row + int(seen[-1]) + 1)
-    columns = range(int(first[some].min()), int(last[some].max()))
-    alike = (some.sum(axis=0)[seen] == 1).all() and all(
-        len(np.unique(edge[some])) == 1 for edge in (first, last)
+    columns = range(int(first[visible].min()), int(last[visible].max()))
+    same = (visible.sum(axis=0)[seen] == 1).all() and all(
+        len(np.unique(edge[visible])) == 1 for edge in (first, last)
     )
-    yield Strip(rows, columns, not alike or len(seen) < len(rows))
+    yield Strip(rows, columns, not same or len(seen) < len(rows))

@@ -19,9 +19,9 @@ def exchanges(ranks: int, moves: Sequence[Move]) -> list[Index]:
     labels = [np.full(len(move), -1, np.intp) for move in moves]
     count = 0
     for tensors in dict.fromkeys(move.tensors for move in moves):
-        mine = [n for n, move in enumerate(moves) if move.tensors == tensors]
+        chosen = [n for n, move in enumerate(moves) if move.tensors == tensors]
         src, dst = (
-            np.concatenate([getattr(moves[n], end) for n in mine]).astype(np.intp)
+            np.concatenate([getattr(moves[n], end) for n in chosen]).astype(np.intp)
             for end in ("src", "dst")
         )
         if np.bincount(src).max(initial=0) < 2:
@@ -29,8 +29,8 @@ def exchanges(ranks: int, moves: Sequence[Move]) -> list[Index]:
         sets = _cliques(ranks, src, dst)
         sets[sets >= 0] += count
         count = int(sets.max(initial=count - 1)) + 1
-        ends = np.cumsum([len(labels[n]) for n in mine])[:-1]
-        for n, part in zip(mine, np.split(sets, ends), strict=True):
+        ends = np.cumsum([len(labels[n]) for n in chosen])[:-1]
+        for n, part in zip(chosen, np.split(sets, ends), strict=True):
             labels[n] = part
     return labels
 

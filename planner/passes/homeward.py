@@ -1,4 +1,4 @@
-"""homeward(plan), direct(plan)   whole messages skip ranks that would only pass them on."""
+"""homeward(plan), direct(plan)   remove relay hops through ranks that do not use the blocks."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -91,21 +91,21 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
 
 def _brought(came: Ints, entries: Index, blocks: Ints, count: Index, numbers: Index) -> Index:
     """For each of these messages: the one that brought all of its blocks and no other, or -1."""
-    there = blocks >= 0
-    before = np.where(there, came[entries], NOTHING)
+    present = blocks >= 0
+    before = np.where(present, came[entries], NOTHING)
     one = rowwise(np.maximum, before)
-    same = (one > NOTHING) & rowwise(np.logical_and, (before == one[:, None]) | ~there)
+    same = (one > NOTHING) & rowwise(np.logical_and, (before == one[:, None]) | ~present)
     same &= count[one - 1] == count[numbers]
     return np.where(same, one.astype(np.intp) - 1, -1)
 
 
 def _arrive(came: Ints, entries: Index, blocks: Ints, numbers: Index) -> None:
     """Note what lies at each destination now: one arrival, or a mixture."""
-    whose = np.broadcast_to(numbers[:, None] + 1, blocks.shape)[blocks >= 0]
+    arrivals = np.broadcast_to(numbers[:, None] + 1, blocks.shape)[blocks >= 0]
     entry = entries[blocks >= 0]
     mixed = came[entry] != NOTHING
-    came[entry] = whose
-    mixed |= came[entry] != whose  # two at once
+    came[entry] = arrivals
+    mixed |= came[entry] != arrivals  # two at once
     came[entry[mixed]] = MIXED
 
 
@@ -190,9 +190,9 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular
     idle = [~useful.any(places(plan, tensors[0], m.src, m.blocks)) for m in moves]
     if regular:
         for number in {n for (n, _), rows in zip(numbered, idle, strict=True) if rows.any()}:
-            mine = [i for i, (n, _) in enumerate(numbered) if n == number]
-            labels = exchanges(plan.ranks, [moves[i] for i in mine])
-            for i, label in zip(mine, labels, strict=True):
+            chosen = [i for i, (n, _) in enumerate(numbered) if n == number]
+            labels = exchanges(plan.ranks, [moves[i] for i in chosen])
+            for i, label in zip(chosen, labels, strict=True):
                 idle[i] &= label < 0
     relays = np.concatenate(idle)
     if not relays.any():
@@ -223,7 +223,7 @@ def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
 
 
 def _users(plan: Plan, side: Literal["q", "kv"]) -> Marks:
-    """Who attends with a block or owns it."""
+    """Returns the ranks that attend with each block of a side, or own it."""
     tensor = next(t for t in READS[plan.pass_] if TENSORS[t].side == side)
     marks, blocks = Marks(plan, tensor), plan.partition.side(side)
     marks.set(blocks.homes.astype(np.intp) * marks.width + np.arange(len(blocks)), True)

@@ -93,15 +93,15 @@ class _Rectangles:
         return _Rectangles(first, width)
 
     def wider(self, move: Move) -> Bits:
-        """Whether a message's blocks are attended together with others: bool [rows].
+        """Returns True for messages whose blocks are attended together with others: bool [rows].
 
         Inputs are read where they come to, sums were made where they come from.
         """
         rank = move.src if move.accumulates else move.dst
         rectangle = self.first[rank[:, None], move.blocks]
         one = rectangle.min(axis=1)
-        mine = ((rectangle == one[:, None]) & (move.blocks >= 0)).sum(axis=1)
-        return np.asarray(self.width[one] > mine)
+        attended = ((rectangle == one[:, None]) & (move.blocks >= 0)).sum(axis=1)
+        return np.asarray(self.width[one] > attended)
 
 
 def _rows(move: Move, rows: Bits) -> list[Move]:

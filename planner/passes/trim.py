@@ -1,4 +1,4 @@
-"""trim(plan)   the mask applied to a schedule that ignores it: whole messages go, or do not."""
+"""trim(plan)   dead-tile elimination: drops attends and messages that the mask makes useless."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ def trim(plan: Plan, regular: bool = True) -> Plan:
     """Drop what the mask makes useless.
 
     Attend of dead tiles              -->  nothing; wholly dead blocks leave a rectangle
-    Move of copies that nobody uses   -->  nothing; a complete exchange goes whole, or not at all,
+    Move of copies that are not used  -->  nothing; a complete exchange goes whole, or not at all,
                                            if the plan is to stay `regular`
     Move of absent accumulators only  -->  nothing
     """
@@ -36,13 +36,13 @@ def drop_dead(plan: Plan) -> Plan:
 
 
 def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
-    for some, _, joined in attends(plan):
+    for together, _, joined in attends(plan):
         dead_q, dead_kv = dead_edges(table, joined)
         dead, end = np.logical_or(dead_q.any(axis=1), dead_kv.any(axis=1)), 0
-        for attend in some:
-            mine = slice(end, end := end + len(attend))
-            if dead[mine].any():
-                q, kv = np.where(dead_q[mine], -1, attend.q), np.where(dead_kv[mine], -1, attend.kv)
+        for attend in together:
+            rows = slice(end, end := end + len(attend))
+            if dead[rows].any():
+                q, kv = np.where(dead_q[rows], -1, attend.q), np.where(dead_kv[rows], -1, attend.kv)
                 attend = Attend(attend.rank, q, kv)
             yield attend
 
@@ -74,7 +74,7 @@ def drop_unused(plan: Plan, regular: bool = True) -> Plan:
 
 
 def _needed(plan: Plan, moves: list[Move], needed: Needed, regular: bool) -> list[Move]:
-    """The messages of a step that somebody needs, and the exchanges that those belong to."""
+    """Returns the messages of a step that are needed, and the exchanges that they belong to."""
     used = [_read(plan, needed, move) for move in moves]
     if all(rows.all() for rows in used):
         return moves
@@ -87,7 +87,7 @@ def _needed(plan: Plan, moves: list[Move], needed: Needed, regular: bool) -> lis
 
 
 def _read(plan: Plan, needed: Needed, move: Move) -> Bits:
-    """Whether any tensor of any block of a message is read later where it comes to: bool [n]."""
+    """Returns True for messages of which any block is read later at the destination: bool [n]."""
     entries = places(plan, move.tensors[0], move.dst, move.blocks)
     read: Bits = np.logical_or.reduce([needed[t].any(entries) for t in move.tensors])
     return read
@@ -120,12 +120,12 @@ def drop_empty(plan: Plan) -> Plan:
 
 
 def filled(plan: Plan) -> tuple[Plan, dict[str, Marks]]:
-    """The plan without empty hand-overs, and where accumulators are at its end."""
+    """Returns the plan without empty transfers, and the places of accumulators at its end."""
     tables = {t: Marks(plan, t) for t in ADDS[plan.pass_]}
     steps = list[Step]()
     for step in plan.steps:
         moves = tuple(_filled(plan, m, tables) if m.accumulates else m for m in step.moves)
-        _hand_over(plan, [m for m in moves if m.accumulates], tables)
+        _transfer(plan, [m for m in moves if m.accumulates], tables)
         for attend in step.attends:
             for tensor, marks in tables.items():
                 blocks = attended_blocks(attend, tensor)
@@ -139,15 +139,15 @@ def _filled(plan: Plan, move: Move, tables: dict[str, Marks]) -> Move:
     return _kept_messages(move, tables[move.tensors[0]].any(entries))
 
 
-def _hand_over(plan: Plan, moves: Sequence[Move], tables: dict[str, Marks]) -> None:
-    """Move the marks of accumulators, those that are there, from source to destination."""
+def _transfer(plan: Plan, moves: Sequence[Move], tables: dict[str, Marks]) -> None:
+    """Move the marks of accumulators, where present, from source to destination."""
     arrived = list[tuple[Marks, Index]]()
     for move in moves:
         marks = tables[move.tensors[0]]
         entries = places(plan, move.tensors[0], move.src, move.blocks)
-        there = marks.bits[entries]
+        present = marks.bits[entries]
         to = places(plan, move.tensors[0], move.dst, move.blocks)
-        arrived.append((marks, to if there.all() else to[there]))
+        arrived.append((marks, to if present.all() else to[present]))
         marks.set(entries, False)
     for marks, entries in arrived:
         marks.set(entries, True)

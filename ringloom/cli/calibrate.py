@@ -9,9 +9,9 @@ import click
 from rich.table import Table
 
 from planner.errors import RingloomError
+from ringloom.calibrating import Calibration, calibrate
 from ringloom.cli.output import json_option, show, write
 from ringloom.cli.progress import progress
-from ringloom.measuring import Calibration, calibrate
 from simulator.hardware.measured import as_toml
 
 
@@ -19,33 +19,35 @@ from simulator.hardware.measured import as_toml
 @click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="TOML file.")
 @click.option("--quick", is_flag=True, help="Fewer repetitions: half a minute, less exact.")
 @click.option(
-    "--device", type=click.Choice(["cuda", "cpu", "numpy"]), help="By default the first there is."
+    "--device",
+    type=click.Choice(["cuda", "cpu", "numpy"]),
+    help="By default the first one available.",
 )
 @json_option
 def command(output: str, quick: bool, device: str | None, as_json: bool) -> None:
     if not Path(output).resolve().parent.is_dir():
         raise RingloomError(f"cannot write {output}: no such folder")
-    found = calibrate(device or "", quick, partial(progress, verb="measuring"))
+    calibration = calibrate(device or "", quick, partial(progress, verb="measuring"))
     head = "Written by `ringloom calibrate`; use it with --hardware FILE."
-    write(output, as_toml(found.hardware, head))
+    write(output, as_toml(calibration.hardware, head))
     document = {
-        "hardware": found.hardware.name,
+        "hardware": calibration.hardware.name,
         "output": output,
-        "calls": len(found.calls),
-        "median_error": {p: kernel.median_error for p, kernel in found.kernels.items()},
-        "constants": {key: c.value for key, c in found.hardware.constants.items()},
+        "calls": len(calibration.calls),
+        "median_error": {p: kernel.median_error for p, kernel in calibration.kernels.items()},
+        "constants": {key: c.value for key, c in calibration.hardware.constants.items()},
     }
-    show(as_json, document, *_summary(found), f"written to {output}")
+    show(as_json, document, *_summary(calibration), f"written to {output}")
 
 
-def _summary(found: Calibration) -> Iterator[Any]:
-    machine = found.hardware
+def _summary(calibration: Calibration) -> Iterator[Any]:
+    machine = calibration.hardware
     table = Table("pass", "TF/s", "S_half", "launch", "median error", box=None)
-    for name, kernel in found.kernels.items():
+    for name, kernel in calibration.kernels.items():
         half = f"{kernel.rows + kernel.columns:.0f}"
         launch, error = f"{kernel.launch * 1e6:.1f} us", f"{kernel.median_error:.1%}"
         table.add_row(name, f"{kernel.rate / 1e12:.3g}", half, launch, error)
-    yield f"[bold]{machine.name}[/]: {len(found.calls)} kinds of kernel calls"
+    yield f"[bold]{machine.name}[/]: {len(calibration.calls)} kinds of kernel calls"
     yield table
     link, memory = machine.links[0], machine["memory.bandwidth"]
     takes = f"{link.alpha * 1e6:.3g} us + bytes / {link.bandwidth / 1e9:.3g} GB/s"

@@ -15,7 +15,7 @@ KEPT = 4000  # characters of a program's last words that are shown
 
 @click.command(help=__doc__)
 @click.argument("file", type=click.Path())
-@click.option("--seq", type=int, help="Queries, if not as many as the program chooses.")
+@click.option("--seq", type=int, help="Query tokens of the check, by default the program's choice.")
 @click.option("--time-limit", type=float, default=600.0, show_default=True, help="Seconds.")
 @json_option
 def command(file: str, seq: int | None, time_limit: float, as_json: bool) -> int:
@@ -28,8 +28,8 @@ def command(file: str, seq: int | None, time_limit: float, as_json: bool) -> int
                 command, capture_output=True, text=True, timeout=time_limit, check=False
             )
     except subprocess.TimeoutExpired:
-        raise RingloomError(f"{file} took more than {time_limit:g} s") from None
-    said = (done.stdout + done.stderr).strip()[-KEPT:]
+        raise RingloomError(f"{file} ran for more than {time_limit:g} s") from None
+    output = (done.stdout + done.stderr).strip()[-KEPT:]
     exact = done.returncode == 0
-    show(as_json, {"file": file, "exact": exact, "output": said}, said)
+    show(as_json, {"file": file, "exact": exact, "output": output}, output)
     return 0 if exact else 1

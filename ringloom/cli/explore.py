@@ -1,4 +1,4 @@
-"""Play with schedules on a local page; only this machine can reach it."""
+"""Explore schedules on a local page, which only this machine can reach."""
 
 import gc
 
@@ -11,8 +11,8 @@ from ringloom.optional import needing
 
 @click.command(help=__doc__)
 @click.option("--port", type=click.IntRange(0, 65535), default=5006, show_default=True,
-              help="0 takes a free one.")  # fmt: skip
-@click.option("--open/--no-open", "opening", default=False, help="Open a browser on it.")
+              help="0 takes a free port.")  # fmt: skip
+@click.option("--open/--no-open", "opening", default=False, help="Open the page in a browser.")
 @json_option
 def command(port: int, opening: bool, as_json: bool) -> None:
     panel, session = needing("app", "panel"), needing("app", "ringloom.explore.session")

@@ -4,19 +4,18 @@ FILE has a first line bytes,seconds (for alpha + bytes / bandwidth) or size,tflo
 Tmax size / (size + S_half)), and two rows or more.
 """
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from ringloom.cli.output import json_option, show
+from ringloom.csv_rows import records
 from simulator.hardware.fit import Fit, fit_curve, fit_link
 
 FORMS = {("bytes", "seconds"): fit_link, ("size", "tflops"): fit_curve}
-LARGEST_FILE = 2**24  # bytes
 UNITS = {"alpha": "s", "bandwidth": "bytes/s", "tmax": "TF/s", "s_half": ""}
 
 
@@ -25,49 +24,42 @@ UNITS = {"alpha": "s", "bandwidth": "bytes/s", "tmax": "TF/s", "s_half": ""}
 @json_option
 def command(file: Path, as_json: bool) -> None:
     names, rows = _read(file)
-    found = FORMS[names](*zip(*rows, strict=True))
+    fit = FORMS[names](*zip(*rows, strict=True))
     table = Table(*names, "fitted", "error", box=None)
-    for (x, y), fitted, error in zip(rows, found.fitted, found.errors, strict=True):
+    for (x, y), fitted, error in zip(rows, fit.fitted, fit.errors, strict=True):
         table.add_row(f"{x:g}", f"{y:.4g}", f"{fitted:.4g}", f"{error:+.1%}")
-    show(as_json, _document(found, names, rows), table, _told(found))
+    show(as_json, _document(fit, names, rows), table, _summary(fit))
 
 
-def _told(found: Fit) -> str:
-    constants = ", ".join(f"{k} = {v:.4g} {UNITS[k]}".rstrip() for k, v in found.constants.items())
-    errors = f"mean error {found.mean_error:.1%}, worst {found.worst_error:.1%}"
+def _summary(fit: Fit) -> str:
+    constants = ", ".join(f"{k} = {v:.4g} {UNITS[k]}".rstrip() for k, v in fit.constants.items())
+    errors = f"mean error {fit.mean_error:.1%}, worst {fit.worst_error:.1%}"
     return f"[bold]{constants}[/]; {errors}"
 
 
-def _document(
-    found: Fit, names: tuple[str, ...], rows: list[tuple[float, float]]
-) -> dict[str, Any]:
-    told = zip(rows, found.fitted.tolist(), found.errors.tolist(), strict=True)
+def _document(fit: Fit, names: tuple[str, ...], rows: list[tuple[float, float]]) -> dict[str, Any]:
+    columns = zip(rows, fit.fitted.tolist(), fit.errors.tolist(), strict=True)
     return {
-        "form": found.form,
-        **found.constants,
-        "mean_error": found.mean_error,
-        "worst_error": found.worst_error,
+        "form": fit.form,
+        **fit.constants,
+        "mean_error": fit.mean_error,
+        "worst_error": fit.worst_error,
         "rows": [
             {**dict(zip(names, row, strict=True)), "fitted": fitted, "error": error}
-            for row, fitted, error in told
+            for row, fitted, error in columns
         ],
     }
 
 
 def _read(file: Path) -> tuple[tuple[str, str], list[tuple[float, float]]]:
-    """The two columns of a file that can be fitted, in the order of `FORMS`."""
+    """Returns the two columns of a file that can be fitted, in the order of `FORMS`."""
+    rows = records(file)
+    names = next((n for n in FORMS if set(n) <= rows[0].keys()), None)
+    if names is None:
+        forms = " or ".join(",".join(n) for n in FORMS)
+        known = ",".join(rows[0])[:80]
+        raise RingloomError(f"{file}: the first line must name {forms}, not {known!r}")
     try:
-        if file.stat().st_size > LARGEST_FILE:
-            raise ValueError(f"the file is larger than {LARGEST_FILE} bytes")
-        with file.open(encoding="utf-8", newline="") as lines:
-            reader = csv.DictReader(lines, skipinitialspace=True)
-            have = [name.strip().lower() for name in reader.fieldnames or ()]
-            reader.fieldnames = have
-            names = next((n for n in FORMS if set(n) <= set(have)), None)
-            if names is None:
-                forms = " or ".join(",".join(n) for n in FORMS)
-                raise ValueError(f"the first line must name {forms}, not {','.join(have)[:80]!r}")
-            rows = [(float(row[names[0]]), float(row[names[1]])) for row in reader]
-    except (OSError, ValueError, TypeError, csv.Error) as error:
-        raise PlanError(f"{file}: {' '.join(str(error).split())[:200]}") from None
-    return names, rows
+        return names, [(float(row[names[0]]), float(row[names[1]])) for row in rows]
+    except ValueError as error:
+        raise RingloomError(f"{file}: {error}") from None

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from planner import spelling
+from planner import parse
 from planner.errors import PlanError
 from planner.files import load
 from planner.ir import Pass
@@ -25,7 +25,7 @@ trim_option = click.option(
     type=click.Choice(list(TRIMS)),
     default="messages",
     show_default=True,
-    help="Leave out whole messages, or split messages block by block.",
+    help="Drop unused messages whole, or block by block.",
 )
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", show_default=True, help="A preset or a TOML/JSON file."
@@ -46,12 +46,12 @@ def schedules_option(default: str) -> Callable[[Function], Function]:
 
 
 overlap_option = click.option(
-    "--overlap/--no-overlap", default=True, help="Whether transfers run beside compute."
+    "--overlap/--no-overlap", default=True, help="Overlap transfers with compute."
 )
 max_calls_option = click.option(
     "--max-calls",
     type=click.IntRange(1),
-    help="Tiles per step that a dynamic JAX program has room for.  [default: twice the plan's]",
+    help="Most tiles per step of a dynamic JAX program.  [default: twice the plan's]",
 )
 
 
@@ -62,7 +62,7 @@ class Tokens(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The length as a number."""
-        return value if isinstance(value, int) else spelling.tokens(value)
+        return value if isinstance(value, int) else parse.tokens(value)
 
 
 def workload_options(
@@ -72,9 +72,9 @@ def workload_options(
     options = [
         click.option("--ranks", type=int, help="Devices that share the sequence."),
         click.option("--seq", type=Tokens(), help="Query tokens, such as 4096, 256k or 1M."),
-        click.option("--kv-seq", type=Tokens(), help="Key tokens, if not as many as queries."),
+        click.option("--kv-seq", type=Tokens(), help="Key tokens; defaults to --seq."),
         click.option("--heads", type=int, default=32, show_default=True),
-        click.option("--kv-heads", type=int, help="KV heads, if fewer than query heads (GQA)."),
+        click.option("--kv-heads", type=int, help="Number of KV heads (GQA); defaults to --heads."),
         click.option("--head-dim", type=int, default=128, show_default=True),
         click.option("--batch", type=int, default=1, show_default=True),
         click.option(
@@ -109,7 +109,7 @@ def workload(given: dict[str, Any]) -> tuple[Workload, int]:
     sizes = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch")
     work = Workload(
         **{name: given[name] for name in sizes if given[name] is not None},
-        mask=spelling.mask(given["mask"]),
+        mask=parse.mask(given["mask"]),
         dtype=given["dtype"],
     )
     if given["ranks"] < 1:

@@ -1,4 +1,4 @@
-"""Draw who attends what when, print its loops, verify it, and write it to a file."""
+"""Draw a verified plan round by round, print its loops, and write it to a file."""
 
 from typing import Any
 
@@ -6,10 +6,8 @@ import click
 from rich.console import Console
 
 from planner.analysis.balance import imbalance
-from planner.errors import RingloomError
 from planner.files import save
 from planner.ir import SMALL, Plan
-from planner.plans import Plans
 from ringloom.cli.options import plans_of, trim_option, workload_options
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import working
@@ -28,20 +26,13 @@ from ringloom.views.units import length
 def command(source: str, output: str | None, as_json: bool, **given: Any) -> None:
     plans = plans_of(source, given)
     if output:
-        _write(plans, output)
+        save(plans, output)
     with working("reading the loops"):
         forms = [(p, looped(p)) for p in plans]
     pictures = [picture for form in forms for picture in _portrait(*form)]
     written = [f"written to {output}"] if output else []
     document = {"plans": [_summary(*form) for form in forms], "verified": True}
     show(as_json, document, *pictures, *written)
-
-
-def _write(plans: Plans, output: str) -> None:
-    try:
-        save(plans, output)
-    except OSError as error:
-        raise RingloomError(f"cannot write {output}: {error.strerror}") from None
 
 
 def _portrait(plan: Plan, form: Looped) -> list[Any]:

@@ -12,8 +12,8 @@ Item = TypeVar("Item")
 
 def progress(items: Iterable[Item], verb: str = "planning") -> Iterable[Item]:
     """The same items, with a bar that counts them."""
-    console, every = Console(stderr=True), list(items)
-    return track(every, verb, console=console, transient=True, disable=not console.is_terminal)
+    console, listed = Console(stderr=True), list(items)
+    return track(listed, verb, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager

@@ -1,63 +1,35 @@
-"""Schedules compared on one HTML page: what happens when, where and why."""
+"""Compare schedules on one HTML page: timelines, load, memory and traffic."""
 
 from importlib import import_module
 from typing import Any
 
 import click
 
-from ringloom.cli.options import (
-    hardware_option,
-    overlap_option,
-    schedules_option,
-    workload,
-    workload_options,
-)
+from ringloom.cli.comparing import compared, comparison_options
 from ringloom.cli.output import json_option, show, write
-from ringloom.cli.progress import progress, working
-from ringloom.comparison import compare
+from ringloom.cli.progress import working
 from ringloom.optional import needing
 
 
 @click.command(help=__doc__)
-@workload_options()
-@hardware_option
-@schedules_option("ring,striped,zigzag,balanced,burst")
-@overlap_option
+@comparison_options("ring,striped,zigzag,balanced,burst")
 @click.option(
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
 )
 @click.option("-o", "--output", default="report.html", show_default=True, help="The page.")
 @json_option
-def command(
-    hardware: str,
-    schedules: list[str],
-    overlap: bool,
-    trace: str | None,
-    output: str,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def command(trace: str | None, output: str, as_json: bool, **given: Any) -> None:
     page = needing("report", "ringloom.report.page")
-    work, ranks = workload(given)
-    run = import_module("ringloom.report.recorded").recorded(trace) if trace else None
-    compared = compare(
-        work,
-        ranks,
-        hardware,
-        schedules,
-        pass_=given["pass_"],
-        overlap=overlap,
-        variants=False,
-        track=progress,
-    )
+    run = import_module("ringloom.report.facts.recorded").recorded(trace) if trace else None
+    comparison = compared(given, variants=False)
     with working("drawing"):
-        content = page.page(compared, run)
+        content = page.page(comparison, run)
     write(output, content)
     document = {
         "file": output,
         "bytes": len(content.encode()),
-        "finding": compared.why,
-        "rows": [row.as_dict() for row in compared.rows],
+        "finding": comparison.why,
+        "rows": [row.as_dict() for row in comparison.rows],
         "measured_s": run.makespan if run else None,
     }
-    show(as_json, document, compared.why, f"{output} shows why: open it in a browser")
+    show(as_json, document, comparison.why, f"{output}: open it in a browser")

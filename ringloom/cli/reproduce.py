@@ -4,8 +4,9 @@ import click
 
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import progress, working
-from ringloom.reproduce import distflash_time, pages, striped
-from ringloom.reproduce.papers import PAPERS, as_documents, fit_document
+from ringloom.reproduce import pages
+from ringloom.reproduce.papers import PAPERS, distflash_time, striped
+from ringloom.reproduce.papers.striped_time import CONSTANTS
 
 
 @click.command(help=__doc__)
@@ -13,27 +14,26 @@ from ringloom.reproduce.papers import PAPERS, as_documents, fit_document
 @click.option(
     "--rows",
     type=click.Path(exists=True, dir_okay=False, readable=True),
-    help="striped: judge the rows of a CSV file of that form instead.",
+    help="striped: predict the rows of a CSV file of the same form.",
 )
 @click.option("--fit", "fitting", is_flag=True, help="striped, distflash: refit, print constants.")
 @json_option
 def command(paper: str, rows: str | None, fitting: bool, as_json: bool) -> None:
     if rows and paper != "striped":
-        raise click.UsageError(f"--rows judges rows of striped, not of {paper}")
+        raise click.UsageError(f"--rows predicts rows of striped, not of {paper}")
     if fitting:
         _refit(paper, rows, as_json)
     elif paper == "striped":
         with working("reproducing"):
             judged = striped.judged(rows) if rows else striped.judged()
             shown = striped.tables(judged)
-        show(
-            as_json, striped.as_json(judged) | {"tables": as_documents(shown)}, *pages.pages(shown)
-        )
+        document = striped.as_json(judged) | {"tables": [table.as_dict() for table in shown]}
+        show(as_json, document, *pages.pages(shown))
     else:
         chosen = PAPERS if paper == "all" else {paper: PAPERS[paper]}
         shown = [table for name in progress(chosen, "reproducing") for table in chosen[name]()]
         pictures = pages.pages(shown) if paper != "all" else pages.overview(shown)
-        show(as_json, {"tables": as_documents(shown)}, *pictures)
+        show(as_json, {"tables": [table.as_dict() for table in shown]}, *pictures)
 
 
 def _refit(paper: str, rows: str | None, as_json: bool) -> None:
@@ -44,12 +44,12 @@ def _refit(paper: str, rows: str | None, as_json: bool) -> None:
             "[dim]seen and worst: errors of the rows fitted; left out: of each row, fitted to all"
             " others; halves: of each half, fitted to the other[/]"
         )
-        document = {"constants": {name: fit_document(fit) for name, fit in fits.items()}}
+        document = {"constants": {name: fit.as_dict(CONSTANTS) for name, fit in fits.items()}}
         show(as_json, document, pages.fitted(fits), note)
     elif paper == "distflash":
         attention, matrix = distflash_time.refit().tolist()
-        found = {"attention": attention, "matrix": matrix}
-        text = "\n".join(f"{name} {value:.4g}" for name, value in found.items())
-        show(as_json, {"constants": found}, text, "fitted on the one-node rows alone")
+        constants = {"attention": attention, "matrix": matrix}
+        text = "\n".join(f"{name} {value:.4g}" for name, value in constants.items())
+        show(as_json, {"constants": constants}, text, "fitted on the one-node rows alone")
     else:
         raise click.UsageError(f"--fit refits striped or distflash, not {paper}")

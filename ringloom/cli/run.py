@@ -1,4 +1,4 @@
-"""Run a plan on random arrays; --check judges it, --trace records what each rank does when."""
+"""Run a plan on random arrays; --check compares it with dense attention, --trace records it."""
 
 from dataclasses import asdict
 from time import perf_counter
@@ -45,17 +45,17 @@ def command(
         if trace_file:
             run_random(plans, backend, seed, trace_file)
         with working("running and comparing with dense attention"):
-            found = check(plans, backend=backend, seed=seed)
-        show(as_json, document | asdict(found), head, verdict(found))
-        return int(not found.exact)
+            result = check(plans, backend=backend, seed=seed)
+        show(as_json, document | asdict(result), head, verdict(result))
+        return int(not result.exact)
     began = perf_counter()
     with working("running"):
         shapes = run_random(plans, backend, seed, trace_file)
     document |= {"seconds": perf_counter() - began, "shapes": shapes}
-    said = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
+    results = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
     took = seconds(document["seconds"])
     written = [f"recorded in {trace_file}"] if trace_file else []
-    ran = f"ran in {took}: {', '.join(said)}; --check judges the result"
+    ran = f"ran in {took}: {', '.join(results)}; --check verifies the result"
     show(as_json, document, head, ran, *written)
     return 0
 

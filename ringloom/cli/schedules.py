@@ -1,4 +1,4 @@
-"""List the schedules, what travels in them, and who published them."""
+"""List the schedules, the tensors that they move, and the papers they come from."""
 
 import click
 

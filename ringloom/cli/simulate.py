@@ -44,8 +44,8 @@ def slow_link(value: str) -> tuple[tuple[Place, Place], float]:
     except ValueError:
         number = -1.0
     if len(ends) != 2 or "" in ends or number < 0:
-        said = f"{value!r} is not A-B=FACTOR, such as 6-7=0.1 or 6-7=cut"
-        raise click.BadParameter(said)
+        message = f"{value!r} is not A-B=FACTOR, such as 6-7=0.1 or 6-7=cut"
+        raise click.BadParameter(message)
     return (ends[0], ends[1]), number
 
 

@@ -35,8 +35,8 @@ def command(
     if target == "jax" and not is_file(source):  # the program's plans, and the mask to run
         masked = {"mask": workload(given)[0].mask}
         given = given | {"mask": "full"}
-    found = tables(plans_of(source, given), target, max_calls=max_calls, **masked)
-    save_tables(found, output)
+    arrays = tables(plans_of(source, given), target, max_calls=max_calls, **masked)
+    save_tables(arrays, output)
     size = Path(output).stat().st_size
-    document = {"target": target, "file": output, "arrays": sorted(found), "bytes": size}
+    document = {"target": target, "file": output, "arrays": sorted(arrays), "bytes": size}
     show(as_json, document, f"{output}: {size} bytes; a dynamic program's load() reads it")

@@ -1,4 +1,4 @@
-"""Choices of a reader, as an address says them: ?schedule=zigzag&ranks=8&seq=256k&mask=causal ...
+"""Choices of a reader, as in an address: ?schedule=zigzag&ranks=8&seq=256k&mask=causal ...
 
 An address may come from anybody: every part is checked, and no part may name a file.
 """
@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from planner.errors import RingloomError
+from planner.parse import mask as parse_mask
+from planner.parse import schedule as parse_schedule
+from planner.parse import tokens
 from planner.schedules import SCHEDULES
-from planner.spelling import mask as parse_mask
-from planner.spelling import schedule as parse_schedule
-from planner.spelling import tokens
 from planner.workload import Workload
 from ringloom.comparison import Passes
 from simulator.hardware import presets
@@ -23,7 +23,7 @@ PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Words and numbers of the controls; raises RingloomError for what may not be asked."""
+    """Values of the controls; raises RingloomError for invalid ones."""
 
     schedule: str = "ring"
     ranks: int = 8
@@ -37,7 +37,7 @@ class Choices:
 
     def __post_init__(self) -> None:
         if "@" in self.mask or any(mark in self.hardware for mark in "./\\"):
-            raise RingloomError("an address names no files: write masks out, take hardware by name")
+            raise RingloomError("an address names no files: write the mask out, name a preset")
         if self.hardware not in presets():
             raise RingloomError(
                 f"unknown hardware {self.hardware!r}: choose {', '.join(presets())}"
@@ -47,15 +47,15 @@ class Choices:
                 f"unknown schedule {self.schedule!r}: choose {', '.join(SCHEDULES)}"
             )
         if not 1 <= self.ranks <= MOST_RANKS:
-            raise RingloomError(f"this page draws 1 to {MOST_RANKS} ranks, not {self.ranks}")
+            raise RingloomError(f"ranks must be 1 to {MOST_RANKS}, not {self.ranks}")
         if not 1 <= tokens(self.seq) <= LONGEST:
-            raise RingloomError(f"this page draws up to {LONGEST} tokens, not {self.seq}")
+            raise RingloomError(f"tokens must be 1 to {LONGEST}, not {self.seq}")
         if self.pass_ not in PASSES:
-            raise RingloomError(f"a pass is {', '.join(PASSES)}, not {self.pass_!r}")
+            raise RingloomError(f"pass must be {', '.join(PASSES)}, not {self.pass_!r}")
 
     @property
     def work(self) -> Workload:
-        """The workload that is meant, its mask parsed."""
+        """The workload, its mask parsed."""
         return Workload(
             seq=tokens(self.seq),
             heads=self.heads,
@@ -68,27 +68,27 @@ class Choices:
         """The parts of an address that bring these choices back; defaults are left out."""
         usual = asdict(Choices()) | {"kv_heads": self.heads}
         chosen = {name: value for name, value in asdict(self).items() if value != usual[name]}
-        said = {True: "on", False: "off"}
+        words = {True: "on", False: "off"}
         return {
-            name.rstrip("_"): said[value] if isinstance(value, bool) else str(value)
+            name.rstrip("_"): words[value] if isinstance(value, bool) else str(value)
             for name, value in chosen.items()
         }
 
 
 def from_query(query: Mapping[str, str]) -> Choices:
-    """Returns the choices of an address; raises RingloomError for parts that make no sense."""
-    found: dict[str, Any] = {}
+    """Returns the choices of an address; raises RingloomError for invalid parts."""
+    chosen: dict[str, Any] = {}
     for field in fields(Choices):
         if (text := query.get(field.name.rstrip("_"))) is None:
             continue
         if field.name == "overlap":
-            found[field.name] = _switch(field.name, text)
+            chosen[field.name] = _switch(field.name, text)
         elif field.name in ("ranks", "heads", "kv_heads"):
-            found[field.name] = _whole(field.name, text)
+            chosen[field.name] = _whole(field.name, text)
         else:
-            found[field.name] = text[:200]
-    found.setdefault("kv_heads", found.get("heads", Choices().heads))
-    return replace(Choices(), **found)
+            chosen[field.name] = text[:200]
+    chosen.setdefault("kv_heads", chosen.get("heads", Choices().heads))
+    return replace(Choices(), **chosen)
 
 
 def _whole(name: str, text: str) -> int:
@@ -99,5 +99,5 @@ def _whole(name: str, text: str) -> int:
 
 def _switch(name: str, text: str) -> bool:
     if text not in ("on", "off"):
-        raise RingloomError(f"{name} is on or off, not {text[:40]!r}")
+        raise RingloomError(f"{name} must be on or off, not {text[:40]!r}")
     return text == "on"

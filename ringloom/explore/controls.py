@@ -1,4 +1,4 @@
-"""The controls of the page, and what they say."""
+"""The controls of the page, to and from choices."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ class Controls:
 
     @property
     def choices(self) -> Choices:
-        """Read the controls; raises PlanError for what may not be asked."""
+        """Read the controls; raises RingloomError for invalid values."""
         passes: Passes = self.pass_.value
         return Choices(
             schedule=self.schedule.value,

@@ -32,7 +32,7 @@ def program(choices: Choices, target: str) -> str:
 
 
 def buttons(choices: Callable[[], Choices], told: Callable[[str], None]) -> dict[str, Any]:
-    """A button per file; `told` hears what went wrong, or nothing."""
+    """Returns a button per file; `told` is called with an error message, or "" for none."""
     files: dict[str, tuple[str, str, Callable[[Choices], str]]] = {
         "plan": ("plan", "plan.json", plan_file),
         "trace": ("trace", "trace.json", trace_file),

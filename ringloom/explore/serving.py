@@ -32,5 +32,5 @@ def free(port: int) -> int:
             raise RingloomError(
                 f"port {port}: {error.strerror}; --port 0 takes a free one"
             ) from None
-        found: int = probe.getsockname()[1]
-    return found
+        number: int = probe.getsockname()[1]
+    return number

@@ -14,14 +14,14 @@ from ringloom.explore.controls import FULL, Controls
 from ringloom.explore.downloads import buttons
 from ringloom.explore.view import View, compared
 from ringloom.explore.words import Words
+from ringloom.report.assets import asset
+from ringloom.report.facts.tiles import TileFacts
 from ringloom.report.summary import summary
-from ringloom.report.tiles import TileFacts
 
 PAGE = Path(__file__).parent / "page"
-REPORT = Path(__file__).parents[1] / "report" / "page"
-STYLES = (REPORT / "style.css").read_text("utf-8") + (PAGE / "explore.css").read_text("utf-8")
-PARTS = *(REPORT / name for name in ("theme.js", "bars.js", "sheets.js")), PAGE / "explore.js"
-SCRIPTS = "".join(part.read_text("utf-8") for part in PARTS)
+STYLES = asset("style.css") + (PAGE / "explore.css").read_text("utf-8")
+SHARED = "".join(map(asset, ("theme.js", "bars.js", "sheets.js")))
+SCRIPTS = SHARED + (PAGE / "explore.js").read_text("utf-8")
 WORDS = "title", "finding", "trouble", "note", "said", "summary"
 
 
@@ -46,19 +46,19 @@ class Session:
         self.leg.param.watch(self._legged, "value")
 
     def _begin(self) -> None:
-        """Choices of the address, or the usual ones and a word on what was wrong with it."""
+        """Read the choices of the address, or take the defaults and tell why it is invalid."""
         query = {k: v[0].decode() for k, v in pn.state.session_args.items() if v}
         try:
             choices, wrong = from_query(query), ""
             self._draw(choices, address=False)
         except RingloomError as error:
-            choices, wrong = Choices(), f"the address asks for what cannot be: {error}"
+            choices, wrong = Choices(), f"Invalid link: {error}"
             self._draw(choices, address=False)
         self.controls.say(choices)
         self._tell(wrong)
 
     def _chosen(self, _event: Any) -> None:
-        """Redraw; what cannot be planned is told, and the pictures stay."""
+        """Redraw, or tell why the choices cannot be planned and keep the pictures."""
         try:
             self._draw(self.controls.choices)
         except RingloomError as error:
@@ -90,9 +90,9 @@ class Session:
         self._legged(None)
 
     def _draw_finding(self, choices: Choices) -> None:
-        found = compared(choices)
-        said = {"title": escape(found.title), "finding": escape(found.why)}
-        self.words.say(**said, summary=summary(found.rows))
+        comparison = compared(choices)
+        texts = {"title": escape(comparison.title), "finding": escape(comparison.why)}
+        self.words.say(**texts, summary=summary(comparison.rows))
 
     def _legged(self, _event: Any) -> None:
         """Another pass: its own steps and heads."""
@@ -113,7 +113,7 @@ class Session:
         if self._quiet or not self.tiles:
             return
         facts, step = self.tiles[self.leg.value], self.step.value - 1
-        self.words.say(said=escape(facts.words(step)) if facts.steps else "nothing to attend")
+        self.words.say(said=escape(facts.words(step)) if facts.steps else "no attends")
         state = {"leg": [self.leg.value], "step": [step], "cut": [self.cut.value]}
         self.view.stepper.state.data = state
 

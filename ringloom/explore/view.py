@@ -1,7 +1,7 @@
-"""The pictures of one study, kept and redrawn: the report's own, with other facts in them.
+"""The pictures of the page: the report's own, kept and redrawn with other facts.
 
-What is known first is drawn first: a browser paints a plan's pictures while its times, and those
-of the ring that the finding compares them with, are still being predicted.
+A plan's pictures are drawn first: a browser paints them while its times, and those of the ring that
+the finding compares them with, are still being predicted.
 """
 
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from functools import lru_cache
 
 from bokeh.models import Range1d
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.comparison import Case, Comparison, Passes, beside, case
 from ringloom.explore.choices import Choices
-from ringloom.report import heat
-from ringloom.report.legs import legs
-from ringloom.report.loads import Cells, links_of, load_of, memory_of
-from ringloom.report.memory import MemoryPicture
-from ringloom.report.spans import bars_of
-from ringloom.report.stepper import StepperPicture, drawable
-from ringloom.report.tiles import TileFacts, tile_facts
-from ringloom.report.timeline import TimelinePicture
+from ringloom.report.facts.legs import legs
+from ringloom.report.facts.loads import Cells, links_of, load_of, memory_of
+from ringloom.report.facts.spans import bars_of
+from ringloom.report.facts.tiles import TileFacts, tile_facts
+from ringloom.report.pictures import heat
+from ringloom.report.pictures.memory import MemoryPicture
+from ringloom.report.pictures.stepper import StepperPicture, drawable
+from ringloom.report.pictures.timeline import TimelinePicture
 from simulator.hardware import hardware
 from simulator.prediction import simulate
 
@@ -45,14 +45,14 @@ def predicted(
 
 
 def case_of(choices: Choices, schedule: str = "") -> Case:
-    """Plan and predict what was chosen; or another schedule in its place."""
+    """Plans and predicts the choices, or another schedule in the place of theirs."""
     asked = choices.work, choices.ranks, choices.pass_, choices.hardware, choices.overlap
     return predicted(schedule or choices.schedule, *asked)
 
 
 @dataclass(frozen=True, eq=False)
 class Still:
-    """Facts that hardware has no part in: tables of each pass for the stepper, load, traffic."""
+    """Facts that do not depend on hardware: tables of each pass for the stepper, load, traffic."""
 
     tiles: tuple[TileFacts, ...]
     load: Cells
@@ -61,11 +61,11 @@ class Still:
 
 @lru_cache(maxsize=KEPT)
 def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
-    """The facts of a plan, or of a pair; raises PlanError for too many tiles to draw."""
+    """The facts of a plan, or of a pair; raises RingloomError for too many tiles to draw."""
     plans = planned(schedule, work, ranks, pass_)
     tables = tuple(tile_facts(f"{schedule} {one.pass_}", one) for one in plans)
     if not all(map(drawable, tables)):
-        raise PlanError(f"{schedule}: too many tiles to draw; take fewer ranks")
+        raise RingloomError(f"{schedule}: too many tiles to draw; take fewer ranks")
     return Still(tables, load_of(tuple(plans)), links_of(tuple(plans)))
 
 
@@ -90,7 +90,7 @@ class View:
         self.still: Still | None = None
 
     def show_plan(self, choices: Choices) -> tuple[TileFacts, ...]:
-        """Draw what hardware has no part in, once; raises PlanError where nothing can be drawn."""
+        """Draw what does not depend on hardware; raises RingloomError for too many tiles."""
         facts = still(choices.schedule, choices.work, choices.ranks, choices.pass_)
         if facts is not self.still:
             self.still = facts

@@ -11,8 +11,8 @@ from matplotlib.patches import Rectangle
 
 import ringloom as rl
 from ringloom.figures.sheet import INK, LINE, WASTE
-from ringloom.report.palette import rank_colours
-from ringloom.report.tiles import TileFacts, tile_facts
+from ringloom.report.facts.tiles import TileFacts, tile_facts
+from ringloom.report.pictures.palette import rank_colours
 
 TOKENS, RANKS = 16, 4
 SCHEDULES = ("ring", "striped")
@@ -38,10 +38,10 @@ def rounds() -> Figure:
     figure = Figure(figsize=(7.0, 4.3))
     panels = figure.subplots(len(SCHEDULES), RANKS, squeeze=False)
     for row, schedule in zip(panels, SCHEDULES, strict=True):
-        found = facts(schedule)
+        tiles = facts(schedule)
         for number, axes in enumerate(row):
-            _panel(axes, found, number)
-            axes.set_title(f"round {number + 1}: {_worked(found, number)}")
+            _panel(axes, tiles, number)
+            axes.set_title(f"round {number + 1}: {_worked(tiles, number)}")
         row[0].set_ylabel(f"{schedule}\nqueries", color=INK)
         for axes in row:
             axes.set_xlabel("keys", labelpad=2)
@@ -54,25 +54,25 @@ def rounds() -> Figure:
     return figure
 
 
-def _worked(found: TileFacts, number: int) -> str:
+def _worked(tiles: TileFacts, number: int) -> str:
     """The most pairs that a rank attends in the round: it is what the round takes."""
-    now = found.step[0] == number
-    pairs = [int(found.pairs[now & (found.rank[0] == r)].sum()) for r in range(RANKS)]
+    now = tiles.step[0] == number
+    pairs = [int(tiles.pairs[now & (tiles.rank[0] == r)].sum()) for r in range(RANKS)]
     return f"{max(pairs)} pairs"
 
 
-def _panel(axes: Axes, found: TileFacts, number: int) -> None:
+def _panel(axes: Axes, tiles: TileFacts, number: int) -> None:
     """Pairs that are attended in the rank's colour, masked ones of the same tile hatched."""
-    tall, wide = found.fine
-    now = np.kron(found.step[0] == number, np.ones((tall, wide), bool))
-    who = np.kron(found.rank[0], np.ones((tall, wide), int))
+    tall, wide = tiles.fine
+    now = np.kron(tiles.step[0] == number, np.ones((tall, wide), bool))
+    who = np.kron(tiles.rank[0], np.ones((tall, wide), int))
     picture = np.ones((*now.shape, 3))
     for rank, colour in enumerate(rank_colours(RANKS)):
-        picture[now & (who == rank) & (found.shares > 0)] = to_rgb(colour)
-    picture[now & (found.shares == 0)] = to_rgb(WASTE)
+        picture[now & (who == rank) & (tiles.shares > 0)] = to_rgb(colour)
+    picture[now & (tiles.shares == 0)] = to_rgb(WASTE)
     axes.imshow(picture, interpolation="none", extent=(0, TOKENS, TOKENS, 0))
-    for i, j in np.argwhere(found.step[0] == number):
-        hidden = found.shares[i * tall : (i + 1) * tall, j * wide : (j + 1) * wide] == 0
+    for i, j in np.argwhere(tiles.step[0] == number):
+        hidden = tiles.shares[i * tall : (i + 1) * tall, j * wide : (j + 1) * wide] == 0
         for a, b in np.argwhere(hidden):
             place = j * wide + b, i * tall + a
             axes.add_patch(Rectangle(place, 1, 1, fill=False, hatch="////", ec=LINE, lw=0))
@@ -80,7 +80,7 @@ def _panel(axes: Axes, found: TileFacts, number: int) -> None:
     for edge in range(0, TOKENS + 1, TOKENS // RANKS):
         axes.axhline(edge, color=LINE, lw=0.5, zorder=0)
         axes.axvline(edge, color=LINE, lw=0.5, zorder=0)
-    names = tokens(found.title)
+    names = tokens(tiles.title)
     axes.set_xticks(np.arange(TOKENS) + 0.5, names, fontsize=3.6)
     axes.set_yticks(np.arange(TOKENS) + 0.5, names, fontsize=3.6)
     axes.tick_params(length=0, pad=1)

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ringloom.figures.sheet import INK, LINE
-from ringloom.report.palette import OKABE_ITO
-from ringloom.reproduce.striped import Row, judged
+from ringloom.report.pictures.palette import OKABE_ITO
+from ringloom.reproduce.papers.striped import Row, judged
 from ringloom.views.units import length
 
 MARKS = "osD^vP*X"
@@ -18,22 +18,22 @@ Mesh = tuple[int, int]  # model parallel, sequence parallel
 
 def panels_of(rows: Sequence[Row]) -> dict[tuple[str, str], dict[Mesh, list[Row]]]:
     """Rows by chip and model, then by mesh, each in order of length."""
-    found = dict[tuple[str, str], dict[Mesh, list[Row]]]()
+    panels = dict[tuple[str, str], dict[Mesh, list[Row]]]()
     for row in sorted(rows, key=lambda r: (r.hardware, r.model, r.n_seq)):
-        panel = found.setdefault((row.hardware, row.model), {})
+        panel = panels.setdefault((row.hardware, row.model), {})
         panel.setdefault((row.model_parallel, row.sequence_parallel), []).append(row)
-    return found
+    return panels
 
 
 def speedups() -> Figure:
     """A panel per chip and model: curves as predicted, points as published."""
-    found = panels_of(judged())
-    down = -(-len(found) // ACROSS)
+    by_model = panels_of(judged())
+    down = -(-len(by_model) // ACROSS)
     figure = Figure(figsize=(7.0, 2.2 * down + 0.4))
     panels = figure.subplots(down, ACROSS, sharey=True, squeeze=False)
-    for axes in panels.flat[len(found) :]:
+    for axes in panels.flat[len(by_model) :]:
         axes.set_axis_off()
-    for axes, ((chip, model), meshes) in zip(panels.flat, found.items(), strict=False):
+    for axes, ((chip, model), meshes) in zip(panels.flat, by_model.items(), strict=False):
         _panel(axes, meshes)
         axes.set_title(f"{chip}, {model}")
     for row in panels:

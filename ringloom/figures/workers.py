@@ -11,7 +11,7 @@ import ringloom as rl
 from planner.analysis.balance import loads
 from planner.ir import Plan
 from ringloom.figures.sheet import INK, LINE, WASTE
-from ringloom.report.palette import COMPUTE, MERGE, SEND
+from ringloom.report.pictures.palette import COMPUTE, MERGE, SEND
 from ringloom.views.grids import cells
 from ringloom.views.units import numbers
 
@@ -60,12 +60,12 @@ def _grid(axes: Axes, plan: Plan) -> None:
         colour, hatch = KINDS[2] if not own else KINDS[0] if cell.full else KINDS[1]
         place = cell.round, cell.rank
         axes.add_patch(Rectangle(place, 1, 1, facecolor=colour, hatch=hatch, edgecolor="white"))
-        said = f"{numbers(cell.q)},{numbers(cell.kv)}"
+        label = f"{numbers(cell.q)},{numbers(cell.kv)}"
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
         axes.text(
             cell.round + 0.5,
             cell.rank + 0.5,
-            said,
+            label,
             ha="center",
             va="center",
             color=INK,

@@ -1,7 +1,6 @@
 """The report: facts of a comparison as plain numbers, pictures of them, and one page.
 
-facts      legs.py  tiles.py  messages.py  spans.py  loads.py     numpy only
-           names.py  lists.py  recorded.py  matching.py
-pictures   timeline.py  stepper.py  heat.py  memory.py  frames.py  facts -> bokeh
-page       summary.py  page.py  page/                              pictures -> one HTML file
+facts/              legs, tiles, messages, spans, loads, names ...    numpy only
+pictures/           timeline, stepper, heat maps, memory              facts -> bokeh
+summary.py page.py  templates and scripts in page/                    pictures -> one HTML file
 """

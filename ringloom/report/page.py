@@ -13,22 +13,22 @@ from markupsafe import Markup
 import ringloom
 from planner.ir import Plan
 from ringloom.comparison import Case, Comparison
-from ringloom.report import heat
-from ringloom.report.legs import legs
-from ringloom.report.loads import Cells, Held, links_of, load_of, memory_of
-from ringloom.report.matching import matching
-from ringloom.report.memory import MemoryPicture, colour_of, dash_of, width_of
-from ringloom.report.recorded import Recorded
-from ringloom.report.spans import SHOWN, Bars, bars_of
-from ringloom.report.stepper import StepperPicture, drawable
+from ringloom.report.assets import asset
+from ringloom.report.facts.legs import legs
+from ringloom.report.facts.loads import Cells, Held, links_of, load_of, memory_of
+from ringloom.report.facts.matching import matching
+from ringloom.report.facts.recorded import Recorded
+from ringloom.report.facts.spans import SHOWN, Bars, bars_of
+from ringloom.report.facts.tiles import TileFacts, tile_facts
+from ringloom.report.pictures import heat
+from ringloom.report.pictures.memory import MemoryPicture, colour_of, dash_of, width_of
+from ringloom.report.pictures.stepper import StepperPicture, drawable
+from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.summary import TEMPLATES, summary
-from ringloom.report.tiles import TileFacts, tile_facts
-from ringloom.report.timeline import TimelinePicture
 from ringloom.views.units import seconds, size
 
 APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent
-PAGE = Path(__file__).parent / "page"
 Figures = dict[str, Any]
 
 
@@ -38,8 +38,8 @@ def page(compared: Comparison, run: Recorded | None = None) -> str:
     Raises RingloomError for a run of another schedule, other ranks or another workload.
     """
     cases, figures = compared.cases, dict[str, Any]()
-    pace = _pace(compared, run) if run else 1.0
-    end = max([row.makespan_s for row in compared.rows] + ([run.makespan * pace] if run else []))
+    scale = _scale(compared, run) if run else 1.0
+    end = max([row.makespan_s for row in compared.rows] + ([run.makespan * scale] if run else []))
     axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")
     facts, skipped = _facts(compared)
     if facts:
@@ -47,9 +47,9 @@ def page(compared: Comparison, run: Recorded | None = None) -> str:
         stepper.show(facts)
         figures |= {"tiles": stepper.tiles, "ways": stepper.ways}
     content = {
-        "timelines": _timelines(compared, run, pace, axis, figures),
-        "loads": _maps(cases, "load", heat.load_picture, load_of, _loaded, figures),
-        "links": _maps(cases, "links", heat.link_picture, links_of, _sent, figures),
+        "timelines": _timelines(compared, run, scale, axis, figures),
+        "loads": _maps(cases, "load", heat.load_picture, load_of, _load_words, figures),
+        "links": _maps(cases, "links", heat.link_picture, links_of, _traffic_words, figures),
     }
     memory = _memory(compared, axis, figures)
     scripts, drawn = components(figures) if figures else ("", {})
@@ -64,21 +64,17 @@ def page(compared: Comparison, run: Recorded | None = None) -> str:
         pictures={name: Markup(drawn[name]) for name in ("tiles", "ways") if facts},
         memory=Markup(drawn["memory"]) if memory else "",
         legend=memory,
-        run=_told(compared, run, pace) if run else "",
+        run=_run_words(compared, run, scale) if run else "",
         notes=_notes(compared),
         version=ringloom.__version__,
         numbers=Markup(_numbers(compared)),
-        style=Markup(_text("style.css")),
-        behaviour=Markup("".join(map(_text, ("theme.js", "bars.js", "sheets.js", "page.js")))),
+        style=Markup(asset("style.css")),
+        behaviour=Markup("".join(map(asset, ("theme.js", "bars.js", "sheets.js", "page.js")))),
         library=Markup(_library()),
         scripts=Markup(scripts),
         **content,
     )
     return html
-
-
-def _text(name: str) -> str:
-    return (PAGE / name).read_text(encoding="utf-8")
 
 
 def _library() -> str:
@@ -94,51 +90,51 @@ def _numbers(compared: Comparison) -> str:
 
 def _facts(compared: Comparison) -> tuple[list[TileFacts], str]:
     """Tables for the stepper, and a word on those that are too large for one."""
-    every = [tile_facts(leg.title, leg.plan) for case in compared.cases for leg in legs(case)]
-    left_out = [facts.title for facts in every if not drawable(facts)]
-    said = f"Too many tiles to draw step by step: {', '.join(left_out)}." if left_out else ""
-    return [facts for facts in every if drawable(facts)], said
+    tables = [tile_facts(leg.title, leg.plan) for case in compared.cases for leg in legs(case)]
+    left_out = [facts.title for facts in tables if not drawable(facts)]
+    note = f"Too many tiles to draw step by step: {', '.join(left_out)}." if left_out else ""
+    return [facts for facts in tables if drawable(facts)], note
 
 
 def _timelines(
-    compared: Comparison, run: Recorded | None, pace: float, axis: Range1d, figures: Figures
+    compared: Comparison, run: Recorded | None, scale: float, axis: Range1d, figures: Figures
 ) -> list[dict[str, Any]]:
     drawn = []
     for number, case in enumerate(compared.cases):
         bars = bars_of(legs(case))
         own = run if run is not None and run.plan == case.row.schedule else None
         picture = TimelinePicture(f"timeline-{number}", axis)
-        picture.show(bars, compared.ranks, own, pace)
+        picture.show(bars, compared.ranks, own, scale)
         figures[f"timeline-{number}"] = picture.figure
-        words = _timed(case, bars) + (f"; measured {seconds(own.makespan)}" if own else "")
+        words = _time_words(case, bars) + (f"; measured {seconds(own.makespan)}" if own else "")
         drawn.append({"title": case.row.schedule, "words": words, "figure": f"timeline-{number}"})
     return drawn
 
 
-def _timed(case: Case, bars: Bars) -> str:
-    said = f"{seconds(case.row.makespan_s)}, {case.row.idle_fraction:.0%} idle"
+def _time_words(case: Case, bars: Bars) -> str:
+    words = f"{seconds(case.row.makespan_s)}, {case.row.idle_fraction:.0%} idle"
     if not len(bars):
-        return f"{said}; its times were too many to keep"
-    return said if bars.whole else f"{said}; the attends of each step only, rows being too many"
+        return f"{words}; the plan is too large to draw its timeline"
+    return words if bars.whole else f"{words}; one bar per step, as the plan has too many rows"
 
 
-def _pace(compared: Comparison, run: Recorded) -> float:
-    """1, or what makes a run that took far longer or shorter as long as its prediction.
+def _scale(compared: Comparison, run: Recorded) -> float:
+    """Returns the factor that scales a run of a very different length to its prediction, else 1.
 
-    Raises RingloomError for a run of something else.
+    Raises RingloomError for a run of another plan.
     """
     ratio = matching(compared, run).row.makespan_s / (run.makespan or 1.0)
     return 1.0 if 1 / APART <= ratio <= APART else ratio
 
 
-def _told(compared: Comparison, run: Recorded, pace: float) -> str:
-    """Compare a real run with its prediction, in a sentence."""
+def _run_words(compared: Comparison, run: Recorded, scale: float) -> str:
+    """Compares a recorded run with its prediction, in a sentence."""
     row = next(row for row in compared.rows if row.schedule == run.plan)
     where = f" on {run.hardware}" if run.hardware else ""
-    drawn = "" if pace == 1 else f", and is drawn at {pace:.3g} times its length to be compared"
+    drawn = "" if scale == 1 else f", and its time axis is scaled by {scale:.3g}"
     return (
-        f"A recorded run of {run.plan}{where} lies below its prediction, hatched: it took"
-        f" {seconds(run.makespan)}, {run.makespan / row.makespan_s:.2f} times the"
+        f"A recorded run of {run.plan}{where} is drawn below its prediction, hatched: it took"
+        f" {seconds(run.makespan)}, {run.makespan / row.makespan_s:.2f}x the"
         f" {seconds(row.makespan_s)} predicted for {compared.hardware}{drawn}."
     )
 
@@ -163,23 +159,23 @@ def _maps(
     return drawn
 
 
-def _loaded(case: Case) -> str:
+def _load_words(case: Case) -> str:
     busiest, lightest = case.row.busiest, case.row.lightest
     return (
-        f"rank {busiest.rank} attends {busiest.share:.2f} times the mean,"
-        f" rank {lightest.rank} {lightest.share:.2f} times"
+        f"rank {busiest.rank} computes {busiest.share:.2f}x the average work,"
+        f" rank {lightest.rank} {lightest.share:.2f}x"
     )
 
 
-def _sent(case: Case) -> str:
+def _traffic_words(case: Case) -> str:
     total, busiest = case.prediction.bytes_sent.sum(), case.row.max_bytes_sent
     return f"{size(int(total))} in all, {size(busiest)} by the busiest sender"
 
 
 def _memory(compared: Comparison, axis: Range1d, figures: Figures) -> list[dict[str, Any]]:
     """The picture's legend: a line per schedule whose memory over time was kept."""
-    found = [(case.row.schedule, memory_of(legs(case))) for case in compared.cases]
-    held: Sequence[tuple[str, Held]] = [(name, one) for name, one in found if one is not None]
+    usage = [(case.row.schedule, memory_of(legs(case))) for case in compared.cases]
+    held: Sequence[tuple[str, Held]] = [(name, one) for name, one in usage if one is not None]
     if held:
         picture = MemoryPicture(axis, len(held))
         picture.show(held)

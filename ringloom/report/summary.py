@@ -1,16 +1,16 @@
 """Schedules side by side: a table of numbers and bars that needs no script to be read."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ringloom.comparison import Row
+from ringloom.report.assets import PAGE
 from ringloom.views.units import seconds, size
 
 TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "page"),
+    loader=FileSystemLoader(PAGE),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

@@ -1,7 +1,7 @@
 """Fit positive constants to published ratios, and judge the fit on rows that it never saw."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,11 @@ class Fit:
     leave_one_out: float  # each row predicted from a fit on all others
     halves: float  # each half (odd and even rows) predicted from a fit on the other
 
+    def as_dict(self, names: Sequence[str]) -> dict[str, float]:
+        """Plain values for JSON, with a name for each constant."""
+        values = asdict(self)
+        return dict(zip(names, values.pop("constants").tolist(), strict=True)) | values
+
 
 def least_squares(model: Model, measured: Floats, rows: NDArray[np.intp], start: Floats) -> Floats:
     """Positive constants with the least squared relative error on some rows.
@@ -32,8 +37,8 @@ def least_squares(model: Model, measured: Floats, rows: NDArray[np.intp], start:
     """
 
     def misfit(logs: Floats) -> Floats:
-        found: Floats = model(np.exp(logs), rows) / measured[rows] - 1
-        return found
+        errors: Floats = model(np.exp(logs), rows) / measured[rows] - 1
+        return errors
 
     first = logs = np.log(start)
     damping, residual = 1e-2, misfit(logs)
@@ -74,8 +79,8 @@ def fit(model: Model, measured: Floats, start: Floats) -> Fit:
 
 def errors(model: Model, measured: Floats, rows: NDArray[np.intp], constants: Floats) -> Floats:
     """Absolute relative errors of some rows."""
-    found: Floats = np.abs(model(constants, rows) / measured[rows] - 1)
-    return found
+    relative: Floats = np.abs(model(constants, rows) / measured[rows] - 1)
+    return relative
 
 
 def _blind(

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table as Drawing
 
 from ringloom.reproduce.fitting import Fit
-from ringloom.reproduce.striped_time import CONSTANTS
+from ringloom.reproduce.papers.striped_time import CONSTANTS
 from ringloom.reproduce.tables import Summary, Table
 from ringloom.views.tables import plain_table
 
@@ -27,10 +27,11 @@ def overview(tables: Sequence[Table]) -> Iterator[Any]:
     heads = "", "rows", "alike", "mean", "worst", "rank"
     drawn = plain_table(*heads, numbers=slice(1, None))
     for table in tables:
-        found = table.summary
-        errors = ("-" if e is None else f"{e:.1%}" for e in (found.mean_error, found.worst_error))
-        rank = "-" if found.rank_correlation is None else f"{found.rank_correlation:.3f}"
-        drawn.add_row(table.title, str(found.rows), str(found.equal), *errors, rank)
+        summary = table.summary
+        both = summary.mean_error, summary.worst_error
+        errors = ("-" if e is None else f"{e:.1%}" for e in both)
+        rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
+        drawn.add_row(table.title, str(summary.rows), str(summary.equal), *errors, rank)
     yield drawn
     yield "[dim]ringloom reproduce striped|ring|distflash|burst|charts shows every row[/]"
 
@@ -60,11 +61,11 @@ def in_words(summary: Summary) -> str:
     """One line on how well a table agrees."""
     if summary.mean_error is None or summary.worst_error is None:
         return ""
-    said = [f"{summary.equal} of {summary.compared} printed alike"]
-    said.append(f"error {summary.mean_error:.2%} mean, {summary.worst_error:.2%} worst")
+    parts = [f"{summary.equal} of {summary.compared} printed alike"]
+    parts.append(f"error {summary.mean_error:.2%} mean, {summary.worst_error:.2%} worst")
     if summary.rank_correlation is not None:
-        said.append(f"rank correlation {summary.rank_correlation:.3f}")
-    return "; ".join(said)
+        parts.append(f"rank correlation {summary.rank_correlation:.3f}")
+    return "; ".join(parts)
 
 
 def fitted(fits: Mapping[str, Fit]) -> Drawing:

@@ -1,7 +1,7 @@
 """Published numbers beside ours: lines, tables of lines, and how well a table agrees."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,15 @@ class Table:
             worst_error=max(sizes, default=None),
             rank_correlation=spearman([pair(line) for line in both]),
         )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "title": self.title,
+            "rows": [line.as_dict() for line in self.lines],
+            "summary": asdict(self.summary),
+            "note": self.note,
+        }
 
 
 def pair(line: Line) -> tuple[float, float]:

@@ -42,28 +42,28 @@ def loops(looped: Looped) -> Text:
 
 def traffic(plan: Plan) -> Table:
     """Messages and bytes per tensor, in all and of the busiest sender."""
-    drawn = plain_table("travels", "messages", "in all", "busiest sender", numbers=slice(1, None))
+    drawn = plain_table("tensor", "messages", "bytes", "busiest sender", numbers=slice(1, None))
     for tensor, count, sent in messages(plan):
         drawn.add_row(tensor, str(count), size(int(sent.sum())), size(int(sent.max())))
     if not drawn.row_count:
-        drawn.add_row("nothing", "0", "0 B", "0 B")
+        drawn.add_row("none", "0", "0 B", "0 B")
     return drawn
 
 
 def messages(plan: Plan) -> list[tuple[str, int, NDArray[np.int64]]]:
-    """(tensor, messages, bytes that each rank sends of it) for what travels."""
-    found = dict[str, tuple[int, NDArray[np.int64]]]()
+    """Returns (tensor, messages, bytes that each rank sends of it) for each tensor that moves."""
+    sums = dict[str, tuple[int, NDArray[np.int64]]]()
     for number, move in plan.moves():
         for tensor in move.tensors:
-            count, sent = found.get(tensor, (0, np.zeros(plan.ranks, np.int64)))
+            count, sent = sums.get(tensor, (0, np.zeros(plan.ranks, np.int64)))
             alone = Move((tensor,), move.blocks, move.src, move.dst)
             np.add.at(sent, move.src, message_bytes(plan, number, alone))
-            found[tensor] = count + len(move), sent
-    return [(tensor, *rest) for tensor, rest in found.items()]
+            sums[tensor] = count + len(move), sent
+    return [(tensor, *rest) for tensor, rest in sums.items()]
 
 
 def comparison_table(rows: Sequence[Row], ran: bool) -> Table:
-    """The table of `ringloom compare`, the fastest row in green; `ran` adds what ran on arrays."""
+    """The table of `ringloom compare`, the fastest row in green; `ran` adds a column of checks."""
     heads = "schedule", *COLUMNS, *(["ran"] if ran else [])
     table = plain_table(*heads, numbers=slice(1, None), apart=1)
     best = min(row.makespan_s for row in rows)
@@ -91,7 +91,7 @@ def _ran(row: Row) -> str:
 
 
 def bars(rows: Sequence[Row], console: Console) -> list[Table]:
-    """Draw how busy each schedule's ranks are, on a terminal and nowhere else."""
+    """Draws busy and idle time of each schedule, on a terminal only."""
     slowest = max(row.makespan_s for row in rows)
     if not console.is_terminal or not slowest:
         return []
@@ -106,14 +106,14 @@ def bars(rows: Sequence[Row], console: Console) -> list[Table]:
 
 
 def load_bars(plan: Plan, console: Console) -> list[Table]:
-    """Draw each rank's work beside the rank that attends most, on a terminal only."""
+    """Draws each rank's work beside the busiest rank's, on a terminal only."""
     total = loads(plan).sum(axis=0)
     if not console.is_terminal or not total.any():
         return []
-    table = plain_table("rank", "attends in all", "", numbers=slice(1))
+    table = plain_table("rank", "work", "", numbers=slice(1))
     for rank, pairs in enumerate(total[:64].tolist()):
         bar = _bar(pairs / total.max(), BUSY)
-        table.add_row(str(rank), bar, f"{pairs / total.mean():.2f} times the mean")
+        table.add_row(str(rank), bar, f"{pairs / total.mean():.2f}x the average")
     return [table]
 
 
@@ -121,16 +121,16 @@ def _bar(share: float, style: str) -> Text:
     return Text("█" * round(BAR * share), style)
 
 
-def verdict(found: Check) -> Table:
-    """The errors of a check beside what they may be, and the leak probe."""
+def verdict(check: Check) -> Table:
+    """The errors of a check beside their tolerances, and the leak probe."""
     table = plain_table("", "error", "allowed", "")
-    for name, allowed in found.tolerances.items():
-        error = getattr(found, f"{name}_error")
+    for name, allowed in check.tolerances.items():
+        error = getattr(check, f"{name}_error")
         good = error <= allowed
         table.add_row(name, f"{error:.2g}", f"{allowed:.2g}", _mark(good))
-    leaks = "none" if found.leak_free else found.leaks[0]
-    table.add_row("leaks", leaks, "none", _mark(found.leak_free))
-    table.add_row("exact", "yes" if found.exact else "NO", "", _mark(found.exact))
+    leaks = "none" if check.leak_free else check.leaks[0]
+    table.add_row("leaks", leaks, "none", _mark(check.leak_free))
+    table.add_row("exact", "yes" if check.exact else "NO", "", _mark(check.exact))
     return table
 
 
@@ -138,17 +138,17 @@ def _mark(good: bool) -> Text:
     return Text("ok", "green") if good else Text("WRONG", "bold red")
 
 
-def prediction(found: Prediction) -> Table:
+def prediction(result: Prediction) -> Table:
     """One simulated plan in words and units."""
     table = plain_table("", "")
     for name, value in (
-        ("time", seconds(found.makespan)),
-        ("lower bound", f"{seconds(found.bound)}, the plan takes {times(found.bound_ratio)} that"),
-        ("own limit", f"{seconds(found.own_limit)}, of this plan's own work and messages"),
-        ("idle", f"{found.idle_fraction:.1%} of all ranks' time"),
-        ("exposed transfers", f"{seconds(found.exposed)} on the rank that waits longest"),
-        ("sent", f"{size(found.max_bytes_sent)} by the busiest rank"),
-        ("memory", f"{size(found.peak_bytes)} on the fullest rank"),
+        ("time", seconds(result.makespan)),
+        ("lower bound", f"{seconds(result.bound)}; the plan takes {times(result.bound_ratio)}"),
+        ("own limit", f"{seconds(result.own_limit)}, of this plan's own work and messages"),
+        ("idle", f"{result.idle_fraction:.1%} of all ranks' time"),
+        ("exposed communication", f"{seconds(result.exposed)} on the rank that waits longest"),
+        ("bytes sent", f"{size(result.max_bytes_sent)} by the busiest rank"),
+        ("peak memory", f"{size(result.peak_bytes)} on the worst rank"),
     ):
         table.add_row(name, value)
     return table

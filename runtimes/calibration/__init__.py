@@ -1,1 +1,1 @@
-"""Calibration: timing on this machine what predictions are made of."""
+"""Calibration: times the operations of attention on this machine."""

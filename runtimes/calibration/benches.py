@@ -1,15 +1,17 @@
-"""What a bench is: something that makes one kernel call, merge, copy or product, and times it."""
+"""The protocol of a bench: it makes a kernel call, merge, copy or product, and times it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+from planner.ir import Pass
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """A kind of kernel call: `kind` is full, causal or masked; `pass_` forward or backward."""
 
-    pass_: str
+    pass_: Pass
     rows: int
     columns: int
     kind: str
@@ -19,7 +21,7 @@ class Sample:
 
 
 class Bench(Protocol):
-    """Something that runs what is timed; dtypes by name, sizes in elements unless said."""
+    """Runs and times operations; dtypes by name, sizes in elements unless said."""
 
     name: str
     kind: str  # cuda, cpu or numpy
@@ -30,21 +32,21 @@ class Bench(Protocol):
     capacity: float  # bytes of memory of one rank
 
     def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
-        """A function that makes such a call once."""
+        """Returns a function that makes such a call once."""
         ...
 
     def merging(self, rows: int, heads: int, head_dim: int) -> Callable[[], object]:
-        """A function that merges a partial output into another, as emitted programs do."""
+        """Returns a function that merges a partial output into another, as programs do."""
         ...
 
     def copying(self, size: int) -> Callable[[], object]:
-        """A function that copies some bytes."""
+        """Returns a function that copies `size` bytes."""
         ...
 
     def multiplying(self, size: int, dtype: str) -> Callable[[], object]:
-        """A function that multiplies two square matrices."""
+        """Returns a function that multiplies two square matrices."""
         ...
 
     def seconds(self, run: Callable[[], object], times: int) -> float:
-        """Seconds that so many calls in a row take."""
+        """Returns the seconds that `times` calls in a row take."""
         ...

@@ -1,4 +1,4 @@
-"""Timing messages between two ranks of this machine: bytes and seconds.
+"""Times messages between two ranks of this machine: bytes and seconds.
 
 cpu    two processes that send to each other over gloo, as the ranks of a ring do
 cuda   copies from one device to the next, where there are two
@@ -23,7 +23,7 @@ TIMEOUT = 60.0  # seconds
 
 
 def between_processes(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> Rows:
-    """Median seconds in which two processes exchange messages of some bytes; [] without gloo."""
+    """Returns (bytes, median seconds) of messages that two processes exchange; [] without gloo."""
     if not (dist.is_available() and dist.is_gloo_available()):
         return []
     context = multiprocessing.get_context("spawn")
@@ -57,7 +57,7 @@ def _rank(rank: int, store: str, sizes: Sequence[int], repeats: int, answer: Any
 
 
 def _exchange(rank: int, size: int, repeats: int) -> float:
-    """Median seconds of sending and receiving at once, after a first time that does not count."""
+    """Returns median seconds of sending and receiving at once; the first time is not counted."""
     sent, received = (torch.ones(size // 4) for _ in range(2))
     times = []
     for _ in range(repeats + 1):
@@ -74,18 +74,18 @@ def _exchange(rank: int, size: int, repeats: int) -> float:
 
 
 def between_devices(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> Rows:
-    """Median seconds of copies from one CUDA device to the next; [] where there is only one."""
+    """Returns (bytes, median seconds) of copies between two CUDA devices; [] for a single one."""
     if torch.cuda.device_count() < 2:
         return []
     rows = Rows()
     for size in (*sizes, 4 * sizes[-1]):
-        here, there = (torch.ones(size // 4, device=f"cuda:{n}") for n in (0, 1))
+        first, second = (torch.ones(size // 4, device=f"cuda:{n}") for n in (0, 1))
         times = []
         for _ in range(repeats + 1):
             torch.cuda.synchronize(0)
             torch.cuda.synchronize(1)
             began = time.perf_counter()
-            there.copy_(here)
+            second.copy_(first)
             torch.cuda.synchronize(0)
             torch.cuda.synchronize(1)
             times.append(time.perf_counter() - began)

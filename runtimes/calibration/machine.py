@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def processor() -> str:
-    """The name of this machine's processor, as far as it tells."""
+    """Returns the name of this machine's processor."""
     named = list[str]()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -20,12 +20,12 @@ def processor() -> str:
 
 
 def memory_bytes() -> float:
-    """Bytes of this machine's memory."""
+    """Returns the bytes of memory of this machine."""
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def cpu_seconds(run: Callable[[], object], times: int) -> float:
-    """CPU seconds of this thread."""
+    """Returns the CPU seconds of this thread in `times` calls."""
     began = time.thread_time()
     for _ in range(times):
         run()

@@ -1,4 +1,4 @@
-"""What `timing` times, in numpy, for machines without torch."""
+"""A bench in numpy, for machines without torch."""
 
 import time
 from collections.abc import Callable

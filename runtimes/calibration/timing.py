@@ -1,4 +1,4 @@
-"""Timing what attention is made of, on this machine: kernel calls, merges, copies, products.
+"""Times the operations of attention on this machine: kernel calls, merges, copies, products.
 
 A bench times one thing at a time: torch on a CUDA device, torch on one CPU core, or numpy where
 torch is not installed. CPU times are those of the thread, which other processes hardly disturb.
@@ -7,35 +7,37 @@ torch is not installed. CPU times are those of the thread, which other processes
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from importlib import import_module, util
+from typing import Any
 
 import numpy as np
 
 from runtimes.calibration.benches import Bench
 from runtimes.calibration.numpy_bench import NumpyBench
 
+Track = Callable[[Iterable[Any]], Iterable[Any]]
 SHORTEST = 1e-3  # seconds of one repeat: shorter calls are made several times in a row
 
 
 def bench(kind: str = "") -> Bench:
-    """The bench of this machine: "cuda", "cpu" or "numpy", by default the first there is."""
+    """Returns the bench of a kind, "cuda", "cpu" or "numpy", by default the first available."""
     if not kind:
         kind = "numpy"
         if util.find_spec("torch") is not None:
             kind = "cuda" if import_module("torch").cuda.is_available() else "cpu"
     if kind == "numpy":
-        found: Bench = NumpyBench()
+        device: Bench = NumpyBench()
     else:
-        found = import_module("runtimes.calibration.torch_bench").TorchBench(kind)
-    return found
+        device = import_module("runtimes.calibration.torch_bench").TorchBench(kind)
+    return device
 
 
 def medians(
     on: Bench,
     runs: Sequence[Callable[[], object]],
     rounds: int,
-    track: Callable[[Iterable[int]], Iterable[int]] = iter,
+    track: Track = iter,
 ) -> list[float]:
-    """Median seconds of one call of each; all take turns, so that what disturbs one disturbs all.
+    """Returns median seconds of one call of each; calls alternate, so a disturbance hits them all.
 
     First calls, which set things up, are not counted. `track` may wrap the rounds, to show
     progress.
@@ -44,14 +46,14 @@ def medians(
     for run in runs:
         run()
         times.append(max(1, int(SHORTEST / max(on.seconds(run, 1), 1e-7))))
-    found = [
+    seconds = [
         [on.seconds(run, n) / n for run, n in zip(runs, times, strict=True)]
         for _ in track(range(rounds))
     ]
-    middle: list[float] = np.median(found, axis=0).tolist()
+    middle: list[float] = np.median(seconds, axis=0).tolist()
     return middle
 
 
 def about(on: Bench) -> str:
-    """Where measurements come from: "measured here, 2026-01-31, torch 2.13.0"."""
+    """Returns the source of measurements: "measured here, 2026-01-31, torch 2.13.0"."""
     return f"measured here, {date.today().isoformat()}, {on.libraries}"

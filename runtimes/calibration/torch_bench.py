@@ -1,4 +1,4 @@
-"""What `timing` times, in torch: the flash kernels that emitted programs call.
+"""A bench in torch, of the flash kernels that emitted programs call.
 
 On a CPU that is one core, timed by the thread's own clock; on a CUDA device, by its events.
 """
@@ -16,7 +16,7 @@ DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float3
 
 
 class TorchBench:
-    """Kernel calls, merges, copies and products on one device; kind is cpu or cuda."""
+    """Times kernel calls, merges, copies and products on one device; kind is cpu or cuda."""
 
     def __init__(self, kind: str) -> None:
         self.kind, self.kinds = kind, tuple[str, ...](["full", "causal"])
@@ -40,7 +40,7 @@ class TorchBench:
         return torch.randn(*shape, device=self._device).to(DTYPES[dtype])
 
     def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
-        """A call of the flash kernel of this device."""
+        """Returns a function that calls the flash kernel of this device once."""
         heads, kv_heads = sample.heads, sample.kv_heads or sample.heads
         q = self._random(1, heads, sample.rows, sample.head_dim, dtype=dtype)
         k, v = (
@@ -87,7 +87,7 @@ class TorchBench:
         return forward, backward
 
     def merging(self, rows: int, heads: int, head_dim: int) -> Callable[[], object]:
-        """What emitted programs do with a partial output."""
+        """Returns a function that merges a partial output into another, as emitted programs do."""
         total = self._random(1, heads, rows, head_dim + 1, dtype="float32")
         o = self._random(1, heads, rows, head_dim, dtype=self.dtype)
         lse = self._random(1, heads, rows, 1, dtype="float32")
@@ -100,12 +100,12 @@ class TorchBench:
         return merge
 
     def copying(self, size: int) -> Callable[[], object]:
-        """A copy within this device's memory."""
+        """Returns a function that copies `size` bytes within this device's memory."""
         a, b = (torch.ones(size // 4, device=self._device) for _ in range(2))
         return lambda: a.copy_(b)
 
     def multiplying(self, size: int, dtype: str) -> Callable[[], object]:
-        """A square product; tf32 is float32 with its products rounded."""
+        """Returns a square matrix product; tf32 is float32 with its products rounded."""
         products = torch.backends.cuda.matmul
         a, b = (self._random(size, size, dtype=dtype.replace("tf32", "float32")) for _ in range(2))
 
@@ -116,7 +116,7 @@ class TorchBench:
         return product
 
     def seconds(self, run: Callable[[], object], times: int) -> float:
-        """Seconds of some calls in a row: of the device where there is one, else of this thread."""
+        """Returns the seconds of `times` calls: of the device on CUDA, else of this thread."""
         if not self._cuda:
             return cpu_seconds(run, times)
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))

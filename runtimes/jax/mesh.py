@@ -43,7 +43,7 @@ def execute(plans: Plans, function: str, *arrays: Array) -> list[Array]:
 
 @lru_cache(maxsize=4)
 def program_of(ranks: int, source: str) -> "Program":
-    """A program that was run lately is not compiled again."""
+    """Returns the program of a text; the last ones keep what they compiled."""
     return Program(ranks, source)
 
 
@@ -63,7 +63,7 @@ class Program:
     @cached_property
     def devices(self) -> list[Any] | None:
         """One device per rank, or None where this process cannot have so many."""
-        with suppress(RuntimeError):  # once devices are there, there are no more
+        with suppress(RuntimeError):  # the number of devices is fixed at their first use
             jax.config.update("jax_num_cpu_devices", max(DEVICES, self.ranks))
         for kind in (None, "cpu"):
             if len(devices := jax.devices(kind)) >= self.ranks:
@@ -71,7 +71,7 @@ class Program:
         return None
 
     def run(self, function: str, *arrays: Array) -> list[Array]:
-        """Results of "attention" with dout, "forward" or "backward", see `runtimes.backends`."""
+        """Returns results of "attention" with dout, "forward" or "backward"."""
         context = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
         with context(arrays[0].dtype == np.float64):
             ordered = map(self.ordered, arrays, SIDES)
@@ -79,13 +79,13 @@ class Program:
             return [np.asarray(self.module.unshard([x], side=side)) for x, side in results]
 
     def ordered(self, x: Array, side: str) -> Any:
-        """An array in sequence order put into layout order, padding zero."""
+        """Returns an array in layout order, padded with zeros, from one in sequence order."""
         shards = (self.module.shard(x, rank, side=side) for rank in range(self.ranks))
         return jax.numpy.concatenate(list(shards), axis=2)
 
     @cached_property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """What `run` calls."""
+        """Compiled functions by name, on whole arrays in layout order."""
         module, mesh = self.module, Mesh(np.array(self.devices), ("sp",))
         spec = PartitionSpec(None, None, "sp")
         on_shards = partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec)
@@ -109,7 +109,7 @@ class Program:
 
 
 def in_child(program: Program, function: str, arrays: tuple[Array, ...]) -> list[Array]:
-    """The same in a process with enough virtual devices; raises RankError where it fails."""
+    """Runs the program in a process with enough virtual devices; raises RankError if it fails."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +130,7 @@ def in_child(program: Program, function: str, arrays: tuple[Array, ...]) -> list
 
 
 def child() -> None:
-    """Run what the file named on the command line says, and leave the results there."""
+    """Runs the program in the file named on the command line, and leaves its results there."""
     place = Path(sys.argv[1])
     ranks, source, function, arrays = pickle.loads(place.read_bytes())
     program = Program(ranks, source)

@@ -1,1 +1,1 @@
-"""Recording real runs: what every rank did when, by the clock of this machine."""
+"""Recording real runs: start and end of every operation of every rank."""

@@ -1,4 +1,4 @@
-"""What every rank of a real run did when, before anybody draws it.
+"""Events of a real run: the operations of every rank, with start and end.
 
     turn      a rank begins a step                     attend    the kernel calls of a rectangle
     send      a message, from when it is posted        merge     adding their results, after them
@@ -22,7 +22,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that `rank` did in `step`, from `start` to `end`, in seconds."""
+    """One operation of `rank` in `step`, from `start` to `end`, in seconds."""
 
     kind: Kind
     rank: int
@@ -32,7 +32,7 @@ class Event:
     end: float
 
 
-Recorded = tuple[Plan, list[Event]]  # a pass and what happened in it
+Recorded = tuple[Plan, list[Event]]  # a pass and its events
 
 
 class Log:
@@ -42,20 +42,20 @@ class Log:
         self.passes = list[Recorded]()
 
     def begin(self, plan: Plan) -> list[Event]:
-        """The list for the events of one more pass."""
+        """Starts one more pass; returns the list for its events."""
         self.passes.append((plan, []))
         return self.passes[-1][1]
 
 
 class Step:
-    """Notes events of one step and numbers them; notes nothing where nobody listens."""
+    """Numbers and stores the events of one step; without a list to store them in, does nothing."""
 
     def __init__(self, events: list[Event] | None, step: int) -> None:
         self.events, self.step = events, step
         self.numbers = Counter[tuple[Kind, int]]()
 
     def __call__(self, kind: Kind, rank: int, start: float, end: float | None = None) -> None:
-        """Something has happened from `start` until now, or until `end`."""
+        """Store an event from `start` until now, or until `end`."""
         if self.events is not None:
             number, at = self.numbers[kind, rank], end if end is not None else perf_counter()
             self.numbers[kind, rank] += 1
@@ -63,13 +63,13 @@ class Step:
 
 
 def turns(plan: Plan) -> list[list[int]]:
-    """The steps in which each rank attends, sends or receives, in order."""
-    found: list[dict[int, None]] = [{} for _ in range(plan.ranks)]
+    """Returns, per rank, the steps in which it attends, sends or receives, in order."""
+    steps_of: list[dict[int, None]] = [{} for _ in range(plan.ranks)]
     for number, step in enumerate(plan.steps):
         for attend in step.attends:
             for rank in attend.rank.tolist():
-                found[rank][number] = None
+                steps_of[rank][number] = None
         for move in step.moves:
             for rank in (*move.src.tolist(), *move.dst.tolist()):
-                found[rank][number] = None
-    return [list(steps) for steps in found]
+                steps_of[rank][number] = None
+    return [list(steps) for steps in steps_of]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import TENSORS, Plan
 from planner.plans import Plans
 from runtimes.arrays import Array
@@ -35,9 +35,9 @@ def execute(
     launch: Launch | None = None,
     timeout: float = TIMEOUT,
 ) -> list[Array]:
-    """What `runtimes.torch.launch.execute` does, and notes what happens in the log.
+    """Runs plans as `runtimes.torch.launch.execute` does, and stores events in the log.
 
-    PlanError as well where the program does not do row by row what the plan says.
+    Raises RingloomError also where the program does not follow the plan row by row.
     """
     body = partial(watched, BODIES[function])
     program, parts = launched(plans, arrays, body, launch, timeout)
@@ -48,7 +48,7 @@ def execute(
 
 
 def watched(body: Body, program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
-    """What one rank does, twice; after its results a table of notes on the second time: [n, 6]."""
+    """Runs `body` twice on a rank; returns its results and the notes of the second run: [n, 6]."""
     watch(program)
     body(program, group, arrays)
     program.dist.barrier(group=group)
@@ -60,22 +60,22 @@ def watched(body: Body, program: ModuleType, group: Any, arrays: Sequence[Array]
     return [*parts, np.array(notes, np.float64).reshape(-1, len(Note._fields))]
 
 
-# ---- which rows of the plan they are
+# ---- from notes to rows of the plan
 
 
 def events_of(plan: Plan, notes: list[list[Note]]) -> list[Event]:
-    """The notes of all ranks on one pass as events of the plan's rows."""
+    """Returns the events of the plan's rows, from the notes of all ranks on one pass."""
     own = [
         [note for note in rank if bool(note.backward) == (plan.pass_ == "backward")]
         for rank in notes
     ]
     events = list[Event]()
     for rank, (steps, left) in enumerate(zip(turns(plan), own, strict=True)):
-        found = [*_computed(plan, rank, left), *_sent(plan, rank, left), *_came(plan, rank, left)]
+        happened = [e for find in (_computed, _sent, _came) for e in find(plan, rank, left)]
         begins = dict[int, float]()
-        for event in found:
+        for event in happened:
             begins[event.step] = min(begins.get(event.step, np.inf), event.start)
-        events += found
+        events += happened
         events += (Event("turn", rank, n, 0, begins[n], begins[n]) for n in steps if n in begins)
     return events
 
@@ -90,7 +90,7 @@ def _computed(plan: Plan, rank: int, notes: list[Note]) -> Iterator[Event]:
 
 
 def _attends(plan: Plan, rank: int) -> Iterator[tuple[Place, int]]:
-    """(place, pairs times heads) of every rectangle of a rank."""
+    """Yields (place, pairs times heads) of every rectangle of a rank."""
     work, counts = plan.workload, Counter[int]()
     q_side, kv_side = plan.partition.q.blocks, plan.partition.kv.blocks
     for step, node in plan.attends():
@@ -113,25 +113,25 @@ def _sent(plan: Plan, rank: int, notes: list[Note]) -> Iterator[Event]:
     for peer, rows in _moves(plan, rank, "src", "dst").items():
         taken = [n for n in notes if n.kind == SENT and n.peer == peer]
         sizes = [(place, size) for place, size, _ in rows]
-        for (step, number), some in _matched(plan, rank, f"sends to {peer}", sizes, taken):
-            end = max(n.end for n in some)
-            yield Event("send", rank, step, number, some[0].start, end)
+        for (step, number), carrying in _matched(plan, rank, f"sends to {peer}", sizes, taken):
+            end = max(n.end for n in carrying)
+            yield Event("send", rank, step, number, carrying[0].start, end)
 
 
 def _came(plan: Plan, rank: int, notes: list[Note]) -> Iterator[Event]:
     for peer, rows in _moves(plan, rank, "dst", "src").items():
         taken = [n for n in notes if n.kind == CAME and n.peer == peer]
         sizes, sums = [(place, size) for place, size, _ in rows], {p: s for p, _, s in rows}
-        for place, some in _matched(plan, rank, f"receives from {peer}", sizes, taken):
-            end, kinds = max(n.end for n in some), list[Kind](["receive"])
+        for place, carrying in _matched(plan, rank, f"receives from {peer}", sizes, taken):
+            end, kinds = max(n.end for n in carrying), list[Kind](["receive"])
             kinds += ["arrive"] * sums[place]
             for kind in kinds:
-                start = some[0].start if kind == "receive" else end
+                start = carrying[0].start if kind == "receive" else end
                 yield Event(kind, rank, *place, start, end)
 
 
 def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[tuple[Place, int, bool]]]:
-    """By the rank at the other end: place, numbers, and if these are sums, of every message."""
+    """Returns, by the rank at the other end, (place, elements, accumulates) of every message."""
     wide = replace(plan, workload=replace(plan.workload, dtype="float64"))
     rows, counts = defaultdict[int, list[tuple[Place, int, bool]]](list), Counter[int]()
     for step, move in plan.moves():
@@ -148,7 +148,7 @@ def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[tuple[
 def _matched(
     plan: Plan, rank: int, what: str, rows: Any, notes: list[Note]
 ) -> Iterator[tuple[Place, list[Note]]]:
-    """The notes of each row: as many as it takes to carry what the row carries."""
+    """Yields each row's place with its notes, whose sizes add up to the size of the row."""
     waiting = iter(notes)
     for place, size in rows:
         taken = list[Note]()
@@ -158,7 +158,7 @@ def _matched(
                 break
             taken.append(note)
         if not taken or sum(note.size for note in taken) != size:
-            raise PlanError(
-                f"{plan.name}: rank {rank} {what} otherwise than step {place[0]} of the plan says"
+            raise RingloomError(
+                f"{plan.name}: rank {rank} {what} differently from step {place[0]} of the plan"
             )
         yield place, taken

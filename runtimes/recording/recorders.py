@@ -1,4 +1,4 @@
-"""record(plan, q, k, v)   run plans as `runtimes.backends.run` does, and keep what happened.
+"""record(plan, q, k, v)   run plans as `runtimes.backends.run` does, and return their events.
 
 numpy   virtual ranks, which take turns on one processor
 torch   the emitted program, watched from outside
@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.plans import AnyPlans
 from runtimes.arrays import Array
 from runtimes.backends import executor, run
@@ -27,13 +27,13 @@ def record(
     backend: str = "torch",
     **options: Any,
 ) -> tuple[Any, list[Recorded]]:
-    """What `run` returns, and the events, pass by pass.
+    """Returns the results of `run`, and the events, pass by pass.
 
-    Raises PlanError as `run` does, and for a backend whose ranks leave no spans.
+    Raises RingloomError as `run` does, and for a backend whose runs cannot be recorded.
     """
     if backend not in RECORDERS:
         executor(backend)  # refuses the unknown
-        raise PlanError(
+        raise RingloomError(
             f"a {backend} run cannot be recorded: its ranks are parts of one compiled program,"
             f" which does not say what each did when; backends that can: {', '.join(RECORDERS)}"
         )

@@ -1,6 +1,6 @@
 """watch(program)   an emitted torch program leaves notes of its kernel calls and messages.
 
-A message has come when it has come: a thread of its own waits for each.
+Each message has a thread that waits for it, so its end is noted when it is done.
 """
 
 import threading
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch.distributed as dist
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 
 KERNEL, SENT, CAME = range(3)
 KERNELS = ("attend", "attend_backward")
@@ -33,7 +33,7 @@ class Note(NamedTuple):
 
 
 class Here(threading.local):
-    """What the rank of this thread has noted; None where nobody listens."""
+    """Notes of the rank of this thread; None while nothing is recorded."""
 
     notes: list[Note] | None = None
     backward = False
@@ -43,7 +43,7 @@ HERE = Here()
 
 
 def watch(program: ModuleType) -> None:
-    """Let a program leave notes where somebody asks; once is enough."""
+    """Wraps the kernels and messages of a program, so that they leave notes; idempotent."""
     names = vars(program)
     with LOCK:
         if isinstance(names["dist"], Watching):
@@ -99,7 +99,7 @@ class Watching:
         if notes is None:
             return works
         if len(works) != len(ops):
-            raise PlanError("cannot record: this backend waits for messages all together")
+            raise RingloomError("cannot record: this backend waits for messages all together")
         kinds = [SENT if op.op.__name__ == "isend" else CAME for op in ops]
         peers = [self.plain.get_process_group_ranks(op.group)[op.group_peer] for op in ops]
         return [
@@ -145,7 +145,7 @@ class Watched:
         self.place = len(notes)
         notes.append(Note(*about, about[-1]))  # in the order of the starts
         self.thread = threading.Thread(target=self._watch, daemon=True)
-        if isinstance(work, dist.Work):  # any other has come when somebody looks
+        if isinstance(work, dist.Work):  # any other is done when it is waited for
             self.thread.start()
 
     def _watch(self) -> None:

@@ -45,7 +45,7 @@ def gradients(
     sees: Array,
     scale: float,
 ) -> tuple[Array, Array, Array]:
-    """What these keys add to dq, and these queries to dk and dv, per query head."""
+    """Returns contributions of these keys to dq, of these queries to dk and dv, per query head."""
     p = np.exp(_scores(q, k, sees, scale) - _finite(lse)[..., None])
     ds = p * (dout @ v.swapaxes(-1, -2) - rowsum[..., None]) * scale
     return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout

@@ -1,8 +1,8 @@
 """The oracle: any plan, executed in numpy on virtual ranks that share nothing but messages.
 
-deal      every home, and every copy that is there from the start, gets its part of q, k, v, dout
+shard     every owner and every initial copy gets its part of q, k, v, dout
 run       the steps of the plan; the global arrays are out of reach
-collect   the accumulators at home, put together in sequence order
+collect   the accumulators of owners, put together in sequence order
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from runtimes.reference.virtual_ranks import Arrays, VirtualRanks
 def execute(
     plans: Plans, function: str, q: Array, k: Array, v: Array, *rest: Array, log: Log | None = None
 ) -> Arrays:
-    """The backend `numpy`, see `runtimes.backends`; what happens is noted in the log."""
+    """The backend `numpy`, see `runtimes.backends`; events are stored in the log."""
     rounded = dtype_of(plans.workload.dtype)
     if plans.forward is None or function == "backward":
         assert plans.backward is not None
@@ -40,7 +40,7 @@ def forward(
 ) -> tuple[Array, Array]:
     """out, and lse [batch, heads, seq], as they were accumulated."""
     ranks = VirtualRanks(plan, log)
-    deal(ranks, {"Q": (q,), "KV": (k, v)})
+    shard(ranks, {"Q": (q,), "KV": (k, v)})
     ranks.run()
     out = collect(ranks, "OUT", 0, q.shape)
     return out, collect(ranks, "OUT", 1, q.shape[:3], fill=-np.inf)
@@ -60,7 +60,7 @@ def backward(
     number = wide(plan.workload.dtype)
     ranks = VirtualRanks(plan, log)
     given = {"Q": (q,), "KV": (k, v), "DOUT": (dout,)}
-    deal(ranks, given, out.astype(number), lse.astype(number))
+    shard(ranks, given, out.astype(number), lse.astype(number))
     ranks.run()
     rounded = dtype_of(plan.workload.dtype)
     shares = ("DQ", 0, q), ("DKV", 0, k), ("DKV", 1, v)
@@ -68,7 +68,7 @@ def backward(
     return dq, dk, dv
 
 
-def deal(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
+def shard(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
     """Cut the shards out of the whole arrays: copies, so that ranks share no memory."""
     for tensor, number, home in _places(ranks.plan):
         block = ranks.plan.side(tensor).blocks[number]
@@ -84,7 +84,7 @@ def deal(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
 
 
 def _places(plan: Plan) -> Iterator[tuple[str, int, int]]:
-    """(tensor, block, rank) of every input that is there before step 0."""
+    """Yields (tensor, block, rank) of every input that is resident before step 0."""
     for tensor in READS[plan.pass_]:
         for number, block in enumerate(plan.side(tensor).blocks):
             yield tensor, number, block.home
@@ -103,7 +103,7 @@ def collect(
     """One array of an accumulator in sequence order, `fill` where a home has none."""
     whole = np.full(shape, fill, ranks.number)
     for number, block in enumerate(ranks.plan.side(tensor).blocks):
-        found = ranks.memory[block.home].sums.get((tensor, number))
-        if found is not None:
-            whole[:, block.heads.start : block.heads.stop, block.tokens()] = found[part]
+        total = ranks.memory[block.home].sums.get((tensor, number))
+        if total is not None:
+            whole[:, block.heads.start : block.heads.stop, block.tokens()] = total[part]
     return whole

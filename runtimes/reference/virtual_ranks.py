@@ -1,7 +1,7 @@
-"""Virtual ranks: each has a memory of its own, and only moves carry anything between them.
+"""Virtual ranks: each has a memory of its own, which only moves read and write from outside.
 
-In a step: moves read their sources as they were at its start (copies of inputs, whole
-accumulators handed over), attends read inputs as they were at its start, then what attends made
+In a step: moves read their sources as they were at its start (inputs are copied, accumulators
+transferred), attends read inputs as they were at its start, then what attends made
 and what arrived is added, in node order. A copy whose last use is over is filled with NaN.
 """
 
@@ -20,7 +20,7 @@ from runtimes.arrays import Array, wide
 from runtimes.recording.events import Log, Step
 from runtimes.reference.online_softmax import attend, gradients, merge
 
-Arrays = tuple[Array, ...]  # what a tensor is made of: KV is (k, v), OUT is (o, lse), and so on
+Arrays = tuple[Array, ...]  # the arrays of a tensor: KV is (k, v), OUT is (o, lse), and so on
 Place = tuple[str, int]  # tensor, block
 Delivery = tuple[Place, Arrays]
 
@@ -35,18 +35,18 @@ class Rank:
         self.freed = set[Place]()
 
     def read(self, place: Place, step: int) -> Arrays:
-        """An input that is here; raises PlanError where it is not."""
+        """Returns an input; raises PlanError if it is absent."""
         if place not in self.inputs:
             raise self._lacks("reads", place, step)
         return self.inputs[place]
 
-    def hand_over(self, places: list[Place], step: int) -> list[Delivery]:
-        """Accumulators, which are gone from here then; absent ones are zero and left out.
+    def take(self, places: list[Place], step: int) -> list[Delivery]:
+        """Removes accumulators and returns them; absent ones are zero and left out.
 
-        Raises PlanError where there is none at all.
+        Raises PlanError if all are absent.
         """
         if not any(place in self.sums for place in places):
-            raise self._lacks("hands over", places[0], step)
+            raise self._lacks("sends", places[0], step)
         return [(place, self.sums.pop(place)) for place in places if place in self.sums]
 
     def keep(self, place: Place, arrays: Arrays) -> list[Place]:
@@ -69,7 +69,7 @@ class Rank:
             self.sums[place] = tuple(a + b for a, b in zip(self.sums[place], arrays, strict=True))
 
     def free(self, place: Place) -> None:
-        """The slot of a copy may be written over from now on: NaN, until something is."""
+        """Frees the slot of a copy: it reads as NaN until it is written again."""
         for array in self.inputs[place]:
             array.fill(np.nan)
         self.freed.add(place)
@@ -82,7 +82,7 @@ class Rank:
 
 
 class VirtualRanks:
-    """All ranks of a plan. `memory` [ranks] is filled by whoever deals the home shards out."""
+    """All ranks of a plan. `memory` [ranks] is filled by the caller with the shards of owners."""
 
     def __init__(self, plan: Plan, log: Log | None = None) -> None:
         self.plan = plan
@@ -119,7 +119,7 @@ class VirtualRanks:
                     memory.add(place, arrays)
                 else:
                     stored = memory.keep(place, arrays)
-                # What is received takes a slot, even at home.
+                # A block that is received takes a slot, even at home.
                 slots.update((rank, tensor) for tensor, _ in stored)
             note("receive", rank, posted, began)
             note("arrive", rank, began)
@@ -135,7 +135,7 @@ class VirtualRanks:
             note("turn", src, began, began)
             places = [(tensor, block) for block in _present(blocks) for tensor in move.tensors]
             if move.accumulates:
-                carried += memory.hand_over(places, note.step)
+                carried += memory.take(places, note.step)
             else:
                 for place in places:
                     copies = tuple(a.copy() for a in memory.read(place, note.step))
@@ -154,7 +154,7 @@ class VirtualRanks:
             note("attend", rank, began)
             yield rank, results
 
-    # ---- slots: what is away from home and still in use
+    # ---- slots: copies away from their owner that are still in use
 
     def _is_away(self, rank: int, place: Place) -> bool:
         return bool(self.plan.side(place[0]).homes[place[1]] != rank)
@@ -192,34 +192,34 @@ class VirtualRanks:
 
 
 class Rectangle:
-    """Some q blocks and some kv blocks on one rank, and the query heads they have in common."""
+    """The q and kv blocks of one attend on one rank, and the query heads they have in common."""
 
     def __init__(
         self, ranks: VirtualRanks, memory: Rank, step: int, q: list[int], kv: list[int]
     ) -> None:
         self.ranks, self.memory, self.step, self.q, self.kv = ranks, memory, step, q, kv
-        mine, theirs = self._slice("q", q), self._slice("kv", kv)
+        q_heads, kv_heads = self._slice("q", q), self._slice("kv", kv)
         group = ranks.plan.workload.group
         common = np.arange(
-            max(mine.start, theirs.start * group), min(mine.stop, theirs.stop * group)
+            max(q_heads.start, kv_heads.start * group), min(q_heads.stop, kv_heads.stop * group)
         )
-        self.heads, self.kv_heads = common - mine.start, common // group - theirs.start
+        self.heads, self.kv_heads = common - q_heads.start, common // group - kv_heads.start
 
     def _slice(self, side: str, blocks: list[int]) -> range:
-        found = {self.ranks.plan.partition.side(side).blocks[b].heads for b in blocks}
-        if len(found) > 1:
+        slices = {self.ranks.plan.partition.side(side).blocks[b].heads for b in blocks}
+        if len(slices) > 1:
             raise PlanError(
                 f"step {self.step}: rank {self.memory.number} attends {side} blocks {blocks}"
-                f" of different head slices {sorted(map(str, found))}"
+                f" of different head slices {sorted(map(str, slices))}"
             )
-        return found.pop()
+        return slices.pop()
 
     def _read(self, tensor: str, blocks: list[int]) -> list[Array]:
-        """What a tensor is made of, block after block, in the precision of partial sums."""
-        found = [self.memory.read((tensor, block), self.step) for block in blocks]
+        """Returns the arrays of a tensor, its blocks concatenated, in the dtype of partial sums."""
+        arrays = [self.memory.read((tensor, block), self.step) for block in blocks]
         return [
             np.concatenate(parts, axis=2).astype(self.ranks.number)
-            for parts in zip(*found, strict=True)
+            for parts in zip(*arrays, strict=True)
         ]
 
     @cached_property
@@ -242,7 +242,7 @@ class Rectangle:
         yield from self._by_block("OUT", self.q, o, lse)
 
     def backward(self) -> Iterator[Delivery]:
-        """What every q block adds to its dq, and every kv block to its (dk, dv)."""
+        """Yields the contribution to dq of every q block, and to (dk, dv) of every kv block."""
         (q,), (k, v) = self._read("Q", self.q), self._read("KV", self.kv)
         (dout,), (lse, rowsum) = self._read("DOUT", self.q), self._read("STATS", self.q)
         dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
@@ -270,5 +270,5 @@ class Rectangle:
 
 
 def _present(blocks: Ints) -> list[int]:
-    found: list[int] = blocks[blocks >= 0].tolist()
-    return found
+    numbers: list[int] = blocks[blocks >= 0].tolist()
+    return numbers

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.plans import Plans
 from runtimes.arrays import Array
 from runtimes.emitted import RESULTS, source_of
@@ -59,7 +59,7 @@ def in_group(
 ) -> list[Parts]:
     """Every rank of the world has the same arrays and gets the whole results."""
     if dist.get_world_size() != ranks:
-        raise PlanError(f"the plan is for {ranks} ranks, the group has {dist.get_world_size()}")
+        raise RingloomError(f"the plan is for {ranks} ranks, the group has {dist.get_world_size()}")
     parts: list[Any] = [None] * ranks
     dist.all_gather_object(parts, body(load(source), dist.group.WORLD, arrays))
     return parts

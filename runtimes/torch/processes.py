@@ -25,7 +25,7 @@ from runtimes.torch.rank import Body, Parts, load
 def in_processes(
     source: str, ranks: int, arrays: tuple[Array, ...], body: Body, timeout: float
 ) -> list[Parts]:
-    """What `body` returns on every rank, exchanging over gloo; the folder is removed afterwards."""
+    """Returns the results of `body` on every rank, one process each, exchanging over gloo."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", __name__])
     with tempfile.TemporaryDirectory(prefix="ringloom-") as folder:
@@ -108,7 +108,7 @@ def _wait(workers: list[BaseProcess], folder: Path, timeout: float) -> None:
 
 
 def _stack(folder: Path, rank: int) -> str:
-    """Where a stalled rank was, as far as it could tell."""
+    """Returns the call stack of a stalled rank, "" if it left none."""
     file = folder / f"stack-{rank}.txt"
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     return f"\nrank {rank}, innermost call first:\n{text}" if text else ""

@@ -1,4 +1,4 @@
-"""What one rank does with an emitted program: cut its shards, call a function, give results back.
+"""One rank of an emitted program: cut its shards, call a function, return its results.
 
 attend      attention(q, k, v), and its gradients where dout is given
 ahead       forward(q, k, v): out and lse

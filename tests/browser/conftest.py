@@ -16,8 +16,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 import ringloom as rl
 from ringloom.comparison import Comparison, compare
+from ringloom.report.facts.recorded import recorded
 from ringloom.report.page import page
-from ringloom.report.recorded import recorded
 from simulator.chrome_trace import save_trace, trace
 from simulator.hardware import hardware
 

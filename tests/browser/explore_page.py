@@ -15,9 +15,9 @@ from conftest import SIZES, Reader
 from planner.files import loads
 from ringloom.explore.choices import Choices
 from ringloom.explore.view import compared
-from ringloom.report.legs import legs
-from ringloom.report.spans import bars_of
-from ringloom.report.tiles import tile_facts
+from ringloom.report.facts.legs import legs
+from ringloom.report.facts.spans import bars_of
+from ringloom.report.facts.tiles import tile_facts
 
 Readers = Callable[..., Reader]
 

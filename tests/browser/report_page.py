@@ -12,11 +12,11 @@ from selenium.webdriver.common.keys import Keys
 
 from conftest import SIZES, Reader
 from ringloom.comparison import Comparison
-from ringloom.report.legs import legs
-from ringloom.report.loads import links_of, load_of
-from ringloom.report.palette import rank_colours
-from ringloom.report.spans import bars_of
-from ringloom.report.tiles import tile_facts
+from ringloom.report.facts.legs import legs
+from ringloom.report.facts.loads import links_of, load_of
+from ringloom.report.facts.spans import bars_of
+from ringloom.report.facts.tiles import tile_facts
+from ringloom.report.pictures.palette import rank_colours
 from ringloom.views.units import numbers, seconds, size
 from simulator.prediction import simulate
 
@@ -156,7 +156,7 @@ def test_cells_and_arrows_say_their_numbers(
     asked = [[v, {"x": x, "y": y}] for v, x, y in cells]
     mean = load.value.sum() / load.columns / load.rows
     assert page.ask(TIPS, "load-4-cells", "@image", asked) == [
-        f"rank {r}, round {c + 1}: {v:,} pairs x heads, {v / mean:.2f} times the mean"
+        f"rank {r}, round {c + 1}: {v:,} pairs x heads, {v / mean:.2f}x the average"
         for r, c, v in zip(load.row, load.column, load.value, strict=True)
     ]
     cells = zip(links.value.tolist(), links.column.tolist(), links.row.tolist(), strict=True)

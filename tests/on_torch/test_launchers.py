@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from codegen import emit
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.masks import Causal, Documents
 from planner.planning import backward_of, plan
 from planner.plans import Plans
@@ -130,9 +130,9 @@ def test_threads_that_stall_tell_where_they_are() -> None:
 
 def test_what_cannot_be_run_is_refused_by_name() -> None:
     pair, (q, k, v, _) = both("ring", SMALL, 2), draw(SMALL, 0)
-    with pytest.raises(PlanError, match="a backward plan alone needs dout"):
+    with pytest.raises(RingloomError, match="a backward plan alone needs dout"):
         run(pair.backward, q, k, v)
-    with pytest.raises(PlanError, match="but the workload takes"):
+    with pytest.raises(RingloomError, match="but the workload takes"):
         run(pair, q[:, :1], k, v)
-    with pytest.raises(PlanError, match="a backward plan alone needs dout"):
+    with pytest.raises(RingloomError, match="a backward plan alone needs dout"):
         backends.forward(pair.backward, q, k, v, backend=launch.execute)

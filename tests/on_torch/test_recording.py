@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 import ringloom as rl
 from codegen import emit
 from plain.test_traces import keeps_the_schema
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import Plan
 from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.cli import main
 from ringloom.recording import Recording, record, timeline
-from ringloom.report.recorded import recorded
+from ringloom.report.facts.recorded import recorded
 from runtimes.arrays import draw
 from runtimes.backends import run
 from runtimes.recording import recorders
@@ -162,7 +162,9 @@ def test_a_recording_that_lacks_something_is_refused() -> None:
     _, passes = in_numpy(one, *draw(SMALL, 0)[:3])
     ((_, events),) = passes
     for lost in (e for e in events if e.kind != "turn" and e.kind != "arrive"):
-        with pytest.raises(PlanError, match=rf"nothing was recorded of {lost.kind} 0 of rank"):
+        with pytest.raises(
+            RingloomError, match=rf"{lost.kind} 0 of rank \d in step \d was not recorded"
+        ):
             timeline(one, [e for e in events if e != lost])
 
 
@@ -175,7 +177,7 @@ def test_a_program_that_does_something_else_is_refused() -> None:
     parts = as_threads(emit(one, "torch"), 2, draw(SMALL, 0)[:3], body, 30.0)
     notes = [[of_torch.Note(*row) for row in shards[-1].tolist()] for shards in parts]
     assert of_torch.events_of(one, notes)
-    with pytest.raises(PlanError, match=r"otherwise than step \d of the plan says"):
+    with pytest.raises(RingloomError, match=r"differently from step \d of the plan"):
         of_torch.events_of(two, notes)
 
 
@@ -200,9 +202,9 @@ def test_no_message_arrives_before_it_is_sent() -> None:
 
 def test_jax_is_refused_and_says_who_can() -> None:
     q, k, v, _ = draw(SMALL, 0)
-    with pytest.raises(PlanError, match="backends that can: numpy, torch"):
+    with pytest.raises(RingloomError, match="backends that can: numpy, torch"):
         rl.record(plan("ring", SMALL, 2), q, k, v, backend="jax")
-    with pytest.raises(PlanError, match="unknown backend 'bus'"):
+    with pytest.raises(RingloomError, match="unknown backend 'bus'"):
         rl.record(plan("ring", SMALL, 2), q, k, v, backend="bus")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import ringloom as rl
-from planner.errors import PlanError
+from planner.errors import RingloomError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -190,9 +190,9 @@ def test_padding_and_masks_of_the_caller_are_refused(alone: Any) -> None:
     called(alone, program, attention_mask=torch.ones(BATCH, SEQ))
     padded = torch.ones(BATCH, SEQ)
     padded[1, :3] = 0
-    with pytest.raises(PlanError, match="padding hides 3 tokens"):
+    with pytest.raises(RingloomError, match="padding hides 3 tokens"):
         called(alone, program, attention_mask=padded)
-    with pytest.raises(PlanError, match=r"an attention mask \[2, 1, 26, 26\] besides the plan's"):
+    with pytest.raises(RingloomError, match=r"a mask \[2, 1, 26, 26\] besides the plan's"):
         called(alone, program, attention_mask=torch.zeros(BATCH, 1, SEQ, SEQ))
 
 
@@ -200,7 +200,7 @@ def test_dropout_in_training_is_refused(alone: Any) -> None:
     def model(name: str) -> Any:
         return llama(name, attention_dropout=0.25).train()
 
-    with pytest.raises(PlanError, match=r"dropout 0\.25 in attention is not expressible"):
+    with pytest.raises(RingloomError, match=r"dropout 0\.25 in attention is not expressible"):
         called(alone, emitted(), model)
 
 
@@ -213,7 +213,7 @@ def test_dropout_in_training_is_refused(alone: Any) -> None:
     ],
 )
 def test_another_mask_than_the_model_s_is_refused(alone: Any, mask: rl.Mask, said: str) -> None:
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(RingloomError, match=said):
         called(alone, emitted(mask))
     name = rl.transformers_attention(emitted(mask), "meant", group=alone, any_mask=True)
     llama(name)(input_ids=text()[0])
@@ -224,16 +224,18 @@ def test_another_sliding_window_is_refused(alone: Any) -> None:
         config = transformers.MistralConfig(**TINY, sliding_window=5, attn_implementation=name)
         return transformers.MistralForCausalLM(config).double()
 
-    with pytest.raises(PlanError, match="within 5 tokens, the plan's mask is causal"):
+    with pytest.raises(RingloomError, match="within 5 tokens, the plan's mask is causal"):
         called(alone, emitted(), model)
 
 
 def test_other_heads_scales_and_lengths_are_refused_with_numbers(alone: Any) -> None:
     with pytest.raises(ValueError, match=r"\[2, 4, 13, 4\].*\[2, 2, 13, 4\]"):
         sharded(emitted(heads=2, ranks=2, schedule="ulysses"), "other-heads")
-    with pytest.raises(PlanError, match=r"scales scores by 0\.3535\d+, the plan by 0\.5"):
+    with pytest.raises(RingloomError, match=r"scales scores by 0\.3535\d+, the plan by 0\.5"):
         called(alone, emitted(), lambda name: llama(name, head_dim=8))
-    with pytest.raises(PlanError, match=r"rank 0 are \[\[0, 0, 1, 1\]\] ..., but its 26 tokens"):
+    with pytest.raises(
+        RingloomError, match=r"are \[\[0, 0, 1, 1\]\] ..., but its 26 tokens"
+    ):
         called(alone, emitted(), position_ids=torch.arange(SEQ)[None] // 2)
 
 
@@ -243,7 +245,7 @@ def test_positions_are_looked_at_again_when_they_change(alone: Any) -> None:
     for right in (at, at, at.clone()):
         model(input_ids=tokens, position_ids=right)
     for wrong in (at + 1, at.add_(1)):
-        with pytest.raises(PlanError, match=r"are \[\[1, 2, 3, 4\]\]"):
+        with pytest.raises(RingloomError, match=r"are \[\[1, 2, 3, 4\]\]"):
             model(input_ids=tokens, position_ids=wrong)
 
 
@@ -252,15 +254,15 @@ def test_what_a_plan_cannot_express_is_refused_by_name(alone: Any, name: str) ->
     q, kv = torch.zeros(1, 4, SEQ, 4), torch.zeros(1, 2, SEQ, 4)
     asked = huggingface.Adapter(emitted(), alone, False)
     asked.attend(None, q, kv, kv, None, **{name: None})
-    with pytest.raises(PlanError, match=f"{name} in attention is not expressible"):
+    with pytest.raises(RingloomError, match=f"{name} in attention is not expressible"):
         asked.attend(None, q, kv, kv, None, **{name: 30.0})
 
 
 def test_names_of_transformers_and_other_modules_are_refused(alone: Any) -> None:
     for name in ("sdpa", "eager"):
-        with pytest.raises(PlanError, match=f"has an attention '{name}' already"):
+        with pytest.raises(RingloomError, match=f"has an attention '{name}' already"):
             rl.transformers_attention(emitted(), name)
-    with pytest.raises(PlanError, match="is no emitted program"):
+    with pytest.raises(RingloomError, match="is no emitted program"):
         rl.transformers_attention(torch, "torch")
-    with pytest.raises(PlanError, match="takes tables: call the model with tables="):
+    with pytest.raises(RingloomError, match="takes tables: call the model with tables="):
         called(alone, emitted(dynamic=True))

@@ -187,7 +187,7 @@ def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(
     for row in rows.values():
         assert (row["verified_seq"], row["exact_seq"], row["exact"]) == (256 * 1024, 512, True)
     assert re.search(
-        r"ring takes 1\.\d+ times as long as .*rank 7 attends 1\.87 times the mean", found["why"]
+        r"ring takes 1\.\d+x as long as .*rank 7 computes 1\.87x the average work", found["why"]
     )
 
 
@@ -210,7 +210,7 @@ def test_a_mask_that_allows_nothing_takes_no_time(
     grid = tmp_path / "nothing.json"
     grid.write_text('{"size": 256, "grid": [[0]]}')
     assert main(["compare", *SMALL, "--mask", f"blocks@{grid}", "--check"]) == 0
-    assert "nothing to attend" in " ".join(capsys.readouterr().out.split())
+    assert "nothing to compute" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_package_that_shadows_ours_is_named(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from ringloom.explore.choices import MOST_RANKS, PASSES, Choices, from_query
 from ringloom.explore.downloads import plan_file, program, trace_file
 from ringloom.explore.serving import free, serve
 from ringloom.explore.view import View, compared
-from ringloom.report.legs import legs
-from ringloom.report.loads import links_of, load_of, memory_of
-from ringloom.report.spans import bars_of
+from ringloom.report.facts.legs import legs
+from ringloom.report.facts.loads import links_of, load_of, memory_of
+from ringloom.report.facts.spans import bars_of
 from simulator.hardware import hardware, presets
 
 SMALL = Choices(schedule="zigzag", ranks=4, seq="4k", heads=4, kv_heads=2, pass_="both")

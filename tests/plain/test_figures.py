@@ -16,7 +16,7 @@ from ringloom.cli import main
 from ringloom.cli.figures import FIGURES
 from ringloom.figures import rounds, speedups, workers
 from ringloom.figures.sheet import style, write
-from ringloom.reproduce.striped import judged
+from ringloom.reproduce.papers.striped import judged
 from ringloom.views.grids import cells, grid
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from planner import files
-from planner.errors import PlanError
+from planner.errors import PlanError, RingloomError
 from planner.ir import Held
 from planner.plans import Plans
 from strategies import masks
@@ -87,7 +87,7 @@ STEP = (*FIRST, "steps", 0)
         (corrupted((*FIRST, "name"), 7), "name must be a short text"),
         (corrupted((*FIRST, "pass"), "both"), "forward or backward"),
         (corrupted((*FIRST, "workload", "mask"), "documents:5,5"), "10"),
-        (corrupted((*FIRST, "workload", "mask"), "documents@/etc/passwd"), "must be spelled out"),
+        (corrupted((*FIRST, "workload", "mask"), "documents@/etc/passwd"), "must be text"),
         (corrupted((*FIRST, "workload", "seq"), 10**30), "seq must be between"),
         (corrupted((*FIRST, "workload", "seq"), "12"), "seq must be a whole number"),
         (corrupted((*FIRST, "workload", "dropout"), 0.1), "unknown workload field 'dropout'"),
@@ -180,9 +180,11 @@ def test_a_pair_whose_backward_pass_starts_from_what_was_not_left_is_refused() -
         files.loads(files.dumps((contiguous, backward)))
 
 
-def test_a_file_that_is_not_there_or_not_text_is_a_plan_error(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="not a readable plan file"):
+def test_a_file_that_is_absent_or_not_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RingloomError, match=r"nowhere.json: cannot be read: No such file"):
         rl.load(tmp_path / "nowhere.json")
+    with pytest.raises(RingloomError, match=r"cannot write .*: Is a directory"):
+        rl.save(PLAN, tmp_path)
     (tmp_path / "noise.json").write_bytes(bytes(range(256)))
     with pytest.raises(PlanError, match="not a readable plan file"):
         rl.load(tmp_path / "noise.json")

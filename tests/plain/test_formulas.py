@@ -9,7 +9,7 @@ import sympy
 from planner.analysis.balance import loads
 from planner.analysis.liveness import occupancy
 from planner.analysis.messages import message_bytes
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import Pass, Plan
 from planner.masks import Full
 from planner.planning import REGULAR, plan
@@ -33,7 +33,7 @@ from ringloom.reproduce.formulas.symbolic import (
     striping_length,
     summed,
 )
-from ringloom.reproduce.striped_time import coarse_tiles
+from ringloom.reproduce.papers.striped_time import coarse_tiles
 from simulator.memory import memory
 
 HEAD_DIM = 4
@@ -256,7 +256,7 @@ def test_json_formulas_are_expressions_that_sympy_reads(
 
 
 def test_a_schedule_without_formulas_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(PlanError, match="no formulas of 'spiral'"):
+    with pytest.raises(RingloomError, match="no formulas of 'spiral'"):
         formulas("spiral")
     assert main(["formula", "spiral"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

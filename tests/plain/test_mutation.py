@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from planner import planning, verify
-from planner.analysis import handovers, inputs
+from planner.analysis import inputs, partial_sums
 from planner.errors import PlanError
 from planner.ir import TENSORS, Attend, Held, Move, Pass, Plan, Step
 from planner.masks import Causal, Documents, Full, Global, Mask, Window
@@ -375,14 +375,14 @@ def no_check(*_: object) -> None:
 WEAKER: dict[str, tuple[ModuleType, Callable[..., object], list[str]]] = {
     "check_rectangles": (verify, no_check, ["join rectangles"]),
     "check_inputs": (verify, no_check, ["drop move"]),
-    "check_handovers": (verify, no_check, ["drop move"]),
+    "check_partial_sums": (verify, no_check, ["drop move"]),
     "check_tiles_once": (verify, no_check, ["drop attend"]),
     "check_buffers": (verify, no_check, ["retime attend"]),
     "_refuse_absent": (inputs, no_check, ["retime attend", "redirect held"]),
     "_refuse_rows": (verify, no_check, ["join rectangles"]),
-    "_refuse_handovers": (handovers, no_check, ["duplicate move", "retime move"]),
+    "_refuse_transfers": (partial_sums, no_check, ["duplicate move", "retime move"]),
     "_blame_twice": (verify, no_check, ["duplicate attend"]),
-    "twice": (handovers, lambda keys: False, ["duplicate move"]),
+    "twice": (partial_sums, lambda keys: False, ["duplicate move"]),
 }
 
 

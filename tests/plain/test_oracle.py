@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner import planning
 from planner.analysis.liveness import lifetimes, slots
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import ADDS, READS, Attend, Held, Move, Pass, Plan, Step
 from planner.masks import Blocks, Causal, Documents, Full, Window
 from planner.schedules import SCHEDULES
@@ -45,7 +45,7 @@ def assert_exact(found: tuple[Array, ...], work: Workload, inputs: tuple[Array, 
 
 
 def refused(message: str, *arguments: object, of: Callable[..., object] = run) -> None:
-    with pytest.raises(PlanError, match=message):
+    with pytest.raises(RingloomError, match=message):
         of(*arguments)
 
 
@@ -129,7 +129,7 @@ def dealt(plan: Plan, *inputs: Array) -> VirtualRanks:
     ranks = VirtualRanks(plan)
     q, k, v, *dout = inputs
     given = {"Q": (q,), "KV": (k, v), "DOUT": tuple(dout)}
-    oracle.deal(ranks, given, *(dense.forward(plan.workload, q, k, v) if dout else ()))
+    oracle.shard(ranks, given, *(dense.forward(plan.workload, q, k, v) if dout else ()))
     return ranks
 
 
@@ -205,7 +205,7 @@ ABSENT = [
     ),
     (
         Step((), (Move(("OUT",), [[2]], [3], [2]),)),
-        "step 0: rank 3 hands over OUT block 2, which is not there",
+        "step 0: rank 3 sends OUT block 2, which is not there",
     ),
     (
         # what arrives in a step is not read in it
@@ -240,7 +240,7 @@ def test_an_unverified_plan_is_verified_first() -> None:
     refused("rank|block", half, *draw(RING.workload, 0)[:3], of=forward)
 
 
-def test_what_a_hand_over_leaves_behind_is_only_what_its_step_attends() -> None:
+def test_a_partial_sum_transfer_leaves_behind_only_what_its_step_attends() -> None:
     """In step 1 rank 0 gives away what it had and begins anew: together they make the row."""
     first, second = Attend([0], [[0]], [[0]]), Attend([0], [[0]], [[1]])
     away = Move(("OUT",), [[0]], [0], [1])

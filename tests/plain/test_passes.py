@@ -115,7 +115,7 @@ def test_trimming_twice_changes_nothing(data: st.DataObject, name: str, pass_: s
     assert trim(once) == once
 
 
-def test_trim_drops_dead_tiles_unused_copies_and_empty_hand_overs() -> None:
+def test_trim_drops_dead_tiles_unused_copies_and_empty_transfers() -> None:
     q, kv = Attend([0], [[0]], [[0]]), Attend([0], [[0]], [[1]])
     copy, empty = Move(("KV",), [[1]], [1], [0]), Move(("OUT",), [[1]], [0], [1])
     other = Attend([1], [[1]], [[1]]), Attend([1], [[1]], [[0]])

@@ -10,7 +10,7 @@ import pytest
 from codegen.assemble import assemble
 from codegen.masks import boxes, mask_data, mask_function
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
-from planner.spelling import mask as spelled
+from planner.parse import mask as spelled
 from planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
 

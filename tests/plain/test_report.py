@@ -20,15 +20,15 @@ import ringloom as rl
 from planner.analysis.tiles import tiles
 from ringloom.cli import main
 from ringloom.comparison import Comparison, compare
-from ringloom.report import recorded as recordings
-from ringloom.report.legs import legs
-from ringloom.report.loads import links_of, load_of, memory_of
+from ringloom.report.facts import recorded as recordings
+from ringloom.report.facts.legs import legs
+from ringloom.report.facts.loads import links_of, load_of, memory_of
+from ringloom.report.facts.recorded import recorded
+from ringloom.report.facts.spans import bars_of
+from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.page import page
-from ringloom.report.recorded import recorded
-from ringloom.report.spans import bars_of
-from ringloom.report.stepper import columns, ink_on
-from ringloom.report.tiles import tile_facts
-from ringloom.report.timeline import TimelinePicture
+from ringloom.report.pictures.stepper import columns, ink_on
+from ringloom.report.pictures.timeline import TimelinePicture
 from simulator.chrome_trace import save_trace, trace
 from simulator.hardware import hardware
 from simulator.timeline import spans
@@ -149,8 +149,8 @@ def test_loads_links_and_memory_add_up_to_what_was_predicted(four: Comparison) -
 def test_the_words_of_a_step_count_what_happens_in_it(four: Comparison) -> None:
     plan = four.cases[0].passes[0][0]
     facts = tile_facts("ring", plan)
-    assert facts.words(0) == "step 1 of 4: 4 of 4 ranks attend 4 tiles; KV travels: 3 ways, 96 KiB"
-    assert facts.words(3) == "step 4 of 4: 1 of 4 ranks attend 1 tile; nothing travels"
+    assert facts.words(0) == "step 1 of 4: 4 of 4 ranks attend 4 tiles; KV: 3 transfers, 96 KiB"
+    assert facts.words(3) == "step 4 of 4: 1 of 4 ranks attend 1 tile; no transfers"
     sent = columns([facts])["bytes"][0].sum()
     assert sent == case_bytes(plan)
 
@@ -222,11 +222,11 @@ def test_a_recorded_run_reads_back_as_what_was_written(four: Comparison, tmp_pat
         assert mine == pytest.approx(other, abs=2e-9)
 
 
-def test_a_run_lies_below_its_prediction(four: Comparison, tmp_path: Path) -> None:
+def test_a_run_is_drawn_below_its_prediction(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
     html = page(compare(WORK, 4, HARDWARE, ["ring", "zigzag"]), run)
-    assert "1.00 times the" in html
-    assert "lies below its prediction" in html
+    assert "1.00x the" in html
+    assert "is drawn below its prediction" in html
     picture = TimelinePicture("timeline", Range1d(0, 1))
     bars = bars_of(legs(four.cases[0]))
     picture.show(bars, 4, run)
@@ -241,8 +241,8 @@ def test_a_far_slower_run_is_drawn_on_its_own_scale_and_says_so(
     slower = rewritten(four, tmp_path, lambda d: d["otherData"].update(time_scale=1e-3))
     run, one = recorded(slower), compare(WORK, 4, HARDWARE, ["ring"])
     html = page(one, run)
-    assert re.search(r"(999|1000)\.\d\d times the", html)
-    assert "is drawn at 0.001 times its length" in html
+    assert re.search(r"(999|1000)\.\d\dx the", html)
+    assert "its time axis is scaled by 0.001" in html
     picture = TimelinePicture("timeline", Range1d(0, 1))
     picture.show(bars_of(legs(one.cases[0])), 4, run, 1e-3)
     data = picture.source.data
@@ -340,16 +340,16 @@ def test_the_finding_fits_what_is_compared() -> None:
     long = rl.Workload(seq=1 << 18, heads=32)
     assert finding(long, 4, "ring", "zigzag").startswith("ring takes 1.")
     assert finding(WORK, 4, "ring").startswith("ring takes ")
-    assert " times the lower bound of " in finding(WORK, 4, "ring")
+    assert "x the lower bound of " in finding(WORK, 4, "ring")
     assert finding(WORK, 1, "ring", "ulysses").startswith("All schedules take the same time, ")
     empty = rl.Workload(seq=256, heads=8, mask=rl.Window(0, 0) & rl.Global(0))
     assert finding(empty, 4, "ring", "zigzag") == (
-        "The mask allows nothing: there is nothing to attend."
+        "The mask allows no query-key pair: there is nothing to compute."
     )
 
 
 def test_a_page_of_nothing_and_a_page_of_many_ranks_are_pages_too() -> None:
     empty = rl.Workload(seq=256, heads=8, mask=rl.Window(0, 0) & rl.Global(0))
-    assert "nothing to attend" in page(compare(empty, 4, HARDWARE, ["ring"]))
+    assert "nothing to compute" in page(compare(empty, 4, HARDWARE, ["ring"]))
     html = page(compare(WORK, 100, HARDWARE, ["balanced"]))
     assert "show the first 64 of 100 ranks" in html

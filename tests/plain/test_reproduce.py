@@ -11,10 +11,9 @@ import pytest
 
 from planner.errors import RingloomError
 from ringloom.cli import main
-from ringloom.reproduce import burst, charts, distflash, distflash_time, ring
-from ringloom.reproduce.papers import PAPERS
+from ringloom.reproduce.papers import PAPERS, burst, charts, distflash, distflash_time, ring
+from ringloom.reproduce.papers.ring import within_two
 from ringloom.reproduce.published import DATA, records
-from ringloom.reproduce.ring import within_two
 from ringloom.reproduce.tables import Line, Table, spearman
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ringloom.cli import main
-from ringloom.reproduce import striped
 from ringloom.reproduce.fitting import fit, least_squares
-from ringloom.reproduce.striped_time import (
+from ringloom.reproduce.papers import striped
+from ringloom.reproduce.papers.striped_time import (
     MODELS,
     Mesh,
     chips,

@@ -1,4 +1,4 @@
-"""The training model, its comparators and activation memory: laws rather than numbers."""
+"""The training model, its baselines and activation memory: laws rather than numbers."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ import pytest
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.reproduce.layers import comparators
-from ringloom.reproduce.layers.activations import (
+from ringloom.reproduce.models import baselines
+from ringloom.reproduce.models.activations import (
     SCHEMES,
     Cluster,
     blocks_held,
@@ -16,9 +16,8 @@ from ringloom.reproduce.layers.activations import (
     longest_context,
     training_need,
 )
-from ringloom.reproduce.layers.comparators import Shape, checkpointed, padded, traffic
-from ringloom.reproduce.layers.models import Model
-from ringloom.reproduce.layers.training import (
+from ringloom.reproduce.models.baselines import Shape, checkpointed, padded, traffic
+from ringloom.reproduce.models.training import (
     Setting,
     collective_bandwidth,
     communication_overhead,
@@ -29,6 +28,7 @@ from ringloom.reproduce.layers.training import (
     unbounded,
     waste,
 )
+from ringloom.reproduce.models.transformers import Model
 from simulator.hardware import hardware
 from simulator.memory import memory
 
@@ -130,12 +130,12 @@ def test_burst_moves_less_than_the_ring_of_separate_rounds() -> None:
 
 def test_tiling_on_chip_and_splitting_rows_both_shrink_the_scores() -> None:
     kept = [
-        comparators.activations(system, SHAPE)
+        baselines.activations(system, SHAPE)
         for system in ("ring self-attention", "burst", "burst flash")
     ]
     assert kept == sorted(kept, reverse=True)
-    flash = comparators.activations("tensor parallel flash", SHAPE)
-    assert flash < comparators.activations("tensor parallel", SHAPE)
+    flash = baselines.activations("tensor parallel flash", SHAPE)
+    assert flash < baselines.activations("tensor parallel", SHAPE)
 
 
 # Activations

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import planning
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import Attend, Step
 from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.parse import mask
 from planner.plans import Plans
 from planner.schedules import SCHEDULES
-from planner.spelling import mask
 from planner.verify import mark_verified
 from planner.workload import DTYPES, Workload
 from runtimes import validation
@@ -89,7 +89,7 @@ def test_a_check_repeats_itself_and_follows_its_seed() -> None:
 
 
 def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(PlanError, match="unknown backend 'abacus': choose one of numpy"):
+    with pytest.raises(RingloomError, match="unknown backend 'abacus': choose one of numpy"):
         check(planning.plan("ring", SMALL, 3), backend="abacus")
 
 

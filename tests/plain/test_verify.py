@@ -75,11 +75,11 @@ def made(plan: Plan) -> tuple[object, object]:
         ),
         (
             with_step(BACKWARD, 0, adding(Move(DKV, [[0]], [1], [0]))),
-            "step 0: rank 1 hands over DKV block 0, has none",
+            "step 0: rank 1 sends DKV block 0 but holds none",
         ),
         (
             with_step(BACKWARD, 1, adding(Move(DKV, [[0]], [0], [2]))),
-            "step 1: rank 0 hands over DKV block 0 twice in one step",
+            "step 1: rank 0 sends DKV block 0 twice in one step",
         ),
         (
             with_step(BACKWARD, 3, lambda s: Step(s.attends, ())),
@@ -93,7 +93,7 @@ def made(plan: Plan) -> tuple[object, object]:
             with_step(
                 BACKWARD, 3, lambda s: Step(s.attends, (Move(DKV, [[0, 1]] * 2, [0, 1], [1, 2]),))
             ),
-            "step 3: rank 1 hands over DKV block 0, 1, has none",
+            "step 3: rank 1 sends DKV block 0, 1 but holds none",
         ),
         (
             replace(LEFT, start=(*LEFT.start, Held(("STATS",), *made(LEFT)))),

@@ -17,7 +17,7 @@
     function show() {
       const steps = Number(slider.max), step = Math.min(Number(slider.value), steps)
       state.data = {leg: [Number(leg.value)], step: [step - 1], cut: [Number(cut.value)]}
-      said.textContent = facts.data.words[leg.value][step - 1] || "nothing to attend, nothing travels"
+      said.textContent = facts.data.words[leg.value][step - 1] || "no attends, no transfers"
       slider.setAttribute("aria-valuetext", said.textContent)
     }
     function choose() {

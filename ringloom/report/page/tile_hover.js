@@ -1,4 +1,4 @@
-// What the tile under the pointer is, and who attends it when.
+// The tile under the pointer, and the rank and step that attend it.
 const leg = Math.min(state.data.leg[0], facts.data.size.length - 1)
 const table = (name) => facts.data[name][leg]
 const [cuts, rows, columns] = table("size")
@@ -8,6 +8,6 @@ const tile = i * columns + j
 const place = Math.min(state.data.cut[0], cuts - 1) * rows * columns + tile
 const when = table("step")[place]
 const pairs = table("pairs")[tile]
-const who = when < 0 ? "nobody: the mask allows nothing here"
+const who = when < 0 ? "not attended: the mask allows no pair here"
   : `rank ${table("rank")[place]} in step ${when + 1}, ${pairs.toLocaleString("en")} pairs a head`
 return `queries ${table("q_names")[i]}<br>keys ${table("kv_names")[j]}<br>${who}`

@@ -1,4 +1,4 @@
-// What travels on the way under the pointer: tensors, blocks (runs shortened: 0-3+7), bytes.
+// The messages of the arrow under the pointer: tensors, blocks (runs shortened: 0-3+7), bytes.
 const leg = Math.min(state.data.leg[0], facts.data.size.length - 1)
 const table = (name) => facts.data[name][leg]
 const parts = messages.data.parts[special_vars.index]

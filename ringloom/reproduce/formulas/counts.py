@@ -14,15 +14,15 @@ def sent_elements(plan: Plan) -> dict[str, NDArray[np.int64]]:
 
     A block of t tokens and h heads has t h head_dim elements per vector, t h per scalar.
     """
-    work, found = plan.workload, dict[str, NDArray[np.int64]]()
+    work, elements = plan.workload, dict[str, NDArray[np.int64]]()
     for _, move in plan.moves():
         block, src, _ = move.flat()
         for name in move.tensors:
             tensor, side = TENSORS[name], plan.side(name)
             each = work.batch * (tensor.vectors * work.head_dim + tensor.scalars)
-            here = found.setdefault(name, np.zeros(plan.ranks, np.int64))
+            here = elements.setdefault(name, np.zeros(plan.ranks, np.int64))
             np.add.at(here, src, (side.sizes * side.head_counts)[block] * each)
-    return found
+    return elements
 
 
 def sent_vectors(plan: Plan) -> float:

@@ -193,9 +193,9 @@ def ulysses() -> Loop:
 
     The backward pass starts from what the forward pass left.
     """
-    dealt = (over(P * (1 / P), 1, P - 1),)
+    exchanged = (over(P * (1 / P), 1, P - 1),)
     names = ("Q", "KV", "OUT"), ("DOUT", "DQ", "DKV")
-    forward, backward = (dict.fromkeys(tensors, dealt) for tensors in names)
+    forward, backward = (dict.fromkeys(tensors, exchanged) for tensors in names)
     share = (over(1 / P, 1, P - 1),)
     return Loop(
         rounds=(over(1, 0, 0),),
@@ -205,31 +205,31 @@ def ulysses() -> Loop:
         forward=forward,
         backward=backward,
         received={"Q": share, "KV": share},
-        finished=dict.fromkeys(("OUT", "DQ", "DKV"), dealt),
+        finished=dict.fromkeys(("OUT", "DQ", "DKV"), exchanged),
         shares=1 / P,
         about="causal; P divides the KV heads",
     )
 
 
 def usp() -> Loop:
-    """R groups of U ranks (P = U R): heads dealt in a group, a zigzag KV ring joins the groups.
+    """R groups of U ranks (P = U R): heads sharded in a group, a zigzag KV ring joins the groups.
 
     A group's KV block is U c tokens with 1/U of the heads on each of its ranks; its sum comes back
     to the group after R hops. The backward pass starts from what the forward pass left.
     """
     piece = U * c / 2
     first, later = 2 * rows(piece) + piece**2, 2 * piece**2
-    dealt = (over(U * R * (1 / U), 1, U - 1),)
+    exchanged = (over(U * R * (1 / U), 1, U - 1),)
     hops, returns = (over(U * R, 0, R - 2),), (over(U * R, 1, R),)
     return Loop(
         rounds=(over(1, 0, R - 1),),
         busiest=(over(first, 0, 0), over(later, 1, R - 1)),
         total=(over(U * R * first, 0, 0), over(U * R * later, 1, R - 1)),
         busy=(over(U * R, 0, R - 1),),
-        forward={"Q": dealt, "KV": dealt + hops, "OUT": dealt},
-        backward={"DOUT": dealt, "DQ": dealt, "KV": hops, "DKV": returns + dealt},
+        forward={"Q": exchanged, "KV": exchanged + hops, "OUT": exchanged},
+        backward={"DOUT": exchanged, "DQ": exchanged, "KV": hops, "DKV": returns + exchanged},
         received={"Q": (over(1 / U, 1, U - 1),), "KV": (over(1, 0, 1),)},
-        finished=dict.fromkeys(("OUT", "DQ", "DKV"), dealt),
+        finished=dict.fromkeys(("OUT", "DQ", "DKV"), exchanged),
         shares=1 / U,
         about="zigzag groups, causal; U divides the KV heads, R >= 3",
     )

@@ -9,7 +9,7 @@ from functools import cache
 
 import sympy
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import TENSORS
 from ringloom.reproduce.formulas.loops import (
     LOOPS,
@@ -87,8 +87,8 @@ def parities(expr: Expr) -> dict[str, Expr]:
 
 def summed(parts: Parts) -> Expr:
     """The sum over t of every part of a loop."""
-    found = sum(sympy.summation(part.each, (t, part.first, part.last)) for part in parts)
-    return sympy.simplify(found)
+    total = sum(sympy.summation(part.each, (t, part.first, part.last)) for part in parts)
+    return sympy.simplify(total)
 
 
 def _width(tensor: str, in_bytes: bool) -> Expr:
@@ -111,12 +111,12 @@ def _traffic(sent: Sent, finished: Sent, ranks: Expr, in_bytes: bool) -> Expr:
 
 @cache
 def formulas(schedule: str) -> Formulas:
-    """The formulas of a schedule. Raises PlanError for one that has none."""
+    """The formulas of a schedule. Raises RingloomError for one that has none."""
     if schedule not in LOOPS:
-        raise PlanError(f"no formulas of {schedule!r}: choose one of {', '.join(LOOPS)}")
+        raise RingloomError(f"no formulas of {schedule!r}: choose one of {', '.join(LOOPS)}")
     loop, ranks = LOOPS[schedule](), U * R if schedule == "usp" else P
     rounds, busy = summed(loop.rounds), summed(loop.busy)
-    pairs, every = (summed(parts) * loop.shares * h for parts in (loop.busiest, loop.total))
+    pairs, total = (summed(parts) * loop.shares * h for parts in (loop.busiest, loop.total))
     idle = ranks * rounds - busy
     forward, backward = (
         [_traffic(sent, done, ranks, in_bytes) for in_bytes in (False, True)]
@@ -127,17 +127,17 @@ def formulas(schedule: str) -> Formulas:
         about=loop.about,
         rounds=rounds,
         pairs=sympy.factor(pairs),
-        all_pairs=sympy.factor(every),
+        all_pairs=sympy.factor(total),
         idle_cells=sympy.simplify(idle / (ranks * rounds)),
         idle_cells_of_square=sympy.simplify(idle / ranks**2),
-        idle_areas=sympy.simplify(1 - every / (ranks * pairs)),
+        idle_areas=sympy.simplify(1 - total / (ranks * pairs)),
         forward_elements=forward[0],
         backward_elements=backward[0],
         forward_bytes=forward[1],
         backward_bytes=backward[1],
         slots_kv=summed(loop.received.get("KV", ())),
         slots_q=summed(loop.received.get("Q", ())),
-        speedup=sympy.simplify(every / pairs),
+        speedup=sympy.simplify(total / pairs),
         speedup_over_ring=_over_ring(pairs, ranks),
     )
 

@@ -1,0 +1,1 @@
+"""Facts of plans, predictions and recorded runs, as columns of numbers."""

@@ -1,0 +1,140 @@
+"""A recorded run: the trace of a real run, read back to be laid over its prediction.
+
+The file is what `ringloom run --trace` writes, in the form of simulated traces: processes are
+ranks, threads are named after streams, slices are in microseconds times `time_scale`.
+"""
+
+import gzip
+import json
+import math
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from planner.errors import RingloomError
+from ringloom.report.facts.spans import SHOWN, STREAMS, Bars, columns
+from simulator.timeline import Span, Stream
+
+LARGEST = 1 << 28  # bytes, unpacked
+PREFIX = "ncclDevKernel_SendRecv "  # that traces put before the names of transfers
+
+
+Done = tuple[int, int, str, int]  # rank, step, what, bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A run: the plan's name, where, how many ranks, how long [s], every bar.
+
+    `attends` and `messages` count what was done, of all ranks.
+    """
+
+    plan: str
+    hardware: str
+    ranks: int
+    makespan: float
+    bars: Bars
+    attends: Counter[Done]
+    messages: Counter[Done]
+
+
+def recorded(path: str | Path) -> Recorded:
+    """Read a trace, .json or .json.gz; raises RingloomError for what is not one, in one line."""
+    document = _document(Path(path))
+    about, events = document.get("otherData"), document.get("traceEvents")
+    if not isinstance(about, dict) or not isinstance(events, list):
+        raise RingloomError(f"{path} is not a trace of a run: no traceEvents and otherData")
+    scale = about.get("time_scale", 1.0)
+    if not _number(scale) or scale <= 0:
+        raise RingloomError(f"{path}: time_scale is {scale!r}, not a number above 0")
+    sizes, spans = _spans(path, events, scale)
+    begin = min(s.start for s in spans)
+    moved = [Span(s.rank, s.stream, s.name, s.step, s.start - begin, s.end - begin) for s in spans]
+    return Recorded(
+        str(about.get("plan", "")),
+        str(about.get("hardware", "")),
+        max(s.rank for s in spans) + 1,
+        max(s.end for s in moved),
+        columns([s for s in moved if s.stream != "receive" and s.rank < SHOWN]),
+        _done(spans, sizes, "compute", "attend "),
+        _done(spans, sizes, "send", "send "),
+    )
+
+
+def _done(spans: list[Span], sizes: list[int], stream: Stream, verb: str) -> Counter[Done]:
+    """Count what a stream of all ranks did; the verb is left out."""
+    pairs = zip(spans, sizes, strict=True)
+    return Counter(
+        (s.rank, s.step, s.name.removeprefix(verb), n) for s, n in pairs if s.stream == stream
+    )
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ValueError(f"more than {LARGEST} bytes")
+        document = json.loads(content)
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise RingloomError(f"cannot read the trace {path}: {why}") from None
+    if not isinstance(document, dict):
+        raise RingloomError(f"{path} is not a trace of a run: not a JSON object")
+    return document
+
+
+def _spans(path: str | Path, events: list[Any], scale: float) -> tuple[list[int], list[Span]]:
+    """Returns the bytes and the slices of all streams; raises RingloomError for none."""
+    streams = {
+        (e.get("pid"), e.get("tid")): str(e.get("args", {}).get("name", "")).split(" ")[0]
+        for e in events
+        if isinstance(e, dict)
+        and e.get("name") == "thread_name"
+        and isinstance(e.get("args"), dict)
+    }
+    sizes, spans = list[int](), list[Span]()
+    for number, event in enumerate(events):
+        if not isinstance(event, dict) or event.get("ph") != "X":
+            continue
+        stream = streams.get((event.get("pid"), event.get("tid")), "")
+        if stream in STREAMS:
+            spans.append(_span(f"{path}: event {number}", event, _stream(stream), scale))
+            sizes.append(_bytes(event))
+    if not spans:
+        raise RingloomError(f"{path} holds no slice of a stream: {', '.join(STREAMS)}")
+    return sizes, spans
+
+
+def _bytes(event: dict[str, Any]) -> int:
+    args = event.get("args")
+    size = args.get("bytes", 0) if isinstance(args, dict) else 0
+    return size if isinstance(size, int) else 0
+
+
+def _stream(name: str) -> Stream:
+    match name:
+        case "compute" | "merge" | "send" | "receive":
+            return name
+        case _:
+            raise RingloomError(f"no stream {name!r}")
+
+
+def _span(where: str, event: dict[str, Any], stream: Stream, scale: float) -> Span:
+    rank, start, takes = (event.get(key) for key in ("pid", "ts", "dur"))
+    if not isinstance(rank, int) or not 0 <= rank < 1 << 20:
+        raise RingloomError(f"{where}: {rank!r} is no rank")
+    if not _number(start) or not _number(takes) or takes < 0:
+        raise RingloomError(f"{where}: from {start!r} for {takes!r} is no time")
+    args = event.get("args")
+    step = args.get("step", -1) if isinstance(args, dict) else -1
+    begin, end = start * 1e-6 / scale, (start + takes) * 1e-6 / scale
+    name = str(event.get("name", ""))[:200].removeprefix(PREFIX)
+    return Span(rank, stream, name, step if isinstance(step, int) else -1, begin, end)
+
+
+def _number(value: Any) -> TypeGuard[float]:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return plain and math.isfinite(value)

@@ -1,0 +1,200 @@
+"""Tiles of the mask, each with the rank and the step that attend it: facts of the step slider.
+
+Each live tile of each head is attended exactly once, so two tables hold a whole animation: the
+step and the rank of every (query piece, key piece). Heads are cut where any block's slice ends;
+every cut has tables of its own.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.analysis.batches import attends
+from planner.analysis.tiles import tiles
+from planner.ir import Plan
+from planner.layouts import cut
+from planner.masks.areas import areas
+from planner.partitions import Ranges, shifted
+from ringloom.report.facts.messages import Messages, messages
+from ringloom.views.units import numbers
+
+PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them
+FINEST = 16  # pixels that a piece gets at the most
+CUTS = 16  # head slices that have tables
+Columns = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class TileFacts:
+    """One pass of one schedule; steps count from 0, -1 stands for tiles that hold no pair.
+
+    `step`, `rank` [cuts, q pieces, kv pieces], of the first of `heads`; `pairs` [q pieces, kv
+    pieces] allowed pairs of a head; `shares` [q pixels, kv pixels] the share of allowed pairs that
+    a pixel stands for.
+    """
+
+    title: str
+    ranks: int
+    steps: int
+    heads: tuple[str, ...]
+    step: NDArray[np.int32]
+    rank: NDArray[np.int32]
+    pairs: NDArray[np.int64]
+    shares: NDArray[np.float64]
+    names: tuple[tuple[str, ...], tuple[str, ...]]  # of the pieces: queries, keys
+    busy: NDArray[np.bool_]  # ranks that attend: [steps, ranks]
+    count: NDArray[np.int64]  # tiles attended, heads apart: [steps]
+    messages: Messages
+
+    @property
+    def drawn_heads(self) -> tuple[str, ...]:
+        """The head slices that have tables."""
+        return self.heads[: len(self.step)]
+
+    @property
+    def note(self) -> str:
+        """A sentence on head slices without a table, "" if all have one."""
+        drawn, total = len(self.step), len(self.heads)
+        return f"The first {drawn} of {total} head slices are shown." if drawn < total else ""
+
+    @property
+    def fine(self) -> tuple[int, int]:
+        """Pixels per piece: queries, keys."""
+        return (
+            self.shares.shape[0] // max(1, self.pairs.shape[0]),
+            self.shares.shape[1] // max(1, self.pairs.shape[1]),
+        )
+
+    def words(self, step: int) -> str:
+        """Describe a step in one line."""
+        busy, count = int(self.busy[step].sum()), int(self.count[step])
+        attends = (
+            f"{busy} of {self.ranks} ranks attend {count} tile{'s' * (count != 1)}"
+            if busy
+            else "no rank attends"
+        )
+        return f"step {step + 1} of {self.steps}: {attends}; {self.messages.words(step)}"
+
+
+def tile_facts(title: str, plan: Plan) -> TileFacts:
+    """The facts of one verified pass."""
+    sides = plan.partition
+    q, kv = sides.q.chunks, sides.kv.chunks
+    edges = _head_edges(plan)
+    shape = min(CUTS, len(edges) - 1), len(q), len(kv)
+    busy, total, (at, who, a, b) = _attended(plan, edges[shape[0]])
+    step, rank = np.full((2, *shape), -1, np.int32)
+    slices = sides.q.slice[a], sides.kv.slice[b]
+    first, last = (np.searchsorted(edges, heads)[slices] for heads in _heads(plan))
+    drawn = np.flatnonzero(first < shape[0])
+    count = np.minimum(last[drawn], shape[0]) - first[drawn]
+    tile = np.repeat(drawn, count)
+    head = np.arange(len(tile)) - np.repeat(np.cumsum(count) - count - first[drawn], count)
+    place = head, sides.q.chunk[a[tile]], sides.kv.chunk[b[tile]]
+    step[place], rank[place] = at[tile], who[tile]
+    return TileFacts(
+        title,
+        plan.ranks,
+        len(plan.steps),
+        tuple(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in pairwise(edges)),
+        step,
+        rank,
+        tiles(plan).areas,
+        _shares(plan, q, kv),
+        (tuple(map(_name, q)), tuple(map(_name, kv))),
+        busy,
+        total,
+        messages(plan),
+    )
+
+
+def _attended(
+    plan: Plan, heads: int
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], tuple[Columns, ...]]:
+    """Returns busy ranks [steps, ranks], live tiles per step, and those of the first heads:
+    step, rank, query block and key block."""
+    busy = np.zeros((len(plan.steps), plan.ranks), np.bool_)
+    count = np.zeros(len(plan.steps), np.int64)
+    parts = [np.zeros((4, 0), np.int32)]
+    first = np.array([s.start for s in plan.partition.q.slices])[plan.partition.q.slice]
+    for _, at, attend in attends(plan):
+        live = tiles(plan).live(attend.q[:, :, None], attend.kv[:, None, :])
+        busy_rows = live.any(axis=(1, 2))
+        busy[at[busy_rows], attend.rank[busy_rows]] = True
+        np.add.at(count, at, np.count_nonzero(live, axis=(1, 2)))
+        drawn = np.flatnonzero(((first[attend.q] < heads) & (attend.q >= 0)).any(axis=1))
+        rows, i, j = np.nonzero(live[drawn])
+        rows = drawn[rows]
+        columns = np.empty((4, len(rows)), np.int32)
+        columns[0], columns[1] = at[rows], attend.rank[rows]
+        columns[2], columns[3] = attend.q[rows, i], attend.kv[rows, j]
+        parts.append(columns)
+    return busy, count, tuple(np.concatenate(parts, axis=1))
+
+
+def _head_edges(plan: Plan) -> list[int]:
+    """Query heads at which a slice of either side begins or ends."""
+    sides, group = plan.partition, plan.workload.group
+    ends = {e for s in sides.q.slices for e in (s.start, s.stop)}
+    return sorted(ends | {e * group for s in sides.kv.slices for e in (s.start, s.stop)})
+
+
+def _heads(plan: Plan) -> tuple[NDArray[np.int64], ...]:
+    """The first query head that slices (q, kv) have in common, and the one after the last."""
+    sides, group = plan.partition, plan.workload.group
+    q_heads = np.array([(s.start, s.stop) for s in sides.q.slices])
+    kv_heads = np.array([(s.start, s.stop) for s in sides.kv.slices]) * group
+    return (
+        np.maximum.outer(q_heads[:, 0], kv_heads[:, 0]),
+        np.minimum.outer(q_heads[:, 1], kv_heads[:, 1]),
+    )
+
+
+def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArray[np.float64]:
+    """The share of allowed pairs of every pixel, counted exactly: [q pixels, kv pixels]."""
+    offset = plan.workload.offset
+    rows = [shifted(p, offset) for p in _pieces(q)]
+    columns = _pieces(kv)
+    count = areas(plan.workload.mask.region(), rows, columns)
+    full = np.multiply.outer([_size(p) for p in rows], [_size(p) for p in columns])
+    return np.divide(count, full, out=np.zeros(count.shape), where=full > 0)
+
+
+def _pieces(chunks: tuple[Ranges, ...]) -> list[Ranges]:
+    """Each chunk cut along its tokens into as many parts as it gets pixels."""
+    shortest = min((_size(c) for c in chunks if _size(c)), default=1)
+    parts = max(1, min(FINEST, PIXELS // max(1, len(chunks)), shortest))
+    return [piece for chunk in chunks for piece in _parts(chunk, parts)]
+
+
+def _parts(chunk: Ranges, parts: int) -> list[Ranges]:
+    """Cut consecutive ranges at their tokens and interleaved ones range by range: disjoint."""
+    consecutive = all(a[-1] < b[0] for a, b in pairwise(chunk))
+    if len(chunk) > 1 and consecutive:
+        ends = np.cumsum([0, *map(len, chunk)]).tolist()
+        cuts = cut(ends[-1], parts)
+        return [
+            tuple(
+                r[max(0, c.start - e) : max(0, c.stop - e)]
+                for r, e in zip(chunk, ends, strict=False)
+            )
+            for c in cuts
+        ]
+    pieces = [[r[c.start : c.stop] for c in cut(len(r), parts)] for r in chunk]
+    return [tuple(p[n] for p in pieces) for n in range(parts)]
+
+
+def _size(positions: Ranges) -> int:
+    return sum(map(len, positions))
+
+
+def _name(positions: Ranges) -> str:
+    """The tokens of a piece: 0-255; 3, 11, 19 ... 251"""
+    if len(positions) != 1:
+        return f"{_size(positions)} tokens from {min((p[0] for p in positions), default=0)} on"
+    (one,) = positions
+    if one.step == 1 or len(one) == 1:
+        return numbers(one) if len(one) == 1 else f"{one[0]}-{one[-1]}"
+    return f"{one[0]}, {one[1]} ... {one[-1]}"

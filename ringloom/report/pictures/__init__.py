@@ -1,0 +1,1 @@
+"""Pictures of facts, as bokeh figures that can be redrawn."""

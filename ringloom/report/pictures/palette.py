@@ -1,0 +1,35 @@
+"""Colours: told apart by colour-blind eyes, in light and in dark, and never without words.
+
+Streams and schedules: Okabe and Ito, "Color Universal Design". More than eight ranks, and
+amounts: cividis (Nuñez, Anderton, Renslow 2018), which looks alike to nearly all eyes.
+"""
+
+OKABE_ITO = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
+    *("#56B4E9", "#D55E00", "#B8A900", "#7F7F7F"),
+)
+COMPUTE, MERGE, SEND = OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[2]
+STREAM_COLOURS = {"compute": COMPUTE, "merge": MERGE, "send": SEND}
+DASHES = ("solid", "dashed", "dotdash", "dotted", "dashdot")
+
+
+# Until `page/theme.js` has asked the reader for light or dark.
+PAPER, COMING, DONE = "#ffffff", "#dfe4ea", "#9aa5b1"
+
+
+def rank_colours(ranks: int) -> list[str]:
+    """A colour per rank."""
+    if ranks <= len(OKABE_ITO):
+        return list(OKABE_ITO[:ranks])
+    # The darkest fifth would drown in a dark page.
+    return amounts(ranks + ranks // 4)[-ranks:]
+
+
+def amounts(count: int) -> list[str]:
+    """`count` colours from little to much."""
+    from bokeh.palettes import cividis
+
+    if count <= 256:
+        return list(cividis(count))
+    colours = cividis(256)
+    return [colours[255 * n // (count - 1)] for n in range(count)]

@@ -1,0 +1,230 @@
+"""The stepper picture: the mask in tiles, coloured by who attends them, and what travels.
+
+Nothing here draws a step: `page/stepper.js` does, in the browser, whenever `state` or `facts`
+change. A page moves the step by writing to `state`, a program on a server likewise.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from bokeh.models import (
+    Arrow,
+    ColumnDataSource,
+    CustomJS,
+    CustomJSHover,
+    HoverTool,
+    LinearColorMapper,
+    NormalHead,
+    Range1d,
+)
+from bokeh.plotting import figure
+from numpy.typing import NDArray
+
+from ringloom.report.assets import asset
+from ringloom.report.facts.tiles import TileFacts
+from ringloom.report.pictures.frames import LABEL, TIP, cell_axes, frame, padded
+from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours
+
+MOST = 1 << 19  # head cuts x tiles of one pass that are drawn
+DARK_INK, LIGHT_INK = "#000000", "#ffffff"
+
+
+class StepperPicture:
+    """Two figures, `tiles` and `ways`, that show step `state.data.step` of one of `facts`."""
+
+    def __init__(self, ranks: int) -> None:
+        # Before the first step, so that writing the first one is a change, and draws.
+        self.state = ColumnDataSource(data={"leg": [0], "step": [-1], "cut": [0]}, name="state")
+        self.facts = ColumnDataSource(data={}, name="facts")
+        # What the browser draws stays in the browser.
+        drawn = {"syncable": False}
+        self.pixels = ColumnDataSource(data=_no_image(), name="pixels", **drawn)
+        self.labels = ColumnDataSource(data=_no_labels(), name="labels", **drawn)
+        self.places = ColumnDataSource(data={}, name="places", **drawn)
+        self.messages = ColumnDataSource(data=_no_messages(), name="messages", **drawn)
+        self.heads = ColumnDataSource(data=_no_messages(), name="arrow-heads", **drawn)
+        # Tiles at rest lie beside the scale of ranks: the page's theme owns their colours.
+        self.colours = LinearColorMapper(
+            palette=["#000000"],
+            name="ranks",
+            low_color=PAPER,
+            high_color=COMING,
+            nan_color=DONE,
+        )
+        self.tiles = self._tiles()
+        self.ways = self._ways()
+        self.ranks = 0
+        self._ranks(ranks)
+        self.draw = CustomJS(
+            args={
+                name: getattr(self, name)
+                for name in ("state", "facts", "pixels", "labels", "places", "messages", "heads")
+            }
+            | {"axes": [self.tiles.x_range, self.tiles.y_range]},
+            code=asset("stepper.js"),
+        )
+        self.state.js_on_change("data", self.draw)
+        self.facts.js_on_change("data", self.draw)
+
+    def show(self, facts: Sequence[TileFacts]) -> None:
+        """Draw from these facts, one entry per pass and schedule, all of as many ranks."""
+        self._ranks(facts[0].ranks if facts else 1)
+        self.facts.data = columns(facts)
+
+    def _ranks(self, ranks: int) -> None:
+        """Places and colours for so many; a browser paints places anew whenever they are told."""
+        if self.ranks == ranks:
+            return
+        self.ranks = ranks
+        self.colours.palette = rank_colours(ranks)
+        self.colours.low, self.colours.high = -0.5, ranks - 0.5
+        self.places.data = _circle(ranks)
+
+    def _hover(self, file: str, **more: ColumnDataSource) -> CustomJSHover:
+        """Words that a script of the page puts together when they are asked for."""
+        args = {"state": self.state, "facts": self.facts} | more
+        return CustomJSHover(args=args, code=asset(file))
+
+    def _tiles(self) -> figure:
+        drawn = frame(
+            "tiles",
+            aspect_ratio=1.1,
+            x_axis_label="keys and values, piece by piece",
+            y_axis_label="queries, piece by piece",
+            x_range=Range1d(0, 1),
+            y_range=Range1d(1, 0),
+        )
+        image = drawn.image(
+            image="image",
+            x="x",
+            y="y",
+            dw="dw",
+            dh="dh",
+            color_mapper=self.colours,
+            source=self.pixels,
+        )
+        drawn.text(**LABEL, source=self.labels)
+        formatter = self._hover("tile_hover.js")
+        tip = TIP.format("@image{custom}")
+        drawn.add_tools(
+            HoverTool(renderers=[image], tooltips=tip, formatters={"@image": formatter})
+        )
+        cell_axes(drawn)
+        drawn.yaxis.formatter = padded(3)
+        return drawn
+
+    def _ways(self) -> figure:
+        drawn = frame(
+            "ways",
+            aspect_ratio=1.1,
+            x_range=Range1d(-1.25, 1.25),
+            y_range=Range1d(-1.25, 1.25),
+        )
+        drawn.axis.visible = drawn.grid.visible = False
+        ways = drawn.segment("x0", "y0", "x1", "y1", line_width="width", line_color="#7F7F7F",
+                             source=self.messages)  # fmt: skip
+        head = NormalHead(size=9, fill_color="#7F7F7F", line_color=None)
+        drawn.add_layout(
+            Arrow(
+                end=head,
+                source=self.heads,
+                line_alpha=0,
+                x_start="x0",
+                y_start="y0",
+                x_end="x1",
+                y_end="y1",
+            )
+        )
+        drawn.scatter("x", "y", size="size", fill_color="fill", line_color="line", line_width=2,
+                      source=self.places)  # fmt: skip
+        drawn.text(**LABEL, source=self.places)
+        tip = TIP.format("rank @src to @dst: @parts{custom}")
+        formatter = self._hover("way_hover.js", messages=self.messages)
+        drawn.add_tools(
+            HoverTool(
+                renderers=[ways],
+                tooltips=tip,
+                line_policy="interp",
+                formatters={"@parts": formatter},
+            )
+        )
+        return drawn
+
+
+def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
+    """Returns the columns that `stepper.js` reads: an entry per pass and schedule in each."""
+    columns: dict[str, list[Any]] = {
+        "title": [f.title for f in facts],
+        "size": [[*f.step.shape, *f.fine, f.ranks, f.steps] for f in facts],
+        "step": [narrow(f.step).ravel() for f in facts],
+        "rank": [narrow(f.rank).ravel() for f in facts],
+        "live": [(f.shares > 0).astype(np.uint8).ravel() for f in facts],
+        "image": [np.zeros(f.shares.shape, np.float32) for f in facts],
+        "busy": [f.busy.astype(np.uint8).ravel() for f in facts],
+        "pairs": [f.pairs.astype(np.float64).ravel() for f in facts],
+        "heads": [list(f.drawn_heads) for f in facts],
+        "note": [f.note for f in facts],
+        "q_names": [list(f.names[0]) for f in facts],
+        "kv_names": [list(f.names[1]) for f in facts],
+        "words": [[f.words(step) for step in range(f.steps)] for f in facts],
+        "at": [f.messages.at for f in facts],
+        "src": [f.messages.src for f in facts],
+        "dst": [f.messages.dst for f in facts],
+        "kind": [f.messages.kind for f in facts],
+        "kinds": [[",".join(tensors) for tensors in f.messages.kinds] for f in facts],
+        "bytes": [f.messages.bytes.astype(np.float64) for f in facts],
+    }
+    blocks = [one.messages.blocks.columns("blocks") for one in facts]
+    return columns | {name: [one[name][0] for one in blocks] for name in (blocks or [{}])[0]}
+
+
+def narrow(numbers: NDArray[np.int32]) -> NDArray[np.int16] | NDArray[np.int32]:
+    """The same in two bytes each, where they fit: a browser takes long to receive many."""
+    fits = np.abs(numbers).max(initial=0) < 1 << 15
+    return numbers.astype(np.int16) if fits else numbers.astype(np.int32)
+
+
+def drawable(facts: TileFacts) -> bool:
+    """Returns True where a browser can hold the tables."""
+    return facts.step.size <= MOST
+
+
+def _no_image() -> dict[str, list[Any]]:
+    return {"image": [np.zeros((1, 1), np.float32)], "x": [0], "y": [0], "dw": [1], "dh": [1]}
+
+
+def _no_labels() -> dict[str, list[Any]]:
+    return {name: [] for name in ("x", "y", "text", "ink")}
+
+
+def _no_messages() -> dict[str, list[Any]]:
+    return {name: [] for name in ("x0", "y0", "x1", "y1", "src", "dst", "parts", "width")}
+
+
+def _circle(ranks: int) -> dict[str, list[Any]]:
+    """Ranks around a circle, rank 0 on top, clockwise; big ones carry their number."""
+    turns = [2 * math.pi * r / ranks for r in range(ranks)]
+    colours, named = rank_colours(ranks), ranks <= 24
+    return {
+        "x": [math.sin(t) for t in turns],
+        "y": [math.cos(t) for t in turns],
+        "text": [str(r) if named or r % 8 == 0 else "" for r in range(ranks)],
+        "size": [28 if named else 13] * ranks,
+        "colour": colours,
+        "fill": colours,
+        "line": colours if named else ["#7F7F7F"] * ranks,
+        "ink": [ink_on(c) for c in colours],
+        "on": [ink_on(c) for c in colours],
+    }
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever is easier to read on a colour (WCAG relative luminance)."""
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [
+        c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)
+    ]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return DARK_INK if light > 0.179 else LIGHT_INK

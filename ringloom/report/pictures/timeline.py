@@ -1,0 +1,126 @@
+"""The timeline picture: a lane of compute and a lane of links per rank, on an axis of time."""
+
+from typing import Any
+
+import numpy as np
+from bokeh.models import (
+    ColumnDataSource,
+    CustomJSHover,
+    CustomJSTickFormatter,
+    FixedTicker,
+    HoverTool,
+    LinearColorMapper,
+    Range1d,
+)
+
+from ringloom.report.assets import asset
+from ringloom.report.facts.names import joined
+from ringloom.report.facts.recorded import Recorded
+from ringloom.report.facts.spans import SHOWN, STREAMS, Bars
+from ringloom.report.pictures.frames import timed
+from ringloom.report.pictures.palette import PAPER, SEND, STREAM_COLOURS
+
+TIP = """
+<div style="max-width:20rem;color:#111"><b>rank @rank</b> @stream{custom}<br>
+from @since{custom} on, takes @takes{custom}<br>step @step</div>
+"""
+MOMENT = "return `${Number(value.toPrecision(6))} ms`"
+COLUMNS = ("lane", "left", "right", "height", "since", "takes", "stream", "rank", "step")
+PALETTE = [STREAM_COLOURS.get(stream, SEND) for stream in STREAMS]
+MOST_HATCHED = 400
+LABELLED = 16  # rank numbers along the axis at the most
+
+
+class TimelinePicture:
+    """One schedule; `show` draws other bars in the same picture."""
+
+    def __init__(self, name: str, axis: Range1d) -> None:
+        self.source = ColumnDataSource(data={}, name=f"{name}-bars")
+        self.words = ColumnDataSource(data={}, name=f"{name}-words")
+        # Apart, and few: a browser takes a second for a thousand hatched bars.
+        self.hatched = ColumnDataSource(data={})
+        self.figure = timed(
+            name,
+            x_range=axis,
+            y_range=Range1d(1, 0),
+            y_axis_label="rank",
+            output_backend="canvas",
+        )
+        place = {"y": "lane", "left": "left", "right": "right", "height": "height"}
+        bars = self.figure.hbar(
+            **place,
+            fill_color={
+                "field": "stream",
+                "transform": LinearColorMapper(palette=PALETTE, low=0, high=len(PALETTE) - 1),
+            },
+            line_color=None,
+            # Never seen: a constant saves the browser looking up a colour for every bar.
+            selection_color=SEND,
+            nonselection_color=SEND,
+            muted_color=SEND,
+            source=self.source,
+        )
+        self.figure.hbar(
+            **place,
+            fill_color=None,
+            line_color=None,
+            hatch_pattern="pattern",
+            hatch_color=PAPER,
+            hatch_alpha=0.6,
+            hatch_weight=1,
+            hatch_scale=6,
+            source=self.hatched,
+        )
+        moment = CustomJSHover(code=MOMENT)
+        hover = HoverTool(renderers=[bars], tooltips=TIP, attachment="vertical")
+        name_of = CustomJSHover(args={"words": self.words}, code=asset("bar_name.js"))
+        hover.formatters = {"@since": moment, "@takes": moment, "@stream": name_of}
+        self.figure.add_tools(hover)
+        self.figure.ygrid.visible = False
+        self.ticks = FixedTicker(ticks=[])
+        self.figure.yaxis.ticker = self.ticks
+        self.figure.yaxis.formatter = CustomJSTickFormatter(
+            code="return Math.floor(tick).toFixed()"
+        )
+
+    def show(self, bars: Bars, ranks: int, run: Recorded | None = None, scale: float = 1.0) -> None:
+        """Draw bars; those of a recorded run below the predicted ones of the same rank.
+
+        A run may be drawn at another `scale` than its own; what it says of itself stays true.
+        """
+        lanes = 2 if run is None else 4
+        parts, names = [_columns(bars, 0, lanes)], [bars.names]
+        if run is not None:
+            parts.append(_columns(run.bars, 2, lanes, scale))
+            names.append(run.bars.names)
+        data = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
+        self.words.data = joined(names).columns() | {"predicted": [len(bars)]}
+        self.source.data = data
+        merges = data["stream"] == STREAMS.index("merge")
+        measured = np.arange(len(merges)) >= len(bars)
+        hatched = np.flatnonzero(measured | merges)[: MOST_HATCHED if ranks <= LABELLED else 0]
+        self.hatched.data = {key: data[key][hatched] for key in COLUMNS[:4]} | {
+            "pattern": ["\\" if own else "/" for own in measured[hatched].tolist()]
+        }
+        shown = min(ranks, SHOWN)
+        self.figure.y_range.start, self.figure.y_range.end = shown, 0
+        self.figure.height = 84 + max(60, min(720, shown * lanes * (9 if shown <= 16 else 5)))
+        spacing = -(-shown // LABELLED)
+        # Another ticker would be another model: the server would search the document for it.
+        self.ticks.ticks = [r + 0.5 for r in range(0, shown, spacing)]
+
+
+def _columns(bars: Bars, first: int, lanes: int, scale: float = 1.0) -> dict[str, Any]:
+    """Attends and merges on lane `first` of each rank, what it sends on the lane below."""
+    link = bars.stream == STREAMS.index("send")
+    return {
+        "lane": bars.rank + (first + link + 0.5) / lanes,
+        "left": bars.start * 1e3 * scale,
+        "right": bars.end * 1e3 * scale,
+        "since": bars.start * 1e3,
+        "height": np.where(link, 0.6, 0.86) / lanes,
+        "stream": bars.stream,
+        "rank": bars.rank,
+        "step": bars.step + 1,
+        "takes": (bars.end - bars.start) * 1e3,
+    }

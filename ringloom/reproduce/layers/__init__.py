@@ -1,1 +1,0 @@
-"""Around attention: layers, iterations and the systems that papers compare with."""

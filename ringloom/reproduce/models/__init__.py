@@ -1,0 +1,1 @@
+"""Analytic models of transformers, their training, and the baselines of the papers."""

@@ -1,0 +1,126 @@
+"""Baselines of the papers as analytic models: traffic and memory per layer.
+
+ring self-attention   K and V travel in two separate rounds, scores are materialised (RSA, 2021)
+Megatron v1           tensor parallel: one all-reduce after attention, one after the FFN
+Megatron v3           tensor and sequence parallel: all-gather before, reduce-scatter after each
+Ulysses               all-to-all from token to head shards before attention, and back after it
+BurstAttention        the paper's own cost table, without and with local optimisation
+
+Everything in elements of one layer. A tensor [B, N, Z d] counts 1; an all-reduce moves it twice,
+an all-gather or a reduce-scatter once; the factor (G - 1)/G of a hop or a collective is left out,
+as papers do.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    """G devices, batch B, Z heads of d, N tokens, width H, M elements of on-chip memory."""
+
+    devices: int
+    batch: int
+    heads: int
+    head_dim: int
+    seq: int
+    width: int
+    sram: int
+
+    @property
+    def tensor(self) -> int:
+        """Elements of Q, of K, of V or of the output: BZNd."""
+        return self.batch * self.heads * self.seq * self.head_dim
+
+    @property
+    def hidden(self) -> int:
+        """Elements of a layer's input: BNH."""
+        return self.batch * self.seq * self.width
+
+    @property
+    def scores(self) -> int:
+        """Elements of all score matrices: BZN^2."""
+        return self.batch * self.heads * self.seq**2
+
+    @property
+    def rows(self) -> float:
+        """Rows of a tile that fits on chip beside its operands: M/4d (FlashAttention)."""
+        return self.sram / (4 * self.head_dim)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Elements that each device sends in a forward and in a backward pass of one layer."""
+
+    forward: float
+    backward: float
+
+    @property
+    def total(self) -> float:
+        """Both passes."""
+        return self.forward + self.backward
+
+
+COLLECTIVE = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2, "ring": 1}
+MOVES: dict[str, tuple[dict[str, int], dict[str, int]]] = {  # times a whole tensor, per pass
+    # K, then V, around the ring; backward both again, and the gradients of both all-reduced
+    "ring self-attention": ({"ring": 2}, {"ring": 2, "all-reduce": 2}),
+    "megatron-v1": ({"all-reduce": 2}, {"all-reduce": 2}),
+    # attention and FFN each; the backward pass gathers the inputs of both once more
+    "megatron-v3": (
+        {"all-gather": 2, "reduce-scatter": 2},
+        {"all-gather": 2 + 2, "reduce-scatter": 2},
+    ),
+    # BurstAttention books v3 without gathering the inputs again, so as v1
+    "tensor parallel": ({"all-reduce": 2}, {"all-reduce": 2}),
+}
+
+
+def traffic(system: str, shape: Shape) -> Traffic:
+    """Elements per device and layer of a baseline."""
+    if system == "ulysses":
+        return ulysses(shape)
+    if system == "burst":
+        vectors, scalars = 3 * shape.tensor, 2 * shape.tensor / shape.head_dim
+        return Traffic(2 * shape.tensor, vectors + scalars)
+    passes = (
+        sum(COLLECTIVE[kind] * times for kind, times in moves.items()) for moves in MOVES[system]
+    )
+    return Traffic(*(shape.tensor * times for times in passes))
+
+
+def ulysses(shape: Shape) -> Traffic:
+    """All-to-alls of Q, K, V and of the output: each device sends its 1/G of a tensor."""
+    each = 4 * shape.tensor / shape.devices
+    return Traffic(each, each)
+
+
+def checkpointed(system: str, shape: Shape) -> float:
+    """Elements per device of a whole iteration that runs each layer's forward pass twice."""
+    moved = traffic(system, shape)
+    return moved.total + moved.forward
+
+
+def parameters(system: str, shape: Shape) -> float:
+    """Attention parameters that a device keeps: 4HZd, a share of them under tensor parallelism."""
+    whole = 4 * shape.width * shape.heads * shape.head_dim
+    return whole / shape.devices if system.startswith("tensor") else whole
+
+
+def activations(system: str, shape: Shape) -> float:
+    """Elements that a device keeps of one layer's attention (BurstAttention, table 1).
+
+    Q, K, V and the output; the scores that exist at once; the layer's input. A system whose name
+    ends in "flash" tiles its scores on chip and keeps one number per tile.
+    """
+    held = shape.scores / shape.devices
+    if system.startswith("burst"):
+        held /= shape.devices  # one visit's block of scores: N/G x N/G
+    if system.endswith("flash"):
+        held /= shape.rows**2
+    hidden = shape.hidden if system.startswith("tensor") else shape.hidden / shape.devices
+    return 4 * shape.tensor / shape.devices + held + hidden
+
+
+def padded(heads: int, devices: int) -> int:
+    """Heads that a head-parallel scheme computes: the next multiple of the devices."""
+    return -(-heads // devices) * devices

@@ -1,0 +1,14 @@
+"""The papers whose numbers are reproduced, by name."""
+
+from collections.abc import Callable, Mapping
+
+from ringloom.reproduce.papers import burst, charts, distflash, ring, striped
+from ringloom.reproduce.tables import Table
+
+PAPERS: Mapping[str, Callable[[], list[Table]]] = {
+    "striped": lambda: striped.tables(striped.judged()),
+    "ring": ring.tables,
+    "distflash": distflash.tables,
+    "burst": burst.tables,
+    "charts": charts.tables,
+}

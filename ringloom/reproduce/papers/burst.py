@@ -1,0 +1,146 @@
+"""BurstAttention: traffic counted from plans, the cost table from models, the claims predicted."""
+
+from functools import lru_cache
+
+from planner.ir import TENSORS, Pass, Plan
+from planner.masks import Full
+from planner.planning import REGULAR, plan
+from planner.workload import Workload
+from ringloom.reproduce.formulas.counts import sent_elements
+from ringloom.reproduce.models import baselines
+from ringloom.reproduce.models.baselines import Shape
+from ringloom.reproduce.models.training import Setting, iteration
+from ringloom.reproduce.models.transformers import Model
+from ringloom.reproduce.published import records
+from ringloom.reproduce.tables import Line, Table
+from simulator.hardware import hardware
+
+SHAPE = Shape(devices=32, batch=1, heads=32, head_dim=128, seq=131072, width=4096, sram=98304)
+LLAMA_7B = Model("LLaMA-7B", 4096, 11008, 32, 32)
+
+
+def tables() -> list[Table]:
+    """All tables and claims of the paper that we have."""
+    return [counted_traffic(), costs(), claims()]
+
+
+@lru_cache(maxsize=16)
+def _loop(schedule: str, pass_: Pass, ranks: int) -> Plan:
+    """The whole loop, nothing trimmed."""
+    work = Workload(seq=64 * ranks, heads=4, head_dim=128, mask=Full())
+    return plan(schedule, work, ranks, pass_=pass_, passes=REGULAR)
+
+
+def hops(schedule: str, pass_: Pass, tensor: str, ranks: int) -> float:
+    """Blocks of a tensor that a rank sends in a pass: G - 1 for copies, G for what returns."""
+    loop = _loop(schedule, pass_, ranks)
+    tokens_heads = loop.workload.seq // ranks * loop.workload.heads
+    kind = TENSORS[tensor]
+    each = kind.vectors * loop.workload.head_dim + kind.scalars
+    sent = sent_elements(loop).get(tensor)
+    return float(sent.mean()) / (tokens_heads * each) if sent is not None else 0.0
+
+
+def per_circle(schedule: str, pass_: Pass, ranks: int) -> tuple[float, float]:
+    """(vectors, scalars) of BZN that go around, each tensor's own hop factor taken out.
+
+    A copy goes G - 1 of G hops, a gradient that returns home all G; both count as one circle.
+    """
+    vectors = scalars = 0.0
+    for name in sent_elements(_loop(schedule, pass_, ranks)):
+        kind = TENSORS[name]
+        circles = hops(schedule, pass_, name, ranks) / (ranks if kind.accumulates else ranks - 1)
+        vectors += circles * kind.vectors
+        scalars += circles * kind.scalars
+    return vectors, scalars
+
+
+COUNTED: tuple[tuple[str, str, Pass, tuple[int, int], str], ...] = (
+    ("burst forward", "burst", "forward", (2, 0), "K, V: (G-1)/G"),
+    ("burst backward", "burst", "backward", (3, 2), "Q, dO, D, lse: (G-1)/G; dQ: G/G"),
+    ("our ring backward", "ring", "backward", (6, 0), "6 is RSA's; K, V: (G-1)/G; dK, dV: G/G"),
+)
+
+
+def counted_traffic() -> Table:
+    """2BZNd forward, 3BZNd + 2BZN backward, and a ring's 4BZNd (BurstAttention, section 3.1)."""
+    lines = []
+    for what, schedule, pass_, published, note in COUNTED:
+        vectors, scalars = per_circle(schedule, pass_, SHAPE.devices)
+        lines.append(Line(f"{what}, BZNd", published[0], vectors, 0, note))
+        if published[1] or scalars:
+            lines.append(Line(f"{what}, BZN", published[1], scalars, 0))
+    note = "counted from the plans of 32 ranks; the hop factor of each tensor is beside it"
+    return Table("BurstAttention: elements that travel, counted", tuple(lines), note)
+
+
+def costs() -> Table:
+    """Every cell of the cost table at 128k tokens on 32 devices (BurstAttention, table 1)."""
+    cells = dict[tuple[str, str], float]()
+    for record in records("burst_costs.csv"):
+        cell = record["system"], record["quantity"]
+        value = float(record["coefficient"]) * _term(record["term"])
+        cells[cell] = cells.get(cell, 0.0) + value
+    lines = [
+        Line(f"{system}, {quantity}", published, _modelled(system, quantity), 0)
+        for (system, quantity), published in cells.items()
+    ]
+    note = "elements at B 1, Z 32, d 128, H 4096, N 128k, G 32, M 96k; flash: tiles of M/4d rows"
+    return Table("BurstAttention: cost table", tuple(lines), note)
+
+
+def _term(name: str) -> float:
+    """The value of a term of the printed table."""
+    s, squared = SHAPE, SHAPE.batch * SHAPE.heads * SHAPE.seq**2
+    rows = s.sram / (4 * s.head_dim)
+    return {
+        "HZd": s.width * s.heads * s.head_dim,
+        "HZd/G": s.width * s.heads * s.head_dim / s.devices,
+        "BZNd": s.batch * s.heads * s.seq * s.head_dim,
+        "BZNd/G": s.batch * s.heads * s.seq * s.head_dim / s.devices,
+        "BZN": s.batch * s.heads * s.seq,
+        "BNH": s.batch * s.seq * s.width,
+        "BNH/G": s.batch * s.seq * s.width / s.devices,
+        "BZN2/G": squared / s.devices,
+        "BZN2/G2": squared / s.devices**2,
+        "BZN2/R2G": squared / (rows**2 * s.devices),
+        "BZN2/R2G2": squared / (rows**2 * s.devices**2),
+    }[name]
+
+
+def _modelled(system: str, quantity: str) -> float:
+    if quantity == "parameters":
+        return baselines.parameters(system, SHAPE)
+    if quantity == "activations":
+        return baselines.activations(system, SHAPE)
+    moved = baselines.traffic(system.removesuffix(" flash"), SHAPE)
+    return moved.forward if quantity == "forward" else moved.backward
+
+
+def claims() -> Table:
+    """Predict what the abstract promises."""
+    burst, tensor = (baselines.traffic(n, SHAPE).total for n in ("burst", "tensor parallel"))
+    saved = 100 * (1 - burst / tensor)
+    lines = (
+        Line("traffic saved (%)", 40, saved, 0, "5 + 2/d against 8 BZNd"),
+        Line("speedup on 32 A100", 1.37, gain(32, 131072), 2, "LLaMA-7B, 128k"),
+        Line("speedup on 8 A100", 2.0, gain(8, 131072), 2, "LLaMA-7B, 128k: length assumed"),
+        Line("speedup on 8 A100", 2.0, gain(8, 32768), 2, "the same at 32k"),
+    )
+    note = (
+        "against Megatron v3 with FlashAttention on PCIe nodes that share one 200 Gb/s port, an"
+        " assumption; both run each layer's forward pass twice"
+    )
+    return Table("BurstAttention: claims", lines, note)
+
+
+def gain(ranks: int, seq: int) -> float:
+    """Predicted iteration time of Megatron v3 over that of burst.
+
+    A ring leaves each node once, so its hop has the port that all GPUs of the node share.
+    """
+    node = hardware("a100-pcie")
+    port = {"inter.bandwidth": node["inter.bandwidth"] * node.ranks_per_node}
+    megatron = Setting(LLAMA_7B, node, ranks, seq, "megatron-v3")
+    burst = Setting(LLAMA_7B, node.changed(port, "the whole port"), ranks, seq, "burst")
+    return iteration(megatron).seconds / iteration(burst).seconds

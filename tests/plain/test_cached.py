@@ -1,0 +1,44 @@
+"""What is kept with a plan is of that plan, and no part of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.analysis.balance import loads
+from planner.cached import cached_on_plan
+from planner.files import dumps
+from planner.masks import Causal
+from planner.planning import plan
+from planner.workload import Workload
+
+WORK = Workload(seq=64, heads=2, mask=Causal())
+
+
+def test_an_answer_is_found_once_for_each_plan() -> None:
+    asked = []
+
+    @cached_on_plan
+    def rounds(one: object) -> int:
+        asked.append(one)
+        return len(asked)
+
+    first, second = plan("ring", WORK, 4), plan("ring", WORK, 4)
+    assert first == second
+    assert [rounds(first), rounds(second), rounds(first)] == [1, 2, 1]
+    assert rounds(replace(first, name="other")) == 3
+
+
+def test_what_is_kept_is_no_part_of_the_plan() -> None:
+    found, fresh = plan("ring", WORK, 4), plan("ring", WORK, 4)
+    before = repr(found), dumps(found), hash(found)
+    loads(found)
+    assert (repr(found), dumps(found), hash(found)) == before
+    assert found == fresh
+
+
+def test_kept_loads_cannot_be_changed() -> None:
+    found = plan("ring", WORK, 4)
+    with pytest.raises(ValueError, match="read-only"):
+        loads(found)[0, 0] = 1
+    np.testing.assert_array_equal(loads(found), loads(plan("ring", WORK, 4)))

@@ -1,0 +1,172 @@
+"""The command-line language: what it reads, and what it says when it cannot."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner import parse
+from planner.errors import PlanError, RingloomError
+from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
+from planner.parse import mask, schedule, tokens
+from strategies import masks
+
+
+@given(st.data(), st.integers(1, 24), st.integers(1, 24))
+def test_a_mask_reads_back_from_its_text(data: st.DataObject, seq: int, kv_seq: int) -> None:
+    written = data.draw(masks(seq, kv_seq, depth=3))
+    assert mask(str(written)) == written
+
+
+@given(st.text("causlfp:4k,()&| @/inf0", max_size=30))
+def test_any_text_is_a_mask_or_a_one_line_error(text: str) -> None:
+    try:
+        read: Mask | RingloomError = mask(text)
+    except RingloomError as error:
+        read = error
+    assert isinstance(read, Mask) or "\n" not in str(read)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("4096", 4096), ("256k", 262144), ("256K", 262144), ("1M", 2**20), (" 8 ", 8)],
+)
+def test_lengths_are_powers_of_two(text: str, number: int) -> None:
+    assert tokens(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5k", "-1", "1G", "1kk", "٣", "9" * 5000])
+def test_other_lengths_are_refused_by_name(text: str) -> None:
+    with pytest.raises(PlanError, match="is not a number of tokens, such as 4096, 256k or 1M"):
+        tokens(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("causal", Causal()),
+        ("window:4k", Window(4096)),
+        ("window:128,128", Window(128, 128)),
+        ("window:inf, 0", Window(None, 0)),
+        ("prefix:1k", Prefix(1024)),
+        ("documents:512, 1k", Documents((512, 1024))),
+        ("documents:2,3/1,4", Documents((2, 3), (1, 4))),
+        ("blocks:4:01/10", Blocks(((False, True), (True, False)), 4)),
+        ("causal&(window:4k|global:64)", Causal() & (Window(4096) | Global(64))),
+        ("full | causal & prefix:2", Full() | (Causal() & Prefix(2))),
+        ("full & causal & prefix:2", (Full() & Causal()) & Prefix(2)),
+        ("((causal))", Causal()),
+    ],
+)
+def test_masks_are_read_as_documented(text: str, expected: Mask) -> None:
+    assert mask(text) == expected
+
+
+@pytest.mark.parametrize("name", ["dropout", "alibi", "softcap", "sink", "sinks"])
+def test_what_no_mask_can_say_is_refused_by_name(name: str) -> None:
+    for text in (name, f"{name}:4", f"causal & {name}:0.1"):
+        with pytest.raises(PlanError, match=f"not expressible: {name} "):
+            mask(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a mask is missing at the end; masks: full, causal"),
+        ("casual", "'casual' is not a mask; masks: full, causal"),
+        ("window", "'window' is not a mask; masks: .*window:4096"),
+        ("causal:4", "'causal:4' is not a mask"),
+        ("window:x", "'window:x': 'x' is not a number of tokens"),
+        ("window:1,2,3", "a left and a right side, not 3"),
+        ("documents:1/2/3", "not 3 lists"),
+        ("documents:1,2/3", "2 lengths but 1 q_lengths"),
+        ("blocks:0:1", "Blocks size 0 is less than 1"),
+        ("blocks:4:10/1", "rows of equal length"),
+        ("blocks:4", "SIZE:ROWS"),
+        ("causal causal", "'causal' is unexpected after 'causal'; join by & or |"),
+        ("causal &", "a mask is missing at the end"),
+        ("& causal", "a mask is missing before '&'"),
+        ("(causal", "a parenthesis is not closed"),
+        ("causal)", r"'\)' is unexpected after 'causal'"),
+        ("()", r"a mask is missing before '\)'"),
+        ('documents@"x', "'\"' is unexpected|cannot be read"),
+        ("(" * 60 + "causal" + ")" * 60, "121 words with 60 parentheses is too long"),
+        ("causal|" * 300 + "causal", "601 words"),
+    ],
+)
+def test_masks_that_cannot_be_read_name_the_word(text: str, message: str) -> None:
+    with pytest.raises(RingloomError, match=message) as caught:
+        mask(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_documents_and_blocks_are_read_from_files(tmp_path: Path) -> None:
+    lengths, grid = tmp_path / "my (lengths) & more", tmp_path / "grid.json"
+    lengths.write_text("512, 1k\n3 4\n")
+    grid.write_text(json.dumps({"size": 2, "grid": [[1, 0], [True, 1]]}))
+    assert mask(f'causal & documents@"{lengths}"') == Causal() & Documents((512, 1024, 3, 4))
+    assert mask(f"blocks@{grid}") == Blocks(((True, False), (True, True)), 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "expected JSON"),
+        ('{"size": 2}', "expected JSON"),
+        ('{"size": "2", "grid": [[1]]}', "Blocks size '2' is not a whole number"),
+        ('{"size": 2, "grid": [[1, 2]]}', "each of 0s and 1s"),
+        ('{"size": 2, "grid": [["1"]]}', "each of 0s and 1s"),
+        ('{"size": 2, "grid": {"a": 1}}', "each of 0s and 1s"),
+        ('{"size": ' + "9" * 5000 + ', "grid": [[1]]}', "not JSON"),
+    ],
+)
+def test_block_files_that_mean_nothing_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "grid").write_text(text)
+    with pytest.raises(RingloomError, match=message):
+        mask(f"blocks@{tmp_path / 'grid'}")
+
+
+def test_files_that_cannot_be_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RingloomError, match="cannot be read: No such file"):
+        mask(f"documents@{tmp_path / 'absent'}")
+    with pytest.raises(RingloomError, match="cannot be read: Is a directory"):
+        mask(f"documents@{tmp_path}")
+    with pytest.raises(RingloomError, match="cannot be read: embedded null byte"):
+        mask("documents@a\0b")
+    (tmp_path / "raw").write_bytes(b"\xff\xfe")
+    with pytest.raises(RingloomError, match=r"cannot be read: .*decode"):
+        mask(f"documents@{tmp_path / 'raw'}")
+    (tmp_path / "large").write_text("1 " * 50)
+    monkeypatch.setattr(parse, "LARGEST_FILE", 99)
+    with pytest.raises(RingloomError, match="is larger than 99 bytes"):
+        mask(f"documents@{tmp_path / 'large'}")
+
+
+def test_schedules_have_a_name_and_settings() -> None:
+    assert schedule("striped") == ("striped", {})
+    assert schedule("striped:grain=16") == ("striped", {"grain": 16})
+    assert schedule("usp:ulysses=2:ring=4") == ("usp", {"ulysses": 2, "ring": 4})
+    assert schedule("burst:layout=zigzag") == ("burst", {"layout": "zigzag"})
+    assert schedule("double-ring:inner=1k") == ("double-ring", {"inner": 1024})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' does not begin with a schedule's name"),
+        (":grain=2", "does not begin with a schedule's name"),
+        ("striped:grain", "'grain' in 'striped:grain' is not a setting such as grain=16"),
+        ("striped:grain=", "is not a setting"),
+        ("striped:", "'' in 'striped:' is not a setting"),
+        ("usp:ring=2:ring=4", "ring is set twice"),
+    ],
+)
+def test_schedules_that_cannot_be_read_name_the_setting(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        schedule(text)
