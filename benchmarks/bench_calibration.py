@@ -35,7 +35,7 @@ from ringloom.calibrating import calibrate
 from runtimes.calibration.benches import Bench, Sample
 from runtimes.calibration.measuring import flop, product
 from runtimes.calibration.timing import bench, medians
-from simulator.costs import Costs
+from simulator.costs.prices import Costs
 from simulator.hardware import Hardware, hardware
 
 SCHEDULES = (

@@ -27,7 +27,7 @@ from planner.ir import Plan
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.costs import Costs
+from simulator.costs.prices import Costs
 from simulator.engines.discrete_event import run_events
 from simulator.engines.recurrence import Sums, run
 from simulator.engines.tasks import RankStep, Tasks, tasks

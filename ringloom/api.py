@@ -34,10 +34,12 @@ from ringloom.recording import Recording, record
 from ringloom.registering import schedule
 from runtimes.backends import run
 from runtimes.validation import Check, check
+from simulator.bounds import Bounds
 from simulator.chrome_trace import save_trace, trace
 from simulator.hardware import Hardware, hardware
 from simulator.network.topology import Topology, topology
 from simulator.prediction import Prediction, simulate
+from simulator.scenario import Scenario
 
 __all__ = [
     "SCHEDULES",
@@ -45,6 +47,7 @@ __all__ = [
     "Attend",
     "Block",
     "Blocks",
+    "Bounds",
     "Causal",
     "Check",
     "Comparison",
@@ -64,6 +67,7 @@ __all__ = [
     "Prefix",
     "Recording",
     "RingloomError",
+    "Scenario",
     "Side",
     "Step",
     "Topology",

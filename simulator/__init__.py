@@ -1,1 +1,1 @@
-"""What a plan would do on given hardware: its timeline, loads, memory and lower bounds."""
+"""Predictions of a plan on given hardware: its timeline, loads, memory and lower bounds."""

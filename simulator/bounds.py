@@ -1,4 +1,4 @@
-"""What no schedule can beat: four lower bounds on the time of a workload on some hardware.
+"""Lower bounds that no schedule can beat, on the time of a workload on some hardware.
 
 They hold for every schedule, whatever it sends where and in which order, under these rules.
 
@@ -16,11 +16,14 @@ link         pairs whose query or key is not at home have to be paid for by byte
              most, each key row received all queries at home, or the other way round. The first
              time by which all ranks together (and all nodes) could have computed everything
 latency      a launch, and where some tile has two homes a message (backward: and one back)
-dependency   the longest tile by itself, on whichever of its homes it ends sooner: its inputs come,
-             its attend, its results go home
+dependency   the longest tile by itself, on whichever of its owners it ends sooner: its inputs
+             come, its attend, its results go home
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +31,7 @@ from numpy.typing import NDArray
 from planner.analysis.tiles import tiles
 from planner.ir import ADDS, READS, TENSORS
 from planner.partitions import Ints, Side
-from simulator.costs import Costs
+from simulator.costs.prices import Costs
 from simulator.network.reach import Reach
 
 Floats = NDArray[np.float64]
@@ -39,82 +42,86 @@ HALVINGS = 60
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds below which no schedule can be, each for its own reason."""
+    """Seconds below which no schedule can be, why, and for which group of ranks that holds.
 
-    compute: float
-    link: float
-    latency: float
-    dependency: float
+    The group: all ranks together, each rank or each node by itself, or the owners of one tile.
+    """
 
-    @property
-    def best(self) -> float:
-        """The largest, which holds as well."""
-        return max(self.compute, self.link, self.latency, self.dependency)
-
-    @property
-    def reason(self) -> str:
-        """The name of the largest."""
-        return max(("compute", "link", "latency", "dependency"), key=lambda n: getattr(self, n))
+    seconds: float
+    why: Literal["compute", "link", "latency", "dependency"]
+    group: Literal["all ranks", "rank", "node", "tile"]
 
 
-def lower_bounds(costs: Costs, reach: Reach, pace: Floats) -> Bounds:
-    """The bounds for a plan's workload and partition; `pace` [ranks] are the ranks' speeds."""
-    limits = Limits(costs, reach, pace)
-    return Bounds(limits.compute(), limits.link(), limits.latency(), limits.dependency())
+def lower_bounds(costs: Costs, reach: Reach, speed: Floats) -> tuple[Bounds, ...]:
+    """Return the bounds of a plan's workload and partition, one for each reason.
+
+    `speed` [ranks] are factors on the ranks' rates.
+    """
+    limits = Limits(costs, reach, speed)
+    return limits.compute(), limits.link(), limits.latency(), limits.dependency()
+
+
+def best_bound(bounds: Iterable[Bounds]) -> Bounds:
+    """Return the largest, which holds as well; of equal ones the first."""
+    return max(bounds, key=attrgetter("seconds"))
 
 
 class Limits:
-    """The quantities that the bounds have in common."""
+    """Derives the bounds from quantities that they have in common."""
 
-    def __init__(self, costs: Costs, reach: Reach, pace: Floats) -> None:
-        self._costs, self._reach, self._pace = costs, reach, pace
+    def __init__(self, costs: Costs, reach: Reach, speed: Floats) -> None:
+        self._costs, self._reach, self._speed = costs, reach, speed
         self._plan, self._q, self._kv = costs.plan, costs.plan.partition.q, costs.plan.partition.kv
         self._tiles, self._per_pair = tiles(costs.plan), costs.kernels.seconds_per_pair
-        self._rate = pace / self._per_pair  # pairs per second of each rank
-        self._prologue = costs.prologue / pace
+        self._rate = speed / self._per_pair  # pairs per second of each rank
+        self._prologue = costs.prologue / speed
         self._pairs = float(self._tiles.total_pairs())
-        self._launch = costs.kernels.launch / float(pace.max()) if self._pairs else 0.0
+        self._launch = costs.kernels.launch / float(speed.max()) if self._pairs else 0.0
         self._ranks = np.arange(self._plan.ranks, dtype=np.int32)
         self._at_home = self.local(self._ranks)  # pairs of which both sides are, by rank
 
-    def compute(self) -> float:
-        """Every pair, and the prologue, evenly on all ranks; and each rank's own prologue."""
+    def compute(self) -> Bounds:
+        """Share every pair, and the prologue, evenly among all ranks; no rank beats its own one."""
         busy = self._pairs * self._per_pair + self._costs.prologue.sum()
-        return max(float(busy / self._pace.sum()), float(self._prologue.max(initial=0.0)))
+        together = Bounds(float(busy / self._speed.sum()), "compute", "all ranks")
+        alone = Bounds(float(self._prologue.max(initial=0.0)), "compute", "rank")
+        return best_bound([together, alone])
 
-    def latency(self) -> float:
-        """What is left where chips and links have infinite rates."""
+    def latency(self) -> Bounds:
+        """Count what is left where chips and links have infinite rates."""
+        messages = 2 if self._plan.pass_ == "backward" else 1
         if self._plan.start or self._at_home.sum() == self._pairs:
-            return self._launch
-        back = 2 if self._plan.pass_ == "backward" else 1
-        return self._launch + back * self._reach.least_alpha
+            messages = 0
+        return Bounds(self._launch + messages * self._reach.least_alpha, "latency", "tile")
 
     def local(self, group: Ints) -> Floats:
-        """Pairs of which both sides are at home in a group; `group` [ranks] numbers the groups."""
+        """Count pairs with both sides at home in a group; `group` [ranks] numbers the groups."""
         members = _members(self._q, group), _members(self._kv, group)
         return np.array([self._pairs_of(q, kv) for q, kv in zip(*members, strict=True)], float)
 
     def _pairs_of(self, q: Ints, kv: Ints) -> int:
-        """Pairs of some q blocks and some kv blocks, which may be many: counted by their chunks."""
+        """Count the pairs of many q blocks and many kv blocks by their chunks."""
         (rows, slices), (columns, others) = _counted(self._q, q), _counted(self._kv, kv)
         heads = slices @ self._tiles.shared_heads @ others.T
         return int((heads * self._tiles.areas[np.ix_(rows, columns)]).sum())
 
-    def link(self) -> float:
-        """The first time by which all groups together could have computed everything."""
+    def link(self) -> Bounds:
+        """Find the first time by which all groups together could have computed everything."""
         reach, ranks = self._reach, self._ranks
         if self._plan.start or not self._pairs:
-            return 0.0
+            return Bounds(0.0, "link", "rank")
         first = self._first_time(ranks, self._at_home, reach.out, reach.into)
+        bound = Bounds(first, "link", "rank")
         if not 1 < len(reach.gate) < len(ranks):
-            return first
+            return bound
         local = self.local(reach.node)
-        return max(first, self._first_time(reach.node, local, reach.gate, reach.gate))
+        gates = self._first_time(reach.node, local, reach.gate, reach.gate)
+        return best_bound([bound, Bounds(gates, "link", "node")])
 
     def _first_time(self, group: Ints, local: Floats, out: Floats, into: Floats) -> float:
-        """Bisection: at `low` the groups are too slow, whatever they do."""
+        """Bisect: at `low` the groups are too slow, whatever they do."""
         rates = self._rates(group, out, into)
-        low, high = 0.0, max(self.compute(), 1e-12)
+        low, high = 0.0, max(self.compute().seconds, 1e-12)
         while self._done(high, group, local, rates) < self._pairs:
             low, high = high, 2 * high
         for _ in range(HALVINGS):
@@ -126,14 +133,14 @@ class Limits:
         return low
 
     def _done(self, time: float, group: Ints, local: Floats, rates: Floats) -> float:
-        """The most pairs that all groups together can have computed by then."""
+        """Bound the pairs that all groups together can have computed by then."""
         left = np.maximum(time - self._prologue, 0.0)
         own = np.bincount(group, self._rate * left)
         foreign = rates * max(0.0, time - self._reach.least_alpha)
         return float(np.minimum(own, local + foreign).sum())
 
     def _rates(self, group: Ints, out: Floats, into: Floats) -> Floats:
-        """Pairs with a side that is not at home that a group may compute per second of transfer."""
+        """Bound the foreign pairs that a group may compute per second of transfer: [groups]."""
         work, heads = self._plan.workload, self._plan.workload.group
         rows, columns = (_rows(side, group) for side in (self._q, self._kv))
         least = np.full(len(rows), np.inf)
@@ -148,39 +155,41 @@ class Limits:
         return least
 
     def _row_bytes(self, tensors: tuple[str, ...], side: str) -> int:
-        """Bytes of one row of one head, of those tensors that belong to a side, results rounded."""
+        """Return bytes per row and head of those tensors that belong to a side, results rounded."""
         work = self._plan.workload
         rows = [TENSORS[t] for t in tensors if TENSORS[t].side == side]
         return sum(tensor.bytes_per_token(work, finished=tensor.accumulates) for tensor in rows)
 
-    def dependency(self) -> float:
-        """The longest tile by itself, of as many as there is time for."""
+    def dependency(self) -> Bounds:
+        """Find the longest tile by itself, of as many as there is time for."""
         if self._plan.start or not self._pairs:
-            return 0.0
+            return Bounds(0.0, "dependency", "tile")
         kv = np.arange(min(len(self._kv), TILES), dtype=np.int32)
         sample = np.linspace(0, len(self._q) - 1, max(1, TILES // len(kv)))
         q = np.unique(sample.astype(np.int32))[:, None]
         pairs = self._tiles.pairs(q, kv[None, :])
         seconds = np.where(pairs > 0, self._travel(q, kv[None, :]), 0.0)
-        calls = pairs * self._per_pair / self._pace.max()
-        return self._launch + float((seconds + calls).max(initial=0.0))
+        calls = pairs * self._per_pair / self._speed.max()
+        longest = self._launch + float((seconds + calls).max(initial=0.0))
+        return Bounds(longest, "dependency", "tile")
 
     def _travel(self, q: Ints, kv: Ints) -> Floats:
-        """Seconds before and after the attend of each tile on the better of its two homes."""
+        """Return seconds before and after the attend of each tile on the better of its owners."""
         a, b = self._q.homes[q], self._kv.homes[kv]
         ways = []
-        for here, there, side, block in ((a, b, "kv", kv), (b, a, "q", q)):
+        for owner, other, side, block in ((a, b, "kv", kv), (b, a, "q", q)):
             come = self._message(READS[self._plan.pass_], side, block)
             go = self._message(ADDS[self._plan.pass_], side, block)
-            alpha, wide = self._reach.alpha(there, here), self._reach.bandwidth(there, here)
-            there_by = np.maximum(self._prologue[there] + alpha + come / wide, self._prologue[here])
+            alpha, wide = self._reach.alpha(other, owner), self._reach.bandwidth(other, owner)
+            own = self._prologue[owner]
+            arrival = np.maximum(self._prologue[other] + alpha + come / wide, own)
             back = np.where(go > 0, alpha + go / wide, 0.0)
-            ways.append(np.where(here == there, self._prologue[here], there_by + back))
+            ways.append(np.where(owner == other, own, arrival + back))
         nearer: Floats = np.minimum(*ways)
         return nearer
 
     def _message(self, tensors: tuple[str, ...], side: str, block: Ints) -> Index:
-        """Bytes of each block of those tensors that belong to a side, results rounded."""
+        """Return bytes of each block of those tensors that belong to a side, results rounded."""
         total = np.zeros(block.shape, np.int64)
         for tensor in tensors:
             if TENSORS[tensor].side == side:
@@ -190,7 +199,7 @@ class Limits:
 
 
 def _counted(side: Side, blocks: Ints) -> tuple[Index, Index]:
-    """The chunks of some blocks, and how many of them are of each head slice: [chunks, slices]."""
+    """Return the blocks' chunks, and how many blocks each head slice has: [chunks, slices]."""
     chunks, place = np.unique(side.chunk[blocks], return_inverse=True)
     table = np.zeros((len(chunks), len(side.slices)), np.int64)
     np.add.at(table, (place.reshape(-1), side.slice[blocks]), 1)
@@ -198,14 +207,14 @@ def _counted(side: Side, blocks: Ints) -> tuple[Index, Index]:
 
 
 def _members(side: Side, group: Ints) -> list[Ints]:
-    """Blocks at home in each group."""
+    """Return the blocks at home in each group."""
     order = np.argsort(group[side.homes], kind="stable").astype(np.int32)
     counts = np.bincount(group[side.homes], minlength=int(group.max()) + 1)
     return np.split(order, np.cumsum(counts)[:-1])
 
 
 def _rows(side: Side, group: Ints) -> Floats:
-    """The most tokens of one head at home in each group: float64 [groups]."""
+    """Return the most tokens of one head at home in each group: float64 [groups]."""
     table = np.zeros((int(group.max()) + 1, len(side.slices)))
     np.add.at(table, (group[side.homes], side.slice), side.sizes)
     most: Floats = table.max(axis=1, initial=0.0)
@@ -213,5 +222,5 @@ def _rows(side: Side, group: Ints) -> Floats:
 
 
 def _over(pairs: Floats | float, size: int) -> Floats | float:
-    """Pairs per byte; a row that need not travel allows any number."""
+    """Return pairs per byte; a row that need not travel allows any number."""
     return pairs / size if size else np.inf * np.ones_like(pairs)

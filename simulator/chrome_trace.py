@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from simulator.memory import Memory
 from simulator.prediction import Prediction
 from simulator.timeline import Timeline, entries
@@ -34,7 +34,7 @@ LARGEST = 2_000_000  # events
 
 
 class Traceable(Protocol):
-    """What a trace is made of: a prediction, or a recorded run. Passes begin `makespan` apart."""
+    """A prediction or a recorded run; passes begin `makespan` apart."""
 
     @property
     def name(self) -> str: ...
@@ -63,17 +63,17 @@ class Ticks:
     offset: float = 0.0
 
     def at(self, seconds: float) -> int:
-        """A time in the smallest unit that is kept."""
+        """Round a time to the smallest unit that is kept."""
         return round((self.offset + seconds) * self.scale * (1e6 if self.whole else 1e9))
 
     def micro(self, ticks: int) -> float | int:
-        """Microseconds, as traces want them."""
+        """Return microseconds, as traces want them."""
         return ticks if self.whole else ticks / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Something that a stream did, in ticks; `flow` is the number of its message, if any."""
+    """An interval of a stream, in ticks; `flow` is the number of its message, if any."""
 
     rank: int
     stream: Stream
@@ -91,25 +91,25 @@ def trace(
     whole: bool = False,
     ranks: Iterable[int] | None = None,
 ) -> dict[str, Any]:
-    """The trace of what ran, or would, its rows kept, as a JSON object; a pair runs in turn.
+    """Return the trace of a run or a prediction as a JSON object; a pair runs in turn.
 
     `scale` stretches time, `whole` rounds to microseconds, `ranks` keeps some ranks only. Raises
-    PlanError where rows were not kept, and for more than two million events.
+    RingloomError where rows were not kept, and for more than two million events.
     """
     if not scale > 0:
-        raise PlanError(f"a time scale is more than 0, not {scale:g}")
+        raise RingloomError(f"a time scale is more than 0, not {scale:g}")
     chosen = range(run.ranks) if ranks is None else sorted(set(ranks))
     passes, offset, flows = run.passes or (run,), 0.0, 0
     slices, counters = list[Slice](), list[Event]()
     for one in passes:
         timeline, ticks = one.timeline, Ticks(scale, whole, offset)
         if timeline is None:
-            raise PlanError(f"{one.name}: the rows were not kept; simulate with record=True")
+            raise RingloomError(f"{one.name}: the rows were not kept; simulate with record=True")
         slices += _slices(timeline, ticks, flows)
         counters += _counters(timeline, one.memory, ticks, chosen)
         offset, flows = offset + one.makespan, flows + one.messages
     if len(slices) > LARGEST:
-        raise PlanError(
+        raise RingloomError(
             f"a trace of {len(slices)} events is more than the {LARGEST} that one holds"
         )
     kept = set(chosen)
@@ -123,7 +123,7 @@ def trace(
 
 
 def _slices(timeline: Timeline, ticks: Ticks, flow: int) -> Iterator[Slice]:
-    """All slices with a length; messages are numbered from `flow` on, in plan order.
+    """Yield all slices with a length; messages are numbered from `flow` on, in plan order.
 
     A receive is as long as its send, and ends when the message has arrived.
     """
@@ -148,7 +148,7 @@ def _slices(timeline: Timeline, ticks: Ticks, flow: int) -> Iterator[Slice]:
 
 
 def _threads(slices: list[Slice], ticks: Ticks) -> Iterator[Event]:
-    """The events of all slices, thread by thread, and the arrows whose both ends are there."""
+    """Yield the events of all slices, thread by thread, and the arrows that keep both ends."""
     ends = [s.flow for s in slices if s.flow >= 0]
     whole = {flow for flow, n in zip(*np.unique(ends, return_counts=True), strict=True) if n == 2}
     streams = dict[tuple[int, int], list[Slice]]()
@@ -181,7 +181,7 @@ def _event(s: Slice, thread: int, ticks: Ticks) -> Event:
 
 
 def _arrow(s: Slice, thread: int, ticks: Ticks) -> Event:
-    """From the start of a send to the start of its receive."""
+    """Draw an end of the arrow from the start of a send to the start of its receive."""
     end = {"ph": "s"} if s.stream == "send" else {"ph": "f", "bp": "e"}
     place = {"pid": s.rank, "tid": thread, "ts": ticks.micro(s.start)}
     return {**end, "cat": "message", "name": "message", "id": s.flow, **place}
@@ -203,8 +203,8 @@ def _thread_names(rank: int, stream: int, lane: int) -> Iterator[Event]:
 def _counters(
     timeline: Timeline, used: Memory | None, ticks: Ticks, ranks: Iterable[int]
 ) -> Iterator[Event]:
-    """Bytes live on each rank from the beginning of each step."""
-    if used is None or used.live is None or timeline.steps is None:
+    """Yield the bytes live on each rank from the beginning of each step."""
+    if used is None or timeline.steps is None:
         return
     begins = timeline.begin
     for rank in ranks:
@@ -217,7 +217,7 @@ def _counters(
 def save_trace(document: dict[str, Any], path: str | Path) -> Path:
     """Write a trace as .json or .json.gz: the same bytes for the same trace, whenever written.
 
-    Raises PlanError for another ending and where the file cannot be written.
+    Raises RingloomError for another ending and where the file cannot be written.
     """
     file = trace_file(path)
     content = json.dumps(document, separators=(",", ": "), allow_nan=False).encode()
@@ -226,20 +226,20 @@ def save_trace(document: dict[str, Any], path: str | Path) -> Path:
     try:
         file.write_bytes(content)
     except OSError as error:
-        raise PlanError(f"cannot write {file}: {error.strerror}") from None
+        raise RingloomError(f"cannot write {file}: {error.strerror}") from None
     return file
 
 
 def trace_file(path: str | Path) -> Path:
-    """The path; raises PlanError unless it ends in .json or .json.gz."""
+    """Return the path; raises RingloomError unless it ends in .json or .json.gz."""
     file = Path(path)
     if not file.name.endswith((".json", ".json.gz")):
-        raise PlanError(f"a trace file ends in .json or .json.gz, not {file.name}")
+        raise RingloomError(f"a trace file ends in .json or .json.gz, not {file.name}")
     return file
 
 
 def save_ranks(run: Prediction, folder: str | Path, *, scale: float = 1.0) -> list[Path]:
-    """One file per rank in whole microseconds, as HolisticTraceAnalysis wants them."""
+    """Write one file per rank in whole microseconds, as HolisticTraceAnalysis wants them."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     files = []
     for rank in range(run.ranks):

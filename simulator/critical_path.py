@@ -1,4 +1,4 @@
-"""Why a plan takes as long as it does: the chain of work and messages that leaves no gap.
+"""The critical path of a plan: the chain of work and messages that leaves no gap.
 
 From the last thing that ends, back in time: whatever ended when it began was what it waited for,
 be it earlier work of the rank, a message with its blocks, or another message in the same stream.
@@ -46,12 +46,12 @@ class Leg:
 
 
 def critical_path(timeline: Timeline) -> tuple[Leg, ...]:
-    """The chain that ends last, in order of time; raises PlanError where rows were not kept."""
+    """Return the chain that ends last, by time; raises RingloomError where rows were not kept."""
     return tuple(reversed(list(Chain(timeline).back())))
 
 
 class Chain:
-    """Everything that happened, by the rank and the time at which it ended."""
+    """All entries of a timeline by the rank and the time at which they ended."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -66,11 +66,11 @@ class Chain:
             ends.setdefault(("from", entry.src), []).append((entry.arrival, number))
             ends.setdefault(("out", entry.src), []).append((entry.end, number))
             ends.setdefault(("in", entry.dst), []).append((entry.end, number))
-        self._ends = {key: sorted(found) for key, found in ends.items()}
+        self._ends = {key: sorted(times) for key, times in ends.items()}
         self._seen = set[int]()
 
     def back(self) -> Iterator[Leg]:
-        """The path from its end."""
+        """Yield the path from its end."""
         if not self._entries:
             yield from self._prologue(int(np.argmax(self._timeline.finish)), self._timeline.end)
             return
@@ -86,7 +86,7 @@ class Chain:
         yield from self._prologue(rank, until)
 
     def _before(self, entry: Entry) -> int:
-        """What ended when this began; -1 for the beginning."""
+        """Return the entry that ended when this one began; -1 for the beginning."""
         at = entry.start
         if entry.kind == "message":
             keys = [("work", entry.src), ("to", entry.src), ("out", entry.src), ("in", entry.dst)]
@@ -94,8 +94,8 @@ class Chain:
         else:
             keys = [("work", entry.dst), ("to", entry.dst), ("from", entry.dst)]
         for key in keys:
-            if (found := self._ended(key, at)) >= 0:
-                return found
+            if (number := self._ended(key, at)) >= 0:
+                return number
         return -1
 
     def _ended(self, key: tuple[str, int], at: float) -> int:
@@ -114,7 +114,7 @@ class Chain:
 
 
 def _leg(entry: Entry, until: float) -> Leg:
-    """An entry as a part of the path."""
+    """Return an entry as a part of the path."""
     link = f"{entry.src}-{entry.dst}" if entry.kind == "message" else ""
     kind: Kind = "merge" if entry.kind == "add" else entry.kind
     return Leg(kind, entry.dst, entry.step, entry.name, entry.start, until, link)

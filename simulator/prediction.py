@@ -1,34 +1,36 @@
 """simulate(plan, hardware)   how a plan would run: time, idle time, bytes, memory and bounds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Plan
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
-from simulator.bounds import Bounds, lower_bounds
-from simulator.costs import Costs
-from simulator.engines.choice import Engine, place_of, reach_of, timed
+from simulator.bounds import Bounds, best_bound, lower_bounds
+from simulator.costs.prices import Costs
+from simulator.engines.choice import Engine, reach_of, timed
 from simulator.hardware import Hardware
-from simulator.hardware import hardware as find
+from simulator.hardware import hardware as hardware_named
 from simulator.memory import Memory, memory
-from simulator.network.routes import Links
-from simulator.network.topology import Topology
-from simulator.scenario import CHUNK, Scenario, Speeds
+from simulator.network.topology import topology
+from simulator.scenario import Scenario
 from simulator.timeline import Timeline
 
 Floats = NDArray[np.float64]
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
+SUMMED = (
+    *("makespan", "busy", "exposed", "bytes_sent", "max_bytes_sent"),
+    *("compute_bound", "link_bound", "own_limit", "rounds", "messages"),
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """How one pass, or a forward and a backward pass in turn, would run on some hardware.
+    """The run of one pass, or of a forward and a backward pass in turn, on some hardware.
 
     Seconds and bytes. For a pair, times and bytes are the sums over its passes, `peak_bytes` is
     the larger of the two, and `passes` holds both predictions; a single pass has its `timeline`
@@ -45,7 +47,8 @@ class Prediction:
     bytes_sent: NDArray[np.int64]  # [ranks]
     max_bytes_sent: int  # of the rank that sends most, pass by pass
     peak_bytes: int  # of the rank that holds most
-    compute_bound: float  # for any schedule on this hardware
+    bounds: Bounds  # for any schedule of this workload from this partition
+    compute_bound: float  # the same, of compute alone
     link_bound: float  # for this plan: its busiest port or link
     own_limit: float  # what this plan cannot beat in whatever order, its own traffic included
     rounds: int
@@ -54,8 +57,7 @@ class Prediction:
     memory: Memory | None = None
     passes: tuple["Prediction", ...] = ()
     engine: Engine = "recurrence"  # the one that timed it
-    contended: bool = False  # whether messages may have met on a link
-    bounds: Bounds | None = None  # for any schedule of this workload from this partition
+    contended: bool = False  # messages may have met on a link
 
     def __repr__(self) -> str:
         return (
@@ -72,9 +74,7 @@ class Prediction:
     @property
     def bound(self) -> float:
         """Seconds below which no schedule from this partition can be, pass by pass."""
-        if self.bounds is not None:
-            return self.bounds.best
-        return sum(one.bound for one in self.passes)
+        return self.bounds.seconds
 
     @property
     def bound_ratio(self) -> float:
@@ -82,7 +82,7 @@ class Prediction:
         return ratio(self.makespan, self.bound)
 
     def as_row(self) -> dict[str, float | int]:
-        """The numbers that schedules are compared by, as plain Python numbers for JSON."""
+        """Return the numbers that schedules are compared by, as plain Python numbers for JSON."""
         return {
             "makespan_s": self.makespan,
             "idle_fraction": self.idle_fraction,
@@ -96,55 +96,50 @@ class Prediction:
 
 
 def ratio(makespan: float, bound: float) -> float:
-    """makespan / bound; 1.0 is as good as it gets."""
+    """Return makespan / bound; 1.0 is as good as it gets."""
     return makespan / bound if bound else (float("inf") if makespan else 1.0)
 
 
 def simulate(
     plan: AnyPlans,
     hardware: Hardware | str | Path,
+    scenario: Scenario | None = None,
     *,
-    overlap: bool = True,
     engine: Engine = "auto",
-    topology: Topology | nx.Graph | str | None = None,
-    speeds: Speeds | None = None,
-    links: Links | None = None,
-    buffers: int | Literal["plan"] | None = None,
-    late: bool = False,
-    share: float | None = None,
-    chunk: int = CHUNK,
     record: bool | None = None,
+    **changes: Any,
 ) -> Prediction:
     """Predict how a verified plan, or a (forward, backward) pair, runs on some hardware.
 
-    `hardware` may be the name of a preset or of a file. Without overlap, transfers and compute of
-    a rank take turns. `engine`: "recurrence" is fast, "events" also knows shared links, `buffers`,
-    `late` launches and the `share` of the chip that transfers take; "auto" takes the fast one
-    where both apply. `topology` is one of `network.topology`, its name or a networkx graph;
-    `speeds` maps ranks to factors, `links` pairs of places to factors (0 cuts a link): see
-    `simulator.scenario`. `record` keeps every row in the timeline (default: for small plans).
-    Raises PlanError for unknown hardware, for a scenario that makes no sense, for a plan that gets
-    stuck, and with the verifier's sentence for a wrong one that nobody verified.
+    `hardware` may be the name of a preset or of a file. A `Scenario` says what differs from the
+    ordinary; every other keyword replaces one of its fields, so `overlap=False` is short for
+    `Scenario(overlap=False)`. `engine`: "recurrence" is fast, "events" also knows shared links,
+    receive buffers, late launches and the share of the chip that transfers take; "auto" takes the
+    fast one where both apply. `record` keeps every row in the timeline (default: for small plans).
+    Raises RingloomError for unknown hardware and for a scenario that makes no sense, PlanError for
+    a plan that gets stuck, and with the verifier's sentence for a wrong one that nobody verified.
     """
-    on = hardware if isinstance(hardware, Hardware) else find(hardware)
+    chips = hardware if isinstance(hardware, Hardware) else hardware_named(hardware)
     plans = ensure_verified(plan)
-    place = place_of(topology, on, plans.first)
-    scenario = Scenario(overlap, speeds, links or {}, place, buffers, late, share, chunk)
+    scenario = replace(scenario or Scenario(), **changes)
+    if scenario.topology is not None:
+        place = topology(scenario.topology, chips, plans.first.ranks)
+        scenario = replace(scenario, topology=place)
     passes = [
-        _one(one, on, scenario, engine, one.rows <= KEPT if record is None else record)
+        _one_pass(one, chips, scenario, engine, one.rows <= KEPT if record is None else record)
         for one in plans
     ]
     return passes[0] if len(passes) == 1 else _both(*passes)
 
 
-def _one(
+def _one_pass(
     plan: Plan, hardware: Hardware, scenario: Scenario, engine: Engine, record: bool
 ) -> Prediction:
     costs = Costs(plan, hardware)
     result = timed(costs, scenario, engine, record=record)
     timeline, sums, used = result.timeline, result.sums, memory(plan)
-    limits = lower_bounds(costs, reach_of(costs, scenario), scenario.pace(plan.ranks))
-    busiest = float(sums.ports.max(initial=0.0))
+    limits = lower_bounds(costs, reach_of(costs, scenario), scenario.speed(plan.ranks))
+    bound, busiest = best_bound(limits), float(sums.ports.max(initial=0.0))
     return Prediction(
         name=plan.name,
         hardware=hardware.name,
@@ -156,36 +151,29 @@ def _one(
         bytes_sent=sums.sent,
         max_bytes_sent=int(sums.sent.max()),
         peak_bytes=int(used.peak.max()),
-        compute_bound=limits.compute,
+        bounds=bound,
+        compute_bound=limits[0].seconds,
         link_bound=busiest,
-        own_limit=max(limits.best, busiest),
+        own_limit=max(bound.seconds, busiest),
         rounds=plan.rounds,
         messages=sums.messages,
         timeline=timeline,
         memory=used,
         engine=result.engine,
         contended=result.contended,
-        bounds=limits,
     )
 
 
 def _both(first: Prediction, second: Prediction) -> Prediction:
-    return Prediction(
-        name=first.name,
-        hardware=first.hardware,
-        ranks=first.ranks,
-        overlap=first.overlap,
-        makespan=first.makespan + second.makespan,
-        busy=first.busy + second.busy,
-        exposed=first.exposed + second.exposed,
-        bytes_sent=first.bytes_sent + second.bytes_sent,
-        max_bytes_sent=first.max_bytes_sent + second.max_bytes_sent,
+    sums = {name: getattr(first, name) + getattr(second, name) for name in SUMMED}
+    longer = best_bound([first.bounds, second.bounds])
+    return replace(
+        first,
+        **sums,
         peak_bytes=max(first.peak_bytes, second.peak_bytes),
-        compute_bound=first.compute_bound + second.compute_bound,
-        link_bound=first.link_bound + second.link_bound,
-        own_limit=first.own_limit + second.own_limit,
-        rounds=first.rounds + second.rounds,
-        messages=first.messages + second.messages,
+        bounds=replace(longer, seconds=first.bound + second.bound),
+        timeline=None,
+        memory=None,
         passes=(first, second),
         engine="events" if "events" in (first.engine, second.engine) else "recurrence",
         contended=first.contended or second.contended,

@@ -1,4 +1,4 @@
-"""A timeline is data: when each rank began each step, and for small plans when each row ran.
+"""Timeline: the times of each rank's steps and, for small plans, of each row, as plain data.
 
 compute   |attend|merge|   |attend|merge|      pictures, traces and tests are views of it
 send      |KV 0 -> 1 ===|
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import Attend, Move, Plan
 from planner.partitions import Ints
 
@@ -56,7 +56,7 @@ class Sent:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """When everything happened, in seconds.
+    """The times of a run, in seconds.
 
     `finish` [ranks] is the end of each rank's last work, `end` that of everything. `steps`
     [begin, attend start, attend end; steps; ranks]: a rank's attends of a step, with the adding of
@@ -72,22 +72,22 @@ class Timeline:
 
     @property
     def begin(self) -> Floats:
-        """When each rank began each step: [steps, ranks]."""
+        """Times at which each rank began each step: [steps, ranks]."""
         return self._kept(0)
 
     @property
     def attend_start(self) -> Floats:
-        """When each rank's first attend of each step began: [steps, ranks]."""
+        """Times at which each rank's first attend of each step began: [steps, ranks]."""
         return self._kept(1)
 
     @property
     def attend_end(self) -> Floats:
-        """When each rank's last attend of each step had ended: [steps, ranks]."""
+        """Times at which each rank's last attend of each step had ended: [steps, ranks]."""
         return self._kept(2)
 
     def _kept(self, which: int) -> Floats:
         if self.steps is None:
-            raise PlanError(
+            raise RingloomError(
                 f"{self.plan.name}: the times of {len(self.plan.steps)} steps on"
                 f" {self.plan.ranks} ranks were not kept; simulate with record=True"
             )
@@ -115,15 +115,15 @@ class Entry:
 
 
 def entries(timeline: Timeline) -> Iterator[Entry]:
-    """All rows in plan order; raises PlanError where rows were not kept."""
+    """Yield all rows in plan order; raises RingloomError where rows were not kept."""
     return chain.from_iterable(_nodes(timeline))
 
 
 def _nodes(timeline: Timeline) -> Iterator[list[Entry]]:
-    """The rows of each node."""
+    """Yield the rows of each node."""
     if timeline.rows is None:
         name = timeline.plan.name
-        raise PlanError(f"{name}: the rows were not kept; simulate with record=True")
+        raise RingloomError(f"{name}: the rows were not kept; simulate with record=True")
     kind: Row
     for rows in timeline.rows:
         step, node, times = rows.step, rows.node, (rows.start.tolist(), rows.end.tolist())
@@ -142,7 +142,7 @@ def _nodes(timeline: Timeline) -> Iterator[list[Entry]]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One thing that a stream of a rank did from `start` to `end`, in seconds."""
+    """An interval of a rank's stream, from `start` to `end` in seconds."""
 
     rank: int
     stream: Stream
@@ -153,7 +153,7 @@ class Span:
 
 
 def spans(timeline: Timeline) -> list[Span]:
-    """All spans with a length, in plan order; raises PlanError where rows were not kept."""
+    """Return spans with a length, in plan order; raises RingloomError where rows were not kept."""
     nodes = (zip(*map(_spans, node), strict=True) for node in _nodes(timeline))
     every = (span for streams in nodes for stream in streams for span in stream)
     return [span for span in every if span.end > span.start]
@@ -175,12 +175,12 @@ def _spans(entry: Entry) -> Iterator[Span]:
 
 
 def tile_names(node: Attend) -> list[str]:
-    """What each row attends: q 0 x kv 3,4"""
+    """Name the rectangle of each row: q 0 x kv 3,4"""
     return [f"q {_list(q)} x kv {_list(kv)}" for q, kv in zip(node.q, node.kv, strict=True)]
 
 
 def block_names(node: Move) -> list[str]:
-    """What each message carries: Q,DOUT,STATS 3"""
+    """Name the blocks of each message: Q,DOUT,STATS 3"""
     what = ",".join(node.tensors)
     return [f"{what} {_list(blocks)}" for blocks in node.blocks]
 

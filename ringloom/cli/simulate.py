@@ -1,6 +1,6 @@
 """Predict one plan: time, idle share, exposed transfers, bytes, memory, bounds."""
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.table import Table
@@ -18,9 +18,10 @@ from ringloom.views.tables import plain_table, prediction
 from ringloom.views.units import seconds
 from simulator.chrome_trace import save_trace, trace
 from simulator.critical_path import Leg, critical_path
-from simulator.engines.choice import ENGINES
-from simulator.network.topology import Place
+from simulator.engines.choice import ENGINES, Engine
+from simulator.network.topology import Place, forms
 from simulator.prediction import simulate
+from simulator.scenario import Scenario
 
 SHOWN = 12  # parts of a critical path that are printed
 VERBS = {"attend": "attends", "merge": "merging", "message": "messages", "prologue": "prologue"}
@@ -115,9 +116,7 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
     multiple=True,
     help="A link and the factor on its bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
 )
-@click.option(
-    "--topology", help="nodes, nodes:nics=2, switch, ring, torus:4x4 or a JSON file of links."
-)
+@click.option("--topology", help=f"{forms()} or a JSON file of links.")
 @click.option(
     "--buffers", type=buffers, metavar="N|PLAN", help="Receive buffers per input that travels."
 )
@@ -127,15 +126,19 @@ def command(
     source: str,
     hardware: str,
     overlap: bool,
+    engine: Engine,
+    speeds: tuple[tuple[int, float], ...],
+    links: tuple[tuple[tuple[Place, Place], float], ...],
+    topology: str | None,
+    buffers: int | Literal["plan"] | None,
     trace_file: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
-    under = {name: given.pop(name) for name in ("engine", "topology", "buffers")}
-    under |= {name: dict(given.pop(name)) for name in ("speeds", "links")}
+    scenario = Scenario(overlap, dict(speeds), dict(links), topology, buffers)
     plans, record = plans_of(source, given), True if trace_file else None
     with working("simulating"):
-        result = simulate(plans, hardware, overlap=overlap, record=record, **under)
+        result = simulate(plans, hardware, scenario, engine=engine, record=record)
     # None where the rows of a large plan were not kept.
     timelines = [one.timeline for one in result.passes or (result,)]
     paths = [critical_path(t) for t in timelines if t is not None and t.rows is not None]

@@ -1,5 +1,1 @@
-"""Costs: the seconds and bytes of attends, merges and messages."""
-
-from simulator.costs.prices import Costs
-
-__all__ = ["Costs"]
+"""Costs: the seconds of attends, merges and messages on some hardware."""

@@ -1,4 +1,4 @@
-"""How many kernel tiles of each (q block, kv block) tile a kernel has to compute.
+"""Counts of the kernel tiles that a kernel has to compute of each (q block, kv block) tile.
 
 A kernel cuts a block's tokens, in ascending order, into runs of `tq` queries and `tk` keys, and
 skips a kernel tile only when the mask allows no pair in it (Striped Attention, section 4.1).
@@ -33,7 +33,7 @@ EMPTY, PARTIAL = 0, 1
 
 
 def kernel_tiles(work: Workload, partition: Partition, tile: tuple[int, int]) -> NDArray[np.int64]:
-    """Kernel tiles of `tile` (queries, keys) per pair of chunks: int64 [q chunks, kv chunks]."""
+    """Count kernel tiles of `tile` (queries, keys) per pair of chunks: int64 [q, kv chunks]."""
     q_sizes, kv_sizes = sizes(partition.q.chunks), sizes(partition.kv.chunks)
     kind = kinds(tiles_of(work, partition).areas, q_sizes, kv_sizes)
     counts = np.multiply.outer(-(-q_sizes // tile[0]), -(-kv_sizes // tile[1]))
@@ -89,11 +89,11 @@ class Cut:
         )
 
     def reaches(self, wanted: NDArray[np.bool_]) -> Iterator[Reach]:
-        """What the runs of the wanted chunks reach, whole runs at a time, ordered by chunk."""
+        """Yield the keys that runs of the wanted chunks reach, whole runs at a time, by chunk."""
         runs = np.flatnonzero(wanted[self.chunk])
         i0, i1 = self.pieces[:, 0], self.pieces[:, 1]
-        for mine, piece in overlaps(self.first[runs], self.last[runs] + 1, i0, i1):
-            yield self._reach(runs[mine], self.pieces[piece])
+        for run, piece in overlaps(self.first[runs], self.last[runs] + 1, i0, i1):
+            yield self._reach(runs[run], self.pieces[piece])
 
     def _reach(self, run: Ints, pieces: Ints) -> Reach:
         i0, i1, j0, j1, lo, hi = pieces.T
@@ -111,7 +111,7 @@ class Cut:
     def _apart(
         self, chunk: Ints, low: Ints, high: Ints, narrow: NDArray[np.bool_]
     ) -> tuple[Ints, Ints, Ints]:
-        """(entry, low, high) with the narrow entries taken apart into their single queries."""
+        """Return (entry, low, high), the narrow entries taken apart into their single queries."""
         wide = np.flatnonzero(~narrow)
         entry, parts = np.flatnonzero(narrow), [(wide, low[wide], high[wide])]
         for start, step, size in self.q.columns(chunk[entry]):
@@ -125,7 +125,7 @@ class Cut:
         return entry[order], low[order], high[order]
 
     def touched(self, reach: Reach, kv: int) -> Ints:
-        """How many kernel tiles of chunk `kv` each reach adds to its run's, in order of runs."""
+        """Count the kernel tiles of chunk `kv` that each reach adds to its run's, by runs."""
         begin, end = self.kv.below(kv, reach.low), self.kv.below(kv, reach.high)
         begin, end = begin // self.tile_kv, np.where(end > begin, -(-end // self.tile_kv), 0)
         end = np.maximum(begin, end)
@@ -138,7 +138,7 @@ class Cut:
 
 
 def _tiles_of_pairs(q: Ints, kv: Ints, cut: Cut) -> Ints:
-    """Kernel tiles of each listed (q chunk, kv chunk)."""
+    """Count the kernel tiles of each listed (q chunk, kv chunk)."""
     order = np.lexsort((q, kv))
     columns, begins = np.unique(kv[order], return_index=True)
     groups = list(zip(columns.tolist(), np.split(order, begins[1:]), strict=True))

@@ -1,4 +1,4 @@
-"""What kernel calls cost: launch + (pairs computed + overheads) x seconds per pair.
+"""Prices of kernel calls: launch + (pairs computed + overheads) x seconds per pair.
 
     full     ceil(rows / tq) tq x ceil(columns / tk) tk pairs: tiles are computed whole
     causal   per run of rows that is skipped together, the columns up to its last row, likewise
@@ -53,17 +53,17 @@ class Kernels:
 
     @property
     def splits(self) -> bool:
-        """Whether programs cut rectangles into calls; if not, kernels skip what masks hide."""
+        """True if programs cut rectangles into calls; if not, kernels skip what masks hide."""
         return bool(self.hardware.option("attention.split"))
 
     def full(self, rows: Any, columns: Any) -> Any:
-        """Pairs per head, overheads included, that full calls cost, broadcast together."""
+        """Count pairs per head, overheads included, that full calls cost, broadcast together."""
         (tq, tk), (per_row, per_column) = self.tile, self.hardware.overheads(self.pass_)
         height, width = -(-rows // tq) * tq, -(-columns // tk) * tk
         return (height + per_column) * width + per_row * height
 
     def pairs(self, call: Call) -> float:
-        """Pairs per head, overheads included, that a call costs."""
+        """Count pairs per head, overheads included, that a call costs."""
         rows, columns = len(call.rows), len(call.columns)
         whole: float = self.full(rows, columns)
         if call.band is False:
@@ -78,19 +78,19 @@ class Kernels:
         return whole - area + inside * self.hardware.of_kernels("causal", self.pass_)
 
     def seconds(self, call: Call, heads: int) -> float:
-        """Seconds of one call for some query heads, all batch rows together."""
+        """Return the seconds of one call for some query heads, all batch rows together."""
         return self.launch + self.pairs(call) * heads * self.seconds_per_pair
 
 
 def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> int:
-    """Pairs that a causal call of n x n computes."""
+    """Count pairs that a causal call of n x n computes."""
     return band_pairs((n, n), (1 - n, 0), tile, skip)
 
 
 def band_pairs(
     shape: tuple[int, int], band: tuple[int, int], tile: tuple[int, int], skip: tuple[int, int]
 ) -> int:
-    """Pairs that a call of rows x columns computes whose row r sees the columns r + lo..r + hi.
+    """Count pairs that a call of rows x columns computes, row r seeing columns r + lo..r + hi.
 
     It goes by runs of skip[0] rows, keys in runs of skip[1]; a run of rows takes the runs of keys
     that it sees anything of. Both sides are computed in whole tiles.

@@ -1,4 +1,4 @@
-"""Sets of positions, many at a time: how many lie below a place, which is the next, the last.
+"""Sets of positions, many at a time: counts below a position, the next one, the last one.
 
 A set is a few ranges, interleaved or not; all answers are closed forms, row by row.
 """
@@ -22,7 +22,7 @@ class Sets:
 
     @staticmethod
     def of(chunks: tuple[Ranges, ...], shift: int) -> "Sets":
-        """The ranges of each set, all positions shifted; padding is an empty range."""
+        """Pad the ranges of each set with empty ones; all positions are shifted."""
         fields = np.zeros((3, len(chunks), max(map(len, chunks), default=0)), np.int64)
         fields[1] = 1
         for row, ranges in enumerate(chunks):
@@ -31,14 +31,14 @@ class Sets:
         return Sets(*fields)
 
     def below(self, row: Ints | int, position: Ints) -> Ints:
-        """How many positions of a set lie below the given ones."""
+        """Count the positions of a set below the given ones."""
         answer = np.zeros_like(position)
         for start, step, size in self.columns(row):
             answer += np.clip(-((start - position) // step), 0, size)
         return answer
 
     def next(self, row: Ints, position: Ints) -> Ints:
-        """The first position of a set from the given ones up; far above all if there is none."""
+        """Return the first position of a set from the given ones up; far above all if none is."""
         answer = np.full_like(position, 2**40)
         for start, step, size in self.columns(row):
             k = np.maximum(-((start - position) // step), 0)
@@ -46,7 +46,7 @@ class Sets:
         return answer
 
     def previous(self, row: Ints, position: Ints) -> Ints:
-        """The last position of a set up to the given ones; far below all if there is none."""
+        """Return the last position of a set up to the given ones; far below all if none is."""
         answer = np.full_like(position, -(2**40))
         for start, step, size in self.columns(row):
             k = np.minimum((position - start) // step, size - 1)
@@ -54,13 +54,13 @@ class Sets:
         return answer
 
     def columns(self, row: Ints | int) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """(start, step, size) of the first range of each row's set, then of the second, ..."""
+        """Yield (start, step, size) of the first range of each row's set, then of the others."""
         for c in range(self.start.shape[1]):
             yield self.start[row, c], self.step[row, c], self.size[row, c]
 
 
 def runs_of(ranges: Ranges, width: int) -> tuple[Ints, Ints, int]:
-    """First and last position of each run of `width` tokens, and the widest gap in the set."""
+    """Return first and last position of each run of `width` tokens, and the set's widest gap."""
     if len(ranges) == 1:
         r = ranges[0]
         first = np.arange(r.start, r.stop, r.step * width, dtype=np.int64)
@@ -72,6 +72,6 @@ def runs_of(ranges: Ranges, width: int) -> tuple[Ints, Ints, int]:
 
 
 def ragged(counts: Ints) -> tuple[Ints, Ints]:
-    """(which, place): 0 to counts[which] - 1 for each entry, one after the other."""
+    """Return (which, place): 0 to counts[which] - 1 for each entry, one after the other."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

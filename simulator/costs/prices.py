@@ -1,18 +1,12 @@
-"""What attends, merges and messages cost: seconds and bytes, row by row.
+"""Prices of a plan's attends and merges on some hardware: seconds, row by row.
 
-attend    kernel calls (`simulator.costs.kernels`) at 4 head_dim flop per pair and head, 2.5 times
-          that in the backward pass. Where programs split: the calls that a rectangle is cut into
-          and the merging of their results. Where kernels skip whatever a mask hides: one call per
-          q block of a rectangle, over the row's KV blocks, that computes the live kernel tiles
-          (see kernel_tiles) of tq x tk pairs
-add       what an attend computed joins the accumulator that is there already: the partial result
-          is read as the kernel wrote it, the accumulator read and written
-merge     an accumulator that arrived joins the one that is there: both are read, one is written;
-          partial outputs, which several kernels merge where nothing fuses them, take
-          `attention.merge` times that
-prologue  rowsum(dO * O) at home before a backward pass: both are read, a number per row is written
+An attend takes its kernel calls (`simulator.costs.kernels`) at 4 head_dim flop per pair and head,
+2.5 times that in the backward pass. Where programs split rectangles: the calls that a rectangle is
+cut into and the merging of their results. Where kernels skip whatever a mask hides: one call per q
+block of a rectangle, over the row's KV blocks, that computes the live kernel tiles (see
+kernel_tiles) of tq x tk pairs.
 
-Adding to an absent accumulator is free. HBM traffic runs at the memory's full rate.
+All else is added up from `simulator.costs.terms`. Adding to an absent accumulator is free.
 """
 
 from collections.abc import Iterator
@@ -23,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.tiles import tiles
-from planner.ir import ADDS, TENSORS, Attend, Plan
+from planner.ir import ADDS, Attend, Plan
 from planner.kernel_calls import Call
-from planner.workload import DTYPES
 from simulator.costs.kernels import Kernels
 from simulator.costs.rectangles import Rectangles
+from simulator.costs.terms import Event, terms
 from simulator.hardware import Hardware
 
 Floats = NDArray[np.float64]
@@ -43,7 +37,7 @@ class Costs:
 
     @property
     def kernels(self) -> Kernels:
-        """What one kernel call costs."""
+        """The prices of one kernel call."""
         return Kernels(self.hardware, self.plan.workload, self.plan.pass_)
 
     @cached_property
@@ -52,7 +46,13 @@ class Costs:
         return Rectangles(self.plan, self.kernels)
 
     def attend(self, node: Attend) -> Floats:
-        """Seconds of each row, launches included: float64 [rows]."""
+        """Return the seconds of each row, launches included: float64 [rows]."""
+        seconds = self._kernel_calls(node)
+        for term in terms("attend"):
+            seconds = seconds + term(self, node)
+        return seconds
+
+    def _kernel_calls(self, node: Attend) -> Floats:
         if not self.kernels.splits:
             return self._skipping(node)
         if tiles(self.plan).one_slice and node.q.shape[1] == node.kv.shape[1] == 1:
@@ -61,7 +61,7 @@ class Costs:
         return self._price(self.rectangles.of(node), self._heads(node))
 
     def _skipping(self, node: Attend) -> Floats:
-        """Seconds of one kernel per q block, that skips what the mask hides."""
+        """Price one kernel per q block that skips what the mask hides: [rows]."""
         (rows, columns), (per_row, _) = self.kernels.tile, self.hardware.overheads(self.plan.pass_)
         q, kv = self.plan.partition.q, self.plan.partition.kv
         present = (node.q >= 0)[:, :, None] & (node.kv >= 0)[:, None, :]
@@ -76,18 +76,18 @@ class Costs:
         return seconds
 
     def _price(self, cuts: Floats, heads: Ints) -> Floats:
-        """Seconds of cut rectangles, as `Rectangles` counts them, for some heads each: [rows]."""
+        """Price cut rectangles, as `Rectangles` counts them, for some heads each: [rows]."""
         calls, pairs, rows, columns = cuts
         seconds: Floats = self.kernels.launch * calls
         seconds = seconds + pairs * heads * self.kernels.seconds_per_pair
         again = {"OUT": rows, "DQ": rows, "DKV": columns / self.plan.workload.group}
         for tensor in ADDS[self.plan.pass_]:
-            seconds = seconds + again[tensor] * heads * self._per_token(tensor, arriving=False)
+            seconds = seconds + again[tensor] * heads * self._per_token("add", tensor)
         return seconds
 
     @cached_property
     def _of_blocks(self) -> Floats:
-        """The same for one block each way, where heads are all the same: [q blocks, kv blocks]."""
+        """Prices for one block each way, where heads are all the same: [q blocks, kv blocks]."""
         heads = tiles(self.plan).shared_heads[0, :1]
         pairs = self.rectangles.full() * heads
         table: Floats = self.kernels.launch + pairs * self.kernels.seconds_per_pair
@@ -97,7 +97,7 @@ class Costs:
         return table[np.ix_(sides.q.chunk, sides.kv.chunk)]
 
     def calls(self, rank: int) -> Iterator[tuple[Call, int]]:
-        """The kernel calls of one rank in plan order, each with its query heads."""
+        """Yield the kernel calls of one rank in plan order, each with its query heads."""
         for _, node in self.plan.attends():
             heads = self._heads(node)
             for row in np.flatnonzero(node.rank == rank):
@@ -105,7 +105,7 @@ class Costs:
                     yield call, int(heads[row])
 
     def _heads(self, node: Attend) -> Ints:
-        """Query heads that each row computes: all of its q blocks, and of its kv blocks, agree."""
+        """Return the query heads of each row: all its q blocks, and all its kv blocks, agree."""
         sides = self.plan.partition.q, self.plan.partition.kv
         q, kv = (
             side.slice[blocks[np.arange(len(node)), (blocks >= 0).argmax(axis=1)]]
@@ -117,36 +117,24 @@ class Costs:
     @property
     def add(self) -> dict[str, Floats]:
         """Per accumulator, seconds to add a kernel's result for each block, 0 for block -1."""
-        return self._traffic(arriving=False)
+        return self._of_tokens("add")
 
     @property
     def merge(self) -> dict[str, Floats]:
         """Per accumulator, seconds to merge an arrival of each block, 0 for block -1."""
-        return self._traffic(arriving=True)
+        return self._of_tokens("merge")
 
-    def _traffic(self, arriving: bool) -> dict[str, Floats]:
+    def _of_tokens(self, event: Event) -> dict[str, Floats]:
         names = ADDS[self.plan.pass_]
         sides = map(self.plan.side, names)
         tokens = (np.append(side.sizes * side.head_counts, 0) for side in sides)
-        return {n: t * self._per_token(n, arriving) for n, t in zip(names, tokens, strict=True)}
+        return {n: t * self._per_token(event, n) for n, t in zip(names, tokens, strict=True)}
 
-    def _per_token(self, name: str, arriving: bool) -> float:
-        """Seconds of adding to an accumulator, per token and head."""
-        work, tensor = self.plan.workload, TENSORS[name]
-        wide = tensor.bytes_per_token(work)
-        narrow = work.batch * (
-            tensor.vectors * work.head_dim * DTYPES[work.dtype]
-            + tensor.scalars * max(4, DTYPES[work.dtype])
-        )
-        again = self.hardware.option("attention.merge") if tensor.scalars else 1.0
-        read = wide if arriving else narrow
-        return again * (2 * wide + read) / self.hardware["memory.bandwidth"]
+    def _per_token(self, event: Event, tensor: str) -> float:
+        """Return the seconds of adding to an accumulator, per token and head."""
+        return float(sum(term(self, tensor) for term in terms(event)))
 
     @property
     def prologue(self) -> Floats:
         """Seconds of each rank before step 0: float64 [ranks]."""
-        seconds = np.zeros(self.plan.ranks)
-        if self.plan.pass_ == "backward":
-            traffic = 2 * self.plan.block_bytes("DOUT") + self.plan.block_bytes("STATS") // 2
-            np.add.at(seconds, self.plan.partition.q.homes, traffic)
-        return seconds / self.hardware["memory.bandwidth"]
+        return sum((term(self) for term in terms("prologue")), np.zeros(self.plan.ranks))

@@ -31,7 +31,7 @@ PARTIAL = 1  # tiles of which the mask allows some pairs and not all
 
 
 class Cut(NamedTuple):
-    """What the calls of one rectangle come to, per query head."""
+    """The sums over the calls of one rectangle, per query head."""
 
     calls: float
     pairs: float  # overheads included
@@ -59,7 +59,7 @@ class Rectangles:
         return _interleave(self._q.chunks), _interleave(self._kv.chunks)
 
     def of(self, node: Attend) -> Floats:
-        """The `Cut` of each row, by columns: float64 [4, rows]."""
+        """Return the `Cut` of each row, by columns: float64 [4, rows]."""
         q, kv = _chunks(self._q, node.q), _chunks(self._kv, node.kv)
         rows, columns = _tokens(self._q, q), _tokens(self._kv, kv)
         present = (q >= 0)[:, :, None] & (kv >= 0)[:, None, :]
@@ -84,7 +84,7 @@ class Rectangles:
         return self._cuts[key]
 
     def full(self) -> Floats:
-        """Pairs, overheads included, of one full call for each pair of chunks: [q, kv chunks]."""
+        """Count pairs, overheads included, of a full call per pair of chunks: [q, kv chunks]."""
         (heights, row), (widths, column) = (
             np.unique(sizes(side.chunks), return_inverse=True) for side in (self._q, self._kv)
         )
@@ -92,7 +92,7 @@ class Rectangles:
         return pairs
 
     def partial(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-        """(q chunk, kv chunk, cut [4]) of each pair of which the mask hides a part."""
+        """Return (q chunk, kv chunk, cut [4]) of each pair of which the mask hides a part."""
         extents = sizes(self._q.chunks), sizes(self._kv.chunks)
         q, kv = np.nonzero(kinds(tiles(self._plan).areas, *extents) == PARTIAL)
         keys = self._shapes.keys(q, kv)
@@ -102,12 +102,12 @@ class Rectangles:
         return q, kv, np.array(cuts, np.float64).reshape(-1, 4).T[:, which]
 
     def calls(self, q: Ints, kv: Ints) -> list[Call]:
-        """The calls of one rectangle of blocks, in the order in which a program makes them."""
+        """Return the calls of one rectangle of blocks, in the order of a program."""
         chunks = self._in_order(_chunks(self._q, q), _chunks(self._kv, kv))
         return rectangle_calls(*self._rectangle(*chunks))
 
     def _in_order(self, q: Ints, kv: Ints) -> tuple[list[int], list[int]]:
-        """The chunks of both sides, none of them empty, in the order of their first positions."""
+        """Return the chunks of both sides that are not empty, ordered by first positions."""
         (_, first), (_, other) = self._shapes.q, self._shapes.kv
         rows = {c for c in q.tolist() if c >= 0 and self._q.chunks[c]}
         columns = {c for c in kv.tolist() if c >= 0 and self._kv.chunks[c]}
@@ -129,7 +129,7 @@ class Rectangles:
     def _rectangle(
         self, q: Sequence[int], kv: Sequence[int]
     ) -> tuple[list[Ranges], list[Ranges], Numbers]:
-        """The positions of the blocks of both sides, and the mask's pieces that they may meet."""
+        """Return the positions of both sides, and the mask's pieces that they may meet."""
         rows = [shifted(self._q.chunks[c], self._plan.workload.offset) for c in q]
         columns = [self._kv.chunks[c] for c in kv]
         i0, i1, j0, j1, lo, hi = self._pieces.T
@@ -139,19 +139,19 @@ class Rectangles:
 
 
 def _chunks(side: Side, blocks: Ints) -> Ints:
-    """The chunk of each block, -1 for none."""
+    """Return the chunk of each block, -1 for none."""
     chunks: Ints = np.where(blocks < 0, -1, side.chunk[blocks])
     return chunks
 
 
 def _tokens(side: Side, chunks: Ints) -> Numbers:
-    """Tokens of each row of chunks: [rows]."""
+    """Count the tokens of each row of chunks: [rows]."""
     tokens: Numbers = np.append(sizes(side.chunks), 0)[chunks].sum(axis=1)
     return tokens
 
 
 def _interleave(chunks: Sequence[Ranges]) -> bool:
-    """Whether any two sets have positions in between each other's."""
+    """True if any two sets have positions in between each other's."""
     hulls = sorted(_hull([chunk]) for chunk in chunks if chunk)
     return any(low[1] >= high[0] for low, high in pairwise(hulls))
 
@@ -162,7 +162,7 @@ def _hull(chunks: Sequence[Ranges]) -> tuple[int, int]:
 
 
 def _again(spans: Sequence[range]) -> int:
-    """How many numbers of some ranges are in an earlier one, too."""
+    """Count the numbers of some ranges that are in an earlier one, too."""
     covered = np.zeros(max((span.stop for span in spans), default=0), np.bool_)
     for span in spans:
         covered[span.start : span.stop : span.step] = True

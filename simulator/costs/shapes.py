@@ -1,4 +1,4 @@
-"""Which tiles are alike but for a shift, so that they need to be looked at only once."""
+"""Numbers for tiles that are equal but for a shift, so that one of them stands for all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from planner.workload import Workload
 
 
 def _shapes(chunks: tuple[Ranges, ...], shift: int) -> tuple[Ints, Ints]:
-    """(shape number, first position) of each chunk; equal shapes are equal but for a shift."""
+    """Return (shape number, first position) of each chunk; equal shapes differ by a shift."""
     base = np.array([min((r.start for r in c), default=0) for c in chunks], np.int64)
     forms = [
         tuple((r.start - b, r.step, len(r)) for r in c)
@@ -32,7 +32,7 @@ class Shapes:
 
     @staticmethod
     def of(work: Workload, partition: Partition) -> "Shapes":
-        """The shapes of a partition under the mask of a workload."""
+        """Find the shapes of a partition under the mask of a workload."""
         i0, i1, j0, j1, _, _ = region_of(work.mask).pieces.T
         rows = (i0 <= work.offset) & (i1 >= work.kv_seq)
         alike = bool((rows & (j0 <= 0) & (j1 >= work.kv_seq)).all())
@@ -40,7 +40,7 @@ class Shapes:
         return Shapes(*sides, alike)
 
     def keys(self, q: Ints, kv: Ints) -> Ints:
-        """A number for each tile (q chunk, kv chunk), equal for tiles that are alike: [tiles]."""
+        """Return a number for each tile (q chunk, kv chunk), equal for equal tiles: [tiles]."""
         (shape, base), (other, origin) = self.q, self.kv
         if not self.alike:
             return q * len(other) + kv
@@ -49,7 +49,7 @@ class Shapes:
         return keys
 
     def key(self, q: Sequence[int], kv: Sequence[int]) -> tuple[object, ...]:
-        """The same for rectangles of several chunks."""
+        """Return the same for rectangles of several chunks."""
         if not self.alike or not (q and kv):
             return tuple(q), tuple(kv)
         start, parts = self.q[1][q[0]], list[object]()

@@ -1,7 +1,7 @@
-"""Which accumulators lie where, so that merging is charged exactly where there is something to add.
+"""Ranks that hold accumulators, so that merging is charged exactly where two are added.
 
 A rank holds at most one accumulator per (tensor, block). A partial-sum transfer takes it away, an
-attend or an arrival adds to it or, where there is none, begins it.
+attend or an arrival adds to it or, where it is absent, begins it.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from planner.analysis.marks import attended_blocks
 from planner.columns import rowwise
 from planner.ir import ADDS, Attend, Move
 from planner.partitions import Ints
-from simulator.costs import Costs
+from simulator.costs.prices import Costs
 from simulator.engines.cells import Cells
 from simulator.network.ports import Where
 from simulator.timeline import Floats
@@ -23,29 +23,31 @@ class Accumulators:
         plan = costs.plan
         self._add, self._merge = costs.add, costs.merge
         self._cells = {t: Cells(plan.ranks, len(plan.side(t))) for t in ADDS[plan.pass_]}
-        self._held = {tensor: np.zeros(cells.size, bool) for tensor, cells in self._cells.items()}
+        self._present = {
+            tensor: np.zeros(cells.size, bool) for tensor, cells in self._cells.items()
+        }
 
     def leave(self, move: Move, src: Where) -> None:
-        """The accumulators of a partial-sum transfer are gone from their sources."""
+        """Take the accumulators of a partial-sum transfer from their sources."""
         for tensor in move.tensors:
-            self._held[tensor][self._cells[tensor].of(src, move.blocks)] = False
+            self._present[tensor][self._cells[tensor].of(src, move.blocks)] = False
 
     def attended(self, node: Attend, rank: Where) -> Floats:
-        """Seconds of adding each row's results to what is there: float64 [rows]."""
+        """Add each row's results to its accumulators; returns the seconds: float64 [rows]."""
         seconds = np.zeros(len(node))
         for tensor, price in self._add.items():
             seconds += self._join(tensor, rank, attended_blocks(node, tensor), price)
         return seconds
 
     def arrived(self, move: Move, dst: Where) -> Floats:
-        """Seconds of merging each message into what is there: float64 [rows]."""
+        """Merge each message into the accumulators; returns the seconds: float64 [rows]."""
         seconds = np.zeros(len(move))
         for tensor in move.tensors:
             seconds += self._join(tensor, dst, move.blocks, self._merge[tensor])
         return seconds
 
     def _join(self, tensor: str, rank: Where, blocks: Ints, price: Floats) -> Floats:
-        entries, held = self._cells[tensor].of(rank, blocks), self._held[tensor]
-        seconds: Floats = rowwise(np.add, price[blocks] * held[entries])
-        held[entries] = True
+        entries, present = self._cells[tensor].of(rank, blocks), self._present[tensor]
+        seconds: Floats = rowwise(np.add, price[blocks] * present[entries])
+        present[entries] = True
         return seconds

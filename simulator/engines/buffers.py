@@ -22,14 +22,14 @@ class Buffers:
         self._brings = [list[int]() for _ in rows.messages.src]
         self._sends = [list[int]() for _ in rows.messages.src]
         self._reads = [list[int]() for _ in rows.calls.rank]
-        for held in plan.start:
-            for tensor in held.tensors:
-                for block, rank in zip(*(a.tolist() for a in held.flat()), strict=True):
+        for copy in plan.start:
+            for tensor in copy.tensors:
+                for block, rank in zip(*(a.tolist() for a in copy.flat()), strict=True):
                     self._begin(tensor, block, rank)
         self._follow(rows)
 
     def _follow(self, rows: Tasks) -> None:
-        """Who reads which copy, in plan order; in a step messages come before calls."""
+        """Count the reads of each copy, in plan order; in a step messages come before calls."""
         parts = list[tuple[int, int, Attend | Move]]([*rows.messages.parts, *rows.calls.parts])
         parts.sort(key=lambda part: (part[1], isinstance(part[2], Attend)))
         for first, _, node in parts:
@@ -67,13 +67,13 @@ class Buffers:
         return copy
 
     def _begin(self, tensor: str, block: int, rank: int) -> None:
-        """A copy that is held from the start has a slot from the start."""
+        """Give a slot to an initial copy."""
         if tensor in self.room and self._plan.side(tensor).homes[block] != rank:
             self._copy(tensor, block, rank)
             self._free[tensor][rank] -= 1
             if self._free[tensor][rank] < 0:
                 raise PlanError(
-                    f"{self._plan.name}: rank {rank} holds more copies of {tensor} from the start"
+                    f"{self._plan.name}: rank {rank} has more initial copies of {tensor}"
                     f" than the {self.room[tensor]} it has room for"
                 )
 
@@ -90,15 +90,15 @@ class Buffers:
         return True
 
     def sent(self, message: int) -> None:
-        """A message is through: its source needs its copies once less."""
+        """Count down the copies of a message that is through on its source."""
         self._read_once(self._sends[message])
 
     def attended(self, call: int) -> None:
-        """A call has ended: its rank needs its copies once less."""
+        """Count down the copies that a call has read."""
         self._read_once(self._reads[call])
 
     def arrived(self, message: int) -> None:
-        """Copies that nobody will read go at once."""
+        """Free the slots of copies that nobody will read."""
         for copy in self._brings[message]:
             if not self._uses[copy]:
                 self._free[self._tensor[copy]][self._rank[copy]] += 1

@@ -1,4 +1,4 @@
-"""Where (rank, block) lies in a flat table, for a whole column of rows at once."""
+"""Places of (rank, block) in a flat table, for a whole column of rows at once."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,11 @@ class Cells:
         self._first = np.arange(ranks) * (1 - ranks)
 
     def of(self, rank: Where, blocks: Ints) -> NDArray[np.int64]:
-        """Places of a block table: [rows, width]."""
+        """Return the places of a block table: [rows, width]."""
         cells: NDArray[np.int64] = np.multiply(blocks, self._ranks, dtype=np.int64)
         cells += self._first[rank][:, None]
         return cells
 
     def nowhere(self) -> NDArray[np.int64]:
-        """The places of block -1: [ranks]."""
+        """Return the places of block -1: [ranks]."""
         return np.asarray(self._first - self._ranks)

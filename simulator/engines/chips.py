@@ -22,7 +22,7 @@ class Chips:
         self._plan(rank)
 
     def take(self, rank: int, share: float) -> None:
-        """A transfer begins (or, with a negative share, ends) on a rank."""
+        """Begin a transfer on a rank or, with a negative share, end one."""
         if self._busy[rank]:
             passed = self._clock.now - self._since[rank]
             self._left[rank] = max(0.0, self._left[rank] - passed * self._rate(rank))

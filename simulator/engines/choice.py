@@ -1,6 +1,6 @@
-"""Which engine times a plan: the recurrence where no two messages can meet, events elsewhere.
+"""Choice of the engine: the recurrence where no two messages can meet, events elsewhere.
 
-Both apply, and agree to rounding, exactly when
+Both engines apply, and agree to rounding, exactly when
 
 * no link is shared: on every link, all messages are of one sender's stream or all are of one
   receiver's (`Traffic.contended` is False; on the default topology it always is),
@@ -14,19 +14,14 @@ Speeds, slowed links and any topology are within the reach of both.
 from dataclasses import dataclass
 from typing import Literal
 
-import networkx as nx
-
-from planner.errors import PlanError
-from planner.ir import Plan
-from simulator.costs import Costs
+from planner.errors import RingloomError
+from simulator.costs.prices import Costs
 from simulator.engines.discrete_event import run_events
 from simulator.engines.recurrence import Sums, run
-from simulator.hardware import Hardware
 from simulator.network.ports import LinkPorts, NodePorts, Ports
 from simulator.network.reach import Reach
 from simulator.network.routes import Routes, Traffic
 from simulator.network.topology import Topology, nodes
-from simulator.network.topology import topology as spelled_topology
 from simulator.scenario import Scenario
 from simulator.timeline import Timeline
 
@@ -37,7 +32,7 @@ ENGINES: tuple[Engine, ...] = ("auto", "recurrence", "events")
 
 @dataclass(frozen=True, eq=False)
 class Timed:
-    """What an engine found out, which one it was, and whether messages may have met on a link."""
+    """The answer of an engine, its name, and True if messages may have met on a link."""
 
     timeline: Timeline
     sums: Sums
@@ -46,30 +41,32 @@ class Timed:
 
 
 def timed(costs: Costs, scenario: Scenario, engine: Engine, *, record: bool) -> Timed:
-    """Time a plan; raises PlanError where the recurrence is asked for what it cannot know."""
+    """Time a plan; raises RingloomError where the recurrence cannot follow the scenario.
+
+    The topology of the scenario, if any, is a `Topology`.
+    """
     if engine not in ENGINES:
-        raise PlanError(f"unknown engine {engine!r}: choose one of {', '.join(ENGINES)}")
-    ranks, pace = costs.plan.ranks, scenario.pace(costs.plan.ranks)
+        raise RingloomError(f"unknown engine {engine!r}: choose one of {', '.join(ENGINES)}")
+    ranks, speed = costs.plan.ranks, scenario.speed(costs.plan.ranks)
     events_only = scenario.events_only or _takes(costs, scenario) or engine == "events"
     ports: Ports
-    if scenario.by_default and not events_only:
+    if scenario.topology is None and not scenario.links and not events_only:
         ports = NodePorts(costs.hardware, ranks)
     else:
-        place = scenario.topology or nodes(costs.hardware, ranks)
-        traffic = Traffic(costs.plan, Routes(place, scenario.links))
+        traffic = Traffic(costs.plan, _routes(costs, scenario))
         why = _beyond_the_recurrence(traffic, scenario)
         if engine == "recurrence" and why:
-            raise PlanError(f"{costs.plan.name}: {why}, which only the event engine knows")
+            raise RingloomError(f"{costs.plan.name}: {why}, which only the event engine knows")
         if engine == "events" or why:
             timeline, sums = run_events(costs, traffic, scenario, record=record)
             return Timed(timeline, sums, "events", traffic.contended)
         ports = LinkPorts(traffic)
-    timeline, sums = run(costs, ports, pace, overlap=scenario.overlap, record=record)
+    timeline, sums = run(costs, ports, speed, overlap=scenario.overlap, record=record)
     return Timed(timeline, sums, "recurrence", False)
 
 
 def _takes(costs: Costs, scenario: Scenario) -> bool:
-    """Whether transfers over the hardware's own links take a share of the chip worth following."""
+    """True if transfers over the hardware's own links take a share of the chip worth following."""
     own = scenario.share is None and any(link.share for link in costs.hardware.links)
     return own and costs.plan.rows <= LARGE
 
@@ -85,23 +82,15 @@ def _beyond_the_recurrence(traffic: Traffic, scenario: Scenario) -> str:
     return "transfers take a share of the chip" if takes or scenario.share else ""
 
 
-def place_of(
-    topology: Topology | nx.Graph | str | None, hardware: Hardware, plan: Plan
-) -> Topology | None:
-    """The topology that is meant; a graph's nodes 0 to ranks - 1 are the ranks."""
-    if isinstance(topology, str):
-        return spelled_topology(topology, hardware, plan.ranks)
-    if topology is None or isinstance(topology, Topology):
-        if topology is not None and topology.ranks != plan.ranks:
-            raise PlanError(
-                f"topology {topology.name} has {topology.ranks} ranks, the plan has {plan.ranks}"
-            )
-        return topology
-    return Topology("given", plan.ranks, topology)
+def _routes(costs: Costs, scenario: Scenario) -> Routes:
+    place = scenario.topology or nodes(costs.hardware, costs.plan.ranks)
+    assert isinstance(place, Topology)
+    return Routes(place, scenario.links)
 
 
 def reach_of(costs: Costs, scenario: Scenario) -> Reach:
-    """What links can do at the most under some scenario, for lower bounds."""
-    if scenario.by_default or scenario.topology is None:
+    """Return the limits of links under a scenario, for lower bounds."""
+    faster = any(factor > 1 for factor in (scenario.links or {}).values())
+    if scenario.topology is None and not faster:
         return Reach.of_hardware(costs.hardware, costs.plan.ranks)
-    return Reach.of_routes(Routes(scenario.topology, scenario.links))
+    return Reach.of_routes(_routes(costs, scenario))

@@ -1,4 +1,4 @@
-"""When the copies of inputs arrive where; what is at home or held from the start is there at 0.
+"""Arrival times of copies of inputs; those at home, and initial copies, are ready at 0.
 
 Tensors that always travel together share one table. A copy that never comes is never ready.
 """
@@ -22,7 +22,7 @@ Pairs = NDArray[np.complex128]  # (offered, arrives) as one number
 
 
 class Arrivals:
-    """When every (rank, block) of one side was offered by its source, and when it arrives.
+    """Times at which each (rank, block) of one side was offered by its source and arrives.
 
     The two times are the two parts of one complex number, which moves in one piece.
     """
@@ -37,18 +37,18 @@ class Arrivals:
         self._times[self._cells.nowhere()] = 0.0
 
     def put(self, rank: Where, blocks: Ints, times: Floats) -> None:
-        """Each row's blocks were offered and arrive on its rank at `times` [rows, 2]."""
+        """Note that each row's blocks were offered and arrive on its rank at `times` [rows, 2]."""
         self._times[self._cells.of(rank, blocks)] = times.view(np.complex128)
         if blocks.shape[1] > 1:
             self._times[self._cells.nowhere()] = 0.0
 
     def of(self, rank: Where, blocks: Ints) -> Pairs:
-        """When each row's blocks were offered and arrive on its rank: [rows, width]."""
+        """Return when each row's blocks were offered and arrive on its rank: [rows, width]."""
         return self._times[self._cells.of(rank, blocks)]
 
 
 class Copies:
-    """The arrivals of all inputs that travel or are held; rows as in `rounds`."""
+    """The arrivals of all inputs that travel or are copied initially; rows as in `rounds`."""
 
     def __init__(self, plan: Plan) -> None:
         self._tables = _together(plan)
@@ -56,21 +56,21 @@ class Copies:
             side: list(dict.fromkeys(a for t, a in self._tables.items() if TENSORS[t].side == side))
             for side in ("q", "kv")
         }
-        for held in plan.start:
-            for table in self._of(readable(held)):
-                table.put(where(held.rank), held.blocks, np.zeros((len(held), 2)))
+        for copy in plan.start:
+            for table in self._of(readable(copy)):
+                table.put(where(copy.rank), copy.blocks, np.zeros((len(copy), 2)))
 
     def send(self, move: Move, src: Where) -> list[Pairs]:
-        """The times of everything that each message carries, at its source."""
+        """Return the times of everything that each message carries, at its source."""
         return [table.of(src, move.blocks) for table in self._of(move.tensors)]
 
     def attend(self, node: Attend, rank: Where) -> list[Pairs]:
-        """The times of all the inputs of each row, on its rank."""
+        """Return the times of all the inputs of each row, on its rank."""
         sides = ("q", node.q), ("kv", node.kv)
         return [t.of(rank, blocks) for side, blocks in sides for t in self._sides[side]]
 
     def arrive(self, move: Move, dst: Where, offered: Floats, arrival: Floats) -> None:
-        """Every message of a move of inputs was offered and will arrive then: [rows] each."""
+        """Note when every message of a move of inputs was offered and arrives: [rows] each."""
         times = np.stack([offered, arrival], axis=1)
         for table in self._of(move.tensors):
             table.put(dst, move.blocks, times)
@@ -80,7 +80,7 @@ class Copies:
 
 
 def ready(times: list[Pairs]) -> Floats | None:
-    """When all of each row's blocks are there: [rows]; None: from the start."""
+    """Return the latest arrival of each row's blocks: [rows]; None if no input ever travels."""
     if not times:
         return None
     latest: Floats = reduce(np.maximum, (rowwise(np.maximum, t.imag) for t in times))
@@ -88,7 +88,7 @@ def ready(times: list[Pairs]) -> Floats | None:
 
 
 def exposed(times: list[Pairs], free: Floats) -> Floats:
-    """How long each rank, free from then on, waits for blocks already offered: [rows]."""
+    """Return how long each rank, from `free` on, waits for blocks already offered: [rows]."""
     longest = np.zeros(len(free))
     for pairs in times:
         waited = pairs.imag - np.maximum(pairs.real, free[:, None])
@@ -97,7 +97,7 @@ def exposed(times: list[Pairs], free: Floats) -> Floats:
 
 
 def _together(plan: Plan) -> dict[str, Arrivals]:
-    """Each input that travels or is held, with the table of all those it always goes with."""
+    """Map each input that travels or has initial copies to the table of those it goes with."""
     messages = {m.tensors for _, m in plan.moves()} | {h.tensors for h in plan.start}
     company = {t: frozenset(m for m in messages if t in m) for t in READS[plan.pass_]}
     tables = {seen: Arrivals(plan, t) for t, seen in company.items() if seen}

@@ -1,9 +1,9 @@
-"""The time of every row of a plan whose messages may meet: ranks, streams and links as they are.
+"""The discrete-event engine: the time of every row of a plan whose messages may share links.
 
-A rank is a generator: in each step it offers its messages, attends once its blocks are there, and
-merges what arrives, in the same order as in the recurrence. What its messages go through is told
-in `network`. Where no link is shared and nothing but speeds is asked for, all times are
-those of the recurrence.
+A rank is a generator: in each step it offers its messages, attends once its blocks have arrived,
+and merges what arrives, in the same order as in the recurrence. `transfers` carries its messages.
+Where no link is shared and the scenario has nothing but speeds, all times are those of the
+recurrence.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Attend, Move
-from simulator.costs import Costs
+from simulator.costs.prices import Costs
 from simulator.engines.buffers import Buffers
 from simulator.engines.chips import Chips
 from simulator.engines.events import Clock
@@ -33,7 +33,7 @@ Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, en
 def run_events(
     costs: Costs, traffic: Traffic, scenario: Scenario, *, record: bool = False
 ) -> tuple[Timeline, Sums]:
-    """When everything happens; `record` keeps every row, for spans and traces.
+    """Time all rows; `record` keeps every row, for spans and traces.
 
     Raises PlanError, naming rank, step and block, where full buffers wait for each other.
     """
@@ -48,9 +48,9 @@ class DiscreteEvent:
     def __init__(self, costs: Costs, traffic: Traffic, scenario: Scenario, record: bool) -> None:
         plan = self._plan = costs.plan
         self._traffic, self._scenario, self._record = traffic, scenario, record
-        pace = scenario.pace(plan.ranks)
-        self._clock, self._rows = Clock(), tasks(costs, pace)
-        self._prologue: list[float] = (costs.prologue / pace).tolist()
+        speed = scenario.speed(plan.ranks)
+        self._clock, self._rows = Clock(), tasks(costs, speed)
+        self._prologue: list[float] = (costs.prologue / speed).tolist()
         self._transfers = Transfers(self._clock, self._rows.messages, traffic, scenario)
         room = scenario.room(plan)
         self._buffers = Buffers(plan, self._rows, room) if room is not None else None
@@ -103,7 +103,7 @@ class DiscreteEvent:
                 self._marks[rank].append((step.number, begin, first, end, clock.now))
 
     def _offer(self, step: RankStep, begin: float) -> None:
-        """A rank begins a step: it offers what it sends, and launches it unless it does so late."""
+        """Offer what a rank sends in a step, and launch it unless the scenario does so late."""
         for message in step.sends:
             self._offered[message] = begin
         if not self._scenario.late or not step.calls:
@@ -117,7 +117,7 @@ class DiscreteEvent:
                 self._transfers.count_down(message)
 
     def _wait_for_all(self, rank: int, step: RankStep, begin: float) -> Iterator[Want]:
-        """Nobody computes in a step before its own messages of the step are through."""
+        """Keep a rank from computing until its own messages of the step are through."""
         arrived, wait = self._transfers.arrived, 0.0
         for message in chain(step.sends, step.receives):
             if arrived[message] == NEVER:
@@ -170,7 +170,7 @@ class DiscreteEvent:
             yield start + seconds
 
     def _stuck(self) -> str:
-        """Which message cannot go on, and why."""
+        """Name a message that cannot go on, and say why."""
         messages = self._rows.messages
         if full := self._transfers.without_room():
             message, why = full[0], "where no receive buffer ever becomes free"
@@ -183,14 +183,14 @@ class DiscreteEvent:
         return f"{self._plan.name}: stuck in step {step}: {ends}, {why}"
 
     def timeline(self) -> Timeline:
-        """When everything happened."""
+        """Return the times of all rows."""
         end = max([*self._finish, *self._transfers.arrived])
         rows = tuple(self._log()) if self._record else None
         finish = np.array(self._finish)
         return Timeline(self._plan, end, finish, self._steps() if self._keeps else None, rows)
 
     def _steps(self) -> Floats:
-        """The times of each step; a rank without anything to do in it passes in no time."""
+        """Return the times of each step; a rank with no task in it passes in no time."""
         times = np.full((3, len(self._plan.steps), self._plan.ranks), np.nan)
         after = np.full(times.shape[1:], np.nan)
         for rank, marks in enumerate(self._marks):
@@ -203,7 +203,7 @@ class DiscreteEvent:
         return times
 
     def _log(self) -> Iterator[Attended | Merged | Sent]:
-        """Every row in the order in which the recurrence logs them."""
+        """Yield every row in the order in which the recurrence logs them."""
         messages, calls = _by_step(self._rows.messages.parts), _by_step(self._rows.calls.parts)
         for step in range(len(self._plan.steps)):
             sent, called = messages.get(step, []), calls.get(step, [])
@@ -232,7 +232,7 @@ class DiscreteEvent:
         return Merged(step, move, start, start + np.array(self._rows.messages.merge[rows]))
 
     def sums(self) -> Sums:
-        """What everybody did; a port is a link."""
+        """Return the totals of all ranks; a port is a link."""
         messages, sent = self._rows.messages, np.zeros(self._plan.ranks, np.int64)
         np.add.at(sent, np.array(messages.src, np.intp), np.array(messages.size, np.int64))
         ports = self._traffic.seconds(messages.src, messages.dst, messages.size)

@@ -1,4 +1,4 @@
-"""Time is one heap with a tie counter: what happens when, and nothing about what it is.
+"""Time as one heap with a tie counter, which knows nothing of the actions that it runs.
 
 Actions at the same time run in the order in which they were asked for, so a run is the same bit
 for bit every time. A process is a generator: `yield` is the only way that time passes for it.
@@ -12,7 +12,7 @@ Action = Callable[[Any], None]
 
 
 class Clock:
-    """The time `now`, in seconds, and everything that is still to happen."""
+    """The time `now`, in seconds, and all actions that are still to run."""
 
     __slots__ = ("_heap", "_order", "now")
 

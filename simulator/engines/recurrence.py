@@ -5,7 +5,7 @@
                    its sender's out-port and its receiver's in-port are free, and keeps both for
                    bytes / bandwidth; it arrives alpha later
     attend       = starts when the rank is free and its blocks have arrived; then its results are
-                   added to the accumulators that are there
+                   added to the accumulators on its rank
     arrival      = of an accumulator: merged after the attends of the step in which it was sent
 
 Ports serve messages in plan order (step, node, row), first in first out. A rank has one pair of
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from planner.analysis.messages import message_bytes
 from planner.ir import Attend, Move, Step
-from simulator.costs import Costs
+from simulator.costs.prices import Costs
 from simulator.engines.accumulators import Accumulators
 from simulator.engines.copies import Copies, exposed, ready
 from simulator.engines.rounds import attend_rounds, move_rounds, where
@@ -36,7 +36,7 @@ KEPT = 1 << 22  # steps x ranks up to which every step's times are kept
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What each rank did altogether."""
+    """Totals of each rank over a run."""
 
     busy: Floats  # seconds of attends, merges and the prologue: [ranks]
     exposed: Floats  # seconds of waiting for messages that their sources had offered: [ranks]
@@ -46,10 +46,10 @@ class Sums:
 
 
 def run(
-    costs: Costs, ports: Ports, pace: Floats, *, overlap: bool = True, record: bool = False
+    costs: Costs, ports: Ports, speed: Floats, *, overlap: bool = True, record: bool = False
 ) -> tuple[Timeline, Sums]:
-    """When everything happens; `pace` [ranks] are speeds, `record` keeps every row."""
-    engine = Recurrence(costs, ports, pace, overlap, record)
+    """Time all rows; `speed` [ranks] are factors on rates, `record` keeps every row."""
+    engine = Recurrence(costs, ports, speed, overlap, record)
     for number, step in enumerate(costs.plan.steps):
         engine.step(number, step)
     return engine.timeline(), engine.sums()
@@ -59,13 +59,13 @@ class Recurrence:
     """The state of all ranks while the steps go by: one clock per rank, one per port."""
 
     def __init__(
-        self, costs: Costs, ports: Ports, pace: Floats, overlap: bool, record: bool
+        self, costs: Costs, ports: Ports, speed: Floats, overlap: bool, record: bool
     ) -> None:
         ranks = costs.plan.ranks
         self._costs, self._overlap, self._record = costs, overlap, record
-        self._copies, self._held = Copies(costs.plan), Accumulators(costs)
-        self._ports, self._pace = ports, pace
-        self._now, self._last = costs.prologue / self._pace, 0.0
+        self._copies, self._accumulators = Copies(costs.plan), Accumulators(costs)
+        self._ports, self._speed = ports, speed
+        self._now, self._last = costs.prologue / self._speed, 0.0
         self._busy, self._exposed = self._now.copy(), np.zeros(ranks)
         self._out, self._in = np.zeros(ports.out), np.zeros(ports.into)  # when they are free
         self._sending, self._receiving = np.zeros(ports.out), np.zeros(ports.into)
@@ -86,29 +86,29 @@ class Recurrence:
         for node in (part for attend in step.attends for part in attend_rounds(attend)):
             self._attend(number, node)
         self._end[:] = self._now
-        np.minimum(times[1], self._now, out=times[1])  # who has no attend begins none until now
+        np.minimum(times[1], self._now, out=times[1])  # for ranks without attends
         for move, arrival in arrived:
             if move.accumulates:
                 self._merge(number, move, arrival)
 
     def _times_of(self, number: int) -> Floats:
-        """Where the times of a step are kept: [begin, start of attends, their end; ranks]."""
+        """Return the array for a step's times: [begin, start of attends, their end; ranks]."""
         if number < self._steps.shape[1]:
             return self._steps[:, number]
         return np.empty((3, len(self._now)))
 
     def _send(self, number: int, move: Move) -> Floats:
-        """Arrival of each message; ports are taken in row order."""
+        """Return the arrival of each message; ports are taken in row order."""
         size = message_bytes(self._costs.plan, number, move)
         src, dst = where(move.src), where(move.dst)
         offered = self._begin[src]
-        there = ready(self._copies.send(move, src))
-        start = offered if there is None else np.maximum(offered, there)
+        inputs = ready(self._copies.send(move, src))
+        start = offered if inputs is None else np.maximum(offered, inputs)
         if not self._overlap:
             start = np.maximum(start, self._begin[dst])
         start, end, arrival = self._transfer(move, src, dst, size, start)
         if move.accumulates:
-            self._held.leave(move, src)
+            self._accumulators.leave(move, src)
         else:
             self._copies.arrive(move, dst, offered, arrival)
         self._messages += len(move)
@@ -120,7 +120,7 @@ class Recurrence:
     def _transfer(
         self, move: Move, src: Where, dst: Where, size: NDArray[np.int64], start: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """(start, end, arrival) of messages that could start then: both ports are taken."""
+        """Return (start, end, arrival) of messages that could start then, and take both ports."""
         out, into, bandwidth, alpha = self._ports.of(move, src, dst)
         seconds = size / bandwidth
         start = np.maximum(np.maximum(start, self._out[out]), self._in[into])
@@ -131,7 +131,7 @@ class Recurrence:
         return start, end, end + alpha
 
     def _wait_for_all(self, arrived: list[tuple[Move, Floats]]) -> None:
-        """Nobody computes in a step before its own messages of the step are through."""
+        """Keep every rank from computing until its own messages of the step are through."""
         began = self._begin
         waited = np.zeros_like(began)
         for move, arrival in arrived:
@@ -144,8 +144,8 @@ class Recurrence:
     def _attend(self, number: int, node: Attend) -> None:
         rank = where(node.rank)
         start = self._ready(node, rank)
-        seconds = self._costs.attend(node) / self._pace[rank]
-        adding = self._held.attended(node, rank) / self._pace[rank]
+        seconds = self._costs.attend(node) / self._speed[rank]
+        adding = self._accumulators.attended(node, rank) / self._speed[rank]
         end = start + seconds
         self._start[rank] = np.minimum(self._start[rank], start)
         self._now[rank] = end + adding
@@ -155,7 +155,7 @@ class Recurrence:
             self._log.append(Merged(number, node, end, end + adding))
 
     def _ready(self, node: Attend, rank: Where) -> Floats:
-        """When each rank is free and its inputs are there, the wait for them noted."""
+        """Return when each rank is free and has its inputs, and note its wait for them."""
         free, times = self._now[rank], self._copies.attend(node, rank)
         inputs = ready(times)
         if inputs is None:
@@ -166,7 +166,7 @@ class Recurrence:
 
     def _merge(self, number: int, move: Move, arrival: Floats) -> None:
         dst = where(move.dst)
-        free, seconds = self._now[dst], self._held.arrived(move, dst) / self._pace[dst]
+        free, seconds = self._now[dst], self._accumulators.arrived(move, dst) / self._speed[dst]
         start = np.maximum(free, arrival)
         since = np.maximum(free, self._begin[move.src])
         self._exposed[dst] += np.maximum(arrival - since, 0.0)
@@ -176,13 +176,13 @@ class Recurrence:
             self._log.append(Merged(number, move, start, start + seconds))
 
     def timeline(self) -> Timeline:
-        """When everything happened so far."""
+        """Return the times of all rows so far."""
         plan, end = self._costs.plan, max(float(self._now.max()), self._last)
         rows = tuple(self._log) if self._record else None
         steps = self._steps if self._steps.shape[1] == len(plan.steps) else None
         return Timeline(plan, end, self._now, steps, rows)
 
     def sums(self) -> Sums:
-        """What everybody did so far."""
+        """Return the totals of all ranks so far."""
         ports = np.concatenate([self._sending, self._receiving])
         return Sums(self._busy, self._exposed, self._sent, ports, self._messages)

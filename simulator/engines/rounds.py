@@ -19,14 +19,14 @@ REMEMBERED = 512  # columns
 
 
 def attend_rounds(node: Attend) -> list[Attend]:
-    """The attend in parts in which every rank has one row."""
+    """Cut an attend into parts in which every rank has one row."""
     if alone(node.rank):
         return [node]
     return [Attend(node.rank[rows], node.q[rows], node.kv[rows]) for rows in rounds(node.rank)]
 
 
 def move_rounds(node: Move) -> list[Move]:
-    """The move in parts in which every rank sends once and receives once at the most."""
+    """Cut a move into parts in which every rank sends once and receives once at the most."""
     if alone(node.src) and alone(node.dst):
         return [node]
     return [
@@ -46,7 +46,7 @@ def _alone(column: bytes) -> bool:
 
 
 def rounds(*columns: Ints) -> Iterator[Index]:
-    """Row numbers of each round; `columns` [n] are the ports that a row occupies."""
+    """Yield the row numbers of each round; `columns` [n] are the ports that a row occupies."""
     rows = np.arange(len(columns[0]))
     first = [np.zeros(int(column.max(initial=0)) + 1, np.intp) for column in columns]
     while rows.size:
@@ -60,7 +60,7 @@ def rounds(*columns: Ints) -> Iterator[Index]:
 
 
 def where(ranks: Ints) -> Where:
-    """A column of ranks as an index; a slice, which is far cheaper, if they are consecutive."""
+    """Return a column of ranks as an index; a slice, which is cheaper, if they are consecutive."""
     return _where(ranks.tobytes())
 
 

@@ -1,8 +1,8 @@
-"""A plan row by row: what each rank does in each step, what each row takes and what it waits for.
+"""A plan row by row: the tasks of each rank in each step, what they cost and wait for.
 
 Rows are numbered in plan order, messages and calls apart. A row waits for messages by number, and
-not for what is at home or held from the start. Which accumulators lie where does
-not depend on the clock, so what merging costs is known beforehand.
+not for inputs at home or initial copies. Where accumulators lie does not depend on the clock, so
+the seconds of merging are known beforehand.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from planner.analysis.marks import attended_blocks, places
 from planner.analysis.messages import message_bytes
 from planner.ir import READS, Attend, Move, Step
 from planner.partitions import Ints
-from simulator.costs import Costs
+from simulator.costs.prices import Costs
 from simulator.engines.accumulators import Accumulators
 from simulator.engines.rounds import attend_rounds, move_rounds, where
 from simulator.timeline import Floats
@@ -47,7 +47,7 @@ class Calls:
 
 @dataclass(slots=True)
 class RankStep:
-    """What one rank does in one step; all are numbers in plan order."""
+    """The tasks of one rank in one step, as numbers in plan order."""
 
     number: int
     sends: list[int] = field(default_factory=list)
@@ -68,8 +68,8 @@ class Tasks:
 class Builder:
     """Goes through a plan in its order; `done` holds the rows so far."""
 
-    def __init__(self, costs: Costs, pace: Floats) -> None:
-        plan, self._pace = costs.plan, pace
+    def __init__(self, costs: Costs, speed: Floats) -> None:
+        plan, self._speed = costs.plan, speed
         self._plan, self._costs, self._accumulators = plan, costs, Accumulators(costs)
         travelling = {t for _, m in plan.moves() for t in m.tensors}
         self._origins = {  # which message brought a block to a rank last
@@ -80,7 +80,7 @@ class Builder:
         self.done = Tasks(Messages(), Calls(), [[] for _ in range(plan.ranks)])
 
     def step(self, number: int, step: Step) -> None:
-        """All messages of a step leave before anybody attends; what arrives is merged last."""
+        """Add a step: all its messages leave before anybody attends; arrivals are merged last."""
         moves = [part for move in step.moves for part in move_rounds(move)]
         firsts = [self._send(number, move) for move in moves]
         for node in (part for attend in step.attends for part in attend_rounds(attend)):
@@ -88,7 +88,7 @@ class Builder:
         for first, move in zip(firsts, moves, strict=True):
             merging = np.zeros(len(move))
             if move.accumulates:
-                merging = self._accumulators.arrived(move, where(move.dst)) / self._pace[move.dst]
+                merging = self._accumulators.arrived(move, where(move.dst)) / self._speed[move.dst]
             self.done.messages.merge += merging.tolist()
             ends = zip(move.src.tolist(), move.dst.tolist(), strict=True)
             for message, (src, dst) in enumerate(ends, first):
@@ -115,7 +115,7 @@ class Builder:
         for tensor, blocks in read:
             origins = self._origins[tensor]
             origins.reshape(-1)[places(self._plan, tensor, move.dst, blocks)] = numbers
-            origins[:, -1] = AT_HOME  # what block -1 finds
+            origins[:, -1] = AT_HOME  # for block -1
         if move.accumulates:
             self._accumulators.leave(move, where(move.src))
         return first
@@ -126,14 +126,14 @@ class Builder:
         done.needs += self._needs(node.rank, read)
         done.parts.append((first, step, node))
         done.rank += node.rank.tolist()
-        pace, adding = self._pace[node.rank], self._accumulators.attended(node, where(node.rank))
-        done.seconds += (self._costs.attend(node) / pace).tolist()
-        done.adding += (adding / pace).tolist()
+        speed, adding = self._speed[node.rank], self._accumulators.attended(node, where(node.rank))
+        done.seconds += (self._costs.attend(node) / speed).tolist()
+        done.adding += (adding / speed).tolist()
         for call, rank in enumerate(node.rank.tolist(), first):
             self._rank_step(rank, step).calls.append(call)
 
     def _needs(self, ranks: Ints, read: list[tuple[str, Ints]]) -> list[Needs]:
-        """The messages that each row waits for, in plan order."""
+        """Return the messages that each row waits for, in plan order."""
         columns = [
             self._origins[tensor].reshape(-1)[places(self._plan, tensor, ranks, blocks)]
             for tensor, blocks in read
@@ -142,9 +142,9 @@ class Builder:
         return [tuple(sorted({n for n in row if n >= 0})) for row in origins.tolist()]
 
 
-def tasks(costs: Costs, pace: Floats) -> Tasks:
-    """Every row of a plan; `pace` [ranks] are the ranks' speeds."""
-    builder = Builder(costs, pace)
+def tasks(costs: Costs, speed: Floats) -> Tasks:
+    """Return every row of a plan; `speed` [ranks] are factors on the ranks' rates."""
+    builder = Builder(costs, speed)
     for number, step in enumerate(costs.plan.steps):
         builder.step(number, step)
     return builder.done

@@ -28,7 +28,7 @@ Head = tuple[int, int, float, float]  # message, link of its route; ends on the 
 
 
 class Transfers:
-    """When each message was launched, starts, ends and arrives, by number; `NEVER` until then."""
+    """Times at which each message starts, ends and arrives, by number; `NEVER` until then."""
 
     def __init__(
         self, clock: Clock, messages: Messages, traffic: Traffic, scenario: Scenario
@@ -46,7 +46,7 @@ class Transfers:
         self._set_order(traffic, launches=2 if scenario.late or not scenario.overlap else 1)
 
     def attach(self, wake: Action, buffers: Buffers | None, chips: Chips | None) -> None:
-        """Who is told of arrivals; the slots that messages need; the chips that they slow."""
+        """Connect what is told of arrivals, the slots that messages need, the chips they slow."""
         self._wake, self._buffers, self._chips = wake, buffers, chips
 
     def _set_links(self, traffic: Traffic) -> None:
@@ -59,7 +59,7 @@ class Transfers:
         self._left, self._piece = dict[int, int](), dict[int, float]()
 
     def _set_order(self, traffic: Traffic, launches: int) -> None:
-        """What each message waits for: `_blocked` counts it, the other tables say what frees it."""
+        """Count what each message waits for in `_blocked`; other tables say what frees it."""
         count = len(self._pair)
         self._blocked = [launches + len(needs) for needs in self._messages.needs]
         self._feeds = [list[int]() for _ in range(count)]
@@ -69,7 +69,7 @@ class Transfers:
         self._after = self._queue(traffic.out.tolist()), self._queue(traffic.into.tolist())
 
     def _queue(self, streams: list[int]) -> list[int]:
-        """The message after each in its stream, -1 for the last; `streams` by pair of ranks."""
+        """Return the message after each in its stream, -1 for the last; `streams` by pair."""
         after, last = [-1] * len(self._pair), dict[int, int]()
         for message, pair in enumerate(self._pair):
             stream = streams[pair]
@@ -84,7 +84,7 @@ class Transfers:
         self._waiting[message].append(rank)
 
     def count_down(self, message: int) -> None:
-        """One of the things that a message waits for has come true."""
+        """Count down the things that a message waits for, and try to start it at none."""
         self._blocked[message] -= 1
         if not self._blocked[message]:
             self._try(message)
@@ -96,12 +96,12 @@ class Transfers:
             self._begin(message)
 
     def room(self, rank: int) -> None:
-        """Slots may have become free on a rank."""
+        """Try the messages that wait for a slot on a rank."""
         for message in self._no_room.pop(rank, ()):
             self._try(message)
 
     def without_room(self) -> list[int]:
-        """The messages that wait for nothing but a free slot."""
+        """Return the messages that wait for nothing but a free slot."""
         return sorted(m for messages in self._no_room.values() for m in messages)
 
     def _begin(self, message: int) -> None:
@@ -118,7 +118,7 @@ class Transfers:
         self._cross((message, 0, 0.0, 0.0))
 
     def _cross(self, head: Head) -> None:
-        """The head of a chunk comes to a link of its way, and takes its turn there."""
+        """Take the head of a chunk over a link of its way when its turn comes."""
         message, place, before, first = head
         links, now, free = self._paths[self._pair[message]].links, self._clock.now, self._free
         piece = self._piece[message]
@@ -142,7 +142,7 @@ class Transfers:
             self._clock.at(before, self._through, message)
 
     def _through(self, message: int) -> None:
-        """The last byte has left the last link: both streams are free."""
+        """Free both streams: the last byte has left the last link."""
         now = self.end[message] = self._clock.now
         if self._chips:
             self._load(message, -1.0)

@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 
 Floats = NDArray[np.float64]
 ROUNDS = 20  # of reweighting
@@ -34,8 +34,8 @@ class Fit:
     @property
     def errors(self) -> Floats:
         """Relative error of each row."""
-        found: Floats = self.fitted / self.measured - 1
-        return found
+        errors: Floats = self.fitted / self.measured - 1
+        return errors
 
     @property
     def mean_error(self) -> float:
@@ -49,7 +49,7 @@ class Fit:
 
 
 def positive(columns: Floats, values: Floats, weights: Floats | None = None) -> Floats:
-    """x >= 0 with the least sum of weights x (columns x / values - 1)^2; columns: [rows, n]."""
+    """Return x >= 0 with least sum of weights x (columns x / values - 1)^2; columns: [rows, n]."""
     rows, count = columns.shape
     root = np.ones(rows) if weights is None else np.sqrt(weights)
     scaled, target = columns / values[:, None] * root[:, None], root
@@ -57,19 +57,19 @@ def positive(columns: Floats, values: Floats, weights: Floats | None = None) -> 
     scaled = scaled / np.where(size > 0, size, 1.0)
     best, least = np.zeros(count), float(target @ target)
     for width in range(1, count + 1):
-        for some in combinations(range(count), width):
-            part = scaled[:, some]
+        for chosen in combinations(range(count), width):
+            part = scaled[:, chosen]
             x = np.linalg.lstsq(part, target, rcond=None)[0]
             misfit = part @ x - target
             if (x >= 0).all() and misfit @ misfit < least:
                 least, best = float(misfit @ misfit), np.zeros(count)
-                best[list(some)] = x
-    found: Floats = best / np.where(size > 0, size, 1.0)
-    return found
+                best[list(chosen)] = x
+    solution: Floats = best / np.where(size > 0, size, 1.0)
+    return solution
 
 
 def robust(columns: Floats, values: Floats) -> Floats:
-    """The same for the least sum of absolute errors, to which a disturbed row matters little."""
+    """Return x >= 0 with the least sum of absolute errors: a disturbed row matters little."""
     x = positive(columns, values)
     for _ in range(ROUNDS):
         error = np.abs(columns @ x / values - 1)
@@ -78,17 +78,17 @@ def robust(columns: Floats, values: Floats) -> Floats:
 
 
 def fit_link(size: Sequence[float], seconds: Sequence[float]) -> Fit:
-    """alpha [s] and bandwidth [bytes/s] of messages of some bytes."""
+    """Fit alpha [s] and bandwidth [bytes/s] to messages of some bytes."""
     n, t = _rows(size, seconds)
     alpha, beta = positive(np.stack([np.ones_like(n), n], axis=1), t)
     if not beta:
-        raise PlanError("the times do not grow with the bytes: no bandwidth fits them")
+        raise RingloomError("the times do not grow with the bytes: no bandwidth fits them")
     constants = {"alpha": float(alpha), "bandwidth": float(1 / beta)}
     return Fit("alpha-beta", constants, t, alpha + beta * n)
 
 
 def fit_curve(size: Sequence[float], rate: Sequence[float]) -> Fit:
-    """Tmax, in the unit of `rate`, and S_half, in that of `size`."""
+    """Fit Tmax, in the unit of `rate`, and S_half, in that of `size`."""
     s, rates = _rows(size, rate)
     columns = np.stack([np.ones_like(s), 1 / s], axis=1)
     slow = 1 / rates
@@ -96,7 +96,7 @@ def fit_curve(size: Sequence[float], rate: Sequence[float]) -> Fit:
         least, half = positive(columns, 1 / rates, (1 / rates / slow) ** 2)
         slow = columns @ np.array([least, half])
     if not least:
-        raise PlanError("the rates grow in step with the size: no Tmax fits them")
+        raise RingloomError("the rates grow in step with the size: no Tmax fits them")
     constants = {"tmax": float(1 / least), "s_half": float(half / least)}
     return Fit("curve", constants, rates, 1 / slow)
 
@@ -104,7 +104,7 @@ def fit_curve(size: Sequence[float], rate: Sequence[float]) -> Fit:
 def _rows(first: Sequence[float], second: Sequence[float]) -> tuple[Floats, Floats]:
     a, b = np.array(first, float), np.array(second, float)
     if len(a) < 2 or len(np.unique(a)) < 2:
-        raise PlanError(f"two constants need two rows of different size, not {len(a)}")
+        raise RingloomError(f"two constants need two rows of different size, not {len(a)}")
     if not (np.isfinite([a, b]).all() and (a > 0).all() and (b > 0).all()):
-        raise PlanError("sizes, times and rates must be finite and more than 0")
+        raise RingloomError("sizes, times and rates must be finite and more than 0")
     return a, b

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import Pass
 from simulator.costs.kernels import FLOP, causal_pairs
 from simulator.hardware.fit import positive, robust
@@ -39,7 +39,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What was fitted to the calls of one pass; `errors` are relative, call by call."""
+    """Constants fitted to the calls of one pass; `errors` are relative, call by call."""
 
     launch: float
     rate: float  # flop/s at head_dim 128 on long blocks
@@ -64,25 +64,25 @@ def fit_kernel(
     skips: Sequence[Tile] = SKIPS,
     halves: Sequence[int] = HALVES,
 ) -> Kernel:
-    """The constants of one pass's kernels; raises PlanError where calls are too few for them."""
-    mine = [call for call in calls if call.pass_ == pass_]
-    if len(mine) < 4 or not any(call.kind == "full" for call in mine):
-        raise PlanError(f"{len(mine)} timed calls do not tell what {pass_} kernels cost")
-    seconds = np.array([call.seconds for call in mine])
-    dims = np.array([call.head_dim for call in mine])
+    """Fit the constants of one pass's kernels; raises RingloomError where calls are too few."""
+    calls = [call for call in calls if call.pass_ == pass_]
+    if len(calls) < 4 or not any(call.kind == "full" for call in calls):
+        raise RingloomError(f"{len(calls)} timed calls do not tell what {pass_} kernels cost")
+    seconds = np.array([call.seconds for call in calls])
+    dims = np.array([call.head_dim for call in calls])
     halves = halves if len(set(dims.tolist())) > 1 else (0,)
     best: tuple[float, int, Tile, Floats] | None = None
     for skip in skips:
-        work = _columns(mine, tile, skip)
+        work = _columns(calls, tile, skip)
         for half in halves:
             columns = work.copy()
-            columns[:, 1:] *= (FLOP[pass_] * (dims + half) * _heads(mine))[:, None]
+            columns[:, 1:] *= (FLOP[pass_] * (dims + half) * _heads(calls))[:, None]
             error = np.abs(columns @ positive(columns, seconds) / seconds - 1)
             if best is None or error.mean() < best[0]:
                 best = float(error.mean()), half, skip, columns
     assert best is not None
     _, half, skip, columns = best
-    return _kernel(mine, pass_, half, skip, columns, seconds)
+    return _kernel(calls, pass_, half, skip, columns, seconds)
 
 
 def _heads(calls: Sequence[Timed]) -> Floats:
@@ -90,7 +90,7 @@ def _heads(calls: Sequence[Timed]) -> Floats:
 
 
 def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
-    """Per call 1, its pairs as full, causal and masked ones, its rows, its columns."""
+    """Return per call 1, its pairs as full, causal and masked ones, its rows, its columns."""
     columns = np.zeros((len(calls), 6))
     tq, tk = tile
     for row, call in zip(columns, calls, strict=True):
@@ -111,7 +111,7 @@ def _kernel(
     x[used] = robust(columns[:, used], seconds)
     launch, full, causal, masked, rows, across = x.tolist()
     if not full:
-        raise PlanError(f"the times of {pass_} calls do not grow with their size")
+        raise RingloomError(f"the times of {pass_} calls do not grow with their size")
     errors: Floats = columns @ x / seconds - 1
     return Kernel(
         launch=launch,
@@ -137,7 +137,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured beside kernel calls; `note` says where, when and with what."""
+    """Measurements beside kernel calls; `note` says where, when and with what."""
 
     name: str
     note: str
@@ -154,7 +154,7 @@ class Machine:
 
 
 def measured_hardware(machine: Machine, kernels: Mapping[Pass, Kernel], tile: Tile) -> Hardware:
-    """The hardware that was measured; what was not is marked as uncalibrated."""
+    """Return the measured hardware; constants that were not measured are uncalibrated."""
     here, constants = machine.note, dict[str, Constant]()
     for key, value in _kernel_constants(machine, kernels, tile).items():
         pass_: Pass = "backward" if key.startswith("attention.backward") else "forward"
@@ -197,7 +197,7 @@ def _kernel_constants(
 
 
 def as_toml(hardware: Hardware, head: str = "") -> str:
-    """A hardware file: what `simulator.hardware.load` reads back as the same hardware."""
+    """Write a hardware file, which `simulator.hardware.load` reads back as the same hardware."""
     sections = dict[str, list[str]]()
     for key, constant in hardware.constants.items():
         section, name = key.split(".")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from planner.errors import PlanError
+import simulator.costs.terms  # noqa: F401  registers the constants that cost terms bring along
+from planner.errors import RingloomError
 from simulator.hardware.schema import Constant, Hardware
 
 PRESETS = Path(__file__).parent / "presets"
@@ -14,22 +15,24 @@ LARGEST_FILE = 2**20  # bytes
 
 
 def presets() -> tuple[str, ...]:
-    """The names of the hardware that comes with ringloom."""
+    """Return the names of the hardware that comes with ringloom."""
     return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
 
 
 def hardware(name: str | Path) -> Hardware:
-    """A preset by its name, or the hardware that a TOML or JSON file describes.
+    """Return a preset by its name, or the hardware that a TOML or JSON file describes.
 
-    Raises PlanError, in one line, for an unknown name and for a file that is missing, unreadable
-    or does not give every constant with value, source and calibrated.
+    Raises RingloomError, in one line, for an unknown name and for a file that is unreadable or does
+    not give every constant with value, source and calibrated.
     """
     if str(name) in presets():
         return load(PRESETS / f"{name}.toml")
     path = Path(name)
     if not path.is_file():
         known = ", ".join(presets())
-        raise PlanError(f"unknown hardware {str(name)[:200]!r}: neither a file nor one of {known}")
+        raise RingloomError(
+            f"unknown hardware {str(name)[:200]!r}: neither a file nor one of {known}"
+        )
     return load(path)
 
 
@@ -42,19 +45,19 @@ def load(path: Path) -> Hardware:
         content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
-        raise PlanError(f"hardware file {path}: cannot be read: {why}") from None
+        raise RingloomError(f"hardware file {path}: cannot be read: {why}") from None
     try:
         return Hardware(*_named(content, path.stem))
-    except PlanError as error:
-        raise PlanError(f"{error}; the presets {', '.join(presets())} show the form") from None
+    except RingloomError as error:
+        raise RingloomError(f"{error}; the presets {', '.join(presets())} show the form") from None
 
 
 def _named(content: Any, stem: str) -> tuple[str, dict[str, Constant]]:
     if not isinstance(content, dict):
-        raise PlanError(f"hardware {stem}: sections are wanted, not {_brief(content)}")
+        raise RingloomError(f"hardware {stem}: sections are wanted, not {_brief(content)}")
     name = content.get("name", stem)
     if not isinstance(name, str):
-        raise PlanError(f"hardware {stem}: the name is {_brief(name)}, not a text")
+        raise RingloomError(f"hardware {stem}: the name is {_brief(name)}, not a text")
     sections = {key: value for key, value in content.items() if key != "name"}
     return name, dict(_constants(name, sections))
 
@@ -62,23 +65,23 @@ def _named(content: Any, stem: str) -> tuple[str, dict[str, Constant]]:
 def _constants(name: str, sections: dict[str, Any]) -> Iterator[tuple[str, Constant]]:
     for section, table in sections.items():
         if not isinstance(table, dict):
-            raise PlanError(f"hardware {name}: unknown key {section} = {_brief(table)}")
+            raise RingloomError(f"hardware {name}: unknown key {section} = {_brief(table)}")
         for key, entry in table.items():
             yield f"{section}.{key}", _constant(f"hardware {name}: {section}.{key}", entry)
 
 
 def _constant(where: str, entry: Any) -> Constant:
-    """One inline table; exactly value, source and calibrated, each of its own type."""
+    """Read one inline table: exactly value, source and calibrated, each of its own type."""
     if not isinstance(entry, dict) or entry.keys() != {"value", "source", "calibrated"}:
         form = "{ value = ..., source = ..., calibrated = ... }"
-        raise PlanError(f"{where} must be {form}, not {_brief(entry)}")
+        raise RingloomError(f"{where} must be {form}, not {_brief(entry)}")
     value, source, calibrated = entry["value"], entry["source"], entry["calibrated"]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PlanError(f"{where}: the value is {_brief(value)}, not a number")
+        raise RingloomError(f"{where}: the value is {_brief(value)}, not a number")
     if not isinstance(source, str) or not source.strip():
-        raise PlanError(f"{where}: the source is {_brief(source)}, not a text")
+        raise RingloomError(f"{where}: the source is {_brief(source)}, not a text")
     if not isinstance(calibrated, bool):
-        raise PlanError(f"{where}: calibrated is {_brief(calibrated)}, not true or false")
+        raise RingloomError(f"{where}: calibrated is {_brief(calibrated)}, not true or false")
     return Constant(_finite(where, value), source, calibrated)
 
 
@@ -86,7 +89,7 @@ def _finite(where: str, value: float) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise PlanError(f"{where}: the value is too large") from None
+        raise RingloomError(f"{where}: the value is too large") from None
 
 
 def _brief(value: object) -> str:

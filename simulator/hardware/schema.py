@@ -4,7 +4,8 @@ constant ::= key = { value = 312e12, source = "datasheet", calibrated = true }
 
 No constant without a source. `calibrated` is true where the value was measured on this very
 hardware or is its vendor's figure, false where it was carried over from a relative or assumed.
-`OPTIONAL` constants may be left out: their defaults leave their effect out. They are
+`OPTIONAL` constants may be left out: their defaults leave their effect out. They are those of cost
+terms (`simulator.costs.terms`) and
 
 attention.forward_rows ...    what a kernel spends per row (or column) of a call, in pairs of that
                               row: TF(S) = Tmax S / (S + S_half) with S_half = rows + columns
@@ -15,7 +16,6 @@ attention.split               1: programs cut rectangles into full, causal and m
 attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they differ from `tile`
 attention.sram                bytes of on-chip memory, where tiles of M / 4d rows follow from it
 attention.causal, masked      seconds per pair of a causal or masked call, relative to a full one
-attention.merge               traffic of merging two partial outputs, relative to a fused kernel
 attention.backward_launch ... what the backward pass has of its own
 intra.sm_share ...            share of the chip that a transfer takes from compute at both ends
 """
@@ -25,22 +25,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import Pass
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a constant is measured in, and which values make sense."""
+    """The unit of a constant, and the values that make sense."""
 
     name: str
     least: float = 0.0
     most: float = math.inf
     whole: bool = False
-    zero: bool = False  # whether 0 is a value that makes sense
+    zero: bool = False  # 0 makes sense, too
 
     def refuses(self, value: float) -> str:
-        """Why a value makes no sense, or nothing."""
+        """Say why a value makes no sense; nothing if it does."""
         if not math.isfinite(value):
             return "is not finite"
         if value < self.least or (value == 0 and not self.zero):
@@ -97,7 +97,6 @@ OPTIONAL: dict[str, tuple[Unit, float | None]] = {
     "attention.sram": (Unit("bytes", least=1), None),
     "attention.causal": (RATIO, 1.0),
     "attention.masked": (RATIO, 1.0),
-    "attention.merge": (RATIO, 1.0),
     "intra.sm_share": (PART, 0.0),
     "inter.sm_share": (PART, 0.0),
 }
@@ -115,7 +114,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What one transfer costs: alpha [s] + bytes / bandwidth [bytes/s, one way per rank].
+    """A transfer's price: alpha [s] + bytes / bandwidth [bytes/s, one way per rank].
 
     While it lasts it takes a `share` of the chip from compute at both ends.
     """
@@ -129,8 +128,8 @@ class Link:
 class Hardware:
     """Chips, their memory and their links, ranks filling nodes in order; `constants` by name.
 
-    The names are those of `UNITS`, all of them, and of `OPTIONAL`. Raises PlanError for missing,
-    unknown or impossible constants.
+    The names are those of `UNITS`, all of them, and of `OPTIONAL`. Raises RingloomError for
+    missing, unknown or impossible constants.
     """
 
     name: str
@@ -140,13 +139,13 @@ class Hardware:
         object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
         for key in self.constants:
             if key not in UNITS and key not in OPTIONAL:
-                raise PlanError(f"hardware {self.name}: unknown constant {key}")
+                raise RingloomError(f"hardware {self.name}: unknown constant {key}")
         if missing := [key for key in UNITS if key not in self.constants]:
-            raise PlanError(f"hardware {self.name}: missing {', '.join(missing)}")
+            raise RingloomError(f"hardware {self.name}: missing {', '.join(missing)}")
         for key, constant in self.constants.items():
             unit = UNITS[key] if key in UNITS else OPTIONAL[key][0]
             if why := unit.refuses(constant.value):
-                raise PlanError(f"hardware {self.name}: {key} = {constant.value:g} {why}")
+                raise RingloomError(f"hardware {self.name}: {key} = {constant.value:g} {why}")
 
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.constants.items())))
@@ -155,35 +154,34 @@ class Hardware:
         return self.constants[key].value
 
     def option(self, key: str) -> float:
-        """An optional constant, or what holds without it; one without a default must be given."""
-        default = OPTIONAL[key][1]
+        """Return an optional constant, or what holds without it, if anything does."""
+        default = OPTIONAL[key][1] if key in OPTIONAL else None
         return self[key] if key in self.constants or default is None else default
 
     def peak(self, dtype: str) -> float:
-        """Matrix flop/s of one rank for inputs of a dtype."""
+        """Return the matrix flop/s of one rank for inputs of a dtype."""
         return self[f"peak.{dtype}"]
 
     def of_kernels(self, name: str, pass_: Pass) -> float:
-        """A constant that a backward pass may have of its own: one of `OWN`."""
+        """Return a constant that a backward pass may have of its own: one of `OWN`."""
         own, both = _names(name, pass_)
         return self[own] if own in self.constants else self.option(both)
 
     def efficiency(self, pass_: Pass, head_dim: int = REFERENCE_DIM) -> float:
-        """The share of the peak that attention kernels reach on long blocks."""
+        """Return the share of the peak that attention kernels reach on long blocks."""
         half = self.of_kernels("head_half", pass_)
         other = (1 + half / REFERENCE_DIM) / (1 + half / head_dim)
         return min(1.0, self[f"attention.{pass_}"] * other)
 
     def overheads(self, pass_: Pass) -> tuple[float, float]:
-        """What a kernel spends per row and per column of a call, in pairs of that row or column."""
+        """Return what a kernel spends per row and per column of a call, in pairs of it."""
         names = "rows", "columns"
         rows, columns = (self.option(f"attention.{pass_}_{name}") for name in names)
         return rows, columns
 
     def launch(self, pass_: Pass) -> float:
-        """Seconds that every kernel call takes however little it does."""
-        own = f"attention.{pass_}_launch"
-        return self[own if own in self.constants else "attention.launch"]
+        """Return the seconds that every kernel call takes however little it does."""
+        return self.of_kernels("launch", pass_)
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -191,7 +189,7 @@ class Hardware:
         return int(self["attention.tile_q"]), int(self["attention.tile_kv"])
 
     def tile_for(self, head_dim: int, width: int) -> tuple[int, int]:
-        """The kernel tile for elements of some bytes; from `attention.sram` where that is given.
+        """Return the kernel tile for elements of some bytes; from `attention.sram` where given.
 
         With M elements of on-chip memory, ceil(M / 4d) keys and at most d queries, of which four
         blocks (q, k, v, o) fit (FlashAttention, algorithm 1).
@@ -202,7 +200,7 @@ class Hardware:
         return min(keys, head_dim), keys
 
     def skips(self, tile: tuple[int, int], pass_: Pass = "forward") -> tuple[int, int]:
-        """Queries and keys of what causal calls skip, for kernels of some tile."""
+        """Return queries and keys of what causal calls skip, for kernels of some tile."""
         rows, columns = (
             next((int(self[key]) for key in _names(name, pass_) if key in self.constants), size)
             for name, size in zip(("skip_q", "skip_kv"), tile, strict=True)
@@ -224,7 +222,7 @@ class Hardware:
         return intra, inter
 
     def changed(self, values: Mapping[str, float], source: str = "given") -> "Hardware":
-        """The same hardware with other values of some constants, which count as uncalibrated."""
+        """Return the hardware with other values of some constants, which count as uncalibrated."""
         new = {key: Constant(float(value), source, False) for key, value in values.items()}
         return Hardware(self.name, {**self.constants, **new})
 

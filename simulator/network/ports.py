@@ -1,4 +1,4 @@
-"""Which ports a message takes, how wide its way is and how long: for whole moves at once.
+"""Ports, bandwidth and latency of messages, for whole moves at once.
 
 NodePorts   as the hardware's constants say: a rank has one port out and one in for the links
             inside its node, and one of each for those between nodes
@@ -26,7 +26,7 @@ class Ports(Protocol):
     into: int
 
     def of(self, move: Move, src: Where, dst: Where) -> Taken:
-        """(out port, in port, bandwidth in bytes/s, alpha in s) of each message: [rows]."""
+        """Return (out port, in port, bandwidth in bytes/s, alpha in s) of each message: [rows]."""
         ...
 
 
@@ -42,7 +42,7 @@ class NodePorts:
         self.out = self.into = ranks if self._one else 2 * ranks
 
     def of(self, move: Move, src: Where, dst: Where) -> Taken:
-        """Ports and link of each message, by whether it leaves its node."""
+        """Return ports and link of each message: near if it stays in its node, else far."""
         if self._one:
             return src, dst, self._links[0].bandwidth, self._links[0].alpha
         far = (self._node[move.src] != self._node[move.dst]).astype(np.intp)
@@ -60,6 +60,6 @@ class LinkPorts:
         self.out, self.into = (int(p.max(initial=-1)) + 1 for p in (traffic.out, traffic.into))
 
     def of(self, move: Move, src: Where, dst: Where) -> Taken:
-        """Ports and way of each message, by its pair of ranks."""
+        """Return ports and way of each message, by its pair of ranks."""
         pair, traffic = self._traffic.pair(move.src, move.dst), self._traffic
         return traffic.out[pair], traffic.into[pair], self._bandwidth[pair], self._alpha[pair]

@@ -1,4 +1,4 @@
-"""The most that links can do: ports of ranks and nodes, the least latency, the widest link."""
+"""Limits of links: the ports of ranks and nodes, the least latency, the widest link."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class Reach:
 
     @staticmethod
     def of_hardware(hardware: Hardware, ranks: int) -> "Reach":
-        """What the hardware's constants say, one NIC per rank."""
+        """Return the limits by the hardware's constants, one NIC per rank."""
         node = (np.arange(ranks) // hardware.ranks_per_node).astype(np.int32)
         intra, inter = hardware.links
         several = ranks > hardware.ranks_per_node
@@ -44,7 +44,7 @@ class Reach:
 
     @staticmethod
     def of_routes(routes: Routes) -> "Reach":
-        """What a topology says, its slow and cut links included; every rank is its own node."""
+        """Return the limits of a topology, slow and cut links included; a rank is its own node."""
         ranks = routes.topology.ranks
         out, into = np.zeros((2, ranks))
         least, widest = np.inf, 0.0
@@ -60,13 +60,13 @@ class Reach:
 
     @property
     def least_alpha(self) -> float:
-        """The least latency of any message between two ranks."""
+        """Return the least latency of any message between two ranks."""
         return self.near[0]
 
     def alpha(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> Floats:
-        """The least latency of messages between ranks, broadcast together."""
+        """Return the least latency of messages between ranks, broadcast together."""
         return np.where(self.node[src] == self.node[dst], self.near[0], self.far[0])
 
     def bandwidth(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> Floats:
-        """The most bytes/s of messages between ranks, broadcast together."""
+        """Return the most bytes/s of messages between ranks, broadcast together."""
         return np.where(self.node[src] == self.node[dst], self.near[1], self.far[1])

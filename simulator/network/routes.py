@@ -1,7 +1,7 @@
-"""Which links a message crosses, after some were slowed or cut; and the ports it takes.
+"""Routes of messages over a topology's links, of which some may be slowed or cut.
 
-direct link      the link itself
-torus            axis by axis, the shorter way round
+direct link      the link itself, or the two links of one switch
+otherwise        the topology's own route, while none of its links is cut
 otherwise        the fewest hops; past other ranks only where the topology's ranks relay
 
 A slowed or cut link may also be named by two ranks behind one switch: then what these two send
@@ -18,9 +18,9 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import Plan
-from simulator.network.topology import Place, Topology, moved, number
+from simulator.network.topology import Place, Topology
 
 Links = Mapping[tuple[Place, Place], float]  # factor on the bandwidth both ways; 0 cuts the link
 Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ CUT = 0.0
 
 
 def name_of(ends: tuple[Place, Place]) -> str:
-    """A link as it is named everywhere: 6-7, 3-s0."""
+    """Return a link's name: 6-7, 3-s0."""
     return f"{ends[0]}-{ends[1]}"
 
 
@@ -46,8 +46,8 @@ class Path:
 class Routes:
     """The ways between the ranks of a topology; `links` are (place, place) by number.
 
-    Raises PlanError for factors that make no sense, for links that are not there, and, naming the
-    cut link, where no way is left.
+    Raises RingloomError for factors that make no sense, for links that do not exist, and,
+    naming the cut link, where no way is left.
     """
 
     def __init__(self, topology: Topology, faults: Links | None = None) -> None:
@@ -61,7 +61,9 @@ class Routes:
 
     def _fault(self, ends: tuple[Place, Place], factor: float) -> None:
         if not math.isfinite(factor) or factor < 0:
-            raise PlanError(f"link {name_of(ends)}: a factor is 0 (cut) or more, not {factor:g}")
+            raise RingloomError(
+                f"link {name_of(ends)}: a factor is 0 (cut) or more, not {factor:g}"
+            )
         both = [e for e in (ends, ends[::-1]) if self.graph.has_edge(*e)]
         for e in both:
             if factor == CUT:
@@ -69,7 +71,7 @@ class Routes:
             else:
                 self.graph.edges[e]["bandwidth"] *= factor
         if not both and not self._behind_one_switch(*ends):
-            raise PlanError(self._unknown(ends))
+            raise RingloomError(self._unknown(ends))
         if not both:
             self._pairs.update({ends: factor, ends[::-1]: factor})
         if factor == CUT:
@@ -88,7 +90,7 @@ class Routes:
         return f"{here}: {ends[0]} is linked with {near}"
 
     def path(self, src: int, dst: int) -> Path:
-        """The way from one rank to another."""
+        """Return the way from one rank to another."""
         places = self._places(src, dst)
         hops = list(pairwise(places))
         edges = [self.graph.edges[hop] for hop in hops]
@@ -110,33 +112,20 @@ class Routes:
 
     def _places(self, src: int, dst: int) -> list[Place]:
         if self._pairs.get((src, dst)) == CUT:
-            raise PlanError(self._no_way(src, dst))
+            raise RingloomError(self._no_way(src, dst))
         if self.graph.has_edge(src, dst):
             return [src, dst]
         for middle in self.graph.successors(src):
             if not isinstance(middle, int) and self.graph.has_edge(middle, dst):
                 return [src, middle, dst]
-        if self.topology.shape:
-            along = self._along_axes(src, dst)
-            if all(map(self.graph.has_edge, along[:-1], along[1:])):
-                return along
+        if self.topology.route:
+            places = self.topology.route(src, dst)
+            if all(map(self.graph.has_edge, places[:-1], places[1:])):
+                return places
         return self._shortest(src, dst)
 
-    def _along_axes(self, src: int, dst: int) -> list[Place]:
-        """Axis by axis, the shorter way round; upwards where both are as long."""
-        shape = self.topology.shape
-        at, end = (tuple(map(int, np.unravel_index(r, shape))) for r in (src, dst))
-        places: list[Place] = [src]
-        for axis, length in enumerate(shape):
-            ahead = (end[axis] - at[axis]) % length
-            by = 1 if ahead <= length - ahead else -1
-            for _ in range(min(ahead, length - ahead)):
-                at = moved(at, shape, axis, by)
-                places.append(number(at, shape))
-        return places
-
     def _shortest(self, src: int, dst: int) -> list[Place]:
-        """The fewest hops, of several ways the one whose links were there first."""
+        """Return the way with the fewest hops, of several the one whose links were added first."""
         if src not in self._trees:
             graph = self.graph
             if not self.topology.relays:
@@ -145,7 +134,7 @@ class Routes:
                 )
             self._trees[src] = nx.single_source_dijkstra_path(graph, src, weight="hops")
         if dst not in self._trees[src]:
-            raise PlanError(self._no_way(src, dst))
+            raise RingloomError(self._no_way(src, dst))
         return self._trees[src][dst]
 
     def _no_way(self, src: int, dst: int) -> str:
@@ -176,12 +165,12 @@ class Traffic:
         self.into = np.array([ins.setdefault(b, len(ins)) for _, b in ends], np.intp)
 
     def pair(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.intp]:
-        """The row of each message's pair: [rows]."""
+        """Return the row of each message's pair: [rows]."""
         return np.searchsorted(self.keys, src.astype(np.int64) * self._ranks + dst)
 
     @cached_property
     def shared(self) -> frozenset[int]:
-        """Links over which messages of several senders' and of several receivers' streams go.
+        """Return the links that carry several senders' and several receivers' streams.
 
         On all others no two messages can ever meet, as a stream handles one at a time.
         """
@@ -195,7 +184,7 @@ class Traffic:
         return frozenset(link for link, (a, b) in both if len(a) > 1 and len(b) > 1)
 
     def seconds(self, src: Sequence[int], dst: Sequence[int], size: Sequence[int]) -> Floats:
-        """How long messages of so many bytes take each link, and each stream: float64 [both]."""
+        """Return how long messages take each link, and each stream: float64 [both]."""
         of_pair = np.zeros(len(self.paths), np.int64)
         pair = self.pair(np.array(src, np.int32), np.array(dst, np.int32))
         np.add.at(of_pair, pair, np.array(size, np.int64))
@@ -209,9 +198,9 @@ class Traffic:
 
     @property
     def contended(self) -> bool:
-        """Whether messages of this plan may have to share a link."""
+        """True if messages of this plan may have to share a link."""
         return bool(self.shared)
 
     def example(self) -> str:
-        """The name of one link that messages may have to share."""
+        """Return the name of one link that messages may have to share."""
         return name_of(self.routes.links[min(self.shared)])

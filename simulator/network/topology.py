@@ -7,23 +7,27 @@ ring        0 -- 1 -- 2 -- 3 -- 0
 torus:2x2   rank = x * 2 + y, a link to both neighbours on every axis
 
 A place is a rank's number or the name of a switch or NIC. A link has a bandwidth [bytes/s], a
-latency alpha [s] and the share of the chip that a transfer over it takes from compute.
+latency alpha [s] and the share of the chip that a transfer over it takes from compute. A kind of
+topology is one function from hardware, ranks and parameters, registered by `kind`.
 """
 
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from simulator.hardware import Hardware, Link
 
 Place = int | str
+Build = Callable[..., "Topology"]
 LARGEST_FILE = 2**24  # bytes
 
 
@@ -31,26 +35,26 @@ LARGEST_FILE = 2**24  # bytes
 class Topology:
     """A networkx graph of places; its edges carry `bandwidth` and may carry `alpha` and `share`.
 
-    An undirected graph has every link both ways. `relays`: whether ranks pass on what is not
-    theirs, as TPUs and rings do and GPUs behind a switch do not. `shape`: the axes of a torus,
-    along which messages are routed in order. Raises PlanError for missing ranks and for links that
-    make no sense.
+    An undirected graph has every link both ways. `relays`: ranks pass on what is not theirs, as
+    TPUs and rings do and GPUs behind a switch do not. `route(src, dst)` gives the places that a
+    message passes while no link on its way is cut; without, messages take the fewest hops. Raises
+    RingloomError for missing ranks and for links that make no sense.
     """
 
     name: str
     ranks: int
     graph: nx.DiGraph
     relays: bool = True
-    shape: tuple[int, ...] = ()
+    route: Callable[[int, int], list[Place]] | None = None
 
     def __post_init__(self) -> None:
         if not self.graph.is_directed():
             object.__setattr__(self, "graph", self.graph.to_directed())
         places = set(self.graph.nodes)
         if missing := [r for r in range(self.ranks) if r not in places]:
-            raise PlanError(f"topology {self.name}: rank {missing[0]} has no link")
+            raise RingloomError(f"topology {self.name}: rank {missing[0]} has no link")
         if more := [p for p in places if isinstance(p, int) and not 0 <= p < self.ranks]:
-            raise PlanError(f"topology {self.name}: rank {more[0]} of {self.ranks} ranks")
+            raise RingloomError(f"topology {self.name}: rank {more[0]} of {self.ranks} ranks")
         for a, b, link in self.graph.edges(data=True):
             _check(f"topology {self.name}: link {a}-{b}", link)
 
@@ -60,125 +64,172 @@ def _check(where: str, link: dict[str, Any]) -> None:
         value: Any = link.get(key, None if key == "bandwidth" else 0.0)
         plain = isinstance(value, int | float) and not isinstance(value, bool)
         if not plain or not math.isfinite(value):
-            raise PlanError(f"{where}: {key} is {value!r}, not a finite number")
+            raise RingloomError(f"{where}: {key} is {value!r}, not a finite number")
         if value < 0 or (key == "bandwidth" and not value) or (key == "share" and value >= 1):
-            raise PlanError(f"{where}: {key} = {value:g} makes no sense")
+            raise RingloomError(f"{where}: {key} = {value:g} makes no sense")
 
 
-def _join(graph: nx.DiGraph, a: Place, b: Place, link: Link, hops: int = 1) -> None:
-    """A link each way."""
+# ---- kinds
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of topology and examples of how it is written; a form with a colon has parameters."""
+
+    build: Build
+    forms: tuple[str, ...]
+
+
+KINDS = dict[str, Kind]()
+
+
+def kind(*forms: str) -> Callable[[Build], Build]:
+    """Register `build(hardware, ranks[, parameters])` under the word that its forms begin with.
+
+    The parameters are the text behind the colon; a ValueError for them is reported with the forms.
+    """
+
+    def register(build: Build) -> Build:
+        KINDS[forms[0].partition(":")[0]] = Kind(build, forms)
+        return build
+
+    return register
+
+
+def forms() -> str:
+    """Return all forms of all kinds: nodes, nodes:nics=2, ..."""
+    return ", ".join(form for kind in KINDS.values() for form in kind.forms)
+
+
+def join(graph: nx.DiGraph, a: Place, b: Place, link: Link, hops: int = 1) -> None:
+    """Add a link each way; messages take the way with the fewest hops."""
     for u, v in ((a, b), (b, a)):
-        about = {"bandwidth": link.bandwidth, "alpha": link.alpha, "share": link.share}
-        graph.add_edge(u, v, hops=hops, **about)
+        values = {"bandwidth": link.bandwidth, "alpha": link.alpha, "share": link.share}
+        graph.add_edge(u, v, hops=hops, **values)
 
 
-def _half(link: Link) -> Link:
-    """One of the two hops over a switch: its latency is that of the whole way."""
+def half(link: Link) -> Link:
+    """Return one of the two hops over a switch: the link's latency is that of the whole way."""
     return Link(link.alpha / 2, link.bandwidth, link.share)
 
 
-def switch(ranks: int, link: Link) -> Topology:
-    """All ranks behind one switch that never blocks."""
-    return _of_nodes("switch", ranks, max(1, ranks), link, link, 0)
-
-
-def nodes(hardware: Hardware, ranks: int, nics: int = 0) -> Topology:
-    """Nodes behind switches, joined by `nics` NICs that a node's ranks share; 0: one per rank."""
-    intra, inter = hardware.links
+@kind("nodes", "nodes:nics=2")
+def nodes(hardware: Hardware, ranks: int, parameters: str = "") -> Topology:
+    """Join nodes behind switches by one NIC per rank, or by as many as `nics=` says per node."""
+    nics, per_node = 0, hardware.ranks_per_node
+    if parameters:
+        key, _, count = parameters.partition("=")
+        nics = int(count)
+        if key != "nics" or nics < 1:
+            raise ValueError(f"{parameters} is not nics=1 or more")
     name = f"nodes:nics={nics}" if nics else "nodes"
-    return _of_nodes(name, ranks, hardware.ranks_per_node, intra, inter, nics)
+    return _of_nodes(name, ranks, per_node, hardware.links, nics)
+
+
+@kind("switch")
+def switch(hardware: Hardware, ranks: int) -> Topology:
+    """Put all ranks behind one switch that never blocks."""
+    return _of_nodes("switch", ranks, max(1, ranks), hardware.links, 0)
 
 
 def _of_nodes(
-    name: str, ranks: int, per_node: int, intra: Link, inter: Link, nics: int
+    name: str, ranks: int, per_node: int, links: tuple[Link, Link], nics: int
 ) -> Topology:
-    graph = nx.DiGraph()
+    graph, (intra, inter) = nx.DiGraph(), links
     graph.add_nodes_from(range(ranks))
     for rank in range(ranks):
         node, seat = divmod(rank, per_node)
-        _join(graph, rank, f"s{node}", _half(intra))
+        join(graph, rank, f"s{node}", half(intra))
         if ranks <= per_node:
             continue
         if not nics:
-            _join(graph, rank, "fabric", _half(inter))
+            join(graph, rank, "fabric", half(inter))
         for turn in range(nics):  # its own NIC first; the others, further off, for detours
             nic = f"n{node}.{(seat * nics // per_node + turn) % nics}"
-            _join(graph, rank, nic, Link(0.0, inter.bandwidth, inter.share), hops=2 if turn else 1)
-            _join(graph, nic, "fabric", _half(inter))
+            join(graph, rank, nic, Link(0.0, inter.bandwidth, inter.share), hops=2 if turn else 1)
+            join(graph, nic, "fabric", half(inter))
     return Topology(name, ranks, graph, relays=False)
 
 
-def torus(shape: tuple[int, ...], link: Link) -> Topology:
-    """A torus of any number of axes; rank numbers run along the last axis first."""
-    if not shape or min(shape) < 1:
-        raise PlanError(f"a torus has axes of 1 rank or more, not {'x'.join(map(str, shape))}")
-    graph, ranks = nx.DiGraph(), math.prod(shape)
-    graph.add_nodes_from(range(ranks))
+@kind("ring")
+def ring(hardware: Hardware, ranks: int) -> Topology:
+    """Link each rank with the next, the last with the first."""
+    return replace(torus(hardware, ranks, str(ranks)), name="ring")
+
+
+@kind("torus:4x4")
+def torus(hardware: Hardware, ranks: int, axes: str) -> Topology:
+    """Build a torus of any number of axes; rank numbers run along the last axis first.
+
+    Messages go axis by axis, the shorter way round, upwards where both are as long.
+    """
+    shape = tuple(int(axis) for axis in axes.split("x"))
+    if min(shape) < 1:
+        raise RingloomError(f"a torus has axes of 1 rank or more, not {axes}")
+    graph, link = nx.DiGraph(), hardware.links[0]
+    graph.add_nodes_from(range(math.prod(shape)))
     for place in product(*map(range, shape)):
         for axis, length in enumerate(shape):
             if length > 1:
-                _join(graph, number(place, shape), number(moved(place, shape, axis), shape), link)
+                after = [at + (axis == n) for n, at in enumerate(place)]
+                join(graph, _rank(place, shape), _rank(after, shape), link)
     name = "torus:" + "x".join(map(str, shape))
-    return Topology(name, ranks, graph, shape=shape)
+    return Topology(name, len(graph), graph, route=partial(_along_axes, shape))
 
 
-def number(place: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """The rank at a place of a torus."""
-    rank = 0
-    for at, length in zip(place, shape, strict=True):
-        rank = rank * length + at
-    return rank
+def _rank(place: Iterable[int], shape: tuple[int, ...]) -> int:
+    return int(np.ravel_multi_index(tuple(place), shape, mode="wrap"))
 
 
-def moved(place: tuple[int, ...], shape: tuple[int, ...], axis: int, by: int = 1) -> Any:
-    """The place some steps further along an axis."""
-    return (*place[:axis], (place[axis] + by) % shape[axis], *place[axis + 1 :])
+def _along_axes(shape: tuple[int, ...], src: int, dst: int) -> list[Place]:
+    at, end = (list(map(int, np.unravel_index(rank, shape))) for rank in (src, dst))
+    places: list[Place] = [src]
+    for axis, length in enumerate(shape):
+        ahead = (end[axis] - at[axis]) % length
+        for _ in range(min(ahead, length - ahead)):
+            at[axis] += 1 if ahead <= length - ahead else -1
+            places.append(_rank(at, shape))
+    return places
 
 
-def ring(ranks: int, link: Link) -> Topology:
-    """Each rank is linked with the next, the last with the first."""
-    return Topology("ring", ranks, torus((ranks,), link).graph, shape=(ranks,))
+# ---- words, files and graphs
 
 
-def given(links: Iterable[tuple[Place, Place, float, float]], ranks: int, name: str) -> Topology:
-    """A topology from two-way links (place, place, bytes/s, alpha in s)."""
-    graph = nx.DiGraph()
-    for a, b, bandwidth, alpha in links:
-        _join(graph, a, b, Link(alpha, bandwidth))
-    return Topology(name, ranks, graph)
+def topology(given: Topology | nx.Graph | str, hardware: Hardware, ranks: int) -> Topology:
+    """Return the topology that a word, a JSON file, a graph or a topology stands for.
 
-
-def topology(spelled: str, hardware: Hardware, ranks: int) -> Topology:
-    """A topology as the command line spells it: nodes, nodes:nics=2, switch, ring, torus:4x4.
-
-    Anything else is a JSON file {"links": [[0, 1, bandwidth, alpha], ...]} with two-way links
-    between ranks and named places. Raises PlanError for what is none of these, or does not fit.
+    Words: nodes, nodes:nics=2, switch, ring, torus:4x4. A file holds {"links": [[0, 1, bandwidth,
+    alpha], ...]}, two-way links between ranks and named places. In a networkx graph the nodes 0 to
+    ranks - 1 are the ranks. Raises RingloomError for anything else, and where ranks do not fit.
     """
-    name, _, rest = spelled.partition(":")
-    link = hardware.links[0]
-    match name, rest:
-        case ("nodes" | "switch" | "ring", ""):
-            built = {"nodes": nodes(hardware, ranks)} if name == "nodes" else {}
-            built |= {"switch": switch(ranks, link), "ring": ring(ranks, link)}
-            return built[name]
-        case ("nodes", _) if rest.startswith("nics=") and rest[5:].isdecimal() and int(rest[5:]):
-            return nodes(hardware, ranks, int(rest[5:]))
-        case ("torus", _) if rest and all(axis.isdecimal() for axis in rest.split("x")):
-            return _fitting(torus(tuple(map(int, rest.split("x"))), link), ranks)
-    if not Path(spelled).is_file():
-        forms = "nodes, nodes:nics=2, switch, ring, torus:4x4"
-        raise PlanError(f"unknown topology {spelled[:200]!r}: neither a file nor one of {forms}")
-    return read(Path(spelled), ranks)
+    if isinstance(given, str):
+        given = _parsed(given, hardware, ranks)
+    elif not isinstance(given, Topology):
+        given = Topology("given", ranks, given)
+    if given.ranks != ranks:
+        has = f"topology {given.name} has {given.ranks} ranks"
+        raise RingloomError(f"{has}, the plan has {ranks}")
+    return given
 
 
-def _fitting(found: Topology, ranks: int) -> Topology:
-    if found.ranks != ranks:
-        raise PlanError(f"{found.name} has {found.ranks} ranks, the plan has {ranks}")
-    return found
+def _parsed(word: str, hardware: Hardware, ranks: int) -> Topology:
+    name, *parameters = word.split(":", 1)
+    known = KINDS[name].forms if name in KINDS else ()
+    if any((":" in form) == (":" in word) for form in known):
+        try:
+            return KINDS[name].build(hardware, ranks, *parameters)
+        except RingloomError:
+            raise
+        except ValueError:
+            pass  # parameters that the kind cannot read
+    if not Path(word).is_file():
+        said = f"neither a file nor one of {forms()}"
+        raise RingloomError(f"unknown topology {word[:200]!r}: {said}")
+    return read(Path(word), ranks)
 
 
 def read(path: Path, ranks: int) -> Topology:
-    """The topology of a JSON file; raises PlanError, in one line, where it is not one."""
+    """Read a JSON file of links; raises RingloomError, in one line, where it is not one."""
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise ValueError(f"the file is larger than {LARGEST_FILE} bytes")
@@ -191,5 +242,13 @@ def read(path: Path, ranks: int) -> Topology:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         form = '{"links": [[0, 1, bandwidth, alpha], ...]}'
         why = " ".join(str(error).split())[:200]
-        raise PlanError(f"topology file {path}: not of the form {form}: {why}") from None
-    return given(links, ranks, path.stem)
+        raise RingloomError(f"topology file {path}: not of the form {form}: {why}") from None
+    return of_links(links, ranks, path.stem)
+
+
+def of_links(links: Iterable[tuple[Place, Place, float, float]], ranks: int, name: str) -> Topology:
+    """Return the topology of two-way links (place, place, bytes/s, alpha in s)."""
+    graph = nx.DiGraph()
+    for a, b, bandwidth, alpha in links:
+        join(graph, a, b, Link(alpha, bandwidth))
+    return Topology(name, ranks, graph)

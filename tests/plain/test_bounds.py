@@ -19,13 +19,14 @@ from planner.masks import Blocks, Causal, Full, Mask, Window
 from planner.planning import plan
 from planner.verify import verify
 from planner.workload import Workload
-from simulator.bounds import Bounds, Limits, lower_bounds
-from simulator.costs import Costs
+from simulator.bounds import Bounds, Limits, best_bound, lower_bounds
+from simulator.costs.prices import Costs
 from simulator.engines.recurrence import run
 from simulator.hardware import Hardware, hardware
 from simulator.network.ports import NodePorts
 from simulator.network.reach import Reach
 from simulator.prediction import simulate
+from simulator.scenario import Scenario
 
 A100 = hardware("a100-nvlink")
 ROUNDING = 1 + 1e-9
@@ -35,27 +36,39 @@ Tile = tuple[int, int]
 
 @given(plans() | crowded(), machines, st.booleans())
 def test_no_plan_beats_any_bound(one: Plan, machine: Hardware, overlap: bool) -> None:
-    found = simulate(one, machine, overlap=overlap)
-    assert found.bounds is not None
-    for name in ("compute", "link", "latency", "dependency"):
-        assert found.makespan * ROUNDING >= getattr(found.bounds, name), name
-    assert found.bounds.best == getattr(found.bounds, found.bounds.reason)
-    assert found.bound_ratio * ROUNDING >= 1.0
-    assert found.bound <= found.own_limit <= found.makespan * ROUNDING
-    assert found.compute_bound == found.bounds.compute
+    result, reach = simulate(one, machine, overlap=overlap), Reach.of_hardware(machine, one.ranks)
+    limits = lower_bounds(Costs(one, machine), reach, np.ones(one.ranks))
+    assert [limit.why for limit in limits] == ["compute", "link", "latency", "dependency"]
+    for limit in limits:
+        assert result.makespan * ROUNDING >= limit.seconds, limit
+    assert result.bounds == best_bound(limits)
+    assert result.bounds.seconds == result.bound == max(limit.seconds for limit in limits)
+    assert result.bound_ratio * ROUNDING >= 1.0
+    assert result.bound <= result.own_limit <= result.makespan * ROUNDING
+    assert result.compute_bound == limits[0].seconds
 
 
 PLACES = st.sampled_from([None, "ring", "switch", "nodes:nics=1"])
 
 
 @given(plans() | crowded(), machines, PLACES, st.floats(0.1, 3.0), st.floats(0.05, 2.0))
-def test_no_plan_beats_a_bound_under_any_conditions(
+def test_no_plan_beats_a_bound_in_any_scenario(
     one: Plan, machine: Hardware, place: str | None, speed: float, factor: float
 ) -> None:
     links: dict[Any, float] = {(0, 1): factor} if one.ranks > 1 else {}
-    found = simulate(one, machine, topology=place, speeds={0: speed}, links=links)
-    assert found.makespan * ROUNDING >= found.bound
-    assert found.makespan * ROUNDING >= found.own_limit
+    scenario = Scenario(topology=place, speeds={0: speed}, links=links)
+    result = simulate(one, machine, scenario)
+    assert result.makespan * ROUNDING >= result.bound
+    assert result.makespan * ROUNDING >= result.own_limit
+
+
+def test_no_plan_beats_a_bound_where_links_are_faster_than_the_hardware_says() -> None:
+    slow = A100.changed({"intra.bandwidth": 1e9})
+    one = plan("allgather", Workload(seq=2**12, heads=8, mask=Full()), 4)
+    links: dict[Any, float] = {(rank, "s0"): 1000.0 for rank in range(4)}
+    assert simulate(one, slow).bounds.why == "link"
+    result = simulate(one, slow, Scenario(links=links))
+    assert result.bound <= result.makespan < simulate(one, slow).bound
 
 
 def assignments(one: Plan) -> Iterator[dict[Tile, int]]:
@@ -126,9 +139,9 @@ def tiny(ranks: int, mask: Mask, kv_heads: int = 2) -> Plan:
     return Plan("tiny", work, ranks, partition, "forward", (), (), ())
 
 
-def bounds_of(one: Plan, machine: Hardware) -> Bounds:
+def bound_of(one: Plan, machine: Hardware) -> float:
     reach = Reach.of_hardware(machine, one.ranks)
-    return lower_bounds(Costs(one, machine), reach, np.ones(one.ranks))
+    return best_bound(lower_bounds(Costs(one, machine), reach, np.ones(one.ranks))).seconds
 
 
 @settings(max_examples=200 if EVERY else 20)
@@ -137,8 +150,7 @@ def test_two_ranks_cannot_do_better_however_tiles_are_dealt(
     machine: Hardware, mask: Mask, kv_heads: int
 ) -> None:
     one = tiny(2, mask, kv_heads)
-    found = bounds_of(one, machine)
-    assert optimum(one, machine) * ROUNDING >= found.best
+    assert optimum(one, machine) * ROUNDING >= bound_of(one, machine)
 
 
 MACHINES = {
@@ -159,25 +171,43 @@ CELLS = Blocks(((True, True, False), (False, True, True), (True, False, True)), 
 def test_three_ranks_cannot_do_better_however_tiles_are_dealt(name: str, mask: Mask) -> None:
     plain = {"attention.launch": 1e-6, "attention.tile_q": 1, "attention.tile_kv": 1}
     machine, one = A100.changed(plain | MACHINES[name]), tiny(3, mask)
-    best = optimum(one, machine)
-    found = bounds_of(one, machine)
-    assert best * ROUNDING >= found.best
-    assert found.best > 0
+    assert optimum(one, machine) * ROUNDING >= bound_of(one, machine) > 0
 
 
-def bounds(one: Plan, machine: Hardware = A100, **under: Any) -> Bounds:
-    found = simulate(one, machine, **under).bounds
-    assert found is not None
-    return found
+EVEN = Scenario()
+
+
+def bounds(one: Plan, machine: Hardware = A100, scenario: Scenario = EVEN) -> dict[str, Bounds]:
+    """The bounds by their reasons."""
+    reach = Reach.of_hardware(machine, one.ranks)
+    limits = lower_bounds(Costs(one, machine), reach, scenario.speed(one.ranks))
+    assert simulate(one, machine, scenario).bounds == best_bound(limits)
+    return {limit.why: limit for limit in limits}
 
 
 def test_slow_chips_are_bound_by_compute_and_slow_links_by_links() -> None:
     work = Workload(seq=2**14, heads=32, mask=Full())
     one = plan("ulysses", work, 8)
-    assert bounds(one, A100.changed({"peak.bfloat16": 1e10})).reason == "compute"
-    assert bounds(one, A100.changed({"intra.bandwidth": 1e7})).reason == "link"
-    found = bounds(one, A100.changed({"intra.alpha": 1.0}))
-    assert found.best == pytest.approx(found.latency, rel=1e-3)
+
+    def best(key: str, value: float, ranks: int = 8) -> tuple[str, str]:
+        bound = simulate(plan("ulysses", work, ranks), A100.changed({key: value})).bounds
+        return bound.why, bound.group
+
+    assert best("peak.bfloat16", 1e10) == ("compute", "all ranks")
+    assert best("intra.bandwidth", 1e7) == ("link", "rank")
+    assert best("inter.bandwidth", 1e6, ranks=32) == ("link", "node")
+    limits = bounds(one, A100.changed({"intra.alpha": 1.0}))
+    largest, latency = best_bound(limits.values()), limits["latency"]
+    assert largest.seconds == pytest.approx(latency.seconds, rel=1e-3)
+    assert latency.group == "tile"
+
+
+def test_the_bound_of_a_pair_is_the_sum_of_both_and_says_why_the_longer_one_is() -> None:
+    both = simulate(plan("zigzag", Workload(seq=2**14), 8, pass_="both"), A100)
+    forward, backward = (one.bounds for one in both.passes)
+    assert both.bounds.seconds == forward.seconds + backward.seconds
+    assert forward.seconds < backward.seconds
+    assert (both.bounds.why, both.bounds.group) == (backward.why, backward.group)
 
 
 def test_the_link_bound_of_two_ranks_is_what_one_has_to_receive() -> None:
@@ -189,30 +219,31 @@ def test_the_link_bound_of_two_ranks_is_what_one_has_to_receive() -> None:
     work = Workload(seq=512, heads=1, head_dim=8, mask=Full())
     fast = {"peak.bfloat16": 1e30, "intra.alpha": 0, "attention.launch": 0}
     machine = A100.changed(fast | {"intra.bandwidth": 1e3})
-    found = bounds(plan("ring", work, 2), machine)
+    link = bounds(plan("ring", work, 2), machine)["link"].seconds
     foreign = 512 * 512 / 2
     per_byte = max(512 / 16, 256 / 32), max(256 / 16, 512 / 32)
-    assert found.link == pytest.approx(foreign / (2 * min(per_byte) * 1e3), rel=1e-6)
-    assert simulate(plan("ring", work, 2), machine).makespan > found.link
+    assert link == pytest.approx(foreign / (2 * min(per_byte) * 1e3), rel=1e-6)
+    assert simulate(plan("ring", work, 2), machine).makespan > link
 
 
 @pytest.mark.parametrize(("pass_", "ways"), [("forward", 1), ("backward", 2)])
 def test_latency_is_a_launch_and_a_message_each_way(pass_: str, ways: int) -> None:
     machine = A100.changed({"attention.launch": 3e-6, "intra.alpha": 1e-5})
-    found = bounds(plan("ring", Workload(seq=512), 4, pass_=pass_), machine)  # type: ignore[call-overload]
-    assert found.latency == pytest.approx(machine.launch(pass_) + ways * 1e-5)  # type: ignore[arg-type]
+    limits = bounds(plan("ring", Workload(seq=512), 4, pass_=pass_), machine)  # type: ignore[call-overload]
+    assert limits["latency"].seconds == pytest.approx(machine.launch(pass_) + ways * 1e-5)  # type: ignore[arg-type]
 
 
 def test_documents_at_home_need_no_message() -> None:
     grid = tuple(tuple(i == j for j in range(4)) for i in range(4))
     one = plan("ring", Workload(seq=512, mask=Blocks(grid, 128)), 4)
-    assert bounds(one).latency == A100.launch("forward")
+    assert bounds(one)["latency"].seconds == A100.launch("forward")
     assert simulate(one, A100).messages == 0
 
 
 def test_a_straggler_lowers_what_all_can_do_by_its_share() -> None:
     one = plan("striped", Workload(seq=2**14), 8)
-    assert bounds(one, speeds={3: 0.5}).compute == pytest.approx(bounds(one).compute * 8 / 7.5)
+    even, slow = (bounds(one, A100, Scenario(speeds=s))["compute"] for s in (None, {3: 0.5}))
+    assert slow.seconds == pytest.approx(even.seconds * 8 / 7.5)
 
 
 def test_the_bound_ratio_tells_what_the_plans_own_limit_hides() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import Pass
 from planner.kernel_calls import Call
 from planner.masks import Full
@@ -71,7 +71,7 @@ def test_the_published_curve_of_a_kernel_is_found() -> None:
 def test_rows_that_tell_nothing_are_refused(
     sizes: list[float], times: list[float], said: str
 ) -> None:
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(RingloomError, match=said):
         fit_link(sizes, times)
 
 
@@ -184,9 +184,9 @@ def test_a_measured_machine_reads_back_from_its_file(found: Hardware, tmp_path: 
 
 
 def test_too_few_calls_are_refused(found: Hardware) -> None:
-    with pytest.raises(PlanError, match="3 timed calls do not tell what forward kernels cost"):
+    with pytest.raises(RingloomError, match="3 timed calls do not tell what forward kernels cost"):
         fit_kernel(timed(found, "forward")[:3], "forward")
-    with pytest.raises(PlanError, match="backward"):
+    with pytest.raises(RingloomError, match="backward"):
         fit_kernel(timed(found, "forward"), "backward")
 
 

@@ -11,8 +11,8 @@ from planner.kernel_calls import Call
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.costs import Costs
 from simulator.costs.kernels import Kernels, causal_pairs
+from simulator.costs.prices import Costs
 from simulator.costs.rectangles import Rectangles
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import simulate

@@ -3,7 +3,7 @@
 import gzip
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plain.test_simulator_reference import crowded, machines, plans
-from planner.errors import PlanError
+from planner.errors import PlanError, RingloomError
 from planner.ir import Move, Plan, Step
 from planner.masks import Blocks, Full
 from planner.planning import plan
@@ -20,6 +20,7 @@ from planner.workload import Workload
 from ringloom.cli import main
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
+from simulator.scenario import Scenario
 from simulator.timeline import Span, spans
 
 A100 = hardware("a100-nvlink")
@@ -78,13 +79,13 @@ def test_both_engines_agree_on_every_topology_where_no_link_is_shared(
     ends = data.draw(st.permutations(range(one.ranks)))[:2]
     slow = data.draw(st.floats(0.01, 2.0))
     links = {(ends[0], ends[1]): slow} if one.ranks > 1 and place == "switch" else {}
-    under = {"overlap": overlap, "topology": place, "links": links, "record": True}
-    events = simulate(one, machine, engine="events", **under)
+    scenario = Scenario(overlap, topology=place, links=links)
+    events = simulate(one, machine, scenario, engine="events", record=True)
     if events.contended:
-        with pytest.raises(PlanError, match="messages share link"):
-            simulate(one, machine, engine="recurrence", **under)
+        with pytest.raises(RingloomError, match="messages share link"):
+            simulate(one, machine, scenario, engine="recurrence", record=True)
     else:
-        equal(simulate(one, machine, engine="recurrence", **under), events)
+        equal(simulate(one, machine, scenario, engine="recurrence", record=True), events)
 
 
 @given(plans() | crowded(), machines, st.sampled_from(["nodes:nics=1", "ring", "torus"]))
@@ -241,6 +242,19 @@ def test_a_share_of_the_chip_slows_compute_only_while_something_travels() -> Non
     assert simulate(local, A100, share=0.5).makespan == simulate(local, A100).makespan
 
 
+def test_a_keyword_replaces_a_field_of_the_scenario() -> None:
+    one = plan("ring", FULL, 8)
+    scenario = Scenario(speeds={3: 0.5}, topology="ring")
+    whole, replaced = simulate(one, A100, scenario), simulate(one, A100, scenario, overlap=False)
+    assert whole.makespan == simulate(one, A100, topology="ring", speeds={3: 0.5}).makespan
+    assert replaced.makespan == simulate(one, A100, replace(scenario, overlap=False)).makespan
+    assert replaced.makespan > whole.makespan
+    with pytest.raises(FrozenInstanceError):
+        scenario.late = True  # type: ignore[misc]
+    with pytest.raises(TypeError, match="turbo"):
+        simulate(one, A100, turbo=True)
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -259,7 +273,7 @@ def test_a_share_of_the_chip_slows_compute_only_while_something_travels() -> Non
     ],
 )
 def test_what_makes_no_sense_is_refused(asked: dict[str, object], said: str) -> None:
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(RingloomError, match=said):
         simulate(plan("ring", WORK, 8), A100, **asked)  # type: ignore[arg-type]
 
 

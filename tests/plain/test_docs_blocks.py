@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pages import Block, blocks, execute, same
@@ -17,12 +18,16 @@ from pages import Block, blocks, execute, same
 import ringloom as rl
 from repository import ROOT
 from ringloom.cli import main
+from simulator.costs.terms import TERMS
+from simulator.hardware.schema import OPTIONAL
+from simulator.network.topology import KINDS as TOPOLOGIES
 
 DOCS = ROOT / "docs"
 RUN = [ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "how-to").glob("*.md"))]
 KINDS = {"bash": "shown", "py": "shown", "text": "text", "{literalinclude}": "included"}
 # Blocks of a page that are never run: they need a cluster, or do not end.
 SHOWN = {"train": 1, "start": 2, "cluster": 1, "nodes": 4, "see": 1}
+REGISTRIES: list[dict[str, Any]] = [rl.SCHEDULES, TOPOLOGIES, TERMS, OPTIONAL]
 OUTSIDE = os.environ.get("RINGLOOM_PYTHON", "")
 PYTHON = OUTSIDE or sys.executable
 # A gloo thread that lets go of a tensor while its interpreter ends aborts a script that is done:
@@ -32,14 +37,15 @@ ABORTED_AT_EXIT = "terminate called without an active exception"
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to work in; modules and schedules made there are forgotten afterwards."""
+    """An empty folder to work in; modules made there and what they register are forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("COLUMNS", "80")
-    modules, schedules = set(sys.modules), dict(rl.SCHEDULES)
+    modules, before = set(sys.modules), [dict(registry) for registry in REGISTRIES]
     yield tmp_path
-    rl.SCHEDULES.clear()
-    rl.SCHEDULES.update(schedules)
+    for registry, rows in zip(REGISTRIES, before, strict=True):
+        registry.clear()
+        registry.update(rows)
     for name in set(sys.modules) - modules:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from simulator.hardware import Constant, Hardware, hardware, presets
 from simulator.hardware.read import PRESETS
 from simulator.hardware.schema import OPTIONAL, UNITS
@@ -41,18 +41,18 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", presets())
 def test_every_preset_loads_and_every_constant_has_a_source(name: str) -> None:
-    found = hardware(name)
-    assert found.name == name
-    assert UNITS.keys() <= found.constants.keys() <= UNITS.keys() | OPTIONAL.keys()
-    for constant in found.constants.values():
+    preset = hardware(name)
+    assert preset.name == name
+    assert UNITS.keys() <= preset.constants.keys() <= UNITS.keys() | OPTIONAL.keys()
+    for constant in preset.constants.values():
         assert len(constant.source) > 3
         assert isinstance(constant.calibrated, bool)
 
 
-def test_the_presets_are_those_that_are_promised() -> None:
-    assert set(presets()) == NAMES
+def test_the_promised_presets_exist() -> None:
+    assert set(presets()) >= NAMES
 
 
 def test_effective_bandwidths_lie_below_the_data_sheet() -> None:
@@ -68,7 +68,7 @@ def test_tpu_attention_is_uncalibrated() -> None:
             assert not hardware(name).constants[f"attention.{pass_}"].calibrated
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", presets())
 def test_a_preset_reads_back_the_same_from_json(name: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(tomllib.loads((PRESETS / f"{name}.toml").read_text())))
@@ -80,7 +80,7 @@ def test_a_preset_reads_back_the_same_from_json(name: str, tmp_path: Path) -> No
 def test_a_bad_file_gives_one_clear_line(text: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    with pytest.raises(PlanError) as refused:
+    with pytest.raises(RingloomError) as refused:
         hardware(path)
     assert BROKEN[text] in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -88,25 +88,25 @@ def test_a_bad_file_gives_one_clear_line(text: str, tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200))
-def test_no_file_gives_anything_but_a_plan_error(
+def test_no_file_gives_anything_but_a_refusal(
     tmp_path_factory: pytest.TempPathFactory, content: str | bytes
 ) -> None:
     for suffix in ("toml", "json"):
         path = tmp_path_factory.getbasetemp() / f"noise.{suffix}"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        with pytest.raises(PlanError):
+        with pytest.raises(RingloomError):
             hardware(path)
 
 
 def test_an_unknown_name_lists_the_presets() -> None:
-    with pytest.raises(PlanError, match=r"'a100': .* a100-nvlink, a100-pcie, b200, h100"):
+    with pytest.raises(RingloomError, match=r"'a100': .* a100-nvlink, a100-pcie, b200, h100"):
         hardware("a100")
 
 
 @pytest.mark.parametrize("key", UNITS)
 def test_a_missing_constant_is_named(key: str) -> None:
     constants = {k: c for k, c in hardware("h100").constants.items() if k != key}
-    with pytest.raises(PlanError, match=f"missing {key}"):
+    with pytest.raises(RingloomError, match=f"missing {key}"):
         Hardware("mine", constants)
 
 
@@ -147,7 +147,7 @@ def test_scores_cost_as_much_as_products_where_heads_are_small() -> None:
 
 @pytest.mark.parametrize("key", UNITS)
 def test_no_constant_may_be_negative(key: str) -> None:
-    with pytest.raises(PlanError, match=f"{key} = -1 "):
+    with pytest.raises(RingloomError, match=f"{key} = -1 "):
         hardware("h100").changed({key: -1})
 
 

@@ -15,7 +15,7 @@ from planner.masks import Full, region_of
 from planner.partitions import Block, merge, shifted
 from planner.planning import plan
 from planner.workload import DTYPES, Workload
-from simulator.costs import Costs
+from simulator.costs.prices import Costs
 from simulator.engines.recurrence import run
 from simulator.hardware import Hardware, hardware
 from simulator.network.ports import NodePorts

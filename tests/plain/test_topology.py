@@ -1,6 +1,7 @@
 """Topologies and ways: what is linked with what, which way messages go, what a cut does."""
 
 import json
+import math
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -10,27 +11,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.hardware import Link, hardware, presets
+from simulator.hardware import hardware, presets
 from simulator.network.routes import Links, Routes, Traffic
 from simulator.network.routes import Path as Way
 from simulator.network.topology import (
     Place,
     Topology,
     nodes,
+    of_links,
     ring,
     switch,
     topology,
     torus,
 )
-from simulator.network.topology import given as of_links
 from simulator.prediction import simulate
 
 A100 = hardware("a100-nvlink")
-LINK = Link(1e-6, 1e9)
+PLAIN = A100.changed({"intra.alpha": 1e-6, "intra.bandwidth": 1e9})
+LINK = PLAIN.links[0]
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
+
+
+def torus_of(shape: tuple[int, ...]) -> Topology:
+    return torus(PLAIN, math.prod(shape), "x".join(map(str, shape)))
 
 
 def places(routes: Routes, src: int, dst: int) -> list[Place]:
@@ -44,7 +50,7 @@ def places(routes: Routes, src: int, dst: int) -> list[Place]:
 def test_torus_routes_are_shortest_and_turn_axis_by_axis(
     shape: tuple[int, ...], data: st.DataObject
 ) -> None:
-    place = torus(shape, LINK)
+    place = torus_of(shape)
     routes, graph = Routes(place), place.graph
     src, dst = (data.draw(st.integers(0, place.ranks - 1)) for _ in range(2))
     if src == dst:
@@ -62,7 +68,7 @@ def test_torus_routes_are_shortest_and_turn_axis_by_axis(
 
 @given(shapes)
 def test_a_torus_has_a_link_each_way_on_every_axis(shape: tuple[int, ...]) -> None:
-    graph = torus(shape, LINK).graph
+    graph = torus_of(shape).graph
     degree = sum({1: 0, 2: 1}.get(length, 2) for length in shape)
     assert {d for _, d in graph.out_degree()} == {degree}
     assert all(graph.has_edge(b, a) for a, b in graph.edges)
@@ -81,27 +87,27 @@ def test_the_default_topology_says_what_the_constants_say(name: str, ranks: int)
 
 
 def test_ranks_of_a_node_go_over_their_own_nic_and_never_through_another_rank() -> None:
-    routes = Routes(nodes(A100.changed({"node.ranks": 4}), 8, nics=2))
+    routes = Routes(nodes(A100.changed({"node.ranks": 4}), 8, "nics=2"))
     assert places(routes, 0, 5) == [0, "n0.0", "fabric", "n1.0", 5]
     assert places(routes, 3, 6) == [3, "n0.1", "fabric", "n1.1", 6]
     assert places(routes, 0, 3) == [0, "s0", 3]
 
 
 def test_a_cut_nic_sends_its_ranks_to_the_other_one() -> None:
-    place = nodes(A100.changed({"node.ranks": 4}), 8, nics=2)
+    place = nodes(A100.changed({"node.ranks": 4}), 8, "nics=2")
     routes = Routes(place, {("n0.0", "fabric"): 0.0})
     assert places(routes, 0, 5) == [0, "n0.1", "fabric", "n1.0", 5]
 
 
 def test_a_cut_link_of_a_ring_sends_messages_the_long_way() -> None:
-    whole = ring(6, LINK)
+    whole = ring(PLAIN, 6)
     assert places(Routes(whole), 1, 2) == [1, 2]
     assert places(Routes(whole, {(1, 2): 0}), 1, 2) == [1, 0, 5, 4, 3, 2]
     assert places(Routes(whole, {(2, 1): 0}), 2, 1) == [2, 3, 4, 5, 0, 1]
 
 
 def test_a_cut_link_of_a_torus_is_passed_by() -> None:
-    routes = Routes(torus((4, 4), LINK), {(0, 1): 0})
+    routes = Routes(torus_of((4, 4)), {(0, 1): 0})
     way = places(routes, 0, 1)
     assert len(way) == 4
     assert (0, 1) not in list(pairwise(way))
@@ -110,18 +116,18 @@ def test_a_cut_link_of_a_torus_is_passed_by() -> None:
 @pytest.mark.parametrize(
     ("place", "links", "said"),
     [
-        (switch(4, LINK), {(0, 1): 0}, "link 0-1 is cut, and no other way leads from rank 0"),
+        (switch(PLAIN, 4), {(0, 1): 0}, "link 0-1 is cut, and no other way leads from rank 0"),
         (
-            switch(4, LINK),
+            switch(PLAIN, 4),
             {(2, "s0"): 0},
             "link 2-s0 is cut, and no other way leads from rank 0 to rank 2",
         ),
-        (ring(4, LINK), {(0, 1): 0, (2, 3): 0}, "is cut, and no other way leads from rank"),
-        (ring(4, LINK), {(0, 2): 0.5}, "ring has no link 0-2: 0 is linked with 1, 3"),
-        (ring(4, LINK), {(0, 9): 0.5}, "ring has no link 0-9: there is no 9"),
-        (switch(4, LINK), {(0, 0): 0.5}, "switch has no link 0-0"),
-        (ring(4, LINK), {(0, 1): -1.0}, "link 0-1: a factor is 0 .cut. or more, not -1"),
-        (ring(4, LINK), {(0, 1): float("nan")}, "not nan"),
+        (ring(PLAIN, 4), {(0, 1): 0, (2, 3): 0}, "is cut, and no other way leads from rank"),
+        (ring(PLAIN, 4), {(0, 2): 0.5}, "ring has no link 0-2: 0 is linked with 1, 3"),
+        (ring(PLAIN, 4), {(0, 9): 0.5}, "ring has no link 0-9: there is no 9"),
+        (switch(PLAIN, 4), {(0, 0): 0.5}, "switch has no link 0-0"),
+        (ring(PLAIN, 4), {(0, 1): -1.0}, "link 0-1: a factor is 0 .cut. or more, not -1"),
+        (ring(PLAIN, 4), {(0, 1): float("nan")}, "not nan"),
     ],
 )
 def test_faults_that_leave_no_way_or_make_no_sense_are_told(
@@ -133,18 +139,18 @@ def test_faults_that_leave_no_way_or_make_no_sense_are_told(
             if src != dst:
                 routes.path(src, dst)
 
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(RingloomError, match=said):
         all_ways()
 
 
 def test_a_slow_pair_behind_a_switch_is_slow_for_nobody_else() -> None:
-    routes = Routes(switch(4, LINK), {(0, 1): 0.1})
+    routes = Routes(switch(PLAIN, 4), {(0, 1): 0.1})
     found = {pair: routes.path(*pair).bandwidth for pair in [(0, 1), (1, 0), (0, 2), (2, 1)]}
     assert found == {(0, 1): 1e8, (1, 0): 1e8, (0, 2): 1e9, (2, 1): 1e9}
 
 
 def test_a_slowed_link_leaves_the_topology_as_it_was() -> None:
-    whole = ring(4, LINK)
+    whole = ring(PLAIN, 4)
     assert Routes(whole, {(0, 1): 0.5}).path(0, 1).bandwidth == 5e8
     assert Routes(whole).path(0, 1).bandwidth == 1e9
 
@@ -187,14 +193,14 @@ def test_a_file_that_is_no_topology_is_refused_in_one_line(
 ) -> None:
     file = tmp_path / "bad.json"
     file.write_text(content)
-    with pytest.raises(PlanError, match=said) as caught:
+    with pytest.raises(RingloomError, match=said) as caught:
         topology(str(file), A100, 3)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("spelled", ["mesh", "torus:", "torus:axb", "torus:0x4", "nodes:nics=0"])
 def test_an_unknown_topology_is_refused(spelled: str) -> None:
-    with pytest.raises(PlanError, match=r"(topology|torus)"):
+    with pytest.raises(RingloomError, match=r"(topology|torus)"):
         topology(spelled, A100, 4)
 
 
@@ -211,7 +217,7 @@ def test_topologies_are_spelled_as_they_are_named(spelled: str, ranks: int, link
 def test_a_link_is_shared_only_if_two_senders_and_two_receivers_use_it(
     shape: tuple[int, ...], name: str
 ) -> None:
-    place = torus(shape, LINK)
+    place = torus_of(shape)
     one = plan(name, Workload(seq=64, heads=4, head_dim=2), place.ranks)
     traffic = Traffic(one, Routes(place))
     pairs = {(int(s), int(d)) for _, m in one.moves() for s, d in zip(m.src, m.dst, strict=True)}
@@ -230,5 +236,5 @@ def test_a_link_is_shared_only_if_two_senders_and_two_receivers_use_it(
 
 
 def test_links_of_a_given_topology_go_both_ways() -> None:
-    found = of_links([(0, 1, 1e9, 0.0)], 2, "pair")
-    assert sorted(found.graph.edges) == [(0, 1), (1, 0)]
+    pair = of_links([(0, 1, 1e9, 0.0)], 2, "pair")
+    assert sorted(pair.graph.edges) == [(0, 1), (1, 0)]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plain.test_simulator_reference import crowded, machines, plans
-from planner.errors import PlanError
+from planner.errors import RingloomError
 from planner.ir import Plan
 from planner.masks import Blocks, Full
 from planner.planning import plan
@@ -158,13 +158,13 @@ def test_one_file_per_rank_for_analysers_that_want_it_so(tmp_path: Path) -> None
 
 def test_what_cannot_be_traced_is_told(tmp_path: Path) -> None:
     found = kept(plan("ring", WORK, 4), A100)
-    with pytest.raises(PlanError, match=r"ends in \.json or \.json\.gz, not t\.txt"):
+    with pytest.raises(RingloomError, match=r"ends in \.json or \.json\.gz, not t\.txt"):
         save_trace(trace(found), tmp_path / "t.txt")
-    with pytest.raises(PlanError, match="cannot write"):
+    with pytest.raises(RingloomError, match="cannot write"):
         save_trace(trace(found), tmp_path / "nowhere" / "t.json")
-    with pytest.raises(PlanError, match="a time scale is more than 0"):
+    with pytest.raises(RingloomError, match="a time scale is more than 0"):
         trace(found, scale=0)
-    with pytest.raises(PlanError, match="rows were not kept"):
+    with pytest.raises(RingloomError, match="rows were not kept"):
         trace(simulate(plan("ring", WORK, 4), A100, record=False))
 
 
@@ -211,7 +211,7 @@ def test_the_critical_path_of_a_straggler_is_the_straggler() -> None:
 
 def test_a_path_needs_the_rows() -> None:
     found = simulate(plan("ring", WORK, 4), A100, record=False)
-    with pytest.raises(PlanError, match="not kept"):
+    with pytest.raises(RingloomError, match="not kept"):
         path(found)
 
 

@@ -1,0 +1,96 @@
+"""Cost terms: each is one function, registered by `term`, with the constant that it brings along.
+
+attend     term(costs, node)     seconds of each row of an attend beside its kernel calls: [rows]
+add        term(costs, tensor)   seconds per token and head of adding a kernel's result to an
+                                 accumulator
+merge      term(costs, tensor)   seconds per token and head of merging an accumulator that arrived
+prologue   term(costs)           seconds of each rank before step 0: [ranks]
+
+`costs` are the `simulator.costs.prices.Costs` of one plan on one hardware. All terms of an event
+are added up.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import TENSORS
+from planner.workload import DTYPES
+from simulator.hardware.schema import OPTIONAL, RATIO, SECONDS, Unit
+
+Event = Literal["attend", "add", "merge", "prologue"]
+Seconds = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A cost term: the event that it makes dearer, and by how many seconds."""
+
+    event: Event
+    seconds: Seconds
+
+
+TERMS = dict[str, Term]()
+
+
+def term(
+    event: Event, constant: str = "", unit: Unit = SECONDS, default: float = 0.0
+) -> Callable[[Seconds], Seconds]:
+    """Register a function as a cost term, and the constant of hardware files that it reads.
+
+    A file may leave the constant out; `default` holds then.
+    """
+
+    def register(seconds: Seconds) -> Seconds:
+        if constant:
+            OPTIONAL[constant] = unit, default
+        TERMS[seconds.__name__] = Term(event, seconds)
+        return seconds
+
+    return register
+
+
+def terms(event: Event) -> list[Seconds]:
+    """Return the terms of an event."""
+    return [term.seconds for term in TERMS.values() if term.event == event]
+
+
+@term("prologue")
+def row_sums(costs: Any) -> NDArray[np.float64]:
+    """Sum dO * O by rows before a backward pass: both are read, a number per row is written."""
+    seconds = np.zeros(costs.plan.ranks)
+    if costs.plan.pass_ == "backward":
+        traffic = 2 * costs.plan.block_bytes("DOUT") + costs.plan.block_bytes("STATS") // 2
+        np.add.at(seconds, costs.plan.partition.q.homes, traffic)
+    summed: NDArray[np.float64] = seconds / costs.hardware["memory.bandwidth"]
+    return summed
+
+
+@term("add")
+def add_result(costs: Any, tensor: str) -> float:
+    """Read a partial result as the kernel wrote it, read and write the accumulator."""
+    work, kind = costs.plan.workload, TENSORS[tensor]
+    narrow = kind.vectors * work.head_dim * DTYPES[work.dtype]
+    narrow += kind.scalars * max(4, DTYPES[work.dtype])
+    return _traffic(costs, tensor, work.batch * narrow)
+
+
+@term("merge", "attention.merge", RATIO, default=1.0)
+def merge_arrival(costs: Any, tensor: str) -> float:
+    """Traffic of merging two partial outputs, relative to a fused kernel."""
+    return _traffic(costs, tensor, TENSORS[tensor].bytes_per_token(costs.plan.workload))
+
+
+def _traffic(costs: Any, tensor: str, read: int) -> float:
+    """Return seconds in which the memory reads a part and an accumulator and writes the latter.
+
+    Partial outputs, which several kernels merge where nothing fuses them, take
+    `attention.merge` times that.
+    """
+    wide = TENSORS[tensor].bytes_per_token(costs.plan.workload)
+    again = costs.hardware.option("attention.merge") if TENSORS[tensor].scalars else 1.0
+    seconds: float = again * (2 * wide + read) / costs.hardware["memory.bandwidth"]
+    return seconds
