@@ -26,7 +26,7 @@ from ringloom.report.pictures.timeline import TimelinePicture
 from simulator.hardware import hardware
 from simulator.prediction import simulate
 
-KEPT = 64  # plans and predictions that are kept for a next time
+KEPT = 64  # plans and predictions that are kept (benchmarks/bench_explore.py)
 
 
 @lru_cache(maxsize=KEPT)

@@ -57,17 +57,17 @@ def test_the_shortest_address_says_the_usual() -> None:
 
 BAD = [
     ({"schedule": "spiral"}, "unknown schedule"),
-    ({"ranks": "0"}, "1 to 128 ranks"),
-    ({"ranks": "129"}, "1 to 128 ranks"),
+    ({"ranks": "0"}, "ranks must be 1 to 128, not 0"),
+    ({"ranks": "129"}, "ranks must be 1 to 128, not 129"),
     ({"ranks": "-4"}, "ranks must be a whole number"),
     ({"ranks": "9" * 400}, "ranks must be a whole number"),
-    ({"seq": "999M"}, "up to 16777216 tokens"),
+    ({"seq": "999M"}, "tokens must be 1 to 16777216, not 999M"),
     ({"seq": "long"}, "not a number of tokens"),
     ({"mask": "documents@/etc/passwd"}, "names no files"),
     ({"mask": 'blocks@"x"'}, "names no files"),
     ({"hardware": "/etc/passwd"}, "names no files"),
     ({"hardware": "abacus"}, "unknown hardware"),
-    ({"pass": "sideways"}, "a pass is"),
+    ({"pass": "sideways"}, "pass must be forward, backward, both"),
     ({"overlap": "maybe"}, "on or off"),
 ]
 

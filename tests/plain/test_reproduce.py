@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from planner.errors import RingloomError
+from ringloom import csv_rows
 from ringloom.cli import main
 from ringloom.reproduce.papers import PAPERS, burst, charts, distflash, distflash_time, ring
 from ringloom.reproduce.papers.ring import within_two
@@ -259,11 +260,11 @@ def test_a_file_without_rows_or_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("hardware,model\n")
     with pytest.raises(RingloomError, match="no rows"):
-        records(path)
+        csv_rows.records(path)
     with pytest.raises(RingloomError, match="no column 'n_seq'"):
-        records(path, ["hardware", "n_seq"])
+        csv_rows.records(path, ["hardware", "n_seq"])
     with pytest.raises(RingloomError, match="cannot be read"):
-        records(tmp_path / "none.csv")
+        csv_rows.records(tmp_path / "none.csv")
 
 
 def test_the_data_are_read_as_they_are() -> None:

@@ -1,4 +1,6 @@
-"""Names of bars, kept as whole numbers: a timeline has ten thousands, a reader asks for one.
+"""Names of bars, kept as whole numbers: a timeline has ten thousands, a reader looks at one.
+
+As texts they take ten times as long to draw anew (benchmarks/bench_explore.py).
 
 A name is a form's first words, a list, its other words, a second list: "q " 0 " x kv " 3,4.
 `page/bar_name.js` puts it together in the browser, `texts` does here.

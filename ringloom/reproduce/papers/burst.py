@@ -1,7 +1,5 @@
 """BurstAttention: traffic counted from plans, the cost table from models, the claims predicted."""
 
-from functools import lru_cache
-
 from planner.ir import TENSORS, Pass, Plan
 from planner.masks import Full
 from planner.planning import REGULAR, plan
@@ -24,7 +22,6 @@ def tables() -> list[Table]:
     return [counted_traffic(), costs(), claims()]
 
 
-@lru_cache(maxsize=16)
 def _loop(schedule: str, pass_: Pass, ranks: int) -> Plan:
     """The whole loop, nothing trimmed."""
     work = Workload(seq=64 * ranks, heads=4, head_dim=128, mask=Full())

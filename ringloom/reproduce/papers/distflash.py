@@ -1,7 +1,6 @@
 """DistFlashAttn: grid, idle shares and traffic from our plans, times from the training model."""
 
 from dataclasses import replace
-from functools import lru_cache
 
 from planner.ir import Pass, Plan
 from planner.planning import plan
@@ -50,7 +49,6 @@ def tables() -> list[Table]:
     ]
 
 
-@lru_cache(maxsize=32)
 def _planned(name: str, ranks: int, pass_: Pass = "forward", block: int = BLOCK) -> Plan:
     """A plan in which workers fetch what they need and nothing else, as the paper counts."""
     work = Workload(seq=ranks * block, heads=1, head_dim=128)
