@@ -166,7 +166,7 @@ def support(names: Iterable[str] | None = None) -> Lines:
     yield from ("## Kinds of programs", "")
     kinds: dict[str, dict[str, bool]] = {
         "attention": {},
-        "`--dynamic`: tables are an argument": {"dynamic": True},
+        "`--dynamic`: the mask at run time": {"dynamic": True},
         "`--layer`: a decoder layer": {"layer": True},
     }
     rows = (

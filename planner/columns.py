@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Index = NDArray[np.intp]
-NARROW = 8  # columns up to which they are combined one by one, which is faster than row by row
+NARROW = 8  # columns up to which they are combined one by one: benchmarks/bench_scale.py
 
 
 def rowwise(combine: np.ufunc, table: NDArray[Any]) -> NDArray[Any]:

@@ -60,19 +60,22 @@ TENSORS = {
     "KV": Tensor("kv", False, 2),
     "DKV": Tensor("kv", True, 2, wide=True),
 }
-READS: dict[Pass, tuple[str, ...]] = {
+INPUTS: dict[Pass, tuple[str, ...]] = {
     "forward": ("Q", "KV"),
     "backward": ("Q", "DOUT", "STATS", "KV"),
 }
-ADDS: dict[Pass, tuple[str, ...]] = {"forward": ("OUT",), "backward": ("DQ", "DKV")}
-CARRIED: dict[Pass, tuple[str, ...]] = {pass_: READS[pass_] + ADDS[pass_] for pass_ in READS}
-HELD: dict[Pass, tuple[str, ...]] = READS | {"backward": (*READS["backward"], "OUT")}
-TRAVELS: dict[Pass, tuple[str, ...]] = {"forward": ("Q",), "backward": ("Q", "DOUT", "STATS")}
+ACCUMULATORS: dict[Pass, tuple[str, ...]] = {"forward": ("OUT",), "backward": ("DQ", "DKV")}
+CARRIED: dict[Pass, tuple[str, ...]] = {p: INPUTS[p] + ACCUMULATORS[p] for p in INPUTS}
+HELD: dict[Pass, tuple[str, ...]] = INPUTS | {"backward": (*INPUTS["backward"], "OUT")}
+QUERY_SIDE: dict[Pass, tuple[str, ...]] = {"forward": ("Q",), "backward": ("Q", "DOUT", "STATS")}
+
+
+ADDS, READS = ACCUMULATORS, INPUTS
 
 
 def result(pass_: Pass) -> str:
     """The accumulator of the query side."""
-    return ADDS[pass_][0]
+    return ACCUMULATORS[pass_][0]
 
 
 def _column(values: ArrayLike, what: str) -> Ints:
@@ -305,7 +308,7 @@ class Plan:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
-        if self.pass_ not in READS:
+        if self.pass_ not in INPUTS:
             raise PlanError(f"a pass is forward or backward, not {self.pass_!r}")
         if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
             raise PlanError(f"ranks must be a whole number from 1 up, not {self.ranks!r}")

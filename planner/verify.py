@@ -20,7 +20,7 @@ from planner.analysis.partial_sums import check_partial_sums
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import rowwise
 from planner.errors import PlanError
-from planner.ir import READS, Attend, Index, Plan
+from planner.ir import INPUTS, Attend, Index, Plan
 from planner.partitions import Ints, Side
 from planner.plans import AnyPlans, Plans
 
@@ -89,7 +89,7 @@ def _left_by(forward: Plan, tensor: str, block: Index, rank: Index) -> NDArray[n
     if tensor == "OUT":
         step, source = last_ways(forward)["OUT"]
         return np.asarray((source[block] == rank) | (step[block] == ALWAYS))
-    if tensor not in READS["forward"]:
+    if tensor not in INPUTS["forward"]:
         return np.zeros(len(block), bool)
     return np.asarray(arrivals(forward, tensor).reshape(forward.ranks, -1)[rank, block] != NEVER)
 
@@ -230,7 +230,7 @@ def check_buffers(plan: Plan) -> None:
     nodes = {m.tensors for _, m in plan.moves()} | {held.tensors for held in plan.start}
     for tensor, allowed in plan.buffers:
         company = frozenset(n for n in nodes if tensor in n)
-        if not company or company not in known or tensor not in READS[plan.pass_]:
+        if not company or company not in known or tensor not in INPUTS[plan.pass_]:
             known[company] = slots(plan, tensor)
         needed = known[company]
         if needed.size and needed.max() > allowed:

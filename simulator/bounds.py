@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.tiles import tiles
-from planner.ir import ADDS, READS, TENSORS
+from planner.ir import ACCUMULATORS, INPUTS, TENSORS
 from planner.partitions import Ints, Side
 from simulator.costs.prices import Costs
 from simulator.network.reach import Reach
@@ -144,7 +144,10 @@ class Limits:
         work, heads = self._plan.workload, self._plan.workload.group
         rows, columns = (_rows(side, group) for side in (self._q, self._kv))
         least = np.full(len(rows), np.inf)
-        for ports, tensors in ((into, READS[self._plan.pass_]), (out, ADDS[self._plan.pass_])):
+        for ports, tensors in (
+            (into, INPUTS[self._plan.pass_]),
+            (out, ACCUMULATORS[self._plan.pass_]),
+        ):
             q, kv = (self._row_bytes(tensors, side) for side in ("q", "kv"))
             by_query = np.maximum(_over(work.kv_seq, q), _over(heads * rows, kv))
             by_key = np.maximum(_over(columns, q), _over(heads * work.seq, kv))
@@ -178,8 +181,8 @@ class Limits:
         a, b = self._q.homes[q], self._kv.homes[kv]
         ways = []
         for owner, other, side, block in ((a, b, "kv", kv), (b, a, "q", q)):
-            come = self._message(READS[self._plan.pass_], side, block)
-            go = self._message(ADDS[self._plan.pass_], side, block)
+            come = self._message(INPUTS[self._plan.pass_], side, block)
+            go = self._message(ACCUMULATORS[self._plan.pass_], side, block)
             alpha, wide = self._reach.alpha(other, owner), self._reach.bandwidth(other, owner)
             own = self._prologue[owner]
             arrival = np.maximum(self._prologue[other] + alpha + come / wide, own)

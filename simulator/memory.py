@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.liveness import occupancy, readable
-from planner.ir import ADDS, READS, Plan
+from planner.ir import ACCUMULATORS, INPUTS, Plan
 
 Bytes = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ class Memory:
 def memory(plan: Plan) -> Memory:
     """Return bytes live on each rank in each step; batch and dtypes are those of the workload."""
     home = np.zeros(plan.ranks, np.int64)
-    for tensor in READS[plan.pass_] + ADDS[plan.pass_]:
+    for tensor in INPUTS[plan.pass_] + ACCUMULATORS[plan.pass_]:
         np.add.at(home, plan.side(tensor).homes, plan.block_bytes(tensor))
     live = np.tile(home, (len(plan.steps), 1))
     for tensor in sorted(_travelling(plan)):

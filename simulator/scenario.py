@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import RingloomError
-from planner.ir import ADDS, Plan
+from planner.ir import ACCUMULATORS, Plan
 from simulator.network.routes import Links
 from simulator.network.topology import Topology
 
@@ -79,7 +79,7 @@ class Scenario:
         if self.buffers is None:
             return None
         if self.buffers == "plan":
-            return {t: n for t, n in plan.buffers if t not in ADDS[plan.pass_]}
+            return {t: n for t, n in plan.buffers if t not in ACCUMULATORS[plan.pass_]}
         widest = dict[str, int]()
         for _, move in plan.moves():
             for tensor in () if move.accumulates else move.tensors:

@@ -8,7 +8,7 @@ to have come there.
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import READS, TENSORS, Plan
+from planner.ir import INPUTS, TENSORS, Plan
 from planner.loops.expand import Expanded, expand
 from planner.loops.form import Loops
 from planner.loops.kinds import KINDS
@@ -26,7 +26,7 @@ class Machine:
         self.plan, self.work = plan, plan.workload
         self.inputs: list[dict[tuple[str, int], Sum]] = [{} for _ in range(plan.ranks)]
         self.sums: list[dict[tuple[str, int], Sum]] = [{} for _ in range(plan.ranks)]
-        for tensor in READS[plan.pass_]:
+        for tensor in INPUTS[plan.pass_]:
             for block, home in enumerate(plan.side(tensor).homes):
                 self.inputs[home][tensor, block] = self.part(tensor, block, arrays[tensor])
         for held in plan.start:

@@ -28,7 +28,7 @@ from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import brings_home
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
-from planner.ir import ADDS, READS, TENSORS, Plan
+from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Plan
 
 Numbers = list[list[int]]  # numbers of each rank, as many as there are
 FOREVER = 1 << 30
@@ -139,11 +139,11 @@ class Placement:
         self.plan, self.keep, self.live = plan, keep, tiles(plan)
         self.left = any("OUT" in node.tensors for node in plan.start)
         instead = {"STATS": "DOUT"} if self.left else {}
-        self.last = {n: lifetimes(plan, instead.get(n, n))[1] for n in READS[plan.pass_]}
+        self.last = {n: lifetimes(plan, instead.get(n, n))[1] for n in INPUTS[plan.pass_]}
         for tensor, ranks in keep.items():
             for rank, blocks in enumerate(ranks):
                 self.last[tensor][rank, blocks] = FOREVER
-        names = (*READS[plan.pass_], *ADDS[plan.pass_])
+        names = (*INPUTS[plan.pass_], *ACCUMULATORS[plan.pass_])
         self.stores = {name: self.start(name, held.get(name)) for name in names}
 
     def start(self, tensor: str, held: list[list[int]] | None) -> list[Store]:
@@ -227,7 +227,7 @@ class Placement:
 
     def forget(self, step: int) -> None:
         """Give away the slots of copies that are not read after this step."""
-        for name in READS[self.plan.pass_]:
+        for name in INPUTS[self.plan.pass_]:
             for rank, store in enumerate(self.stores[name]):
                 for block in [b for b in store.at if self.last[name][rank, b] <= step]:
                     store.leave(block)

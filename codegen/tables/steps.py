@@ -25,7 +25,7 @@ from codegen.masks import boxes
 from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import brings_home
 from planner.errors import PlanError
-from planner.ir import READS, Plan
+from planner.ir import INPUTS, Plan
 from planner.kernel_calls.runs import Band, BandCall, Run, box_calls
 from planner.partitions import Ranges, Side, merge
 
@@ -88,7 +88,7 @@ def steps(plan: Plan, keeps: Lists) -> Lists:
         ):
             queries, keys = (tuple(b for b in row if b >= 0) for row in (q, kv))
             table[rank][number][2].append([[*queries], [*keys], cut(queries, keys)])
-    for tensor in READS[plan.pass_]:
+    for tensor in INPUTS[plan.pass_]:
         for rank, block, step in last_reads(plan, tensor):
             if [tensor, block] not in keeps[rank]:
                 table[rank][step][3].append([tensor, block])

@@ -20,7 +20,7 @@ from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import sums, variables
 from codegen.torch.walk import Cell, walk
 from planner.errors import PlanError
-from planner.ir import ADDS, Plan
+from planner.ir import ACCUMULATORS, Plan
 from planner.loops.form import (
     OWN,
     AllToAll,
@@ -144,7 +144,7 @@ class Pass(Messages):
 
     def ending(self) -> Iterator[str]:
         """The results in the model's types."""
-        for tensor in ADDS[self.plan.pass_]:
+        for tensor in ACCUMULATORS[self.plan.pass_]:
             if (tensor, OWN) not in self.have.names.cells:
                 raise PlanError(f"nothing is ever added to {tensor}, of which nobody sees anything")
         if not self.backward:
@@ -198,7 +198,7 @@ class Pass(Messages):
         anew = {
             cell
             for m in meetings
-            for tensor in ADDS[self.plan.pass_]
+            for tensor in ACCUMULATORS[self.plan.pass_]
             if self.have.anew(cell := attending.cell(m, tensor))
         }
         self.begin(sorted(anew))
@@ -324,7 +324,7 @@ class Pass(Messages):
                     raise PlanError("a rectangle of several values")
                 cells = {
                     (tensor, c)
-                    for tensor in ADDS[self.plan.pass_]
+                    for tensor in ACCUMULATORS[self.plan.pass_]
                     for c in self.walked.targets[i, tensor].values()
                 }
                 key = s.q[0].value, s.kv[0].value, frozenset(cells)

@@ -7,7 +7,7 @@ import numpy as np
 
 from planner.ir import Attend, Index, Plan
 
-ROWS = 1 << 12  # of small attends in one
+ROWS = 1 << 12  # of small attends in one: benchmarks/bench_scale.py
 
 Together = tuple[list[Attend], Index, Attend]
 

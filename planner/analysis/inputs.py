@@ -5,7 +5,7 @@ import numpy as np
 from planner.analysis.marks import attended_blocks, places
 from planner.columns import again
 from planner.errors import PlanError
-from planner.ir import HELD, READS, TENSORS, Attend, Index, Plan
+from planner.ir import HELD, INPUTS, TENSORS, Attend, Index, Plan
 from planner.partitions import Ints
 
 NEVER = np.iinfo(np.int32).max
@@ -93,7 +93,7 @@ def _check_reads(plan: Plan, number: int, attend: Attend, ready: dict[str, Ints]
         side: places(plan, tensor, attend.rank, attended_blocks(attend, tensor))
         for side, tensor in (("q", "Q"), ("kv", "KV"))
     }
-    for tensor in READS[plan.pass_]:
+    for tensor in INPUTS[plan.pass_]:
         if (ready[tensor][entries[TENSORS[tensor].side]] > number).any():
             _blame_absent(plan, tensor, ready[tensor])
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from planner.analysis.marks import attended_blocks, places
 from planner.columns import again, rowwise
-from planner.ir import ADDS, READS, Held, Plan
+from planner.ir import ACCUMULATORS, INPUTS, Held, Plan
 from planner.partitions import Ints
 
 Weights = NDArray[np.int64]  # one number per block
@@ -47,7 +47,7 @@ def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
 
 def _walk(plan: Plan, tensor: str, received: Ints, last: Ints) -> None:
     """Note when each copy arrives, which it does once, and its last read."""
-    attended = tensor in READS[plan.pass_]
+    attended = tensor in INPUTS[plan.pass_]
     for number, step in enumerate(plan.steps):
         for move in step.moves:
             if tensor in move.tensors:
@@ -75,7 +75,7 @@ def slots(plan: Plan, tensor: str) -> NDArray[np.int64]:
 
 def occupancy(plan: Plan, tensor: str, weights: Weights) -> NDArray[np.int64]:
     """Total weight of what `slots` counts, e.g. in bytes: int64 [steps, ranks]."""
-    if tensor not in ADDS[plan.pass_]:
+    if tensor not in ACCUMULATORS[plan.pass_]:
         return _copied(plan, tensor, weights)
     return np.array(list(_accumulated(plan, tensor, weights)), np.int64).reshape(-1, plan.ranks)
 

@@ -10,7 +10,7 @@ import numpy as np
 from planner.analysis.marks import Bits, attended_blocks, places
 from planner.cached import cached_on_plan
 from planner.columns import rowwise
-from planner.ir import ADDS, Index, Move, Plan
+from planner.ir import ACCUMULATORS, Index, Move, Plan
 from planner.partitions import Ints
 
 NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it home finished; nothing is added
@@ -66,7 +66,7 @@ def last_ways(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
     Of all messages that carry a finished block that is the last one, for all end at home. int32
     [blocks + 1] each; the last entry is what block -1 finds.
     """
-    return {tensor: _ways_home(plan, tensor) for tensor in ADDS[plan.pass_]}
+    return {tensor: _ways_home(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
 
 
 def _ways_home(plan: Plan, tensor: str) -> tuple[Ints, Ints]:

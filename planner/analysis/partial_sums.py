@@ -7,7 +7,7 @@ import numpy as np
 from planner.analysis.marks import Bits, attended_blocks, places
 from planner.columns import again, rowwise, twice
 from planner.errors import PlanError
-from planner.ir import ADDS, Move, Plan
+from planner.ir import ACCUMULATORS, Move, Plan
 
 
 def check_partial_sums(plan: Plan) -> None:
@@ -15,7 +15,7 @@ def check_partial_sums(plan: Plan) -> None:
 
     An absent accumulator counts as zero, as long as another one of its message is present.
     """
-    for tensor in ADDS[plan.pass_]:
+    for tensor in ACCUMULATORS[plan.pass_]:
         side = plan.side(tensor)
         filled = np.zeros((plan.ranks, len(side) + 1), bool)  # one more: what block -1 finds
         for number, handed, present in _transfers(plan, tensor, filled):
@@ -31,7 +31,7 @@ def check_partial_sums(plan: Plan) -> None:
 
 def absent_sums(plan: Plan) -> bool:
     """Returns True if any message lists an accumulator that is absent."""
-    for tensor in ADDS[plan.pass_]:
+    for tensor in ACCUMULATORS[plan.pass_]:
         filled = np.zeros((plan.ranks, len(plan.side(tensor)) + 1), bool)
         for _, handed, present in _transfers(plan, tensor, filled):
             pairs = zip(handed, present, strict=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.columns import flat, twice
 from planner.errors import PlanError
-from planner.ir import ADDS, TENSORS, Plan
+from planner.ir import ACCUMULATORS, TENSORS, Plan
 from planner.loops.exchanges import Exchange, Exchanges, Filled
 from planner.loops.form import HELD, OWN, Ints, Loops
 from planner.loops.kinds import Kinds
@@ -109,7 +109,7 @@ class Reading:
     def __post_init__(self) -> None:
         plan = self.source.plan
         self.places = {s: Places(plan.ranks, plan.partition.side(s)) for s in SIDES}
-        self.places |= {t: Places(plan.ranks, plan.side(t)) for t in ADDS[plan.pass_]}
+        self.places |= {t: Places(plan.ranks, plan.side(t)) for t in ACCUMULATORS[plan.pass_]}
         self.transfers = Transfers(self.source.mesh)
         steps = self.source.joint if self.joint else self.source.rows
         self.filled = Filled(plan)

@@ -11,7 +11,7 @@ from planner.analysis.marks import Marks, places
 from planner.analysis.messages import brings_home
 from planner.columns import rowwise
 from planner.errors import PlanError
-from planner.ir import TENSORS, TRAVELS, Attend, Held, Move, Plan, Step
+from planner.ir import QUERY_SIDE, TENSORS, Attend, Held, Move, Plan, Step
 
 KEPT = ("Q", "KV", "OUT")  # what a forward pass may leave in place
 
@@ -72,7 +72,7 @@ def _query_side(move: Move, made: Marks | None, kept: bool) -> list[Move]:
     if made is not None:
         entries = move.dst.astype(np.intp)[:, None] * made.width + move.blocks
         rows = rowwise(np.logical_and, made.bits[entries] | (move.blocks < 0))
-    inputs = TRAVELS["backward"][kept:]
+    inputs = QUERY_SIDE["backward"][kept:]
     return [
         Move(tensors, move.blocks[which], move.src[which], move.dst[which])
         for tensors, which in ((inputs, ~rows), (tuple(t for t in inputs if t != "STATS"), rows))

@@ -10,7 +10,7 @@ import numpy as np
 from planner.analysis.liveness import slots
 from planner.analysis.marks import Bits, Marks, attended_blocks, places
 from planner.columns import rowwise
-from planner.ir import ADDS, READS, TENSORS, Index, Move, Plan, Step
+from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.passes.pieces import brought
@@ -30,7 +30,7 @@ def homeward(plan: Plan, regular: bool = True) -> Plan:
     not come home. `regular`: once a rank is skipped, all later messages of that way go to its end
     too, so that one rule holds for every rank.
     """
-    for tensor in ADDS[plan.pass_]:
+    for tensor in ACCUMULATORS[plan.pass_]:
         plan = _shortened(plan, tensor, regular)
     return plan
 
@@ -224,7 +224,7 @@ def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
 
 def _users(plan: Plan, side: Literal["q", "kv"]) -> Marks:
     """Returns the ranks that attend with each block of a side, or own it."""
-    tensor = next(t for t in READS[plan.pass_] if TENSORS[t].side == side)
+    tensor = next(t for t in INPUTS[plan.pass_] if TENSORS[t].side == side)
     marks, blocks = Marks(plan, tensor), plan.partition.side(side)
     marks.set(blocks.homes.astype(np.intp) * marks.width + np.arange(len(blocks)), True)
     for _, attend in plan.attends():

@@ -10,7 +10,7 @@ from planner.analysis.liveness import readable
 from planner.analysis.marks import Bits, Marks, attended_blocks, places
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import rowwise
-from planner.ir import ADDS, READS, Attend, Held, Index, Move, Plan, Step
+from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 
@@ -53,7 +53,7 @@ def drop_unused(plan: Plan, regular: bool = True) -> Plan:
     `regular`: of a complete exchange, either every message stays or none does, and whole rows of
     copies that are there from the start.
     """
-    needed = {t: Marks(plan, t) for t in READS[plan.pass_]}
+    needed = {t: Marks(plan, t) for t in INPUTS[plan.pass_]}
     steps = list[Step]()
     for step in reversed(plan.steps):
         copies = _needed(plan, [m for m in step.moves if not m.accumulates], needed, regular)
@@ -121,7 +121,7 @@ def drop_empty(plan: Plan) -> Plan:
 
 def filled(plan: Plan) -> tuple[Plan, dict[str, Marks]]:
     """Returns the plan without empty transfers, and the places of accumulators at its end."""
-    tables = {t: Marks(plan, t) for t in ADDS[plan.pass_]}
+    tables = {t: Marks(plan, t) for t in ACCUMULATORS[plan.pass_]}
     steps = list[Step]()
     for step in plan.steps:
         moves = tuple(_filled(plan, m, tables) if m.accumulates else m for m in step.moves)

@@ -7,7 +7,7 @@ backward    the same, and dkv[r - t + 1] follows one step behind its kv, home af
 
 import numpy as np
 
-from planner.ir import ADDS, TENSORS, TRAVELS, Attend, Move, Pass, Plan, Step
+from planner.ir import ACCUMULATORS, QUERY_SIDE, TENSORS, Attend, Move, Pass, Plan, Step
 from planner.layouts import by_tokens
 from planner.workload import Workload
 
@@ -23,8 +23,8 @@ def around(side: str, work: Workload, ranks: int, pass_: Pass, layout: str, grai
     """One side visits every rank; what it adds up, if anything, follows one step behind."""
     partition, rank = by_tokens(work, ranks, layout, grain), np.arange(ranks, dtype=np.int32)
     owned = {"q": partition.q.owned(ranks), "kv": partition.kv.owned(ranks)}
-    copies = TRAVELS[pass_] if side == "q" else ("KV",)
-    sums = tuple(t for t in ADDS[pass_] if TENSORS[t].side == side and ranks > 1)
+    copies = QUERY_SIDE[pass_] if side == "q" else ("KV",)
+    sums = tuple(t for t in ACCUMULATORS[pass_] if TENSORS[t].side == side and ranks > 1)
     following, visitors, steps = (rank + 1) % ranks, owned[side], list[Step]()
     twice = np.concatenate([visitors, visitors])
     for t in range(ranks + len(sums)):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
-from planner.ir import TRAVELS, Attend, Held, Move, Pass, Plan, Step, result
+from planner.ir import QUERY_SIDE, Attend, Held, Move, Pass, Plan, Step, result
 from planner.layouts import Chunks, by_heads, chunks_of, cut
 from planner.partitions import Ints, Partition, Side
 from planner.workload import Workload
@@ -47,7 +47,7 @@ def usp(
         for slice_ in q_slices
     ]
     kv = Dealt(work.kv_seq, ulysses, ring, layout, kv_slices, uses, like=q)
-    deal, start = q.deal(TRAVELS[pass_]) + kv.deal(("KV",)), tuple[Held, ...]()
+    deal, start = q.deal(QUERY_SIDE[pass_]) + kv.deal(("KV",)), tuple[Held, ...]()
     if keep and pass_ == "backward":
         deal, start = q.deal(("DOUT",)), (*q.dealt("Q"), *q.dealt("OUT"), *kv.dealt("KV"))
     home = q.deal((result(pass_),), back=True)

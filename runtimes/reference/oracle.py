@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.ir import READS, Plan
+from planner.ir import INPUTS, Plan
 from planner.partitions import Block
 from planner.plans import Plans
 from runtimes.arrays import Array, dtype_of, wide
@@ -85,7 +85,7 @@ def shard(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
 
 def _places(plan: Plan) -> Iterator[tuple[str, int, int]]:
     """Yields (tensor, block, rank) of every input that is resident before step 0."""
-    for tensor in READS[plan.pass_]:
+    for tensor in INPUTS[plan.pass_]:
         for number, block in enumerate(plan.side(tensor).blocks):
             yield tensor, number, block.home
     for held in plan.start:

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.analysis.liveness import lifetimes
 from planner.errors import PlanError
-from planner.ir import READS, TENSORS, Attend, Move, Plan
+from planner.ir import INPUTS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints
 from runtimes.arrays import Array, wide
 from runtimes.recording.events import Log, Step
@@ -182,7 +182,7 @@ class VirtualRanks:
     def _over(self) -> dict[int, list[tuple[int, Place]]]:
         """Step -> the copies whose last use is in it."""
         over = defaultdict[int, list[tuple[int, Place]]](list)
-        for tensor in READS[self.plan.pass_]:
+        for tensor in INPUTS[self.plan.pass_]:
             received, last = lifetimes(self.plan, tensor)
             end = np.maximum(np.maximum(received, last), 0)
             for rank, block in np.argwhere(received > -2).tolist():

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.tiles import tiles
-from planner.ir import ADDS, Attend, Plan
+from planner.ir import ACCUMULATORS, Attend, Plan
 from planner.kernel_calls import Call
 from simulator.costs.kernels import Kernels
 from simulator.costs.rectangles import Rectangles
@@ -81,7 +81,7 @@ class Costs:
         seconds: Floats = self.kernels.launch * calls
         seconds = seconds + pairs * heads * self.kernels.seconds_per_pair
         again = {"OUT": rows, "DQ": rows, "DKV": columns / self.plan.workload.group}
-        for tensor in ADDS[self.plan.pass_]:
+        for tensor in ACCUMULATORS[self.plan.pass_]:
             seconds = seconds + again[tensor] * heads * self._per_token("add", tensor)
         return seconds
 
@@ -125,7 +125,7 @@ class Costs:
         return self._of_tokens("merge")
 
     def _of_tokens(self, event: Event) -> dict[str, Floats]:
-        names = ADDS[self.plan.pass_]
+        names = ACCUMULATORS[self.plan.pass_]
         sides = map(self.plan.side, names)
         tokens = (np.append(side.sizes * side.head_counts, 0) for side in sides)
         return {n: t * self._per_token(event, n) for n, t in zip(names, tokens, strict=True)}

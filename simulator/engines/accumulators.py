@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.analysis.marks import attended_blocks
 from planner.columns import rowwise
-from planner.ir import ADDS, Attend, Move
+from planner.ir import ACCUMULATORS, Attend, Move
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
 from simulator.engines.cells import Cells
@@ -22,7 +22,7 @@ class Accumulators:
     def __init__(self, costs: Costs) -> None:
         plan = costs.plan
         self._add, self._merge = costs.add, costs.merge
-        self._cells = {t: Cells(plan.ranks, len(plan.side(t))) for t in ADDS[plan.pass_]}
+        self._cells = {t: Cells(plan.ranks, len(plan.side(t))) for t in ACCUMULATORS[plan.pass_]}
         self._present = {
             tensor: np.zeros(cells.size, bool) for tensor, cells in self._cells.items()
         }

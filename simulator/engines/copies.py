@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from planner.analysis.liveness import readable
 from planner.columns import rowwise
-from planner.ir import READS, TENSORS, Attend, Move, Plan
+from planner.ir import INPUTS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints
 from simulator.engines.cells import Cells
 from simulator.engines.rounds import where
@@ -99,6 +99,6 @@ def exposed(times: list[Pairs], free: Floats) -> Floats:
 def _together(plan: Plan) -> dict[str, Arrivals]:
     """Map each input that travels or has initial copies to the table of those it goes with."""
     messages = {m.tensors for _, m in plan.moves()} | {h.tensors for h in plan.start}
-    company = {t: frozenset(m for m in messages if t in m) for t in READS[plan.pass_]}
+    company = {t: frozenset(m for m in messages if t in m) for t in INPUTS[plan.pass_]}
     tables = {seen: Arrivals(plan, t) for t, seen in company.items() if seen}
     return {t: tables[seen] for t, seen in company.items() if seen}

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.analysis.marks import attended_blocks, places
 from planner.analysis.messages import message_bytes
-from planner.ir import READS, Attend, Move, Step
+from planner.ir import INPUTS, Attend, Move, Step
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
 from simulator.engines.accumulators import Accumulators
@@ -74,7 +74,7 @@ class Builder:
         travelling = {t for _, m in plan.moves() for t in m.tensors}
         self._origins = {  # which message brought a block to a rank last
             t: np.full((plan.ranks, len(plan.side(t)) + 1), AT_HOME, np.int64)
-            for t in READS[plan.pass_]
+            for t in INPUTS[plan.pass_]
             if t in travelling
         }
         self.done = Tasks(Messages(), Calls(), [[] for _ in range(plan.ranks)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planner import planning
 from planner.analysis.liveness import lifetimes, slots
 from planner.errors import RingloomError
-from planner.ir import ADDS, READS, Attend, Held, Move, Pass, Plan, Step
+from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Pass, Plan, Step
 from planner.masks import Blocks, Causal, Documents, Full, Window
 from planner.schedules import SCHEDULES
 from planner.workload import DTYPES, Workload
@@ -266,7 +266,7 @@ def test_ranks_use_as_many_slots_as_liveness_says_and_no_fewer(name: str, pass_:
     work = replace(SMALL, heads=6, kv_heads=3, mask=Causal() | Window(3, 6))
     plan = plain(name, work, 4, pass_)
     inputs = draw(work, 8)[: 4 if pass_ == "backward" else 3]
-    needed = {t: int(slots(plan, t).max()) for t in READS[pass_] + ADDS[pass_]}
+    needed = {t: int(slots(plan, t).max()) for t in INPUTS[pass_] + ACCUMULATORS[pass_]}
     assert any(needed.values())
     run(replace(plan, buffers=tuple(needed.items())), *inputs)
     for tensor, most in needed.items():
@@ -306,7 +306,7 @@ def test_only_a_forward_plan_a_backward_plan_or_both_in_this_order_run() -> None
     ahead, back = planning.plan("ring", SMALL, 4, pass_="both")
     inputs = draw(SMALL, 0)
     refused(r"not \('backward', 'forward'\)", (back, ahead), *inputs)
-    refused(r"a \(forward, backward\) pair is wanted, not \(Plan", (ahead,), *inputs)
+    refused(r"a \(forward, backward\) pair, not \(Plan", (ahead,), *inputs)
     refused(r"not \('forward', 'str'\)", (ahead, "ring"), *inputs)
     refused("a pair has one workload", (replace(ahead, workload=RING.workload), back), *inputs)
     refused("a backward plan alone needs dout", back, *inputs[:3])

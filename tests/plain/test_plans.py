@@ -36,7 +36,7 @@ def test_one_plan_is_the_plans_of_its_pass() -> None:
         ((BACKWARD, FORWARD), "a forward and a backward plan, not"),
         ((FORWARD, replace(BACKWARD, workload=replace(WORK, scale=2.0))), "one workload"),
         ((FORWARD, rl.plan("ring", WORK, 2, pass_="backward")), "one number of ranks, not 3 and 2"),
-        ("ring", "is wanted, not 'ring'"),
+        ("ring", r"expected a plan or a \(forward, backward\) pair, not 'ring'"),
     ],
     ids=["order", "workload", "ranks", "name"],
 )

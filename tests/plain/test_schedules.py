@@ -16,7 +16,7 @@ import ringloom as rl
 from planner.analysis.balance import imbalance, loads
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
-from planner.ir import ADDS, READS, TENSORS, Plan
+from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Plan
 from planner.schedules import SCHEDULES
 from strategies import masks
 
@@ -147,7 +147,7 @@ def test_inputs_travel_before_and_results_after(name: str) -> None:
     for pass_ in PASSES:
         plan = rl.plan(name, rl.Workload(seq=48, heads=4), 4, pass_=pass_)
         for _, move in plan.moves():
-            assert set(move.tensors) <= {*READS[pass_], *ADDS[pass_]}
+            assert set(move.tensors) <= {*INPUTS[pass_], *ACCUMULATORS[pass_]}
             if move.side == "q" and not move.accumulates:
                 left = any(held.tensors == ("OUT",) for held in plan.start)  # and Q beside it
                 backward = ("DOUT",) if left else ("Q", "DOUT", "STATS")

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.ir import ADDS, READS, TENSORS, Attend, Move, Plan, Step
+from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Attend, Move, Plan, Step
 from planner.kernel_calls import Call, rectangle_calls
 from planner.masks import Full, region_of
 from planner.partitions import Block, merge, shifted
@@ -38,7 +38,7 @@ SLOW = {  # a chip and links slow enough for small workloads to matter on all of
     "attention.split": st.booleans(),
     "attention.skip_q": st.integers(1, 5),
     "attention.skip_kv": st.integers(1, 5),
-    **{f"attention.{p}_{n}": st.sampled_from([0, 7]) for p in READS for n in ("rows", "columns")},
+    **{f"attention.{p}_{n}": st.sampled_from([0, 7]) for p in INPUTS for n in ("rows", "columns")},
     "attention.causal": st.sampled_from([1.0, 1.5]),
     "attention.masked": st.sampled_from([1.0, 2.0]),
     "attention.merge": st.sampled_from([1.0, 4.0]),
@@ -164,7 +164,7 @@ class Reference:
             columns += call.columns
         again, group = len(rows) - len(set(rows)), self.plan.workload.group
         more = {"OUT": again, "DQ": again, "DKV": (len(columns) - len(set(columns))) / group}
-        per_head += sum(more[t] * self.per_token(t, False) for t in ADDS[self.plan.pass_])
+        per_head += sum(more[t] * self.per_token(t, False) for t in ACCUMULATORS[self.plan.pass_])
         return seconds + per_head * self.heads(qs[0], kvs[0])
 
     def pairs(self, call: Call) -> float:
@@ -205,7 +205,7 @@ class Reference:
 
     def start(self) -> None:
         plan, work = self.plan, self.plan.workload
-        for tensor in READS[plan.pass_]:
+        for tensor in INPUTS[plan.pass_]:
             for block, home in enumerate(plan.side(tensor).homes.tolist()):
                 self.ready[tensor, block, home] = 0.0, 0.0
         for held in plan.start:
@@ -255,7 +255,7 @@ class Reference:
             free = self.now[rank]
             inputs = [
                 self.ready[t, b, rank]
-                for t in READS[self.plan.pass_]
+                for t in INPUTS[self.plan.pass_]
                 for b in sides[TENSORS[t].side]
             ]
             start = max(free, *(arrival for _, arrival in inputs))
@@ -263,7 +263,7 @@ class Reference:
             q, kv = ([getattr(self.plan.partition, s).blocks[b] for b in sides[s]] for s in sides)
             seconds = (self.split if self.machine["attention.split"] else self.whole)(q, kv)
             self.rows += 1
-            for tensor in ADDS[self.plan.pass_]:
+            for tensor in ACCUMULATORS[self.plan.pass_]:
                 seconds += self.add(rank, tensor, sides[TENSORS[tensor].side], arriving=False)
                 for block in sides[TENSORS[tensor].side]:
                     self.parts[tensor, block, rank].add(self.rows)

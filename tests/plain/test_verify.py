@@ -10,7 +10,7 @@ import ringloom as rl
 from planner.analysis.batches import attends
 from planner.analysis.liveness import slots
 from planner.errors import PlanError
-from planner.ir import ADDS, READS, Attend, Held, Move, Plan, Step
+from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Plan, Step
 from planner.verify import verify, verify_pair
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Full())
@@ -174,7 +174,7 @@ def test_rows_that_are_looked_at_together_are_all_rows(
 def test_each_tensor_has_the_slots_that_it_needs_and_not_one_fewer(name: str) -> None:
     work = replace(WORK, seq=48, kv_seq=48, mask=rl.Causal() | rl.Window(3, 6))
     for plan in rl.plan(name, work, 4, pass_="both"):
-        tensors = READS[plan.pass_] + ADDS[plan.pass_]
+        tensors = INPUTS[plan.pass_] + ACCUMULATORS[plan.pass_]
         needed = {tensor: int(slots(plan, tensor).max()) for tensor in tensors}
         verify(replace(plan, buffers=tuple(needed.items())))
         for tensor, most in needed.items():

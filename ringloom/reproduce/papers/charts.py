@@ -1,6 +1,5 @@
 """Published charts: distributed forward passes on H100 and H800, and single kernels over length."""
 
-from functools import lru_cache
 from itertools import combinations
 from typing import Literal
 
@@ -32,7 +31,6 @@ def tables() -> list[Table]:
     return [chart, order(chart), h800(), curves(), kernels()]
 
 
-@lru_cache(maxsize=64)
 def seconds(strategy: str, on: str, work: Workload, ranks: int, pass_: Passes) -> float:
     """Predicted seconds of the slowest rank."""
     return simulate(plan(strategy, work, ranks, pass_=pass_), hardware(on)).makespan
