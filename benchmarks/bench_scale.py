@@ -21,7 +21,6 @@ from time import process_time
 from rich.console import Console
 from rich.table import Table
 
-from planner.parse import mask
 from planner.planning import PASSES
 from planner.schedules.ring import ring
 from planner.verify import verify
@@ -65,7 +64,7 @@ class Measured:
 
 def measure(ranks: int, spelled: str) -> Measured:
     """Run one case in this process."""
-    work = Workload(seq=SEQ, mask=mask(spelled))
+    work = Workload(seq=SEQ, mask=spelled)
     times = [process_time()]
     planned = reduce(lambda done, rewrite: rewrite(done), PASSES, ring(work, ranks, "forward"))
     times.append(process_time())

@@ -13,7 +13,6 @@ from codegen.masks import filled, mask_data
 from codegen.programs import Program
 from planner.ir import TENSORS
 from planner.loops.form import AllToAll, Gather, Loops, Return, Send, Shift, Table
-from planner.masks import Causal, Full
 from planner.version import VERSION
 from planner.workload import Workload
 
@@ -48,9 +47,10 @@ def _wrapped(text: str) -> list[str]:
 def title(program: Program) -> str:
     """What is computed by how many ranks, which layout they have and what travels."""
     work = program.work
-    names = {Full(): "Full attention", Causal(): "Causal attention"}
-    mask = str(work.mask) if len(str(work.mask)) <= LONG else f"{str(work.mask)[:LONG]}..."
-    what = names.get(work.mask, f"Attention under the mask {mask}")
+    mask = str(work.mask)
+    mask = mask if len(mask) <= LONG else f"{mask[:LONG]}..."
+    what = f"Attention under the mask {mask}"
+    what = f"{mask.capitalize()} attention" if mask.isidentifier() else what
     what = "Attention under a mask that tables give" if program.dynamic else what
     ranks = f"{program.ranks} rank{'s' if program.ranks > 1 else ''}"
     said = [_layout_name(program.layout.q), *_travels(program)]

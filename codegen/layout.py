@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.layouts import LAYOUTS, PEER_NAMES, chunks_of
-from planner.masks import Causal, Full
 from planner.partitions import Side, merge
 
 Ints = NDArray[np.int64]
@@ -124,7 +123,7 @@ def layout_of(plan: Plan) -> Layout:
     sides = plan.partition
     q = form_of(sides.q, work.seq, ranks, "query")
     kv = q if sides.kv is sides.q else form_of(sides.kv, work.kv_seq, ranks, "KV")
-    free = work.mask in (Full(), Causal()) and work.seq == work.kv_seq and q == kv
+    free = not work.mask.fixed_length and work.seq == work.kv_seq and q == kv
     even = q.multiple > 0 and work.seq % q.multiple == 0
     return Layout(q, kv, ranks, q.multiple if free and even else 0)
 

@@ -9,21 +9,14 @@ BOXES is derived: rows (i0, i1, j0, j1, low, high), queries i0 <= i < i1 and key
 low <= j - i <= high, disjoint, of aligned positions.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from planner.masks import (
-    Blocks,
-    Causal,
-    Documents,
-    Full,
-    Global,
-    Mask,
-    Pair,
-    Prefix,
-    Window,
-    region_of,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.masks import Mask, region_of
 from planner.masks.regions import FAR, Region
 from planner.workload import Workload
 
@@ -48,7 +41,7 @@ CELLS = {
 
 
 def mask_data(work: Workload, free: bool) -> str:
-    """What a mask names, and its boxes; `free`: the program takes any length."""
+    """Prints the data that a mask names, and its boxes; `free`: the program takes any length."""
     lines, sentence = list[str](), Sentence(work, "jax")
     sentence.joined(work.mask)
     for name, value in sentence.data.items():
@@ -64,7 +57,7 @@ def _numbers(name: str, values: Iterable[object]) -> list[str]:
 
 
 def filled(words: Iterable[str]) -> Iterator[str]:
-    """Words with a comma behind each, on as few lines as fit."""
+    """Yields words with a comma behind each, on as few lines as fit."""
     line = "   "
     for word in words:
         if len(line) + len(word) + 2 > WIDTH:
@@ -86,13 +79,13 @@ def _strings(name: str, rows: Iterable[object]) -> list[str]:
 
 
 def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
-    """The mask as disjoint boxes cut by bands, for positions of this workload or of any."""
+    """Returns the mask as disjoint boxes cut by bands, for positions of this workload or of any."""
     region = region_of(work.mask)
     if free:
         return [tuple(row) for row in region.pieces.clip(-BEYOND, BEYOND).tolist()]
     low, high = min(0, work.offset), work.kv_seq
-    there = Region.of([(low, high, 0, high, -FAR, FAR)])
-    rows = region.intersect(there).pieces.tolist()
+    whole = Region.of([(low, high, 0, high, -FAR, FAR)])
+    rows = region.intersect(whole).pieces.tolist()
     reach = high - low
     return sorted((i0, i1, j0, j1, max(a, -reach), min(b, reach)) for i0, i1, j0, j1, a, b in rows)
 
@@ -128,7 +121,7 @@ class Sentence:
     data: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
     def short(self, mask: Mask, room: int) -> str:
-        """The expression of a mask, or the name that a line before gives it."""
+        """Returns the expression of a mask, or the name that a line before gives it."""
         text = self.joined(mask)
         if len(text) <= room:
             return text
@@ -139,34 +132,29 @@ class Sentence:
         return name
 
     def joined(self, mask: Mask) -> str:
-        """A leaf, or both sides of a pair."""
-        if not isinstance(mask, Pair):
-            return self.leaf(mask)
-        left, right = (self.short(side, 40) for side in (mask.left, mask.right))
-        left, right = (t if t.isidentifier() else f"({t})" for t in (left, right))
-        return f"{left} {mask.sign} {right}"
+        """Returns the expression of a mask, with the names that its data have here."""
+        names = {name: self.named(name, value) for name, value in mask.names.items()}
+        guarded = mask.from_zero and self.work.offset < 0
+        if guarded and "[" in mask.expression:
+            names["i"] = "i.clip(0)"  # an index
+        text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), mask.expression)
+        return f"(i >= 0) & ({text})" if guarded else text
 
-    def leaf(self, mask: Mask) -> str:
-        """The definition of a single mask."""
-        match mask:
-            case Full() | Window(None, None):
-                return "i * 0 == j * 0"
-            case Causal():
-                return "j <= i"
-            case Window(left, right):
-                return " & ".join(_window(left, right))
-            case Prefix(n):
-                return self.inside(f"(j < {n}) | (j <= i)")
-            case Global(n):
-                return self.inside(f"(i < {n}) | (j < {n})")
-            case Documents():
-                return self.documents(mask)
-            case Blocks():
-                return self.cells(mask)
-        raise TypeError(f"no expression for {mask}")
+    def named(self, name: str, value: NDArray[np.integer | np.bool_] | Mask) -> str:
+        """Returns the text that stands for data or a mask that an expression names."""
+        if isinstance(value, Mask):
+            text = self.short(value, 40)
+            return text if text.isidentifier() else f"({text})"
+        if value.ndim == 1:
+            return self.name(name, tuple(value.tolist()))
+        grid = self.name("GRID", tuple("".join("01"[c] for c in row) for row in value.tolist()))
+        cells = f"cells{grid[4:]}"
+        if (line := f"{cells} = {CELLS[self.target].format(grid)}") not in self.lines:
+            self.lines.append(line)
+        return cells
 
     def name(self, base: str, value: tuple[object, ...]) -> str:
-        """The name that a value has; a new one, BOUNDS, BOUNDS_2 and so on, if it has none."""
+        """Returns the name of a value; a new one, BOUNDS, BOUNDS_2 and so on, if it has none."""
         alike = [name for name in self.data if name.rstrip("_0123456789") == base]
         for name in alike:
             if self.data[name] == value:
@@ -175,37 +163,9 @@ class Sentence:
         self.data[name] = value
         return name
 
-    def inside(self, text: str) -> str:
-        """An expression, for queries that come before position 0 false."""
-        return f"(i >= 0) & ({text})" if self.work.offset < 0 else text
-
-    def documents(self, mask: Documents) -> str:
-        queries, keys = (tuple(b.tolist()) for b in mask.bounds())
-        of_keys = self.name("BOUNDS", keys)
-        of_queries = of_keys if mask.q_lengths is None else self.name("Q_BOUNDS", queries)
-        return f"place(i, {of_queries}) == place(j, {of_keys})"
-
-    def cells(self, mask: Blocks) -> str:
-        rows = tuple("".join("01"[c] for c in row) for row in mask.grid)
-        name = self.name("GRID", rows)
-        cells = f"cells{name[4:]}"
-        self.lines.append(f"{cells} = {CELLS[self.target].format(name)}")
-        row = "i.clip(0)" if self.work.offset < 0 else "i"
-        return self.inside(f"{cells}[{row} // {mask.size}, j // {mask.size}]")
-
-
-def _window(left: int | None, right: int | None) -> Iterator[str]:
-    both = left is not None and right is not None
-    for side in (
-        None if left is None else f"i - {left} <= j" if left else "i <= j",
-        None if right is None else f"j <= i + {right}" if right else "j <= i",
-    ):
-        if side is not None:
-            yield f"({side})" if both else side
-
 
 def mask_function(work: Workload, target: str) -> str:
-    """`allowed`, and `place` for masks that need it, as a module text."""
+    """Prints `allowed`, and `place` for masks that need it, as a module text."""
     array = ARRAYS[target]
     sentence = Sentence(work, target)
     text = sentence.short(work.mask, WIDTH - len("    return "))

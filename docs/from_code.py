@@ -209,10 +209,10 @@ def emitted(target: str, options: dict[str, bool], plans: Any = None) -> str:
 
 def refused(word: str) -> str:
     """What the program says of a mask that it does not know."""
-    from planner.parse import mask
+    from planner.masks import parse
 
     try:
-        mask(f"causal & {word}")
+        parse(f"causal & {word}")
     except rl.PlanError as error:
         return f"{word}: {error}"
     raise AssertionError(f"{word} was not refused")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from planner import parse
 from planner.analysis.partial_sums import absent_sums
 from planner.errors import PlanError, RingloomError
 from planner.ir import Attend, Held, Move, Plan, Step
@@ -205,7 +204,7 @@ def _workload_in(value: Json) -> Workload:
         raise PlanError("corrupt plan file: the mask must be text, without a file name")
     if unknown := set(fields) - set(NUMBERS):
         raise PlanError(f"corrupt plan file: unknown workload field {min(unknown)!r}")
-    return Workload(mask=parse.mask(text), **fields)
+    return Workload(mask=text, **fields)
 
 
 def _block_in(value: Json) -> Block:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner import parse
 from planner.errors import PlanError
-from planner.masks import Causal, Mask
+from planner.masks import Causal, Mask, parse
 
 Positions = Sequence[int] | NDArray[np.integer]
 DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # name -> bytes of an input
@@ -71,7 +70,7 @@ class Workload:
             )
         if dtype not in DTYPES:
             raise PlanError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
-        read = parse.mask(mask) if isinstance(mask, str) else mask
+        read = parse(mask) if isinstance(mask, str) else mask
         if not isinstance(read, Mask):
             raise PlanError(f"the mask must be a Mask such as Causal(), not {mask!r}")
         if scale is not None:

@@ -10,8 +10,9 @@ from codegen.torch.walk import Walk
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
+from planner.kernel_calls.calls import CAUSAL
 from planner.loops.form import OWN, Ints
-from planner.masks import Causal
+from planner.masks import region_of
 
 EVERY = "range(KV_SEQ)"  # all positions
 
@@ -114,7 +115,8 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
 def triangular(plan: Plan, kv: Origin) -> bool:
     """True if gathered keys meet queries under a plain causal mask."""
     work = plan.workload
-    return work.mask == Causal() and work.seq == work.kv_seq and kv.text == EVERY
+    causal = region_of(work.mask).pieces.tolist() == CAUSAL
+    return causal and work.seq == work.kv_seq and kv.text == EVERY
 
 
 def pieces_of(plan: Plan, seq: str = "") -> str:

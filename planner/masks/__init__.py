@@ -1,21 +1,18 @@
-"""Masks: which (query, key) pairs are allowed, as regions with areas in closed form."""
+"""Masks: which (query, key) pairs are allowed, one class in one file of this room each."""
 
-from planner.masks.language import (
-    And,
-    Blocks,
-    Causal,
-    Documents,
-    Full,
-    Global,
-    Mask,
-    Or,
-    Pair,
-    Prefix,
-    Window,
-    region_of,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
+from planner.masks.blocks import Blocks
+from planner.masks.documents import Documents
+from planner.masks.leading import Global, Prefix
+from planner.masks.mask import MASKS, And, Mask, Or, region_of
+from planner.masks.parsing import forms, parse
+from planner.masks.plain import Causal, Full
+from planner.masks.window import Window
 
 __all__ = [
+    "MASKS",
     "And",
     "Blocks",
     "Causal",
@@ -24,8 +21,12 @@ __all__ = [
     "Global",
     "Mask",
     "Or",
-    "Pair",
     "Prefix",
     "Window",
+    "forms",
+    "parse",
     "region_of",
 ]
+
+for _module in iter_modules(__path__):  # a mask is known once its file lies here
+    import_module(f"{__name__}.{_module.name}")

@@ -45,14 +45,14 @@ class Runs(NamedTuple):
         return Runs(*(field[at] for field in self))
 
     def clip(self, low: Ints, high: Ints) -> Runs:
-        """What lies in [low, high), run by run."""
+        """Returns what lies in [low, high), run by run."""
         first = np.clip(-((self.start - low) // self.step), 0, self.size)
         last = np.clip(-((self.start - high) // self.step), first, self.size)
         return self._replace(start=self.start + first * self.step, size=last - first)
 
 
 def areas(region: Region, q: Sequence[Ranges], kv: Sequence[Ranges]) -> Ints:
-    """The number of allowed pairs for every query set and key set, int64 [len(q), len(kv)].
+    """Counts the allowed pairs of every query set and key set, int64 [len(q), len(kv)].
 
     All ranges of a side are disjoint; query positions are aligned. Raises PlanError for positions
     outside +-2**31 or a side that spans more than 2**31.
@@ -75,20 +75,20 @@ def areas(region: Region, q: Sequence[Ranges], kv: Sequence[Ranges]) -> Ints:
 
 
 def kinds(areas: Ints, q_sizes: Ints, kv_sizes: Ints) -> NDArray[np.int8]:
-    """0 where a tile is empty, 1 partial, 2 full; areas and result [len(q), len(kv)]."""
-    found = (areas > 0).astype(np.int8)
-    for kind, area, size in zip(found, areas, q_sizes, strict=True):
-        kind += (area > 0) & (area == size * kv_sizes)
-    return found
+    """Returns 0 where a tile is empty, 1 partial, 2 full; areas and result [len(q), len(kv)]."""
+    kinds = (areas > 0).astype(np.int8)
+    for row, area, size in zip(kinds, areas, q_sizes, strict=True):
+        row += (area > 0) & (area == size * kv_sizes)
+    return kinds
 
 
 def sizes(sets: Sequence[Ranges]) -> Ints:
-    """How many positions each set holds, int64 [len(sets)]."""
+    """Counts the positions of each set, int64 [len(sets)]."""
     return np.array([sum(len(r) for r in ranges) for ranges in sets], np.int64)
 
 
 def runs(sets: Sequence[Ranges]) -> Runs:
-    """All non-empty ranges of the sets, their steps made positive."""
+    """Returns all non-empty ranges of the sets, their steps made positive."""
     ordered = [
         (owner, r if r.step > 0 else r[::-1]) for owner, rs in enumerate(sets) for r in rs if r
     ]
@@ -101,7 +101,7 @@ def runs(sets: Sequence[Ranges]) -> Runs:
 
 
 def _strips(pieces: Ints, rows: Runs) -> Iterator[tuple[Runs, Ints, Ints, Ints]]:
-    """Query runs clipped to the pieces they meet, with the bands [2, n] and key bounds there."""
+    """Clips query runs to the pieces they meet; with them the bands [2, n] and key bounds there."""
     for piece, row in overlaps(pieces[:, 0], pieces[:, 1], rows.start, rows.stop):
         i0, i1, j0, j1, lo, hi = pieces[piece].T
         strips = rows.take(row).clip(i0, i1)
@@ -111,12 +111,12 @@ def _strips(pieces: Ints, rows: Runs) -> Iterator[tuple[Runs, Ints, Ints, Ints]]
 
 
 def _between(left: Runs, right: Runs, lo: Ints, hi: Ints) -> Ints:
-    """Pairs with lo <= j - i <= hi, one count per row of the runs."""
+    """Counts pairs with lo <= j - i <= hi, one count per row of the runs."""
     return _upto(left, right, hi) - _upto(left, right, lo - 1)
 
 
 def _upto(left: Runs, right: Runs, most: Ints) -> Ints:
-    """Pairs with j - i <= most: all, none, or those on one side of a diagonal."""
+    """Counts pairs with j - i <= most: all, none, or those on one side of a diagonal."""
     nearest = right.start - left.stop + 1
     furthest = right.stop - 1 - left.start
     count = np.where(most >= furthest, left.size * right.size, 0)
@@ -127,7 +127,7 @@ def _upto(left: Runs, right: Runs, most: Ints) -> Ints:
 
 
 def _under_diagonal(left: Runs, right: Runs, most: Ints) -> Ints:
-    """Pairs with j - i <= most where the diagonal cuts the box of the two runs."""
+    """Counts pairs with j - i <= most where the diagonal cuts the box of the two runs."""
     shift = most - right.start + left.start
     # A run of one position has any step, so it takes the other's.
     step = np.where(right.size == 1, left.step, right.step)
@@ -140,13 +140,13 @@ def _under_diagonal(left: Runs, right: Runs, most: Ints) -> Ints:
 
 
 def _ramp(last: Ints, most: Ints) -> Ints:
-    """The sum of clamp(u, 0, most) over all u <= last: a triangle, then a plateau."""
+    """Returns the sum of clamp(u, 0, most) over all u <= last: a triangle, then a plateau."""
     side = np.clip(last, 0, most)
     return np.asarray(side * (side + 1) // 2 + np.maximum(last - most, 0) * most)
 
 
 def _clamped_floors(left: Runs, right: Runs, shift: Ints) -> Ints:
-    """The sum over a < left.size of clamp((shift + left.step a) // right.step + 1, 0, nb)."""
+    """Sums over a < left.size clamp((shift + left.step a) // right.step + 1, 0, right.size)."""
     first = np.clip(-(shift // left.step), 0, left.size)
     enough = right.step * (right.size - 1)
     last = np.clip(-((shift - enough) // left.step), first, left.size)
@@ -156,7 +156,7 @@ def _clamped_floors(left: Runs, right: Runs, shift: Ints) -> Ints:
 
 
 def _floor_sums(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
-    """The sums over k < n of (a k + b) // m, for a, b >= 0 < m, by Euclid's algorithm.
+    """Returns the sums over k < n of (a k + b) // m, for a, b >= 0 < m, by Euclid's algorithm.
 
     Each round takes out the whole multiples of m and then counts the same lattice points by
     columns instead of rows, which swaps a and m. No term exceeds the result.
@@ -175,7 +175,7 @@ def _floor_sums(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
 
 
 def _boxes_worth_multiplying(pieces: Ints, rows: Runs, columns: Runs) -> NDArray[np.bool_]:
-    """Which pieces are plain boxes that so many runs meet that a matrix product is cheaper.
+    """Returns True for plain boxes that so many runs meet that a matrix product is cheaper.
 
     Thousands of blocks or documents against strided runs: every run meets every box.
     """
@@ -190,14 +190,14 @@ def _boxes_worth_multiplying(pieces: Ints, rows: Runs, columns: Runs) -> NDArray
 
 
 def _meeting(low: Ints, high: Ints, run: Runs) -> Ints:
-    """How many runs overlap each interval, as bounding intervals."""
+    """Counts the runs that overlap each interval, as bounding intervals."""
     began = np.searchsorted(np.sort(run.start), high, side="left")
     ended = np.searchsorted(np.sort(run.stop), low, side="right")
     return np.asarray(np.maximum(began - ended, 0))
 
 
 def _products(pieces: Ints, rows: Runs, columns: Runs, shape: tuple[int, int]) -> Ints:
-    """Areas of plain boxes: (rows of q in box) times (columns of kv in box), summed; [q, kv].
+    """Sums the areas of plain boxes, (rows of q in box) times (columns of kv in box); [q, kv].
 
     Floats are exact here: every sum is below 2**53.
     """
@@ -210,9 +210,9 @@ def _products(pieces: Ints, rows: Runs, columns: Runs, shape: tuple[int, int]) -
 
 
 def _inside(low: Ints, high: Ints, run: Runs, sets: int) -> NDArray[np.float64]:
-    """How many positions of each set lie in each interval, float64 [sets, intervals]."""
+    """Counts the positions of each set in each interval, float64 [sets, intervals]."""
     tall = Runs(*(field[:, None] for field in run))
     count = tall.clip(low[None, :], high[None, :]).size
-    found = np.zeros((sets, len(low)))
-    np.add.at(found, run.owner, count)
-    return found
+    total = np.zeros((sets, len(low)))
+    np.add.at(total, run.owner, count)
+    return total

@@ -32,7 +32,7 @@ class Region:
 
     @staticmethod
     def of(rows: Sequence[Sequence[int]] | Ints) -> Region:
-        """The region of these disjoint pieces, the empty ones dropped; rows: [K, 6]."""
+        """Returns the region of these disjoint pieces, the empty ones dropped; rows: [K, 6]."""
         pieces = _alive(np.array(rows, np.int64).reshape(-1, 6))
         pieces.flags.writeable = False
         return Region(pieces)
@@ -41,14 +41,14 @@ class Region:
         return len(self.pieces)
 
     def intersect(self, other: Region) -> Region:
-        """The pairs in both regions."""
-        found = [np.empty((0, 6), np.int64)]
-        for mine, theirs in _neighbours(self.pieces, other.pieces):
-            found.append(_alive(_meet(self.pieces[mine], other.pieces[theirs])))
-        return Region.of(np.concatenate(found))
+        """Returns the pairs in both regions."""
+        pieces = [np.empty((0, 6), np.int64)]
+        for left, right in _neighbours(self.pieces, other.pieces):
+            pieces.append(_alive(_meet(self.pieces[left], other.pieces[right])))
+        return Region.of(np.concatenate(pieces))
 
     def union(self, other: Region) -> Region:
-        """The pairs in either region: the smaller set is cut out of the larger, then added."""
+        """Returns the pairs in either region: the smaller is cut out of the larger, then added."""
         small, large = sorted((self, other), key=len)
         rest = _difference(large.pieces, small.pieces)
         return Region.of(np.concatenate([small.pieces, rest]))
@@ -57,9 +57,9 @@ class Region:
 def overlaps(
     low: Ints, high: Ints, other_low: Ints, other_high: Ints, limit: int = CHUNK
 ) -> Iterator[tuple[Ints, Ints]]:
-    """Index pairs of the non-empty intervals [low, high) that overlap those of the other list.
+    """Yields index pairs of non-empty intervals [low, high) that overlap those of the other list.
 
-    Yields pairs of index arrays in order of the first list, about `limit` pairs at a time.
+    Each is a pair of index arrays, in order of the first list, about `limit` pairs at a time.
     """
     if not len(low) or not len(other_low):
         return
@@ -73,38 +73,38 @@ def overlaps(
     while at < len(low):
         before = ends[at - 1] if at else 0
         upto = max(at + 1, int(np.searchsorted(ends, before + limit, side="right")))
-        mine = np.repeat(np.arange(at, upto), np.diff(ends[at:upto], prepend=before))
+        left_at = np.repeat(np.arange(at, upto), np.diff(ends[at:upto], prepend=before))
         begins = np.concatenate([[before], ends[at : upto - 1]])
-        place = np.arange(before, ends[upto - 1]) - begins[mine - at]
-        theirs = order[start[mine] + place]
-        hit = other_high[theirs] > low[mine]
-        yield (mine, theirs) if hit.all() else (mine[hit], theirs[hit])
+        place = np.arange(before, ends[upto - 1]) - begins[left_at - at]
+        right_at = order[start[left_at] + place]
+        hit = other_high[right_at] > low[left_at]
+        yield (left_at, right_at) if hit.all() else (left_at[hit], right_at[hit])
         at = upto
 
 
 def _neighbours(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Index pairs of pieces whose rows overlap and whose columns overlap."""
-    for mine, theirs in overlaps(left[:, 0], left[:, 1], right[:, 0], right[:, 1]):
-        a, b = left[mine], right[theirs]
+    """Yields index pairs of pieces whose rows overlap and whose columns overlap."""
+    for left_at, right_at in overlaps(left[:, 0], left[:, 1], right[:, 0], right[:, 1]):
+        a, b = left[left_at], right[right_at]
         hit = (a[:, 2] < b[:, 3]) & (b[:, 2] < a[:, 3])
-        yield mine[hit], theirs[hit]
+        yield left_at[hit], right_at[hit]
 
 
 def _meet(left: Ints, right: Ints) -> Ints:
-    """Piece by piece, what both allow (possibly nothing); [K, 6] each."""
+    """Returns, piece by piece, what both allow (possibly nothing); [K, 6] each."""
     low, high = np.maximum(left, right), np.minimum(left, right)
     return np.stack([low[:, 0], high[:, 1], low[:, 2], high[:, 3], low[:, 4], high[:, 5]], axis=1)
 
 
 def _is_alive(pieces: Ints) -> NDArray[np.bool_]:
-    """Which pieces allow some pair: a box attains every j - i between its two far corners."""
+    """Returns True for pieces that allow a pair: a box has every j - i between its far corners."""
     i0, i1, j0, j1, lo, hi = pieces.T
     band = np.maximum(lo, j0 - i1 + 1) <= np.minimum(hi, j1 - 1 - i0)
     return np.asarray((i0 < i1) & (j0 < j1) & band)
 
 
 def _alive(pieces: Ints) -> Ints:
-    """The pieces that allow some pair, their boxes shrunk to the rows and columns in the band."""
+    """Drops empty pieces, and shrinks the other boxes to the rows and columns in the band."""
     kept = pieces[_is_alive(pieces)]
     i0, i1, j0, j1, lo, hi = kept.T
     top, bottom = np.maximum(i0, j0 - hi), np.minimum(i1, j1 - lo)
@@ -113,14 +113,14 @@ def _alive(pieces: Ints) -> Ints:
 
 
 def _difference(pieces: Ints, cuts: Ints) -> Ints:
-    """What the disjoint pieces allow and no cut does, as disjoint pieces.
+    """Cuts the disjoint `cuts` out of the disjoint pieces; the result is disjoint pieces, too.
 
     Each piece knows the cuts near it; round r cuts every remnant by the r-th of them, so the
     number of rounds is the largest number of cuts near one piece.
     """
     near = [*_neighbours(pieces, cuts)]
-    owner = np.concatenate([np.empty(0, np.int64), *(mine for mine, _ in near)])
-    cut = np.concatenate([np.empty(0, np.int64), *(theirs for _, theirs in near)])
+    owner = np.concatenate([np.empty(0, np.int64), *(left_at for left_at, _ in near)])
+    cut = np.concatenate([np.empty(0, np.int64), *(right_at for _, right_at in near)])
     at = np.searchsorted(owner, np.arange(len(pieces)), side="left")
     end = np.searchsorted(owner, np.arange(len(pieces)), side="right")
     done = [np.empty((0, 6), np.int64)]
@@ -137,7 +137,7 @@ def _difference(pieces: Ints, cuts: Ints) -> Ints:
 
 
 def _fragments(pieces: Ints, cuts: Ints) -> tuple[Ints, Ints]:
-    r"""Each piece without its cut, as up to six pieces, and which piece each came from.
+    r"""Returns each piece without its cut, as up to six pieces, and which piece each came from.
 
     +---------------+
     |     above     |      Inside the middle box the cut is a band, so what
@@ -166,7 +166,7 @@ def _fragments(pieces: Ints, cuts: Ints) -> tuple[Ints, Ints]:
 
 
 def rectangles(cells: NDArray[np.bool_]) -> Ints:
-    """The true cells as disjoint rectangles: runs of a row, joined with equal runs just below.
+    """Covers the true cells by disjoint rectangles: runs of a row, joined with equal runs below.
 
     cells: [rows, columns]; result: int64 [4, K], each (top, bottom, left, right), ends excluded.
     """

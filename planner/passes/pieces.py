@@ -11,7 +11,6 @@ import numpy as np
 from planner.analysis.marks import Bits
 from planner.columns import rowwise
 from planner.ir import Held, Index, Move, Plan, Step
-from planner.masks import Causal, Full, region_of
 from planner.partitions import Side
 from planner.passes.trim import drop_empty
 
@@ -25,7 +24,7 @@ def per_piece(plan: Plan) -> Plan:
     are one piece. What is attended together with blocks of other messages stays whole: a gather,
     an all-to-all and their sums are one collective each.
     """
-    if _plain(plan):
+    if not plan.workload.mask.fixed_length:
         return plan
     ends = {side: _Ends.of(plan.partition.side(side)) for side in ("q", "kv")}
     rectangles = {side: _Rectangles.of(plan, side) for side in ("q", "kv")}
@@ -62,12 +61,6 @@ def brought(plan: Plan, held: Held) -> Move:
 
 def _left(move: Move) -> Held:
     return Held(move.tensors, move.blocks, move.dst)
-
-
-def _plain(plan: Plan) -> bool:
-    """True for the masks under which every piece goes the whole way, or as far as its neighbour."""
-    region = region_of(plan.workload.mask).pieces
-    return any(np.array_equal(region, region_of(mask()).pieces) for mask in (Full, Causal))
 
 
 @dataclass(frozen=True)

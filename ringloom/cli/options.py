@@ -6,10 +6,11 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from planner import parse
 from planner.errors import PlanError
 from planner.files import load
 from planner.ir import Pass
+from planner.masks import forms
+from planner.parse import tokens
 from planner.planning import TRIMS, Trim, plan
 from planner.plans import Plans
 from planner.workload import DTYPES, Workload
@@ -62,7 +63,7 @@ class Tokens(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The length as a number."""
-        return value if isinstance(value, int) else parse.tokens(value)
+        return value if isinstance(value, int) else tokens(value)
 
 
 def workload_options(
@@ -81,8 +82,7 @@ def workload_options(
             "--mask",
             default="causal",
             show_default=True,
-            help="causal, full, window:4096, prefix:N, documents:A,B, global:N, blocks@FILE;"
-            " joined by & and |, with parentheses.",
+            help=f"{forms()}; joined by & and |, with parentheses.",
         ),
         click.option("--dtype", type=click.Choice(list(DTYPES)), default=dtype, show_default=True),
         click.option(
@@ -109,7 +109,7 @@ def workload(given: dict[str, Any]) -> tuple[Workload, int]:
     sizes = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch")
     work = Workload(
         **{name: given[name] for name in sizes if given[name] is not None},
-        mask=parse.mask(given["mask"]),
+        mask=given["mask"],
         dtype=given["dtype"],
     )
     if given["ranks"] < 1:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from planner.errors import RingloomError
-from planner.parse import mask as parse_mask
 from planner.parse import schedule as parse_schedule
 from planner.parse import tokens
 from planner.schedules import SCHEDULES
@@ -61,7 +60,7 @@ class Choices:
             heads=self.heads,
             kv_heads=self.kv_heads,
             head_dim=128,
-            mask=parse_mask(self.mask),
+            mask=self.mask,
         )
 
     def query(self) -> dict[str, str]:

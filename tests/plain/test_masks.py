@@ -7,8 +7,21 @@ from hypothesis import strategies as st
 
 from planner import masks as names
 from planner.errors import PlanError
-from planner.masks import And, Blocks, Causal, Documents, Full, Global, Mask, Or, Prefix, Window
-from planner.masks.regions import Region
+from planner.masks import (
+    MASKS,
+    And,
+    Blocks,
+    Causal,
+    Documents,
+    Full,
+    Global,
+    Mask,
+    Or,
+    Prefix,
+    Window,
+    parse,
+)
+from planner.masks.regions import FAR, Region
 from strategies import masks, range_sets
 
 lengths = st.integers(1, 24)
@@ -88,10 +101,9 @@ def test_a_mask_allows_what_its_definition_says(data: st.DataObject, seq: int, k
 @given(st.data(), lengths, lengths)
 def test_a_region_covers_each_allowed_pair_once(data: st.DataObject, seq: int, kv_seq: int) -> None:
     mask = data.draw(masks(seq, kv_seq, depth=3))
-    queries, keys = range(kv_seq - seq - 3, kv_seq + 3), range(kv_seq + 3)
-    np.testing.assert_array_equal(
-        covered(mask.region(), queries, keys), mask.allowed(queries, keys).astype(int)
-    )
+    queries, keys = range(kv_seq - seq - 3, kv_seq + 3), range(kv_seq + 3)  # and some around them
+    expected = [[int(meets(mask, i, j)) for j in keys] for i in queries]
+    np.testing.assert_array_equal(covered(mask.region(), queries, keys), expected)
 
 
 @pytest.mark.parametrize("left", SAMPLES, ids=str)
@@ -118,6 +130,29 @@ def test_a_piece_is_kept_exactly_if_it_allows_a_pair(box: list[int], lo: int, wi
 
 @often
 @given(st.data(), lengths, lengths)
+def test_queries_before_zero_and_free_lengths_are_as_the_mask_says(
+    data: st.DataObject, seq: int, kv_seq: int
+) -> None:
+    mask = data.draw(masks(seq, kv_seq, depth=0))
+    pieces = mask.region().pieces
+    if mask.from_zero:
+        assert (pieces[:, 0] >= 0).all()
+    if not mask.fixed_length:
+        assert np.isin(pieces, (-FAR, 0, FAR)).all()
+
+
+def test_a_word_is_known_by_its_forms_and_stays_with_its_mask() -> None:
+    for start, mask in MASKS.items():
+        assert any(form.startswith(start) for form in mask.forms)
+    for sample in SAMPLES:
+        assert any(str(sample).startswith(start) for start in MASKS)
+    with pytest.raises(PlanError, match=r"causal is a form of planner\.masks\.plain\.Causal"):
+        type("Mine", (Mask,), {"forms": ("causal",)})
+    assert parse("causal") == Causal()
+
+
+@often
+@given(st.data(), lengths, lengths)
 def test_printing_a_mask_is_the_python_that_builds_it(
     data: st.DataObject, seq: int, kv_seq: int
 ) -> None:
@@ -128,14 +163,11 @@ def test_printing_a_mask_is_the_python_that_builds_it(
 
 
 @given(st.data(), lengths, range_sets(24), range_sets(24))
-def test_a_tile_is_empty_full_or_partial_as_its_pairs_say(
+def test_a_tile_has_as_many_pairs_as_the_definition_says(
     data: st.DataObject, seq: int, q: tuple[range, ...], kv: tuple[range, ...]
 ) -> None:
     mask = data.draw(masks(seq, 24))
-    cells = [meets(mask, i, j) for r in q for i in r for s in kv for j in s]
-    expected = "empty" if not any(cells) else "full" if all(cells) else "partial"
-    assert mask.pairs(q, kv) == sum(cells)
-    assert mask.kind(q, kv) == expected
+    assert mask.pairs(q, kv) == sum(meets(mask, i, j) for r in q for i in r for s in kv for j in s)
 
 
 def test_parentheses_appear_only_where_the_grouping_needs_them() -> None:
@@ -187,7 +219,7 @@ def test_runs_of_blocks_become_few_pieces() -> None:
 )
 def test_widths_beyond_every_position_count_as_everything(mask: Mask) -> None:
     assert mask.allowed(range(3), range(3)).all()
-    assert mask.kind((range(3),), (range(3),)) == "full"
+    assert mask.pairs((range(3),), (range(3),)) == 9
 
 
 def test_lengths_that_do_not_fit_are_refused_with_their_numbers() -> None:
@@ -211,8 +243,8 @@ def test_lengths_that_do_not_fit_are_refused_with_their_numbers() -> None:
             lambda: Window(1.5),  # type: ignore[arg-type]
             r"Window left 1\.5 is not a whole number",
         ),
-        (lambda: Prefix(-2), "Prefix -2 is less than 0"),
-        (lambda: Global(-2), "Global -2 is less than 0"),
+        (lambda: Prefix(-2), "Prefix n -2 is less than 0"),
+        (lambda: Global(-2), "Global n -2 is less than 0"),
         (lambda: Documents((3, -1)), "Documents length -1 is less than 0"),
         (lambda: Documents(()), "0 lengths sum to 0, where at least one"),
         (lambda: Documents((1, 2), (3,)), "2 lengths but 1 q_lengths"),

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from codegen.assemble import assemble
 from codegen.masks import boxes, mask_data, mask_function
-from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
-from planner.parse import mask as spelled
+from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window, parse
 from planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
+from strategies import masks
 
 TOKENS = 60
 GRID = Blocks(((1, 0, 1), (0, 1, 1), (1, 1, 0)), 20)
@@ -36,13 +38,13 @@ MASKS: list[tuple[Mask, int]] = [
     (GRID, TOKENS),
     (GRID & Causal(), 90),
     (GRID | Documents((13, 27, 20)) & Documents((13, 27, 20), (30, 20, 10)), TOKENS),
-    (spelled("causal & (window:30 | global:7) | documents:10,50 & prefix:3 | blocks:30:10/01"), 60),
-    (spelled("causal & (window:30 | global:7)"), 90),
+    (parse("causal & (window:30 | global:7) | documents:10,50 & prefix:3 | blocks:30:10/01"), 60),
+    (parse("causal & (window:30 | global:7)"), 90),
 ]
 
 
-def written(mask: Mask, seq: int, target: str) -> tuple[str, Workload]:
-    work = Workload(seq=seq, kv_seq=TOKENS, heads=1, mask=mask)
+def written(mask: Mask, seq: int, target: str, kv_seq: int = TOKENS) -> tuple[str, Workload]:
+    work = Workload(seq=seq, kv_seq=kv_seq, heads=1, mask=mask)
     texts = [mask_data(work, False), mask_function(work, target)]
     return assemble('"""A mask."""', texts, ["allowed", "BOXES"]), work
 
@@ -50,13 +52,25 @@ def written(mask: Mask, seq: int, target: str) -> tuple[str, Workload]:
 @pytest.mark.parametrize("target", ["torch", "jax"])
 @pytest.mark.parametrize(("mask", "seq"), MASKS, ids=[f"{m}-{s}"[:60] for m, s in MASKS])
 def test_the_expression_is_the_mask(mask: Mask, seq: int, target: str) -> None:
+    assert_printed_as_evaluated(mask, seq, TOKENS, target)
+
+
+@pytest.mark.parametrize("target", ["torch", "jax"])
+@given(st.data(), st.integers(1, 24), st.integers(1, 24))
+def test_any_expression_is_the_mask(
+    target: str, data: st.DataObject, seq: int, kv_seq: int
+) -> None:
+    assert_printed_as_evaluated(data.draw(masks(seq, kv_seq, depth=3)), seq, kv_seq, target)
+
+
+def assert_printed_as_evaluated(mask: Mask, seq: int, kv_seq: int, target: str) -> None:
     library = pytest.importorskip(target if target == "torch" else "jax.numpy")
-    text, work = written(mask, seq, target)
+    text, work = written(mask, seq, target, kv_seq)
     built: Any = ModuleType("mask")
     exec(text, vars(built))
     i = library.arange(seq)[:, None] + work.offset
-    told = np.asarray(built.allowed(i, library.arange(TOKENS)[None, :]))
-    np.testing.assert_array_equal(told, work.allowed(range(seq), range(TOKENS)))
+    told = np.asarray(built.allowed(i, library.arange(kv_seq)[None, :]))
+    np.testing.assert_array_equal(told, work.allowed(range(seq), range(kv_seq)))
 
 
 @pytest.mark.parametrize(("mask", "seq"), MASKS, ids=[f"{m}-{s}"[:60] for m, s in MASKS])

@@ -13,7 +13,6 @@ from planner import planning
 from planner.errors import RingloomError
 from planner.ir import Attend, Step
 from planner.masks import Causal, Documents, Full, Mask, Window
-from planner.parse import mask
 from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.verify import mark_verified
@@ -30,7 +29,7 @@ PACKED = Workload(
     kv_heads=2,
     head_dim=16,
     dtype="float64",
-    mask=mask("documents:50,100,53 & window:40"),
+    mask="documents:50,100,53 & window:40",
 )
 SPARSE = Workload(
     203,
@@ -38,7 +37,7 @@ SPARSE = Workload(
     kv_heads=3,
     head_dim=16,
     dtype="float64",
-    mask=mask("causal & (window:30 | global:7)"),
+    mask="causal & (window:30 | global:7)",
 )
 SMALL = Workload(29, heads=4, kv_heads=2, head_dim=4, dtype="float64", mask=Causal())
 

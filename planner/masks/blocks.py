@@ -1,0 +1,92 @@
+"""Blocks: any grid of cells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from planner.errors import PlanError
+from planner.masks.areas import LIMIT
+from planner.masks.mask import Allowed, Mask, whole
+from planner.masks.regions import FAR, Ints, Region, rectangles
+from planner.parse import tokens
+
+
+@dataclass(frozen=True, repr=False)
+class Blocks(Mask):
+    """A query meets the keys of the cells that its row of the grid marks; cells are size x size.
+
+    Any two-dimensional sequence or array of booleans or 0/1 is taken as a grid. What lies outside
+    it sees nothing and is not seen. Raises PlanError for anything else.
+    """
+
+    forms = ("blocks:SIZE:01/11", "blocks@FILE")
+    from_zero = True
+
+    grid: tuple[tuple[bool, ...], ...]
+    size: int
+
+    def __post_init__(self) -> None:
+        size = min(whole("Blocks size", self.size, least=1), LIMIT - 1)
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "grid", tuple(map(tuple, _cells(self.grid).tolist())))
+
+    @property
+    def expression(self) -> str:
+        return f"GRID[i // {self.size}, j // {self.size}]"
+
+    @property
+    def names(self) -> Mapping[str, Ints | Allowed | Mask]:
+        return {"GRID": np.array(self.grid)}
+
+    def region(self) -> Region:
+        top, bottom, left, right = rectangles(np.array(self.grid)) * self.size
+        far = np.full(len(top), FAR)
+        return Region.of(np.stack([top, bottom, left, right, -far, far], axis=1))
+
+    def check(self, seq: int, kv_seq: int) -> None:
+        shape = len(self.grid), len(self.grid[0])
+        if min(shape) * self.size < kv_seq:
+            raise PlanError(
+                f"a grid of {shape[0]} x {shape[1]} blocks of {self.size} covers "
+                f"{shape[0] * self.size} x {shape[1] * self.size} positions, not {kv_seq}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Blocks:
+        size, _, rows = text.partition(":")
+        if not re.fullmatch(r"[01]+(/[01]+)*", rows):
+            raise PlanError("inline blocks are SIZE:ROWS with rows of 0 and 1, such as 64:10/11")
+        grid = tuple(tuple(cell == "1" for cell in row) for row in rows.split("/"))
+        return cls(grid, tokens(size))
+
+    @classmethod
+    def parse_file(cls, text: str) -> Blocks:
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise PlanError(f"not JSON: {error}") from None
+        if not isinstance(content, dict) or content.keys() != {"size", "grid"}:
+            raise PlanError('expected JSON {"size": N, "grid": [[0, 1, ...], ...]}')
+        return cls(content["grid"], content["size"])
+
+    def __str__(self) -> str:
+        rows = "/".join("".join("01"[cell] for cell in row) for row in self.grid)
+        return f"blocks:{self.size}:{rows}"
+
+
+def _cells(grid: ArrayLike) -> Allowed:
+    """Returns the grid as a boolean array [rows, columns]."""
+    try:
+        cells = np.asarray(grid)
+        fits = cells.ndim == 2 and cells.size > 0 and bool(np.isin(cells, (0, 1)).all())
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise PlanError("a Blocks grid is rows of equal length, each of 0s and 1s")
+    return cells.astype(np.bool_)

@@ -1,0 +1,223 @@
+"""Masks: which query i may attend to which key j.
+
+    mask ::= word | mask & mask | mask "|" mask
+
+A mask is one class: the forms in which it is typed, its definition as an expression in i and j, and
+the same pairs as boxes cut by bands, from which areas follow. The oracle evaluates the expression,
+programs print it.
+
+Query positions are aligned, i + kv_seq - seq, so the last query meets the last key.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
+from operator import index
+from typing import Any, ClassVar, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.masks.areas import LIMIT, Ranges, areas
+from planner.masks.regions import FAR, Ints, Region
+from planner.parse import tokens
+
+Positions = range | Sequence[int] | NDArray[np.integer]
+Allowed = NDArray[np.bool_]
+ALL = (-FAR, FAR)
+MASKS: dict[str, type[Mask]] = {}  # by the beginning of a form: causal, window:, documents@
+
+
+@dataclass(frozen=True, repr=False)
+class Mask(ABC):
+    """A rule which pairs of query and key positions are allowed.
+
+    A subclass is a frozen dataclass of whole numbers, if it does not check its fields itself; its
+    word and they, in their order, are how it is typed. `parse` knows it once it is defined.
+
+    forms         how it is typed, such as "causal", "window:4096" or "documents@FILE"
+    from_zero     True: queries before position 0 see nothing, and its expression leaves them out
+    fixed_length  False: its region names no position, so a program may hold for any length
+    """
+
+    forms: ClassVar[tuple[str, ...]] = ()
+    from_zero: ClassVar[bool] = False
+    fixed_length: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        for form in vars(cls).get("forms", ()):
+            start = re.split(r"(?<=[:@])", form)[0]
+            known = MASKS.setdefault(start, cls)
+            if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise PlanError(f"{start} is a form of {known.__module__}.{known.__qualname__}")
+            MASKS[start] = cls
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            number = whole(f"{type(self).__name__} {field.name}", getattr(self, field.name))
+            object.__setattr__(self, field.name, min(number, LIMIT - 1))  # beyond every position
+
+    @property
+    @abstractmethod
+    def expression(self) -> str:
+        """The definition, in the names i and j and those of `names`, with operators of arrays.
+
+        i and j are whole arrays that broadcast to [queries, keys], so & and | stand for and and
+        or, and `place(x, BOUNDS)` is the number of bounds up to x.
+        """
+
+    @property
+    def names(self) -> Mapping[str, Ints | Allowed | Mask]:
+        """Arrays and masks that the expression names: ascending bounds, a grid, other masks."""
+        return {}
+
+    @abstractmethod
+    def region(self) -> Region:
+        """The same pairs as a disjoint union of boxes cut by bands."""
+
+    def check(self, seq: int, kv_seq: int) -> None:  # noqa: B027 - most masks fit any length
+        """Raises PlanError when the mask does not fit `seq` queries and `kv_seq` keys."""
+
+    def allowed(self, q: Positions, kv: Positions) -> Allowed:
+        """Evaluates the expression for aligned query and key positions: bool [len(q), len(kv)].
+
+        Positions lie within the lengths that `check` accepts.
+        """
+        i, j = (np.asarray(positions, np.int64) for positions in (q, kv))
+        i, j = i[:, None], j[None, :]
+        scope: dict[str, Any] = {
+            name: value.allowed(q, kv) if isinstance(value, Mask) else value
+            for name, value in self.names.items()
+        }
+        scope |= {"i": i.clip(0) if self.from_zero else i, "j": j, "place": _place}
+        pairs = eval(self.expression, {"__builtins__": {}}, scope)
+        return np.asarray(pairs & (i >= 0) if self.from_zero else pairs)
+
+    def pairs(self, q: Ranges, kv: Ranges) -> int:
+        """The exact number of allowed pairs between two sets of positions."""
+        return int(areas(region_of(self), [q], [kv])[0, 0])
+
+    @classmethod
+    def parse(cls, text: str) -> Mask:
+        """Reads what follows the word and its colon: by default numbers, "inf" being None."""
+        words = text.split(",") if text else []
+        numbers = [None if word.strip() == "inf" else tokens(word) for word in words]
+        least = sum(field.default is MISSING for field in fields(cls))
+        if not least <= len(numbers) <= len(fields(cls)):
+            raise PlanError(f"{len(numbers)} numbers do not fit {' or '.join(cls.forms)}")
+        return cls(*numbers)
+
+    @classmethod
+    def parse_file(cls, text: str) -> Mask:
+        """Reads the text of a file, for masks with a form such as documents@FILE."""
+        raise NotImplementedError
+
+    def __and__(self, other: Mask) -> And:
+        return And(self, other)
+
+    def __or__(self, other: Mask) -> Or:
+        return Or(self, other)
+
+    def __str__(self) -> str:
+        """The form on the command line."""
+        numbers = ",".join("inf" if x is None else str(x) for x in self._arguments())
+        return ":".join(filter(None, (re.split("[:@]", self.forms[0])[0], numbers)))
+
+    def __repr__(self) -> str:
+        """Python that builds the mask."""
+        return f"{type(self).__name__}({', '.join(map(repr, self._arguments()))})"
+
+    def _arguments(self) -> list[object]:
+        """The values of the fields, without the last ones that have their default."""
+        values = [(getattr(self, field.name), field.default) for field in fields(self)]
+        while values and values[-1][0] == values[-1][1]:
+            values.pop()
+        return [value for value, _ in values]
+
+
+@dataclass(frozen=True, repr=False)
+class Pair(Mask):
+    """Two masks joined by a sign."""
+
+    left: Mask
+    right: Mask
+    sign: ClassVar[str]
+    binds: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        """Accepts any two masks."""
+
+    @property
+    def expression(self) -> str:
+        return f"left {self.sign} right"
+
+    @property
+    def names(self) -> Mapping[str, Ints | Allowed | Mask]:
+        return {"left": self.left, "right": self.right}
+
+    def check(self, seq: int, kv_seq: int) -> None:
+        self.left.check(seq, kv_seq)
+        self.right.check(seq, kv_seq)
+
+    def __str__(self) -> str:
+        return self._joined(str)
+
+    def __repr__(self) -> str:
+        return self._joined(repr)
+
+    def _joined(self, leaf: Callable[[Mask], str]) -> str:
+        """Both sides, with parentheses only where reading it back would group otherwise."""
+        left, right = leaf(self.left), leaf(self.right)
+        if isinstance(self.left, Pair) and self.left.binds < self.binds:
+            left = f"({left})"
+        if isinstance(self.right, Pair) and self.right.binds <= self.binds:
+            right = f"({right})"
+        return f"{left} {self.sign} {right}"
+
+
+@dataclass(frozen=True, repr=False)
+class And(Pair):
+    """The pairs that both masks allow."""
+
+    sign = "&"
+    binds = 2
+
+    def region(self) -> Region:
+        return self.left.region().intersect(self.right.region())
+
+
+@dataclass(frozen=True, repr=False)
+class Or(Pair):
+    """The pairs that either mask allows."""
+
+    sign = "|"
+    binds = 1
+
+    def region(self) -> Region:
+        return self.left.region().union(self.right.region())
+
+
+@lru_cache(maxsize=8)
+def region_of(mask: Mask) -> Region:
+    """Returns the region of a mask, remembered."""
+    return mask.region()
+
+
+def whole(name: str, value: SupportsIndex, least: int = 0) -> int:
+    """Returns the value as a plain int; raises PlanError unless it is a whole number >= least."""
+    try:
+        number = index(value)
+    except TypeError:
+        raise PlanError(f"{name} {value!r} is not a whole number") from None
+    if number < least:
+        raise PlanError(f"{name} {number} is less than {least}")
+    return number
+
+
+def _place(x: Ints, bounds: Ints) -> Ints:
+    return np.searchsorted(bounds, x, side="right")

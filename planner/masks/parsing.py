@@ -1,0 +1,104 @@
+"""parse(text)   reads a mask as it is typed on the command line and written in plan files.
+
+    mask ::= both ("|" both)*
+    both ::= term ("&" term)*
+    term ::= "(" mask ")" | word
+    word ::= NAME | NAME:TEXT | NAME@FILE        as the `forms` of each mask say
+
+A file name with spaces or signs in it is put in double quotes: documents@"my file".
+"""
+
+import re
+
+from planner.errors import PlanError, RingloomError
+from planner.masks.mask import MASKS, Mask
+from planner.parse import brief
+
+LARGEST_FILE = 64 * 2**20
+MOST_WORDS, MOST_NESTED = 500, 50
+REFUSED = ("dropout", "alibi", "softcap", "sink", "sinks")
+
+
+def parse(text: str) -> Mask:
+    """Returns the mask that a text describes, `&` binding before `|`.
+
+    Raises PlanError with the word that is not understood, RingloomError for a file that cannot be
+    read.
+    """
+    words = re.findall(r'[()&|]|(?:,\s*|"[^"]*"|[^()&|\s"])+|"', text)
+    if len(words) > MOST_WORDS or words.count("(") > MOST_NESTED:
+        raise PlanError(
+            f"a mask of {len(words)} words with {words.count('(')} parentheses is too long: "
+            f"at most {MOST_WORDS} and {MOST_NESTED}"
+        )
+    words.reverse()
+    mask = _either(words)
+    if words:
+        raise PlanError(
+            f"{brief(words[-1])} is unexpected after {brief(str(mask))}; join by & or |"
+        )
+    return mask
+
+
+def forms() -> str:
+    """Returns the forms of all masks, those of a word alone first."""
+    every = dict.fromkeys(form for mask in MASKS.values() for form in mask.forms)
+    return ", ".join(sorted(every, key=lambda form: not form.isidentifier()))
+
+
+def _either(words: list[str]) -> Mask:
+    mask = _both(words)
+    while words and words[-1] == "|":
+        words.pop()
+        mask = mask | _both(words)
+    return mask
+
+
+def _both(words: list[str]) -> Mask:
+    mask = _term(words)
+    while words and words[-1] == "&":
+        words.pop()
+        mask = mask & _term(words)
+    return mask
+
+
+def _term(words: list[str]) -> Mask:
+    if not words:
+        raise PlanError(f"a mask is missing at the end; masks: {forms()}")
+    word = words.pop()
+    if word == "(":
+        mask = _either(words)
+        if not words or words.pop() != ")":
+            raise PlanError("a parenthesis is not closed")
+        return mask
+    if word in (")", "&", "|"):
+        raise PlanError(f"a mask is missing before {word!r}; masks: {forms()}")
+    return _word(word)
+
+
+def _word(word: str) -> Mask:
+    """Reads one mask by the class that its beginning names."""
+    name, sign, rest = re.split("([:@]|$)", word, maxsplit=1)
+    if name in REFUSED:
+        raise PlanError(f"not expressible: {name} (a mask only says which query meets which key)")
+    if (mask := MASKS.get(name + sign)) is None:
+        raise PlanError(f"{brief(word)} is not a mask; masks: {forms()}")
+    try:
+        return mask.parse_file(_read(rest)) if sign == "@" else mask.parse(rest)
+    except RingloomError as error:
+        raise type(error)(f"{brief(word)}: {error}") from None
+
+
+def _read(name: str) -> str:
+    """Returns the text of a file; raises RingloomError if it cannot be read or is over 64 MiB."""
+    try:
+        with open(name.replace('"', ""), "rb") as file:
+            raw = file.read(LARGEST_FILE + 1)
+        text = raw.decode()
+    except OSError as error:
+        raise RingloomError(f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise RingloomError(f"cannot be read: {error}") from None
+    if len(raw) > LARGEST_FILE:
+        raise RingloomError(f"is larger than {LARGEST_FILE} bytes")
+    return text

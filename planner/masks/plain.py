@@ -1,0 +1,30 @@
+"""Full and Causal: the masks that name no position."""
+
+from dataclasses import dataclass
+
+from planner.masks.mask import ALL, Mask
+from planner.masks.regions import FAR, Region
+
+
+@dataclass(frozen=True, repr=False)
+class Full(Mask):
+    """Every query meets every key."""
+
+    forms = ("full",)
+    fixed_length = False
+    expression = "i * 0 == j * 0"
+
+    def region(self) -> Region:
+        return Region.of([(*ALL, *ALL, *ALL)])
+
+
+@dataclass(frozen=True, repr=False)
+class Causal(Mask):
+    """A query meets the keys up to its own position."""
+
+    forms = ("causal",)
+    fixed_length = False
+    expression = "j <= i"
+
+    def region(self) -> Region:
+        return Region.of([(*ALL, *ALL, -FAR, 0)])

@@ -1,0 +1,42 @@
+"""Window: keys near the query."""
+
+from dataclasses import dataclass
+
+from planner.masks.areas import LIMIT
+from planner.masks.mask import ALL, Mask, whole
+from planner.masks.plain import Full
+from planner.masks.regions import FAR, Region
+
+
+@dataclass(frozen=True, repr=False)
+class Window(Mask):
+    """A query meets `left` keys before its position and `right` after it, ends included.
+
+    None is unbounded on that side, as in flash-attn. Raises PlanError for negative widths.
+    """
+
+    forms = ("window:4096", "window:128,128")
+
+    left: int | None
+    right: int | None = 0
+
+    def __post_init__(self) -> None:
+        for side, width in (("left", self.left), ("right", self.right)):
+            if width is not None:
+                number = whole(f"Window {side}", width)
+                object.__setattr__(self, side, number if number < LIMIT else None)
+
+    @property
+    def expression(self) -> str:
+        sides = []
+        if self.left is not None:
+            sides.append(f"i - {self.left} <= j" if self.left else "i <= j")
+        if self.right is not None:
+            sides.append(f"j <= i + {self.right}" if self.right else "j <= i")
+        if len(sides) == 2:
+            return f"({sides[0]}) & ({sides[1]})"
+        return sides[0] if sides else Full.expression
+
+    def region(self) -> Region:
+        left, right = (FAR if side is None else side for side in (self.left, self.right))
+        return Region.of([(*ALL, *ALL, -left, right)])
