@@ -11,7 +11,7 @@ from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, Steps
 from codegen.jax.pieces import Slices, origin, rows_of, tile_lines, tiling
 from codegen.jax.runs import Op
-from codegen.jax.trace import trace
+from codegen.jax.trace import Trace
 from codegen.jax.values import Kept, Key, values
 from codegen.jax.words import Domain, Names, statement
 from codegen.layout import Pieces
@@ -36,6 +36,7 @@ class Attends:
 
     plan: Plan
     loops: Loops
+    rows: Trace
     names: Names
     hops: Hops
     exchanges: Exchanges
@@ -46,7 +47,6 @@ class Attends:
 
     def __post_init__(self) -> None:
         self.forward = self.plan.pass_ == "forward"
-        self.rows = trace(self.loops, self.plan)
         if self.rows.mixed:
             raise PlanError("a message of sums beside others of their kind that go elsewhere")
         self.made = values(

@@ -72,8 +72,10 @@ def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -
         if r := rows.rows[t].get(n):
             first[i, r.rank] = r.pieces
     active = first[:, :, 0] >= 0
-    different = np.unique(first[active], axis=0)
     q, kv = (s.q[0].value, "q"), (s.kv[0].value, "kv")
+    shape = 2 * (rows.widths[q],) + 2 * (rows.widths[kv],)
+    codes = np.unique(np.ravel_multi_index(tuple(first[active].T), shape))
+    different = np.stack(np.unravel_index(codes, shape), axis=1)
     if len(s.q) + len(s.kv) > 2 or len(different) > MOST:
         everything, keys = ((0, rows.widths[v] - 1, rows.widths[v]) for v in (q, kv))
         return [Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statement=n)]

@@ -5,9 +5,19 @@ rank to itself.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from codegen.jax.trace import HOME, everybody, is_stepwise, receivers, senders, sends_inputs, trace
+from codegen.jax.trace import (
+    HOME,
+    Trace,
+    everybody,
+    is_stepwise,
+    receivers,
+    senders,
+    sends_inputs,
+    trace,
+)
 from codegen.jax.words import WIDTH, Names, call, comparison, count, expression, linear
 from planner.errors import PlanError
 from planner.ir import ADDS, TENSORS, Plan
@@ -176,28 +186,30 @@ def _guard(s: Send, loops: Loops, names: Names) -> str:
 STAY = "stay"  # the name of a message from ranks to themselves
 
 
-def settled(loops: Loops, plan: Plan) -> Loops:
+def settled(loops: Loops, plan: Plan) -> tuple[Loops, Trace]:
     """The loops, with messages to oneself where some sums stay and others of the kind go on.
 
     In a causal ring the sums of the last rank go home one step after the other, each one rank
     further; those for its own keys are at home already: that message begins a step earlier.
+    Returns them with their rows. Raises PlanError where such messages do not help.
     """
-    if not some_stay(loops, plan):
-        return loops
+    rows = trace(loops, plan)
+    if not some_stay(loops, rows):
+        return loops, rows
     longer = replace(loops, statements=tuple(_earlier(s, loops) for s in loops.statements))
-    if longer != loops and not some_stay(longer, plan):
-        return longer
-    more = replace(loops, statements=(*loops.statements, *_staying(loops, plan)))
-    if some_stay(more, plan):
+    if longer != loops and not some_stay(longer, made := trace(longer, plan)):
+        return longer, made
+    more = replace(loops, statements=(*loops.statements, *_staying(loops, plan, rows)))
+    made = trace(more, plan)
+    if some_stay(more, made):
         raise PlanError("sums of which some stay on a rank where others go on")
-    return more
+    return more, made
 
 
-def some_stay(loops: Loops, plan: Plan) -> bool:
+def some_stay(loops: Loops, rows: Trace) -> bool:
     """True if what an attend or a message adds stays on some ranks and goes on from others."""
     returns = {n for n, s in enumerate(loops.statements) if isinstance(s, Return | Scatter)}
-    sinks = trace(loops, plan).sinks.values()
-    return any(HOME in ends and ends - returns - {HOME} for ends in sinks)
+    return any(HOME in ends and ends - returns - {HOME} for ends in rows.sinks.values())
 
 
 def stays(s: Statement) -> bool:
@@ -215,9 +227,8 @@ def _earlier(s: Statement, loops: Loops) -> Statement:
     return replace(s, when=replace(s.when, first=t)) if t >= 0 and still else s
 
 
-def _staying(loops: Loops, plan: Plan) -> list[Send]:
+def _staying(loops: Loops, plan: Plan, rows: Trace) -> Iterator[Send]:
     """Messages to oneself of the sums of attends, of an interval of ranks each."""
-    rows, made = trace(loops, plan), list[Send]()
     for (n, side), ends in rows.sinks.items():
         s = loops.statements[n]
         if HOME not in ends or len(ends) == 1 or not isinstance(s, Attend):
@@ -234,5 +245,4 @@ def _staying(loops: Loops, plan: Plan) -> list[Send]:
                 raise PlanError("sums that stay on ranks here and there")
             when = When(t + 1, t + 1, guard=Guard(((0, low, high),)))
             before = Part(part.value, Expr(1))
-            made.append(Send(when, STAY, (tensor,), (before,), Shift((Expr(),)), Part("own")))
-    return made
+            yield Send(when, STAY, (tensor,), (before,), Shift((Expr(),)), Part("own"))

@@ -1,16 +1,18 @@
 """Steps in runs, and runs as lines: one step, or a loop over steps that are alike."""
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from codegen.jax.hops import stays
 from codegen.jax.trace import is_stepwise, sends_inputs
 from codegen.jax.values import SPARE
-from codegen.jax.words import Names, call, count
+from codegen.jax.words import Flags, Names, call, count
 from planner.errors import PlanError
-from planner.loops.form import Attend, Loops, Send
+from planner.loops.form import Attend, Loops, Send, Statement
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -52,67 +54,77 @@ class Block:
 
 def runs(loops: Loops) -> list[Run]:
     """The steps in runs of the same statements."""
-    signs = [_sign(loops, t) for t in range(loops.steps)]
-    spans = list[tuple[int, ...]]()
+    activity = _Activity(loops)
+    signs = [activity.sign(t) for t in range(loops.steps)]
+    spans = list[range]()
     for t, sign in enumerate(signs):
         if spans and (
-            (signs[spans[-1][0]] == sign and _joins(loops, spans[-1], t))
-            or (_unrolls(loops, (*spans[-1], t)) and _shares(loops, spans[-1], t))
+            (signs[spans[-1][0]] == sign and activity.joins(spans[-1], t))
+            or (activity.unrolls(range(spans[-1][0], t + 1)) and activity.shares(t))
         ):
-            spans[-1] += (t,)
+            spans[-1] = range(spans[-1][0], t + 1)
         else:
-            spans.append((t,))
+            spans.append(range(t, t + 1))
     for steps in spans:
-        _check_names(loops, steps)
-    return [Run(steps, _kind(loops, steps)) for steps in spans]
+        activity.check_names(steps)
+    return [Run(tuple(steps), activity.kind(steps)) for steps in spans]
 
 
-def _check_names(loops: Loops, steps: tuple[int, ...]) -> None:
-    """Raise PlanError where two messages bring one value in the same run of steps."""
-    sends = [s for s in loops.statements if isinstance(s, Send) and sends_inputs(s)]
-    parts = [(t,) for t in steps] if _kind(loops, steps) == "unrolled" else [steps]
-    for part in parts:
-        names = [(s.name, s.tensors) for s in sends if any(map(s.when.on, part))]
-        if len(set(names)) < len(names):
-            raise PlanError("a value that several messages bring at once")
+class _Activity:
+    """Which statements run in which steps: `on` [statements, steps]."""
+
+    def __init__(self, loops: Loops) -> None:
+        self.statements, every = loops.statements, range(loops.steps)
+        self.on = np.array([[s.when.on(t) for t in every] for s in loops.statements])
+
+    def during(self, steps: range) -> Iterator[tuple[Statement, Flags]]:
+        """Each statement that runs in these steps, and in which of them."""
+        for s, on in zip(self.statements, self.on[:, steps.start : steps.stop], strict=True):
+            if on.any():
+                yield s, on
+
+    def check_names(self, steps: range) -> None:
+        """Raise PlanError where two messages bring one value in the same run of steps."""
+        apart = self.kind(steps) == "unrolled"
+        for part in [range(t, t + 1) for t in steps] if apart else [steps]:
+            sends = (s for s, _ in self.during(part) if isinstance(s, Send) and sends_inputs(s))
+            names = [(s.name, s.tensors) for s in sends]
+            if len(set(names)) < len(names):
+                raise PlanError("a value that several messages bring at once")
+
+    def unrolls(self, steps: range) -> bool:
+        """True if the way of inputs changes with the step."""
+        return any(_way_changes(s) for s, _ in self.during(steps))
+
+    def shares(self, t: int) -> bool:
+        """True if some attend runs in step t and in the one before."""
+        return any(isinstance(s, Attend) and on.all() for s, on in self.during(range(t - 1, t + 1)))
+
+    def sign(self, t: int) -> frozenset[int]:
+        """The statements of a step without sends of inputs, which may go on for nothing."""
+        return frozenset(
+            n
+            for n, s in enumerate(self.statements)
+            if self.on[n, t] and not sends_inputs(s) and not stays(s)
+        )
+
+    def joins(self, steps: range, t: int) -> bool:
+        """True if a loop over these steps may go on to step t."""
+        return not any(
+            sends_inputs(s) and (~on).sum() > (0 if _way_changes(s) else SPARE)
+            for s, on in self.during(range(steps.start, t + 1))
+        )
+
+    def kind(self, steps: range) -> Literal["straight", "rolled", "unrolled"]:
+        """How steps are written."""
+        if len(steps) == 1:
+            return "straight"
+        return "unrolled" if self.unrolls(steps) else "rolled"
 
 
-def _unrolls(loops: Loops, steps: tuple[int, ...]) -> bool:
-    """True if the way of inputs changes with the step."""
-    sends = [s for s in loops.statements if isinstance(s, Send) and sends_inputs(s)]
-    return any(is_stepwise(s) and any(map(s.when.on, steps)) for s in sends)
-
-
-def _shares(loops: Loops, steps: tuple[int, ...], t: int) -> bool:
-    """True if some attend runs in these steps and in step t."""
-    attends = [s for s in loops.statements if isinstance(s, Attend)]
-    return any(s.when.on(t) and s.when.on(steps[-1]) for s in attends)
-
-
-def _sign(loops: Loops, t: int) -> frozenset[int]:
-    """The statements of a step without sends of inputs, which may go on for nothing."""
-    return frozenset(
-        n
-        for n, s in enumerate(loops.statements)
-        if s.when.on(t) and not sends_inputs(s) and not stays(s)
-    )
-
-
-def _joins(loops: Loops, steps: tuple[int, ...], t: int) -> bool:
-    """True if a loop over these steps may go on to step t."""
-    for s in loops.statements:
-        on = [s.when.on(u) for u in (*steps, t)]
-        if not isinstance(s, Send) or not sends_inputs(s) or not any(on):
-            continue
-        if on.count(False) > (0 if is_stepwise(s) else SPARE):
-            return False
-    return True
-
-
-def _kind(loops: Loops, steps: tuple[int, ...]) -> Literal["straight", "rolled", "unrolled"]:
-    if len(steps) == 1:
-        return "straight"
-    return "unrolled" if _unrolls(loops, steps) else "rolled"
+def _way_changes(s: Statement) -> bool:
+    """True if a statement sends inputs to another rank in each step."""
+    return isinstance(s, Send) and sends_inputs(s) and is_stepwise(s)
 
 
 # ---- lines

@@ -55,11 +55,11 @@ def print_pass(
     plan: Plan, loops: Loops, hops: Hops, exchanges: Exchanges, keeping: Kept
 ) -> list[str]:
     """One function."""
-    loops = settled(loops, plan)
+    loops, rows = settled(loops, plan)
     names = named(loops)
     moves = (s for s in loops.statements if isinstance(s, Send | Gather | AllToAll))
     stats = any("STATS" in s.tensors for s in moves)
-    made = Pass(plan, loops, names, hops, exchanges, stats, keeping)
+    made = Pass(plan, loops, rows, names, hops, exchanges, stats, keeping)
     blocks = made.blocks(runs(loops))
     head, saved = [*HEADS[plan.pass_]], made.saved() if plan.pass_ == "forward" else []
     if plan.pass_ == "backward":

@@ -180,9 +180,12 @@ class _Walker:
                     self.bring(i, s, t)
                 elif not isinstance(s, Start):
                     self.follow(s, t)
-            self.count()
+            self.note()
             self.arrive(t)
-        self.count()
+        self.note()
+        for (name, side, born), table in self.state.aged.items():
+            self.count(side, name, table)
+            self.result.aged[side, name, born] = table
         for cell in self.result.sent - {(tensor, OWN) for tensor in self.sums}:
             self.check_new(cell)
         for cell, full in self.full.items():
@@ -201,19 +204,17 @@ class _Walker:
         if not came and any(t + 1 not in taken for t in added):
             raise PlanError(f"{cell[0]} for {cell[1]} is added to for several steps")
 
-    def count(self) -> None:
-        """Note how many pieces the values have that can be read now."""
-        tables = [(k[1], k[0], v) for k, v in self.state.stay.items()]
-        self.result.tables |= {(side, name): v for side, name, v in tables if name != HELD}
-        new = {
-            k: v for k, v in self.state.aged.items() if (k[1], k[0], k[2]) not in self.result.aged
-        }
-        self.result.aged |= {(k[1], k[0], k[2]): v for k, v in new.items()}
-        tables += [(k[1], k[0], v) for k, v in new.items()]
-        for side, name, table in tables:
-            if side in ("q", "kv"):
-                known = self.result.pieces.get((side, name), 0)
-                self.result.pieces[side, name] = max(known, table.shape[1])
+    def count(self, side: str, name: str, table: Ints) -> None:
+        """Note how many pieces a value has that can be read."""
+        known = self.result.pieces.get((side, name), 0)
+        self.result.pieces[side, name] = max(known, table.shape[1])
+
+    def note(self) -> None:
+        """Keep the tables of the values that stay, as they are now."""
+        for (name, side), table in self.state.stay.items():
+            self.count(side, name, table)
+            if name != HELD:
+                self.result.tables[side, name] = table
 
     def take(self, i: int, s: Send | Return | Scatter, t: int) -> None:
         """The message leaves: its cell is empty, on all ranks."""

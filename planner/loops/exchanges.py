@@ -63,11 +63,11 @@ class Filled:
 
     def __init__(self, plan: Plan) -> None:
         sides = (("q", plan.partition.q), ("kv", plan.partition.kv))
-        self.bits = {s: np.zeros((plan.ranks, len(x)), np.bool_) for s, x in sides}
+        self.bits = {s: np.zeros((plan.ranks, len(x) + 1), np.bool_) for s, x in sides}
 
     def note(self, side: str, rank: Ints, blocks: Ints) -> None:
         """From now on there are sums of these blocks [n, w] on the ranks [n]."""
-        self.bits[side][flat(rank, blocks)] = True
+        self.bits[side][rank[:, None], blocks] = True  # of block -1 in a column of its own
 
     def of(self, side: str, messages: Messages) -> Messages:
         """The messages that have sums to bring."""
