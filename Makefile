@@ -22,12 +22,13 @@ demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and dra
 	$(BIN)/ringloom report --ranks 8 --seq 256k --heads 32 --head-dim 128 --mask causal \
 	  --hardware a100-nvlink --schedules ring,striped,zigzag,balanced,burst -o report.html
 
-# Three at a time: one of them often waits for processes that it started.
+# Two at a time, by files: what the tests of a file share is made once. The longest come first.
 test: $(VENV)/.test ## run the tests; what pages tell readers to type is tried by try-docs
-	$(BIN)/pytest -n 3 --dist worksteal --ignore tests/plain/test_docs_blocks.py
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/plain/test_docs_blocks.py
 
-test-nightly: $(VENV)/.test ## 2,000 random cases of torch and of JAX programs each (hours; not in CI)
-	RINGLOOM_PROFILE=nightly $(BIN)/pytest -n 2 --dist worksteal tests/on_torch/test_programs.py tests/on_jax/test_programs.py
+test-nightly: $(VENV)/.test ## 2,000 random cases of torch and of JAX programs each, all combinations (hours; not in CI)
+	RINGLOOM_PROFILE=nightly $(BIN)/pytest -n 2 --dist worksteal tests/on_torch/test_programs.py tests/on_jax/test_programs.py \
+	  tests/plain/test_readme.py tests/plain/test_emitted_files.py tests/plain/test_formulas.py
 
 test-browser: $(VENV)/.browser ## try the pages in a real browser (Debian: chromium, chromium-driver)
 	@for program in chromium chromedriver; do command -v $$program >/dev/null || { \

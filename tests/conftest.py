@@ -14,7 +14,7 @@ SLOW_MACHINE = [HealthCheck.too_slow]
 settings.register_profile(
     "ci",
     deadline=None,
-    max_examples=int(os.environ.get("RINGLOOM_EXAMPLES", "50")),
+    max_examples=int(os.environ.get("RINGLOOM_EXAMPLES", "25")),
     derandomize=True,
     suppress_health_check=SLOW_MACHINE,
 )

@@ -6,6 +6,7 @@ both; processes that tests start without `QUICK`, and nightly runs, compile as u
 
 import os
 from importlib.metadata import version
+from types import ModuleType
 
 import pytest
 
@@ -25,3 +26,14 @@ with pytest.MonkeyPatch.context() as patch:
 
 import jax.extend  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402, F401
+
+
+def self_check(source: str, *seq: int) -> int:
+    """What `python FILE --seq SEQ` exits with, in this process."""
+    module, wide = ModuleType("emitted"), jax.config.jax_enable_x64
+    exec(compile(source, "<emitted>", "exec"), module.__dict__)
+    try:
+        status: int = module.main(*seq)
+    finally:
+        jax.config.update("jax_enable_x64", wide)
+    return status

@@ -8,6 +8,8 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from in_memory.distributed import installed
 from in_memory.network import Network
 from in_memory.threads import on_threads
@@ -39,6 +41,16 @@ def in_threads(ranks: int, body: Callable[[Any], Any], seconds: float = 60.0) ->
 def trained(program: ModuleType, arrays: list[Any]) -> Network:
     """The network after both passes of a program on whole arrays q, k, v, dout, or after one."""
     return on_threads(program.RANKS, lambda group: rank.attend(program, group, arrays))[1]
+
+
+def self_check(source: str, *words: str) -> None:
+    """What `python FILE WORDS` does on every rank, without processes; raises what it raises."""
+    program = load(source)
+    numbers = map(int, words[1:]) if words[:1] == ("--seq",) else ()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", "0")  # as under torchrun
+        patch.setattr("sys.argv", ["program.py", *words])
+        on_threads(program.RANKS, lambda _: program.main(*numbers))
 
 
 KERNELS = ("attend", "attend_backward")

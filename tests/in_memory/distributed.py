@@ -95,6 +95,18 @@ def _in_memory(function: Callable[..., Any]) -> Callable[..., Any]:
 # ---- who there is
 
 
+def init_process_group(*args: Any, **kwargs: Any) -> None:
+    """Nothing, in a thread that is a rank: its world is there."""
+    if HERE.world is None:
+        real.init_process_group(*args, **kwargs)
+
+
+def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+    """Nothing, in a thread that is a rank: its world ends with the run."""
+    if HERE.world is None:
+        real.destroy_process_group(*args, **kwargs)
+
+
 def is_initialized() -> bool:
     """True in a thread that is a rank."""
     return HERE.world is not None or bool(real.is_initialized())

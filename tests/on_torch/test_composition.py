@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.connection
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from codegen import emit
-from codegen.emitting import tables
+from codegen.emitting import save_tables, tables
 from planner.masks import Causal
 from planner.planning import plan
 from planner.workload import Workload
@@ -28,11 +29,26 @@ HEADS, KV_HEADS, HEAD_DIM = 4, 2, 4
 Results = dict[str, Any]
 
 
-def emitted(ranks: int, heads: int = HEADS, kv_heads: int = KV_HEADS, **kind: bool) -> str:
-    work = Workload(
-        seq=SEQ, heads=heads, kv_heads=kv_heads, head_dim=HEAD_DIM, mask=Causal(), dtype="float64"
-    )
-    return emit(plan("zigzag", work, ranks, pass_="both"), "torch", **kind)
+WORK = Workload(
+    seq=SEQ, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, mask=Causal(), dtype="float64"
+)
+TABLES = "striped", "burst"  # one schedule for each of two groups
+SOURCES = dict[str, str]()  # programs by their names, written once for all processes
+
+
+def write_sources(folder: Path) -> None:
+    """Emit the programs of all scenes, and the files of tables."""
+    two = plan("zigzag", WORK, 2, pass_="both")
+    half = replace(WORK, heads=HEADS // 2, kv_heads=KV_HEADS // 2)
+    by_name = [plan(name, WORK, 2, pass_="both") for name in TABLES]
+    SOURCES["four"] = emit(plan("zigzag", WORK, RANKS, pass_="both"), "torch")
+    SOURCES["two"] = emit(two, "torch")
+    SOURCES["half"] = emit(plan("zigzag", half, 2, pass_="both"), "torch")
+    SOURCES["layer"] = emit(two, "torch", layer=True)
+    SOURCES["dynamic"] = emit(by_name[0], "torch", dynamic=True)
+    for number, pair in enumerate(by_name):
+        save_tables(tables(pair, "torch"), str(folder / f"tables-{number}.npz"))
+    SOURCES["folder"] = str(folder)
 
 
 class Block(torch.nn.Module):  # type: ignore[misc]
@@ -106,7 +122,7 @@ def sum_weights(found: Results, group: Any = None) -> Results:
 
 
 def world(rank: int) -> tuple[Any, Any, Any]:
-    program = load(emitted(RANKS))
+    program = load(SOURCES["four"])
     return program, Block(program.attention), program.positions(rank)
 
 
@@ -127,7 +143,7 @@ def compiled(rank: int) -> Results:
 
 def subgroups(rank: int) -> Results:
     """Two groups of two ranks, neither in the order of the world; each has one batch row."""
-    program = load(emitted(2))
+    program = load(SOURCES["two"])
     groups = [torch.distributed.new_group(members) for members in ([0, 2], [1, 3])]
     mine = groups[rank % 2]
     block = Block(lambda q, k, v: program.attention(q, k, v, group=mine))
@@ -141,7 +157,7 @@ def mesh_of(*names: str) -> Any:
 
 def on_mesh(mesh: Any) -> tuple[Any, Any, Any, Any]:
     """A block whose sequence is sharded over "sp", its positions and its batch row."""
-    program, group = load(emitted(2)), mesh["sp"].get_group()
+    program, group = load(SOURCES["two"]), mesh["sp"].get_group()
     block = Block(lambda q, k, v: program.attention(q, k, v, group=group))
     row = mesh["data"].get_local_rank()
     return program, block, program.positions(group.rank()), slice(row, row + 1)
@@ -167,7 +183,7 @@ def tensor_parallel(rank: int) -> Results:
     """Heads over one axis of the mesh by DTensor, the sequence over the other."""
     parallel = torch.distributed.tensor.parallel
     mesh = mesh_of("tp", "sp")
-    program, group = load(emitted(2, HEADS // 2, KV_HEADS // 2)), mesh["sp"].get_group()
+    program, group = load(SOURCES["half"]), mesh["sp"].get_group()
     block = Block(lambda q, k, v: program.attention(q, k, v, group=group))
     split = {name: parallel.ColwiseParallel() for name in "qkv"}
     parallel.parallelize_module(block, mesh["tp"], split | {"o": parallel.RowwiseParallel()})
@@ -176,11 +192,9 @@ def tensor_parallel(rank: int) -> Results:
 
 def tables_in_subgroups(rank: int) -> Results:
     """The same two groups, each with tables of its own schedule, through one program."""
-    work = Workload(seq=SEQ, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, dtype="float64")
-    pairs = [plan(name, work, 2, pass_="both") for name in ("striped", "burst")]
-    program = load(emit(pairs[0], "torch", dynamic=True))
+    program = load(SOURCES["dynamic"])
     mine = [torch.distributed.new_group(members) for members in ([0, 2], [1, 3])][rank % 2]
-    made = program.Tables(tables(pairs[rank % 2], "torch"))
+    made = program.load(Path(SOURCES["folder"], f"tables-{rank % 2}.npz"))
     block = Block(lambda q, k, v: program.attention(q, k, v, made, group=mine))
     at = program.positions(mine.rank(), made)
     return sum_weights(stepped(block, at, slice(rank % 2, rank % 2 + 1)))
@@ -188,7 +202,7 @@ def tables_in_subgroups(rank: int) -> Results:
 
 def layered(rank: int) -> Results:
     """An emitted layer on a 2 x 2 mesh of data and sequence."""
-    program, mesh = load(emitted(2, layer=True)), mesh_of("data", "sp")
+    program, mesh = load(SOURCES["layer"]), mesh_of("data", "sp")
     group, row = mesh["sp"].get_group(), mesh["data"].get_local_rank()
     rows, at = slice(row, row + 1), program.positions(mesh["sp"].get_local_rank())
     x, dy = (t[rows][:, at] for t in inputs())
@@ -212,9 +226,10 @@ SCENES = (
 )
 
 
-def play(rank: int, folder: str) -> None:
+def play(rank: int, folder: str, sources: dict[str, str]) -> None:
     """All scenes on one rank."""
     torch.set_num_threads(1)
+    SOURCES.update(sources)
     try:
         torch.distributed.init_process_group(
             "gloo",
@@ -233,13 +248,14 @@ def play(rank: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def played(tmp_path_factory: pytest.TempPathFactory, forked: None) -> Path:
     """The folder with the results of all scenes."""
     folder = tmp_path_factory.mktemp("scenes")
+    write_sources(folder)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "runtimes.torch.processes"])
     workers = [
-        context.Process(target=play, args=(rank, str(folder)), daemon=True) for rank in range(RANKS)
+        context.Process(target=play, args=(rank, str(folder), SOURCES), daemon=True)
+        for rank in range(RANKS)
     ]
     for worker in workers:
         worker.start()
@@ -274,7 +290,7 @@ def test_attention_equals_dense(scene: Callable[[int], Results], played: Path) -
 
 
 def test_a_layer_on_a_mesh_equals_its_reference(played: Path) -> None:
-    program = load(emitted(2, layer=True))
+    program = load(SOURCES["layer"])
     params, (x, dy) = program.init(4, torch.float64, dim=DIM), inputs()
     y = program.reference(params, x.requires_grad_())
     y.backward(dy)

@@ -24,7 +24,7 @@ from strategies import schedules, workloads
 
 torch = pytest.importorskip("torch")
 
-from rank_threads import in_threads, load  # noqa: E402  only where torch is
+from rank_threads import in_threads, load, self_check  # noqa: E402  only where torch is
 from runtimes.torch.rank import attend  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
@@ -237,14 +237,14 @@ def test_a_file_checks_itself(tmp_path: Path) -> None:
     assert "52" in done.stdout
 
 
-def test_a_file_for_one_length_checks_itself_at_that_length(tmp_path: Path) -> None:
+def test_a_file_for_one_length_checks_itself_at_that_length(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     source = emit(both("burst", small(Documents((40, 56))), 2), "torch")
-    done = script(tmp_path, source)
-    assert done.returncode == 0, done.stdout + done.stderr
-    refused = script(tmp_path, source, "--seq", "50")
-    assert refused.returncode != 0
-    assert "[1, 4, 25, 8]" in refused.stderr
-    assert "not [([1, 4, 48, 8]" in refused.stderr
+    self_check(source)
+    assert capsys.readouterr().out.startswith("96 tokens, largest errors: ")
+    with pytest.raises(ValueError, match=r"\[1, 4, 25, 8\].* not \[\(\[1, 4, 48, 8\]"):
+        self_check(source, "--seq", "50")
 
 
 SABOTAGE = {
@@ -269,9 +269,9 @@ def test_a_sabotaged_program_is_not_what_it_compares_with(what: str) -> None:
     assert max(torch.dist(a, b, torch.inf) for rank in pairs for a, b in rank) > 1e-3
 
 
-def test_a_sabotaged_file_fails(tmp_path: Path) -> None:
-    done = script(tmp_path, sabotaged("a wrong scale"))
-    assert done.returncode == 1, done.stdout + done.stderr
+def test_a_sabotaged_file_fails() -> None:
+    with pytest.raises(AssertionError, match="not exact"):
+        self_check(sabotaged("a wrong scale"))
 
 
 def test_no_thread_of_a_group_outlives_the_check(tmp_path: Path) -> None:

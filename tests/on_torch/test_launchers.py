@@ -29,6 +29,7 @@ from runtimes.torch import launch
 from runtimes.torch.processes import in_processes
 from runtimes.torch.rank import attend
 
+pytestmark = pytest.mark.usefixtures("forked")
 SMALL = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
 
 
@@ -39,7 +40,6 @@ def both(schedule: str, work: Workload, ranks: int) -> Plans:
 CASES = [
     ("zigzag", Causal(), "float32"),
     ("usp:ulysses=2", Causal(), "float64"),
-    ("allgather", Causal(), "float64"),
     ("burst", Causal() & Documents((9, 31)), "bfloat16"),
 ]
 

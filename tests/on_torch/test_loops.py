@@ -1,7 +1,5 @@
 """Torch programs printed from loops: exact, short, tidy, and whole under torch.compile."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,6 @@ from planner.loops.form import Attend, Loops, Part, Send
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.planning import plan
 from planner.workload import Workload
-from ruff_check import assert_as_ruff_has_it
 from runtimes.reference import dense
 
 torch = pytest.importorskip("torch")
@@ -171,29 +168,3 @@ def test_renaming_a_plan_changes_the_header_and_its_literal_only() -> None:
 def body(text: str) -> str:
     """A program below its constants."""
     return text.partition("# ---- Layout")[2]
-
-
-CAUSAL = ["ring", "striped", "zigzag", "burst", "ulysses", "allgather", "balanced", "usp:ulysses=2"]
-
-
-def emitted(name: str, ranks: int = 8, tokens: int = 32768) -> str:
-    made = program(name, ranks, Causal(), tokens, heads=32, kv_heads=8, dtype="bfloat16")
-    return by_loops(made)
-
-
-@pytest.mark.parametrize("name", CAUSAL)
-def test_programs_are_as_long_for_more_ranks_and_tokens(name: str) -> None:
-    texts = [emitted(name), emitted(name, tokens=512)]
-    assert len({len(text.splitlines()) for text in texts}) == 1
-    assert all(len(line) <= 100 for text in texts for line in text.splitlines())
-
-
-def test_ruff_and_mypy_find_nothing(tmp_path: Path) -> None:
-    for name in CAUSAL:
-        (tmp_path / f"{name.partition(':')[0]}.py").write_text(emitted(name))
-    (tmp_path / "documents.py").write_text(by_loops(program("ring", 4, DOCUMENTS)))
-    assert_as_ruff_has_it(tmp_path)
-    files = [f"{name}.py" for name in ("zigzag", "usp", "documents")]
-    call = [sys.executable, "-m", "mypy", "--config-file=", *files]
-    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout

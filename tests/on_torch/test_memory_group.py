@@ -84,10 +84,9 @@ def in_gloo(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_what_arrives_is_what_arrives_over_gloo(tmp_path: Path) -> None:
+def test_what_arrives_is_what_arrives_over_gloo(tmp_path: Path, forked: None) -> None:
     ours, _ = on_threads(RANKS, lambda group: exchanged(memory_dist, group))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "in_memory.threads"])
     workers = [context.Process(target=in_gloo, args=(r, str(tmp_path))) for r in range(RANKS)]
     for worker in workers:
         worker.start()

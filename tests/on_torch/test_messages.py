@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 from in_memory.network import Network
 from rank_threads import load, trained
 
-FEW = settings(max_examples=max(25, settings.default.max_examples // 2))
+FEW = settings(max_examples=max(12, settings.default.max_examples // 2))
 Traffic = Counter[tuple[int, int]]  # bytes by (source, destination)
 
 

@@ -69,7 +69,7 @@ def peer_rank(rank: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def peer(tmp_path_factory: pytest.TempPathFactory, forked: None) -> Path:
     """The folder with the results of PyTorch's template."""
     folder = tmp_path_factory.mktemp("peer")
     context = multiprocessing.get_context("forkserver")

@@ -16,6 +16,7 @@ from runtimes.arrays import Array, draw
 from runtimes.backends import forward
 from runtimes.reference import dense
 from runtimes.validation import EXACT, backward_leaks, distance, forward_leaks
+from sampling import square
 from strategies import divided_workloads, schedules, workloads
 
 torch = pytest.importorskip("torch")
@@ -24,7 +25,6 @@ from rank_threads import execute, run  # noqa: E402  only where torch is
 from runtimes.torch.arrays import to_numpy, to_torch  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
-CASES = settings(max_examples=settings.default.max_examples)
 MASKS: list[Mask] = [
     Causal(),
     Full(),
@@ -57,7 +57,6 @@ def assert_exact(pair: Plans, seed: int = 0) -> None:
     assert max(gradients) <= limits[1]
 
 
-@CASES
 @given(st.data(), st.integers(1, 8), workloads(), st.integers(0, 99))
 def test_programs_are_exact_in_float64(
     data: st.DataObject, ranks: int, work: Workload, seed: int
@@ -65,23 +64,25 @@ def test_programs_are_exact_in_float64(
     assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
 
 
-@CASES
 @given(st.data(), st.sampled_from([1, 2, 3, 4, 6, 8]), st.integers(0, 99))
 def test_programs_of_equal_parts_are_exact(data: st.DataObject, ranks: int, seed: int) -> None:
     work = data.draw(divided_workloads(ranks))
     assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
 
 
-@pytest.mark.parametrize("mask", MASKS, ids=str)
-@pytest.mark.parametrize("schedule", [*SCHEDULES, "striped:grain=4", "allgather:keep=1"])
+SPELLED = [*SCHEDULES, "striped:grain=4", "allgather:keep=1"]
+
+
+@pytest.mark.parametrize(("schedule", "mask"), square(SPELLED, MASKS, every=2), ids=str)
 def test_every_schedule_and_mask_is_exact(schedule: str, mask: Mask) -> None:
     work = Workload(seq=63, heads=4, kv_heads=2, head_dim=8, mask=mask, dtype="float64")
     assert_exact(both(schedule, work, 4))
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 5, 8])
-@pytest.mark.parametrize("mask", [Causal(), Full()], ids=str)
-@pytest.mark.parametrize("schedule", SCHEDULES)
+EQUAL = square(list(SCHEDULES), [Causal(), Full()], [1, 3, 5, 8], every=4)
+
+
+@pytest.mark.parametrize(("schedule", "mask", "ranks"), EQUAL, ids=str)
 def test_equal_pieces_are_exact_on_any_number_of_ranks(
     schedule: str, mask: Mask, ranks: int
 ) -> None:
@@ -100,9 +101,11 @@ def test_programs_are_exact_in_float32(
     assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("schedule", ["ring", "zigzag", "burst", "ulysses", "balanced"])
-@pytest.mark.parametrize("ranks", [2, 8])
+SHORT = ["bfloat16", "float16"]
+NARROW = square(["ring", "zigzag", "burst", "ulysses", "balanced"], SHORT, [2, 8], every=2)
+
+
+@pytest.mark.parametrize(("schedule", "dtype", "ranks"), NARROW)
 def test_16_bit_errors_do_not_grow_with_the_ranks(schedule: str, dtype: str, ranks: int) -> None:
     work = Workload(seq=256, heads=4, kv_heads=2, head_dim=32, mask=Causal(), dtype=dtype)
     arrays = draw(work, 1)

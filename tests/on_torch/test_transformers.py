@@ -233,9 +233,7 @@ def test_other_heads_scales_and_lengths_are_refused_with_numbers(alone: Any) -> 
         sharded(emitted(heads=2, ranks=2, schedule="ulysses"), "other-heads")
     with pytest.raises(RingloomError, match=r"scales scores by 0\.3535\d+, the plan by 0\.5"):
         called(alone, emitted(), lambda name: llama(name, head_dim=8))
-    with pytest.raises(
-        RingloomError, match=r"are \[\[0, 0, 1, 1\]\] ..., but its 26 tokens"
-    ):
+    with pytest.raises(RingloomError, match=r"are \[\[0, 0, 1, 1\]\] ..., but its 26 tokens"):
         called(alone, emitted(), position_ids=torch.arange(SEQ)[None] // 2)
 
 

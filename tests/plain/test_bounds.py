@@ -1,6 +1,5 @@
 """Lower bounds: no plan beats them, and on small instances not even the best of all plans."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations, product
@@ -19,6 +18,7 @@ from planner.masks import Blocks, Causal, Full, Mask, Window
 from planner.planning import plan
 from planner.verify import verify
 from planner.workload import Workload
+from sampling import NIGHTLY as EVERY
 from simulator.bounds import Bounds, Limits, best_bound, lower_bounds
 from simulator.costs.prices import Costs
 from simulator.engines.recurrence import run
@@ -30,7 +30,6 @@ from simulator.scenario import Scenario
 
 A100 = hardware("a100-nvlink")
 ROUNDING = 1 + 1e-9
-EVERY = os.environ.get("RINGLOOM_PROFILE") == "nightly"
 Tile = tuple[int, int]
 
 

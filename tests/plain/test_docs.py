@@ -64,6 +64,7 @@ def test_what_does_not_work_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         raise rl.PlanError("not this one")
 
     monkeypatch.setattr(codegen.jax, "write", refuse)
+    monkeypatch.setattr("from_code.MASKS", {"causal": rl.Causal()})
     page = "\n".join(support(["ring"]))
     (row,) = (line for line in page.splitlines() if line.startswith("| causal |"))
     assert row == "| causal | FBt |"

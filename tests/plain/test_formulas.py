@@ -34,6 +34,7 @@ from ringloom.reproduce.formulas.symbolic import (
     summed,
 )
 from ringloom.reproduce.papers.striped_time import coarse_tiles
+from sampling import square
 from simulator.memory import memory
 
 HEAD_DIM = 4
@@ -42,12 +43,7 @@ RANKS = {
     "balanced": (7, 8, 9, 11, 12, 16),
     "usp": (6, 8, 12),
 }
-CASES = [
-    (schedule, ranks, block)
-    for schedule, most in RANKS.items()
-    for ranks in most
-    for block in (2, 6, 16)
-]
+CASES = [case for s, most in RANKS.items() for case in square([s], most, (2, 6, 16), every=3)]
 
 
 def groups(schedule: str, ranks: int) -> int:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loop_interpreter import Machine
@@ -118,7 +118,6 @@ def test_many_ranks_are_said_as_shortly(name: str, pass_: Pass) -> None:
 # ---- what loops compute
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(1, 8), workloads(longest=24), st.integers(0, 99))
 def test_loops_compute_what_dense_attention_computes(
     data: st.DataObject, ranks: int, any_work: Workload, seed: int
@@ -174,7 +173,6 @@ def assert_exact(made: Plan, loops, seed: int) -> None:  # type: ignore[no-untyp
 # ---- kinds
 
 
-@settings(max_examples=100, deadline=None)
 @given(workloads(longest=24), st.integers(1, 6), st.data())
 def test_kinds_are_what_the_mask_says(any_work: Workload, ranks: int, data: st.DataObject) -> None:
     made = plan(data.draw(schedules(ranks)), any_work, ranks)
