@@ -12,7 +12,6 @@ from planner.ir import ACCUMULATORS, Attend, Move
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
 from simulator.engines.cells import Cells
-from simulator.network.ports import Where
 from simulator.timeline import Floats
 
 
@@ -27,26 +26,26 @@ class Accumulators:
             tensor: np.zeros(cells.size, bool) for tensor, cells in self._cells.items()
         }
 
-    def leave(self, move: Move, src: Where) -> None:
+    def leave(self, move: Move) -> None:
         """Take the accumulators of a partial-sum transfer from their sources."""
         for tensor in move.tensors:
-            self._present[tensor][self._cells[tensor].of(src, move.blocks)] = False
+            self._present[tensor][self._cells[tensor].of(move.src, move.blocks)] = False
 
-    def attended(self, node: Attend, rank: Where) -> Floats:
+    def attended(self, node: Attend) -> Floats:
         """Add each row's results to its accumulators; returns the seconds: float64 [rows]."""
         seconds = np.zeros(len(node))
         for tensor, price in self._add.items():
-            seconds += self._join(tensor, rank, attended_blocks(node, tensor), price)
+            seconds += self._join(tensor, node.rank, attended_blocks(node, tensor), price)
         return seconds
 
-    def arrived(self, move: Move, dst: Where) -> Floats:
+    def arrived(self, move: Move) -> Floats:
         """Merge each message into the accumulators; returns the seconds: float64 [rows]."""
         seconds = np.zeros(len(move))
         for tensor in move.tensors:
-            seconds += self._join(tensor, dst, move.blocks, self._merge[tensor])
+            seconds += self._join(tensor, move.dst, move.blocks, self._merge[tensor])
         return seconds
 
-    def _join(self, tensor: str, rank: Where, blocks: Ints, price: Floats) -> Floats:
+    def _join(self, tensor: str, rank: Ints, blocks: Ints, price: Floats) -> Floats:
         entries, present = self._cells[tensor].of(rank, blocks), self._present[tensor]
         seconds: Floats = rowwise(np.add, price[blocks] * present[entries])
         present[entries] = True

@@ -14,8 +14,6 @@ from planner.columns import rowwise
 from planner.ir import INPUTS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints
 from simulator.engines.cells import Cells
-from simulator.engines.rounds import where
-from simulator.network.ports import Where
 from simulator.timeline import Floats
 
 Pairs = NDArray[np.complex128]  # (offered, arrives) as one number
@@ -31,18 +29,16 @@ class Arrivals:
         side = plan.side(tensor)
         self._cells = Cells(plan.ranks, len(side))
         self._times = np.full(self._cells.size, complex(np.inf, np.inf))
-        self._times[
-            self._cells.of(where(side.homes), np.arange(len(side), dtype=np.int32)[:, None])
-        ] = 0.0
+        self._times[self._cells.of(side.homes, np.arange(len(side), dtype=np.int32)[:, None])] = 0.0
         self._times[self._cells.nowhere()] = 0.0
 
-    def put(self, rank: Where, blocks: Ints, times: Floats) -> None:
+    def put(self, rank: Ints, blocks: Ints, times: Floats) -> None:
         """Note that each row's blocks were offered and arrive on its rank at `times` [rows, 2]."""
         self._times[self._cells.of(rank, blocks)] = times.view(np.complex128)
         if blocks.shape[1] > 1:
             self._times[self._cells.nowhere()] = 0.0
 
-    def of(self, rank: Where, blocks: Ints) -> Pairs:
+    def of(self, rank: Ints, blocks: Ints) -> Pairs:
         """Return when each row's blocks were offered and arrive on its rank: [rows, width]."""
         return self._times[self._cells.of(rank, blocks)]
 
@@ -58,22 +54,22 @@ class Copies:
         }
         for copy in plan.start:
             for table in self._of(readable(copy)):
-                table.put(where(copy.rank), copy.blocks, np.zeros((len(copy), 2)))
+                table.put(copy.rank, copy.blocks, np.zeros((len(copy), 2)))
 
-    def send(self, move: Move, src: Where) -> list[Pairs]:
+    def send(self, move: Move) -> list[Pairs]:
         """Return the times of everything that each message carries, at its source."""
-        return [table.of(src, move.blocks) for table in self._of(move.tensors)]
+        return [table.of(move.src, move.blocks) for table in self._of(move.tensors)]
 
-    def attend(self, node: Attend, rank: Where) -> list[Pairs]:
+    def attend(self, node: Attend) -> list[Pairs]:
         """Return the times of all the inputs of each row, on its rank."""
         sides = ("q", node.q), ("kv", node.kv)
-        return [t.of(rank, blocks) for side, blocks in sides for t in self._sides[side]]
+        return [t.of(node.rank, blocks) for side, blocks in sides for t in self._sides[side]]
 
-    def arrive(self, move: Move, dst: Where, offered: Floats, arrival: Floats) -> None:
+    def arrive(self, move: Move, offered: Floats, arrival: Floats) -> None:
         """Note when every message of a move of inputs was offered and arrives: [rows] each."""
         times = np.stack([offered, arrival], axis=1)
         for table in self._of(move.tensors):
-            table.put(dst, move.blocks, times)
+            table.put(move.dst, move.blocks, times)
 
     def _of(self, tensors: Sequence[str]) -> list[Arrivals]:
         return list(dict.fromkeys(self._tables[t] for t in tensors if t in self._tables))

@@ -27,8 +27,8 @@ from planner.ir import Attend, Move, Step
 from simulator.costs.prices import Costs
 from simulator.engines.accumulators import Accumulators
 from simulator.engines.copies import Copies, exposed, ready
-from simulator.engines.rounds import attend_rounds, move_rounds, where
-from simulator.network.ports import Ports, Where
+from simulator.engines.rounds import attend_rounds, move_rounds
+from simulator.network.ports import Ports
 from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
 
 KEPT = 1 << 22  # steps x ranks up to which every step's times are kept
@@ -100,17 +100,16 @@ class Recurrence:
     def _send(self, number: int, move: Move) -> Floats:
         """Return the arrival of each message; ports are taken in row order."""
         size = message_bytes(self._costs.plan, number, move)
-        src, dst = where(move.src), where(move.dst)
-        offered = self._begin[src]
-        inputs = ready(self._copies.send(move, src))
+        offered = self._begin[move.src]
+        inputs = ready(self._copies.send(move))
         start = offered if inputs is None else np.maximum(offered, inputs)
         if not self._overlap:
-            start = np.maximum(start, self._begin[dst])
-        start, end, arrival = self._transfer(move, src, dst, size, start)
+            start = np.maximum(start, self._begin[move.dst])
+        start, end, arrival = self._transfer(move, size, start)
         if move.accumulates:
-            self._accumulators.leave(move, src)
+            self._accumulators.leave(move)
         else:
-            self._copies.arrive(move, dst, offered, arrival)
+            self._copies.arrive(move, offered, arrival)
         self._messages += len(move)
         self._last = max(self._last, float(arrival.max()))
         if self._record:
@@ -118,14 +117,14 @@ class Recurrence:
         return arrival
 
     def _transfer(
-        self, move: Move, src: Where, dst: Where, size: NDArray[np.int64], start: Floats
+        self, move: Move, size: NDArray[np.int64], start: Floats
     ) -> tuple[Floats, Floats, Floats]:
         """Return (start, end, arrival) of messages that could start then, and take both ports."""
-        out, into, bandwidth, alpha = self._ports.of(move, src, dst)
+        out, into, bandwidth, alpha = self._ports.of(move)
         seconds = size / bandwidth
         start = np.maximum(np.maximum(start, self._out[out]), self._in[into])
         self._out[out] = self._in[into] = end = start + seconds
-        self._sent[src] += size
+        self._sent[move.src] += size
         self._sending[out] += seconds
         self._receiving[into] += seconds
         return start, end, end + alpha
@@ -142,10 +141,10 @@ class Recurrence:
         self._exposed += waited
 
     def _attend(self, number: int, node: Attend) -> None:
-        rank = where(node.rank)
-        start = self._ready(node, rank)
+        rank = node.rank
+        start = self._ready(node)
         seconds = self._costs.attend(node) / self._speed[rank]
-        adding = self._accumulators.attended(node, rank) / self._speed[rank]
+        adding = self._accumulators.attended(node) / self._speed[rank]
         end = start + seconds
         self._start[rank] = np.minimum(self._start[rank], start)
         self._now[rank] = end + adding
@@ -154,19 +153,19 @@ class Recurrence:
             self._log.append(Attended(number, node, start, end))
             self._log.append(Merged(number, node, end, end + adding))
 
-    def _ready(self, node: Attend, rank: Where) -> Floats:
+    def _ready(self, node: Attend) -> Floats:
         """Return when each rank is free and has its inputs, and note its wait for them."""
-        free, times = self._now[rank], self._copies.attend(node, rank)
+        free, times = self._now[node.rank], self._copies.attend(node)
         inputs = ready(times)
         if inputs is None:
-            return free.copy()
+            return free
         start = np.maximum(free, inputs)
-        self._exposed[rank] += exposed(times, free)
+        self._exposed[node.rank] += exposed(times, free)
         return start
 
     def _merge(self, number: int, move: Move, arrival: Floats) -> None:
-        dst = where(move.dst)
-        free, seconds = self._now[dst], self._accumulators.arrived(move, dst) / self._speed[dst]
+        dst = move.dst
+        free, seconds = self._now[dst], self._accumulators.arrived(move) / self._speed[dst]
         start = np.maximum(free, arrival)
         since = np.maximum(free, self._begin[move.src])
         self._exposed[dst] += np.maximum(arrival - since, 0.0)

@@ -15,7 +15,7 @@ from planner.ir import INPUTS, Attend, Move, Step
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
 from simulator.engines.accumulators import Accumulators
-from simulator.engines.rounds import attend_rounds, move_rounds, where
+from simulator.engines.rounds import attend_rounds, move_rounds
 from simulator.timeline import Floats
 
 AT_HOME = -1
@@ -88,7 +88,7 @@ class Builder:
         for first, move in zip(firsts, moves, strict=True):
             merging = np.zeros(len(move))
             if move.accumulates:
-                merging = self._accumulators.arrived(move, where(move.dst)) / self._speed[move.dst]
+                merging = self._accumulators.arrived(move) / self._speed[move.dst]
             self.done.messages.merge += merging.tolist()
             ends = zip(move.src.tolist(), move.dst.tolist(), strict=True)
             for message, (src, dst) in enumerate(ends, first):
@@ -117,7 +117,7 @@ class Builder:
             origins.reshape(-1)[places(self._plan, tensor, move.dst, blocks)] = numbers
             origins[:, -1] = AT_HOME  # for block -1
         if move.accumulates:
-            self._accumulators.leave(move, where(move.src))
+            self._accumulators.leave(move)
         return first
 
     def _attend(self, step: int, node: Attend) -> None:
@@ -126,7 +126,7 @@ class Builder:
         done.needs += self._needs(node.rank, read)
         done.parts.append((first, step, node))
         done.rank += node.rank.tolist()
-        speed, adding = self._speed[node.rank], self._accumulators.attended(node, where(node.rank))
+        speed, adding = self._speed[node.rank], self._accumulators.attended(node)
         done.seconds += (self._costs.attend(node) / speed).tolist()
         done.adding += (adding / speed).tolist()
         for call, rank in enumerate(node.rank.tolist(), first):

@@ -15,8 +15,8 @@ from simulator.hardware import Hardware
 from simulator.network.routes import Traffic
 
 Floats = NDArray[np.float64]
-Where = slice | NDArray[np.intp]
-Taken = tuple[Where, Where, Floats | float, Floats | float]
+Index = NDArray[np.integer]
+Taken = tuple[Index, Index, Floats | float, Floats | float]
 
 
 class Ports(Protocol):
@@ -25,7 +25,7 @@ class Ports(Protocol):
     out: int
     into: int
 
-    def of(self, move: Move, src: Where, dst: Where) -> Taken:
+    def of(self, move: Move) -> Taken:
         """Return (out port, in port, bandwidth in bytes/s, alpha in s) of each message: [rows]."""
         ...
 
@@ -41,10 +41,10 @@ class NodePorts:
         self._bandwidth = np.array([link.bandwidth for link in self._links])
         self.out = self.into = ranks if self._one else 2 * ranks
 
-    def of(self, move: Move, src: Where, dst: Where) -> Taken:
+    def of(self, move: Move) -> Taken:
         """Return ports and link of each message: near if it stays in its node, else far."""
         if self._one:
-            return src, dst, self._links[0].bandwidth, self._links[0].alpha
+            return move.src, move.dst, self._links[0].bandwidth, self._links[0].alpha
         far = (self._node[move.src] != self._node[move.dst]).astype(np.intp)
         first = far * self._ranks
         return first + move.src, first + move.dst, self._bandwidth[far], self._alpha[far]
@@ -59,7 +59,7 @@ class LinkPorts:
         self._bandwidth = np.array([path.bandwidth for path in traffic.paths])
         self.out, self.into = (int(p.max(initial=-1)) + 1 for p in (traffic.out, traffic.into))
 
-    def of(self, move: Move, src: Where, dst: Where) -> Taken:
+    def of(self, move: Move) -> Taken:
         """Return ports and way of each message, by its pair of ranks."""
         pair, traffic = self._traffic.pair(move.src, move.dst), self._traffic
         return traffic.out[pair], traffic.into[pair], self._bandwidth[pair], self._alpha[pair]
