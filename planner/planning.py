@@ -14,7 +14,7 @@ from planner.passes.pieces import joined, per_block, per_piece
 from planner.passes.trim import drop_dead
 from planner.passes.trim import trim as drop_useless
 from planner.plans import Plans
-from planner.schedules import SCHEDULES
+from planner.schedules import SCHEDULES, Schedule
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
 
@@ -84,14 +84,23 @@ def plan(
         raise PlanError(f"ranks must be a whole number from 1 up, not {ranks!r}")
     if trim not in TRIMS:
         raise PlanError(f"trim takes {' or '.join(TRIMS)}, not {trim!r}")
-    name, parameters = parse_schedule(schedule)
-    if name not in SCHEDULES:
-        raise PlanError(f"unknown schedule {name!r}: choose one of {', '.join(SCHEDULES)}")
-    SCHEDULES[name].check(parameters)
-    built = SCHEDULES[name].build(work, ranks, pass_, **parameters)
+    recipe, parameters = find_schedule(schedule)
+    built = recipe.build(work, ranks, pass_, **parameters)
     if built.name != schedule:
         built = replace(built, name=schedule)
     return derive(built, TRIMS[trim] if passes is None else passes)
+
+
+def find_schedule(spelled: str) -> tuple[Schedule, dict[str, int | str]]:
+    """Return the schedule and the parameters that a text such as "striped:grain=16" names.
+
+    Raises PlanError for an unknown schedule or parameter.
+    """
+    name, parameters = parse_schedule(spelled)
+    if name not in SCHEDULES:
+        raise PlanError(f"unknown schedule {name!r}: choose one of {', '.join(SCHEDULES)}")
+    SCHEDULES[name].check(parameters)
+    return SCHEDULES[name], parameters
 
 
 def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:

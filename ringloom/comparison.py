@@ -1,7 +1,7 @@
 """compare(work, ranks, hardware)   schedules verified, predicted, and executed on request."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +14,13 @@ from planner.analysis.balance import imbalance, loads
 from planner.errors import PlanError
 from planner.ir import Pass, Plan
 from planner.masks import Full
-from planner.planning import Trim, plan
+from planner.planning import Trim, find_schedule, plan
 from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
-from ringloom.views.units import length
+from ringloom.advice import Recommendation, recommend, why
+from ringloom.rows import Load, Refusal, Row
+from ringloom.views.units import length, size
 from runtimes.validation import check
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
@@ -29,43 +31,8 @@ Track = Callable[[Iterable[str]], Iterable[str]]
 TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
 WORTH = 0.9  # of a schedule's time: a variant that takes less than that is listed, too
-SAME = 1.005  # times as long: schedules nearer than that take the same time
 NARROW = 16  # head_dim of the smaller workload: plans do not depend on it
 BLOCKWISE = " --trim blocks"  # how a variant's name ends
-
-
-@dataclass(frozen=True)
-class Load:
-    """The work of one rank, as a share of the mean over ranks."""
-
-    rank: int
-    share: float
-
-
-@dataclass(frozen=True)
-class Row:
-    """One schedule of a comparison; seconds, bytes, ratios. `exact` is None where nothing ran."""
-
-    schedule: str
-    makespan_s: float
-    speedup_vs_ring: float
-    idle_fraction: float
-    exposed_comm_s: float
-    max_bytes_sent: int
-    peak_bytes: int
-    bound_s: float  # the lowest bound of the compared plans, the same in every row
-    bound_ratio: float
-    own_limit_s: float  # of this plan: its busiest rank or link
-    imbalance: float
-    busiest: Load
-    lightest: Load
-    verified_seq: int
-    exact: bool | None = None
-    exact_seq: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +60,22 @@ class Comparison:
     pass_: Passes
     overlap: bool
     cases: tuple[Case, ...]
+    refused: tuple[Refusal, ...] = ()
 
     @property
     def rows(self) -> list[Row]:
-        """A row of numbers per schedule."""
-        return [case.row for case in self.cases]
+        """A row of numbers per schedule that can run, the fastest first."""
+        return sorted((case.row for case in self.cases), key=lambda row: row.makespan_s)
+
+    def as_rows(self) -> list[dict[str, Any]]:
+        """Rows for JSON: schedules that cannot run come last, with a `reason` and no numbers."""
+        every: list[Row | Refusal] = [*self.rows, *self.refused]
+        return [row.as_dict() for row in every]
+
+    @property
+    def recommendation(self) -> Recommendation:
+        """The schedule to use, why, and those that are too close to it to call."""
+        return recommend(self.rows)
 
     @property
     def why(self) -> str:
@@ -121,7 +99,8 @@ class Comparison:
 
         console = Console(file=StringIO(), width=100)
         ran = any(row.exact is not None for row in self.rows)
-        console.print(self.title, comparison_table(self.rows, ran), self.why, sep="\n")
+        table = comparison_table(self.rows, ran, self.refused)
+        console.print(self.title, table, self.recommendation.reason, sep="\n")
         return str(console.file.getvalue()).rstrip()  # type: ignore[attr-defined]
 
 
@@ -135,6 +114,7 @@ def compare(
     overlap: bool = True,
     checked: bool = False,
     variants: bool = True,
+    memory: float | None = None,
     track: Track = iter,
 ) -> Comparison:
     """Plan, verify and simulate schedules, by default all of them.
@@ -142,7 +122,9 @@ def compare(
     Ring is always simulated, for the speedup. `variants`: a schedule is also listed with messages
     split block by block, where that takes at least a tenth less time. With `checked`, each
     schedule is also executed on `ranks` x 64 tokens in float64 and compared with dense attention.
-    `track` may wrap the names, to show progress. Raises PlanError as planning does.
+    `memory`: bytes that a rank has for attention, by default the chip's; schedules that need more,
+    or whose ranks or heads do not divide, are `refused`. `track` may wrap the names, to show
+    progress. Raises PlanError for unknown schedules, and where none can run.
     """
     machine = hardware if isinstance(hardware, Hardware) else find_hardware(hardware)
 
@@ -151,19 +133,35 @@ def compare(
         shown = name if trim == "messages" else f"{name}{BLOCKWISE}"
         return case(shown, plans, simulate(plans, machine, overlap=overlap), trim)
 
-    ring, cases = case_of("ring"), list[Case]()
-    for name in track(list(dict.fromkeys(SCHEDULES if schedules is None else schedules))):
-        cases.append(ring if name == "ring" else case_of(name))
+    names = list(dict.fromkeys(SCHEDULES if schedules is None else schedules))
+    for name in names:
+        find_schedule(name)
+    room = machine["memory.capacity"] if memory is None else memory
+    ring, cases, refused = case_of("ring"), list[Case](), list[Refusal]()
+    for name in track(names):
+        try:
+            one = ring if name == "ring" else case_of(name)
+        except PlanError as error:
+            refused.append(Refusal(name, str(error)))
+            continue
+        if one.row.peak_bytes > room:
+            needs = f"needs {size(one.row.peak_bytes)} on a rank, which has {size(int(room))}"
+            refused.append(Refusal(name, needs))
+            continue
+        cases.append(one)
         if variants and work.mask != Full():
             split = case_of(name, "blocks")
             if split.row.makespan_s <= WORTH * cases[-1].row.makespan_s:
                 cases.append(split)
+    if not cases:
+        raise PlanError("; ".join(f"{each.schedule}: {each.reason}" for each in refused))
     if checked and (small := smaller(work, ranks)):
         for number, one in enumerate(cases):
             name = one.row.schedule.removesuffix(BLOCKWISE)
             exact = check(plan(name, small, ranks, pass_=pass_, trim=one.trim)).exact
             cases[number] = replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
-    return beside(ring, Comparison(work, ranks, machine.name, pass_, overlap, tuple(cases)))
+    made = Comparison(work, ranks, machine.name, pass_, overlap, tuple(cases), tuple(refused))
+    return beside(ring, made)
 
 
 def beside(ring: Case, given: Comparison) -> Comparison:
@@ -212,45 +210,3 @@ def smaller(work: Workload, ranks: int) -> Workload | None:
 
 def _load(total: NDArray[np.int64], rank: int) -> Load:
     return Load(rank, float(total[rank] / total.mean()) if total.any() else 1.0)
-
-
-def why(rows: Sequence[Row]) -> str:
-    """One sentence that explains the spread of a comparison from its numbers."""
-    slow, fast = max(rows, key=lambda r: r.makespan_s), min(rows, key=lambda r: r.makespan_s)
-    if not fast.makespan_s:
-        return "The mask allows no query-key pair: there is nothing to compute."
-    ratio = slow.makespan_s / fast.makespan_s
-    idle = f"ranks are idle {slow.idle_fraction:.0%} of the time"
-    if ratio < SAME:
-        spread = f"{fast.schedule} takes" if len(rows) == 1 else "All schedules take the same time,"
-        return (
-            f"{spread} {fast.bound_ratio:.2f}x the lower bound of {fast.bound_s * 1e3:.3g} ms,"
-            f" and {idle}."
-        )
-    spread = f"{slow.schedule} takes {ratio:.2f}x as long as {fast.schedule}"
-    waits = slow.exposed_comm_s - fast.exposed_comm_s
-    if waits > 0.5 * (slow.makespan_s - fast.makespan_s):
-        return (
-            f"{spread}: its ranks wait up to {slow.exposed_comm_s * 1e3:.3g} ms for transfers"
-            f" ({fast.exposed_comm_s * 1e3:.3g} ms in {fast.schedule})."
-        )
-    if slow.busiest.share > 1.1 * fast.busiest.share:
-        return (
-            f"{spread}: rank {slow.busiest.rank} computes {slow.busiest.share:.2f}x the average"
-            f" work, rank {slow.lightest.rank} only {slow.lightest.share:.2f}x, and {idle};"
-            f" in {fast.schedule} the busiest rank computes {fast.busiest.share:.2f}x the average."
-        )
-    if slow.imbalance > 1.1 * fast.imbalance:
-        return (
-            f"{spread}: the busiest ranks of its rounds compute {slow.imbalance:.2f}x the average"
-            f" work ({fast.imbalance:.2f}x in {fast.schedule}), and {idle}."
-        )
-    busy, other = (r.makespan_s * (1 - r.idle_fraction) for r in (slow, fast))
-    if busy > 1.1 * other:
-        return (
-            f"{spread}: its kernels and merges take {busy / other:.2f}x as long for the same pairs,"
-            f" {busy * 1e3:.3g} ms on a rank rather than {other * 1e3:.3g} ms."
-        )
-    if slow.idle_fraction > fast.idle_fraction:
-        return f"{spread}: {idle} ({fast.idle_fraction:.0%} in {fast.schedule})."
-    return f"{spread}."

@@ -1,5 +1,6 @@
 """Compare schedules: verified at full size, predicted, and executed small with --check."""
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -19,18 +20,31 @@ from ringloom.views.tables import bars, comparison_table
     is_flag=True,
     help="Also execute each schedule numerically (64 tokens per rank).",
 )
+@click.option(
+    "--memory",
+    type=click.FloatRange(0, min_open=True),
+    metavar="GIB",
+    help="GiB that a rank has for attention.  [default: the chip's]",
+)
 @json_option
-def command(checked: bool, as_json: bool, **given: Any) -> int:
-    comparison = compared(given, checked=checked)
-    rows = comparison.rows
-    notes = (
-        "[dim]predicted: time, idle, exposed transfers, memory, and time over the lower bound of"
-        " all plans;\nverified: the plan passed the verifier at that length"
-    )
+def command(checked: bool, memory: float | None, as_json: bool, **given: Any) -> int:
+    room = None if memory is None else memory * 2**30
+    comparison = compared(given, checked=checked, memory=room)
+    rows, advice = comparison.rows, comparison.recommendation
+    notes = [
+        "* fastest, ~ too close to it to call",
+        "predicted: time, idle, exposed transfers, memory, time over the lower bound",
+        "verified: the plan passed the verifier at that length",
+    ]
     if checked:
-        notes += ";\nran: on real arrays of that length (float64, narrow heads), ok within 1e-12"
-    notes += "[/]"
-    document = {"rows": [row.as_dict() for row in rows], "why": comparison.why}
-    table, drawn = comparison_table(rows, checked), bars(rows, Console())
-    show(as_json, document, comparison.title, table, *drawn, notes, comparison.why)
+        notes.append("ran: on real arrays of that length (float64, narrow heads), within 1e-12")
+    faint = "[dim]" + "\n".join(notes) + "[/]"
+    document = {
+        "rows": comparison.as_rows(),
+        "recommendation": asdict(advice),
+        "why": comparison.why,
+    }
+    table = comparison_table(rows, checked, comparison.refused)
+    drawn = bars(rows, Console())
+    show(as_json, document, comparison.title, table, *drawn, faint, advice.reason)
     return int(any(row.exact is False for row in rows))

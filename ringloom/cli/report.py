@@ -29,7 +29,7 @@ def command(trace: str | None, output: str, as_json: bool, **given: Any) -> None
         "file": output,
         "bytes": len(content.encode()),
         "finding": comparison.why,
-        "rows": [row.as_dict() for row in comparison.rows],
+        "rows": comparison.as_rows(),
         "measured_s": run.makespan if run else None,
     }
     show(as_json, document, comparison.why, f"{output}: open it in a browser")

@@ -85,7 +85,7 @@ def _library() -> str:
 
 def _numbers(compared: Comparison) -> str:
     """The rows as JSON that may stand inside a script element."""
-    return json.dumps({"rows": [row.as_dict() for row in compared.rows]}).replace("<", "\\u003c")
+    return json.dumps({"rows": compared.as_rows()}).replace("<", "\\u003c")
 
 
 def _facts(compared: Comparison) -> tuple[list[TileFacts], str]:
@@ -192,6 +192,7 @@ def _memory(compared: Comparison, axis: Range1d, figures: Figures) -> list[dict[
 
 
 def _notes(compared: Comparison) -> str:
-    if compared.ranks <= SHOWN:
-        return ""
-    return f"Timelines and maps show the first {SHOWN} of {compared.ranks} ranks."
+    notes = [f"{each.schedule} cannot run: {each.reason}." for each in compared.refused]
+    if compared.ranks > SHOWN:
+        notes.append(f"Timelines and maps show the first {SHOWN} of {compared.ranks} ranks.")
+    return " ".join(notes)

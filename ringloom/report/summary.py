@@ -5,8 +5,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ringloom.comparison import Row
 from ringloom.report.assets import PAGE
+from ringloom.rows import Row
 from ringloom.views.units import seconds, size
 
 TEMPLATES = Environment(

@@ -13,8 +13,9 @@ from planner.analysis.balance import loads
 from planner.analysis.messages import message_bytes
 from planner.ir import Move, Plan
 from planner.layouts import names
-from ringloom.comparison import Row
+from ringloom.advice import recommend
 from ringloom.looping import Looped
+from ringloom.rows import Refusal, Row
 from ringloom.views.units import length, seconds, size, times
 from runtimes.validation import Check
 from simulator.prediction import Prediction
@@ -62,13 +63,18 @@ def messages(plan: Plan) -> list[tuple[str, int, NDArray[np.int64]]]:
     return [(tensor, *rest) for tensor, rest in sums.items()]
 
 
-def comparison_table(rows: Sequence[Row], ran: bool) -> Table:
-    """The table of `ringloom compare`, the fastest row in green; `ran` adds a column of checks."""
-    heads = "schedule", *COLUMNS, *(["ran"] if ran else [])
-    table = plain_table(*heads, numbers=slice(1, None), apart=1)
-    best = min(row.makespan_s for row in rows)
+def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] = ()) -> Table:
+    """The table of `ringloom compare`; `ran` adds a column of checks.
+
+    The row of the fastest schedule is green and has a star before it, those that are too close to
+    it to call have a tilde. Schedules that cannot run come last, with the reason.
+    """
+    heads = "", "schedule", *COLUMNS, *(["ran"] if ran else [])
+    table, advice = plain_table(*heads, numbers=slice(2, None), apart=1), recommend(rows)
     for row in rows:
+        best = row.schedule == advice.schedule
         cells = (
+            "*" if best else "~" if row.schedule in advice.close_to else "",
             row.schedule,
             seconds(row.makespan_s),
             f"{row.speedup_vs_ring:.2f}x",
@@ -80,7 +86,10 @@ def comparison_table(rows: Sequence[Row], ran: bool) -> Table:
             length(row.verified_seq),
             *([_ran(row)] if ran else []),
         )
-        table.add_row(*cells, style="bold green" if row.makespan_s == best else "")
+        table.add_row(*cells, style="bold green" if best else "")
+    if refused:
+        table.caption = Text("\n".join(f"{x.schedule} cannot run: {x.reason}" for x in refused))
+        table.caption.justify = "left"
     return table
 
 

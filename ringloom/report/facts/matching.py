@@ -18,7 +18,7 @@ from simulator.timeline import tile_names
 
 def matching(compared: Comparison, run: Recorded) -> Case:
     """The case that the run is of; raises RingloomError, with the numbers, where there is none."""
-    names = [row.schedule for row in compared.rows]
+    names = [case.row.schedule for case in compared.cases]
     if run.plan not in names:
         raise RingloomError(
             f"the recorded run is of {run.plan!r}, the report of {', '.join(names)}"

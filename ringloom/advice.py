@@ -1,0 +1,79 @@
+"""Advice on the schedules of a comparison: the one to use, and why others take longer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ringloom.rows import Row
+from ringloom.views.units import seconds
+
+SAME = 1.005  # times as long: schedules nearer than that take the same time
+CLOSE = 1.05  # times as long: nearer than that, predictions cannot tell schedules apart
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The schedule to use, a sentence that says why, and those too close to it to call."""
+
+    schedule: str
+    reason: str
+    close_to: tuple[str, ...] = ()
+
+
+def recommend(rows: Sequence[Row]) -> Recommendation:
+    """The fastest of some schedules, beside the next one that is clearly slower.
+
+    Schedules within 5% of it, the error of predictions, are too close to call.
+    """
+    if not any(row.makespan_s for row in rows):
+        return Recommendation(rows[0].schedule, why(rows), tuple(row.schedule for row in rows[1:]))
+    best, *others = sorted(rows, key=lambda row: row.makespan_s)
+    close = tuple(row.schedule for row in others if row.makespan_s <= CLOSE * best.makespan_s)
+    slower = [row for row in others if row.makespan_s > CLOSE * best.makespan_s]
+    parts = [f"Use {best.schedule}: {seconds(best.makespan_s)}."]
+    if close:
+        parts.append(f"Too close to call: {', '.join(close)}, within 5% of it.")
+    if slower or not others:
+        parts.append(why([best, *slower[:1]]))
+    return Recommendation(best.schedule, " ".join(parts), close)
+
+
+def why(rows: Sequence[Row]) -> str:
+    """One sentence that explains the spread of a comparison from its numbers."""
+    slow, fast = max(rows, key=lambda r: r.makespan_s), min(rows, key=lambda r: r.makespan_s)
+    if not fast.makespan_s:
+        return "The mask allows no query-key pair: there is nothing to compute."
+    ratio = slow.makespan_s / fast.makespan_s
+    idle = f"ranks are idle {slow.idle_fraction:.0%} of the time"
+    if ratio < SAME:
+        spread = f"{fast.schedule} takes" if len(rows) == 1 else "All schedules take the same time,"
+        return (
+            f"{spread} {fast.bound_ratio:.2f}x the lower bound of {fast.bound_s * 1e3:.3g} ms,"
+            f" and {idle}."
+        )
+    spread = f"{slow.schedule} takes {ratio:.2f}x as long as {fast.schedule}"
+    waits = slow.exposed_comm_s - fast.exposed_comm_s
+    if waits > 0.5 * (slow.makespan_s - fast.makespan_s):
+        return (
+            f"{spread}: its ranks wait up to {slow.exposed_comm_s * 1e3:.3g} ms for transfers"
+            f" ({fast.exposed_comm_s * 1e3:.3g} ms in {fast.schedule})."
+        )
+    if slow.busiest.share > 1.1 * fast.busiest.share:
+        return (
+            f"{spread}: rank {slow.busiest.rank} computes {slow.busiest.share:.2f}x the average"
+            f" work, rank {slow.lightest.rank} only {slow.lightest.share:.2f}x, and {idle};"
+            f" in {fast.schedule} the busiest rank computes {fast.busiest.share:.2f}x the average."
+        )
+    if slow.imbalance > 1.1 * fast.imbalance:
+        return (
+            f"{spread}: the busiest ranks of its rounds compute {slow.imbalance:.2f}x the average"
+            f" work ({fast.imbalance:.2f}x in {fast.schedule}), and {idle}."
+        )
+    busy, other = (r.makespan_s * (1 - r.idle_fraction) for r in (slow, fast))
+    if busy > 1.1 * other:
+        return (
+            f"{spread}: its kernels and merges take {busy / other:.2f}x as long for the same pairs,"
+            f" {busy * 1e3:.3g} ms on a rank rather than {other * 1e3:.3g} ms."
+        )
+    if slow.idle_fraction > fast.idle_fraction:
+        return f"{spread}: {idle} ({fast.idle_fraction:.0%} in {fast.schedule})."
+    return f"{spread}."

@@ -1,0 +1,50 @@
+"""The rows of a comparison: numbers of one schedule, or why it cannot run."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Load:
+    """The work of one rank, as a share of the mean over ranks."""
+
+    rank: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One schedule of a comparison; seconds, bytes, ratios. `exact` is None where nothing ran."""
+
+    schedule: str
+    makespan_s: float
+    speedup_vs_ring: float
+    idle_fraction: float
+    exposed_comm_s: float
+    max_bytes_sent: int
+    peak_bytes: int
+    bound_s: float  # the lowest bound of the compared plans, the same in every row
+    bound_ratio: float
+    own_limit_s: float  # of this plan: its busiest rank or link
+    imbalance: float
+    busiest: Load
+    lightest: Load
+    verified_seq: int
+    exact: bool | None = None
+    exact_seq: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A schedule that cannot run, and the reason."""
+
+    schedule: str
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """A row for JSON whose numbers are null."""
+        return {field.name: None for field in fields(Row)} | asdict(self)

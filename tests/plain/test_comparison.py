@@ -1,0 +1,62 @@
+"""Comparisons answer which schedule to use: sorted rows, reasons, and what cannot run."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import ringloom as rl
+from ringloom.advice import CLOSE, recommend
+from ringloom.cli import main
+
+WORK = rl.Workload(seq=65536, heads=32, head_dim=128, dtype="bfloat16")
+NAMES = ["ring", "usp:ulysses=3", "zigzag", "striped", "balanced"]
+
+
+def test_the_fastest_comes_first_and_what_cannot_run_last_with_its_reason() -> None:
+    compared = rl.compare(WORK, 8, "h100", NAMES, variants=False)
+    times = [row.makespan_s for row in compared.rows]
+    assert times == sorted(times)
+    *rows, last = compared.as_rows()
+    assert [row["schedule"] for row in rows] == [row.schedule for row in compared.rows]
+    assert last["schedule"] == "usp:ulysses=3"
+    assert "not 8 ranks" in last["reason"]
+    assert {last[name] for name in rows[0]} == {"usp:ulysses=3", None}
+    assert "usp:ulysses=3 cannot run: " in str(compared)
+
+
+def test_a_schedule_that_needs_more_memory_than_there_is_cannot_run() -> None:
+    peaks = {row.schedule: row.peak_bytes for row in rl.compare(WORK, 8, "h100", NAMES).rows}
+    room = (peaks["zigzag"] + peaks["balanced"]) / 2
+    compared = rl.compare(WORK, 8, "h100", NAMES, memory=room)
+    assert {row.schedule for row in compared.rows} == {"ring", "zigzag", "striped"}
+    assert {each.schedule for each in compared.refused} == {"balanced", "usp:ulysses=3"}
+    with pytest.raises(rl.PlanError, match=r"ring: needs .* on a rank, which has 1 KiB"):
+        rl.compare(WORK, 8, "h100", ["ring"], memory=1024)
+
+
+def test_the_recommendation_is_the_fastest_beside_those_too_close_to_call() -> None:
+    first = rl.compare(WORK, 8, "h100", NAMES).rows[0]
+    near = replace(first, schedule="near", makespan_s=first.makespan_s * (CLOSE - 0.01))
+    far = replace(first, schedule="far", makespan_s=first.makespan_s * (CLOSE + 0.01))
+    advice = recommend([far, near, first])
+    assert (advice.schedule, advice.close_to) == (first.schedule, ("near",))
+    assert advice.reason.startswith(f"Use {first.schedule}: ")
+    assert "Too close to call: near" in advice.reason
+    assert "far takes 1.06x as long" in advice.reason
+    assert recommend([first]).close_to == ()
+
+
+def test_the_command_ends_with_the_recommendation(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", "--ranks", "8", "--seq", "64k", "--hardware", "h100"]
+    command += ["--schedules", ",".join(NAMES)]
+    assert main([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["recommendation"]["schedule"] == document["rows"][0]["schedule"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    reason = document["recommendation"]["reason"]
+    assert "".join(reason.split()) in "".join("".join(lines).split())
+    (best,) = (line for line in lines if line.startswith("* ") and " ms" in line)
+    assert document["rows"][0]["schedule"] in best
+    assert main([*command, "--memory", "0.001"]) == 2
