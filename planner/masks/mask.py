@@ -109,7 +109,7 @@ class Mask(ABC):
         numbers = [None if word.strip() == "inf" else tokens(word) for word in words]
         least = sum(field.default is MISSING for field in fields(cls))
         if not least <= len(numbers) <= len(fields(cls)):
-            raise PlanError(f"{len(numbers)} numbers do not fit {' or '.join(cls.forms)}")
+            raise PlanError(f"the numbers do not fit {' or '.join(cls.forms)}")
         return cls(*numbers)
 
     @classmethod

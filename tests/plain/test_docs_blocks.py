@@ -16,6 +16,7 @@ import pytest
 from pages import Block, blocks, execute, same
 
 import ringloom as rl
+from planner.masks import MASKS
 from repository import ROOT
 from ringloom.cli import main
 from simulator.costs.terms import TERMS
@@ -27,7 +28,7 @@ RUN = [ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "how-to").glob("*.
 KINDS = {"bash": "shown", "py": "shown", "text": "text", "{literalinclude}": "included"}
 # Blocks of a page that are never run: they need a cluster, or do not end.
 SHOWN = {"train": 1, "start": 2, "cluster": 1, "nodes": 4, "see": 1}
-REGISTRIES: list[dict[str, Any]] = [rl.SCHEDULES, TOPOLOGIES, TERMS, OPTIONAL]
+REGISTRIES: list[dict[str, Any]] = [rl.SCHEDULES, MASKS, TOPOLOGIES, TERMS, OPTIONAL]
 OUTSIDE = os.environ.get("RINGLOOM_PYTHON", "")
 PYTHON = OUTSIDE or sys.executable
 # A gloo thread that lets go of a tensor while its interpreter ends aborts a script that is done:

@@ -75,7 +75,8 @@ def meets(mask: Mask, i: int, j: int) -> bool:
             return meets(left, i, j) and meets(right, i, j)
         case Or(left, right):
             return meets(left, i, j) or meets(right, i, j)
-    raise AssertionError(mask)
+        case _:  # a new one has its expression alone
+            return bool(mask.allowed([i], [j])[0, 0])
 
 
 def covered(region: Region, queries: range, keys: range) -> np.ndarray:

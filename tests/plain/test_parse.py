@@ -89,7 +89,7 @@ def test_what_no_mask_can_say_is_refused_by_name(name: str) -> None:
         ("window", "'window' is not a mask; masks: .*window:4096"),
         ("causal:4", "'causal:4' is not a mask"),
         ("window:x", "'window:x': 'x' is not a number of tokens"),
-        ("window:1,2,3", "3 numbers do not fit window:4096 or window:128,128"),
+        ("window:1,2,3", "the numbers do not fit window:4096 or window:128,128"),
         ("documents:1/2/3", "not 3 lists"),
         ("documents:1,2/3", "2 lengths but 1 q_lengths"),
         ("blocks:0:1", "Blocks size 0 is less than 1"),
