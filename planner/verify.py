@@ -127,9 +127,6 @@ def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
 
 def _repeating(blocks: Ints) -> NDArray[np.bool_]:
     """Returns which rows [n, w] name a block twice: bool [n]."""
-    if blocks.shape[1] == 2:
-        repeating: NDArray[np.bool_] = (blocks[:, 0] == blocks[:, 1]) & (blocks[:, 0] >= 0)
-        return repeating
     ordered = np.sort(blocks, axis=1)
     return rowwise(np.logical_or, (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
 

@@ -85,19 +85,11 @@ def _ways_home(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
             held[entries] = 0
         for attend in step.attends:
             entries = places(plan, tensor, attend.rank, attended_blocks(attend, tensor))
-            _add(held, entries, np.int32(1))
+            np.add.at(held, entries, np.int32(1))
         for move, part in zip(handed, parts, strict=True):
-            _add(held, places(plan, tensor, move.dst, move.blocks), part)
+            np.add.at(held, places(plan, tensor, move.dst, move.blocks), part)
         held[len(total) - 1 :: len(total)] = 0
     return step_of, source_of
-
-
-def _add(held: Ints, entries: Index, parts: Ints | np.int32) -> None:
-    """Add to entries, which may occur more than once."""
-    if len(np.unique(entries)) == entries.size:
-        held[entries] += parts
-    else:
-        np.add.at(held, entries, parts)
 
 
 def _added(plan: Plan, tensor: str) -> Index:

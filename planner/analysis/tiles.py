@@ -17,7 +17,6 @@ from planner.partitions import Ints, Partition, shifted
 from planner.workload import Workload
 
 CELLS = 1 << 24  # tiles of a node looked at at a time
-FEW = 16  # tiles of a rectangle up to which one of each is looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,20 +46,9 @@ class Tiles:
         """True if heads never tell tiles apart (every block has every head)."""
         return self.shared_heads.size == 1
 
-    @cached_property
-    def _direct(self) -> NDArray[np.bool_] | None:
-        """Liveness by block number where blocks are chunks, the layouts by tokens."""
-        q, kv = self.partition.q, self.partition.kv
-        plain = np.array_equal(q.chunk, np.arange(len(q))) and np.array_equal(
-            kv.chunk, np.arange(len(kv))
-        )
-        return self.live_chunks if self.one_slice and plain else None
-
     def live(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
         """Returns True for tiles (q, kv), broadcast together, with an allowed pair; not for -1."""
         present = (q >= 0) & (kv >= 0)
-        if self._direct is not None:
-            return self._direct[q, kv] & present
         q_side, kv_side = self.partition.q, self.partition.kv
         rows, columns = _alike(q_side.chunk[q], 0), _alike(kv_side.chunk[kv], 0)
         slices = _alike(q_side.slice[q], 1), _alike(kv_side.slice[kv], 2)
@@ -84,7 +72,8 @@ class Tiles:
 def _alike(table: Ints, axis: int) -> Ints:
     """A table of rectangles, cut to one entry along an axis along which nothing changes.
 
-    Ranks that attend the same positions with different heads are looked at once.
+    Ranks that attend the same positions with different heads are looked at together: ulysses on
+    256 ranks takes 1.6 times as long to plan without.
     """
     if table.ndim != 3 or table.shape[axis] < 2:
         return table
@@ -107,12 +96,6 @@ def _looked_up(table: NDArray[np.bool_], rows: Ints, columns: Ints) -> NDArray[n
 def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Blocks of each rectangle without any live tile in it: bool [n, a] of q, [n, b] of kv."""
     q, kv = attend.q >= 0, attend.kv >= 0  # present, then: present and dead
-    if q.shape[1] * kv.shape[1] <= FEW:
-        for a, b in np.ndindex(q.shape[1], kv.shape[1]):
-            dead = ~table.live(attend.q[:, a], attend.kv[:, b])
-            q[:, a] &= dead
-            kv[:, b] &= dead
-        return q, kv
     height = max(1, CELLS // max(1, q.shape[1] * kv.shape[1]))
     for at in range(0, len(attend), height):
         rows = slice(at, at + height)

@@ -109,7 +109,7 @@ def test_one_call_shards_a_batch(truth: dict[str, Any]) -> None:
     def body(group: Any) -> dict[str, Any]:
         name = rl.transformers_attention(program, f"batch-{group.rank()}", group=group)
         model = llama(name)
-        loss = model(**huggingface.shard_batch(program, tokens, group=group)).loss
+        loss = model(**rl.shard_batch(program, tokens, group=group)).loss
         loss.backward()
         return {"loss": loss.detach()} | {n: p.grad for n, p in model.named_parameters()}
 
