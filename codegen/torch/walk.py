@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from planner.columns import flat
 from planner.errors import PlanError
-from planner.ir import ADDS, TENSORS, Plan
+from planner.ir import ACCUMULATORS, TENSORS, Plan
 from planner.loops.expand import Expansion
 from planner.loops.form import (
     HELD,
@@ -93,7 +93,7 @@ class _Walker:
         self.plan, self.loops, self.ranks = plan, loops, plan.ranks
         self.state = Expansion(loops, plan)
         self.result = Walk()
-        self.sums = ADDS[plan.pass_]
+        self.sums = ACCUMULATORS[plan.pass_]
         self.full: dict[Cell, Ints] = {}
         self.cut = {
             (s.q[0].value, s.kv[0].value)
