@@ -40,7 +40,7 @@ class Costs:
         """The prices of one kernel call."""
         return Kernels(self.hardware, self.plan.workload, self.plan.pass_)
 
-    @cached_property
+    @cached_property  # holds the tables below it
     def rectangles(self) -> Rectangles:
         """The kernel calls of every row."""
         return Rectangles(self.plan, self.kernels)
@@ -85,7 +85,7 @@ class Costs:
             seconds = seconds + again[tensor] * heads * self._per_token("add", tensor)
         return seconds
 
-    @cached_property
+    @cached_property  # every step of a ring looks its prices up: benchmarks/bench_scale.py
     def _of_blocks(self) -> Floats:
         """Prices for one block each way, where heads are all the same: [q blocks, kv blocks]."""
         heads = tiles(self.plan).shared_heads[0, :1]

@@ -47,16 +47,13 @@ class Rectangles:
         self._q, self._kv = plan.partition.q, plan.partition.kv
         self._shapes = Shapes.of(plan.workload, plan.partition)
         self._pieces = region_of(plan.workload.mask).pieces
-        self._cuts = dict[tuple[object, ...], Cut]()
+        self._interleaved = _interleave(self._q.chunks), _interleave(self._kv.chunks)
+        self._cuts = dict[tuple[object, ...], Cut]()  # equal ones count as work once
 
-    @cached_property
+    @cached_property  # kernels that skip ask for it in every step
     def touched(self) -> Numbers:
         """Kernel tiles per head that the mask touches: [q chunks, kv chunks]."""
         return kernel_tiles(self._plan.workload, self._plan.partition, self._kernels.tile)
-
-    @cached_property
-    def _interleaved(self) -> tuple[bool, bool]:
-        return _interleave(self._q.chunks), _interleave(self._kv.chunks)
 
     def of(self, node: Attend) -> Floats:
         """Return the `Cut` of each row, by columns: float64 [4, rows]."""

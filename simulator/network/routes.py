@@ -11,7 +11,6 @@ each other is slowed by that much, as if by a narrow link between the two halves
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import networkx as nx
@@ -25,6 +24,7 @@ from simulator.network.topology import Place, Topology
 Links = Mapping[tuple[Place, Place], float]  # factor on the bandwidth both ways; 0 cuts the link
 Floats = NDArray[np.float64]
 Route = tuple[int, ...]  # numbers of links
+Tree = dict[Place, list[Place]]  # the places on the way to each place
 CUT = 0.0
 
 
@@ -54,7 +54,7 @@ class Routes:
         self.topology, self.links = topology, list[tuple[Place, Place]]()
         self.bandwidth, self._number = list[float](), dict[tuple[Place, Place], int]()
         self._pairs, self._cut = dict[tuple[Place, Place], float](), list[tuple[Place, Place]]()
-        self._trees = dict[int, dict[Place, list[Place]]]()
+        self._trees = dict[int, Tree]()  # one per source: benchmarks/bench_engines.py, allgather
         self.graph = topology.graph.copy() if faults else topology.graph
         for ends, factor in (faults or {}).items():
             self._fault(ends, factor)
@@ -163,13 +163,13 @@ class Traffic:
         outs, ins = dict[int, int](), dict[int, int]()
         self.out = np.array([outs.setdefault(a, len(outs)) for a, _ in ends], np.intp)
         self.into = np.array([ins.setdefault(b, len(ins)) for _, b in ends], np.intp)
+        self.shared = self._shared()
 
     def pair(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.intp]:
         """Return the row of each message's pair: [rows]."""
         return np.searchsorted(self.keys, src.astype(np.int64) * self._ranks + dst)
 
-    @cached_property
-    def shared(self) -> frozenset[int]:
+    def _shared(self) -> frozenset[int]:
         """Return the links that carry several senders' and several receivers' streams.
 
         On all others no two messages can ever meet, as a stream handles one at a time.
