@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from codegen.jax.cases import WHOLE, Case, Group, groups, switched
+from codegen.jax.conditions import Domain
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, Steps
 from codegen.jax.pieces import Slices, origin, rows_of, tile_lines, tiling
 from codegen.jax.runs import Op
 from codegen.jax.trace import Trace
 from codegen.jax.values import Kept, Key, values
-from codegen.jax.words import Domain, Names, statement
 from codegen.layout import Pieces
+from codegen.text import Names, statement
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
-from planner.ir import ADDS, TENSORS, Plan
+from planner.ir import ACCUMULATORS, TENSORS, Plan
 from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops
 from planner.partitions import Side
 
@@ -52,7 +53,7 @@ class Attends:
         self.made = values(
             self.loops, self.plan.pass_, self.rows, self.kept.names if self.forward else ()
         )
-        self.sides = [TENSORS[t].side for t in ADDS[self.plan.pass_]]
+        self.sides = [TENSORS[t].side for t in ACCUMULATORS[self.plan.pass_]]
         self.coordinates = self.loops.coordinates()
         sides = [self.plan.partition.side(side).sizes for side in ("q", "kv")]
         self.uneven = any(len(set(sizes.tolist())) > 1 for sizes in sides) or not all(

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from codegen.jax.conditions import Domain, both, comparison, conditions
 from codegen.jax.trace import Trace
 from codegen.jax.values import Key, Values
-from codegen.jax.words import WIDTH, Domain, Flags, Names, both, call, comparison, conditions
+from codegen.text import WIDTH, Flags, Names, call
 from planner.errors import PlanError
 from planner.loops.form import Attend, Guard, Ints, Loops
 

@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from codegen.jax.words import statement
 from codegen.layout import Pieces
 from codegen.programs import Program
+from codegen.text import statement
 from planner.errors import PlanError
 from planner.ir import TENSORS
 from planner.loops.form import OWN, AllToAll, Gather, Loops, Part, Return, Scatter

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from codegen.jax.conditions import SIZES, comparison, numbers
 from codegen.jax.trace import (
     HOME,
     Trace,
@@ -18,9 +19,9 @@ from codegen.jax.trace import (
     sends_inputs,
     trace,
 )
-from codegen.jax.words import WIDTH, Names, call, comparison, count, expression, linear
+from codegen.text import WIDTH, Names, affine, call, expression
 from planner.errors import PlanError
-from planner.ir import ADDS, TENSORS, Plan
+from planner.ir import ACCUMULATORS, TENSORS, Plan
 from planner.loops.form import (
     Attend,
     Expr,
@@ -55,7 +56,7 @@ class Hop:
         if steps is None or step.isdecimal():
             return f"{self.function}({value}, axis, {self.name}({step}))"
         first, end = (t - names.first for t in (steps[0], steps[-1] + 1))
-        ways = f"[{self.name}(s) for s in range({first}, {count(end, names)})]"
+        ways = f"[{self.name}(s) for s in range({first}, {names.count(end)})]"
         start = f"step - {first}" if first else "step"
         return f"in_step({start}, {ways}, {value}, axis)"
 
@@ -100,10 +101,10 @@ class Hops:
         if low > 0 or high < len(ranks) - 1:
             by = to[low : high + 1] - ranks[low : high + 1]
             near = (by == by[0]).all() and abs(int(by[0])) <= len(ranks) // 2
-            way = linear([(1, "r")], int(by[0])) if near else way
+            way = affine([(1, "r")], int(by[0])) if near else way
         start = f"{low}, " if low else ""
-        pairs = f"[(r, {way}) for r in range({start}{count(high + 1, names)})]"
-        made = eval(pairs, {"range": range, **names.numbers(self.loops.mesh)})
+        pairs = f"[(r, {way}) for r in range({start}{names.count(high + 1)})]"
+        made = eval(pairs, {"range": range, **numbers(self.loops.mesh)})
         if made != [(r, int(to[r])) for r in range(low, high + 1)]:
             raise PlanError("pairs of ranks that are not the plan's")
         partly = len(made) < len(ranks)
@@ -118,7 +119,7 @@ class Hops:
         some = f" if {re.sub(TO, way, where)}" if where else ""
         pairs = f"[(r, {way}) for r in range(RANKS){some}]"
         for t in (t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)):
-            known = {"range": range, "step": t - names.first, **names.numbers(self.loops.mesh)}
+            known = {"range": range, "step": t - names.first, **numbers(self.loops.mesh)}
             to = receivers(self.loops, s, t)
             if eval(pairs, known) != [(int(r), int(to[r])) for r in senders(self.loops, s, t)]:
                 raise PlanError("pairs of ranks that are not the plan's")
@@ -160,11 +161,11 @@ def _way(s: Send, loops: Loops, names: Names) -> str:
         raise PlanError("messages within the groups of a mesh")
     constant = e.constant + e.step * names.first
     if len(loops.mesh) == 1:
-        return f"({linear([(1, 'r'), (e.step, names.step)], constant)}) % RANKS"
-    far = linear([(e.step, names.step)], constant)
+        return f"({affine([(1, 'r'), (e.step, names.clock)], constant)}) % RANKS"
+    far = affine([(e.step, names.clock)], constant)
     if far in ("1", "-1"):
-        return f"(r {'+' if far == '1' else '-'} {names.sizes[1]}) % RANKS"
-    return f"(r + ({far}) * {names.sizes[1]}) % RANKS"
+        return f"(r {'+' if far == '1' else '-'} {SIZES[len(loops.mesh)][-1]}) % RANKS"
+    return f"(r + ({far}) * {SIZES[len(loops.mesh)][-1]}) % RANKS"
 
 
 def _guard(s: Send, loops: Loops, names: Names) -> str:
@@ -234,7 +235,7 @@ def _staying(loops: Loops, plan: Plan, rows: Trace) -> Iterator[Send]:
         if HOME not in ends or len(ends) == 1 or not isinstance(s, Attend):
             continue
         (part,) = s.q if side == "q" else s.kv
-        (tensor,) = (name for name in ADDS[plan.pass_] if TENSORS[name].side == side)
+        (tensor,) = (name for name in ACCUMULATORS[plan.pass_] if TENSORS[name].side == side)
         if tensor == "OUT" or part.lag != Expr() or len(loops.mesh) > 1:
             raise PlanError("outputs, or sums of some steps ago, that stay where others go on")
         for t, ranks in rows.home[n, side]:

@@ -8,11 +8,12 @@ import numpy as np
 
 from codegen.jax.attends import Attends
 from codegen.jax.cases import Group
+from codegen.jax.conditions import Domain, both, conditions
 from codegen.jax.hops import Steps, stays
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.trace import everybody, is_stepwise, senders
 from codegen.jax.values import Key
-from codegen.jax.words import Domain, Names, both, conditions
+from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import TENSORS
 from planner.loops.form import (
@@ -84,7 +85,7 @@ class Pass(Attends):
     def block(self, run: Run) -> Block:
         """The lines of a run; what a loop adds to is there before it."""
         inside = run.kind != "straight"
-        names = self.names if inside else self.names.at(run.steps[0])
+        names = self.names if inside else replace(self.names, at=run.steps[0])
         before = list(self.beginnings(run)) if inside else []
         sliced = [*self.slice_ops(self.groups(run.steps))]
         body = [*self.ops(run, names, 8 if inside else 4)]
@@ -223,7 +224,7 @@ class Pass(Attends):
             title = "pass_on"
         hop = self.hops.add(title, s, self.names)
         self.check_zero(n, s, steps)
-        return hop.of(text, names.step, steps if run.kind == "rolled" else None, self.names)
+        return hop.of(text, names.clock, steps if run.kind == "rolled" else None, self.names)
 
     def check_zero(self, n: int, s: Send, steps: Steps) -> None:
         """Raise PlanError if sums would be sent that the plan leaves where they are."""
@@ -261,7 +262,7 @@ class Pass(Attends):
         if is_stepwise(s):
             title = "lend_keys" if side == "kv" else "lend_queries"
         hop = self.hops.add(title, s, self.names)
-        yield self.assign(indent, name, hop.of(source, names.step, None, self.names))
+        yield self.assign(indent, name, hop.of(source, names.clock, None, self.names))
 
     def exchange(self, s: Gather | AllToAll, indent: int) -> Iterator[Op]:
         """Exchange inputs along an axis of the mesh."""

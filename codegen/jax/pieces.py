@@ -12,7 +12,7 @@ import numpy as np
 
 from codegen.jax.cases import Case, Slice
 from codegen.jax.trace import Rectangles, Trace
-from codegen.jax.words import Names, count, linear
+from codegen.text import Names, affine
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -117,7 +117,7 @@ def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:
         x = coordinates[:, axis]
         first, other = numbers[x == 0][0], numbers[x == min(1, x.max())][0]
         if np.array_equal(numbers, first + (other - first) * x):
-            return linear([(int(other - first), name)], int(first))
+            return affine([(int(other - first), name)], int(first))
     raise PlanError("rectangles whose tiles follow no coordinate")
 
 
@@ -161,11 +161,11 @@ def origin(
         raise PlanError("masked tiles of values whose way is not the same in each step")
     constant = away[first] + slope * (names.first - first)
     constant = (constant + ranks // 2) % ranks - ranks // 2
-    if names.step.lstrip("-").isdecimal():
+    if names.at is not None:
         constant = (away[first] + ranks // 2) % ranks - ranks // 2
         slope = 0
-    text = linear([(1, "rank"), (slope, names.step)], constant)
-    return text if text == "rank" else f"({text}) % {count(ranks, names)}"
+    text = affine([(1, "rank"), (slope, names.clock)], constant)
+    return text if text == "rank" else f"({text}) % {names.count(ranks)}"
 
 
 def rows_of(trace: Trace, n: int, steps: Sequence[int], side: str) -> list[tuple[int, Ints, Ints]]:

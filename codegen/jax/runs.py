@@ -10,7 +10,7 @@ import numpy as np
 from codegen.jax.hops import stays
 from codegen.jax.trace import is_stepwise, sends_inputs
 from codegen.jax.values import SPARE
-from codegen.jax.words import Flags, Names, call, count
+from codegen.text import Flags, Names, call
 from planner.errors import PlanError
 from planner.loops.form import Attend, Loops, Send, Statement
 
@@ -182,7 +182,7 @@ def _loop(block: Block, needed: set[str], names: Names) -> list[str]:
     assert block.run
     steps, inside = block.run.steps, set[str]()
     _read(inside, block.ops)
-    first, end = steps[0] - names.first, count(steps[-1] + 1 - names.first, names)
+    first, end = steps[0] - names.first, names.count(steps[-1] + 1 - names.first)
     before = [line for op in block.before for line in op.lines]
     written = dict.fromkeys(t for op in block.ops for t in op.targets)
     kept = {t for op in block.ops if op.condition for t in op.targets if not is_arriving(t)}

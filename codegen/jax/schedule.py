@@ -1,12 +1,13 @@
 """The schedule of a program, printed from its loops: `forward`, `backward`, and their messages."""
 
+from codegen.jax.conditions import SIZES
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, settled
 from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
 from codegen.jax.values import Kept, kept
-from codegen.jax.words import Names
 from codegen.programs import Program
+from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import AllToAll, Gather, Loops, Send
@@ -25,6 +26,7 @@ HEADS = {
         '    """Gradients of a device\'s queries, keys and values."""',
     ),
 }
+FEW = 3  # ranks that a program writes as a number
 RESULTS = {"forward": ["out", "lse"], "backward": ["dq", "dkv"]}
 
 
@@ -44,7 +46,9 @@ def print_loops(program: Program) -> str:
     if len(mesh := program.loops[0].mesh) > 1:
         names = named(program.loops[0])
         said = " x ".join(names.axes)
-        constants.insert(0, f"{', '.join(names.sizes)} = {', '.join(map(str, mesh))}  # {said}")
+        constants.insert(
+            0, f"{', '.join(SIZES[len(mesh)])} = {', '.join(map(str, mesh))}  # {said}"
+        )
     if len({loops.mesh for loops in program.loops}) > 1:
         raise PlanError("passes over different meshes")
     head = [IMPORTS, "# ---- Schedule", "", *constants]
@@ -110,15 +114,14 @@ def unused(head: list[str], words: set[str]) -> list[str]:
 
 def named(loops: Loops) -> Names:
     """Names of coordinates and sizes; steps count from the first one of the longest section."""
-    mesh, n = loops.mesh, len(loops.coordinates())
+    mesh, ranks = loops.mesh, len(loops.coordinates())
     if not loops.statements:
         raise PlanError("a schedule without a step")
     long = max(loops.sections(), key=lambda s: s.last - s.first)
     first = long.first if long.last > long.first else 0
-    if len(mesh) == 1:
-        return Names(("rank",), ("RANKS",), first, known=((n, "RANKS"),))
     exchanged = {s.axis for s in loops.statements if isinstance(s, Gather | AllToAll)}
-    if len(mesh) > 2 or exchanged != {1}:
+    if len(mesh) > 2 or (len(mesh) == 2 and exchanged != {1}):
         raise PlanError("a mesh of other axes than a ring of groups that exchange")
-    known = (mesh[0], "RING"), (mesh[1], "GROUP"), (n, "RANKS")
-    return Names(("place", "member"), ("RING", "GROUP"), first, known=known)
+    sizes = {ranks: "RANKS", **dict(reversed([*zip(mesh, SIZES[len(mesh)], strict=True)]))}
+    few = {size: name for size, name in sizes.items() if size > FEW}
+    return Names(("rank",) if len(mesh) == 1 else ("place", "member"), first, sizes=few)

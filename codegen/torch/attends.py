@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from codegen.text import call
 from codegen.torch.holdings import Holdings
 from codegen.torch.origins import (
     Attended,
@@ -12,7 +13,6 @@ from codegen.torch.origins import (
     pieces_of,
     triangular,
 )
-from codegen.torch.text import call
 from codegen.torch.tiles import Meeting, tile_function
 from codegen.torch.walk import Cell
 from planner.errors import PlanError

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from codegen.text import WIDTH, call
 from codegen.torch.attends import indented
 from codegen.torch.holdings import Holdings
-from codegen.torch.text import WIDTH, call
 from codegen.torch.transfers import Transfer
 from codegen.torch.variables import side_of, sums
 from codegen.torch.walk import Cell, Walk

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from codegen.torch.text import Domain, Names, affine
+from codegen.text import Names, affine
+from codegen.torch.conditions import Domain
 from codegen.torch.walk import Walk
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
+from codegen.text import Names
 from codegen.torch.attends import Attending
+from codegen.torch.conditions import AXES, SIZES, Definitions, Domain
 from codegen.torch.exchanges import Exchanges
 from codegen.torch.holdings import Holdings, zeros
 from codegen.torch.messages import Messages
 from codegen.torch.origins import Origins
-from codegen.torch.text import AXES, SIZES, Definitions, Domain, Names
 from codegen.torch.tiles import Meeting, unit_of
 from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import sums, variables

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from codegen.text import WIDTH
+from codegen.torch.conditions import SIZES, Definitions
 from codegen.torch.origins import pieces_of, step_of
 from codegen.torch.passes import Pass
-from codegen.torch.text import SIZES, WIDTH, Definitions
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import (

@@ -10,18 +10,8 @@ from math import gcd
 
 import numpy as np
 
-from codegen.torch.text import (
-    WIDTH,
-    Condition,
-    Domain,
-    Flags,
-    Names,
-    both,
-    call,
-    conditions,
-    expression,
-    needed,
-)
+from codegen.text import WIDTH, Flags, Names, call, expression
+from codegen.torch.conditions import Condition, Domain, both, conditions, needed
 from planner.errors import PlanError
 from planner.loops.form import Attend, Ends, Expr, Part
 

@@ -5,14 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from codegen.torch.text import (
-    Domain,
-    Names,
-    affine,
-    both,
-    conditions,
-    needed,
-)
+from codegen.text import Names, affine
+from codegen.torch.conditions import Domain, both, conditions, needed
 from codegen.torch.variables import sums
 from codegen.torch.walk import Cell, Walk
 from planner.errors import PlanError

@@ -8,11 +8,11 @@ import pytest
 
 from codegen import emit
 from codegen.jax.cases import check, groups
+from codegen.jax.conditions import Domain
 from codegen.jax.hops import Hops
 from codegen.jax.schedule import named, print_loops
 from codegen.jax.trace import trace
 from codegen.jax.values import values
-from codegen.jax.words import Domain
 from codegen.programs import Program, program_of
 from jax_devices import jax
 from jax_in_numpy import replay

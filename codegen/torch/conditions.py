@@ -1,97 +1,17 @@
-"""Python text of the numbers, conditions and calls of a loop form."""
+"""Conditions of a loop form as Python text, and functions that are written once."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from codegen.text import Flags, Names, expression, signed
 from planner.errors import PlanError
 from planner.loops.form import Expr, Guard, Ints, Loops, When
 
-WIDTH = 100
-Flags = NDArray[np.bool_]
 AXES = {1: ("rank",), 2: ("outer", "inner"), 3: ("outer", "middle", "inner")}
 SIZES = {1: ("RANKS",), 2: ("OUTER", "INNER"), 3: ("OUTER", "MIDDLE", "INNER")}
-
-
-@dataclass(frozen=True)
-class Names:
-    """What the coordinates of a rank are called, and the step, which counts from `first`."""
-
-    axes: tuple[str, ...]
-    first: int = 0
-    at: int | None = None  # the step, where there is only one
-    sizes: Mapping[int, str] = field(default_factory=dict)  # names of the sizes of axes
-    step: str = "step"
-
-    def count(self, n: int) -> str:
-        """A number of steps, by the size of an axis if it is that or one less."""
-        if n in self.sizes:
-            return self.sizes[n]
-        return f"{self.sizes[n + 1]} - 1" if n + 1 in self.sizes else str(n)
-
-    def but(self, axis: int, name: str) -> "Names":
-        """The names where another rank is meant, elsewhere along one axis."""
-        return replace(self, axes=(*self.axes[:axis], name, *self.axes[axis + 1 :]))
-
-    def coordinate(self, axis: int) -> str:
-        """The name of a coordinate; of the rank itself for axis -1."""
-        if axis >= 0:
-            return self.axes[axis]
-        if len(self.axes) > 1:
-            raise PlanError("a condition on ranks counted across axes")
-        return self.axes[0]
-
-
-def expression(e: Expr, names: Names) -> str:
-    """The text of a whole number."""
-    if e.table:
-        raise PlanError("a number that is a table")
-    clock, constant = names.step, e.constant
-    if names.at is not None:
-        constant += e.step * ((names.at - e.phase) // e.period)
-        e = replace(e, step=0)
-    elif e.period == 1:
-        constant += e.step * (names.first - e.phase)
-    elif offset := names.first - e.phase:
-        clock = f"({clock} {signed(offset)}) // {e.period}"
-    else:
-        clock = f"{clock} // {e.period}"
-    terms = [*zip(e.axes, names.axes, strict=False), (e.step, clock)]
-    return modulo(affine(terms, constant), e.modulo)
-
-
-def modulo(text: str, n: int) -> str:
-    """The text of a number, modulo n if n is not 0."""
-    if not n or text.isdecimal():
-        return text
-    return f"({text}) % {n}" if " " in text else f"{text} % {n}"
-
-
-def affine(terms: Sequence[tuple[int, str]], constant: int) -> str:
-    """A sum of multiples of names and a constant, what is positive first."""
-    named = sorted(((k, name) for k, name in terms if k), key=lambda term: term[0] < 0)
-    if named and named[0][0] < 0 and constant > 0:
-        return " ".join([str(constant), *(_term(k, name) for k, name in named)])
-    if not named:
-        return str(constant)
-    first = _term(*named[0]).replace("+ ", "").replace("- ", "-")
-    rest = [_term(k, name) for k, name in named[1:]]
-    return " ".join([first, *rest, *([signed(constant)] if constant else [])])
-
-
-def signed(number: int) -> str:
-    """A number that follows others in a sum."""
-    return f"{'-' if number < 0 else '+'} {abs(number)}"
-
-
-def _term(k: int, name: str) -> str:
-    times = f"{abs(k)} * " if abs(k) > 1 else ""
-    return f"{'-' if k < 0 else '+'} {times}{name}"
-
-
-# ---- conditions: texts beside what they say of each step and rank
 
 
 @dataclass(frozen=True)
@@ -223,21 +143,6 @@ def needed(said: Sequence[Condition], where: Flags) -> list[Condition]:
 def both(said: Sequence[Condition]) -> str:
     """The text of all conditions together; "" for none."""
     return " and ".join(c.text for c in said)
-
-
-# ---- calls
-
-
-def call(margin: int, head: str, arguments: Sequence[str], tail: str = ")") -> list[str]:
-    """A call as the formatter breaks it: on one line, on one line of its own, or on many."""
-    space = " " * margin
-    line = f"{space}{head}{', '.join(arguments)}{tail}"
-    if len(line) <= WIDTH:
-        return [line]
-    inner = f"{space}    {', '.join(arguments)}"
-    if len(inner) <= WIDTH:
-        return [f"{space}{head}", inner, f"{space}{tail}"]
-    return [f"{space}{head}", *(f"{space}    {a}," for a in arguments), f"{space}{tail}"]
 
 
 # ---- functions that both passes share, each written once

@@ -1,0 +1,128 @@
+"""Python text of the numbers and calls of a loop form."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.loops.form import Expr
+
+WIDTH = 100
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the coordinates of a rank are called, and the step, which counts from `first`."""
+
+    axes: tuple[str, ...]
+    first: int = 0
+    at: int | None = None  # the step, where there is only one
+    sizes: Mapping[int, str] = field(default_factory=dict)  # names of the sizes of axes
+    step: str = "step"
+
+    @property
+    def clock(self) -> str:
+        """The step as text: a name, or a number where there is only one."""
+        return self.step if self.at is None else str(self.at - self.first)
+
+    def count(self, n: int) -> str:
+        """A number of ranks or steps, by the size of an axis if it is that or one less."""
+        if n in self.sizes:
+            return self.sizes[n]
+        return f"{self.sizes[n + 1]} - 1" if n + 1 in self.sizes else str(n)
+
+    def but(self, axis: int, name: str) -> "Names":
+        """The names where another rank is meant, elsewhere along one axis."""
+        return replace(self, axes=(*self.axes[:axis], name, *self.axes[axis + 1 :]))
+
+    def coordinate(self, axis: int) -> str:
+        """The name of a coordinate; of the rank itself for axis -1."""
+        if axis >= 0:
+            return self.axes[axis]
+        if len(self.axes) > 1:
+            raise PlanError("a condition on ranks counted across axes")
+        return self.axes[0]
+
+
+def expression(e: Expr, names: Names) -> str:
+    """The text of a whole number: `rank - step + 1`, `(rank + 3) % RANKS`."""
+    if e.table:
+        raise PlanError("a number that is a table")
+    clock, constant = names.step, e.constant
+    if names.at is not None:
+        constant += e.step * ((names.at - e.phase) // e.period)
+        e = replace(e, step=0)
+    elif e.period == 1:
+        constant += e.step * (names.first - e.phase)
+    elif offset := names.first - e.phase:
+        clock = f"({clock} {signed(offset)}) // {e.period}"
+    else:
+        clock = f"{clock} // {e.period}"
+    text = affine([*zip(e.axes, names.axes, strict=False), (e.step, clock)], constant)
+    if not e.modulo or text.isdecimal():
+        return text
+    size = names.sizes.get(e.modulo, str(e.modulo))
+    return f"({text}) % {size}" if " " in text else f"{text} % {size}"
+
+
+def affine(terms: Sequence[tuple[int, str]], constant: int) -> str:
+    """A sum of multiples of names and a constant, what is positive first."""
+    named = sorted(((k, name) for k, name in terms if k), key=lambda term: term[0] < 0)
+    if named and named[0][0] < 0 and constant > 0:
+        return " ".join([str(constant), *(_term(k, name) for k, name in named)])
+    if not named:
+        return str(constant)
+    first = _term(*named[0]).replace("+ ", "").replace("- ", "-")
+    rest = [_term(k, name) for k, name in named[1:]]
+    return " ".join([first, *rest, *([signed(constant)] if constant else [])])
+
+
+def signed(number: int) -> str:
+    """A number that follows others in a sum."""
+    return f"{'-' if number < 0 else '+'} {abs(number)}"
+
+
+def _term(k: int, name: str) -> str:
+    times = f"{abs(k)} * " if abs(k) > 1 else ""
+    return f"{'-' if k < 0 else '+'} {times}{name}"
+
+
+# ---- calls, broken as the formatter breaks them
+
+
+def call(
+    indent: int, head: str, arguments: Sequence[str], tail: str = ")", width: int = WIDTH
+) -> list[str]:
+    """`head` arguments `tail`, in one line if it fits; arguments may be of several lines."""
+    margin, single = " " * indent, not any("\n" in a for a in arguments)
+    line = f"{margin}{head}{', '.join(arguments)}{tail}"
+    if single and len(line) <= width:
+        return [line]
+    inner = f"{margin}    {', '.join(arguments)}"
+    if single and len(inner) <= WIDTH:
+        return [margin + head, inner, margin + tail]
+    if single and len(arguments) == 1 and " for " in arguments[0]:  # takes no comma behind it
+        each, _, source = arguments[0].rpartition(" for ")
+        lines = [*statement(indent + 4, "", each), f"{margin}    for {source}"]
+        return [margin + head, *lines, margin + tail]
+    lines = [f"{margin}    {line}" for a in arguments for line in f"{a},".split("\n")]
+    return [margin + head, *lines, margin + tail]
+
+
+def statement(indent: int, start: str, value: str) -> list[str]:
+    """A line that ends in a value, which is a call if it has to be broken."""
+    line = f"{' ' * indent}{start}{value}"
+    if len(line) <= WIDTH or not value.endswith(")"):
+        return [line]
+    head, _, rest = value.partition("(")
+    arguments, depth = [""], 0
+    for c in rest[:-1]:
+        depth += (c in "([{") - (c in ")]}")
+        if c == "," and depth == 0:
+            arguments.append("")
+        else:
+            arguments[-1] += c
+    return call(indent, f"{start}{head}(", [a.strip() for a in arguments])
