@@ -1,4 +1,7 @@
-"""Results cached on the plan: a plan never changes, and several analyses need the same ones."""
+"""Results cached on the plan: a plan never changes, and several analyses need the same ones.
+
+The recurrence asks for the bytes of every message (benchmarks/bench_scale.py).
+"""
 
 from collections.abc import Callable
 from functools import wraps

@@ -164,7 +164,6 @@ F, B = sympy.symbols("F B", positive=True)
 a, m, mu = sympy.symbols("a m mu", positive=True)
 
 
-@cache
 def crossovers() -> tuple[Crossover, ...]:
     """All of them, solved."""
     return (

@@ -9,7 +9,6 @@ results travel in 16 bit, as inputs do; 92% of a port's rate is reached, as on f
 
 import tomllib
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +60,6 @@ def runs() -> list[Run]:
     ]
 
 
-@lru_cache(maxsize=1)
 def constants() -> tuple[float, float]:
     """(attention, matrix) as they come with ringloom."""
     content = tomllib.loads((DATA / "distflash_time.toml").read_text(encoding="utf-8"))
