@@ -12,7 +12,7 @@ from simulator.engines.tasks import Tasks
 
 
 class Buffers:
-    """Free slots per input and rank while a plan runs; messages and calls by number."""
+    """Free slots per input and rank; `sends` and `reads`: the copies of a message, of a call."""
 
     def __init__(self, plan: Plan, rows: Tasks, room: Mapping[str, int]) -> None:
         self._plan, self.room = plan, dict(room)
@@ -20,8 +20,8 @@ class Buffers:
         self._tensor, self._rank, self._uses = list[str](), list[int](), list[int]()
         self._here = dict[tuple[str, int, int], int]()  # the copy of (input, block, rank)
         self._brings = [list[int]() for _ in rows.messages.src]
-        self._sends = [list[int]() for _ in rows.messages.src]
-        self._reads = [list[int]() for _ in rows.calls.rank]
+        self.sends = [list[int]() for _ in rows.messages.src]
+        self.reads = [list[int]() for _ in rows.calls.rank]
         for copy in plan.start:
             for tensor in copy.tensors:
                 for block, rank in zip(*(a.tolist() for a in copy.flat()), strict=True):
@@ -38,13 +38,13 @@ class Buffers:
                     sides = {"q": node.q[call - first], "kv": node.kv[call - first]}
                     for tensor in self.room:
                         blocks = sides[TENSORS[tensor].side].tolist()
-                        self._reads[call] += self._read(tensor, blocks, rank)
+                        self.reads[call] += self._read(tensor, blocks, rank)
                 continue
             tensors = [t for t in node.tensors if t in self.room]
             for message, blocks in enumerate(node.blocks.tolist(), first):
                 src, dst = rows.messages.src[message], rows.messages.dst[message]
                 for tensor in tensors:
-                    self._sends[message] += self._read(tensor, blocks, src)
+                    self.sends[message] += self._read(tensor, blocks, src)
                     self._brings[message] += self._copies(tensor, blocks, dst)
 
     def _read(self, tensor: str, blocks: Sequence[int], rank: int) -> Iterator[int]:
@@ -89,21 +89,14 @@ class Buffers:
             self._free[tensor][rank] -= n
         return True
 
-    def sent(self, message: int) -> None:
-        """Count down the copies of a message that is through on its source."""
-        self._read_once(self._sends[message])
-
-    def attended(self, call: int) -> None:
-        """Count down the copies that a call has read."""
-        self._read_once(self._reads[call])
-
     def arrived(self, message: int) -> None:
         """Free the slots of copies that nobody will read."""
         for copy in self._brings[message]:
             if not self._uses[copy]:
                 self._free[self._tensor[copy]][self._rank[copy]] += 1
 
-    def _read_once(self, copies: list[int]) -> None:
+    def count_down(self, copies: list[int]) -> None:
+        """Note that copies were read once more; after the last time their slots are free."""
         for copy in copies:
             self._uses[copy] -= 1
             if not self._uses[copy]:

@@ -49,15 +49,15 @@ class DiscreteEvent:
         plan = self._plan = costs.plan
         self._traffic, self._scenario, self._record = traffic, scenario, record
         speed = scenario.speed(plan.ranks)
-        self._clock, self._rows = Clock(), tasks(costs, speed)
+        clock, rows = self._clock, self._rows = Clock(), tasks(costs, speed)
         self._prologue: list[float] = (costs.prologue / speed).tolist()
-        self._transfers = Transfers(self._clock, self._rows.messages, traffic, scenario)
         room = scenario.room(plan)
-        self._buffers = Buffers(plan, self._rows, room) if room is not None else None
+        self._buffers = Buffers(plan, rows, room) if room is not None else None
         takes = any(path.share for path in traffic.paths)
         takes = takes if scenario.share is None else bool(scenario.share)
-        self._chips = Chips(self._clock, plan.ranks, self._resume) if takes else None
-        self._transfers.attach(self._resume, self._buffers, self._chips)
+        self._chips = Chips(clock, plan.ranks, self._resume) if takes else None
+        told = self._resume, self._buffers, self._chips
+        self._transfers = Transfers(clock, rows.messages, traffic, scenario, *told)
         calls, messages = len(self._rows.calls.rank), len(self._rows.messages.src)
         self._call_start, self._call_end = [0.0] * calls, [0.0] * calls
         self._offered, self._merge_start = [NEVER] * messages, [0.0] * messages
@@ -141,7 +141,7 @@ class DiscreteEvent:
                 yield end
         self._call_end[call] = end
         if self._buffers:
-            self._buffers.attended(call)
+            self._buffers.count_down(self._buffers.reads[call])
             self._transfers.room(rank)
         if self._scenario.late and call == step.calls[0]:
             self._launch(step)

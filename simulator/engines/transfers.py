@@ -31,12 +31,17 @@ class Transfers:
     """Times at which each message starts, ends and arrives, by number; `NEVER` until then."""
 
     def __init__(
-        self, clock: Clock, messages: Messages, traffic: Traffic, scenario: Scenario
+        self,
+        clock: Clock,
+        messages: Messages,
+        traffic: Traffic,
+        scenario: Scenario,
+        wake: Action,  # called with a rank at each arrival that it awaits
+        buffers: Buffers | None,
+        chips: Chips | None,
     ) -> None:
         self._clock, self._messages, self._most = clock, messages, scenario.chunk
-        self._wake: Action | None = None
-        self._buffers: Buffers | None = None
-        self._chips: Chips | None = None
+        self._wake, self._buffers, self._chips = wake, buffers, chips
         self._share = scenario.share
         count = len(messages.src)
         self.start, self.end, self.arrived = ([NEVER] * count for _ in range(3))
@@ -44,10 +49,6 @@ class Transfers:
         self._no_room = dict[int, list[int]]()
         self._set_links(traffic)
         self._set_order(traffic, launches=2 if scenario.late or not scenario.overlap else 1)
-
-    def attach(self, wake: Action, buffers: Buffers | None, chips: Chips | None) -> None:
-        """Connect what is told of arrivals, the slots that messages need, the chips they slow."""
-        self._wake, self._buffers, self._chips = wake, buffers, chips
 
     def _set_links(self, traffic: Traffic) -> None:
         self._bandwidth = traffic.routes.bandwidth
@@ -150,7 +151,7 @@ class Transfers:
             if after[message] >= 0:
                 self.count_down(after[message])
         if self._buffers:
-            self._buffers.sent(message)
+            self._buffers.count_down(self._buffers.sends[message])
             self.room(self._messages.src[message])
         alpha = self._paths[self._pair[message]].alpha
         if alpha:
@@ -171,6 +172,5 @@ class Transfers:
             self.room(self._messages.dst[message])
         for other in self._feeds[message]:
             self.count_down(other)
-        assert self._wake is not None
         for rank in self._waiting[message]:
             self._wake(rank)
