@@ -70,9 +70,6 @@ HELD: dict[Pass, tuple[str, ...]] = INPUTS | {"backward": (*INPUTS["backward"], 
 QUERY_SIDE: dict[Pass, tuple[str, ...]] = {"forward": ("Q",), "backward": ("Q", "DOUT", "STATS")}
 
 
-ADDS, READS = ACCUMULATORS, INPUTS
-
-
 def result(pass_: Pass) -> str:
     """The accumulator of the query side."""
     return ACCUMULATORS[pass_][0]
