@@ -82,14 +82,14 @@ def test_ruff_finds_nothing(folder: Path) -> None:
 def test_mypy_finds_nothing(folder: Path) -> None:
     """Plain mypy, as somebody runs it over a file without any setting.
 
-    By day over every schedule once, and over what is not a pair of plain programs.
+    By day over every schedule and mask in some pairs, and over every other kind of program.
     """
     (folder / "mypy.ini").write_text(
         "[mypy]\n[mypy-torch.*,jax.*]\nfollow_imports = skip\nignore_missing_imports = True\n"
     )
-    by_day = square(SCHEDULES, [*MASKS], every=len(MASKS))
-    names = {f"{schedule}-{mask}" for schedule, mask in by_day}
-    names |= {n for n in sources("jax") if n.partition("-")[2] not in MASKS}
+    pairs = square(SCHEDULES, [*MASKS, "forward"], every=4)  # of those that are written
+    names = {f"{schedule}-{mask}" for schedule, mask in pairs} & sources("jax").keys()
+    names |= {n for n in sources("jax") if n.partition("-")[0] not in SCHEDULES}
     files = [f"{target}_{file_name(name)}.py" for target in TARGETS for name in sorted(names)]
     assert len(files) > 4 * len(SCHEDULES)
     command = [sys.executable, "-m", "mypy", "--config-file", str(folder / "mypy.ini"), *files]
@@ -142,6 +142,7 @@ BUDGETS = {  # torch; JAX for all platforms, for one
     "balanced": (340, 500, 400),
     "usp:ulysses=2": (340, 500, 400),
 }
+NOT_KERNEL = 240
 LARGE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
 
 
@@ -153,16 +154,14 @@ def test_a_regular_program_is_as_long_as_one_by_hand(schedule: str) -> None:
     for target, most in (("torch", torch_lines), ("jax", all_platforms)):
         source = rl.emit(pair, target)
         assert lines(source) <= most
-        assert schedule in ("striped", "balanced", "usp:ulysses=2") or lines(
-            without_kernels(source)
-        ) <= (246 if target == "torch" else 250)
+        assert lines(without_kernels(source)) <= NOT_KERNEL
     for platform in ("tpu", "gpu", "cpu"):
         assert lines(rl.emit(pair, "jax", platform=platform)) <= one_platform
 
 
 def without_kernels(source: str) -> str:
-    """What is not kernel: most of the file, but short."""
-    above, _, rest = source.partition("# ---- Kernels")
+    """Layout, schedule, the function to call and its check: what is neither header nor kernel."""
+    above, _, rest = source.partition("# ---- Layout")[2].partition("# ---- Kernels")
     return above + rest.partition("# ---- The function")[2]
 
 
