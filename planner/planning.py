@@ -91,12 +91,12 @@ def plan(
     return derive(built, TRIMS[trim] if passes is None else passes)
 
 
-def find_schedule(spelled: str) -> tuple[Schedule, dict[str, int | str]]:
+def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
     """Return the schedule and the parameters that a text such as "striped:grain=16" names.
 
     Raises PlanError for an unknown schedule or parameter.
     """
-    name, parameters = parse_schedule(spelled)
+    name, parameters = parse_schedule(text)
     if name not in SCHEDULES:
         raise PlanError(f"unknown schedule {name!r}: choose one of {', '.join(SCHEDULES)}")
     SCHEDULES[name].check(parameters)

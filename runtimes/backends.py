@@ -71,14 +71,14 @@ def forward(
 
 
 def forward_of(plans: Plans) -> Plans:
-    """The forward plan alone; RingloomError where there is none."""
+    """Returns the forward plan alone; raises RingloomError where there is none."""
     if plans.forward is None:
         raise RingloomError(f"{plans.name}: a backward plan alone needs dout")
     return Plans(forward=plans.forward)
 
 
 def executor(backend: str | Execute) -> Execute:
-    """A backend by its name; raises RingloomError, with what exists, for an unknown one."""
+    """Returns a backend by its name; raises RingloomError, with the known ones, for another."""
     if not isinstance(backend, str):
         return backend
     if backend not in BACKENDS:
