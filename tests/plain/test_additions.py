@@ -1,7 +1,8 @@
-"""A preset, a topology and a cost term as their pages say, each one file in a copy of the tree."""
+"""What pages say of additions, done in a copy of the tree: one file each, and rows in tables."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,8 +30,19 @@ COMMANDS = {
     "fat_tree:4": (*SIMULATE, "--topology", "fat_tree:4"),
     "fat_tree:8": (*SIMULATE, "--topology", "fat_tree:8"),
     "costly": (*SIMULATE, "--hardware", "costly"),
+    "schedules": ("schedules",),
+    "tokenring": ("simulate", "tokenring", *SIMULATE[2:]),
+    "emit": ("emit", "rows", "ring", "--ranks", "4", "--seq", "64", "--pass", "forward"),
     "help": ("simulate", "--help"),
 }
+PLANNER_NAMES = """from planner.ir import Attend, Move, Plan, Step
+from planner.layouts import by_tokens
+from planner.workload import Workload"""
+ROW = """
+from planner.schedules.tokenring import tokenring
+row = Schedule("tokenring", tokenring, "Q, OUT", "one ring, home directly", "TokenRing")
+SCHEDULES[row.name] = row
+"""
 # Runs all commands in one process: the output of each as one JSON object.
 SCRIPT = """
 import contextlib, io, json, sys
@@ -58,9 +70,10 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         shutil.copytree(ROOT / package, tree / package, ignore=without)
     for page, (file, place) in PLACES.items():
         assert f"`{place}`" in text(page) or f"`{Path(place).parent}/`" in text(page), page
-        (block,) = (block for block in blocks(PAGES / f"{page}.md") if block.file == file)
         with (tree / place).open("a") as target:
-            target.write("\n" + block.text)
+            target.write("\n" + file_of(page, file))
+    add_schedule(tree)
+    add_target(tree)
     (line,) = (line for line in text("add_cost").splitlines() if line.startswith("dispatch = "))
     preset = tree / PLACES["add_preset"][1]
     costly = preset.read_text().replace("[attention]", f"[attention]\n{line}\n#")
@@ -72,6 +85,34 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return dict(json.loads(done.stdout))
 
 
+def file_of(page: str, name: str) -> str:
+    (block,) = (block for block in blocks(PAGES / f"{page}.md") if block.file == name)
+    return block.text
+
+
+def add_schedule(tree: Path) -> None:
+    """The file, its names imported from the planner, and its row."""
+    folder, code = tree / "planner/schedules", file_of("add_schedule", "tokenring.py")
+    code = re.sub(r"@rl\.schedule\(.*\)\n", "", code).replace("rl.", "")
+    code = code.replace("import ringloom as rl", PLANNER_NAMES)
+    (folder / "tokenring.py").write_text(code)
+    with (folder / "__init__.py").open("a") as table:
+        table.write(ROW)
+
+
+def add_target(tree: Path) -> None:
+    """The package, and its name in the table."""
+    (tree / "codegen/rows").mkdir()
+    code = file_of("add_target", "numpy_target.py").replace("def write(", "def rows_of(")
+    code += "\n\ndef write(program):\n    return rows_of(program.forward)\n"
+    (tree / "codegen/rows/__init__.py").write_text(code)
+    table = tree / "codegen/programs.py"
+    before = table.read_text()
+    after = before.replace('= ("torch", "jax")', '= ("torch", "jax", "rows")')
+    assert before != after
+    table.write_text(after)
+
+
 def makespan(printed: dict[str, str], name: str) -> float:
     return float(json.loads(printed[name])["makespan_s"])
 
@@ -80,6 +121,16 @@ def makespan(printed: dict[str, str], name: str) -> float:
 def test_none_of_it_is_known_without(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMANDS[name]]) == 2
     assert f"'{name}': neither a file nor one of" in capsys.readouterr().err
+
+
+def test_a_schedule_is_one_file_and_a_row(printed: dict[str, str]) -> None:
+    assert "tokenring" in printed["schedules"]
+    assert makespan(printed, "tokenring") > 0
+
+
+def test_a_target_is_one_package_and_its_name(printed: dict[str, str]) -> None:
+    compile(printed["emit"], "rows", "exec")
+    assert printed["emit"].count("    attend(out.setdefault(") == 10
 
 
 def test_a_preset_is_one_file(printed: dict[str, str]) -> None:
