@@ -33,18 +33,18 @@ def check_kept(plan: Plan, forward: Pass, backward: Pass) -> None:
             raise PlanError("the backward pass holds other blocks than the forward pass exchanged")
 
 
-def kept_function(loops: Loops) -> list[str]:
-    """The function that gives empty tensors like those that the forward pass keeps."""
+def likes_function(loops: Loops) -> list[str]:
+    """The function that gives tensors like those that the forward pass returns."""
     axis = next(s.axis for s in loops.statements if isinstance(s, AllToAll))
     n = SIZES[len(loops.mesh)][axis]
     return [
         "",
         "",
-        "def kept_like(q, k, v, group):",
-        '    """Empty tensors like those that forward keeps."""',
+        "def outputs_like(q, k, v, group):",
+        '    """Tensors like all that forward returns."""',
         f"    queries, k, v = (torch.cat(x.chunk({n}, 1), 2) for x in (q, k, v))",
-        "    lse = queries[..., :1].to(wide(q), copy=True)",
-        "    return [queries, k, v, queries.clone(), lse]",
+        "    lse, other = (x[..., :1].to(wide(x), copy=True) for x in (q, queries))",
+        "    return [q.clone(), lse, queries, k, v, queries.clone(), other]",
     ]
 
 
@@ -67,7 +67,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
         lines += piece_function(plans[0])
     lines += text.lines()
     if keep:
-        lines += kept_function(loops[0])
+        lines += likes_function(loops[0])
     for body in bodies:
         lines += ["", "", *body]
     if long := [line for line in lines if len(line) > WIDTH]:

@@ -4,16 +4,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from codegen.torch.parts.function import group_named, operator
-from codegen.torch.parts.merge import wide
 
 
-def kept_like(q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup) -> list[Tensor]:
+def outputs_like(q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup) -> list[Tensor]:
     raise NotImplementedError
 
 
-operator.register_fake(
-    lambda q, k, v, group: [
-        *(q.clone(), q[..., :1].to(wide(q), copy=True)),
-        *kept_like(q, k, v, group_named(group)),
-    ]
-)
+operator.register_fake(lambda q, k, v, group: outputs_like(q, k, v, group_named(group)))

@@ -183,10 +183,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, group: Any) -> tuple[Tensor, ...]:
     return out.to(q.dtype), lse, *kept
 
 
-def kept_like(q: Tensor, k: Tensor, v: Tensor, group: Any) -> list[Tensor]:
-    """Tensors like the copies that `forward` returns."""
+def outputs_like(q: Tensor, k: Tensor, v: Tensor, group: Any) -> list[Tensor]:
+    """Tensors like all that `forward` returns."""
     memory = Memory(QUERIES, KEYS, group.rank(), Q=(q,), KV=(k, v))
-    return [x for tensor, n in KEPT[memory.rank] for x in memory.room(tensor, n, True)]
+    copies = (x for tensor, n in KEPT[memory.rank] for x in memory.room(tensor, n, True))
+    return [q.clone(), q[..., :1].to(wide(q), copy=True), *copies]
 
 
 def backward(
