@@ -21,6 +21,15 @@ def cut(tokens: int, parts: int) -> list[range]:
     return [range(a, b) for a, b in pairwise(ends)]
 
 
+def split(positions: Ranges, parts: int) -> list[Ranges]:
+    """A piece cut into parts, each with nearly as much of every range of it."""
+    cuts = [cut(len(part), parts) for part in positions]
+    return [
+        tuple(part[c[n].start : c[n].stop] for part, c in zip(positions, cuts, strict=True))
+        for n in range(parts)
+    ]
+
+
 def contiguous(tokens: int, ranks: int, grain: int = 1) -> Chunks:
     """Rank r owns the r-th of `ranks` consecutive pieces (Ring Attention, section 3)."""
     return [((piece,), rank) for rank, piece in enumerate(cut(tokens, ranks))]

@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 
 from planner.layouts import LAYOUTS
 from planner.masks import MASKS, Blocks, Causal, Documents, Full, Mask, Window
-from planner.schedules import SCHEDULES
+from planner.schedules import SCHEDULES, usual
 from planner.workload import Workload
 
 ranks = st.integers(1, 9)
+CLASSIC = usual()  # what products of masks, dtypes and programs are tried with
+OTHERS = [name for name in SCHEDULES if name not in CLASSIC]
 
 
 @st.composite

@@ -133,7 +133,8 @@ class Exchanges:
             )
 
         if s.tensors == ("OUT",):
-            if self.have.accumulates(into) or not self.have.plainly(source):
+            merged = gathered or self.have.accumulates(into)  # partial results are no plain sum
+            if merged or not self.have.plainly(source):
                 raise PlanError("results that are merged after an exchange")
             given = "(out.to(q.dtype), lse)" if finished else "(out, lse)"
             return f"out, lse = ({each('x')} for x in {given})"

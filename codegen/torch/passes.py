@@ -195,6 +195,9 @@ class Pass(Messages):
             self.margin += 4
         self.peers_said = None
         handles = [(move, self.send(move)) for move in moves]
+        started = [handle for _, handle in handles if handle]
+        if len(set(started)) < len(started):
+            raise PlanError("several messages of one name are under way at once")
         self.stay(domain)
         anew = {
             cell
@@ -343,6 +346,8 @@ KNOWN = (Start, Send, Gather, AllToAll, Return, Scatter, Attend)
 
 def check_form(plan: Plan, loops: Loops) -> None:
     """Raise PlanError for statements that are not printed, and for pieces of several sizes."""
+    if len(loops.mesh) > 2:
+        raise PlanError(f"a mesh of {len(loops.mesh)} axes")
     for s in loops.statements:
         if not isinstance(s, KNOWN):
             raise PlanError(f"a {type(s).__name__.lower()} is not printed")

@@ -7,6 +7,11 @@
 
 That covers the tiles on and below the diagonal; the tiles above it (dead under a causal mask, and
 then trimmed away) get the mirror image: rank p plays P - 1 - p.
+
+With h = floor((P-1)/2), of all tiles:
+forward sends   KV 2*f*(P-1-h*(h+1)/P), Q h*(h+1)/P, OUT h*(h+1)/P
+backward sends  KV 2*f*(P-1-h*(h+1)/P), DKV 2*f*(P-1-h*(h+1)/P), Q h*(h+1)/P, DOUT h*(h+1)/P,
+                DQ h*(h+1)/P
 """
 
 import numpy as np

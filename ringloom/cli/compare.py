@@ -6,14 +6,14 @@ from typing import Any
 import click
 from rich.console import Console
 
-from planner.schedules import SCHEDULES
+from planner.schedules import usual
 from ringloom.cli.comparing import compared, comparison_options
 from ringloom.cli.output import json_option, show
 from ringloom.views.tables import bars, comparison_table
 
 
 @click.command(help=__doc__)
-@comparison_options(",".join(SCHEDULES))
+@comparison_options(",".join(usual()))
 @click.option(
     "--check",
     "checked",

@@ -21,7 +21,7 @@ def command(as_json: bool) -> None:
         }
         for s in SCHEDULES.values()
     ]
-    table = plain_table("schedule", "travels", "parameters", "from")
+    table = plain_table("schedule", "travels", "over", "parameters", "from")
     for s in SCHEDULES.values():
-        table.add_row(s.name, s.travels, " ".join(s.parameters) or "-", s.paper)
+        table.add_row(s.name, s.travels, s.path, " ".join(s.parameters) or "-", s.paper)
     show(as_json, {"schedules": rows}, table)

@@ -16,7 +16,6 @@ from jax_in_numpy import replay
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.planning import backward_of, plan
 from planner.plans import AnyPlans
-from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from runtimes import backends
 from runtimes.arrays import draw
@@ -24,7 +23,7 @@ from runtimes.jax import mesh
 from runtimes.reference import dense
 from runtimes.validation import EXACT, check, distance
 from sampling import NIGHTLY, square
-from strategies import divided_workloads, schedules, workloads
+from strategies import CLASSIC, OTHERS, divided_workloads, schedules, workloads
 
 run = partial(backends.run, backend="jax")
 SMALL = Workload(37, heads=4, kv_heads=2, head_dim=3, mask=Causal(), dtype="float64")
@@ -52,10 +51,15 @@ def emitted(pair: AnyPlans) -> ModuleType:
     return mesh.Program(1, emit(pair, "jax")).module
 
 
-@pytest.mark.parametrize(("schedule", "mask"), square(list(SCHEDULES), MASKS, every=2), ids=str)
+@pytest.mark.parametrize(("schedule", "mask"), square(CLASSIC, MASKS, every=2), ids=str)
 def test_every_schedule_matches_dense_attention(schedule: str, mask: Mask) -> None:
     ranks = {"usp": 6, "balanced": 5}.get(schedule, 4 + (mask == MASKS[3]))
     exact(replace(SMALL, mask=mask), schedule, ranks)
+
+
+@pytest.mark.parametrize(("schedule", "mask"), square(OTHERS, MASKS, every=4), ids=str)
+def test_schedules_on_request_match_dense_attention(schedule: str, mask: Mask) -> None:
+    exact(replace(EVEN, mask=mask) if mask in MASKS[:3] else replace(SMALL, mask=mask), schedule, 4)
 
 
 COMPILED = {
@@ -70,13 +74,13 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", CLASSIC)
 def test_compiled_programs_match_dense_attention(schedule: str) -> None:
     """Loops of equal pieces, with the collectives of each schedule, and tables of others."""
     exact(COMPILED[schedule], schedule, 4, compiled=True)
 
 
-EQUAL = square(list(SCHEDULES), [Full(), Causal()], [4, 8], every=2)
+EQUAL = square(CLASSIC, [Full(), Causal()], [4, 8], every=2)
 
 
 @pytest.mark.parametrize(("schedule", "mask", "ranks"), EQUAL, ids=str)

@@ -13,10 +13,9 @@ from planner.ir import Plan
 from planner.masks import Causal, Full, Mask, Window
 from planner.planning import plan
 from planner.plans import Plans
-from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from runtimes.arrays import draw
-from strategies import schedules, workloads
+from strategies import CLASSIC, schedules, workloads
 
 pytest.importorskip("torch")
 
@@ -62,7 +61,7 @@ def test_bytes_are_the_plan_s(data: st.DataObject, ranks: int, work: Workload) -
 
 
 @pytest.mark.parametrize("mask", [Causal(), Full(), Window(5)], ids=str)
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", CLASSIC)
 def test_regular_plans_send_what_they_say(schedule: str, mask: Mask) -> None:
     """A reduce-scatter also carries zeros, of sums that nothing was added to."""
     work = Workload(seq=64, heads=8, kv_heads=4, head_dim=4, mask=mask, dtype="float32")

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.planning import plan
 from planner.plans import Plans
-from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from runtimes.arrays import Array, draw
 from runtimes.backends import forward
 from runtimes.reference import dense
 from runtimes.validation import EXACT, backward_leaks, distance, forward_leaks
 from sampling import square
-from strategies import divided_workloads, schedules, workloads
+from strategies import CLASSIC, OTHERS, divided_workloads, schedules, workloads
 
 torch = pytest.importorskip("torch")
 
@@ -70,7 +69,7 @@ def test_programs_of_equal_parts_are_exact(data: st.DataObject, ranks: int, seed
     assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
 
 
-SPELLED = [*SCHEDULES, "striped:grain=4", "allgather:keep=1"]
+SPELLED = [*CLASSIC, "striped:grain=4", "allgather:keep=1"]
 
 
 @pytest.mark.parametrize(("schedule", "mask"), square(SPELLED, MASKS, every=2), ids=str)
@@ -79,7 +78,14 @@ def test_every_schedule_and_mask_is_exact(schedule: str, mask: Mask) -> None:
     assert_exact(both(schedule, work, 4))
 
 
-EQUAL = square(list(SCHEDULES), [Causal(), Full()], [1, 3, 5, 8], every=4)
+@pytest.mark.parametrize(("schedule", "mask"), square(OTHERS, [Causal(), *MASKS], every=4), ids=str)
+def test_schedules_on_request_are_exact(schedule: str, mask: Mask) -> None:
+    seq = 64 if isinstance(mask, Causal) else 63
+    work = Workload(seq=seq, heads=8, kv_heads=4, head_dim=4, mask=mask, dtype="float64")
+    assert_exact(both(schedule, work, 4))
+
+
+EQUAL = square(CLASSIC, [Causal(), Full()], [1, 3, 5, 8], every=4)
 
 
 @pytest.mark.parametrize(("schedule", "mask", "ranks"), EQUAL, ids=str)

@@ -25,14 +25,13 @@ from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.partitions import Block, Partition, Side
 from planner.planning import backward_of, plan
 from planner.plans import Plans
-from planner.schedules import SCHEDULES
 from planner.verify import verify
 from planner.workload import Workload
 from ringloom.cli import main
 from runtimes.arrays import Array, draw
 from runtimes.reference import dense
 from runtimes.validation import EXACT
-from strategies import masks, schedules, workloads
+from strategies import CLASSIC, masks, schedules, workloads
 
 torch = pytest.importorskip("torch")
 
@@ -258,7 +257,7 @@ def packed(batch: int) -> Plans:
     dice = random.Random(batch)
     lengths = tuple(dice.randint(1, 20) for _ in range(dice.randint(1, 6)))
     work = Workload(seq=sum(lengths), mask=Causal() & Documents(lengths), **HEADS)
-    names = [*sorted(SCHEDULES), "allgather:keep=1", "usp:ulysses=2"]
+    names = [*sorted(CLASSIC), "allgather:keep=1", "usp:ulysses=2"]
     return both(names[batch % len(names)], work)
 
 

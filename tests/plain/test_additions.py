@@ -31,7 +31,7 @@ COMMANDS = {
     "fat_tree:8": (*SIMULATE, "--topology", "fat_tree:8"),
     "costly": (*SIMULATE, "--hardware", "costly"),
     "schedules": ("schedules",),
-    "tokenring": ("simulate", "tokenring", *SIMULATE[2:]),
+    "visiting": ("simulate", "visiting", *SIMULATE[2:]),
     "emit": ("emit", "rows", "ring", "--ranks", "4", "--seq", "64", "--pass", "forward"),
     "help": ("simulate", "--help"),
 }
@@ -39,8 +39,8 @@ PLANNER_NAMES = """from planner.ir import Attend, Move, Plan, Step
 from planner.layouts import by_tokens
 from planner.workload import Workload"""
 ROW = """
-from planner.schedules.tokenring import tokenring
-row = Schedule("tokenring", tokenring, "Q, OUT", "one ring, home directly", "TokenRing")
+from planner.schedules.visiting import visiting
+row = Schedule("visiting", visiting, "Q, OUT", "one ring, home directly", "TokenRing")
 SCHEDULES[row.name] = row
 """
 # Runs all commands in one process: the output of each as one JSON object.
@@ -92,10 +92,10 @@ def file_of(page: str, name: str) -> str:
 
 def add_schedule(tree: Path) -> None:
     """The file, its names imported from the planner, and its row."""
-    folder, code = tree / "planner/schedules", file_of("add_schedule", "tokenring.py")
+    folder, code = tree / "planner/schedules", file_of("add_schedule", "visiting.py")
     code = re.sub(r"@rl\.schedule\(.*\)\n", "", code).replace("rl.", "")
     code = code.replace("import ringloom as rl", PLANNER_NAMES)
-    (folder / "tokenring.py").write_text(code)
+    (folder / "visiting.py").write_text(code)
     with (folder / "__init__.py").open("a") as table:
         table.write(ROW)
 
@@ -124,8 +124,8 @@ def test_none_of_it_is_known_without(name: str, capsys: pytest.CaptureFixture[st
 
 
 def test_a_schedule_is_one_file_and_a_row(printed: dict[str, str]) -> None:
-    assert "tokenring" in printed["schedules"]
-    assert makespan(printed, "tokenring") > 0
+    assert "visiting" in printed["schedules"]
+    assert makespan(printed, "visiting") > 0
 
 
 def test_a_target_is_one_package_and_its_name(printed: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 import ringloom as rl
 from ruff_check import assert_as_ruff_has_it
 from sampling import square
+from strategies import CLASSIC
 
 TARGETS = ("torch", "jax")
 SMALL = {"heads": 8, "kv_heads": 4, "head_dim": 8}
@@ -24,7 +25,7 @@ MASKS = {
     "documents": rl.Documents((30, 34)) & rl.Causal(),
     "blocks": rl.Blocks(((True, False), (True, True)), 32) | rl.Global(3),
 }
-SCHEDULES = (*rl.SCHEDULES, "striped:grain=4", "allgather:keep=1", "usp:ulysses=2")
+SCHEDULES = (*CLASSIC, "striped:grain=4", "allgather:keep=1", "usp:ulysses=2")
 KINDS: dict[str, dict[str, bool]] = {
     "attention": {},
     "forward": {},

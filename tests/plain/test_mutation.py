@@ -21,10 +21,10 @@ from planner.analysis import inputs, partial_sums
 from planner.errors import PlanError
 from planner.ir import TENSORS, Attend, Held, Move, Pass, Plan, Step
 from planner.masks import Causal, Documents, Full, Global, Mask, Window
-from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from runtimes.arrays import Array, draw
 from runtimes.reference import dense, oracle
+from strategies import CLASSIC
 
 Node = Attend | Move | Held
 Rows = list[tuple[int, Node]]  # (step, node of one row), in node order; copies held: step -1
@@ -301,7 +301,7 @@ MASKS: list[tuple[int, int, int, Mask]] = [
 def cases() -> list[Case]:
     return [
         case(name, pass_, *shape)
-        for name in (*SCHEDULES, "allgather:keep=1", "usp:ring=2", "usp:ring=2:keep=0")
+        for name in (*CLASSIC, "allgather:keep=1", "usp:ring=2", "usp:ring=2:keep=0")
         for pass_ in ("forward", "backward")
         for shape in MASKS
         if not (name.startswith("usp:ring=2") and shape[0] % 2)

@@ -17,49 +17,49 @@ WORK = rl.Workload(seq=128, heads=4, kv_heads=2, head_dim=8, dtype="float64")
 
 
 @pytest.fixture
-def tokenring(monkeypatch: pytest.MonkeyPatch) -> str:
+def visiting(monkeypatch: pytest.MonkeyPatch) -> str:
     """The schedule of the page, registered."""
-    (text, *_) = re.findall(r"```python\n(# tokenring.py\n.*?)```", PAGE.read_text(), re.S)
-    monkeypatch.setitem(rl.SCHEDULES, "tokenring", rl.SCHEDULES["ring"])  # undone in the end
-    exec(text, vars(ModuleType("tokenring")))
-    return "tokenring"
+    (text, *_) = re.findall(r"```python\n(# visiting.py\n.*?)```", PAGE.read_text(), re.S)
+    monkeypatch.setitem(rl.SCHEDULES, "visiting", rl.SCHEDULES["ring"])  # undone in the end
+    exec(text, vars(ModuleType("visiting")))
+    return "visiting"
 
 
-def test_a_decorator_registers_it_with_what_is_said_of_it(tokenring: str) -> None:
-    row = rl.SCHEDULES[tokenring]
+def test_a_decorator_registers_it_with_what_is_said_of_it(visiting: str) -> None:
+    row = rl.SCHEDULES[visiting]
     assert (row.travels, row.paper, row.parameters) == ("Q, OUT", "TokenRing", {"layout": "zigzag"})
     assert set(re.findall(r"^(?:import|from) (\w+)", PAGE.read_text(), re.M)) <= {
-        *("numpy", "ringloom", "tokenring", "dataclasses"),
+        *("numpy", "ringloom", "visiting", "dataclasses"),
     }
 
 
-def test_it_is_regular_however_many_ranks(tokenring: str) -> None:
+def test_it_is_regular_however_many_ranks(visiting: str) -> None:
     for pass_ in ("forward", "backward"):
         loops = [
-            recover(rl.plan(tokenring, replace(WORK, seq=8 * n, kv_seq=8 * n), n, pass_=pass_))  # type: ignore[call-overload]
+            recover(rl.plan(visiting, replace(WORK, seq=8 * n, kv_seq=8 * n), n, pass_=pass_))  # type: ignore[call-overload]
             for n in (8, 16)
         ]
         assert len(loops[0].statements) == len(loops[1].statements) <= 12
 
 
-def test_it_is_predicted(tokenring: str) -> None:
+def test_it_is_predicted(visiting: str) -> None:
     plans = rl.plan(
-        tokenring, replace(WORK, seq=2**16, kv_seq=2**16, dtype="bfloat16"), 8, pass_="both"
+        visiting, replace(WORK, seq=2**16, kv_seq=2**16, dtype="bfloat16"), 8, pass_="both"
     )
     result = rl.simulate(plans, "h100")
     assert result.makespan > result.bound > 0
 
 
 @pytest.mark.parametrize("target", ["torch", "jax"])
-def test_it_is_emitted_as_loops(tokenring: str, target: str) -> None:
-    text = rl.emit(rl.plan(tokenring, WORK, 8, pass_="both"), target)
+def test_it_is_emitted_as_loops(visiting: str, target: str) -> None:
+    text = rl.emit(rl.plan(visiting, WORK, 8, pass_="both"), target)
     assert "(regular)" in text.split('"""')[1]
     compile(text, target, "exec")
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
-def test_it_runs_exactly(tokenring: str, backend: str) -> None:
+def test_it_runs_exactly(visiting: str, backend: str) -> None:
     pytest.importorskip("numpy" if backend == "numpy" else backend)
     # Threads, without the time that processes take to start.
     execute = import_module("rank_threads").execute if backend == "torch" else backend
-    assert check(rl.plan(tokenring, WORK, 4, pass_="both"), backend=execute).exact
+    assert check(rl.plan(visiting, WORK, 4, pass_="both"), backend=execute).exact

@@ -13,14 +13,13 @@ from planner.analysis.liveness import lifetimes, slots
 from planner.errors import RingloomError
 from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Pass, Plan, Step
 from planner.masks import Blocks, Causal, Documents, Full, Window
-from planner.schedules import SCHEDULES
 from planner.workload import DTYPES, Workload
 from runtimes.arrays import Array, draw, dtype_of, shapes
 from runtimes.backends import executor, forward, run
 from runtimes.reference import dense, online_softmax, oracle, virtual_ranks
 from runtimes.reference.online_softmax import attend, merge
 from runtimes.reference.virtual_ranks import VirtualRanks
-from strategies import ranks, schedules, workloads
+from strategies import CLASSIC, ranks, schedules, workloads
 
 SMALL = Workload(seq=22, heads=4, kv_heads=2, head_dim=3, mask=Causal(), dtype="float64")
 MANY = settings(max_examples=4 * settings.default.max_examples)
@@ -90,7 +89,7 @@ def test_a_backward_plan_may_reuse_what_the_forward_plan_gathered(keep: int) -> 
 
 
 @pytest.mark.parametrize("lengths", [(22, 5), (5, 22), (3, 9), (1, 1), (7, 200)])
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", CLASSIC)
 def test_queries_and_keys_may_differ_in_number(name: str, lengths: tuple[int, int]) -> None:
     seq, kv_seq = lengths
     work = Workload(seq, kv_seq, heads=2, head_dim=3, batch=2, mask=Causal(), dtype="float64")
@@ -138,7 +137,7 @@ def played(plan: Plan, *inputs: Array) -> None:
     dealt(plan, *inputs).run()
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", CLASSIC)
 def test_once_shards_are_dealt_nobody_reads_the_whole_arrays(name: str) -> None:
     plan = plain(name, SMALL, 4, "forward")
     q, k, v, _ = draw(SMALL, 3)
@@ -261,7 +260,7 @@ def test_a_partial_sum_transfer_leaves_behind_only_what_its_step_attends() -> No
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward"])
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", CLASSIC)
 def test_ranks_use_as_many_slots_as_liveness_says_and_no_fewer(name: str, pass_: Pass) -> None:
     work = replace(SMALL, heads=6, kv_heads=3, mask=Causal() | Window(3, 6))
     plan = plain(name, work, 4, pass_)

@@ -14,14 +14,13 @@ from planner.errors import RingloomError
 from planner.ir import Attend, Step
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.plans import Plans
-from planner.schedules import SCHEDULES
 from planner.verify import mark_verified
 from planner.workload import DTYPES, Workload
 from runtimes import validation
 from runtimes.arrays import Array, draw, dtype_of
 from runtimes.reference import dense, oracle
 from runtimes.validation import backward_leaks, check, distance, forward_leaks, probes
-from strategies import ranks, schedules, workloads
+from strategies import CLASSIC, ranks, schedules, workloads
 
 PACKED = Workload(
     203,
@@ -42,7 +41,7 @@ SPARSE = Workload(
 SMALL = Workload(29, heads=4, kv_heads=2, head_dim=4, dtype="float64", mask=Causal())
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", CLASSIC)
 @pytest.mark.parametrize(("work", "ranks"), [(PACKED, 5), (SPARSE, 4)], ids=["packed", "sparse"])
 def test_every_schedule_is_exact(name: str, work: Workload, ranks: int) -> None:
     found = check(planning.plan(name, work, ranks, pass_="both"))
@@ -55,7 +54,7 @@ def test_every_schedule_is_exact(name: str, work: Workload, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", CLASSIC)
 def test_every_schedule_is_exact_in_every_dtype(name: str, dtype: str) -> None:
     work = replace(SMALL, seq=61, kv_seq=70, dtype=dtype, batch=2)
     found = check(planning.plan(name, work, 3, pass_="both"), seed=3)

@@ -2,6 +2,9 @@
 
 step 0   kv[r] -> every rank        step 1   rank r attends q[r] x all kv
 backward adds step 2: each rank's share of dkv[k] -> k (a reduce-scatter)
+
+forward sends   KV 2*f*(P-1)
+backward sends  KV 2*f*(P-1)*(keep==0), DKV 2*f*(P-1)
 """
 
 import numpy as np
@@ -9,7 +12,7 @@ import numpy as np
 from planner.ir import Attend, Pass, Plan, Step
 from planner.layouts import by_tokens
 from planner.passes.adjoint import adjoint
-from planner.schedules.exchange import to_everybody
+from planner.schedules.gathers.everybody import to_everybody
 from planner.workload import Workload
 
 

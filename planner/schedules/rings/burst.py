@@ -3,11 +3,15 @@
 backward, step t   rank r attends q[r - t] x kv[r]   Q, DOUT and STATS of r - t go on to r + 1
                    dq[r - t + 1] follows one step behind, home after P hops; DKV never leaves
 
-   Q DOUT STATS: 0 -> 1 -> ... -> P-1 -> 0      3BZNd + 2BZN elements against the ring's 4BZNd
+   Q DOUT STATS: 0 -> 1 -> ... -> P-1 -> 0
+
+forward sends   KV 2*f*(P-1)
+backward sends  Q P-1, DOUT P-1, DQ P*(P>1)      less than the ring's 4f only where f > 3/4
 """
 
 from planner.ir import Pass, Plan
-from planner.schedules.ring import around
+from planner.layouts import by_tokens
+from planner.schedules.rings.ring import around
 from planner.workload import Workload
 
 
@@ -15,5 +19,5 @@ def burst(
     work: Workload, ranks: int, pass_: Pass, *, layout: str = "zigzag", grain: int = 1
 ) -> Plan:
     """KV travels forward, the query side backward (BurstAttention, section 3.1, algorithm 2)."""
-    side = "kv" if pass_ == "forward" else "q"
-    return around(side, work, ranks, pass_, layout, grain)
+    partition = by_tokens(work, ranks, layout, grain)
+    return around("kv" if pass_ == "forward" else "q", work, partition, ranks, pass_)

@@ -1,0 +1,1 @@
+"""Few queries against keys and values that stay where they are."""

@@ -1,0 +1,35 @@
+"""Tree: queries go down a tree from their owner, partial results come up it; KV stays.
+
+step k       q[r - d], d < 2^k     -> r + 2^k         0 -> 1, then 0 1 -> 2 3, then 0 1 2 3 -> 4 5..
+then         rank r attends all q x kv[r]
+and back up  out[r - d], d < 2^k   -> r from r + 2^k, merged by lse on the way
+backward     the same: Q, DOUT and STATS go down, DQ comes up, DKV never leaves
+
+forward sends   Q P-1, OUT P-1
+backward sends  Q P-1, DOUT P-1, DQ P-1
+
+In log P steps each way, of one query log P messages from its owner, whatever the length of the
+cache: for decoding. Tree Attention (Shyam et al. 2024). One transfer per level of the tree.
+"""
+
+import numpy as np
+
+from planner.ir import Attend, Move, Pass, Plan, Step, result
+from planner.layouts import by_tokens
+from planner.schedules.tour import carried
+from planner.workload import Workload
+
+
+def tree(work: Workload, ranks: int, pass_: Pass, *, layout: str = "contiguous") -> Plan:
+    """A binomial tree from every rank at once; where only one has queries, one tree."""
+    part, rank = by_tokens(work, ranks, layout), np.arange(ranks)
+    q, inputs, sums = part.q.owned(ranks), carried("q", pass_)[0], (result(pass_),)
+    down, up = list[Step](), list[Step]()
+    for hop in (2**k for k in range((ranks - 1).bit_length())):
+        blocks = np.hstack([q[(rank - d) % ranks] for d in range(min(hop, ranks - hop))])
+        other = (rank + hop) % ranks
+        down.append(Step((), (Move(inputs, blocks, rank, other),)))
+        up.insert(0, Step((), (Move(sums, blocks, other, rank),)))
+    every = np.broadcast_to(np.arange(len(part.q)), (ranks, len(part.q)))
+    attend = Step((Attend(rank, every, part.kv.owned(ranks)),), ())
+    return Plan("tree", work, ranks, part, pass_, (), (), (*down, attend, *up))

@@ -1,0 +1,1 @@
+"""Blocks that go from one rank to many at once."""

@@ -1,0 +1,48 @@
+"""Group cast: exactly the keys and values that the mask lets a rank's queries see.
+
+step 0       rank r attends q[r] x kv[r]        the kv that ranks need of others -> them
+step 1..n    rank r attends q[r] x what came in stage n; the next stage arrives meanwhile
+backward     dkv of the same pieces -> their owner (group reduce)
+
+   causal window of W:    | . . . . W W | -> the next rank: its border only, a halo
+
+forward sends   KV 2*f*(P-1)
+backward sends  KV 2*f*(P-1), DKV 2*f*(P-1)      of a halo W tokens instead of P - 1 shards
+
+MagiAttention's group collectives, swa_p2p of Megatron-LM. The mask is its subject: keys are cut
+where the ranks that see them change. Programs are tables where that is irregular.
+"""
+
+import numpy as np
+
+from planner.ir import Attend, Move, Pass, Plan, Step
+from planner.layouts import chunks_of, cut, whole_heads
+from planner.partitions import Ints, Partition
+from planner.passes.adjoint import adjoint
+from planner.schedules.gathers.needs import by_users
+from planner.workload import Workload
+
+
+def group_cast(
+    work: Workload, ranks: int, pass_: Pass, *, stages: int = 0, layout: str = "contiguous"
+) -> Plan:
+    """KV goes to the ranks that see it in `stages` rounds; stages=0: one per distance of ranks."""
+    if pass_ == "backward":
+        return adjoint(group_cast(work, ranks, "forward", stages=stages, layout=layout))
+    rank, queries = np.arange(ranks), chunks_of(layout, work.seq, ranks)
+    pieces, users = by_users(work, ranks, queries, chunks_of(layout, work.kv_seq, ranks))
+    part = Partition(whole_heads(queries, work.heads), whole_heads(pieces, work.kv_heads))
+    q, own = part.q.owned(ranks), part.kv.owned(ranks)
+
+    def needed(hop: int) -> Ints:
+        """Of each rank's blocks, those that the rank `hop` places on sees: [ranks, w], or -1."""
+        return np.where((own >= 0) & users[own, (rank + hop)[:, None] % ranks], own, -1)
+
+    steps, arrived = list[Step](), [needed(0)]
+    for stage in [*cut(ranks - 1, stages or max(1, ranks - 1)), range(0)]:
+        sent = {hop + 1: needed(hop + 1) for hop in stage}
+        moves = (Move(("KV",), b, rank, (rank + hop) % ranks) for hop, b in sent.items())
+        attends = (Attend(rank, q, np.hstack(arrived)),) if arrived else ()
+        steps.append(Step(attends, tuple(moves)))
+        arrived = [np.roll(blocks, hop, axis=0) for hop, blocks in sent.items()]
+    return Plan("group-cast", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))

@@ -1,0 +1,55 @@
+"""Keys cut where the set of ranks that see them changes.
+
+kv of rank r under a causal window of 2:   | . . . . | . . |   only rank r; r and r + 1
+"""
+
+from bisect import bisect_left
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.layouts import Chunks
+from planner.masks.regions import FAR, Region
+from planner.partitions import Ranges
+from planner.workload import Workload
+
+Users = NDArray[np.bool_]
+
+
+def by_users(work: Workload, ranks: int, queries: Chunks, keys: Chunks) -> tuple[Chunks, Users]:
+    """Pieces of the keys, and for each piece the ranks whose queries see it: bool [pieces, ranks].
+
+    Of a stride of queries, everything between its first and its last one counts as seen.
+    """
+    edges, seen = _intervals(work, ranks, queries)
+    pieces, users = Chunks(), list[Users]()
+    for whole, home in keys:
+        parts = [_within(whole, low, high) for low, high in pairwise(edges)]
+        used = [n for n, part in enumerate(parts) if part] or [0]
+        pieces += [(parts[n], home) for n in used]
+        users += [seen[n] for n in used]
+    return pieces, np.array(users)
+
+
+def _intervals(work: Workload, ranks: int, queries: Chunks) -> tuple[list[int], Users]:
+    """Edges of intervals of keys that the same ranks see, and which these are."""
+    region, spans = work.mask.region(), list[tuple[int, int, int]]()
+    for positions, rank in queries:
+        for part in filter(None, positions):
+            first, last = part[0] + work.offset, part[-1] + work.offset
+            rows = Region.of([[first, last + 1, 0, work.kv_seq, -FAR, FAR]])
+            for low, high in rows.intersect(region).pieces[:, 2:4].tolist():
+                spans.append((rank, low, high))
+    ends = sorted({0, work.kv_seq} | {end for _, *both in spans for end in both})
+    seen = np.zeros((len(ends) - 1, ranks), np.bool_)
+    for rank, low, high in spans:
+        seen[bisect_left(ends, low) : bisect_left(ends, high), rank] = True
+    fresh = [n for n in range(len(seen)) if n == 0 or (seen[n] != seen[n - 1]).any()]
+    return [*(ends[n] for n in fresh), work.kv_seq], seen[fresh]
+
+
+def _within(positions: Ranges, low: int, high: int) -> Ranges:
+    """The positions from low up to high."""
+    cut = (part[bisect_left(part, low) : bisect_left(part, high)] for part in positions)
+    return tuple(filter(None, cut))

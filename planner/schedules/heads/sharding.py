@@ -1,0 +1,104 @@
+"""Heads over ranks: an all-to-all in each group of ranks gives each every token of its heads.
+
+    q[c, h]  ->  rank h of the group       c: pieces of the group's tokens, h: slices of the heads
+
+Head slices need divide nothing: KV heads are cut wherever a query slice begins or ends.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+
+from planner.ir import Held, Move
+from planner.layouts import by_heads, chunks_of, cut, split
+from planner.partitions import Ints, Side
+from planner.workload import Workload
+
+
+def head_slices(work: Workload, parts: int) -> tuple[list[range], list[range]]:
+    """Query slices, and KV slices cut wherever one of those begins or ends."""
+    q = [s for s in cut(work.heads, parts) if len(s)]
+    edges = {s.start // work.group for s in q} | {-(-s.stop // work.group) for s in q}
+    ends = sorted(edges)
+    return q, [range(a, b) for a, b in pairwise(ends)]
+
+
+def kv_uses(work: Workload, q: list[range], kv: list[range]) -> list[list[int]]:
+    """The numbers of the KV slices that each query slice meets."""
+
+    def meet(queries: range, keys: range) -> bool:
+        low, high = keys.start * work.group, keys.stop * work.group
+        return max(queries.start, low) < min(queries.stop, high)
+
+    return [[a for a, keys in enumerate(kv) if meet(queries, keys)] for queries in q]
+
+
+class Shards:
+    """One side: where its blocks live and which slices each rank of a group works on."""
+
+    def __init__(
+        self,
+        tokens: int,
+        ulysses: int,
+        groups: int,
+        layout: str,
+        slices: list[range],
+        uses: list[list[int]],
+        like: "Shards | None" = None,
+    ) -> None:
+        self.ulysses, self.slices = ulysses, len(slices)
+        self.rank, self.cut = np.arange(ulysses * groups, dtype=np.int32), (tokens, slices)
+        self.side: Side
+        self.own: Ints  # pieces that each rank owns
+        if like and like.cut == self.cut:  # what is computed for one side holds for the other
+            self.side, self.own = like.side, like.own
+        else:
+            chunks = [
+                (part, group * ulysses + member)
+                for positions, group in chunks_of(layout, tokens, groups)
+                for member, part in enumerate(split(positions, ulysses))
+            ]
+            self.side = by_heads(chunks, slices)
+            self.own = by_heads(chunks, [range(1)]).owned(len(self.rank))
+        self.uses = np.full((ulysses, max(map(len, uses))), -1, np.int32)
+        for member, numbers in enumerate(uses):
+            self.uses[member, : len(numbers)] = numbers
+        same = like and like.side is self.side and np.array_equal(like.uses, self.uses)
+        self.parcels: list[tuple[Ints, Ints]]
+        self.parcels = like.parcels if like and same else self._parcels()
+
+    def _parcels(self) -> list[tuple[Ints, Ints]]:
+        """Hop by hop: the rank of its group that each rank turns to, and what goes there."""
+        member, parcels = self.rank % self.ulysses, []
+        for hop in range(1, self.ulysses):
+            other = (member + hop) % self.ulysses
+            parcels.append((self.rank - member + other, self._blocks(self.own, self.uses[other])))
+        return parcels
+
+    def _blocks(self, pieces: Ints, slices: Ints) -> Ints:
+        """Block numbers of each rank's pieces [n, w] in its slices [n, a]: [n, w * a]."""
+        piece, slice_ = pieces[:, :, None], slices[:, None, :]
+        there = (piece >= 0) & (slice_ >= 0)
+        block = np.where(there, piece * self.slices + slice_, np.int32(-1))
+        return block.reshape(len(pieces), -1)
+
+    def all_to_all(self, tensors: tuple[str, ...], back: bool = False) -> tuple[Move, ...]:
+        """Pieces go to the ranks of their group that work on a slice, or their sums `back`."""
+        return tuple(
+            Move(tensors, blocks, *((other, self.rank) if back else (self.rank, other)))
+            for other, blocks in self.parcels
+        )
+
+    def received(self, tensor: str) -> tuple[Held, ...]:
+        """What the all-to-all of the forward pass brought to each rank; OUT was made there."""
+        return tuple(Held((tensor,), blocks, other) for other, blocks in self.parcels)
+
+    def attended(self, wide: int = 1, back: int = 0) -> Ints:
+        """The blocks that each rank works on, of one use after the other: [ranks, a, w].
+
+        Of the set of `wide` groups that lies `back` sets before the one of the rank.
+        """
+        sets = self.own.reshape(len(self.rank) // self.ulysses // wide, -1)
+        pieces = sets[(self.rank // (self.ulysses * wide) - back) % len(sets)]
+        uses = self.uses[self.rank % self.ulysses]
+        return np.stack([self._blocks(pieces, use[:, None]) for use in uses.T], axis=1)

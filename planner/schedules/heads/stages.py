@@ -1,0 +1,52 @@
+"""Ulysses in stages: an all-to-all of some heads, their attention, and their results back.
+
+stage s      q[c, h], kv[c, h] of the stage's slices -> rank h      (all-to-all)
+             rank h attends them, and out[c, h] -> the owner of piece c
+             the buffers of one stage serve the next: peak memory / stages (UPipe)
+ahead=1      the all-to-all of stage s + 1 goes under the attention of stage s (head chunks, HCMS)
+backward     the same; a KV slice that several stages use comes once, and its dkv goes home once
+
+forward sends   Q (P-1)/P, OUT (P-1)/P, KV 2*f*(P-1)/P
+backward sends  Q (P-1)/P, DOUT (P-1)/P, DQ (P-1)/P, KV 2*f*(P-1)/P, DKV 2*f*(P-1)/P
+
+The bytes of Ulysses in more launches. UPipe (2602.21196), HCMS (2607.01817).
+"""
+
+from planner.errors import PlanError
+from planner.ir import Attend, Move, Pass, Plan, Step
+from planner.partitions import Partition
+from planner.passes.adjoint import adjoint
+from planner.schedules.heads.sharding import Shards, head_slices, kv_uses
+from planner.workload import Workload
+
+
+def ulysses_stages(
+    work: Workload, ranks: int, pass_: Pass, *, stages: int = 0, ahead: int = 0
+) -> Plan:
+    """Each rank's heads in `stages` parts, at most as many as it has heads; 0: two, or one."""
+    if pass_ == "backward":
+        return adjoint(ulysses_stages(work, ranks, "forward", stages=stages, ahead=ahead))
+    if stages > (most := max(1, work.heads // ranks)):
+        raise PlanError(f"stages={stages}: {work.heads} heads on {ranks} ranks make at most {most}")
+    stages, pace = stages or min(2, most, ranks), 1 if ahead else 2
+    q_slices, kv_slices = head_slices(work, ranks * stages)
+    uses = kv_uses(work, q_slices, kv_slices)
+    attends = [list[Attend]() for _ in range(pace * (stages - 1) + 3)]
+    moves = [list[Move]() for _ in attends]
+    q: Shards | None = None
+    kv: Shards | None = None
+    for stage in range(stages):
+        mine = range(stage, len(q_slices), stages)  # the slice of each rank
+        fresh = [sorted({*uses[n]} - {a for u in uses[n - stage : n] for a in u}) for n in mine]
+        q = Shards(work.seq, ranks, 1, "contiguous", q_slices, [[n] for n in mine], q)
+        kv = Shards(work.kv_seq, ranks, 1, "contiguous", kv_slices, fresh, kv or q)
+        used = Shards(work.kv_seq, ranks, 1, "contiguous", kv_slices, [uses[n] for n in mine], kv)
+        queries, keys = q.attended()[:, 0], used.attended().swapaxes(0, 1)
+        moves[pace * stage] += [*q.all_to_all(("Q",)), *kv.all_to_all(("KV",))]
+        attends[pace * stage + 1] += [Attend(q.rank, queries, part) for part in keys]
+        moves[pace * stage + 2] += q.all_to_all(("OUT",), back=True)
+    assert q
+    assert kv
+    steps = (Step(tuple(a), tuple(m)) for a, m in zip(attends, moves, strict=True))
+    part = Partition(q.side, kv.side)
+    return Plan("ulysses-stages", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))

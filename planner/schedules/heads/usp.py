@@ -1,0 +1,103 @@
+"""Ulysses and USP: heads are sharded in groups of ranks; a KV ring, or a gather, joins the groups.
+
+    step 0        in each group  q[c, h], kv[c, h] -> the group's rank h        (all-to-all)
+    step 1        kv of a set of G groups -> each of them                       (all-gather)
+    step 2 + t    rank (r, g, h) attends its group's q[., h] x kv of the set r - t, slice h;
+                  that kv travels on to rank (r + 1, g, h), in backward dkv one step behind
+    last steps    dkv -> its group (reduce-scatter); out, dq, dkv -> the owner (all-to-all)
+    backward      q, kv and out of the forward pass are there still: dout alone is sent (keep=1)
+
+Rank (r, g, h) is (r * G + g) * U + h for U ranks per group, R sets of G groups. One group is
+DeepSpeed-Ulysses, G = 1 USP, R = 1 Ulysses with an all-gather. order=context puts the ranks of a
+ring side by side instead, and those of an all-to-all P / U ranks apart (LoongTrain's two orders).
+Layouts even out the ring; where there is one group, any does, and tokens keep their order.
+
+forward sends   Q (U-1)/U, OUT (U-1)/U, KV 2*f*((U-1)/U+G*R-1)
+backward sends  DOUT (U-1)/U, DQ (U-1)/U, KV 2*f*G*(R-1), DKV 2*f*((U-1)/U+G-1+G*R*(R>1))
+
+It is longer than others for its three degrees, which compose, and for the copies that stay.
+"""
+
+from planner.errors import PlanError
+from planner.ir import QUERY_SIDE, Attend, Held, Move, Pass, Plan, Step, result
+from planner.partitions import Partition
+from planner.schedules.grid import Grid, divisor, relabelled
+from planner.schedules.heads.sharding import Shards, head_slices, kv_uses
+from planner.workload import Workload
+
+NODE = 8  # ranks that usually share the fast links, where an all-to-all is cheap
+
+
+def usp(
+    work: Workload,
+    ranks: int,
+    pass_: Pass,
+    *,
+    ulysses: int = 0,
+    ring: int = 0,
+    gather: int = 1,
+    order: str = "heads",
+    layout: str = "zigzag",
+    keep: int = 1,
+) -> Plan:
+    """Heads are sharded over `ulysses` ranks, KV goes around `ring` sets of `gather` groups (USP).
+
+    keep=1: the backward pass reuses what the forward pass sent, and OUT where it was made.
+    """
+    ulysses, ring, gather = degrees(work, ranks, ulysses, ring, gather)
+    if order not in ("heads", "context"):
+        raise PlanError(f"order is heads or context, for whose ranks are neighbours, not {order!r}")
+    q_slices, kv_slices = head_slices(work, ulysses)
+    own, groups = [[h] for h in range(len(q_slices))], ring * gather
+    q = Shards(work.seq, ulysses, groups, layout, q_slices, own)
+    uses = kv_uses(work, q_slices, kv_slices)
+    kv = Shards(work.kv_seq, ulysses, groups, layout, kv_slices, uses, like=q)
+    grid, of_group = Grid(ring, gather, ulysses), kv.attended().reshape(ranks, -1)
+    sent, start = q.all_to_all(QUERY_SIDE[pass_]) + kv.all_to_all(("KV",)), tuple[Held, ...]()
+    gathered, shares = grid.gather(1, ("KV",), of_group), tuple[Move, ...]()
+    if keep and pass_ == "backward":
+        copies = (Held(m.tensors, b, m.dst) for m in gathered for b in m.blocks.T)
+        start = (*q.received("Q"), *q.received("OUT"), *kv.received("KV"), *copies)
+        sent, gathered = q.all_to_all(("DOUT",)), ()
+    home = q.all_to_all((result(pass_),), back=True)
+    if pass_ == "backward":
+        shares = grid.scatter(1, ("DKV",), of_group)
+        home += kv.all_to_all(("DKV",), back=True)
+    before, after = (Step((), sent), Step((), gathered)), (Step((), shares), Step((), home))
+    steps = tuple(filter(None, (*before, *_ring(q, kv, grid, pass_), *after)))
+    name, partition = "ulysses" if groups == 1 else "usp", Partition(q.side, kv.side)
+    plan = Plan(name, work, ranks, partition, pass_, start, (), steps)
+    return plan if order == "heads" else relabelled(plan, grid.rank.reshape(ulysses, -1).T)
+
+
+def degrees(
+    work: Workload, ranks: int, ulysses: int, ring: int, gather: int
+) -> tuple[int, int, int]:
+    """The degrees of ranks = ulysses x ring x gather; 0 follows from the others or is chosen."""
+    rest = ranks // max(1, ring * gather, ring, gather)
+    if not ulysses:
+        most = min(work.kv_heads, NODE, max(1, rest - 1))
+        ulysses = rest if ring and gather else divisor(rest, most)
+    ring = ring or ranks // max(1, ulysses * (gather or 1))
+    gather = gather or ranks // max(1, ulysses * ring)
+    if min(ulysses, ring, gather) < 1 or ulysses * ring * gather != ranks:
+        words = f"ulysses={ulysses} x ring={ring}" + f" x gather={gather}" * (gather != 1)
+        raise PlanError(f"{words} is {ulysses * ring * gather}, not {ranks} ranks")
+    return ulysses, ring, gather
+
+
+def _ring(q: Shards, kv: Shards, grid: Grid, pass_: Pass) -> list[Step]:
+    """The ring of sets of groups; DKV one step behind its KV."""
+    rank, (ring, gather, _) = grid.rank, grid.shape
+    following, queries = grid.near(0, 1), q.attended()[:, 0]
+    behind, steps = pass_ == "backward" and ring > 1, list[Step]()
+    for t in range(ring + behind):
+        here, moves = kv.attended(gather, t), list[Move]()
+        if t < ring - 1:
+            moves.append(Move(("KV",), here.reshape(len(rank), -1), rank, following))
+        if behind and t:
+            before = kv.attended(gather, t - 1).reshape(len(rank), -1)
+            moves.append(Move(("DKV",), before, rank, following))
+        attends = [Attend(rank, queries, part) for part in here.swapaxes(0, 1)] if t < ring else []
+        steps.append(Step(tuple(attends), tuple(moves)))
+    return steps

@@ -1,0 +1,1 @@
+"""Blocks that go from rank to rank, each time to a neighbour on some ring."""

@@ -1,0 +1,38 @@
+"""Two opposite rings: every block goes half of the way round in each direction.
+
+step t       rank r attends q[r] x kv[r - t] and q[r] x kv[r + t]
+             kv[r - t] travels on to r + 1, kv[r + t] to r - 1        t = 0..floor(P / 2)
+             ... -> r-1 -> r -> r+1 -> ...   and   ... <- r-1 <- r <- r+1 <- ...
+backward     dkv follows one step behind, and from the last rank of its way goes straight home
+
+forward sends   KV 2*f*(P-1)
+backward sends  KV 2*f*(P-1), DKV 2*f*(P-1)
+
+The ring's bytes in half of its rounds: each direction of a link carries half of them.
+"""
+
+import numpy as np
+
+from planner.ir import Attend, Move, Pass, Plan, Step
+from planner.layouts import by_tokens
+from planner.workload import Workload
+
+
+def bidirectional(work: Workload, ranks: int, pass_: Pass, *, layout: str = "zigzag") -> Plan:
+    """KV goes both ways at once; where P is even the rank opposite is reached by one of them."""
+    part, rank, steps = by_tokens(work, ranks, layout), np.arange(ranks), list[Step]()
+    q, kv = part.q.owned(ranks), part.kv.owned(ranks)
+    ways = (1, ranks // 2), (-1, (ranks - 1) // 2)
+    for t in range(ranks // 2 + 1 + (pass_ == "backward")):
+        attends, moves = [Attend(rank, q, kv)] * (t == 0), list[Move]()
+        for way, most in ways:
+            here, before = (rank - way * t) % ranks, (rank - way * (t - 1)) % ranks
+            onward = (rank + way) % ranks
+            if 1 <= t <= most:
+                attends.append(Attend(rank, q, kv[here]))
+            if t < most:
+                moves.append(Move(("KV",), kv[here], rank, onward))
+            if pass_ == "backward" and 1 <= t - 1 <= most:
+                moves.append(Move(("DKV",), kv[before], rank, onward if t <= most else before))
+        steps.append(Step(tuple(attends), tuple(moves)))
+    return Plan("bidirectional", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))

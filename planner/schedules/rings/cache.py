@@ -1,0 +1,30 @@
+"""Cache ring: new tokens are prefilled onto a cache; cache pages and new KV go around together.
+
+owner      page p of the cache -> rank p mod P; new queries and keys: head-tail, as zigzag
+step t     rank r attends q[r] x (cache[r - t], new kv[r - t]), which travel on to r + 1
+backward   the same, and dkv follows one step behind
+
+forward sends   KV 2*f*(P-1)*kv_seq/seq
+backward sends  KV 2*f*(P-1)*kv_seq/seq, DKV 2*f*P*(P>1)*kv_seq/seq
+
+An all-gather of the cache needs P shards of memory at once, the ring two (tpu-inference, RPA).
+Without a cache, kv_seq = seq, it is the zigzag ring.
+"""
+
+from planner.ir import Pass, Plan
+from planner.layouts import chunks_of, striped, whole_heads
+from planner.partitions import Partition, shifted
+from planner.schedules.rings.ring import around
+from planner.workload import Workload
+
+
+def cache_ring(
+    work: Workload, ranks: int, pass_: Pass, *, page: int = 16, layout: str = "zigzag"
+) -> Plan:
+    """The ring over two sources of KV: pages of `page` tokens, and what is new."""
+    cached = max(0, work.kv_seq - work.seq)
+    pages = striped(cached, ranks, page) if cached else []
+    new = chunks_of(layout, work.kv_seq - cached, ranks)
+    kv = whole_heads([*pages, *((shifted(p, cached), r) for p, r in new)], work.kv_heads)
+    q = whole_heads(chunks_of(layout, work.seq, ranks), work.heads)
+    return around("kv", work, Partition(q, kv), ranks, pass_)

@@ -1,0 +1,60 @@
+"""Multi-ring: keys and values cut into pieces, each on its own ring through all ranks.
+
+step t    rank r attends q[r] x piece j of the rank t places before r on ring j, for every j
+          each piece travels on along its ring; dkv follows one step behind, home after P hops
+
+   P = 5   ring 0: 0 -> 1 -> 3 -> 2 -> 4 -> 0      ring 1: 1 -> 2 -> 0 -> 3 -> 4 -> 1
+           and both the other way: no two rings have a link in common
+
+forward sends   KV 2*f*(P-1)
+backward sends  KV 2*f*(P-1), DKV 2*f*P*(P>1)
+
+The ring's bytes, over P - 1 links of each rank at once, P - 2 where P is even (Walecki's
+decomposition). TASP (Wang et al. 2025). Its programs are tables: rings are lists of ranks.
+"""
+
+from itertools import chain
+
+import numpy as np
+
+from planner.ir import Attend, Move, Pass, Plan, Step
+from planner.layouts import chunks_of, split, whole_heads
+from planner.partitions import Ints, Partition
+from planner.workload import Workload
+
+
+def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: str = "zigzag") -> Plan:
+    """KV pieces go around as many edge-disjoint rings as there are (TASP)."""
+    rings, rank, steps = disjoint_rings(ranks), np.arange(ranks), list[Step]()
+    q = whole_heads(chunks_of(layout, work.seq, ranks), work.heads)
+    chunks = chunks_of(layout, work.kv_seq, ranks)
+    pieces = [(part, home) for whole, home in chunks for part in split(whole, len(rings))]
+    kv = whole_heads(pieces, work.kv_heads)
+    owned = kv.owned(ranks).reshape(ranks, -1, len(rings))
+    onward = [ring[(np.argsort(ring) + 1) % ranks] for ring in rings]
+
+    def visitors(t: int) -> list[Ints]:
+        before = [ring[(np.argsort(ring) - t) % ranks] for ring in rings]
+        return [owned[owner, :, j] for j, owner in enumerate(before)]
+
+    for t in range(ranks + (pass_ == "backward")):
+        attends = (Attend(rank, q.owned(ranks), np.hstack(visitors(t))),) if t < ranks else ()
+        moves = [Move(("KV",), b, rank, to) for b, to in zip(visitors(t), onward, strict=True)]
+        moves = moves if t < ranks - 1 else []
+        if pass_ == "backward" and t:
+            sums = zip(visitors(t - 1), onward, strict=True)
+            moves += [Move(("DKV",), blocks, rank, to) for blocks, to in sums]
+        steps.append(Step(attends, tuple(moves)))
+    part = Partition(q, kv)
+    return Plan("multi-ring", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+
+
+def disjoint_rings(ranks: int) -> list[Ints]:
+    """Rings of which no two have a link in common; one ring where there are fewer than 3 ranks."""
+    half, last = (ranks - 1) // 2, ranks - 1
+    path = [0, *chain(*((k, -k) for k in range(1, half + 1)))][: 2 * half]
+    turned = [[(x + turn) % (2 * half) for x in path] for turn in range(half)]
+    if ranks % 2 == 0:  # one rank lies in the middle of every path
+        turned = [[*p[:half], last, *p[half:]] for p in turned]
+    cycles = [np.array([*p, last - 1 + ranks % 2], np.int32) for p in turned]  # one closes them
+    return [*cycles, *(cycle[::-1] for cycle in cycles)] or [np.arange(ranks, dtype=np.int32)]

@@ -1,0 +1,36 @@
+"""One ring: queries stay, keys and values visit every rank (Ring, Striped and zigzag attention).
+
+step t      rank r attends q[r] x kv[r - t]      kv[r - t] travels on to r + 1
+backward    the same, and dkv[r - t + 1] follows one step behind its kv, home after P hops
+            KV: 0 -> 1 -> 2 -> ... -> P-1 -> 0
+
+forward sends   KV 2*f*(P-1)
+backward sends  KV 2*f*(P-1), DKV 2*f*P*(P>1)
+"""
+
+import numpy as np
+
+from planner.ir import Pass, Plan
+from planner.layouts import by_tokens
+from planner.partitions import Partition
+from planner.schedules.tour import Side, carried, rotations, tour
+from planner.workload import Workload
+
+
+def ring(
+    work: Workload, ranks: int, pass_: Pass, *, layout: str = "contiguous", grain: int = 1
+) -> Plan:
+    """K and V travel one hop per round (Ring Attention section 3; Striped Attention section 3)."""
+    return around("kv", work, by_tokens(work, ranks, layout, grain), ranks, pass_)
+
+
+def around(side: Side, work: Workload, partition: Partition, ranks: int, pass_: Pass) -> Plan:
+    """One side visits every rank; what it adds up, if anything, follows one step behind."""
+    visitors = partition.side(side).owned(ranks)
+    stays = partition.side("kv" if side == "q" else "q").owned(ranks)
+    following = (np.arange(ranks, dtype=np.int32) + 1) % ranks
+    steps = tour(side, stays, rotations(visitors), [following] * ranks, pass_)
+    inputs, sums = carried(side, pass_)
+    slots = dict.fromkeys(inputs, 2) | dict.fromkeys(sums if ranks > 1 else (), 3)
+    buffers = tuple((t, n * visitors.shape[1]) for t, n in slots.items())
+    return Plan("ring", work, ranks, partition, pass_, (), buffers, tuple(steps))

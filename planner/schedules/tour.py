@@ -1,0 +1,49 @@
+"""A tour: blocks of one side visit ranks, and what they add up follows one step behind.
+
+step t   rank r attends visits[t, r]      they travel on to hops[t, r]
+         sums of visits[t - 1, r] -> hops[t - 1, r]; after the last visit that is their home
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from planner.ir import ACCUMULATORS, QUERY_SIDE, TENSORS, Attend, Move, Pass, Step
+from planner.partitions import Ints
+
+Side = Literal["q", "kv"]
+
+
+def rotations(blocks: Ints) -> list[Ints]:
+    """The blocks [ranks, w] of the rank t places before each rank, for every t, without a copy."""
+    ranks, twice = len(blocks), np.concatenate([blocks, blocks])
+    return [twice[-t % ranks :][:ranks] for t in range(ranks)]
+
+
+def carried(side: Side, pass_: Pass) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The inputs that travel with one side in a pass, and the sums that it brings home."""
+    inputs = QUERY_SIDE[pass_] if side == "q" else ("KV",)
+    return inputs, tuple(t for t in ACCUMULATORS[pass_] if TENSORS[t].side == side)
+
+
+def tour(
+    side: Side, stays: Ints, visits: Sequence[Ints], hops: Sequence[Ints], pass_: Pass
+) -> list[Step]:
+    """Steps in which every rank attends what it has with what visits it: arrays [ranks, w].
+
+    `hops` [steps][ranks] are where the visitors go next; the last, where their sums then belong.
+    """
+    inputs, sums = carried(side, pass_)
+    rank, steps = np.arange(len(stays), dtype=np.int32), list[Step]()
+    for t in range(len(visits) + bool(sums)):
+        attends, moves = list[Attend](), list[Move]()
+        if t < len(visits):
+            q, kv = (visits[t], stays) if side == "q" else (stays, visits[t])
+            attends.append(Attend(rank, q, kv))
+        if t < len(visits) - 1:
+            moves.append(Move(inputs, visits[t], rank, hops[t]))
+        if sums and t:
+            moves.append(Move(sums, visits[t - 1], rank, hops[t - 1]))
+        steps.append(Step(tuple(attends), tuple(moves)))
+    return list(filter(None, steps))
