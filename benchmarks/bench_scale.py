@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from planner.planning import PASSES
-from planner.schedules.ring import ring
+from planner.schedules.rings.ring import ring
 from planner.verify import verify
 from planner.workload import Workload
 from simulator.prediction import simulate

@@ -154,8 +154,8 @@ def masks_known_by_name(root: Path) -> Complaints:
     known = {mask.__name__ for mask in MASKS.values()} - {"Full", "Causal"}
     return [
         f"{path} imports {alias.name}"
-        for _, path, tree in modules(root)
-        for node in ast.walk(tree)
+        for _, path, nodes in modules(root)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("planner.masks")
         for alias in node.names
         if alias.name in known and path != "ringloom/api.py" and "masks/" not in path
