@@ -177,7 +177,7 @@ def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     work = ["--ranks", "8", "--seq", "256k", "--mask", "causal", "--hardware", "a100-nvlink"]
-    names = ["ring", "striped", "zigzag", "balanced", "burst"]
+    names = ["ring", "zigzag"]
     assert main(["compare", *work, "--schedules", ",".join(names), "--check", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = {row["schedule"]: row for row in found["rows"]}

@@ -169,8 +169,14 @@ def cells(html: str) -> dict[tuple[str, str], tuple[float, str]]:
     return found
 
 
-def test_every_number_of_the_table_is_the_simulators(four: Comparison) -> None:
-    html = page(four)
+@pytest.fixture(scope="module")
+def html(four: Comparison) -> str:
+    """The page of four ranks, where bokeh was taught to load things from a network."""
+    import_module("panel")
+    return page(four)
+
+
+def test_every_number_of_the_table_is_the_simulators(four: Comparison, html: str) -> None:
     table = cells(html)
     rows = compare(WORK, 4, HARDWARE, NAMES, pass_="both").rows
     assert len(table) == 7 * len(NAMES)
@@ -185,9 +191,7 @@ def test_every_number_of_the_table_is_the_simulators(four: Comparison) -> None:
     assert unescape(re.search(r'id="finding">(.*?)</h1>', html, re.S)[1]) == four.why
 
 
-def test_a_page_needs_no_network(four: Comparison) -> None:
-    import_module("panel")  # teaches bokeh to load things from a network
-    html = page(four)
+def test_a_page_needs_no_network(html: str) -> None:
     assert len(html) < 4 << 20
     scripts = re.sub(r"<script.*?</script>", "", html, flags=re.S)
     assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?:https?:)?//""", scripts)
