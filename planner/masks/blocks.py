@@ -1,10 +1,7 @@
 """Blocks: any grid of cells."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from planner.errors import PlanError
 from planner.masks.areas import LIMIT
-from planner.masks.mask import Allowed, Mask, whole
-from planner.masks.regions import FAR, Ints, Region, rectangles
+from planner.masks.mask import Allowed, Mask, Names, whole
+from planner.masks.regions import FAR, Region, rectangles
 from planner.parse import tokens
 
 
@@ -41,7 +38,7 @@ class Blocks(Mask):
         return f"GRID[i // {self.size}, j // {self.size}]"
 
     @property
-    def names(self) -> Mapping[str, Ints | Allowed | Mask]:
+    def names(self) -> Names:
         return {"GRID": np.array(self.grid)}
 
     def region(self) -> Region:
@@ -58,7 +55,7 @@ class Blocks(Mask):
             )
 
     @classmethod
-    def parse(cls, text: str) -> Blocks:
+    def parse(cls, text: str) -> Mask:
         size, _, rows = text.partition(":")
         if not re.fullmatch(r"[01]+(/[01]+)*", rows):
             raise PlanError("inline blocks are SIZE:ROWS with rows of 0 and 1, such as 64:10/11")
@@ -66,7 +63,7 @@ class Blocks(Mask):
         return cls(grid, tokens(size))
 
     @classmethod
-    def parse_file(cls, text: str) -> Blocks:
+    def parse_file(cls, text: str) -> Mask:
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:

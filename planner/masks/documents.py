@@ -1,15 +1,13 @@
 """Documents: packed sequences that do not see each other."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.errors import PlanError
 from planner.masks.areas import LIMIT
-from planner.masks.mask import Allowed, Mask, whole
+from planner.masks.mask import Mask, Names, whole
 from planner.masks.regions import FAR, Ints, Region
 from planner.parse import tokens
 
@@ -42,7 +40,7 @@ class Documents(Mask):
         return f"place(i, {'BOUNDS' if self.q_lengths is None else 'Q_BOUNDS'}) == place(j, BOUNDS)"
 
     @property
-    def names(self) -> Mapping[str, Ints | Allowed | Mask]:
+    def names(self) -> Names:
         queries, keys = self.bounds()
         return {"BOUNDS": keys} | ({} if self.q_lengths is None else {"Q_BOUNDS": queries})
 
@@ -64,14 +62,14 @@ class Documents(Mask):
             raise PlanError(f"q_lengths sum to {sum(self.q_lengths)} tokens, not to seq {seq}")
 
     @classmethod
-    def parse(cls, text: str) -> Documents:
+    def parse(cls, text: str) -> Mask:
         sides = [tuple(map(tokens, side.split(","))) for side in text.split("/")]
         if len(sides) > 2:
             raise PlanError(f"documents have lengths and query lengths, not {len(sides)} lists")
         return cls(*sides)
 
     @classmethod
-    def parse_file(cls, text: str) -> Documents:
+    def parse_file(cls, text: str) -> Mask:
         return cls(tuple(map(tokens, text.replace(",", " ").split())))
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from operator import index
-from typing import Any, ClassVar, SupportsIndex
+from typing import Any, ClassVar, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from planner.parse import tokens
 
 Positions = range | Sequence[int] | NDArray[np.integer]
 Allowed = NDArray[np.bool_]
+Names: TypeAlias = "Mapping[str, Ints | Allowed | Mask]"
 ALL = (-FAR, FAR)
 MASKS: dict[str, type[Mask]] = {}  # by the beginning of a form: causal, window:, documents@
 
@@ -72,7 +73,7 @@ class Mask(ABC):
         """
 
     @property
-    def names(self) -> Mapping[str, Ints | Allowed | Mask]:
+    def names(self) -> Names:
         """Arrays and masks that the expression names: ascending bounds, a grid, other masks."""
         return {}
 
@@ -157,7 +158,7 @@ class Pair(Mask):
         return f"left {self.sign} right"
 
     @property
-    def names(self) -> Mapping[str, Ints | Allowed | Mask]:
+    def names(self) -> Names:
         return {"left": self.left, "right": self.right}
 
     def check(self, seq: int, kv_seq: int) -> None:

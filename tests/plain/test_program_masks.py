@@ -36,6 +36,7 @@ MASKS: list[tuple[Mask, int]] = [
     (Documents((13, 27, 20), (30, 5, 5)), 40),
     (MANY & Causal(), TOKENS),
     (GRID, TOKENS),
+    (GRID, 200),
     (GRID & Causal(), 90),
     (GRID | Documents((13, 27, 20)) & Documents((13, 27, 20), (30, 20, 10)), TOKENS),
     (parse("causal & (window:30 | global:7) | documents:10,50 & prefix:3 | blocks:30:10/01"), 60),
