@@ -31,7 +31,7 @@ QUESTIONS = {
     "Where is a program written?": "codegen/emitting.py:emit",
     "Where is dense attention, with which all is compared?": "runtimes/reference/dense.py:forward",
     "Where does a run count as exact?": "runtimes/validation.py:Check.exact",
-    "Where does `compare` say why one schedule is slower?": "ringloom/comparison.py:why",
+    "Where does `compare` say why one schedule is slower?": "ringloom/advice.py:why",
     "Which names does `rl` have?": "ringloom/api.py:__all__",
 }
 
