@@ -12,7 +12,7 @@ import click
 import ringloom as rl
 from codegen import TARGETS
 from planner.layouts import PEER_NAMES
-from planner.schedules import usual
+from planner.schedules import classic
 from ringloom.cli import COMMANDS, command_of
 from ringloom.reproduce import pages as in_terminal
 from ringloom.reproduce.papers import PAPERS
@@ -161,7 +161,7 @@ def support(names: Iterable[str] | None = None) -> Lines:
         "emitted. That emitted programs are exact, the tests show by running them.",
         "",
     )
-    chosen = list(names or usual())
+    chosen = list(names or classic())
     rows = ((name, *(tried(s, mask) for s in chosen)) for name, mask in MASKS.items())
     yield from table(("mask", *(f"`{s}`" for s in chosen)), rows)
     yield from ("## Kinds of programs", "")

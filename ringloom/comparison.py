@@ -16,7 +16,7 @@ from planner.ir import Pass, Plan
 from planner.masks import Full
 from planner.planning import Trim, find_schedule, plan
 from planner.plans import Plans
-from planner.schedules import usual
+from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.advice import Recommendation, recommend, why
 from ringloom.rows import Load, Refusal, Row
@@ -117,8 +117,9 @@ def compare(
     memory: float | None = None,
     track: Track = iter,
 ) -> Comparison:
-    """Plan, verify and simulate schedules, by default those that the table marks as compared.
+    """Plan, verify and simulate schedules, by default those that matter on the machine.
 
+    These are the usual ones, with its nodes and every degree of Ulysses that divides the heads.
     Ring is always simulated, for the speedup. `variants`: a schedule is also listed with messages
     split block by block, where that takes at least a tenth less time. With `checked`, each
     schedule is also executed on `ranks` x 64 tokens in float64 and compared with dense attention.
@@ -133,7 +134,8 @@ def compare(
         shown = name if trim == "messages" else f"{name}{BLOCKWISE}"
         return case(shown, plans, simulate(plans, machine, overlap=overlap), trim)
 
-    names = list(dict.fromkeys(usual() if schedules is None else schedules))
+    named = comparable(work, ranks, machine.ranks_per_node) if schedules is None else schedules
+    names = list(dict.fromkeys(named))
     for name in names:
         find_schedule(name)
     room = machine["memory.capacity"] if memory is None else memory

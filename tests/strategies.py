@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from planner.layouts import LAYOUTS
 from planner.masks import MASKS, Blocks, Causal, Documents, Full, Mask, Window
-from planner.schedules import SCHEDULES, usual
+from planner.schedules import SCHEDULES, classic
 from planner.workload import Workload
 
 ranks = st.integers(1, 9)
-CLASSIC = usual()  # what products of masks, dtypes and programs are tried with
+CLASSIC = classic()  # what products of masks, dtypes and programs are tried with
 OTHERS = [name for name in SCHEDULES if name not in CLASSIC]
 
 

@@ -15,8 +15,8 @@ from ringloom.cli.progress import progress
 from ringloom.comparison import Comparison, compare
 
 
-def comparison_options(schedules: str) -> Callable[[Function], Function]:
-    """The options of a comparison, with the default schedules of one command."""
+def comparison_options(schedules: str | None) -> Callable[[Function], Function]:
+    """The options of a comparison, with a command's own schedules; None: all that matter."""
     options = workload_options(), hardware_option, schedules_option(schedules), overlap_option
 
     def decorate(function: Function) -> Function:

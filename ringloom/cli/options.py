@@ -33,16 +33,22 @@ hardware_option = click.option(
 )
 
 
-def schedules_option(default: str) -> Callable[[Function], Function]:
-    """Names of schedules, separated by commas."""
+def schedules_option(default: str | None) -> Callable[[Function], Function]:
+    """Names of schedules, separated by commas; None: those that matter on the machine."""
 
-    def read(_: click.Context, __: click.Parameter, names: str) -> list[str]:
+    def read(_: click.Context, __: click.Parameter, names: str | None) -> list[str] | None:
+        if names is None:
+            return None
         if chosen := [name.strip() for name in names.split(",") if name.strip()]:
             return chosen
         raise click.UsageError("--schedules names none")
 
+    shown = default or "the usual ones, in all variants that matter on the hardware"
     return click.option(
-        "--schedules", default=default, show_default=True, callback=read, help="Comma-separated."
+        *("--schedules", "schedules"),
+        default=default,
+        callback=read,
+        help=f"Comma-separated.  [default: {shown}]",
     )
 
 

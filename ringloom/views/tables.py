@@ -20,7 +20,7 @@ from ringloom.views.units import length, seconds, size, times
 from runtimes.validation import Check
 from simulator.prediction import Prediction
 
-COLUMNS = ("time", "vs ring", "idle", "exposed", "sent", "peak", "bound", "verified")
+COLUMNS = ("time", "vs ring", "idle", "exposed", "sent", "peak", "bound")
 BUSY, IDLE, WAITING = "cyan", "bright_black", "red"
 BAR = 40  # characters of the longest bar
 LINE = 80  # characters of a line of pseudo-code
@@ -71,6 +71,7 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
     """
     heads = "", "schedule", *COLUMNS, *(["ran"] if ran else [])
     table, advice = plain_table(*heads, numbers=slice(2, None), apart=1), recommend(rows)
+    table.columns[1].overflow = "fold"  # names are to be typed: none is cut off
     for row in rows:
         best = row.schedule == advice.schedule
         cells = (
@@ -83,7 +84,6 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
             size(row.max_bytes_sent),
             size(row.peak_bytes),
             times(row.bound_ratio).removesuffix("x"),
-            length(row.verified_seq),
             *([_ran(row)] if ran else []),
         )
         table.add_row(*cells, style="bold green" if best else "")

@@ -60,3 +60,23 @@ def test_the_command_ends_with_the_recommendation(capsys: pytest.CaptureFixture[
     (best,) = (line for line in lines if line.startswith("* ") and " ms" in line)
     assert document["rows"][0]["schedule"] in best
     assert main([*command, "--memory", "0.001"]) == 2
+
+
+def test_variants_that_matter_on_the_machine_are_compared_unless_told_which() -> None:
+    work = replace(WORK, kv_heads=8)
+    names = {row.schedule for row in rl.compare(work, 16, "h100", variants=False).rows}
+    assert {"allgather", "allgather:node=8", "double-ring:node=8"} <= names
+    degrees = {f"usp:ulysses={n}{order}" for n in (2, 4, 8) for order in ("", ":order=context")}
+    assert degrees == {name for name in names if name.startswith("usp")}
+    one_node = {row.schedule for row in rl.compare(work, 8, "h100", variants=False).rows}
+    assert one_node.isdisjoint({"allgather:node=8", "double-ring:node=8", "usp:ulysses=8"})
+    assert {"usp:ulysses=2", "usp:ulysses=4", "ulysses"} <= one_node
+
+
+def test_no_name_is_cut_off_in_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "usp:ulysses=8:order=context"
+    command = ["compare", "--ranks", "16", "--seq", "64k", "--kv-heads", "8"]
+    assert main([*command, "--schedules", f"ring,{name}"]) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 80
