@@ -244,7 +244,7 @@ def _defined(node: ast.stmt) -> set[str]:
 
 
 def _owner(node: ast.stmt) -> str:
-    """What a statement is registered on that nobody uses; "__name__" for the last lines."""
+    """Returns the name that an unused statement registers on; "__name__" for the last lines."""
     match node:
         case ast.FunctionDef(decorator_list=decorators) | ast.ClassDef(decorator_list=decorators):
             return next((name for d in decorators if (name := _root(d))), "")

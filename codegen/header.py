@@ -45,7 +45,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def title(program: Program) -> str:
-    """What is computed by how many ranks, which layout they have and what travels."""
+    """Says the computation, the number of ranks, their layout and what travels."""
     work = program.work
     mask = str(work.mask)
     mask = mask if len(mask) <= LONG else f"{mask[:LONG]}..."
@@ -101,7 +101,7 @@ def _named(tensors: Sequence[str]) -> str:
 
 
 def _command(program: Program) -> Iterator[str]:
-    """What makes the file again, broken by backslashes where it is long."""
+    """Returns the command that makes the file again, broken by backslashes where it is long."""
     command = program.command or f"ringloom emit {program.target} plan.json{_options(program)}"
     words, line = [plain(word) for word in command.split()], ""
     cut = [word for word in words if len(word) > LONGEST]
@@ -151,7 +151,7 @@ def _usage(program: Program) -> Iterator[str]:
 
 
 def _holds(program: Program) -> Iterator[str]:
-    """What the program is good for, and how it is checked."""
+    """Says the lengths and types that the program takes, and the command that checks it."""
     any_of = "any batch, heads and float type" if program.any_heads else "any batch and float type"
     many = program.layout.multiple
     length = "any length" if many == 1 else f"any length that {many} divides"

@@ -49,7 +49,7 @@ class Pieces:
 
     @property
     def multiple(self) -> int:
-        """What divides every length whose pieces are equal."""
+        """Returns the divisor of every length whose pieces are equal."""
         return self.count * self.members
 
 
@@ -71,7 +71,7 @@ class Stripes:
 
     @property
     def multiple(self) -> int:
-        """What divides every length whose shards are equal."""
+        """Returns the divisor of every length whose shards are equal."""
         return self.grain * self.groups * self.members
 
 
@@ -248,7 +248,7 @@ def described(form: Form, ranks: int) -> str:
 
 
 def also_called(form: Form) -> str:
-    """What other libraries call the layout, found by comparing it with the planner's layouts."""
+    """Finds the layout's names in other libraries, by comparing it with the planner's layouts."""
     if isinstance(form, Ranges):
         return ""
     groups = form.groups if isinstance(form, Stripes) else form.count // len(form.places)

@@ -58,12 +58,12 @@ class Program:
 
     @property
     def ranks(self) -> int:
-        """How many ranks run it."""
+        """The number of ranks that run it."""
         return self.forward.ranks
 
     @property
     def name(self) -> str:
-        """What the plan is called: to be printed in the header and in PLAN, nowhere else."""
+        """The name of the plan: to be printed in the header and in PLAN, nowhere else."""
         return self.forward.name
 
     @property
@@ -73,7 +73,7 @@ class Program:
 
     @property
     def checked(self) -> int:
-        """How many queries the self-check has: few where any length goes."""
+        """The number of queries of the self-check: few where any length goes."""
         many, few = self.layout.multiple, min(self.work.seq, CHECKED * self.ranks)
         return few // many * many if self.free else self.work.seq
 

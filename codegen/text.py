@@ -15,7 +15,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Names:
-    """What the coordinates of a rank are called, and the step, which counts from `first`."""
+    """Names of the coordinates of a rank, and of the step, which counts from `first`."""
 
     axes: tuple[str, ...]
     first: int = 0

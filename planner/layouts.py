@@ -97,7 +97,7 @@ def by_heads(chunks: Chunks, slices: Sequence[range]) -> Side:
 
 
 def names(work: Workload, ranks: int, partition: Partition) -> str:
-    """What the query side is called here and by its peers: "zigzag = ..." or "custom"."""
+    """Returns the layout's names here and at its peers: "zigzag = ..." or "custom"."""
     held = [{b.positions for b in partition.q.blocks if b.home == r} for r in range(ranks)]
     for layout in LAYOUTS:
         own = [set[Ranges]() for _ in range(ranks)]

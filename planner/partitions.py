@@ -182,7 +182,7 @@ def _check_cover(chunks: Sequence[Ranges], tokens: int, where: str) -> None:
 
 @dataclass(frozen=True)
 class Partition:
-    """Who owns which queries (`q`) and which keys and values (`kv`)."""
+    """The owners of queries (`q`) and of keys and values (`kv`)."""
 
     q: Side
     kv: Side

@@ -66,7 +66,7 @@ def kernels(platform: str) -> list[Part]:
 
 
 def checked(program: Program) -> str:
-    """How many tokens the self-check takes, and what it compares."""
+    """Says the tokens that the self-check takes, and what it compares."""
     tokens = program.checked
     results = '("out", "dq", "dk", "dv")' if program.backward else '("out",)'
     every = max(1, tokens**2 >> 28)  # above 16k tokens, some queries are enough

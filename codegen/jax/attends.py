@@ -163,7 +163,7 @@ class Attends:
         )
 
     def base(self, cell: Key, case: Case) -> str:
-        """What an attend adds to."""
+        """Returns the sums that an attend adds to."""
         return self.zero(cell, case) if self.starts(cell) else self.made.sums[cell]
 
     def call(

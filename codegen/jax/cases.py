@@ -186,7 +186,7 @@ def chosen(
 
 
 def function(made: Call) -> str:
-    """What a call is of, with its keyword arguments."""
+    """Returns the function of a call, with its keyword arguments."""
     words = [made[0].removesuffix("("), *(a for a in made[1] if "=" in a)]
     return words[0] if len(words) == 1 else f"partial({', '.join(words)})"
 

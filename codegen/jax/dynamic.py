@@ -48,7 +48,7 @@ def schedule(program: Program) -> list[str | Part]:
 
 
 def function(program: Program) -> list[Part]:
-    """What stands in place of the function to call that other programs have."""
+    """Returns the parts in place of the function to call that other programs have."""
     return [Part("jax/parts/dynamic", () if program.backward else ("backward",))]
 
 

@@ -97,7 +97,7 @@ class Exchanges:
         return [line for lines in made for line in lines]
 
     def copies(self, s: Exchange, loops: Loops) -> int:
-        """How many receivers get the same heads. Raises PlanError for other shares than equal."""
+        """Counts receivers of the same heads. Raises PlanError for other shares than equal."""
         if isinstance(s, Gather):
             return 1
         heads, slices, n = s.share.heads, self._side(s).slices, loops.mesh[s.axis]
@@ -113,7 +113,7 @@ class Exchanges:
         return copies
 
     def groups(self, s: Exchange, loops: Loops) -> str:
-        """What collectives along an axis of the mesh are told."""
+        """Returns the keyword arguments of collectives along an axis of the mesh."""
         if s.part != Part(OWN):
             raise PlanError("an exchange of something else than what a rank owns")
         if len(loops.mesh) == 1:
@@ -129,7 +129,7 @@ class Exchanges:
         return self.program.forward.partition.side(TENSORS[s.tensors[0]].side)
 
     def order(self, s: Exchange, loops: Loops) -> tuple[int, int] | str | None:
-        """How the shards of a group are put into the order of the sequence.
+        """Puts the shards of a group into the order of the sequence.
 
         None: they are; two numbers: as in `transposed`; text: by `unshard`, with these arguments.
         """

@@ -62,7 +62,7 @@ class Hop:
 
     @property
     def function(self) -> str:
-        """What sends along pairs of devices."""
+        """Names the function that sends along pairs of devices."""
         return "permute_outputs" if self.outputs else "lax.ppermute"
 
 
@@ -95,8 +95,8 @@ class Hops:
     def _steady(self, s: Send, names: Names) -> list[str]:
         """The same pairs in every step, those of an interval of ranks."""
         way, ranks = _way(s, self.loops, names), self.loops.coordinates()[:, -1]
-        some = everybody(self.loops, s)
-        low, high = int(some[0]), int(some[-1])
+        sending = everybody(self.loops, s)
+        low, high = int(sending[0]), int(sending[-1])
         to = receivers(self.loops, s, s.when.first)
         if low > 0 or high < len(ranks) - 1:
             by = to[low : high + 1] - ranks[low : high + 1]
@@ -116,8 +116,8 @@ class Hops:
     def _stepwise(self, s: Send, names: Names) -> list[str]:
         """The pairs of a step."""
         where, way = _guard(s, self.loops, names), _way(s, self.loops, names)
-        some = f" if {re.sub(TO, way, where)}" if where else ""
-        pairs = f"[(r, {way}) for r in range(RANKS){some}]"
+        condition = f" if {re.sub(TO, way, where)}" if where else ""
+        pairs = f"[(r, {way}) for r in range(RANKS){condition}]"
         for t in (t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)):
             known = {"range": range, "step": t - names.first, **numbers(self.loops.mesh)}
             to = receivers(self.loops, s, t)
@@ -150,8 +150,8 @@ def _along(s: Send) -> tuple[int, Expr]:
 
 def _said(way: str, partly: bool) -> str:
     """A sentence about a hop."""
-    some = "some devices" if partly else "every device"
-    return f"From {some} {'to the next' if way in NEXT else f'r to {way}'}."
+    devices = "some devices" if partly else "every device"
+    return f"From {devices} {'to the next' if way in NEXT else f'r to {way}'}."
 
 
 def _way(s: Send, loops: Loops, names: Names) -> str:

@@ -8,7 +8,7 @@ __all__ = ["KEEP", "texts"]
 
 
 def texts(program: Program) -> list[str | Part]:
-    """What a program with a layer has in place of the self-check of attention.
+    """Returns the parts of a program with a layer, in place of the self-check of attention.
 
     Raises PlanError for a plan that no layer can be made of.
     """

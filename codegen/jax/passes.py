@@ -47,7 +47,7 @@ class Pass(Attends):
                 yield self.assign(4, name, self.own(side))
 
     def own(self, side: str) -> str:
-        """What a device owns, as text."""
+        """Returns the arrays that a device owns, as text."""
         if side == "kv":
             return "k, v"
         return "q, dout, lse, delta" if self.stats else "q, dout, out, lse"

@@ -116,7 +116,7 @@ class _Activity:
         )
 
     def kind(self, steps: range) -> Literal["straight", "rolled", "unrolled"]:
-        """How steps are written."""
+        """Says if steps are written one by one, as a loop of JAX, or as one that Python unrolls."""
         if len(steps) == 1:
             return "straight"
         return "unrolled" if self.unrolls(steps) else "rolled"

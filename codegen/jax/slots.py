@@ -8,7 +8,7 @@
 
 Every device keeps each tensor in one array of slots: first the blocks that it owns, then what it
 holds from the forward pass, then copies and sums while they are needed. A copy that nobody reads
-any more, and a sum that was handed over, leave their slot to others. -1 is no slot: it is read as
+any more, and a sum that was sent on, leave their slot to others. -1 is no slot: it is read as
 nothing and never written.
 
 Where the forward pass leaves OUT for the backward pass, STATS travel with DOUT instead: two numbers
@@ -75,7 +75,7 @@ def tables(forward: Plan, backward: Plan | None) -> tuple[Tables, ...]:
 
 
 def held_by(plan: Plan) -> Keep:
-    """What each rank holds from the start beside its own blocks."""
+    """Returns the blocks that each rank holds from the start beside its own."""
     held: Keep = {}
     for node in plan.start:
         own = plan.partition.side(node.side).homes
@@ -125,7 +125,7 @@ class Sent:
 
     @property
     def alike(self) -> tuple[tuple[str, ...], int, bool, tuple[int, ...]]:
-        """What a hop of another step needs to have in common with it."""
+        """Returns the traits that hops of several steps share if they are one."""
         return self.tensors, self.by, self.finished, tuple(sorted(self.blocks))
 
 

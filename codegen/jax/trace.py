@@ -35,7 +35,7 @@ Presence = dict[str, NDArray[np.bool_]]
 
 @dataclass(frozen=True)
 class Rectangles:
-    """What an attend does in a step: pieces of a query value and a key value on some ranks.
+    """The rectangle of an attend in a step: pieces of a query value and a key value on some ranks.
 
     `pieces`: first and last piece of each side [n, 4]; `q` and `kv`: the blocks in the rectangle,
     `q_row` and `kv_row`: all blocks of the two values, in their order [n, w].
@@ -86,9 +86,9 @@ def everybody(loops: Loops, s: Send) -> Ints:
     More may be sent then than planned: inputs that nobody reads, or sums that are zero.
     """
     steps = [t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)]
-    some = np.unique(np.concatenate([senders(loops, s, t) for t in steps]))
-    whole = len(some) == some[-1] - some[0] + 1
-    return some if whole else loops.coordinates()[:, -1]
+    ranks = np.unique(np.concatenate([senders(loops, s, t) for t in steps]))
+    whole = len(ranks) == ranks[-1] - ranks[0] + 1
+    return ranks if whole else loops.coordinates()[:, -1]
 
 
 def is_stepwise(s: Send) -> bool:
@@ -150,11 +150,11 @@ class _Step:
                 if TENSORS[s.tensors[0]].accumulates:
                     src, dst, blocks = self.messages(s)
                     self.check_others(number, s, src)
-                    self.hand_over(number, TENSORS[s.tensors[0]].side, [(src, dst, blocks)])
+                    self.send_sums(number, TENSORS[s.tensors[0]].side, [(src, dst, blocks)])
             case Return():
-                self.hand_over(number, TENSORS[s.tensors[0]].side, self.state.returned(s))
+                self.send_sums(number, TENSORS[s.tensors[0]].side, self.state.returned(s))
             case Scatter():
-                self.hand_over(number, TENSORS[s.tensors[0]].side, self.state.scatter(s, self.t))
+                self.send_sums(number, TENSORS[s.tensors[0]].side, self.state.scatter(s, self.t))
             case Gather() | AllToAll():
                 self.state.exchange(s, self.t)
                 self.exchanged.add(s.name)
@@ -208,7 +208,7 @@ class _Step:
                 ends[:, n] = e.at(self.t, at)
         return self.state.blocks(p, side, self.t, who), whole, ends.clip(0, width - 1)
 
-    def hand_over(self, number: int, side: str, messages: list[tuple[Ints, Ints, Ints]]) -> None:
+    def send_sums(self, number: int, side: str, messages: list[tuple[Ints, Ints, Ints]]) -> None:
         """Sums that exist leave their ranks, and are there on others after the step."""
         for src, dst, blocks in messages:
             (rank, block), (to, _) = flat(src, blocks), flat(dst, blocks)

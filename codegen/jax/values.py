@@ -96,7 +96,7 @@ def _returned(made: Values, loops: Loops, kept: Collection[str]) -> Iterator[str
 
 
 def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
-    """What tells a value from another of its side."""
+    """Returns the mark that tells a value from another of its side."""
     if key[0] == HELD:
         return "held_{}"
     marks = {s.name: MARKS[type(s)] for s in loops.statements if isinstance(s, Exchange)}
@@ -213,7 +213,7 @@ class Kept:
 
 
 def kept(program: Program) -> Kept:
-    """What a backward plan holds at its start, in the words of the forward loops."""
+    """Returns the copies that a backward plan starts with, in the words of the forward loops."""
     backward = program.backward
     if backward is None or not backward.start:
         return Kept()

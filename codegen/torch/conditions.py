@@ -28,7 +28,7 @@ class Domain:
         return range(self.first, self.last + 1)
 
     def table(self, told: Callable[[int, Ints], Ints | Flags]) -> NDArray[np.int64]:
-        """What `told(step, coordinates)` says: [steps, ranks]."""
+        """Returns the values of `told(step, coordinates)`: [steps, ranks]."""
         coordinates = self.loops.coordinates()
         return np.array([told(t, coordinates) for t in self.steps])
 

@@ -85,7 +85,7 @@ class Exchanges:
         return True
 
     def source(self, side: str, name: str, axis: int, member: int) -> Ints:
-        """What one member of the group along the axis had: [ranks, pieces]."""
+        """Returns the blocks that one member of the group along the axis had: [ranks, pieces]."""
         ranks = self.loops.coordinates()[:, :-1].copy()
         ranks[:, axis] = member
         at = np.ravel_multi_index(tuple(ranks.T), self.loops.mesh)

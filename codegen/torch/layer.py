@@ -34,6 +34,6 @@ def text(program: Program) -> str:
 
 
 def usage(program: Program) -> list[str]:
-    """How the layer is called."""
+    """Returns the call of the layer, as text."""
     tables = ", tables" if program.dynamic else ""
     return [line.format(tables, program.work.head_dim) for line in USAGE]

@@ -145,7 +145,7 @@ class Messages:
             self.write(line)
 
     def replace(self, move: Transfer, handle: str, target: str, otherwise: str = "") -> None:
-        """What came instead of what is here, where something came."""
+        """Puts sums that came in the place of those here, where something came."""
         came = f"{handle}.wait(){otherwise}"
         self.write(f"{target} = {came}{f' if {handle} else {target}' * bool(move.time())}")
 
@@ -175,7 +175,7 @@ class Messages:
             self.when(move, handle, line)
 
     def receive(self, move: Transfer, handle: str) -> None:
-        """What came is here from the next step on."""
+        """Lets the value that came be read from the next step on."""
         side = side_of(move.s.tensors)
         name = self.have.names.inputs[side, move.s.name]
         self.replace(

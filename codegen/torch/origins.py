@@ -69,7 +69,7 @@ class Origins:
         return Origin(owned[shifts], f"piece(({text}) % RANKS)")
 
     def distance(self, side: str, value: str, t: int) -> int | None:
-        """How far the owner of a value is from each rank that has it; None if nobody has."""
+        """Returns the distance from ranks to the owner of their value; None if nobody has it."""
         table = self.walked.aged.get((side, value, t))
         if table is None:
             return None
@@ -129,7 +129,7 @@ def pieces_of(plan: Plan, seq: str = "") -> str:
 
 
 def step_of(plan: Plan) -> int:
-    """How far apart the tokens of each rank lie, 0 where they are several pieces without gaps.
+    """Returns the distance between the tokens of a rank, 0 where they are several whole pieces.
 
     Raises PlanError where they lie otherwise, or keys do not lie with their queries.
     """

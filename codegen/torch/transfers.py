@@ -35,7 +35,7 @@ class Transfer:
 
     @property
     def shift(self) -> Expr:
-        """How far it goes."""
+        """The distance that it goes."""
         assert isinstance(self.s.hop, Shift)
         e = self.s.hop.by[self.axis]
         if e.axes or e.table:

@@ -117,7 +117,7 @@ def _inputs(loops: Loops, begun: dict[Value, int], read: dict[Value, int]) -> di
     for value, first in sorted(begun.items(), key=lambda item: (item[1], item[0] in same)):
         side = value[0]
         busy = read.get((side, OWN), -1) >= first + 1
-        for name in _spellings(INPUT[side], visiting=busy):
+        for name in _candidates(INPUT[side], visiting=busy):
             holder = holders.get(name)
             late = first if holder == same.get(value) else first - 1
             if holder is None or read.get(holder, -1) <= late:
@@ -126,7 +126,7 @@ def _inputs(loops: Loops, begun: dict[Value, int], read: dict[Value, int]) -> di
     return names
 
 
-def _spellings(name: str, visiting: bool) -> Iterator[str]:
+def _candidates(name: str, visiting: bool) -> Iterator[str]:
     if not visiting:
         yield name
     yield f"visiting_{name}"
@@ -139,8 +139,8 @@ def _cells(walked: Walk) -> dict[Cell, str]:
     order = sorted(walked.first, key=lambda c: (walked.first[c], c[1] != OWN))
     for cell in order:
         base = SUMS[cell[0]]
-        spelled = (base, f"own_{base}") if cell[1] == OWN else _spellings(base, visiting=False)
-        for name in spelled:
+        candidates = (base, f"own_{base}") if cell[1] == OWN else _candidates(base, visiting=False)
+        for name in candidates:
             holder = holders.get(name)
             if holder is None or walked.last.get(holder, 1 << 30) <= walked.first[cell]:
                 names[cell], holders[name] = name, cell

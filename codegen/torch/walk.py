@@ -42,7 +42,7 @@ PLAIN = "full", "causal", "strict"  # kinds that need no cutting
 
 @dataclass
 class Walk:
-    """What a pass does with its sums, by the number of a statement and the step."""
+    """The sums of a pass, by the number of a statement and the step."""
 
     targets: dict[tuple[int, str], dict[int, Cell]] = field(default_factory=dict)  # attends
     into: dict[int, dict[int, Cell]] = field(default_factory=dict)  # sends and returns
@@ -110,7 +110,7 @@ class _Walker:
     # -- the first walk: what each message of sums takes along
 
     def messages(self) -> Iterator[tuple[tuple[int, Cell], Ints]]:
-        """((step, cell), the blocks that each rank hands over: [ranks, w]) of all sends."""
+        """((step, cell), the blocks whose sums each rank sends: [ranks, w]) of all sends."""
         for t in range(self.loops.steps):
             rows: dict[Cell, list[Rows]] = defaultdict(list)
             for _, s in self.active(t):

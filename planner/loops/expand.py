@@ -178,7 +178,7 @@ class Expansion:
         return self.filled.of(side, messages)
 
     def arrive(self, t: int, exchanged: set[str]) -> None:
-        """What was under way is there."""
+        """Makes readable what was under way."""
         for key, more in self.following.items():
             table = self.sums.get(key, self.aged[key]).reshape(self.ranks, -1)
             pairs = [flat(self.everyone, table), *more]

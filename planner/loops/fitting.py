@@ -23,7 +23,7 @@ SAMPLE = 64  # points of a plane that are looked at before all of them are
 def line(
     values: Sequence[int] | Ints, modulo: int = 0, start: int = 0, periods: Sequence[int] = ()
 ) -> tuple[int, Expr]:
-    """How many of the first values, from step `start` on, one expression gives, and that."""
+    """Counts the first values, from step `start` on, that one expression gives, and returns it."""
     xs = np.asarray(values, np.intp)
     steps, best = np.diff(xs), (0, Expr())
     clocks = [(1, 0)]

@@ -55,7 +55,7 @@ def recover(plan: Plan) -> Loops:
 
 
 def _cost(loops: Loops) -> float:
-    """What a reader has to read: half a statement more per section."""
+    """Returns the statements that a reader has to read: half a one more per section."""
     return cost(loops.statements) + 0.5 * len(loops.sections())
 
 

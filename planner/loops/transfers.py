@@ -28,7 +28,7 @@ class Way(NamedTuple):
     axis: int = 0
 
     def sizes(self, mesh: tuple[int, ...]) -> tuple[int, ...]:
-        """What its numbers are modulo of."""
+        """Returns the modulus of its numbers."""
         return mesh if self.kind == "shift" else mesh[self.axis :][: len(self.by)]
 
 

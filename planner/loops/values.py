@@ -45,12 +45,12 @@ def pack(ranks: int, side: Side, rank: Ints, block: Ints) -> Ints:
 
 
 def owned(ranks: int, side: Side) -> Ints:
-    """What each rank owns."""
+    """Returns the blocks that each rank owns."""
     return pack(ranks, side, side.homes.astype(np.intp), np.arange(len(side)))
 
 
 def held(plan: Plan, side: str) -> Ints | None:
-    """What each rank has from the start, and what it owns of rectangles that read both."""
+    """Returns the blocks that each rank has from the start, and its own in rectangles of both."""
     copies = [h.flat() for h in plan.start if h.side == side]
     if not copies:
         return None

@@ -34,7 +34,7 @@ OWNED = 0  # the number of the value that is first on each side
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What `rank` [n] does in step t with some values.
+    """The blocks that `rank` [n] reads or sends in step t, as slices of values.
 
     `way` leads to the receivers `dst`; `into` is what they add sums to.
     """
@@ -76,7 +76,7 @@ class Pending:
 
 
 class Source:
-    """What readings of one plan share: its rows, its mesh, the kinds of its rectangles."""
+    """The rows, mesh and kinds of rectangles of one plan, which its readings share."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.ranks = plan, plan.ranks
@@ -211,7 +211,7 @@ class Reading:
         ]
 
     def _sources(self, tensor: str, rank: Ints, blocks: Ints) -> list[tuple[Ints, tuple[Cut, ...]]]:
-        """What messages read: sums by their inputs, or by what brought them; most rows first."""
+        """Returns the sources of sums: their inputs, or what brought them; most rows first."""
         side = TENSORS[tensor].side
         tags: list[tuple[str, Ints]] = [(side, np.arange(len(rank)))]
         if TENSORS[tensor].accumulates:
@@ -288,5 +288,5 @@ class Reading:
             except PlanError:  # several names, or no slice of one
                 yield at, None
                 continue
-            for some, cuts in parts:
-                yield at[some], cuts[0] if len(cuts) == 1 else None
+            for subset, cuts in parts:
+                yield at[subset], cuts[0] if len(cuts) == 1 else None

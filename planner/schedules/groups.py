@@ -38,7 +38,7 @@ def groups(work: Workload, ranks: int, pass_: Pass, *, layout: str = "zigzag") -
     onward = first + (rank - first + 1) % size
 
     def visitors(t: int, most: Ints) -> Ints:
-        """What is t places before each rank on its ring; nothing where t >= most."""
+        """Returns the blocks t places before each rank on its ring; nothing where t >= most."""
         return np.where((t < most)[:, None], own[first + (rank - first - t) % size], -1)
 
     for t in range(size.max() + (pass_ == "backward")):

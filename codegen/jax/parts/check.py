@@ -39,8 +39,8 @@ def main(seq: int = CHECKED) -> int:
     shapes = enumerate((queries, keys, keys, queries))
     inputs = [jax.random.normal(jax.random.key(n), shape, dtype) for n, shape in shapes]
     exact = results(jax.jit(dense), *(x.astype(wide(x)) for x in inputs))
-    found, wrong = results(partial(ours, mesh), *inputs), False
-    for name, x, truth in zip(RESULTS, found, exact, strict=False):
+    values, wrong = results(partial(ours, mesh), *inputs), False
+    for name, x, truth in zip(RESULTS, values, exact, strict=False):
         error, rounding = (float(jnp.abs(y - truth).max()) for y in (x, truth.astype(dtype)))
         limit = {"float64": 1e-12, "float32": 5e-6}.get(dtype.name, 2 * rounding)
         limit *= 1 if name == "out" else 10

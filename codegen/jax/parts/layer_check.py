@@ -32,11 +32,11 @@ def main(seq: int = CHECKED) -> int:
     x, dy = (jnp.asarray(random.standard_normal((1, seq, 64)), dtype) for _ in range(2))
     given = init(0, dtype, dim=64, hidden=96), x, dy
     exact = gradients(reference, *jax.tree.map(lambda x: x.astype(wide(x)), given))
-    rough, found = gradients(reference, *given), gradients(partial(our_layer, mesh), *given)
+    rough, values = gradients(reference, *given), gradients(partial(our_layer, mesh), *given)
     wrong = False
     for name, truth in exact.items():
         unit = max(1.0, float(jnp.abs(truth).max()))
-        error, rounding = (float(jnp.abs(x[name] - truth).max()) / unit for x in (found, rough))
+        error, rounding = (float(jnp.abs(x[name] - truth).max()) / unit for x in (values, rough))
         limit = {"float64": 1e-11, "float32": 5e-5}.get(dtype.name, 2 * rounding)
         print(f"{name:14} error {error:.1e}, at most {limit:.1e}")
         wrong |= not error <= limit

@@ -1,4 +1,4 @@
-"""What printed schedules call: rectangles met and added, sums, and messages of other shapes."""
+"""Functions that printed schedules call: rectangles met and added, sums, and messages."""
 
 from functools import partial
 from typing import TYPE_CHECKING

@@ -47,14 +47,14 @@ def tiles(queries: range, keys: range) -> list[tuple[slice, slice, Any]]:
 def pieces_tiles(queries: tuple[range, ...], keys: tuple[range, ...]) -> list[Any]:
     """The calls of several ranges each, one after the other."""
     calls, row = list[Any](), 0
-    for some in queries:
+    for own in queries:
         col = 0
         for others in keys:
-            for i, j, band in tiles(some, others):
+            for i, j, band in tiles(own, others):
                 rows, cols = slice(i.start + row, i.stop + row), slice(j.start + col, j.stop + col)
                 calls.append((rows, cols, band))
             col += len(others)
-        row += len(some)
+        row += len(own)
     return calls
 
 

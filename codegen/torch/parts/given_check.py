@@ -55,8 +55,8 @@ def errors(rank: int, tables: Tables, dtype: torch.dtype, device: str = "cpu") -
         if tables.both:
             pairs.append((mine.grad, shard(total, rank, tables, 2, side)))
     worst = [(a.double() - b).abs().max() if a.numel() else b.new_zeros(()) for a, b in pairs]
-    dist.all_reduce(found := torch.stack(worst).detach(), dist.ReduceOp.MAX)
-    return [*map(float, found)]
+    dist.all_reduce(largest := torch.stack(worst).detach(), dist.ReduceOp.MAX)
+    return [*map(float, largest)]
 
 
 def main() -> None:
@@ -72,12 +72,12 @@ def main() -> None:
     dist.init_process_group()  # torch.distributed.nn, imported later, would keep the group for good
     given = load(options.tables) if options.tables else example(options.seq)
     kind = (torch.bfloat16, "cuda") if gpu else (torch.float64, "cpu")
-    found = errors(dist.get_rank(), given, *kind)
+    largest = errors(dist.get_rank(), given, *kind)
     if dist.get_rank() == 0:
         print(f"{given.seq} tokens, largest errors of out, dq, dk, dv:", end=" ")
-        print(*(f"{x:.1e}" for x in found))
+        print(*(f"{x:.1e}" for x in largest))
     dist.destroy_process_group()
-    assert all(x <= (5e-2 if gpu else 1e-11) for x in found), "not exact"
+    assert all(x <= (5e-2 if gpu else 1e-11) for x in largest), "not exact"
 
 
 if __name__ == "__main__":

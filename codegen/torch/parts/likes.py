@@ -1,4 +1,4 @@
-"""What the operator returns, for compilers."""
+"""Shapes of the operator's results, for compilers."""
 
 from codegen.torch.parts.function import operator
 from codegen.torch.parts.merge import wide

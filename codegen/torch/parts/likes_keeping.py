@@ -1,4 +1,4 @@
-"""What the operator returns, for compilers, if that are copies for the backward pass, too."""
+"""Shapes of the operator's results, with copies for the backward pass, for compilers."""
 
 from torch import Tensor
 from torch.distributed import ProcessGroup

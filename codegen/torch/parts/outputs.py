@@ -1,4 +1,4 @@
-"""What the backward pass needs of OUT, where it is on every rank that needs it."""
+"""Gives the backward pass OUT where it is on every rank that needs it."""
 
 from typing import Any
 

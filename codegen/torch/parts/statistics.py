@@ -1,4 +1,4 @@
-"""What the backward pass needs of OUT: where STATS = (lse, rowsum(dout * out)) travels."""
+"""Gives the backward pass its share of OUT: STATS = (lse, rowsum(dout * out)) travels."""
 
 from typing import Any
 

@@ -69,7 +69,7 @@ class Memory(dict[Place, Values]):
         return tuple(like.new_empty((*shape, n), dtype=dtype) for n, dtype in parts)
 
     def take(self, tensor: str, number: int, finished: bool) -> Values:
-        """What leaves in a message: a copy of an input, or a sum, which is gone from here then."""
+        """Return a message: a copy of an input, or a sum, which is gone from here then."""
         place, room = (tensor, number), self.room(tensor, number, finished)
         likes = room[: forms[tensor].count("x")]
         if tensor not in sums:

@@ -80,7 +80,7 @@ def window(q: Tensor, k: Tensor, band: bool | Sequence[int]) -> dict[str, int]:
 
 
 def bias(q: Tensor, k: Tensor, band: bool | Sequence[int]) -> Tensor | None:
-    """What is added to scores outside of a band; rows begin at multiples of 16 for CUDA."""
+    """Return scores to add outside of a band; rows begin at multiples of 16 for CUDA."""
     if isinstance(band, bool):
         return None
     row, col = (torch.arange(x.shape[2], device=q.device) for x in (q, k))

@@ -1,4 +1,4 @@
-"""How keys and values get from everybody to everybody, over one kind of links or over two.
+"""Sends keys and values from everybody to everybody, over one kind of links or over two.
 
 flat          step 0   kv[r] -> every other rank
 nodes of n    step 0   kv[r] -> the ranks of r's node, and the rank of r's place in other nodes

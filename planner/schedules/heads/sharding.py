@@ -90,7 +90,7 @@ class Shards:
         )
 
     def received(self, tensor: str) -> tuple[Held, ...]:
-        """What the all-to-all of the forward pass brought to each rank; OUT was made there."""
+        """Returns what the forward pass's all-to-all brought to each rank; OUT was made there."""
         return tuple(Held((tensor,), blocks, other) for other, blocks in self.parcels)
 
     def attended(self, wide: int = 1, back: int = 0) -> Ints:
