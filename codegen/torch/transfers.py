@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from codegen.text import Names, affine
-from codegen.torch.conditions import Domain, both, conditions, needed
+from codegen.torch.conditions import Domain, both, bounds, conditions, needed
 from codegen.torch.variables import sums
 from codegen.torch.walk import Cell, Walk
 from planner.errors import PlanError
@@ -45,8 +45,7 @@ class Transfer:
     @property
     def guarded(self) -> bool:
         """True if not all ranks send."""
-        g = self.s.when.guard
-        return bool(g.bounds or g.spans or g.ranks)
+        return not all(c.holds.all() for c in bounds(self.s.when, self.domain, self.names))
 
     def peers(self, names: Names) -> tuple[str, str]:
         """The texts of the ranks that are sent to and received from."""

@@ -19,7 +19,7 @@ from planner.errors import RingloomError
 from planner.ir import TENSORS, Plan
 from planner.plans import Plans
 from runtimes.arrays import Array
-from runtimes.recording.events import Event, Kind, Log, turns
+from runtimes.recording.events import Event, Log, turns
 from runtimes.recording.watching import CAME, HERE, KERNEL, SENT, Note, watch
 from runtimes.torch.launch import TIMEOUT, Launch, launched, wholes
 from runtimes.torch.rank import BODIES, Body, Parts
@@ -69,9 +69,9 @@ def events_of(plan: Plan, notes: list[list[Note]]) -> list[Event]:
         [note for note in rank if bool(note.backward) == (plan.pass_ == "backward")]
         for rank in notes
     ]
-    events = list[Event]()
+    events, start = list[Event](), min((n.start for rank in own for n in rank), default=0.0)
     for rank, (steps, left) in enumerate(zip(turns(plan), own, strict=True)):
-        happened = [e for find in (_computed, _sent, _came) for e in find(plan, rank, left)]
+        happened = [e for find in (_computed, _sent, _came) for e in find(plan, rank, left, start)]
         begins = dict[int, float]()
         for event in happened:
             begins[event.step] = min(begins.get(event.step, np.inf), event.start)
@@ -80,13 +80,13 @@ def events_of(plan: Plan, notes: list[list[Note]]) -> list[Event]:
     return events
 
 
-def _computed(plan: Plan, rank: int, notes: list[Note]) -> Iterator[Event]:
+def _computed(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterator[Event]:
     """Attends, and merges behind them, which take no time of their own."""
     calls = [note for note in notes if note.kind == KERNEL]
-    for (step, number), taken in _matched(plan, rank, "attends", _attends(plan, rank), calls):
-        start, end = taken[0].start, taken[-1].end
-        yield Event("attend", rank, step, number, start, end)
-        yield Event("merge", rank, step, number, end, end)
+    rows = _attends(plan, rank)
+    for place, begin, end in _matched(plan, rank, "attends", rows, calls, start):
+        yield Event("attend", rank, *place, begin, end)
+        yield Event("merge", rank, *place, end, end)
 
 
 def _attends(plan: Plan, rank: int) -> Iterator[tuple[Place, int]]:
@@ -109,25 +109,24 @@ def _attends(plan: Plan, rank: int) -> Iterator[tuple[Place, int]]:
             counts[step] += 1
 
 
-def _sent(plan: Plan, rank: int, notes: list[Note]) -> Iterator[Event]:
+def _sent(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterator[Event]:
     for peer, rows in _moves(plan, rank, "src", "dst").items():
         taken = [n for n in notes if n.kind == SENT and n.peer == peer]
         sizes = [(place, size) for place, size, _ in rows]
-        for (step, number), carrying in _matched(plan, rank, f"sends to {peer}", sizes, taken):
-            end = max(n.end for n in carrying)
-            yield Event("send", rank, step, number, carrying[0].start, end)
+        what = f"sends to {peer}"
+        for place, begin, end in _matched(plan, rank, what, sizes, taken, start):
+            yield Event("send", rank, *place, begin, end)
 
 
-def _came(plan: Plan, rank: int, notes: list[Note]) -> Iterator[Event]:
+def _came(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterator[Event]:
     for peer, rows in _moves(plan, rank, "dst", "src").items():
         taken = [n for n in notes if n.kind == CAME and n.peer == peer]
         sizes, sums = [(place, size) for place, size, _ in rows], {p: s for p, _, s in rows}
-        for place, carrying in _matched(plan, rank, f"receives from {peer}", sizes, taken):
-            end, kinds = max(n.end for n in carrying), list[Kind](["receive"])
-            kinds += ["arrive"] * sums[place]
-            for kind in kinds:
-                start = carrying[0].start if kind == "receive" else end
-                yield Event(kind, rank, *place, start, end)
+        what = f"receives from {peer}"
+        for place, begin, end in _matched(plan, rank, what, sizes, taken, start):
+            yield Event("receive", rank, *place, begin, end)
+            if sums[place]:
+                yield Event("arrive", rank, *place, end, end)
 
 
 def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[tuple[Place, int, bool]]]:
@@ -146,10 +145,13 @@ def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[tuple[
 
 
 def _matched(
-    plan: Plan, rank: int, what: str, rows: Any, notes: list[Note]
-) -> Iterator[tuple[Place, list[Note]]]:
-    """Yields each row's place with its notes, whose sizes add up to the size of the row."""
-    waiting = iter(notes)
+    plan: Plan, rank: int, what: str, rows: Any, notes: list[Note], start: float
+) -> Iterator[tuple[Place, float, float]]:
+    """Yields the place of each row, and the start and end of the notes whose sizes add up to its.
+
+    A row without an element leaves no note and takes no time; `start` is that of the pass.
+    """
+    waiting, end = iter(notes), start
     for place, size in rows:
         taken = list[Note]()
         while sum(note.size for note in taken) < size:
@@ -157,8 +159,9 @@ def _matched(
             if note is None:
                 break
             taken.append(note)
-        if not taken or sum(note.size for note in taken) != size:
+        if sum(note.size for note in taken) != size:
             raise RingloomError(
                 f"{plan.name}: rank {rank} {what} differently from step {place[0]} of the plan"
             )
-        yield place, taken
+        begin, end = (taken[0].start, max(n.end for n in taken)) if taken else (end, end)
+        yield place, begin, end

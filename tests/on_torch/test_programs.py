@@ -189,3 +189,9 @@ def test_rows_that_see_nothing_are_zero_and_have_no_gradient() -> None:
         assert not dq[:, :, :20].any()
         assert not dk[:, :, :20].any()
         assert out[:, :, 20:].any()
+
+
+def test_a_condition_that_holds_on_all_ranks_is_not_asked() -> None:
+    """Backward, dkv goes on from every rank in the last step but one: no guard is left to print."""
+    work = Workload(seq=3, heads=1, head_dim=1, mask=Window(None, 1), dtype="float64")
+    assert_exact(both("group-cast", work, 3))
