@@ -46,7 +46,7 @@ class Attending:
         return cells.pop()
 
     def begins(self, meeting: Meeting, cell: Cell) -> bool:
-        """True if the first rectangle gives every rank all of the sums that others add to."""
+        """True if the first rectangle gives every rank, at once, all sums that others add to."""
         walked = self.have.walked
         t = walked.first[cell]
         first = [
@@ -56,7 +56,7 @@ class Attending:
             and s.when.on(t)
             and walked.targets.get((i, cell[0]), {}).get(t) == cell
         ]
-        if len(first) != 1 or not any(first[0] is s for s in meeting.attends):
+        if not meeting.plain or len(first) != 1 or not any(first[0] is s for s in meeting.attends):
             return False
         whole = first[0].q[0].pieces is None and first[0].kind in ("full", "causal")
         return whole and bool(meeting.everywhere[t - meeting.domain.first].all())
@@ -149,7 +149,7 @@ class Attending:
                     if t in meeting.domain.steps:
                         attended.setdefault(t - meeting.domain.first, []).append(rows)
         check_everything(self.origins.plan, q, kv, attended)
-        if triangular(self.origins.plan, kv):
+        if triangular(self.origins.plan, q, kv):
             return f"triangles({pieces_of(self.origins.plan, ', seq')})"
         return called(self.origins.plan, q, kv)
 

@@ -148,7 +148,7 @@ class Holdings:
 
     def relayed(self, cell: Cell) -> bool:
         """True if sums come from other ranks and go on."""
-        return cell in self.walked.last and cell in self.walked.arrivals
+        return self.walked.relayed(cell)
 
     def anew(self, cell: Cell) -> bool:
         """True if sums begin with nothing in each step, because the last ones have left."""

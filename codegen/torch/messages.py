@@ -154,7 +154,7 @@ class Messages:
         assert move.into
         into, came = move.into, f"{handle}.wait()"
         inside = "    " * (1 + bool(move.time()))
-        if not self.have.accumulates(into):
+        if move.anew or not self.have.accumulates(into):
             target = self.have.taken(into)
             begun = [t for cell, t in self.walked.kept.items() if cell[0] == into[0]]
             if not move.guarded:

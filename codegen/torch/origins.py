@@ -16,6 +16,7 @@ from planner.loops.form import OWN, Ints
 from planner.masks import region_of
 
 EVERY = "range(KV_SEQ)"  # all positions
+HERE = "piece(rank)"  # those of the rank's own tokens
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Origins:
         if len(domain.loops.mesh) > 1:
             raise PlanError("rectangles that have to be cut, on a mesh")
         if value == OWN:
-            return Origin(np.broadcast_to(owned, (steps, *owned.shape)), "piece(rank)")
+            return Origin(np.broadcast_to(owned, (steps, *owned.shape)), HERE)
         table = self.walked.tables.get((side, value))
         if table is not None:
             return self.gathered(side, table[:, :, 0], steps)
@@ -113,11 +114,11 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
             raise PlanError("ranks do not attend all that the mask leaves of two values")
 
 
-def triangular(plan: Plan, kv: Origin) -> bool:
-    """True if gathered keys meet queries under a plain causal mask."""
+def triangular(plan: Plan, q: Origin, kv: Origin) -> bool:
+    """True if gathered keys meet a rank's own queries under a plain causal mask."""
     work = plan.workload
     causal = region_of(work.mask).pieces.tolist() == CAUSAL
-    return causal and work.seq == work.kv_seq and kv.text == EVERY
+    return causal and work.seq == work.kv_seq and (q.text, kv.text) == (HERE, EVERY)
 
 
 def pieces_of(plan: Plan, seq: str = "") -> str:
@@ -125,7 +126,8 @@ def pieces_of(plan: Plan, seq: str = "") -> str:
     side = plan.partition.q
     if any(len(p) != 1 or p[0].step != 1 for p in side.chunks):
         raise PlanError("pieces of queries that are no ranges")
-    return f"positions(rank{seq}).tensor_split({side.owned(plan.ranks).shape[1]})"
+    own = np.unique(side.chunk[side.owned(plan.ranks)[0]])  # of which heads may be cut, too
+    return f"positions(rank{seq}).tensor_split({len(own)})"
 
 
 def step_of(plan: Plan) -> int:

@@ -22,6 +22,7 @@ class Transfer:
     into: Cell | None
     domain: Domain
     names: Names
+    anew: bool = False  # the sums take the place of those that left before
 
     @property
     def axis(self) -> int:
@@ -102,4 +103,7 @@ def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Itera
         into = [walked.into[i][t] for t in steps]
         if len(set(into)) > 1:
             raise PlanError("sums are added to one value first and then to another in a loop")
-        yield Transfer(s, walked.source[i], into[0], domain, names)
+        anew = {(i, t) in walked.anew for t in steps}
+        if len(anew) > 1 and walked.accumulates(into[0]) and not walked.relayed(into[0]):
+            raise PlanError("sums take the place of others in some steps of a loop")
+        yield Transfer(s, walked.source[i], into[0], domain, names, anew.pop())

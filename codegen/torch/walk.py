@@ -61,10 +61,15 @@ class Walk:
     sent: set[Cell] = field(default_factory=set)  # from rank to rank
     guarded: set[Cell] = field(default_factory=set)  # by some ranks only
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
+    anew: set[tuple[int, int]] = field(default_factory=set)  # statement, step: after what left
 
     def accumulates(self, cell: Cell) -> bool:
         """True if sums begin with nothing."""
         return cell in self.crowded or not self.whole[cell]
+
+    def relayed(self, cell: Cell) -> bool:
+        """True if sums come from other ranks and go on."""
+        return cell in self.last and cell in self.arrivals
 
 
 def walk(plan: Plan, loops: Loops) -> Walk:
@@ -101,6 +106,8 @@ class _Walker:
             if isinstance(s, Attend) and s.kind not in PLAIN
         }
         self.at_home: dict[Cell, NDArray[np.bool_]] = {}
+        self.left: dict[Cell, NDArray[np.bool_]] = {}  # ranks whose variable has sums that left
+        self.mixed: dict[Cell, str] = {}  # what is wrong with cells that begin with nothing
         self.taken = dict(self.messages())
         self.times: dict[Cell, list[int]] = defaultdict(list)
         for t, cell in sorted(self.taken):
@@ -188,12 +195,26 @@ class _Walker:
             self.result.aged[side, name, born] = table
         for cell in self.result.sent - {(tensor, OWN) for tensor in self.sums}:
             self.check_new(cell)
+        for cell in self.result.sent & {(tensor, OWN) for tensor in self.sums}:
+            self.check_sent(cell)
         for cell, full in self.full.items():
             if cell[1] != OWN and full.any():
                 raise PlanError(f"{cell[0]} for {cell[1]} is left on ranks that do not own it")
             if cell[1] == OWN and not full.all() and not self.result.accumulates(cell):
                 raise PlanError(f"on some ranks nothing is added to {cell[0]}")
         return self.result
+
+    def check_sent(self, cell: Cell) -> None:
+        """Raise PlanError where owners would keep sums that they sent, or lose some."""
+        r = self.result
+        if not r.accumulates(cell) or r.relayed(cell):
+            return
+        if any(t + 1 not in r.taken[cell] for t in r.added.get(cell, set())):
+            raise PlanError(f"{cell[0]} of owners is added to for several steps, and sent")
+        if cell in self.mixed:
+            raise PlanError(self.mixed[cell])
+        if self.left.get(cell, np.zeros(1, bool)).any():
+            raise PlanError(f"{cell[0]} is sent by owners, and nothing comes back")
 
     def check_new(self, cell: Cell) -> None:
         """Raise PlanError unless sums that travel are new, or come, in each step."""
@@ -232,6 +253,7 @@ class _Walker:
         left = full & (self.taken[t, cell] < 0).all(1) if isinstance(s, Send) else full & False
         if (left & ~self.at_home.get(cell, left & False)).any():
             raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")
+        self.left[cell] = np.logical_or(full, self.left.get(cell, False))
         full[:] = False
         if left.any():  # what never left: these ranks own it
             own = cell[0], OWN
@@ -260,6 +282,7 @@ class _Walker:
             cell = self.home(tensor, parts[0], t, who)
             self.result.targets.setdefault((i, tensor), {})[t] = cell
             self.result.added.setdefault(cell, set()).add(t)
+            self.left.pop(cell, None)
             if (s.q[0].value, s.kv[0].value) in self.cut:
                 self.result.crowded.add(cell)
             uncut = parts[0].pieces is None and parts[0].heads is None
@@ -308,7 +331,19 @@ class _Walker:
             into = self.receiver(tensor, side, t, dst, blocks)
         self.result.into.setdefault(i, {})[t] = into
         self.result.arrivals.setdefault(into, []).append(t)
+        self.replace(i, into, t, dst)
         self.add(into, t, dst, whole=True)
+
+    def replace(self, i: int, into: Cell, t: int, dst: Ints) -> None:
+        """Note sums that take the place of those that left; all of them, or none."""
+        left = self.left.pop(into, None)
+        if left is None or not left.any():
+            return
+        coming = np.zeros(self.ranks, bool)
+        coming[dst] = True
+        if (left & ~coming).any() or self.full[into][dst].any():
+            self.mixed[into] = f"step {t}: {into[0]} comes to some ranks in place of what they sent"
+        self.result.anew.add((i, t))
 
     def receiver(self, tensor: str, side: str, t: int, dst: Ints, blocks: Ints) -> Cell:
         for cell, times in self.times.items():

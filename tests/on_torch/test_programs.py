@@ -195,3 +195,21 @@ def test_a_condition_that_holds_on_all_ranks_is_not_asked() -> None:
     """Backward, dkv goes on from every rank in the last step but one: no guard is left to print."""
     work = Workload(seq=3, heads=1, head_dim=1, mask=Window(None, 1), dtype="float64")
     assert_exact(both("group-cast", work, 3))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "seq", "mask"),
+    [
+        ("zigzag", 2, 4, Causal()),  # owners send sums of cut tiles, and others come in their place
+        ("burst", 2, 4, Causal()),
+        ("striped", 2, 4, Prefix(1)),  # some ranks cut the first rectangle, others do not
+        ("ulysses", 2, 2, Causal()),  # queries are gathered as keys are
+        ("usp:ulysses=2", 2, 4, Causal()),
+        ("startrail", 2, 4, Causal()),
+    ],
+)
+def test_pieces_of_one_token_are_exact(schedule: str, ranks: int, seq: int, mask: Mask) -> None:
+    """Under one token a causal tile is a full one, so rectangles are cut that are not elsewhere."""
+    assert_exact(
+        both(schedule, Workload(seq=seq, heads=2, head_dim=3, mask=mask, dtype="float64"), ranks)
+    )
