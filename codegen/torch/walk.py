@@ -33,7 +33,7 @@ from planner.loops.form import (
     Send,
     Start,
 )
-from planner.loops.values import owned, pack
+from planner.loops.values import owned, pack, together
 
 Cell = tuple[str, str]  # tensor, value
 Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]; or rank, q, kv
@@ -370,10 +370,9 @@ class _Walker:
         for s in self.loops.statements:
             if isinstance(s, Gather | AllToAll) and TENSORS[s.tensors[0]].side == side:
                 rows = self.state.brought.get(s.name, [])
-                pairs = [flat(dst, blocks) for _, dst, blocks in rows]
-                if pairs:
-                    rank, block = (np.concatenate(x) for x in zip(*pairs, strict=True))
-                    yield s.name, pack(self.ranks, self.plan.partition.side(side), rank, block)
+                if rows:
+                    copies = together([(dst, blocks) for _, dst, blocks in rows])
+                    yield s.name, pack(self.ranks, self.plan.partition.side(side), *copies)
 
     def add(self, cell: Cell, t: int, who: Ints, whole: bool) -> None:
         full = self.full.setdefault(cell, np.zeros(self.ranks, bool))

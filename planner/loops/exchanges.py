@@ -17,7 +17,7 @@ from planner.ir import TENSORS, Plan
 from planner.loops.fitting import line
 from planner.loops.form import AllToAll, Ends, Expr, Gather, Ints, Part, Return, Scatter, When
 from planner.loops.places import Places, Value
-from planner.loops.values import Bools, Messages, Pairs, Rows, codes, joined, sliced
+from planner.loops.values import Bools, Copies, Messages, Rows, codes, joined, sliced, together
 from planner.partitions import Side
 
 Exchange = Gather | AllToAll | Return | Scatter
@@ -82,7 +82,7 @@ class Hit:
 
     statement: Exchange
     rows: Bools
-    pairs: Pairs | None = None
+    copies: Copies | None = None
 
     @property
     def name(self) -> str:
@@ -150,7 +150,7 @@ class Exchanges:
 
     def _along(
         self, t: int, tensors: tuple[str, ...], messages: Messages, axis: int, places: Places
-    ) -> tuple[Exchange, Pairs] | None:
+    ) -> tuple[Exchange, Copies] | None:
         """The exchange that as many messages along an axis are as it has."""
         src, dst, blocks = messages
         side, one = TENSORS[tensors[0]].side, int(places.of(src[0], blocks[0].max()))
@@ -166,13 +166,10 @@ class Exchanges:
             return None
         name, part = f"G{len(self.brought)}", Part(value.name, Expr(value.age(t)))
         self.brought[name] = side, axis, made
-        rank, block = (
-            np.concatenate(both)
-            for both in zip(flat(kept[1], kept[2]), flat(dst, blocks), strict=True)
-        )
+        copies = together([kept[1:], (dst, blocks)])
         if share == WHOLE:
-            return Gather(When(t, t), name, tensors, part, axis), (rank, block)
-        return AllToAll(When(t, t), name, tensors, part, axis, share), (rank, block)
+            return Gather(When(t, t), name, tensors, part, axis), copies
+        return AllToAll(When(t, t), name, tensors, part, axis, share), copies
 
     def _share(self, messages: Messages, axis: int, places: Places) -> Part | None:
         """The slices of a value that go to each receiver, by its coordinate, by a sample."""

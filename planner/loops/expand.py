@@ -29,6 +29,7 @@ from planner.loops.form import (
 )
 from planner.loops.kinds import KINDS
 from planner.loops.values import (
+    Copies,
     Messages,
     Pairs,
     Rectangles,
@@ -37,6 +38,7 @@ from planner.loops.values import (
     owned,
     pack,
     sliced,
+    together,
     widened,
 )
 
@@ -64,8 +66,8 @@ class Expansion:
     aged: dict[tuple[str, str, int], Ints] = field(default_factory=dict)
     sums: dict[tuple[str, str, int], Ints] = field(default_factory=dict)
     brought: dict[str, list[Messages]] = field(default_factory=dict)
-    coming: dict[tuple[str, str], list[Pairs]] = field(default_factory=dict)
-    following: dict[tuple[str, str, int], list[Pairs]] = field(default_factory=dict)
+    coming: dict[tuple[str, str], list[Copies]] = field(default_factory=dict)
+    following: dict[tuple[str, str, int], list[Copies]] = field(default_factory=dict)
     added: list[tuple[str, Ints, Ints]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -108,10 +110,10 @@ class Expansion:
         """A value gets another name."""
         side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
         blocks = self.blocks(s.part, side, t, self.everyone, sums=sums)
-        self.aged[s.name, side, t] = self._packed(side, flat(self.everyone, blocks))
+        self.aged[s.name, side, t] = self._packed(side, [(self.everyone, blocks)])
 
-    def _packed(self, side: str, pairs: Pairs) -> Ints:
-        return pack(self.ranks, self.plan.partition.side(side), *pairs)
+    def _packed(self, side: str, parts: list[Copies]) -> Ints:
+        return pack(self.ranks, self.plan.partition.side(side), *together(parts))
 
     def send(self, s: Send, t: int) -> list[Messages]:
         """The messages of a send; what they bring has its name from the next step on."""
@@ -122,7 +124,7 @@ class Expansion:
             self.added.append((side, dst, sent))
         if s.into:
             self._add(s.into, side, t, dst, sent)
-        self.coming.setdefault((s.name, side), []).append(flat(dst, sent))
+        self.coming.setdefault((s.name, side), []).append((dst, sent))
         return [(src, dst, sent)]
 
     def _pairs(self, s: Send, t: int) -> Pairs:
@@ -146,7 +148,7 @@ class Expansion:
             key = into.value, side, t - int(into.lag.at(t, self.coordinates[:1])[0])
             if key not in self.aged or into.pieces or into.heads:
                 raise PlanError(f"step {t}: sums are added into {into.value}, which is not there")
-            self.following.setdefault(key, []).append(flat(dst[new], sent[new]))
+            self.following.setdefault(key, []).append((dst[new], sent[new]))
 
     def exchange(self, s: Gather | AllToAll, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
@@ -154,7 +156,7 @@ class Expansion:
         table = self._table(s.part, side, t)
         share = s.share if isinstance(s, AllToAll) else s.part
         made = dealt(table, share, t, self.loops.mesh, self.coordinates, s.axis)
-        self.coming.setdefault((s.name, side), []).extend(flat(dst, sent) for _, dst, sent in made)
+        self.coming.setdefault((s.name, side), []).extend((dst, sent) for _, dst, sent in made)
         self.brought[s.name] = made[1:]
         return made[1:]
 
@@ -181,16 +183,14 @@ class Expansion:
         """Makes readable what was under way."""
         for key, more in self.following.items():
             table = self.sums.get(key, self.aged[key]).reshape(self.ranks, -1)
-            pairs = [flat(self.everyone, table), *more]
-            rank, block = (np.concatenate(x) for x in zip(*pairs, strict=True))
-            self.sums[key] = self._packed(key[1], (rank, block))
+            self.sums[key] = self._packed(key[1], [(self.everyone, table), *more])
         for (name, side), parts in self.coming.items():
-            rank, block = (np.concatenate(x) for x in zip(*parts, strict=True))
+            table = self._packed(side, parts)
             if name in exchanged:
-                self._take(side, rank, block)
-                self.stay[name, side] = self._packed(side, (rank, block))
+                self._take(side, *flat(self.everyone, table.reshape(self.ranks, -1)))
+                self.stay[name, side] = table
             else:
-                self.aged[name, side, t + 1] = self._packed(side, (rank, block))
+                self.aged[name, side, t + 1] = table
         for side, rank, blocks in self.added:
             self.filled.note(side, rank, blocks)
         self.coming, self.following, self.added = {}, {}, []
@@ -201,8 +201,9 @@ class Expansion:
         taken[rank, block] = True
         for other in [o for o in self.stay if o[1] == side and o[0] != OWN]:
             r, b = flat(self.everyone, self.stay[other].reshape(self.ranks, -1))
-            if taken[r, b].any():
-                self.stay[other] = self._packed(side, (r[~taken[r, b]], b[~taken[r, b]]))
+            left = ~taken[r, b]
+            if not left.all():
+                self.stay[other] = self._packed(side, [(r[left], b[left][:, None])])
 
     def attend(self, s: Attend, t: int) -> Rectangles:
         """The rectangles of an attend."""

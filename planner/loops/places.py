@@ -75,21 +75,21 @@ class Places:
         self.code = np.full((ranks, len(side) + 1), -1, np.int32)
         self.code[:, -1] = ABSENT  # what block -1 finds
 
-    def add(self, name: str, born: int | None, rank: Ints, block: Ints) -> None:
-        """A new value of these blocks.
+    def add(self, name: str, born: int | None, rank: Ints, blocks: Ints) -> None:
+        """A new value of these blocks [n, w] on these ranks [n].
 
         Of values that stay, the last one to get a block has it; but a rank owns what it owns.
         """
         if born is None:
             taken = np.zeros(self.code.shape, np.bool_)
-            taken[rank, block] = True
+            taken[rank[:, None], blocks] = True
             for i in self.stays:
                 r, b = flat(np.arange(self.ranks), self.values[i].table.reshape(self.ranks, -1))
                 left = ~taken[r, b]
-                self.values[i].hold(pack(self.ranks, self.side, r[left], b[left]))
+                self.values[i].hold(pack(self.ranks, self.side, r[left], b[left][:, None]))
                 self._put(i)
             self.stays += [len(self.values)] * (name != OWN)
-        self.values.append(Value(name, born, pack(self.ranks, self.side, rank, block)))
+        self.values.append(Value(name, born, pack(self.ranks, self.side, rank, blocks)))
         self._put(len(self.values) - 1)
 
     def _put(self, i: int) -> None:

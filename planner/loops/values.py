@@ -11,23 +11,29 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import flat
+from planner.columns import flat, twice
 from planner.ir import Plan, Step
 from planner.loops.form import Ints, Part
 from planner.partitions import Side
 
 FAR = 1 << 30
 Bools = NDArray[np.bool_]
-Pairs = tuple[Ints, Ints]  # rank [n], block [n]
+Pairs = tuple[Ints, Ints]  # src [n], dst [n]
+Copies = tuple[Ints, Ints]  # rank [n], blocks [n, w]
 Messages = tuple[Ints, Ints, Ints]  # src [n], dst [n], blocks [n, w]
 Rectangles = tuple[Ints, Ints, Ints]  # rank [n], q [n, a], kv [n, b]
 
 
-def pack(ranks: int, side: Side, rank: Ints, block: Ints) -> Ints:
-    """The table of what each rank has, from (rank, block) pairs in any order."""
+def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
+    """The table of what each rank [n] has, from its blocks [n, w] in any order."""
+    if len(side) == len(side.chunks) and _in_order(blocks) and not twice(rank):
+        table = np.full((ranks, blocks.shape[1], 1), -1, np.int32)
+        table[rank, :, 0] = blocks
+        return table
+    rank, block = flat(rank, blocks)
     if not len(block):
         return np.full((ranks, 1, 1), -1, np.int32)
-    code = rank.astype(np.intp) * len(side.chunks) + side.chunk[block]
+    code = rank * len(side.chunks) + side.chunk[block]
     if (code[1:] <= code[:-1]).any():
         order = np.argsort(code, kind="stable")
         rank, block, code = rank[order], block[order], code[order]
@@ -44,9 +50,16 @@ def pack(ranks: int, side: Side, rank: Ints, block: Ints) -> Ints:
     return table
 
 
+def _in_order(blocks: Ints) -> bool:
+    """True if each row [w] ascends up to its absent blocks, and none is absent from all rows."""
+    left, right = blocks[:, :-1], blocks[:, 1:]
+    ascending = (right < 0) | ((left >= 0) & (right > left))
+    return bool(ascending.all() and (blocks[:, -1:] >= 0).any())
+
+
 def owned(ranks: int, side: Side) -> Ints:
     """Returns the blocks that each rank owns."""
-    return pack(ranks, side, side.homes.astype(np.intp), np.arange(len(side)))
+    return pack(ranks, side, side.homes.astype(np.intp), np.arange(len(side))[:, None])
 
 
 def held(plan: Plan, side: str) -> Ints | None:
@@ -67,7 +80,7 @@ def held(plan: Plan, side: str) -> Ints | None:
         own = blocks.homes[block] == rank
         kept[rank[own], block[own]] = True
     rank, block = np.nonzero(here | kept)
-    return pack(plan.ranks, blocks, rank, block)
+    return pack(plan.ranks, blocks, rank, block[:, None])
 
 
 def sliced(table: Ints, part: Part, t: int, where: Ints) -> Ints:
@@ -111,6 +124,14 @@ def joined(parts: list[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints]:
         return parts[0]
     first, second, third = zip(*parts, strict=True)
     return np.concatenate(first), stack(second), stack(third)
+
+
+def together(parts: list[Copies]) -> Copies:
+    """Copies from several messages as one."""
+    if len(parts) == 1:
+        return parts[0]
+    rank, blocks = zip(*parts, strict=True)
+    return np.concatenate(rank), stack(blocks)
 
 
 def stack(tables: Sequence[Ints]) -> Ints:

@@ -18,12 +18,13 @@ from planner.loops.places import Cut, Places
 from planner.loops.transfers import Transfers, Way, find_mesh
 from planner.loops.values import (
     Bools,
+    Copies,
     Messages,
-    Pairs,
     Rectangles,
     Rows,
     held,
     rows_of,
+    together,
 )
 from planner.passes.pieces import joined
 
@@ -116,17 +117,16 @@ class Reading:
         self.known = Exchanges(self.source.mesh, self.source.coordinates, steps, self.filled)
         for side in SIDES:
             blocks = plan.partition.side(side)
-            home = blocks.homes.astype(np.intp), np.arange(len(blocks))
-            self.places[side].add(OWN, None, *home)
+            self.places[side].add(OWN, None, blocks.homes, np.arange(len(blocks))[:, None])
             copies = held(plan, side)
             if copies is not None:
-                pairs = flat(np.arange(plan.ranks), copies.reshape(plan.ranks, -1))
-                self.places[side].add(HELD, None, *pairs)
+                table = copies.reshape(plan.ranks, -1)
+                self.places[side].add(HELD, None, np.arange(plan.ranks), table)
         for t, rows in enumerate(steps):
             self._step(t, rows)
 
     def _step(self, t: int, rows: Rows) -> None:
-        coming = list[tuple[str, str, int | None, Pairs]]()
+        coming = list[tuple[str, str, int | None, Copies]]()
         pending, handed = list[Pending](), list[tuple[str, Ints, Ints]]()
         for tensors, messages in rows.moves.items():
             side, sums = TENSORS[tensors[0]].side, TENSORS[tensors[0]].accumulates
@@ -135,8 +135,8 @@ class Reading:
             rest = messages
             while len(rest[0]) and (hit := self.known.hit(t, tensors, rest, self.places[side])):
                 self.exchanges.append(hit.statement)
-                if hit.pairs is not None:
-                    coming.append((side, hit.name, None, hit.pairs))
+                if hit.copies is not None:
+                    coming.append((side, hit.name, None, hit.copies))
                 rest = rest[0][~hit.rows], rest[1][~hit.rows], rest[2][~hit.rows]
             used = set[str]()
             for way, part in self._ways(t, tensors, rest):
@@ -145,15 +145,15 @@ class Reading:
                     pending.append(Pending(t, tensors[0], name, part, records))
                 else:
                     self.records += [r for _, r in records]
-                    coming.append((side, name, t + 1, flat(part[1], part[2])))
+                    coming.append((side, name, t + 1, part[1:]))
         if rows.attends:
             self._attends(t, rows.attends)
         for tensor, rank, block in handed:
             self.places[tensor].drop(rank, block)
         for each in pending:
             self._added(each)
-        for tag, name, born, pairs in coming:
-            self.places[tag].add(name, born, *pairs)
+        for tag, name, born, copies in coming:
+            self.places[tag].add(name, born, *copies)
         for tensors, (_, dst, blocks) in rows.moves.items():
             if TENSORS[tensors[0]].accumulates:
                 self.filled.note(TENSORS[tensors[0]].side, dst, blocks)
@@ -249,7 +249,7 @@ class Reading:
             new[:] = False
         if new.any():
             row, column = np.nonzero(new)
-            self.places[p.tensor].add(p.name, p.t + 1, dst[row], blocks[row, column])
+            self.places[p.tensor].add(p.name, p.t + 1, dst[row], blocks[row, column][:, None])
         fresh = new.any(axis=1)
         into = [*self._into(p.tensor, dst, blocks, np.flatnonzero(~fresh))]
         into += [(np.flatnonzero(fresh), None)] * bool(fresh.any())
@@ -271,9 +271,9 @@ class Reading:
         table = value.table.reshape(len(value.table), -1)
         if (table[dst[row]] >= 0).any():
             return False
-        rank, block = flat(np.arange(len(table)), table)
-        pairs = np.concatenate([rank, dst[row]]), np.concatenate([block, blocks[row, column]])
-        self.places[tensor].add(value.name, value.born, *pairs)
+        more = dst[row], blocks[row, column][:, None]
+        copies = together([(np.arange(len(table)), table), more])
+        self.places[tensor].add(value.name, value.born, *copies)
         return True
 
     def _into(
