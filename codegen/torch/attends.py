@@ -48,6 +48,8 @@ class Attending:
     def begins(self, meeting: Meeting, cell: Cell) -> bool:
         """True if the first rectangle gives every rank, at once, all sums that others add to."""
         walked = self.have.walked
+        if self.have.anew(cell):
+            return False
         t = walked.first[cell]
         first = [
             s
@@ -82,7 +84,7 @@ class Attending:
         if self.have.plainly(cell):
             return self.called(meeting, "out, lse = attend(", [*arguments, self.masked(meeting)])
         lines = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
-        return [*lines, f"{self.have.names.cells[cell]} = [part.to(wide(q)), part_lse]"]
+        return [*lines, self.have.begin(cell)]
 
     def _begun(self, meeting: Meeting, cell: Cell, cut: bool, arguments: list[str]) -> list[str]:
         """The first part begins the sums."""
@@ -90,11 +92,11 @@ class Attending:
         lines = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
         steps = meeting.everywhere.any(axis=1)
         if steps.sum() == 1:
-            return [*lines, "out, lse = part.to(wide(q)), part_lse"]
+            return [*lines, self.have.begin(cell)]
         return [
             *lines,
             f"if {meeting.names.step} == {first}:",
-            "    out, lse = part.to(wide(q)), part_lse",
+            f"    {self.have.begin(cell)}",
             "else:",
             f"    {self.have.add(cell, cut, 'part, part_lse')}",
         ]

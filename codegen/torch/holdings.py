@@ -93,6 +93,12 @@ class Holdings:
             return "out, lse"
         return f"({name},)" if cell[0] == "DQ" else name
 
+    def begin(self, cell: Cell) -> str:
+        """The assignment of the results that the first attend gave."""
+        if self.plainly(cell):
+            return "out, lse = part.to(wide(q)), part_lse"
+        return f"{self.names.cells[cell]} = [part.to(wide(q)), part_lse]"
+
     def blank(self, cell: Cell, side: str) -> str:
         """The assignment of sums of nothing."""
         name, like = self.names.cells[cell], self.like(side, self.shape(cell))

@@ -74,9 +74,10 @@ class Pass(Messages):
 
     def __init__(self, plan: Plan, loops: Loops, text: Definitions, keep: bool) -> None:
         check_form(plan, loops)
-        self.plan, self.loops, self.text = plan, loops, text
+        self.plan, self.text = plan, text
         self.backward = plan.pass_ == "backward"
-        self.walked = walk(plan, loops)
+        loops, self.walked = walk(plan, loops)
+        self.loops = loops
         self.keep_all = keep  # the forward pass keeps what its exchanges bring
         names = variables(loops, self.walked, keep and not self.backward)
         self.have = Holdings(names, self.walked, self.backward, keep and self.backward)
@@ -189,7 +190,14 @@ class Pass(Messages):
             self.margin + 4 * frame.loop,
             self.uses,
         )
-        self.begin([*self.beginning(frame, meetings, moves, attending)])
+        anew = {
+            cell
+            for m in meetings
+            for tensor in ACCUMULATORS[self.plan.pass_]
+            if self.have.anew(cell := attending.cell(m, tensor))
+        }
+        begun = [*self.beginning(frame, meetings, moves, attending)]
+        self.begin([cell for cell in begun if frame.loop or cell not in anew])
         if frame.loop:
             self.write(f"for step in range({names.count(len(domain.steps))}):")
             self.margin += 4
@@ -199,25 +207,20 @@ class Pass(Messages):
         if len(set(started)) < len(started):
             raise PlanError("several messages of one name are under way at once")
         self.stay(domain)
-        anew = {
-            cell
-            for m in meetings
-            for tensor in ACCUMULATORS[self.plan.pass_]
-            if self.have.anew(cell := attending.cell(m, tensor))
-        }
         self.begin(sorted(anew))
-        late = list[str]()
-        for meeting in meetings:
-            if self.backward:
-                lines, more = attending.backward(meeting)
-                late += more
-            else:
-                lines = attending.forward(meeting)
-            self.paste(lines)
         relayed = [x for x in handles if x[0].into and self.have.relayed(x[0].into)]
-        for move, handle in relayed:
-            self.take_over(move, handle)
-        self.paste(late)
+        late, cells = list[str](), set[Cell]()
+        for meeting in meetings:
+            if not self.backward:
+                self.paste(attending.forward(meeting))
+                continue
+            lines, more = attending.backward(meeting)
+            if late and more:  # before the names of their parts are taken again
+                self.settle(relayed, late, cells)
+            self.paste(lines)
+            late += more
+            cells |= {attending.cell(meeting, x) for x in ("DQ", "DKV")}
+        self.settle(relayed, late, {m.into for m, _ in relayed if m.into})
         for move, handle in handles:
             if move.into and not self.have.relayed(move.into):
                 self.arrive(move, handle)
@@ -227,6 +230,16 @@ class Pass(Messages):
         self.exchanges(frame, bool(meetings))
         if frame.loop:
             self.margin -= 4
+
+    def settle(
+        self, relayed: list[tuple[Transfer, str]], late: list[str], cells: set[Cell]
+    ) -> None:
+        """Sums for some cells that travel on come, and are added to."""
+        for move, handle in [x for x in relayed if x[0].into in cells]:
+            self.take_over(move, handle)
+            relayed.remove((move, handle))
+        self.paste(late)
+        late.clear()
 
     def begin(self, cells: Sequence[Cell]) -> None:
         """Sums of nothing, those of queries and keys together where both begin."""

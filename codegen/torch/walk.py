@@ -9,7 +9,8 @@ PlanError where sums would be left behind or meet others.
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from planner.loops.form import (
     Scatter,
     Send,
     Start,
+    Statement,
 )
 from planner.loops.values import owned, pack, together
 
@@ -72,9 +74,26 @@ class Walk:
         return cell in self.last and cell in self.arrivals
 
 
-def walk(plan: Plan, loops: Loops) -> Walk:
-    """Follow the sums of a pass through its steps."""
-    return _Walker(plan, loops).run()
+def walk(plan: Plan, loops: Loops) -> tuple[Loops, Walk]:
+    """Follow the sums of a pass through its steps; in the loops, each attend adds to one cell."""
+    walked = _Walker(plan, loops).run()
+    statements = (x for i, s in enumerate(loops.statements) for x in _apart(i, s, walked))
+    apart = replace(loops, statements=tuple(statements))
+    return (loops, walked) if apart == loops else (apart, _Walker(plan, apart).run())
+
+
+def _apart(i: int, s: Statement, walked: Walk) -> Iterator[Statement]:
+    """A statement; if it is an attend, one for the steps of each cell that it adds to."""
+    cells: dict[int, list[Cell]] = {}
+    for (n, _), steps in walked.targets.items():
+        for t, cell in steps.items() if n == i else ():
+            cells.setdefault(t, []).append(cell)
+    runs = [[*run] for _, run in groupby(sorted(cells), key=cells.__getitem__)]
+    if len(runs) < 2 or s.when.every > 1:
+        yield s
+        return
+    for span in runs:
+        yield replace(s, when=replace(s.when, first=span[0], last=span[-1]))
 
 
 def ordered(blocks: Ints) -> Ints:

@@ -82,10 +82,10 @@ class Naming:
 
     def _named(self, record: Record, role: Role, cut: Cut) -> tuple[str, int, Cut]:
         """The name and age of a value, by the chain that it starts if that is read so elsewhere."""
-        near = self.lags[role]
+        near = sorted(self.lags[role])
         if record.key[0] == "send" and role[0] != "into":
-            near = {*near, (record.key[1], 0)}
-        for name, lag in sorted(near):
+            near = [(record.key[1], 0), *near]  # its own chain first
+        for name, lag in near:
             for chain, whole in self.started.get((cut.value, record.t - lag), ()):
                 if chain == name and (part := _inside(cut, whole)):
                     return name, lag, part
