@@ -133,9 +133,11 @@ class Exchanges:
             )
 
         if s.tensors == ("OUT",):
-            merged = gathered or self.have.accumulates(into)  # partial results are no plain sum
-            if merged or not self.have.plainly(source):
+            if self.have.accumulates(into) or not self.have.plainly(source):
                 raise PlanError("results that are merged after an exchange")
+            if gathered:
+                each_ordered = f"*(x{order} for x in (out, lse))" if order else "out, lse"
+                return f"out, lse = combine({each_ordered}, {group})"
             given = "(out.to(q.dtype), lse)" if finished else "(out, lse)"
             return f"out, lse = ({each('x')} for x in {given})"
         if s.tensors == ("DQ",):

@@ -8,6 +8,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from codegen.torch.parts.merge import merge, wide
+
 INNER = 1
 
 
@@ -48,6 +50,15 @@ def reduce(x: Tensor, group: ProcessGroup) -> Tensor:
     own = torch.empty_like(parts.chunk(group.size())[0])
     dist.reduce_scatter_tensor(own, parts, group=group)
     return own
+
+
+def combine(out: Tensor, lse: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
+    """Merge what the ranks of the group computed for our tokens."""
+    outs, lses = (swap(x, 2, 0, group).chunk(group.size()) for x in (out, lse))
+    out, lse = outs[0].to(wide(out)), lses[0]
+    for part, part_lse in zip(outs[1:], lses[1:], strict=True):
+        merge(out, lse, part, part_lse)
+    return out, lse
 
 
 @cache
