@@ -26,6 +26,14 @@ def flat(rank: NDArray[Any], blocks: NDArray[Any]) -> tuple[Index, Index]:
     return rank[row].astype(np.intp), blocks[row, column].astype(np.intp)
 
 
+def distinct(numbers: NDArray[Any]) -> Index:
+    """The different ones of whole numbers, ascending; of ranks or steps faster than np.unique."""
+    if not numbers.size:
+        return np.zeros(0, np.intp)
+    low = int(numbers.min())
+    return np.flatnonzero(np.bincount(numbers - low)) + low
+
+
 def again(keys: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Returns which keys occurred before: bool [n]."""
     repeated = np.ones(len(keys), np.bool_)

@@ -68,21 +68,20 @@ def groups(
 def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -> list[Case]:
     """A statement as cases of fixed pieces."""
     at = loops.coordinates()
-    first = np.full((len(steps), len(at), 4), -1)
-    for i, t in enumerate(steps):
-        if r := rows.rows[t].get(n):
-            first[i, r.rank] = r.pieces
-    active = first[:, :, 0] >= 0
     q, kv = (s.q[0].value, "q"), (s.kv[0].value, "kv")
     shape = 2 * (rows.widths[q],) + 2 * (rows.widths[kv],)
-    codes = np.unique(np.ravel_multi_index(tuple(first[active].T), shape))
-    different = np.stack(np.unravel_index(codes, shape), axis=1)
+    codes = np.full((len(steps), len(at)), -1)
+    for i, t in enumerate(steps):
+        if r := rows.rows[t].get(n):
+            codes[i, r.rank] = np.ravel_multi_index(tuple(r.pieces.T), shape)
+    active = codes >= 0
+    different = np.unique(codes[active])
     if len(s.q) + len(s.kv) > 2 or len(different) > MOST:
         everything, keys = ((0, rows.widths[v] - 1, rows.widths[v]) for v in (q, kv))
         return [Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statement=n)]
     made = []
-    for ends in different:
-        on = active & (first == ends).all(axis=2)
+    for code in different:
+        on, ends = codes == code, np.unravel_index(code, shape)
         choice = None if len(different) == 1 else _choice(on, active, at)
         rows_, cols = (
             (int(a), int(b), rows.widths[v]) for a, b, v in ((*ends[:2], q), (*ends[2:], kv))

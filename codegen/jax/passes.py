@@ -11,7 +11,7 @@ from codegen.jax.cases import Group
 from codegen.jax.conditions import Domain, both, conditions
 from codegen.jax.hops import Steps, stays
 from codegen.jax.runs import Block, Op, Run
-from codegen.jax.trace import everybody, is_stepwise, senders
+from codegen.jax.trace import everybody, is_stepwise, senders, without
 from codegen.jax.values import Key
 from codegen.text import Names
 from planner.errors import PlanError
@@ -232,7 +232,7 @@ class Pass(Attends):
             return
         sending, cell = everybody(self.loops, s), self.made.taken[n]
         for t in steps:
-            more = np.setdiff1d(sending, senders(self.loops, s, t))
+            more = without(sending, senders(self.loops, s, t))
             for source, ranks in self.rows.made[t - 1].items():
                 if self.made.cells[source] == cell and np.isin(ranks, more).any():
                     raise PlanError("sums that only some ranks send on")

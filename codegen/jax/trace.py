@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import flat
+from planner.columns import distinct, flat
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
 from planner.loops.expand import Expansion
@@ -86,9 +86,16 @@ def everybody(loops: Loops, s: Send) -> Ints:
     More may be sent then than planned: inputs that nobody reads, or sums that are zero.
     """
     steps = [t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)]
-    ranks = np.unique(np.concatenate([senders(loops, s, t) for t in steps]))
+    ranks = distinct(np.concatenate([senders(loops, s, t) for t in steps]))
     whole = len(ranks) == ranks[-1] - ranks[0] + 1
     return ranks if whole else loops.coordinates()[:, -1]
+
+
+def without(ranks: Ints, fewer: Ints) -> Ints:
+    """The ranks but for fewer of them."""
+    on = np.ones(int(ranks.max(initial=0)) + 1, np.bool_)
+    on[fewer] = False
+    return ranks[on[ranks]]
 
 
 def is_stepwise(s: Send) -> bool:
@@ -121,7 +128,7 @@ def trace(loops: Loops, plan: Plan) -> Trace:
             there[side][rank, block] = True
         result.rows.append(step.rows)
         made.append(step.made)
-        result.made.append({source: np.unique(rank) for source, rank, _ in step.made})
+        result.made.append({source: distinct(rank) for source, rank, _ in step.made})
         taken.append(step.taken)
     result.stay = state.stay
     _follow(result, blocks, state.ranks, made, taken)
@@ -169,7 +176,7 @@ class _Step:
 
     def check_others(self, number: int, s: Send, src: Ints) -> None:
         """Note a send of sums that ranks would run beside it whose sums go elsewhere."""
-        others = np.setdiff1d(self.result.everybody.get(number, src), src)
+        others = without(self.result.everybody.get(number, src), src)
         side = TENSORS[s.tensors[0]].side
         for part in s.parts:
             rank, block = flat(others, self.state.blocks(part, side, self.t, others, sums=True))
@@ -180,16 +187,16 @@ class _Step:
         if len({(p.value, p.lag) for p in s.q}) > 1 or len({(p.value, p.lag) for p in s.kv}) > 1:
             raise PlanError("an attend of several values at once")
         who, q, kv = self.state.attend(s, self.t)
-        _, q_row, q_ends = self.part(s.q[0], "q", who)
-        _, kv_row, kv_ends = self.part(s.kv[0], "kv", who)
+        q_row, q_ends = self.part(s.q[0], "q", who)
+        kv_row, kv_ends = self.part(s.kv[0], "kv", who)
         self.rows[number] = Rectangles(who, np.hstack([q_ends, kv_ends]), q, kv, q_row, kv_row)
         for side, blocks in (("q", q), ("kv", kv)):
             rank, block = flat(who, blocks)
             self.made.append(((number, side), rank, block))
             self.arrivals.append((side, rank, block))
 
-    def part(self, p: Part, side: str, who: Ints) -> tuple[Ints, Ints, Ints]:
-        """Blocks in a part, all blocks of its value, first and last piece: arrays [n, ..]."""
+    def part(self, p: Part, side: str, who: Ints) -> tuple[Ints, Ints]:
+        """All blocks of a part's value, and its first and last piece: arrays [n, ..]."""
         if p.heads is not None:
             raise PlanError("an attend of some heads of a value")
         whole = self.state.blocks(Part(p.value, p.lag), side, self.t, who)
@@ -206,7 +213,7 @@ class _Step:
             at = self.state.coordinates[who]
             for n, e in enumerate(p.pieces):
                 ends[:, n] = e.at(self.t, at)
-        return self.state.blocks(p, side, self.t, who), whole, ends.clip(0, width - 1)
+        return whole, ends.clip(0, width - 1)
 
     def send_sums(self, number: int, side: str, messages: list[tuple[Ints, Ints, Ints]]) -> None:
         """Sums that exist leave their ranks, and are there on others after the step."""
@@ -234,10 +241,10 @@ def _follow(
         for source, rank, block in made[t]:
             side = source[1]
             ends = after[side][rank, block]
-            result.sinks[source] |= set(np.unique(ends).tolist())
-            result.home[source].append((t, np.unique(rank[ends == HOME])))
+            result.sinks[source] |= set(distinct(ends).tolist())
+            result.home[source].append((t, distinct(rank[ends == HOME])))
             steps = when[side][rank, block] - t
-            result.delays[source] |= set(np.unique(steps[ends != HOME]).tolist())
+            result.delays[source] |= set(distinct(steps[ends != HOME]).tolist())
         for number, side, rank, block in taken[t]:
             after[side][rank, block] = number
             when[side][rank, block] = t
