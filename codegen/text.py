@@ -57,13 +57,15 @@ def expression(e: Expr, names: Names) -> str:
         e = replace(e, step=0)
     elif e.period == 1:
         constant += e.step * (names.first - e.phase)
-    elif offset := names.first - e.phase:
-        clock = f"({clock} {signed(offset)}) // {e.period}"
     else:
-        clock = f"{clock} // {e.period}"
+        offset = names.first - e.phase
+        clock = f"({clock} {signed(offset)}) // {e.period}" if offset else f"{clock} // {e.period}"
+        clock = clock if e.step == 1 else f"({clock})"  # -step // 2 is another number
     text = affine([*zip(e.axes, names.axes, strict=False), (e.step, clock)], constant)
-    if not e.modulo or text.isdecimal():
+    if not e.modulo:
         return text
+    if text.lstrip("-").isdecimal():
+        return str(int(text) % e.modulo)
     size = names.sizes.get(e.modulo, str(e.modulo))
     return f"({text}) % {size}" if " " in text else f"{text} % {size}"
 

@@ -1,6 +1,7 @@
 """The messages of a pass as text: how one starts, what waits for it, and where it goes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from codegen.text import WIDTH, call
 from codegen.torch.attends import indented
@@ -14,6 +15,8 @@ from planner.loops.form import (
     OWN,
     Loops,
     Send,
+    Start,
+    parts_of,
 )
 
 CARRIED = {"Q": "queries", "KV": "kv", "OUT": "results", "DQ": "dq", "DKV": "dkv"}
@@ -31,7 +34,7 @@ class Messages:
     lasting: set[str]
     neighbours: tuple[str, str] | None
     peers_said: tuple[str, str] | None
-    handles: dict[tuple[str, tuple[str, ...]], str]
+    handles: dict[Send, str]
 
     def write(self, line: str) -> None:
         """One line at the margin."""
@@ -51,7 +54,8 @@ class Messages:
         if move.into and self.finished(move):
             message = self.cast(move.source, message)
         to, source = self.peers(move)
-        group = "group" if len(self.axes) == 1 else f"{self.axes[move.axis]}_group"
+        along = self.axes[move.axes[0]] if len(move.axes) < len(self.axes) else ""
+        group = f"{along}_group" if along else "group"
         handle, time = self.handle(move), move.time()
         given = [message, to, source, group]
         if move.guarded:
@@ -60,13 +64,21 @@ class Messages:
         started = f"exchange({', '.join(given)})"
         if not handle and not move.guarded and len(started) < WIDTH - self.margin - 30:
             return started
-        handle = handle or self.handles[move.s.name, move.s.tensors]
-        if time:
+        handle = handle or self.handles[move.s]
+        if time and self.late(move.s):
+            lines = call(self.margin + 4, f"{handle} = exchange(", given)
+            self.paste(indented(f"if {time}:", [line[self.margin + 4 :] for line in lines]))
+        elif time:
             self.paste(assigned(handle, f"{started} if {time} else None", self.margin))
         else:
             lines = call(self.margin, f"{handle} = exchange(", given)
             self.paste([line[self.margin :] for line in lines])
         return handle
+
+    def late(self, s: Send) -> bool:
+        """True if what comes is waited for where another value begins with it, and not before."""
+        readers = [x for x in self.loops.statements for p in parts_of(x) if p.value == s.name]
+        return s.into is None and all(isinstance(x, Start) for x in readers)
 
     def peers(self, move: Transfer) -> tuple[str, str]:
         """Where to and where from, by a name where it is the same in all steps."""
@@ -77,11 +89,13 @@ class Messages:
                 return "after", "before"
             if self.neighbours == (source, to):
                 return "before", "after"
-        if not move.guarded:
+        diagonal = len(move.axes) > 1
+        if not move.guarded and not diagonal:
             return to, source
         if self.peers_said != (to, source):
             self.peers_said = to, source
-            self.write(f"to, source = {to}, {source}")
+            both = [f"to = {to}", f"source = {source}"]
+            self.paste(both if diagonal else [f"to, source = {to}, {source}"])
         return "to", "source"
 
     def handle(self, move: Transfer) -> str:
@@ -91,23 +105,27 @@ class Messages:
             assert move.source
             if at not in self.walked.added.get(move.source, ()):
                 return ""  # its sums are not made anew while it is under way
-        return self.handles[move.s.name, move.s.tensors]
+        return self.handles[move.s]
 
     def name_handles(self) -> None:
         """Name what waits for messages: by what they carry, where several are under way."""
+        kinds, keys = dict[tuple[str, tuple[str, ...], int], str](), dict[Send, Any]()
         for i, s in enumerate(self.loops.statements):
             if isinstance(s, Send):
                 into = [*self.walked.into.get(i, {}).values()]
                 relayed = any(self.have.relayed(cell) for cell in into)
                 kind = "following" if relayed else "returning" if into else "arriving"
-                self.handles.setdefault((s.name, s.tensors), kind)
+                alike = [x for x in keys if (x.name, x.tensors) == (s.name, s.tensors)]
+                keys[s] = s.name, s.tensors, sum(x.when.meets(s.when) for x in alike)
+                kinds.setdefault(keys[s], kind)
         for kind in ("following", "returning", "arriving"):
-            keys = [key for key, name in self.handles.items() if name == kind]
-            for n, key in enumerate(keys):
+            named = [key for key, name in kinds.items() if name == kind]
+            for n, key in enumerate(named):
                 carried = CARRIED[key[1][0]]
-                same = [k for k in keys[:n] if CARRIED[k[1][0]] == carried]
-                if len(keys) > 1:
-                    self.handles[key] = f"{kind}_{carried}" + (f"_{len(same) + 1}" if same else "")
+                same = [k for k in named[:n] if CARRIED[k[1][0]] == carried]
+                if len(named) > 1:
+                    kinds[key] = f"{kind}_{carried}" + (f"_{len(same) + 1}" if same else "")
+        self.handles = {s: kinds[key] for s, key in keys.items()}
 
     def finished(self, move: Transfer) -> bool:
         """True if sums come home whole."""
@@ -177,6 +195,8 @@ class Messages:
     def receive(self, move: Transfer, handle: str) -> None:
         """Lets the value that came be read from the next step on."""
         side = side_of(move.s.tensors)
+        if self.late(move.s):
+            return
         name = self.have.names.inputs[side, move.s.name]
         self.replace(
             move, handle, name, f" or {name}" if move.guarded and name in self.lasting else ""
@@ -184,7 +204,7 @@ class Messages:
 
     def last(self, moves: Sequence[Transfer]) -> None:
         """Note what has to last where nothing comes: what is sent on, or comes by several ways."""
-        names = [self.came(m) for m in moves if not m.into]
+        names = [self.came(m) for m in moves if not m.into and not self.late(m.s)]
         sent = {
             self.have.names.inputs[side_of(s.tensors), p.value]
             for s in self.loops.statements

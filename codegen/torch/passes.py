@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from math import gcd
 
 from codegen.text import Names
-from codegen.torch.attends import Attending
-from codegen.torch.conditions import AXES, SIZES, Definitions, Domain
+from codegen.torch.attends import Attending, indented
+from codegen.torch.conditions import AXES, SIZES, Definitions, Domain, both, conditions
 from codegen.torch.exchanges import Exchanges
 from codegen.torch.holdings import Holdings, zeros
 from codegen.torch.messages import Messages
 from codegen.torch.origins import Origins
 from codegen.torch.tiles import Meeting, unit_of
 from codegen.torch.transfers import Transfer, transfers
-from codegen.torch.variables import sums, variables
+from codegen.torch.variables import side_of, sums, variables
 from codegen.torch.walk import Cell, walk
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, Plan
@@ -93,7 +93,6 @@ class Pass(Messages):
         self.lasting: set[str] = set()
         self.neighbours: tuple[str, str] | None = None
         self.peers_said: tuple[str, str] | None = None  # in the step that is printed
-        self.handles: dict[tuple[str, tuple[str, ...]], str] = {}
         self.name_handles()
 
     def function(self) -> list[str]:
@@ -119,7 +118,7 @@ class Pass(Messages):
         if self.have.kept:  # instead of what the rank owns
             yield "    *_, q, k, v, out, lse, group = saved"
         if len(self.axes) > 1:
-            named = [g if f"{g})" in used else "_" for g in (f"{a}_group" for a in self.axes)]
+            named = [g if g in used else "_" for g in (f"{a}_group" for a in self.axes)]
             yield f"    {', '.join(named)} = groups_of(group)"
         used += "".join([*(self.neighbours or ()), *self.exchanging.order()])
         places = ["rank = group.rank()"] if "rank" in used or len(self.axes) > 1 else []
@@ -170,15 +169,18 @@ class Pass(Messages):
             at=None if frame.loop else frame.first,
             sizes=dict(zip(self.loops.mesh, self.sizes, strict=True)),
         )
-        for s in self.loops.statements:
-            if isinstance(s, Start) and not sums(s.tensors) and s.when.first in domain.steps:
-                if s.when.first > frame.first:
-                    raise PlanError("a value begins to travel in the middle of a loop")
-                self.start(s)
-        self.step(frame, domain, names)
+        starts = [
+            s
+            for s in self.loops.statements
+            if isinstance(s, Start) and not sums(s.tensors) and any(map(s.when.on, domain.steps))
+        ]
+        first = [s for s in starts if s.when.last == frame.first]
+        for s in first:
+            self.paste(self.start(s))
+        self.step(frame, domain, names, [s for s in starts if s not in first])
 
-    def step(self, frame: Frame, domain: Domain, names: Names) -> None:
-        """The steps of a frame: messages, attends, arrivals."""
+    def step(self, frame: Frame, domain: Domain, names: Names, starts: Sequence[Start]) -> None:
+        """The steps of a frame: values that begin to travel, messages, attends, arrivals."""
         meetings = self.meetings(domain, names)
         moves = list(transfers(self.loops, self.walked, domain, names))
         self.last(moves)
@@ -201,6 +203,9 @@ class Pass(Messages):
         if frame.loop:
             self.write(f"for step in range({names.count(len(domain.steps))}):")
             self.margin += 4
+        for s in starts:
+            when = both(conditions(s.when, domain, names))
+            self.paste(indented(f"if {when}:", self.start(s)) if when else self.start(s))
         self.peers_said = None
         handles = [(move, self.send(move)) for move in moves]
         started = [handle for _, handle in handles if handle]
@@ -215,7 +220,7 @@ class Pass(Messages):
                 self.paste(attending.forward(meeting))
                 continue
             lines, more = attending.backward(meeting)
-            if late and more:  # before the names of their parts are taken again
+            if late:  # before the names of their parts are taken again
                 self.settle(relayed, late, cells)
             self.paste(lines)
             late += more
@@ -325,12 +330,14 @@ class Pass(Messages):
             raise PlanError("the backward pass begins with what the forward pass did not exchange")
         return f"kept = [*{queries}, *{kv}, out.to(q.dtype), lse]"
 
-    def start(self, s: Start) -> None:
+    def start(self, s: Start) -> list[str]:
         """A value begins to travel."""
-        target = self.have.names.inputs["kv" if "KV" in s.tensors else "q", s.name]
+        target = self.have.names.inputs[side_of(s.tensors), s.name]
         source = self.have.part(s.tensors, s.part)
-        if target != source:
-            self.write(f"{target} = {source}")
+        for x in self.loops.statements:
+            if isinstance(x, Send) and x.name == s.part.value and self.late(x):
+                source = f"{self.handles[x]}.wait()"
+        return [f"{target} = {source}"] if target != source else []
 
     def meetings(self, domain: Domain, names: Names) -> list[Meeting]:
         """The rectangles of the frame, by the values that meet."""
@@ -366,8 +373,6 @@ def check_form(plan: Plan, loops: Loops) -> None:
             raise PlanError(f"a {type(s).__name__.lower()} is not printed")
         if isinstance(s, Send) and len(s.parts) > 1:
             raise PlanError("a message of several values")
-        if isinstance(s, Start) and s.when.first != s.when.last:
-            raise PlanError("a value begins again and again")
     cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))
     sizes = {*plan.partition.q.sizes.tolist(), *plan.partition.kv.sizes.tolist()}
     if cut and len(sizes) > 1:

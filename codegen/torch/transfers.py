@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from codegen.text import Names, affine
-from codegen.torch.conditions import Domain, both, bounds, conditions, needed
+from codegen.torch.conditions import SIZES, Domain, both, bounds, conditions, needed
 from codegen.torch.variables import sums
 from codegen.torch.walk import Cell, Walk
 from planner.errors import PlanError
@@ -25,20 +25,26 @@ class Transfer:
     anew: bool = False  # the sums take the place of those that left before
 
     @property
-    def axis(self) -> int:
-        """The axis along which it goes."""
+    def axes(self) -> list[int]:
+        """The axes along which it goes."""
         if not isinstance(self.s.hop, Shift):
             raise PlanError("ranks send to others by a table")
         moved = [a for a, e in enumerate(self.s.hop.by) if e != Expr()]
-        if len(moved) != 1:
-            raise PlanError("a message goes along several axes at once")
-        return moved[0]
+        if not moved:
+            raise PlanError("a message goes along no axis")
+        return moved
 
     @property
-    def shift(self) -> Expr:
-        """The distance that it goes."""
+    def axis(self) -> int:
+        """The only axis along which it goes."""
+        if len(self.axes) > 1:
+            raise PlanError("a message of some ranks goes along several axes at once")
+        return self.axes[0]
+
+    def shift(self, axis: int) -> Expr:
+        """The distance that it goes along an axis."""
         assert isinstance(self.s.hop, Shift)
-        e = self.s.hop.by[self.axis]
+        e = self.s.hop.by[axis]
         if e.axes or e.table:
             raise PlanError("how far a message goes depends on the rank")
         return e
@@ -49,12 +55,19 @@ class Transfer:
         return not all(c.holds.all() for c in bounds(self.s.when, self.domain, self.names))
 
     def peers(self, names: Names) -> tuple[str, str]:
-        """The texts of the ranks that are sent to and received from."""
-        axis = self.axis
-        x, n = names.axes[axis], self.domain.loops.mesh[axis]
-        there, back = (_moved(x, replace(self.shift, modulo=0), sign, names) for sign in (1, -1))
-        size = names.sizes.get(n, str(n))
-        return f"({there}) % {size}", f"({back}) % {size}"
+        """The texts of the ranks that are sent to and received from, in the group of the axes."""
+        to, source = (
+            {axis: self._along(axis, sign, names) for axis in self.axes} for sign in (1, -1)
+        )
+        if len(self.axes) == 1:
+            return to[self.axis], source[self.axis]
+        size = SIZES[len(names.axes)][-1]
+        return f"{to[0]} * {size} + {to[1]}", f"{source[0]} * {size} + {source[1]}"
+
+    def _along(self, axis: int, sign: int, names: Names) -> str:
+        """The coordinate of the receiver along an axis, or of the sender."""
+        size = SIZES[len(names.axes)][axis]
+        return f"({_moved(names.axes[axis], self.shift(axis), sign, names)}) % {size}"
 
     def time(self) -> str:
         """The condition on the step; "" for always, and where the route says it."""
@@ -78,7 +91,7 @@ class Transfer:
 
 
 def _moved(x: str, by: Expr, sign: int, names: Names) -> str:
-    signed_ = replace(by, constant=sign * by.constant, step=sign * by.step)
+    signed_ = replace(by, constant=sign * by.constant, step=sign * by.step, modulo=0)
     if names.at is not None or not by.step:
         return affine([(1, x)], int(signed_.at(names.at or 0, _nowhere())[0]))
     if by.period > 1:

@@ -64,6 +64,7 @@ class Walk:
     guarded: set[Cell] = field(default_factory=set)  # by some ranks only
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
     anew: set[tuple[int, int]] = field(default_factory=set)  # statement, step: after what left
+    beside: set[Cell] = field(default_factory=set)  # sums come that some ranks have already
 
     def accumulates(self, cell: Cell) -> bool:
         """True if sums begin with nothing."""
@@ -71,7 +72,7 @@ class Walk:
 
     def relayed(self, cell: Cell) -> bool:
         """True if sums come from other ranks and go on."""
-        return cell in self.last and cell in self.arrivals
+        return cell in self.last and cell in self.arrivals and cell not in self.beside
 
 
 def walk(plan: Plan, loops: Loops) -> tuple[Loops, Walk]:
@@ -198,17 +199,21 @@ class _Walker:
                     self.state.start(s, t)
                 elif isinstance(s, Send | Return | Scatter) and TENSORS[s.tensors[0]].accumulates:
                     self.take(i, s, t)
+            older = {cell for cell, full in self.full.items() if full.any()}
             for i, s in statements:
                 if isinstance(s, Attend):
                     self.attend(i, s, t)
             for i, s in statements:
                 if isinstance(s, Send | Return | Scatter) and TENSORS[s.tensors[0]].accumulates:
                     self.bring(i, s, t)
+                    self.result.beside |= {self.result.into[i][t]} & older
                 elif not isinstance(s, Start):
                     self.follow(s, t)
             self.note()
             self.arrive(t)
         self.note()
+        self.result.beside = {cell for cell in self.result.beside if cell in self.result.last}
+        self.result.crowded |= self.result.beside
         for (name, side, born), table in self.state.aged.items():
             self.count(side, name, table)
             self.result.aged[side, name, born] = table

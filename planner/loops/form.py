@@ -137,6 +137,11 @@ class When:
         """True if the statement runs in step t."""
         return self.first <= t <= self.last and (t - self.first) % self.every < self.width
 
+    def meets(self, other: "When") -> bool:
+        """True if both run in some step, on whatever ranks."""
+        steps = range(max(self.first, other.first), min(self.last, other.last) + 1)
+        return any(self.on(t) and other.on(t) for t in steps)
+
 
 @dataclass(frozen=True, slots=True)
 class Shift:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codegen.emitting import emit
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.planning import plan
 from planner.plans import Plans
@@ -97,6 +98,24 @@ def test_equal_pieces_are_exact_on_any_number_of_ranks(
         seq=4 * ranks, heads=2 * ranks, kv_heads=ranks, head_dim=4, mask=mask, dtype="float64"
     )
     assert_exact(both(schedule, work, ranks))
+
+
+LOOPED = ["double-ring", "bidirectional", "tokenring", "mesh2d", "decode-a2a"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "mask", "ranks"), square(LOOPED, [Causal(), Full()], [4, 8], every=2), ids=str
+)
+def test_regular_schedules_on_request_are_printed_as_loops(
+    schedule: str, mask: Mask, ranks: int
+) -> None:
+    work = Workload(
+        seq=4 * ranks, heads=2 * ranks, kv_heads=ranks, head_dim=4, mask=mask, dtype="float64"
+    )
+    pair = both(schedule, work, ranks)
+    if (schedule, mask) != ("mesh2d", Causal()):  # rectangles of a group that the mask cuts
+        assert "as tables" not in emit(pair, "torch")
+    assert_exact(pair)
 
 
 @FEW
