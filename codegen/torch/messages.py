@@ -51,27 +51,30 @@ class Messages:
         message = (
             self.have.message(move.source) if move.source else self.have.part(s.tensors, s.parts[0])
         )
-        if move.into and self.finished(move):
+        if move.into and self.finished(move) and not move.root:
             message = self.cast(move.source, message)
-        to, source = self.peers(move)
         along = self.axes[move.axes[0]] if len(move.axes) < len(self.axes) else ""
         group = f"{along}_group" if along else "group"
         handle, time = self.handle(move), move.time()
-        given = [message, to, source, group]
+        if move.root:
+            verb, given = "reduction" if move.into else "broadcast", [message, move.root[1], group]
+        else:
+            to, source = self.peers(move)
+            verb, given = "exchange", [message, to, source, group]
         if move.guarded:
             self.write(f"sends, comes = {move.asked(to, source)}")
             given += ["sends", "comes"]
-        started = f"exchange({', '.join(given)})"
+        started = f"{verb}({', '.join(given)})"
         if not handle and not move.guarded and len(started) < WIDTH - self.margin - 30:
             return started
         handle = handle or self.handles[move.s]
         if time and self.late(move.s):
-            lines = call(self.margin + 4, f"{handle} = exchange(", given)
+            lines = call(self.margin + 4, f"{handle} = {verb}(", given)
             self.paste(indented(f"if {time}:", [line[self.margin + 4 :] for line in lines]))
         elif time:
             self.paste(assigned(handle, f"{started} if {time} else None", self.margin))
         else:
-            lines = call(self.margin, f"{handle} = exchange(", given)
+            lines = call(self.margin, f"{handle} = {verb}(", given)
             self.paste([line[self.margin :] for line in lines])
         return handle
 
@@ -171,6 +174,8 @@ class Messages:
         """Sums that came are added to what is here."""
         assert move.into
         into, came = move.into, f"{handle}.wait()"
+        if move.root and (into[0] == "OUT" or move.anew or not self.have.accumulates(into)):
+            raise PlanError("a reduction to what is no running sum of its root")
         inside = "    " * (1 + bool(move.time()))
         if move.anew or not self.have.accumulates(into):
             target = self.have.taken(into)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from codegen.text import Names, affine
+from codegen.text import Names, affine, expression
 from codegen.torch.conditions import SIZES, Domain, both, bounds, conditions, needed
 from codegen.torch.variables import sums
 from codegen.torch.walk import Cell, Walk
 from planner.errors import PlanError
-from planner.loops.form import Expr, Loops, Send, Shift
+from planner.loops.form import Expr, FromRoot, Loops, Send, Shift, ToRoot
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,23 @@ class Transfer:
     @property
     def axes(self) -> list[int]:
         """The axes along which it goes."""
+        if self.root is not None:
+            return [self.root[0]]
         if not isinstance(self.s.hop, Shift):
             raise PlanError("ranks send to others by a table")
         moved = [a for a, e in enumerate(self.s.hop.by) if e != Expr()]
         if not moved:
             raise PlanError("a message goes along no axis")
         return moved
+
+    @property
+    def root(self) -> tuple[int, str] | None:
+        """The axis of a broadcast or a reduction, and its root as text."""
+        if not isinstance(self.s.hop, FromRoot | ToRoot):
+            return None
+        if self.guarded:
+            raise PlanError("ranks are left out of a broadcast or a reduction")
+        return self.s.hop.axis, expression(self.s.hop.root, self.names)
 
     @property
     def axis(self) -> int:

@@ -120,17 +120,41 @@ class Watching:
         """Every rank's share of a sum to its owner."""
         return self._collective("reduce_scatter_tensor", output.numel(), output, input, **rest)
 
+    def broadcast(self, tensor: Any, group_src: int, **rest: Any) -> Any:
+        """One rank's tensor to all others."""
+        own, (root, *others) = self.plain.get_rank(), self._first(group_src, rest["group"])
+        told = [(SENT, x) for x in others] if own == root else [(CAME, root)]
+        size = tensor.numel()
+        return self._noted("broadcast", size, told, tensor, group_src=group_src, **rest)
+
+    def reduce(self, tensor: Any, group_dst: int, **rest: Any) -> Any:
+        """The sum of every rank's tensor to one of them."""
+        own, (root, *others) = self.plain.get_rank(), self._first(group_dst, rest["group"])
+        told = [(CAME, x) for x in others] if own == root else [(SENT, root)]
+        size = tensor.numel()
+        return self._noted("reduce", size, told, tensor, group_dst=group_dst, **rest)
+
+    def _first(self, place: int, group: Any) -> list[int]:
+        """The ranks of a group, one of them first."""
+        ranks = list(self.plain.get_process_group_ranks(group))
+        return [ranks.pop(place), *ranks]
+
     def _collective(self, name: str, size: int, *args: Any, **rest: Any) -> Any:
-        began, group = perf_counter(), rest["group"]
+        own, ranks = self.plain.get_rank(), self.plain.get_process_group_ranks(rest["group"])
+        told = [(kind, peer) for peer in ranks if peer != own for kind in (SENT, CAME)]
+        return self._noted(name, size, told, *args, **rest)
+
+    def _noted(
+        self, name: str, size: int, told: Sequence[tuple[int, int]], *args: Any, **rest: Any
+    ) -> Any:
+        """A collective that is waited for, and notes of what it brought and sent."""
+        began = perf_counter()
         work = getattr(self.plain, name)(*args, **rest)
         if work is not None and HERE.notes is not None:
             work.wait()
         if HERE.notes is not None:
-            for peer in self.plain.get_process_group_ranks(group):
-                if peer != self.plain.get_rank():
-                    times = began, perf_counter()
-                    HERE.notes.append(Note(HERE.backward, SENT, peer, size, *times))
-                    HERE.notes.append(Note(HERE.backward, CAME, peer, size, *times))
+            for kind, peer in told:
+                HERE.notes.append(Note(HERE.backward, kind, peer, size, began, perf_counter()))
         return None if HERE.notes is not None and not rest.get("async_op") else work
 
 

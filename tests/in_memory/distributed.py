@@ -295,6 +295,43 @@ def all_reduce(
 
 
 @_in_memory
+def broadcast(
+    tensor: Any, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None
+) -> Any:
+    """The tensor of one rank to all others; `group_src` counts in the group."""
+    place = group_src if src is None else group.ranks.index(src)
+    mine = place == group.rank()
+    work = group.start(
+        "broadcast",
+        tensor,
+        lambda given: tensor.copy_(given[place]),
+        [tensor.nbytes] * group.size() if mine else [],
+        None if mine else tensor,
+    )
+    return _started(work, async_op)
+
+
+@_in_memory
+def reduce(
+    tensor: Any,
+    dst: Any = None,
+    op: Any = real.ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: Any = None,
+) -> Any:
+    """The sum of every rank's tensor to one of them; `group_dst` counts in the group."""
+    place = group_dst if dst is None else group.ranks.index(dst)
+
+    def finish(given: list[Any]) -> None:
+        if place == group.rank():
+            tensor.copy_(_reduced(given, op))
+
+    shares = [tensor.nbytes if n == place else None for n in range(group.size())]
+    return _started(group.start("reduce", tensor, finish, shares), async_op)
+
+
+@_in_memory
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
     """Nobody goes on before all are here."""
     return _started(group.barrier(), async_op)

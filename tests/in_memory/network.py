@@ -158,14 +158,20 @@ class MemoryGroup:
         return self.ranks[place]
 
     def start(
-        self, kind: str, given: Any, finish: Finish, shares: Sequence[int] = (), out: Any = None
+        self,
+        kind: str,
+        given: Any,
+        finish: Finish,
+        shares: Sequence[int | None] = (),
+        out: Any = None,
     ) -> "Collective":
         """Start a collective: `finish` gets what all ranks gave, in their order in the group.
 
-        shares: bytes that go to each rank of the group. out: the tensor that it writes.
+        shares: bytes that go to each rank of the group, None where nothing does. out: the tensor
+        that it writes.
         """
         for dst, size in zip(self.ranks, shares, strict=False):
-            if dst != self.me:
+            if dst != self.me and size is not None:
                 self.network.log.append(Message(kind, self.me, dst, size))
         return Collective(self, kind, given, finish, out, next(self._calls))
 

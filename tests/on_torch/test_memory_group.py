@@ -55,6 +55,10 @@ def exchanged(dist: Any, group: Any) -> list[Any]:
     dist.all_to_all_single(ragged, mine, [sizes[rank]] * size, sizes, group=group)
     most = mine.clone()
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
+    shown, total = mine.clone(), mine.clone()
+    dist.broadcast(shown, group=group, group_src=2)
+    dist.reduce(total, group=group, group_dst=1)
+    total = total if rank == 1 else mine  # of the others gloo says nothing
     members = dist.get_process_group_ranks(group)
     row = [members[rank // 2 * 2 + place] for place in range(2)]
     pair = dist.new_group(row[::-1], use_local_synchronization=True)
@@ -66,6 +70,8 @@ def exchanged(dist: Any, group: Any) -> list[Any]:
     dist.barrier(group)
     return [
         *results,
+        shown,
+        total,
         dealt,
         gathered,
         reduced,

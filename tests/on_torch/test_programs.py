@@ -100,7 +100,7 @@ def test_equal_pieces_are_exact_on_any_number_of_ranks(
     assert_exact(both(schedule, work, ranks))
 
 
-LOOPED = ["double-ring", "bidirectional", "tokenring", "mesh2d", "decode-a2a"]
+LOOPED = ["double-ring", "bidirectional", "tokenring", "mesh2d", "decode-a2a", "broadcast"]
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ def a_rank_computes_one_thing_at_a_time(found: list[Span]) -> None:
 
 
 @pytest.mark.parametrize("backend", RECORDERS)
-@pytest.mark.parametrize("schedule", ["ring", "zigzag", "balanced", "burst", "usp:ulysses=2"])
+@pytest.mark.parametrize(
+    "schedule", ["ring", "zigzag", "balanced", "burst", "usp:ulysses=2", "broadcast"]
+)
 def test_every_row_of_the_plan_is_recorded_once(schedule: str, backend: str) -> None:
     pair, arrays = plan(schedule, SMALL, 4, pass_="both"), draw(SMALL, 0)
     results, passes = RECORDERS[backend](pair, *arrays)

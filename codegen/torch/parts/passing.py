@@ -29,6 +29,26 @@ class exchange:
         return self.received
 
 
+class broadcast(exchange):
+    """The tensors of one rank of the group, the root, to all others."""
+
+    def __init__(self, sent: Any, root: int, group: Any):
+        mine = group.rank() == root
+        self.received = [x.contiguous() if mine else x.new_empty(x.shape) for x in sent]
+        options = {"group": group, "group_src": root, "async_op": True}
+        self.works = [dist.broadcast(x, **options) for x in self.received]
+
+
+class reduction(exchange):
+    """The sums of all ranks of the group to one of them, the root; nothing to the others."""
+
+    def __init__(self, sums: Any, root: int, group: Any):
+        self.sent = [x.contiguous() for x in sums]
+        options = {"group": group, "group_dst": root, "async_op": True}
+        self.works = [dist.reduce(x, **options) for x in self.sent]
+        self.received = self.sent if group.rank() == root else []
+
+
 def swap(x: Tensor, split: int, join: int, group: ProcessGroup) -> Tensor:
     """Give rank i of the group part i along one axis; join what all gave us along another."""
     sent = torch.stack(x.chunk(group.size(), split))
