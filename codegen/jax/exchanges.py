@@ -42,9 +42,9 @@ class Exchanges:
         home, copies = partial(self.home, exchange, loops), self.copies(exchange, loops)
         whole = isinstance(exchange, AllToAll) and copies == 1
         if s.tensors == ("OUT",):
-            if not whole:
-                raise PlanError("outputs over some of the keys that come back from several ranks")
             out, lse = source.split(", ")
+            if not whole:
+                return self.merged(exchange, loops, out, lse)
             return f"{home(f'{out}.astype(q.dtype)')}, {home(lse)}"
         cast = ".astype(q.dtype)" if whole else ""
         if s.tensors == ("DQ",):
@@ -74,6 +74,14 @@ class Exchanges:
             return f"lax.psum_scatter(jnp.stack({shards}), axis)"
         x = swapped(x, order and order[::-1])
         return f"lax.psum_scatter({x}, axis, scatter_dimension=2, tiled=True{groups})"
+
+    def merged(self, s: Exchange, loops: Loops, out: str, lse: str) -> str:
+        """Outputs over some keys, back from all ranks to the owners of their queries."""
+        order, groups = self.order(s, loops), self.groups(s, loops)
+        if isinstance(s, AllToAll) or isinstance(order, str):
+            raise PlanError("outputs over some of the keys that come back from several ranks")
+        parts = ", ".join(swapped(x, order and order[::-1]) for x in (out, lse))
+        return f"merged_home({parts}, axis{groups})"
 
     def add_functions(self, order: tuple[int, int] | str | None, groups: str) -> None:
         """The functions of an all-to-all, there and back."""

@@ -151,12 +151,27 @@ def _cells(made: Values, loops: Loops, rows: Trace) -> None:
             group[root(n)] = root(sends[0])
     for source, sinks in rows.sinks.items():
         sends = sorted(sinks - {HOME})
-        made.cells[source] = (str(root(sends[0])) if sends else OWN, source[1])
+        back = _goes_back(loops, source) if not sends else sends[0]
+        made.cells[source] = (OWN if back is None else str(root(back)), source[1])
     for n, s in enumerate(loops.statements):
         back = isinstance(s, Return | Scatter)
         if isinstance(s, Return | Scatter | Send) and not sends_inputs(s):
             made.taken[n] = (str(root(n)), TENSORS[s.tensors[0]].side)
             made.returned |= {str(root(n))} if back else set()
+
+
+def _goes_back(loops: Loops, source: Source) -> int | None:
+    """The return that takes the other sums for the value that an attend adds its own to."""
+    s, side = loops.statements[source[0]], source[1]
+    if not isinstance(s, Attend):
+        return None
+    value = (s.q if side == "q" else s.kv)[0].value
+    returns = (
+        n
+        for n, r in enumerate(loops.statements)
+        if isinstance(r, Return) and r.exchange == value and TENSORS[r.tensors[0]].side == side
+    )
+    return next((n for n in returns if loops.statements[n].when.first > s.when.last), None)
 
 
 def _uses(

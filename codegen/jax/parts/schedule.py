@@ -1,6 +1,6 @@
 """Functions that printed schedules call: rectangles met and added, sums, and messages."""
 
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import jax
@@ -114,6 +114,13 @@ def transposed(x, outer, inner):
 def sum_of_copies(x, copies):
     """The sums of each head of which several devices had a copy."""
     return x.reshape(len(x), -1, copies, *x.shape[2:]).sum(2)
+
+
+def merged_home(out, lse, axis, axis_index_groups=None):
+    """Output and log-sum-exp of our queries, of what each device has of them over some keys."""
+    ours = partial(lax.all_to_all, axis_name=axis, split_axis=3, concat_axis=0, tiled=True)
+    parts = [ours(x[None], axis_index_groups=axis_index_groups) for x in (out, lse)]
+    return reduce(lambda a, b: merge(*a, *b), zip(*parts, strict=True))
 
 
 def in_step(number, ways, x, axis):
