@@ -118,8 +118,8 @@ class Attends:
 
     def tiles(self, case: Case, cells: tuple[Key, ...], t: int, indent: int) -> Iterator[Op]:
         """A loop over tiles of one shape; PlanError where ranks have none."""
-        rectangles = self.rows.rows[t][case.statement]
-        if self.uneven or self.stats:
+        rectangles = self.rows.rows[t][case.statements[0]]
+        if self.uneven or self.stats or len(case.statements) > 1:
             raise PlanError("tiles that are not of one shape")
         made = tiling(self.plan, rectangles, self.coordinates, self.names)
         inner = tile_lines(made)
@@ -192,8 +192,8 @@ class Attends:
     def check_whole(self, case: Case, steps: Steps) -> None:
         """Raise PlanError if queries and keys see each other outside of the rectangle."""
         areas, sides = tiles(self.plan).areas, self.plan.partition
-        for t in steps:
-            if (r := self.rows.rows[t].get(case.statement)) is None:
+        for r in (self.rows.rows[t].get(n) for t in steps for n in case.statements):
+            if r is None:
                 continue
             if (r.q_row < 0).any() or (r.kv_row < 0).any():
                 raise PlanError("rectangles of values whose pieces are more on some ranks")
@@ -218,7 +218,7 @@ class Attends:
             if self.uneven or not isinstance(self.exchanges.program.layout.q, Pieces):
                 raise PlanError("an exchange of pieces that are not equal and in order")
             return "jnp.arange(KV_SEQ)" if side == "kv" else "jnp.arange(SEQ)"
-        rows = rows_of(self.rows, case.statement, steps, side)
+        rows = rows_of(self.rows, case.statements, steps, side)
         ranks = len(self.coordinates)
         rank = origin(value, rows, self.plan.partition.side(side), ranks, names)
         return ("kv_at" if of == "keys_of" else "at") if rank == "rank" else f"{of}({rank})"

@@ -1,7 +1,7 @@
 """The attends of some steps as cases of which a device has at most one: lax.cond, lax.switch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Case:
     active: Flags  # [steps, ranks]
     guard: Guard
     choice: tuple[int, int, int] | None = None  # a coordinate, first and last value
-    statement: int = -1
+    statements: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,19 @@ def groups(
                     break
             else:
                 open_groups.append((cells, [case]))
-    return [Group(cells, tuple(cases)) for cells, cases in open_groups]
+    return [Group(cells, tuple(_joined(cases))) for cells, cases in open_groups]
+
+
+def _joined(cases: list[Case]) -> list[Case]:
+    """One case for all devices where one of several takes whole values, a mask in hand."""
+    whole = [case for case in cases if case.kind == WHOLE]
+    everywhere = np.logical_or.reduce([case.active for case in cases])
+    if len(cases) == 1 or not whole or not everywhere.all():
+        return cases
+    if len({(case.q, case.kv) for case in cases}) > 1:
+        return cases
+    statements = tuple(n for case in cases for n in case.statements)
+    return [replace(whole[0], active=everywhere, guard=Guard(), statements=statements)]
 
 
 def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -> list[Case]:
@@ -78,7 +90,7 @@ def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -
     different = np.unique(codes[active])
     if len(s.q) + len(s.kv) > 2 or len(different) > MOST:
         everything, keys = ((0, rows.widths[v] - 1, rows.widths[v]) for v in (q, kv))
-        return [Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statement=n)]
+        return [Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statements=(n,))]
     made = []
     for code in different:
         on, ends = codes == code, np.unravel_index(code, shape)
@@ -87,7 +99,7 @@ def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -
             (int(a), int(b), rows.widths[v]) for a, b, v in ((*ends[:2], q), (*ends[2:], kv))
         )
         kind = "masked" if s.kind in LEFT_OPEN else s.kind
-        made.append(Case(q, kv, rows_, cols, kind, on, s.when.guard, choice, n))
+        made.append(Case(q, kv, rows_, cols, kind, on, s.when.guard, choice, (n,)))
     return made
 
 

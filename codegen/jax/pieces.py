@@ -152,9 +152,8 @@ def origin(
         if blocks.shape != own[homes].shape or not np.array_equal(blocks, own[homes]):
             raise PlanError("masked tiles of some pieces of a value")
         far = np.unique((homes - who) % ranks)
-        if len(far) != 1:
+        if len(far) != 1 or away.setdefault(t, int(far[0])) != far[0]:
             raise PlanError("masked tiles of values that come from different distances")
-        away[t] = int(far[0])
     first = min(away)
     slope = (away.get(first + 1, away[first]) - away[first] + ranks // 2) % ranks - ranks // 2
     if any((away[first] + slope * (t - first) - d) % ranks for t, d in away.items()):
@@ -168,10 +167,12 @@ def origin(
     return text if text == "rank" else f"({text}) % {names.count(ranks)}"
 
 
-def rows_of(trace: Trace, n: int, steps: Sequence[int], side: str) -> list[tuple[int, Ints, Ints]]:
-    """The ranks of an attend and the blocks of its value, in each of these steps."""
+def rows_of(
+    trace: Trace, attends: Sequence[int], steps: Sequence[int], side: str
+) -> list[tuple[int, Ints, Ints]]:
+    """The ranks of some attends and the blocks of their value, in each of these steps."""
     made = []
-    for t in steps:
+    for t, n in ((t, n) for t in steps for n in attends):
         if (r := trace.rows[t].get(n)) and len(r.rank):
             made.append((t, r.rank, r.q_row if side == "q" else r.kv_row))
     return made
