@@ -125,6 +125,7 @@ def layout_of(plan: Plan) -> Layout:
     kv = q if sides.kv is sides.q else form_of(sides.kv, work.kv_seq, ranks, "KV")
     free = not work.mask.fixed_length and work.seq == work.kv_seq and q == kv
     even = q.multiple > 0 and work.seq % q.multiple == 0
+    even &= work.seq >= 2 * q.multiple  # of one token, what is causal and what is full is alike
     return Layout(q, kv, ranks, q.multiple if free and even else 0)
 
 

@@ -46,7 +46,7 @@ def trained(program: ModuleType, arrays: list[Any]) -> Network:
 def self_check(source: str, *words: str) -> None:
     """What `python FILE WORDS` does on every rank, without processes; raises what it raises."""
     program = load(source)
-    numbers = map(int, words[1:]) if words[:1] == ("--seq",) else ()
+    numbers = [*map(int, words[1:])] if words[:1] == ("--seq",) else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANK", "0")  # as under torchrun
         patch.setattr("sys.argv", ["program.py", *words])

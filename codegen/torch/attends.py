@@ -121,7 +121,9 @@ class Attending:
             guard = meeting.guard()
             return indented(f"if {guard}:", body) if guard else body
         if not meeting.plain:
-            return indented(f"for rows, cols, band in {self.cuts(meeting)}:", body)
+            function, *arguments = self.cuts(meeting)
+            head = call(self.margin, f"for rows, cols, band in {function}(", arguments, "):")
+            return indented("\n".join(line[self.margin :] for line in head), body)
         name, idle = self.tile(meeting)
         if not idle:
             return [f"rows, cols, causal = {name}", *body]
@@ -136,8 +138,8 @@ class Attending:
         step = str(meeting.names.at) if meeting.names.at is not None else meeting.names.step
         return f"{name}({arguments.replace('step', step)})", idle
 
-    def cuts(self, meeting: Meeting) -> str:
-        """A call of `tiles` that gives all that the mask leaves of two values."""
+    def cuts(self, meeting: Meeting) -> tuple[str, ...]:
+        """A function of tiles and its arguments: all that the mask leaves of two values."""
         if any(p.heads is not None for s in meeting.attends for p in (*s.q, *s.kv)):
             raise PlanError("a rank attends some of the heads that it has")
         q, kv = (
@@ -152,7 +154,7 @@ class Attending:
                         attended.setdefault(t - meeting.domain.first, []).append(rows)
         check_everything(self.origins.plan, q, kv, attended)
         if triangular(self.origins.plan, q, kv):
-            return f"triangles({pieces_of(self.origins.plan, ', seq')})"
+            return "triangles", pieces_of(self.origins.plan, ", seq")
         return called(self.origins.plan, q, kv)
 
     # -- backward

@@ -1,5 +1,6 @@
 """The schedule of a torch program: its passes, and the functions that they share."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -63,8 +64,9 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
             "",
             f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner",
         ]
-    if any(x in line for x in ("piece(", "pieces(") for body in bodies for line in body):
-        lines += piece_function(plans[0])
+    written = "\n".join(line for body in bodies for line in body)
+    if re.search(r"\bpieces?(_of)?\(", written):
+        lines += piece_functions(plans[0], written)
     lines += text.lines()
     if keep:
         lines += likes_function(loops[0])
@@ -75,21 +77,30 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     return "\n".join(["from functools import cache", "", "# ---- Schedule", *lines]) + "\n"
 
 
-def piece_function(plan: Plan) -> list[str]:
-    """The function that gives the positions of a rank as a range, or those of its pieces."""
-    step = step_of(plan)
+def piece_functions(plan: Plan, body: str) -> list[str]:
+    """The functions that give the positions of a rank as a range, or those of its pieces."""
+    step, seq = step_of(plan), ", seq" * (", seq)" in body)
     by = "" if step == 1 else ", RANKS" if step == plan.ranks else f", {step}"
     lines = [
-        "def piece(rank):",
+        f"def piece(rank{seq}):",
         '    """The positions of the tokens on a rank."""',
-        "    own = positions(rank)",
+        f"    own = positions(rank{seq})",
         f"    return range(int(own[0]), int(own[-1]) + 1{by})",
     ]
     if not step:
         lines = [
-            "def pieces(rank):",
+            f"def pieces(rank{seq}):",
             '    """The positions of the tokens on a rank, piece by piece."""',
-            f"    own = {pieces_of(plan)}",
+            f"    own = {pieces_of(plan, seq)}",
             "    return tuple(range(int(x[0]), int(x[-1]) + 1) for x in own)",
         ]
-    return ["", "", "@cache", *lines]
+    of = [
+        "",
+        "",
+        "@cache",
+        f"def pieces_of(ranks{seq}):",
+        '    """The positions of the tokens on several ranks, in the order of the sequence."""',
+        f"    own = (x for rank in ranks for x in pieces(rank{seq}))",
+        "    return tuple(sorted(own, key=lambda x: x.start))",
+    ]
+    return ["", "", "@cache", *lines, *(of if "pieces_of(" in body else [])]

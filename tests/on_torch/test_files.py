@@ -247,6 +247,25 @@ def test_a_file_for_one_length_checks_itself_at_that_length(
         self_check(source, "--seq", "50")
 
 
+@pytest.mark.parametrize("schedule", ["zigzag", "striped", "mesh2d", "decode-a2a", "broadcast"])
+def test_a_file_for_any_length_is_exact_at_others(schedule: str) -> None:
+    work = Workload(seq=32, heads=4, kv_heads=2, head_dim=8, mask=Causal(), dtype="float64")
+    source = emit(both(schedule, work, 4), "torch")
+    assert "any length" in source
+    self_check(source, "--seq", "80")
+
+
+@pytest.mark.parametrize("schedule", ["ring", "zigzag", "striped", "ulysses"])
+@pytest.mark.parametrize("target", ["torch", "jax"])
+def test_a_plan_for_pieces_of_one_token_goes_for_its_length_alone(
+    schedule: str, target: str
+) -> None:
+    """There a causal rectangle is a full one, so it says nothing of longer pieces."""
+    pieces = 8 if schedule in ("zigzag", "striped") else 4
+    work = Workload(seq=pieces, heads=4, head_dim=8, mask=Causal(), dtype="float64")
+    assert "any length" not in emit(both(schedule, work, 4), target)
+
+
 SABOTAGE = {
     "a lost gradient": ("return dq.to(q.dtype)", "return 0 * dq.to(q.dtype)"),
     "no merging": ("lse.copy_(", "lse.add_(0.0 * "),
