@@ -133,7 +133,7 @@ def members_of(axes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def along(owned: Ints, mesh: tuple[int, ...], axis: int) -> Ints:
-    """What all ranks along an axis own: [ranks, pieces of all of them]."""
+    """All that the ranks along an axis own: [ranks, pieces of all of them]."""
     cube = np.moveaxis(owned.reshape(*mesh, -1), axis, -2)
     rows = cube.reshape(*cube.shape[:-2], 1, -1).repeat(mesh[axis], axis=-2)
     return np.asarray(np.moveaxis(rows, -2, axis).reshape(len(owned), -1))

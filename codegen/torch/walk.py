@@ -35,7 +35,7 @@ from planner.loops.form import (
     Start,
     Statement,
 )
-from planner.loops.values import owned, pack, together
+from planner.loops.values import owned, pack, same, together
 
 Cell = tuple[str, str]  # tensor, value
 Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]; or rank, q, kv
@@ -95,22 +95,6 @@ def _apart(i: int, s: Statement, walked: Walk) -> Iterator[Statement]:
         return
     for span in runs:
         yield replace(s, when=replace(s.when, first=span[0], last=span[-1]))
-
-
-def ordered(blocks: Ints) -> Ints:
-    """The blocks of each row in one order, absent ones last."""
-    return -np.sort(-blocks, axis=1)
-
-
-def same(a: Ints, b: Ints) -> bool:
-    """True if rows hold the same blocks."""
-    if a.shape == b.shape and (a == b).all():
-        return True
-    width = max(a.shape[1], b.shape[1])
-    left, right = (
-        np.pad(ordered(x), ((0, 0), (0, width - x.shape[1])), constant_values=-1) for x in (a, b)
-    )
-    return bool((left == right).all())
 
 
 class _Walker:

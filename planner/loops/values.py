@@ -149,3 +149,19 @@ def widened(table: Ints, width: int) -> Ints:
     filled = np.full((len(table), width), -1, table.dtype)
     filled[:, : table.shape[1]] = table
     return filled
+
+
+def ordered(blocks: Ints) -> Ints:
+    """The blocks of each row in one order, absent ones last."""
+    return -np.sort(-blocks, axis=1)
+
+
+def same(a: Ints, b: Ints) -> bool:
+    """True if rows hold the same blocks."""
+    if a.shape == b.shape and (a == b).all():
+        return True
+    width = max(a.shape[1], b.shape[1])
+    left, right = (
+        np.pad(ordered(x), ((0, 0), (0, width - x.shape[1])), constant_values=-1) for x in (a, b)
+    )
+    return bool((left == right).all())
