@@ -108,6 +108,7 @@ def program_of(
     Raises PlanError for a lone backward plan and for a pair that does not belong together.
     """
     plans = Plans.of(given)
+    _refuse_unprinted(plans.workload, target)
     forward, backward = plans.forward, plans.backward
     if forward is None:
         raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
@@ -129,3 +130,14 @@ def program_of(
         max_calls=max_calls,
         command=command,
     )
+
+
+def _refuse_unprinted(work: Workload, target: Target) -> None:
+    """Raises PlanError for a workload that programs cannot compute yet."""
+    dims = f"values of {work.v_head_dim} beside keys of {work.head_dim} elements"
+    wide = work.v_head_dim != work.head_dim
+    if lacking := [what for what, there in ((dims, wide), ("sinks", work.sinks)) if there]:
+        raise PlanError(
+            f"{target} programs do not have {' and '.join(lacking)} yet: such a plan can be"
+            " simulated, and run on the numpy backend"
+        )

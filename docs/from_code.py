@@ -175,7 +175,11 @@ def support(names: Iterable[str] | None = None) -> Lines:
     )
     yield from table(("kind", *TARGETS), rows)
     yield from ("## Refused by name", "")
-    yield from ("Dropout, ALiBi, soft caps and sinks cannot be expressed by a plan:", "", "```text")
+    yield from (
+        "Dropout, ALiBi and soft caps cannot be expressed by a plan; sinks are no mask:",
+        "",
+        "```text",
+    )
     for word in ("dropout", "alibi", "softcap", "sinks"):
         yield refused(word)
     yield from ("```", "")

@@ -19,7 +19,9 @@ from planner.plans import AnyPlans, Plans
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
 
-VERSIONS = (1, 2)  # 2: messages of which some accumulators are absent, or OUT held at the start
+# 2: messages of which some accumulators are absent, or OUT held at the start
+# 3: values of another dimension than keys, or sinks
+VERSIONS = (1, 2, 3)
 LARGEST = 256 << 20  # bytes of JSON text
 Json = Any
 
@@ -27,13 +29,16 @@ Json = Any
 def dumps(given: AnyPlans) -> str:
     """The JSON text of a plan or of a (forward, backward) pair."""
     plans = Plans.of(given)
-    version = VERSIONS[any(map(_loosened, plans))]
+    version = max(map(_version, plans))
     return json.dumps({"ringloom": version, "plans": [_plan_out(p) for p in plans]})
 
 
-def _loosened(plan: Plan) -> bool:
-    """Returns True for a plan that readers of version 1 refuse."""
-    return any(held.tensors == ("OUT",) for held in plan.start) or absent_sums(plan)
+def _version(plan: Plan) -> int:
+    """Returns the first version whose readers accept a plan."""
+    if _added(plan.workload):
+        return 3
+    loosened = any(held.tensors == ("OUT",) for held in plan.start) or absent_sums(plan)
+    return 2 if loosened else 1
 
 
 def loads(text: str) -> Plan | Plans:
@@ -89,7 +94,7 @@ def _document_in(document: Json) -> Plan | Plans:
     if not isinstance(document, dict) or "ringloom" not in document:
         raise PlanError("not a plan file: no 'ringloom' version in it")
     if document["ringloom"] not in VERSIONS or isinstance(document["ringloom"], bool):
-        known = " and ".join(map(str, VERSIONS))
+        known = f"{VERSIONS[0]} to {VERSIONS[-1]}"
         raise PlanError(f"plan file of version {document['ringloom']!r}; this reads {known}")
     plans = [verify(_plan_in(p)) for p in _list(document["plans"], "plans")]
     match plans:
@@ -125,7 +130,14 @@ NUMBERS = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch", "dtype", "
 
 
 def _workload_out(work: Workload) -> Json:
-    return {"mask": str(work.mask), **{field: getattr(work, field) for field in NUMBERS}}
+    numbers = {field: getattr(work, field) for field in NUMBERS}
+    return {"mask": str(work.mask), **numbers, **_added(work)}
+
+
+def _added(work: Workload) -> dict[str, Json]:
+    """The fields that came with version 3, where they change anything."""
+    plain = {"v_head_dim": work.head_dim, "sinks": False}
+    return {k: getattr(work, k) for k, usual in plain.items() if getattr(work, k) != usual}
 
 
 def _block_out(block: Block) -> Json:
@@ -202,7 +214,7 @@ def _workload_in(value: Json) -> Workload:
     text = fields.pop("mask")
     if not isinstance(text, str) or "@" in text:
         raise PlanError("corrupt plan file: the mask must be text, without a file name")
-    if unknown := set(fields) - set(NUMBERS):
+    if unknown := set(fields) - {*NUMBERS, "v_head_dim", "sinks"}:
         raise PlanError(f"corrupt plan file: unknown workload field {min(unknown)!r}")
     return Workload(mask=text, **fields)
 

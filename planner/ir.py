@@ -24,6 +24,7 @@ from planner.partitions import Ints, Partition, Side
 from planner.workload import DTYPES, Workload
 
 Pass = Literal["forward", "backward"]
+Dim = Literal["head_dim", "v_head_dim"]  # a field of the workload
 Index = NDArray[np.intp]
 Rows = NDArray[np.bool_] | np.bool_
 LARGEST = 1 << 28  # ranks x blocks: the verifier and the passes keep tables of this size
@@ -32,13 +33,17 @@ SMALL = 4000  # rows up to which a plan prints as the Python that builds it
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a plan: `vectors` of head_dim elements and `scalars` per token and head."""
+    """One tensor of a plan: per token and head, vectors of some dimensions, and `scalars`."""
 
     side: Literal["q", "kv"]
     accumulates: bool
-    vectors: int
+    vectors: tuple[Dim, ...]
     scalars: int = 0
     wide: bool = False  # kept in 32 bit (64 for float64 inputs), whatever the inputs' dtype
+
+    def elements(self, work: Workload) -> int:
+        """Elements of the vectors of one token and head."""
+        return sum(getattr(work, dim) for dim in self.vectors)
 
     def bytes_per_token(self, work: Workload, finished: bool = False) -> int:
         """Bytes per token and head of the tensor's own head count, all batch rows together.
@@ -47,18 +52,20 @@ class Tensor:
         """
         size = DTYPES[work.dtype]
         wide = max(4, size) if self.wide else size
-        vectors = self.vectors * work.head_dim * (size if finished else wide)
+        vectors = self.elements(work) * (size if finished else wide)
         return work.batch * (vectors + self.scalars * wide)
 
 
+QK: Dim = "head_dim"
+V: Dim = "v_head_dim"
 TENSORS = {
-    "Q": Tensor("q", False, 1),
-    "DOUT": Tensor("q", False, 1),
-    "STATS": Tensor("q", False, 0, scalars=2, wide=True),  # lse and rowsum(dO * O)
-    "OUT": Tensor("q", True, 1, scalars=1, wide=True),  # o, normalised, and lse
-    "DQ": Tensor("q", True, 1, wide=True),
-    "KV": Tensor("kv", False, 2),
-    "DKV": Tensor("kv", True, 2, wide=True),
+    "Q": Tensor("q", False, (QK,)),
+    "DOUT": Tensor("q", False, (V,)),
+    "STATS": Tensor("q", False, (), scalars=2, wide=True),  # lse and rowsum(dO * O)
+    "OUT": Tensor("q", True, (V,), scalars=1, wide=True),  # o, normalised, and lse
+    "DQ": Tensor("q", True, (QK,), wide=True),
+    "KV": Tensor("kv", False, (QK, V)),
+    "DKV": Tensor("kv", True, (QK, V), wide=True),
 }
 INPUTS: dict[Pass, tuple[str, ...]] = {
     "forward": ("Q", "KV"),

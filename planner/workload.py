@@ -1,11 +1,15 @@
-"""workload ::= Workload(seq, kv_seq, heads, kv_heads, head_dim, batch, dtype, mask, scale=None)
+"""workload ::= Workload(seq, kv_seq, heads, kv_heads, head_dim, batch, dtype, mask,
+                      scale=None, v_head_dim=None, sinks=False)
 
 The attention to compute, independent of devices: softmax(Q K^T * scale) V under a mask.
+
+With sinks, the softmax of every query head has one logit more, which has no value: of (o, lse)
+over the keys, the result is o * sigmoid(lse - sink), and lse becomes logaddexp(lse, sink).
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +22,14 @@ DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # name -> by
 LONGEST = 2**31 - 1  # tokens; tile areas are exact in 64-bit integers up to here
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Workload:
-    """One attention: sizes in tokens and heads, `head_dim` in elements, the mask, the dtype.
+    """One attention: sizes in tokens and heads, dimensions in elements, the mask, the dtype.
 
-    `kv_seq` defaults to `seq` and `kv_heads` to `heads`; `scale` to 1/sqrt(head_dim). A mask may be
-    written as on the command line: "causal & window:4096". Raises PlanError where the numbers
-    cannot mean anything.
+    `head_dim` is that of queries and keys, `v_head_dim` that of values and results, the same by
+    default. `kv_seq` defaults to `seq` and `kv_heads` to `heads`; `scale` to 1/sqrt(head_dim). A
+    mask may be written as on the command line: "causal & window:4096". `sinks`: one logit per query
+    head beside those of the keys. Raises PlanError where the numbers cannot mean anything.
     """
 
     seq: int
@@ -36,6 +41,8 @@ class Workload:
     dtype: str
     mask: Mask
     scale: float | None
+    v_head_dim: int
+    sinks: bool
 
     def __init__(
         self,
@@ -48,6 +55,8 @@ class Workload:
         dtype: str = "bfloat16",
         mask: Mask | str = Causal(),  # noqa: B008  frozen, so one shared instance is safe
         scale: float | None = None,
+        v_head_dim: int | None = None,
+        sinks: bool = False,
     ) -> None:
         sizes = {
             "seq": seq,
@@ -56,6 +65,7 @@ class Workload:
             "kv_heads": heads if kv_heads is None else kv_heads,
             "head_dim": head_dim,
             "batch": batch,
+            "v_head_dim": head_dim if v_head_dim is None else v_head_dim,
         }
         for field, value in sizes.items():
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
@@ -77,9 +87,19 @@ class Workload:
             number = isinstance(scale, int | float) and not isinstance(scale, bool)
             if not number or not math.isfinite(scale):
                 raise PlanError(f"scale must be a finite number, not {scale!r}")
-        for field, given in (("dtype", dtype), ("mask", read), ("scale", scale)):
+        if not isinstance(sinks, bool):
+            raise PlanError(f"sinks must be True or False, not {sinks!r}: logits are given to run")
+        others = {"dtype": dtype, "mask": read, "scale": scale, "sinks": sinks}
+        for field, given in others.items():
             object.__setattr__(self, field, given)
         self.mask.check(self.seq, self.kv_seq)
+
+    def __repr__(self) -> str:
+        """Python that builds the workload, without what is left out where it changes nothing."""
+        plain = {"v_head_dim": self.head_dim, "sinks": False}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        said = (f"{k}={v!r}" for k, v in values.items() if k not in plain or v != plain[k])
+        return f"Workload({', '.join(said)})"
 
     @property
     def group(self) -> int:

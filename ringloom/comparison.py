@@ -198,14 +198,15 @@ def case(name: str, plans: Plans, prediction: Prediction, trim: Trim = "messages
 
 def smaller(work: Workload, ranks: int) -> Workload | None:
     """The same mask at a length that runs in a moment; None where the mask fixes the length."""
-    narrow = min(work.head_dim, NARROW)
+    dims = "head_dim", "v_head_dim"
+    narrow = {dim: min(getattr(work, dim), NARROW) for dim in dims}
     if max(work.seq, work.kv_seq) <= RUNNABLE:
-        return replace(work, dtype="float64", head_dim=narrow)
+        return replace(work, dtype="float64", **narrow)
     seq = min(work.seq, ranks * TOKENS_PER_RANK)
     kv_seq = seq if work.kv_seq == work.seq else max(1, seq * work.kv_seq // work.seq)
     try:
         short = replace(work, seq=seq, kv_seq=min(kv_seq, RUNNABLE), dtype="float64")
-        return replace(short, batch=1, head_dim=narrow)
+        return replace(short, batch=1, **narrow)
     except PlanError:
         return None
 

@@ -50,7 +50,14 @@ class Recording:
 
 
 def record(
-    plan: AnyPlans, q: Any, k: Any, v: Any, *, dout: Any = None, backend: str = "torch"
+    plan: AnyPlans,
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    dout: Any = None,
+    sinks: Any = None,
+    backend: str = "torch",
 ) -> tuple[Any, Recording]:
     """Run a plan and record it; returns the results of `run`, and the recording.
 
@@ -58,7 +65,7 @@ def record(
     virtual ranks take turns on one processor. Raises RingloomError for a backend whose runs
     cannot be recorded, and as `run` does.
     """
-    results, passes = recorders.record(plan, q, k, v, dout, backend=backend)
+    results, passes = recorders.record(plan, q, k, v, dout, sinks=sinks, backend=backend)
     begins = [min(event.start for event in events) for _, events in passes if events]
     recordings = [_one(one, events, backend) for one, events in passes]
     if len(recordings) == 1:

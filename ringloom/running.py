@@ -6,7 +6,7 @@ from planner.errors import RingloomError
 from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.recording import record
-from runtimes.arrays import draw
+from runtimes.arrays import draw, draw_sinks
 from runtimes.backends import run
 from simulator.chrome_trace import trace_file
 
@@ -23,6 +23,7 @@ def run_random(
     forward_only = plans.backward is None
     q, k, v, dout = draw(plans.workload, seed)
     given: dict[str, Any] = {"dout": None if forward_only else dout, "backend": backend}
+    given["sinks"] = draw_sinks(plans.workload, seed)
     if trace is None:
         outputs = run(plans, q, k, v, **given)
     else:
@@ -30,7 +31,7 @@ def run_random(
         outputs, recording = record(plans, q, k, v, **given)
         recording.save(trace)
     results = (outputs,) if forward_only else outputs
-    names = ("out", "dq", "dk", "dv")
+    names = ("out", "dq", "dk", "dv", "dsinks")
     return {name: list(x.shape) for name, x in zip(names, results, strict=False)}
 
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a run: [batch, heads, seq, head_dim] arrays of the workload's dtype.
+"""Inputs and outputs of a run: arrays of the workload's dtype, in the shapes of `shapes`.
 
 Partial sums are wider than their inputs: float32 for 16-bit and float32 inputs, float64 for
 float64 inputs.
@@ -28,16 +28,31 @@ def wide(name: str) -> np.dtype[Any]:
     return dtype_of("float64" if name == "float64" else "float32")
 
 
-def shapes(work: Workload) -> dict[str, tuple[int, int, int, int]]:
-    """The shape of each array by its name: [batch, heads, tokens, head_dim]."""
-    queries = work.batch, work.heads, work.seq, work.head_dim
-    keys = work.batch, work.kv_heads, work.kv_seq, work.head_dim
-    return {"q": queries, "k": keys, "v": keys, "dout": queries}
+def shapes(work: Workload) -> dict[str, tuple[int, ...]]:
+    """The shape of each array by its name: [batch, heads, tokens, dimension]; sinks [heads]."""
+    queries = work.batch, work.heads, work.seq
+    keys = work.batch, work.kv_heads, work.kv_seq
+    return {
+        "q": (*queries, work.head_dim),
+        "k": (*keys, work.head_dim),
+        "v": (*keys, work.v_head_dim),
+        "dout": (*queries, work.v_head_dim),
+        "sinks": (work.heads,),
+    }
 
 
-def check_arrays(work: Workload, **arrays: Array) -> None:
-    """Raise RingloomError unless each array, given by its name, fits the workload."""
-    for name, array in arrays.items():
+def check_arrays(work: Workload, sinks: Array | None = None, **arrays: Array) -> None:
+    """Raise RingloomError unless each array, given by its name, fits the workload.
+
+    Sinks are given where the workload has them, and only there.
+    """
+    if work.sinks and sinks is None:
+        raise RingloomError(
+            f"the workload has sinks: give sinks=, one logit for each of {work.heads} heads"
+        )
+    if not work.sinks and sinks is not None:
+        raise RingloomError("the workload has no sinks: plan Workload(..., sinks=True)")
+    for name, array in (arrays | ({} if sinks is None else {"sinks": sinks})).items():
         if not isinstance(array, np.ndarray):
             raise RingloomError(f"{name} must be a numpy array, not {type(array).__name__}")
         shape, dtype = shapes(work)[name], dtype_of(work.dtype)
@@ -50,9 +65,16 @@ def check_arrays(work: Workload, **arrays: Array) -> None:
 
 def draw(work: Workload, seed: int) -> tuple[Array, Array, Array, Array]:
     """q, k, v and dout of independent standard normal numbers, rounded to the workload's dtype."""
-    random = np.random.default_rng(seed)
+    random, shape = np.random.default_rng(seed), shapes(work)
     q, k, v, dout = (
-        random.standard_normal(shape).astype(dtype_of(work.dtype))
-        for shape in shapes(work).values()
+        random.standard_normal(shape[name]).astype(dtype_of(work.dtype))
+        for name in ("q", "k", "v", "dout")
     )
     return q, k, v, dout
+
+
+def draw_sinks(work: Workload, seed: int) -> Array | None:
+    """Sinks of the same kind, [heads]; None for a workload that has none."""
+    random = np.random.default_rng([seed, 2])
+    logits = random.standard_normal(shapes(work)["sinks"]).astype(dtype_of(work.dtype))
+    return logits if work.sinks else None

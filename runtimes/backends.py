@@ -6,12 +6,16 @@ in an emitted program does, with whole arrays; the heavy libraries of a backend 
 imported when it is asked for. lse is [batch, heads, seq, 1].
 
     attention   q, k, v                   ->  out
-    attention   q, k, v, dout             ->  out, dq, dk, dv
+    attention   q, k, v, dout             ->  out, dq, dk, dv [, dsinks]
     forward     q, k, v                   ->  out, lse
-    backward    q, k, v, dout, out, lse   ->  dq, dk, dv
+    backward    q, k, v, dout, out, lse   ->  dq, dk, dv [, dsinks]
+
+A workload with sinks has them as `sinks` [heads], by name: out and lse are then those of the
+softmax with the sink's logit, and gradients end with that of the sinks.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -37,23 +41,26 @@ def run(
     v: Array,
     dout: Array | None = None,
     *,
+    sinks: Array | None = None,
     backend: str | Execute = "numpy",
 ) -> Any:
-    """Attend `q` [batch, heads, seq, head_dim] to `k` and `v` [batch, kv_heads, kv_seq, head_dim].
+    """Attend `q` [batch, heads, seq, head_dim] to `k` [batch, kv_heads, kv_seq, head_dim] and `v`.
 
-    Arrays are of the workload's dtype and in sequence order, in and out. Returns out, with `dout`
-    (out, dq, dk, dv). `plan` is a forward plan, a backward plan or both. With `dout`, a forward
-    plan alone is followed by its adjoint, and a backward plan alone takes out and lse from dense
-    attention. Raises RingloomError for an unknown backend, for arrays that do not fit, and with the
-    verifier's sentence for a wrong plan.
+    `v` is [batch, kv_heads, kv_seq, v_head_dim], out [batch, heads, seq, v_head_dim], `sinks`
+    [heads]. Arrays are of the workload's dtype and in sequence order, in and out. Returns out, with
+    `dout` (out, dq, dk, dv), and of a workload with sinks (out, dq, dk, dv, dsinks). `plan` is a
+    forward plan, a backward plan or both. With `dout`, a forward plan alone is followed by its
+    adjoint, and a backward plan alone takes out and lse from dense attention. Raises RingloomError
+    for an unknown backend, for arrays that do not fit or lack, and with the verifier's sentence for
+    a wrong plan.
     """
-    plans, execute = ensure_verified(plan), executor(backend)
-    work = plans.workload
-    check_arrays(work, q=q, k=k, v=v, **({} if dout is None else {"dout": dout}))
+    plans, work = ensure_verified(plan), Plans.of(plan).workload
+    check_arrays(work, sinks, q=q, k=k, v=v, **({} if dout is None else {"dout": dout}))
+    execute = _with_sinks(executor(backend), sinks)
     if dout is None:
         return execute(forward_of(plans), "attention", q, k, v)[0]
     if plans.forward is None:
-        out, lse = (x.astype(wide(work.dtype)) for x in dense.forward(work, q, k, v))
+        out, lse = (x.astype(wide(work.dtype)) for x in dense.forward(work, q, k, v, sinks=sinks))
         gradients = execute(plans, "backward", q, k, v, dout, out, lse[..., None])
         return out.astype(dtype_of(work.dtype)), *gradients
     both = Plans(plans.forward, plans.backward or backward_of(plans.forward))
@@ -61,13 +68,23 @@ def run(
 
 
 def forward(
-    plan: AnyPlans, q: Array, k: Array, v: Array, *, backend: str | Execute = "numpy"
+    plan: AnyPlans,
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    sinks: Array | None = None,
+    backend: str | Execute = "numpy",
 ) -> tuple[Array, Array]:
-    """out as in `run`, and lse [batch, heads, seq], which is not rounded."""
+    """out as in `run`, and lse [batch, heads, seq], which is not rounded; a sink counts in both."""
     plans = forward_of(ensure_verified(plan))
-    check_arrays(plans.workload, q=q, k=k, v=v)
-    out, lse = executor(backend)(plans, "forward", q, k, v)
+    check_arrays(plans.workload, sinks, q=q, k=k, v=v)
+    out, lse = _with_sinks(executor(backend), sinks)(plans, "forward", q, k, v)
     return out, lse[..., 0]
+
+
+def _with_sinks(execute: Execute, sinks: Array | None) -> Execute:
+    return execute if sinks is None else partial(execute, sinks=sinks)
 
 
 def forward_of(plans: Plans) -> Plans:

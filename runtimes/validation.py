@@ -14,11 +14,11 @@ import numpy as np
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 from planner.workload import Workload
-from runtimes.arrays import Array, draw, dtype_of, wide
+from runtimes.arrays import Array, draw, draw_sinks, dtype_of, wide
 from runtimes.backends import Execute, forward, run
 from runtimes.reference import dense
 
-GRADIENTS = "dq", "dk", "dv"
+GRADIENTS = "dq", "dk", "dv", "dsink"
 # Largest error of (out and lse, gradients) by the dtype of partial sums.
 EXACT = {"float64": (1e-12, 1e-11), "float32": (5e-6, 2e-5)}
 TWICE = 2  # 16 bit: this many times the error of dense attention that rounds its result
@@ -34,7 +34,7 @@ class Check:
     """The verdict on a plan; None where the pass was not run.
 
     Errors are absolute; `tolerances` has one for each error that was measured, by its name
-    ("forward", "lse", "dq", "dk", "dv"). `leaks` says what moved that must not, or stayed.
+    ("forward", "lse", "dq", "dk", "dv", "dsink"). `leaks` says what moved that must not, or stayed.
     """
 
     leak_free: bool
@@ -46,26 +46,32 @@ class Check:
     dq_error: float | None = None
     dk_error: float | None = None
     dv_error: float | None = None
+    dsink_error: float | None = None
 
 
 def check(plan: AnyPlans, backend: str | Execute = "numpy", seed: int = 0) -> Check:
     """Run a plan, or a (forward, backward) pair, on random inputs and judge the results.
 
-    Inputs are standard normal numbers of the workload's dtype. exact: every error is within its
-    tolerance (1e-12 and 1e-11 for gradients in float64, 5e-6 and 2e-5 in float32, twice dense
-    attention's own error in 16 bit, but never less than in float32) and nothing leaks.
+    Inputs, sinks too, are standard normal numbers of the workload's dtype. exact: every error is
+    within its tolerance (1e-12 and 1e-11 for gradients in float64, 5e-6 and 2e-5 in float32, twice
+    dense attention's own error in 16 bit, but never less than in float32) and nothing leaks.
     Raises PlanError for an unknown backend and for plans that cannot be run.
     """
     plans = ensure_verified(plan)
     work, inputs = plans.workload, draw(plans.workload, seed)
+    sinks = draw_sinks(work, seed)
+    given: dict[str, Any] = {"sinks": sinks, "backend": backend}
     judged, leaks = list[Judged](), list[str]()
     if plans.forward:
-        results = forward(plans, *inputs[:3], backend=backend)
-        judged += _judge(work, ("forward", "lse"), results, dense.forward, inputs[:3])
-        leaks += forward_leaks(work, partial(run, plans.forward, backend=backend), seed)
+        truth: Run = partial(dense.forward, sinks=sinks)
+        results = forward(plans, *inputs[:3], **given)
+        judged += _judge(work, ("forward", "lse"), results, truth, inputs[:3])
+        leaks += forward_leaks(work, partial(run, plans.forward, **given), seed)
     if plans.backward:
-        both = partial(run, plans, backend=backend)
-        judged += _judge(work, GRADIENTS, both(*inputs)[1:], dense.backward, inputs)
+        both: Run = partial(run, plans, **given)
+        truth = partial(dense.backward, sinks=sinks)
+        names = GRADIENTS if work.sinks else GRADIENTS[:3]
+        judged += _judge(work, names, both(*inputs)[1:], truth, inputs)
         leaks += backward_leaks(work, both, seed)
     return Check(
         **{f"{name}_error": error for name, error, _ in judged},
@@ -84,7 +90,7 @@ def _judge(
 ) -> list[Judged]:
     truth = dense_pass(work, *inputs)
     errors = map(distance, results, truth)
-    least = EXACT[wide(work.dtype).name][names == GRADIENTS]
+    least = EXACT[wide(work.dtype).name]["dq" in names]
     own = [0.0] * len(truth)
     if _is_16_bit(work):
         own = list(map(distance, dense_pass(work, *inputs, precision=work.dtype), truth))
@@ -127,12 +133,13 @@ def forward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
 def backward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
     """Change dout at one query at a time: dq moves there, dk and dv at the keys that it may see.
 
-    `run(q, k, v, dout)` returns (out, dq, dk, dv). Only dv is certain to move, and not in 16 bit.
+    `run(q, k, v, dout)` returns (out, dq, dk, dv), and more. Only dv is certain to move, and not
+    in 16 bit.
     """
     q, k, v, dout = _probe_inputs(work, seed)
-    before, leaks = run(q, k, v, dout)[1:], list[str]()
+    before, leaks = run(q, k, v, dout)[1:4], list[str]()
     for query in probes(work, seed)[0]:
-        after = run(q, k, v, _changed(dout, query, _by(work)))[1:]
+        after = run(q, k, v, _changed(dout, query, _by(work)))[1:4]
         dq, dk, dv = map(_moved, before, after)
         row, may = np.arange(work.seq) == query, work.allowed([query], range(work.kv_seq))[0]
         cause = f"query {query}"

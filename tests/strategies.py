@@ -1,6 +1,6 @@
 """The Hypothesis strategies of every test, small enough for the slow oracles."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from hypothesis import strategies as st
 
@@ -91,6 +91,13 @@ def workloads(draw: st.DrawFn, dtype: str = "float64", longest: int = 33) -> Wor
         mask=draw(masks(seq, kv_seq)),
         scale=draw(st.none() | st.sampled_from([-0.5, 0.0, 1.5])),
     )
+
+
+@st.composite
+def any_workloads(draw: st.DrawFn, dtype: str = "float64", longest: int = 33) -> Workload:
+    """The same, with values of any dimension, with and without sinks."""
+    work = draw(workloads(dtype, longest))
+    return replace(work, v_head_dim=draw(st.integers(1, 5)), sinks=draw(st.booleans()))
 
 
 @st.composite

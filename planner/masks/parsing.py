@@ -16,7 +16,14 @@ from planner.parse import brief
 
 LARGEST_FILE = 64 * 2**20
 MOST_WORDS, MOST_NESTED = 500, 50
-REFUSED = ("dropout", "alibi", "softcap", "sink", "sinks")
+SINKS = "sinks are no mask: give --sinks, or Workload(..., sinks=True)"
+REFUSED = {
+    "dropout": "its results are random, so none can be checked: train without, as most models do",
+    "alibi": "a bias on the scores: rotary positions or a window, which are exact here, need none",
+    "softcap": "it bends the scores: normalised queries and keys, as of Gemma 3, need none",
+    "sink": SINKS,
+    "sinks": SINKS,
+}
 
 
 def parse(text: str) -> Mask:
@@ -80,7 +87,7 @@ def _word(word: str) -> Mask:
     """Reads one mask by the class that its beginning names."""
     name, sign, rest = re.split("([:@]|$)", word, maxsplit=1)
     if name in REFUSED:
-        raise PlanError(f"not expressible: {name} (a mask only says which query meets which key)")
+        raise PlanError(f"not expressible: {name} ({REFUSED[name]})")
     if (mask := MASKS.get(name + sign)) is None:
         raise PlanError(f"{brief(word)} is not a mask; masks: {forms()}")
     try:

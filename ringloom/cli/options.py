@@ -18,8 +18,8 @@ from ringloom.cli.progress import working
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKLOAD = (
-    *("ranks", "seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch"),
-    *("mask", "dtype", "pass_", "trim"),
+    *("ranks", "seq", "kv_seq", "heads", "kv_heads", "head_dim", "v_head_dim", "batch"),
+    *("sinks", "mask", "dtype", "pass_", "trim"),
 )
 trim_option = click.option(
     "--trim",
@@ -83,6 +83,8 @@ def workload_options(
         click.option("--heads", type=int, default=32, show_default=True),
         click.option("--kv-heads", type=int, help="Number of KV heads (GQA); defaults to --heads."),
         click.option("--head-dim", type=int, default=128, show_default=True),
+        click.option("--v-head-dim", type=int, help="That of values; defaults to --head-dim."),
+        click.option("--sinks", is_flag=True, help="One learned logit per head beside the keys'."),
         click.option("--batch", type=int, default=1, show_default=True),
         click.option(
             "--mask",
@@ -112,11 +114,12 @@ def workload(given: dict[str, Any]) -> tuple[Workload, int]:
     """The workload and the ranks that the options of `workload_options` describe."""
     if missing := [f"--{name}" for name in ("ranks", "seq") if given[name] is None]:
         raise click.UsageError(f"missing {' and '.join(missing)}")
-    sizes = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch")
+    sizes = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "v_head_dim", "batch")
     work = Workload(
         **{name: given[name] for name in sizes if given[name] is not None},
         mask=given["mask"],
         dtype=given["dtype"],
+        sinks=given["sinks"],
     )
     if given["ranks"] < 1:
         raise PlanError(f"ranks must be a whole number from 1 up, not {given['ranks']}")

@@ -31,8 +31,8 @@ DEVICES = 8  # virtual devices that a process gets, at least
 CHILD = "from runtimes.jax.mesh import child; child()"
 
 
-def execute(plans: Plans, function: str, *arrays: Array) -> list[Array]:
-    """The backend `jax`, see `runtimes.backends`."""
+def execute(plans: Plans, function: str, *arrays: Array, sinks: Array | None = None) -> list[Array]:
+    """The backend `jax`, see `runtimes.backends`; no program has sinks yet."""
     program = program_of(plans.ranks, source_of(plans, "jax"))
     if function == "attention" and len(arrays) == 3:
         return execute(plans, "forward", *arrays)[:1]

@@ -32,6 +32,7 @@ def execute(
     function: str,
     *arrays: Array,
     log: Log,
+    sinks: Array | None = None,
     launch: Launch | None = None,
     timeout: float = TIMEOUT,
 ) -> list[Array]:

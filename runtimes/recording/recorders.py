@@ -24,6 +24,7 @@ def record(
     v: Array,
     dout: Array | None = None,
     *,
+    sinks: Array | None = None,
     backend: str = "torch",
     **options: Any,
 ) -> tuple[Any, list[Recorded]]:
@@ -39,4 +40,4 @@ def record(
         )
     log = Log()
     execute = partial(import_module(RECORDERS[backend]).execute, log=log, **options)
-    return run(plan, q, k, v, dout, backend=execute), log.passes
+    return run(plan, q, k, v, dout, sinks=sinks, backend=execute), log.passes

@@ -2,11 +2,12 @@
 
 forward      (o, lse) of some keys, o normalised: o = sum_j exp(s_j - lse) v_j
 merge        lse = log(exp(lse1) + exp(lse2))      o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2
+sunk         the same, merged with a key that has no value and whose score is the sink
 backward     p = exp(s - lse) with the lse of all keys, so that gradients simply add
 
-Shapes: q, dout, o [batch, heads, q tokens, head_dim]; lse, rowsum [batch, heads, q tokens];
-k, v [batch, heads, kv tokens, head_dim]; sees bool [q tokens, kv tokens]; heads of k and v are
-repeated for the query heads that share them. Any length may be 0.
+Shapes: q [batch, heads, q tokens, head_dim]; k the same of kv tokens; dout, o, v likewise with
+v_head_dim; lse, rowsum [batch, heads, q tokens]; sees bool [q tokens, kv tokens]. Heads of k and v
+are repeated for the query heads that share them. Any length may be 0.
 """
 
 import numpy as np
@@ -49,6 +50,18 @@ def gradients(
     p = np.exp(_scores(q, k, sees, scale) - _finite(lse)[..., None])
     ds = p * (dout @ v.swapaxes(-1, -2) - rowsum[..., None]) * scale
     return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout
+
+
+def sunk(o: Array, lse: Array, sinks: Array) -> tuple[Array, Array]:
+    """(o, lse) over all keys and a sink; sinks [heads], the logits of the query heads."""
+    return merge((o, lse), (np.zeros_like(o), np.broadcast_to(sinks[:, None], lse.shape)))
+
+
+def sink_gradient(dout: Array, o: Array, lse: Array, sinks: Array) -> Array:
+    """Returns the gradient of the sinks, [heads], from o and lse that have them in."""
+    weights = np.exp(sinks[:, None] - _finite(lse))
+    gradient: Array = -np.einsum("bhs,bhsd,bhsd->h", weights, dout, o)
+    return gradient
 
 
 def _scores(q: Array, k: Array, sees: Array, scale: float) -> Array:

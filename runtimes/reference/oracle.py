@@ -3,6 +3,9 @@
 shard     every owner and every initial copy gets its part of q, k, v, dout
 run       the steps of the plan; the global arrays are out of reach
 collect   the accumulators of owners, put together in sequence order
+
+Sinks are no part of a plan: each query is at home with the whole of its out and lse, and there its
+sink is merged into them, as keys without values are.
 """
 
 from collections.abc import Iterator
@@ -14,36 +17,50 @@ from planner.partitions import Block
 from planner.plans import Plans
 from runtimes.arrays import Array, dtype_of, wide
 from runtimes.recording.events import Log
+from runtimes.reference.online_softmax import sink_gradient, sunk
 from runtimes.reference.virtual_ranks import Arrays, VirtualRanks
 
 
 def execute(
-    plans: Plans, function: str, q: Array, k: Array, v: Array, *rest: Array, log: Log | None = None
+    plans: Plans,
+    function: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    *rest: Array,
+    sinks: Array | None = None,
+    log: Log | None = None,
 ) -> Arrays:
     """The backend `numpy`, see `runtimes.backends`; events are stored in the log."""
     rounded = dtype_of(plans.workload.dtype)
     if plans.forward is None or function == "backward":
         assert plans.backward is not None
         dout, out, lse = rest
-        return backward(plans.backward, q, k, v, dout, out, lse[..., 0], log)
-    out, lse = forward(plans.forward, q, k, v, log)
+        return backward(plans.backward, q, k, v, dout, out, lse[..., 0], sinks, log)
+    out, lse = forward(plans.forward, q, k, v, sinks, log)
     if function == "forward":
         return out.astype(rounded), lse[..., None]
     if plans.backward is None:
         return (out.astype(rounded),)
     (dout,) = rest
-    return out.astype(rounded), *backward(plans.backward, q, k, v, dout, out, lse, log)
+    return out.astype(rounded), *backward(plans.backward, q, k, v, dout, out, lse, sinks, log)
 
 
 def forward(
-    plan: Plan, q: Array, k: Array, v: Array, log: Log | None = None
+    plan: Plan,
+    q: Array,
+    k: Array,
+    v: Array,
+    sinks: Array | None = None,
+    log: Log | None = None,
 ) -> tuple[Array, Array]:
-    """out, and lse [batch, heads, seq], as they were accumulated."""
+    """out, and lse [batch, heads, seq], as they were accumulated, sinks included."""
     ranks = VirtualRanks(plan, log)
     shard(ranks, {"Q": (q,), "KV": (k, v)})
     ranks.run()
-    out = collect(ranks, "OUT", 0, q.shape)
-    return out, collect(ranks, "OUT", 1, q.shape[:3], fill=-np.inf)
+    out = collect(ranks, "OUT", 0, (*q.shape[:3], v.shape[-1]))
+    lse = collect(ranks, "OUT", 1, q.shape[:3], fill=-np.inf)
+    return (out, lse) if sinks is None else sunk(out, lse, sinks.astype(lse.dtype))
 
 
 def backward(
@@ -54,9 +71,10 @@ def backward(
     dout: Array,
     out: Array,
     lse: Array,
+    sinks: Array | None = None,
     log: Log | None = None,
-) -> tuple[Array, Array, Array]:
-    """dq, dk, dv in the workload's dtype, after a forward pass that gave out and lse."""
+) -> Arrays:
+    """dq, dk, dv and dsinks in the workload's dtype, after a forward pass that gave out and lse."""
     number = wide(plan.workload.dtype)
     ranks = VirtualRanks(plan, log)
     given = {"Q": (q,), "KV": (k, v), "DOUT": (dout,)}
@@ -64,8 +82,10 @@ def backward(
     ranks.run()
     rounded = dtype_of(plan.workload.dtype)
     shares = ("DQ", 0, q), ("DKV", 0, k), ("DKV", 1, v)
-    dq, dk, dv = (collect(ranks, t, n, like.shape).astype(rounded) for t, n, like in shares)
-    return dq, dk, dv
+    gradients = [collect(ranks, t, n, like.shape) for t, n, like in shares]
+    if sinks is not None:
+        gradients.append(sink_gradient(*(x.astype(number) for x in (dout, out, lse, sinks))))
+    return tuple(x.astype(rounded) for x in gradients)
 
 
 def shard(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:

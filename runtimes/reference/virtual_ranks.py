@@ -234,8 +234,9 @@ class Rectangle:
     def forward(self) -> Iterator[Delivery]:
         """(o, lse) of every q block; 0 and -inf for its heads that are not computed here."""
         (q,), (k, v) = self._read("Q", self.q), self._read("KV", self.kv)
-        o, lse = np.zeros_like(q), np.full_like(q[..., 0], -np.inf)
         k, v = k[:, self.kv_heads], v[:, self.kv_heads]
+        o = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+        lse = np.full_like(q[..., 0], -np.inf)
         o[:, self.heads], lse[:, self.heads] = attend(
             q[:, self.heads], k, v, self.sees, self.ranks.scale
         )

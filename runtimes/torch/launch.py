@@ -26,10 +26,11 @@ def execute(
     plans: Plans,
     function: str,
     *arrays: Array,
+    sinks: Array | None = None,
     launch: Launch | None = None,
     timeout: float = TIMEOUT,
 ) -> list[Array]:
-    """The backend `torch`, see `runtimes.backends`.
+    """The backend `torch`, see `runtimes.backends`; no program has sinks yet.
 
     `launch` says where ranks live: by default in the process group that is initialised, else in
     processes. RankError when a rank fails or nothing is done after `timeout` seconds.

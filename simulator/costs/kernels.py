@@ -22,7 +22,14 @@ from planner.kernel_calls import Call
 from planner.workload import DTYPES, Workload
 from simulator.hardware import Hardware
 
-FLOP = {"forward": 4.0, "backward": 10.0}  # per (query, key) pair, head and element of head_dim
+# Per (query, key) pair, head, and element of head_dim and v_head_dim: scores, dQ and dK are
+# products over head_dim, out, dP and dV over v_head_dim; a backward pass repeats the scores.
+FLOP = {"forward": (2.0, 2.0), "backward": (6.0, 4.0)}
+
+
+def flop_per_pair(pass_: Pass, head_dim: float, v_head_dim: float) -> float:
+    """Return the matrix flop of one (query, key) pair of one head."""
+    return FLOP[pass_][0] * head_dim + FLOP[pass_][1] * v_head_dim
 
 
 @dataclass(frozen=True)
@@ -37,9 +44,10 @@ class Kernels:
     def seconds_per_pair(self) -> float:
         """Seconds of one (query, key) pair of one head on long blocks, all batch rows together."""
         work = self.work
-        share = self.hardware.efficiency(self.pass_, work.head_dim)
-        rate = self.hardware.peak(work.dtype) * share
-        return FLOP[self.pass_] * work.head_dim * work.batch / rate
+        flop = flop_per_pair(self.pass_, work.head_dim, work.v_head_dim)
+        mean_dim = flop / sum(FLOP[self.pass_])  # beside the scores, whose cost has no dimension
+        rate = self.hardware.peak(work.dtype) * self.hardware.efficiency(self.pass_, mean_dim)
+        return flop * work.batch / rate
 
     @property
     def launch(self) -> float:
@@ -49,7 +57,8 @@ class Kernels:
     @property
     def tile(self) -> tuple[int, int]:
         """Queries and keys of one kernel tile."""
-        return self.hardware.tile_for(self.work.head_dim, DTYPES[self.work.dtype])
+        work = self.work
+        return self.hardware.tile_for(work.head_dim, work.v_head_dim, DTYPES[work.dtype])
 
     @property
     def splits(self) -> bool:

@@ -1,10 +1,10 @@
 """Prices of a plan's attends and merges on some hardware: seconds, row by row.
 
-An attend takes its kernel calls (`simulator.costs.kernels`) at 4 head_dim flop per pair and head,
-2.5 times that in the backward pass. Where programs split rectangles: the calls that a rectangle is
-cut into and the merging of their results. Where kernels skip whatever a mask hides: one call per q
-block of a rectangle, over the row's KV blocks, that computes the live kernel tiles (see
-kernel_tiles) of tq x tk pairs.
+An attend takes its kernel calls (`simulator.costs.kernels`) at 2 (head_dim + v_head_dim) flop per
+pair and head, 6 head_dim + 4 v_head_dim in the backward pass. Where programs split rectangles: the
+calls that a rectangle is cut into and the merging of their results. Where kernels skip whatever a
+mask hides: one call per q block of a rectangle, over the row's KV blocks, that computes the live
+kernel tiles (see kernel_tiles) of tq x tk pairs.
 
 All else is added up from `simulator.costs.terms`. Adding to an absent accumulator is free.
 """

@@ -73,7 +73,7 @@ def row_sums(costs: Any) -> NDArray[np.float64]:
 def add_result(costs: Any, tensor: str) -> float:
     """Read a partial result as the kernel wrote it, read and write the accumulator."""
     work, kind = costs.plan.workload, TENSORS[tensor]
-    narrow = kind.vectors * work.head_dim * DTYPES[work.dtype]
+    narrow = kind.elements(work) * DTYPES[work.dtype]
     narrow += kind.scalars * max(4, DTYPES[work.dtype])
     return _traffic(costs, tensor, work.batch * narrow)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from planner.errors import RingloomError
 from planner.ir import Pass
-from simulator.costs.kernels import FLOP, causal_pairs
+from simulator.costs.kernels import causal_pairs, flop_per_pair
 from simulator.hardware.fit import positive, robust
 from simulator.hardware.schema import REFERENCE_DIM, Constant, Hardware
 
@@ -69,14 +69,14 @@ def fit_kernel(
     if len(calls) < 4 or not any(call.kind == "full" for call in calls):
         raise RingloomError(f"{len(calls)} timed calls do not tell what {pass_} kernels cost")
     seconds = np.array([call.seconds for call in calls])
-    dims = np.array([call.head_dim for call in calls])
-    halves = halves if len(set(dims.tolist())) > 1 else (0,)
+    dims = {call.head_dim for call in calls}
+    halves = halves if len(dims) > 1 else (0,)
     best: tuple[float, int, Tile, Floats] | None = None
     for skip in skips:
         work = _columns(calls, tile, skip)
         for half in halves:
             columns = work.copy()
-            columns[:, 1:] *= (FLOP[pass_] * (dims + half) * _heads(calls))[:, None]
+            columns[:, 1:] *= _flop(calls, pass_, half)[:, None]
             error = np.abs(columns @ positive(columns, seconds) / seconds - 1)
             if best is None or error.mean() < best[0]:
                 best = float(error.mean()), half, skip, columns
@@ -87,6 +87,12 @@ def fit_kernel(
 
 def _heads(calls: Sequence[Timed]) -> Floats:
     return np.array([call.heads for call in calls], float)
+
+
+def _flop(calls: Sequence[Timed], pass_: Pass, half: int) -> Floats:
+    """Return per call the flop of a pair of all heads, and what its scores cost, in flop."""
+    dims = [call.head_dim + half for call in calls]
+    return np.array([flop_per_pair(pass_, dim, dim) for dim in dims]) * _heads(calls)
 
 
 def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:

@@ -167,7 +167,7 @@ class Hardware:
         own, both = _names(name, pass_)
         return self[own] if own in self.constants else self.option(both)
 
-    def efficiency(self, pass_: Pass, head_dim: int = REFERENCE_DIM) -> float:
+    def efficiency(self, pass_: Pass, head_dim: float = REFERENCE_DIM) -> float:
         """Return the share of the peak that attention kernels reach on long blocks."""
         half = self.of_kernels("head_half", pass_)
         other = (1 + half / REFERENCE_DIM) / (1 + half / head_dim)
@@ -188,15 +188,15 @@ class Hardware:
         """Queries and keys of one kernel tile."""
         return int(self["attention.tile_q"]), int(self["attention.tile_kv"])
 
-    def tile_for(self, head_dim: int, width: int) -> tuple[int, int]:
+    def tile_for(self, head_dim: int, v_head_dim: int, width: int) -> tuple[int, int]:
         """Return the kernel tile for elements of some bytes; from `attention.sram` where given.
 
         With M elements of on-chip memory, ceil(M / 4d) keys and at most d queries, of which four
-        blocks (q, k, v, o) fit (FlashAttention, algorithm 1).
+        blocks (q, k of one dimension; v, o of another) fit (FlashAttention, algorithm 1).
         """
         if "attention.sram" not in self.constants:
             return self.tile
-        keys = math.ceil(self["attention.sram"] / width / (4 * head_dim))
+        keys = math.ceil(self["attention.sram"] / width / (2 * (head_dim + v_head_dim)))
         return min(keys, head_dim), keys
 
     def skips(self, tile: tuple[int, int], pass_: Pass = "forward") -> tuple[int, int]:

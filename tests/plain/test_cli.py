@@ -71,6 +71,8 @@ BAD = [
     (["check", "nowhere.py"], "no file nowhere.py"),
     (["fly"], "fly"),
     (["plan", "ring", "--wings", "2"], "--wings"),
+    (["emit", "torch", "ring", *SMALL, "--sinks"], "torch programs do not have sinks yet"),
+    (["plan", "ring", *SMALL, "--v-head-dim", "0"], "v_head_dim must be between 1 and"),
 ]
 
 
@@ -94,6 +96,23 @@ def test_a_plan_file_goes_from_one_command_to_the_next(
     capsys.readouterr()
     assert main(["run", path, "--check", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["exact"] is True
+
+
+def test_values_of_another_dimension_and_sinks_are_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = ["--ranks", "2", "--seq", "37", "--heads", "4", "--head-dim", "6", "--pass", "both"]
+    path = str(tmp_path / "plan.json")
+    assert main(["plan", "zigzag", *work, "--v-head-dim", "4", "--sinks", "-o", path]) == 0
+    capsys.readouterr()
+    assert main(["run", "zigzag", *work, "--v-head-dim", "4", "--sinks", "--check", "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)
+    assert checked["exact"] is True
+    assert 0 < checked["dsink_error"] <= 1e-11
+    assert main(["run", path, "--json"]) == 0
+    shapes = json.loads(capsys.readouterr().out)["shapes"]
+    assert shapes["out"] == shapes["dv"] == [1, 4, 37, 4]
+    assert shapes["dsinks"] == [4]
 
 
 def test_a_program_is_written_to_a_file_or_to_standard_output(

@@ -35,6 +35,16 @@ def test_a_plan_comes_back_from_its_json(
     assert files.loads(files.dumps(plan)) == plan
 
 
+@pytest.mark.parametrize("more", [{"v_head_dim": 5}, {"sinks": True}])
+def test_the_version_rises_only_where_older_readers_would_be_wrong(more: dict[str, Any]) -> None:
+    assert json.loads(files.dumps(PLAN))["ringloom"] == 1
+    assert "sinks" not in files.dumps(PLAN)
+    plan = rl.plan("striped", replace(WORK, **more), 3)
+    text = files.dumps(plan)
+    assert json.loads(text)["ringloom"] == 3
+    assert files.loads(text) == plan
+
+
 @pytest.mark.parametrize("name", ["plan.json", "plan.json.gz"])
 def test_a_file_may_be_compressed_and_is_the_same_each_time(tmp_path: Path, name: str) -> None:
     rl.save(PLAN, tmp_path / name)
@@ -75,8 +85,8 @@ STEP = (*FIRST, "steps", 0)
         ("", "not a plan file"),
         ("[" * 100_000, "not a plan file"),
         ("[1, 2]", "no 'ringloom' version"),
-        ('{"ringloom": 99}', "version 99; this reads 1 and 2"),
-        ('{"ringloom": true}', "version True; this reads 1 and 2"),
+        ('{"ringloom": 99}', "version 99; this reads 1 to 3"),
+        ('{"ringloom": true}', "version True; this reads 1 to 3"),
         ('{"ringloom": 1}', "no 'plans'"),
         ('{"ringloom": 1, "plans": []}', "not 0 plans"),
         ('{"ringloom": 1, "plans": [7]}', "a plan must be an object, not 7"),

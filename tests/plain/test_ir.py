@@ -114,11 +114,34 @@ def test_nodes_that_fit_one_plan_are_looked_at_again_in_another() -> None:
         ({"mask": "casual"}, "is not a mask"),
         ({"scale": float("nan")}, "scale must be a finite number"),
         ({"mask": rl.Documents((10, 5))}, "15"),
+        ({"v_head_dim": 0}, "v_head_dim must be between 1 and"),
+        ({"sinks": 4.0}, "sinks must be True or False, not 4.0"),
     ],
 )
 def test_workloads_that_mean_nothing_cannot_be_built(change: dict, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         rl.Workload(**({"seq": 23, "heads": 4} | change))
+
+
+def test_a_workload_prints_as_the_python_that_builds_it() -> None:
+    for more in ({}, {"v_head_dim": 8}, {"v_head_dim": 16, "sinks": True}):
+        work = rl.Workload(seq=23, heads=4, head_dim=16, mask=rl.Causal(), **more)
+        assert eval(repr(work), vars(rl) | {"Causal": rl.Causal, "Workload": rl.Workload}) == work
+        assert ("v_head_dim" in repr(work)) is (work.v_head_dim == 8)
+
+
+def test_bytes_follow_the_dimensions_of_keys_and_values() -> None:
+    work = rl.Workload(seq=8, heads=4, head_dim=192, v_head_dim=128, dtype="bfloat16")
+    size = {name: tensor.bytes_per_token(work) for name, tensor in TENSORS.items()}
+    assert size == {
+        "Q": 2 * 192,
+        "DOUT": 2 * 128,
+        "STATS": 4 * 2,
+        "OUT": 4 * (128 + 1),
+        "DQ": 4 * 192,
+        "KV": 2 * (192 + 128),
+        "DKV": 4 * (192 + 128),
+    }
 
 
 def test_bytes_follow_the_dtypes_of_inputs_and_accumulators() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from planner.errors import RingloomError
 from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Pass, Plan, Step
 from planner.masks import Blocks, Causal, Documents, Full, Window
 from planner.workload import DTYPES, Workload
-from runtimes.arrays import Array, draw, dtype_of, shapes
+from runtimes.arrays import Array, draw, draw_sinks, dtype_of, shapes
 from runtimes.backends import executor, forward, run
 from runtimes.reference import dense, online_softmax, oracle, virtual_ranks
 from runtimes.reference.online_softmax import attend, merge
 from runtimes.reference.virtual_ranks import VirtualRanks
-from strategies import CLASSIC, ranks, schedules, workloads
+from strategies import CLASSIC, any_workloads, ranks, schedules
 
 SMALL = Workload(seq=22, heads=4, kv_heads=2, head_dim=3, mask=Causal(), dtype="float64")
 MANY = settings(max_examples=4 * settings.default.max_examples)
@@ -34,12 +35,17 @@ def assert_close(found: Array, truth: Array, within: float) -> None:
     np.testing.assert_allclose(found, truth, rtol=0, atol=within, equal_nan=False)
 
 
-def assert_exact(found: tuple[Array, ...], work: Workload, inputs: tuple[Array, ...]) -> None:
-    """(out, lse, dq, dk, dv) against dense attention."""
-    out, lse = dense.forward(work, *inputs[:3])
+def assert_exact(
+    found: tuple[Array, ...],
+    work: Workload,
+    inputs: tuple[Array, ...],
+    sinks: Array | None = None,
+) -> None:
+    """(out, lse, dq, dk, dv), and dsinks where there are sinks, against dense attention."""
+    out, lse = dense.forward(work, *inputs[:3], sinks=sinks)
     for array, truth in zip(found[:2], (out, lse), strict=True):
         assert_close(array, truth, 1e-12)
-    for array, truth in zip(found[2:], dense.backward(work, *inputs), strict=True):
+    for array, truth in zip(found[2:], dense.backward(work, *inputs, sinks=sinks), strict=True):
         assert_close(array, truth, 1e-11)
 
 
@@ -52,31 +58,33 @@ def refused(message: str, *arguments: object, of: Callable[..., object] = run) -
 
 
 @MANY
-@given(st.data(), ranks, workloads(), st.integers(0, 99))
+@given(st.data(), ranks, any_workloads(), st.integers(0, 99))
 def test_every_plan_computes_what_dense_attention_computes(
     data: st.DataObject, ranks: int, work: Workload, seed: int
 ) -> None:
     ahead, back = planning.plan(data.draw(schedules(ranks)), work, ranks, pass_="both")
-    q, k, v, dout = draw(work, seed)
-    out, lse = forward(ahead, q, k, v)
-    again, *gradients = run((ahead, back), q, k, v, dout)
+    (q, k, v, dout), sinks = draw(work, seed), draw_sinks(work, seed)
+    out, lse = forward(ahead, q, k, v, sinks=sinks)
+    again, *gradients = run((ahead, back), q, k, v, dout, sinks=sinks)
     np.testing.assert_array_equal(out, again)
-    assert_exact((out, lse, *gradients), work, (q, k, v, dout))
+    assert_exact((out, lse, *gradients), work, (q, k, v, dout), sinks)
     blind = ~work.allowed(range(work.seq), range(work.kv_seq)).any(axis=1)
+    nothing = np.full(work.heads, -np.inf) if sinks is None else sinks
     assert not out[:, :, blind].any()
-    assert np.isneginf(lse[:, :, blind]).all()
+    assert (lse[:, :, blind] == nothing[:, None]).all()
     assert not gradients[0][:, :, blind].any()
 
 
 @MANY
-@given(st.data(), ranks, workloads(longest=20), st.integers(0, 99))
+@given(st.data(), ranks, any_workloads(longest=20), st.integers(0, 99))
 def test_the_adjoint_of_every_forward_plan_is_exact(
     data: st.DataObject, ranks: int, work: Workload, seed: int
 ) -> None:
     ahead = planning.plan(data.draw(schedules(ranks)), work, ranks)
-    inputs = draw(work, seed)
-    _, *gradients = run(ahead, *inputs)
-    assert_exact((*forward(ahead, *inputs[:3]), *gradients), work, inputs)
+    inputs, sinks = draw(work, seed), draw_sinks(work, seed)
+    _, *gradients = run(ahead, *inputs, sinks=sinks)
+    ahead_alone = forward(ahead, *inputs[:3], sinks=sinks)
+    assert_exact((*ahead_alone, *gradients), work, inputs, sinks)
 
 
 @pytest.mark.parametrize("keep", [0, 1])
@@ -284,7 +292,7 @@ def test_results_have_the_dtype_and_the_shapes_of_the_inputs(dtype: str) -> None
     inputs = draw(work, 9)
     pair = planning.plan("zigzag", work, 3, pass_="both")
     assert run(pair, *inputs[:3]).dtype == dtype_of(dtype)
-    for found, like in zip(run(pair, *inputs), ("q", "q", "k", "v"), strict=True):
+    for found, like in zip(run(pair, *inputs), ("dout", "q", "k", "v"), strict=True):
         assert found.dtype == dtype_of(dtype)
         assert found.shape == shapes(work)[like]
     _, lse = forward(pair.forward, *inputs[:3])
@@ -299,6 +307,45 @@ def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
     refused(r"v is float64 .*takes float64 \[1, 2, 22, 3\]", RING, q, k, q)
     refused(r"dout is float64 \[1, 2, 22, 3\]", RING, q, k, v, k)
     refused("k must be a numpy array, not list", RING, q, k.tolist(), v)
+
+
+def test_sinks_are_given_where_the_workload_has_them_and_only_there() -> None:
+    inputs, sunk = draw(SMALL, 0), replace(SMALL, sinks=True)
+    with pytest.raises(RingloomError, match=r"has sinks: give sinks=, one logit for each of 4"):
+        run(planning.plan("ring", sunk, 4), *inputs[:3])
+    with pytest.raises(RingloomError, match=r"has no sinks: plan Workload\(..., sinks=True\)"):
+        run(planning.plan("ring", SMALL, 4), *inputs[:3], sinks=np.zeros(4))
+    with pytest.raises(RingloomError, match=r"sinks is float64 \[3\], but .* float64 \[4\]"):
+        run(planning.plan("ring", sunk, 4), *inputs[:3], sinks=np.zeros(3))
+
+
+def test_sinks_of_minus_infinity_change_nothing() -> None:
+    work = replace(SMALL, mask=Documents((1, 21), (0, 22)) & Window(3))
+    inputs, none = draw(work, 1), np.full(work.heads, -np.inf)
+    results = run(planning.plan("zigzag", work, 3), *inputs)
+    sunk = run(planning.plan("zigzag", replace(work, sinks=True), 3), *inputs, sinks=none)
+    for without, array in zip(results, sunk, strict=False):
+        np.testing.assert_array_equal(array, without)
+    assert not sunk[-1].any()
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [({"sinks": True}, "sinks"), ({"v_head_dim": 2}, "values of 2 beside keys of 3 elements")],
+)
+def test_programs_refuse_what_they_do_not_compute_yet(
+    backend: str, more: dict[str, Any], said: str
+) -> None:
+    work = replace(SMALL, **more)
+    with pytest.raises(RingloomError, match=f"{backend} programs do not have {said} yet"):
+        run(
+            planning.plan("ring", work, 2), *draw(work, 0)[:3], **given_sinks(work), backend=backend
+        )
+
+
+def given_sinks(work: Workload) -> dict[str, Array]:
+    return {"sinks": np.zeros(work.heads)} if work.sinks else {}
 
 
 def test_only_a_forward_plan_a_backward_plan_or_both_in_this_order_run() -> None:
@@ -329,41 +376,49 @@ def test_an_unknown_backend_is_refused_with_those_that_exist() -> None:
 # ---- dense attention itself
 
 
-def by_hand(work: Workload, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+def by_hand(
+    work: Workload, q: Array, k: Array, v: Array, sinks: Array | None = None
+) -> tuple[Array, Array]:
     """Attention one query at a time, by the formula in the books."""
-    out, lse = np.zeros(q.shape), np.full(q.shape[:3], -np.inf)
+    out = np.zeros((*q.shape[:3], work.v_head_dim))
+    lse = np.full(q.shape[:3], -np.inf)
     for b, h, i in np.ndindex(q.shape[:3]):
         keys = [j for j in range(work.kv_seq) if work.allowed([i], [j])[0, 0]]
         shared = b, h * work.kv_heads // work.heads
         scores = [float(q[b, h, i] @ k[shared][j]) * work.softmax_scale for j in keys]
-        if keys:
-            total = sum(np.exp(scores))
+        total = sum(np.exp(scores)) + (0 if sinks is None else np.exp(sinks[h]))
+        if total:
             lse[b, h, i] = np.log(total)
             weights = np.exp(scores) / total
             out[b, h, i] = sum(w * v[shared][j] for w, j in zip(weights, keys, strict=True))
     return out, lse
 
 
-@given(workloads(longest=6), st.integers(0, 99))
+@given(any_workloads(longest=6), st.integers(0, 99))
 def test_dense_attention_is_the_formula(work: Workload, seed: int) -> None:
-    q, k, v, _ = draw(work, seed)
-    for found, truth in zip(dense.forward(work, q, k, v), by_hand(work, q, k, v), strict=True):
+    (q, k, v, _), sinks = draw(work, seed), draw_sinks(work, seed)
+    pairs = zip(
+        dense.forward(work, q, k, v, sinks=sinks), by_hand(work, q, k, v, sinks), strict=True
+    )
+    for found, truth in pairs:
         assert_close(found, truth, 1e-13)
 
 
-@given(workloads(longest=4), st.integers(0, 99))
+@given(any_workloads(longest=4), st.integers(0, 99))
 def test_dense_gradients_are_finite_differences(work: Workload, seed: int) -> None:
-    inputs, small = draw(work, seed), 1e-5
+    inputs, sinks, small = draw(work, seed), draw_sinks(work, seed), 1e-5
     random = np.random.default_rng(seed)
 
     def loss(arrays: list[Array]) -> float:
-        return float(np.sum(dense.forward(work, *arrays)[0] * inputs[3]))
+        q, k, v, *logits = arrays
+        given = {"sinks": logits[0]} if logits else {}
+        return float(np.sum(dense.forward(work, q, k, v, **given)[0] * inputs[3]))
 
-    for number, gradient in enumerate(dense.backward(work, *inputs)):
+    for number, gradient in enumerate(dense.backward(work, *inputs, sinks=sinks)):
         direction = random.normal(size=gradient.shape)
         sides = []
         for sign in (small, -small):
-            arrays = list(inputs[:3])
+            arrays = [*inputs[:3], *([] if sinks is None else [sinks])]
             arrays[number] = arrays[number] + sign * direction
             sides.append(loss(arrays))
         slope = (sides[0] - sides[1]) / (2 * small)

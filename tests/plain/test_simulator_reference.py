@@ -21,7 +21,7 @@ from simulator.hardware import Hardware, hardware
 from simulator.network.ports import NodePorts
 from simulator.prediction import Prediction, simulate
 from simulator.timeline import Span, spans
-from strategies import schedules, workloads
+from strategies import any_workloads, schedules
 
 Arrived = tuple[Move, int, int, list[int], float]
 SLOW = {  # a chip and links slow enough for small workloads to matter on all of them
@@ -51,7 +51,7 @@ machines = st.fixed_dictionaries(SLOW).map(hardware("a100-nvlink").changed)
 def plans(draw: st.DrawFn) -> Plan:
     """Plans of every schedule, both passes, on 1 to 7 ranks."""
     ranks = draw(st.integers(1, 7))
-    work = draw(workloads(draw(st.sampled_from(["float64", "bfloat16"])), longest=24))
+    work = draw(any_workloads(draw(st.sampled_from(["float64", "bfloat16"])), longest=24))
     pass_ = draw(st.sampled_from(["forward", "backward"]))
     return plan(draw(schedules(ranks)), work, ranks, pass_=pass_)
 
@@ -117,8 +117,8 @@ class Reference:
     def per_token(self, tensor: str, arriving: bool) -> float:
         what, work = TENSORS[tensor], self.plan.workload
         wide = max(4, DTYPES[work.dtype])
-        there = work.batch * wide * (what.vectors * work.head_dim + what.scalars)
-        kernel = DTYPES[work.dtype] * what.vectors * work.head_dim + wide * what.scalars
+        there = work.batch * wide * (what.elements(work) + what.scalars)
+        kernel = DTYPES[work.dtype] * what.elements(work) + wide * what.scalars
         read = there if arriving else work.batch * kernel
         again = self.machine["attention.merge"] if tensor == "OUT" else 1.0
         return again * (2 * there + read) / self.machine["memory.bandwidth"]
@@ -129,9 +129,10 @@ class Reference:
 
     def per_pair(self) -> float:
         work, pass_ = self.plan.workload, self.plan.pass_
-        flop = 4 * work.head_dim * work.batch * (2.5 if pass_ == "backward" else 1)
-        speed = self.machine.peak(work.dtype) * self.machine.efficiency(pass_, work.head_dim)
-        return float(flop / speed)
+        products = {"forward": (1, 1), "backward": (3, 2)}[pass_]  # over head_dim, v_head_dim
+        length = products[0] * work.head_dim + products[1] * work.v_head_dim
+        share = self.machine.efficiency(pass_, length / sum(products))
+        return float(2 * length * work.batch / (self.machine.peak(work.dtype) * share))
 
     def heads(self, q: Block, kv: Block) -> int:
         return len({h for h in q.heads if h // self.plan.workload.group in kv.heads})
@@ -213,7 +214,7 @@ class Reference:
                 made = ("STATS",) if held.tensors == ("OUT",) else held.tensors
                 self.ready.update({(t, int(block), int(rank)): (0.0, 0.0) for t in made})
         for block in plan.partition.q.blocks if plan.pass_ == "backward" else ():
-            row = 2 * DTYPES[work.dtype] * work.head_dim + max(4, DTYPES[work.dtype])
+            row = 2 * DTYPES[work.dtype] * work.v_head_dim + max(4, DTYPES[work.dtype])
             rows = block.size * len(block.heads) * work.batch
             self.now[block.home] += rows * row / self.machine["memory.bandwidth"]
         self.busy.update(self.now)

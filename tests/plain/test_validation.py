@@ -20,7 +20,7 @@ from runtimes import validation
 from runtimes.arrays import Array, draw, dtype_of
 from runtimes.reference import dense, oracle
 from runtimes.validation import backward_leaks, check, distance, forward_leaks, probes
-from strategies import CLASSIC, ranks, schedules, workloads
+from strategies import CLASSIC, any_workloads, ranks, schedules, workloads
 
 PACKED = Workload(
     203,
@@ -61,7 +61,7 @@ def test_every_schedule_is_exact_in_every_dtype(name: str, dtype: str) -> None:
     assert found.exact, found
 
 
-@given(st.data(), ranks, st.sampled_from(sorted(DTYPES)).flatmap(workloads), st.integers(0, 9))
+@given(st.data(), ranks, st.sampled_from(sorted(DTYPES)).flatmap(any_workloads), st.integers(0, 9))
 def test_whatever_the_planner_makes_is_exact(
     data: st.DataObject, ranks: int, work: Workload, seed: int
 ) -> None:
@@ -73,11 +73,26 @@ def test_only_the_passes_of_a_plan_are_judged() -> None:
     ahead = check(planning.plan("ring", SMALL, 3))
     assert ahead.exact
     assert (ahead.dq_error, ahead.dk_error, ahead.dv_error) == (None, None, None)
+    assert ahead.dsink_error is None
     assert ahead.tolerances.keys() == {"forward", "lse"}
     back = check(planning.plan("ring", SMALL, 3, pass_="backward"))
     assert back.exact
     assert (back.forward_error, back.lse_error) == (None, None)
     assert back.tolerances.keys() == {"dq", "dk", "dv"}
+
+
+def test_sinks_have_a_gradient_that_is_judged() -> None:
+    pair = planning.plan("usp", replace(SMALL, sinks=True), 4, pass_="both")
+    result = check(pair)
+    assert result.exact
+    assert result.tolerances["dsink"] == 1e-11 >= result.dsink_error > 0
+
+    def loud(results: tuple[Array, ...]) -> Any:
+        return [*results[:-1], results[-1] + 1e-9 * (results[-1].ndim == 1)]
+
+    wrong = check(pair, faulty(loud))
+    assert wrong.dsink_error > 1e-11 >= wrong.dv_error
+    assert not wrong.exact
 
 
 def test_a_check_repeats_itself_and_follows_its_seed() -> None:
@@ -115,8 +130,8 @@ Program = Callable[..., Any]
 def faulty(change: Callable[..., Any]) -> Program:
     """A backend that computes what the oracle does, changed."""
 
-    def execute(plans: Plans, function: str, *arrays: Array) -> Any:
-        return change(oracle.execute(plans, function, *arrays))
+    def execute(plans: Plans, function: str, *arrays: Array, **sinks: Array) -> Any:
+        return change(oracle.execute(plans, function, *arrays, **sinks))
 
     return execute
 

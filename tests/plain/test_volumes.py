@@ -61,7 +61,7 @@ def sent(plan: Plan) -> dict[str, float]:
         side = plan.partition.side(move.side)
         elements = int((side.sizes * side.head_counts)[move.flat()[0]].sum())
         for tensor in move.tensors:
-            total[tensor] += elements * TENSORS[tensor].vectors
+            total[tensor] += elements * len(TENSORS[tensor].vectors)
     own = work.seq * work.heads
     return {t: float(Fraction(n, own)) for t, n in total.items() if n}
 

@@ -96,7 +96,7 @@ def _width(tensor: str, in_bytes: bool) -> Expr:
     kind = TENSORS[tensor]
     heads = h if kind.side == "q" else g
     size = (w if kind.wide else e) if in_bytes else 1
-    return heads * size * (kind.vectors * d + kind.scalars)
+    return heads * size * (len(kind.vectors) * d + kind.scalars)
 
 
 def _traffic(sent: Sent, finished: Sent, ranks: Expr, in_bytes: bool) -> Expr:
@@ -105,7 +105,7 @@ def _traffic(sent: Sent, finished: Sent, ranks: Expr, in_bytes: bool) -> Expr:
     for name, parts in finished.items() if in_bytes else ():
         kind = TENSORS[name]
         heads = h if kind.side == "q" else g
-        each -= summed(parts) * c * heads * kind.vectors * d * (w - e)
+        each -= summed(parts) * c * heads * len(kind.vectors) * d * (w - e)
     return sympy.factor(each / ranks)
 
 

@@ -54,8 +54,8 @@ def blocks_held(plan: Plan) -> int:
     KV block is one of those, as the layer does not need it again once it has been sent on.
     """
     travelling = int(slots(plan, "KV").max(initial=0))
-    kv = max(travelling, 1) * TENSORS["KV"].vectors
-    return TENSORS["Q"].vectors + kv + TENSORS["OUT"].vectors
+    copies = {"Q": 1, "KV": max(travelling, 1), "OUT": 1}
+    return sum(count * len(TENSORS[tensor].vectors) for tensor, count in copies.items())
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def hops(schedule: str, pass_: Pass, tensor: str, ranks: int) -> float:
     loop = _loop(schedule, pass_, ranks)
     tokens_heads = loop.workload.seq // ranks * loop.workload.heads
     kind = TENSORS[tensor]
-    each = kind.vectors * loop.workload.head_dim + kind.scalars
+    each = kind.elements(loop.workload) + kind.scalars
     sent = sent_elements(loop).get(tensor)
     return float(sent.mean()) / (tokens_heads * each) if sent is not None else 0.0
 
@@ -47,7 +47,7 @@ def per_circle(schedule: str, pass_: Pass, ranks: int) -> tuple[float, float]:
     for name in sent_elements(_loop(schedule, pass_, ranks)):
         kind = TENSORS[name]
         circles = hops(schedule, pass_, name, ranks) / (ranks if kind.accumulates else ranks - 1)
-        vectors += circles * kind.vectors
+        vectors += circles * len(kind.vectors)
         scalars += circles * kind.scalars
     return vectors, scalars
 
