@@ -45,6 +45,7 @@ class Rectangles:
     def __init__(self, plan: Plan, kernels: Kernels) -> None:
         self._plan, self._kernels, self._work = plan, kernels, 0
         self._q, self._kv = plan.partition.q, plan.partition.kv
+        self._extents = sizes(self._q.chunks), sizes(self._kv.chunks)
         self._shapes = Shapes.of(plan.workload, plan.partition)
         self._pieces = region_of(plan.workload.mask).pieces
         self._interleaved = _interleave(self._q.chunks), _interleave(self._kv.chunks)
@@ -58,7 +59,7 @@ class Rectangles:
     def of(self, node: Attend) -> Floats:
         """Return the `Cut` of each row, by columns: float64 [4, rows]."""
         q, kv = _chunks(self._q, node.q), _chunks(self._kv, node.kv)
-        rows, columns = _tokens(self._q, q), _tokens(self._kv, kv)
+        rows, columns = map(_tokens, self._extents, (q, kv))
         present = (q >= 0)[:, :, None] & (kv >= 0)[:, None, :]
         areas = tiles(self._plan).areas[q[:, :, None], kv[:, None, :]]
         whole = np.where(present, areas, 0).sum(axis=(1, 2)) == rows * columns
@@ -83,15 +84,14 @@ class Rectangles:
     def full(self) -> Floats:
         """Count pairs, overheads included, of a full call per pair of chunks: [q, kv chunks]."""
         (heights, row), (widths, column) = (
-            np.unique(sizes(side.chunks), return_inverse=True) for side in (self._q, self._kv)
+            np.unique(extents, return_inverse=True) for extents in self._extents
         )
         pairs: Floats = self._kernels.full(heights[:, None], widths)[np.ix_(row, column)]
         return pairs
 
     def partial(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
         """Return (q chunk, kv chunk, cut [4]) of each pair of which the mask hides a part."""
-        extents = sizes(self._q.chunks), sizes(self._kv.chunks)
-        q, kv = np.nonzero(kinds(tiles(self._plan).areas, *extents) == PARTIAL)
+        q, kv = np.nonzero(kinds(tiles(self._plan).areas, *self._extents) == PARTIAL)
         keys = self._shapes.keys(q, kv)
         _, at, which = np.unique(keys, return_index=True, return_inverse=True)
         pairs = zip(q[at].tolist(), kv[at].tolist(), strict=True)
@@ -141,9 +141,9 @@ def _chunks(side: Side, blocks: Ints) -> Ints:
     return chunks
 
 
-def _tokens(side: Side, chunks: Ints) -> Numbers:
-    """Count the tokens of each row of chunks: [rows]."""
-    tokens: Numbers = np.append(sizes(side.chunks), 0)[chunks].sum(axis=1)
+def _tokens(extents: Numbers, chunks: Ints) -> Numbers:
+    """Count the tokens of each row of chunks, -1 for none: [rows]."""
+    tokens: Numbers = np.append(extents, 0)[chunks].sum(axis=1)
     return tokens
 
 
