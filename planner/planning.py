@@ -7,6 +7,7 @@ from typing import Literal, overload
 
 from planner.errors import PlanError
 from planner.ir import Pass, Plan
+from planner.layouts import Layout
 from planner.parse import schedule as parse_schedule
 from planner.passes.adjoint import adjoint
 from planner.passes.homeward import direct, homeward
@@ -42,6 +43,7 @@ def plan(
     pass_: Pass = "forward",
     passes: Sequence[Rewrite] | None = None,
     trim: Trim = "messages",
+    layout: Layout | None = None,
 ) -> Plan: ...
 
 
@@ -54,6 +56,7 @@ def plan(
     pass_: Literal["both"],
     passes: Sequence[Rewrite] | None = None,
     trim: Trim = "messages",
+    layout: Layout | None = None,
 ) -> Plans: ...
 
 
@@ -65,18 +68,21 @@ def plan(
     pass_: Pass | Literal["both"] = "forward",
     passes: Sequence[Rewrite] | None = None,
     trim: Trim = "messages",
+    layout: Layout | None = None,
 ) -> Plan | Plans:
     """Plan a workload on `ranks` ranks by a schedule such as "striped" or "usp:ulysses=2:ring=4".
 
     Returns a verified plan, for pass_="both" plans that unpack as (forward, backward). `trim` says
     what the mask takes away: whole messages, so that loops stay loops, or "blocks" out of messages,
-    which sends less. Raises PlanError for an unknown schedule or parameter, and for whatever the
+    which sends less. `layout` takes the place of the schedule's: a name, or a partition whose
+    positions and owners to take, such as `balance` returns. Raises PlanError for an unknown
+    schedule or parameter, for a layout that the schedule does not take, and for whatever the
     verifier refuses.
     """
     if pass_ == "both":
         return verify_pair(
-            plan(schedule, work, ranks, pass_="forward", passes=passes, trim=trim),
-            plan(schedule, work, ranks, pass_="backward", passes=passes, trim=trim),
+            plan(schedule, work, ranks, passes=passes, trim=trim, layout=layout),
+            plan(schedule, work, ranks, pass_="backward", passes=passes, trim=trim, layout=layout),
         )
     if pass_ not in ("forward", "backward"):
         raise PlanError(f"a pass is forward, backward or both, not {pass_!r}")
@@ -85,7 +91,10 @@ def plan(
     if trim not in TRIMS:
         raise PlanError(f"trim takes {' or '.join(TRIMS)}, not {trim!r}")
     recipe, parameters = find_schedule(schedule)
-    built = recipe.build(work, ranks, pass_, **parameters)
+    if layout is not None and "layout" not in recipe.parameters:
+        raise PlanError(f"{recipe.name} has a layout of its own")
+    chosen = {} if layout is None else {"layout": layout}
+    built = recipe.build(work, ranks, pass_, **(parameters | chosen))
     if built.name != schedule:
         built = replace(built, name=schedule)
     return derive(built, TRIMS[trim] if passes is None else passes)

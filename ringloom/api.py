@@ -4,7 +4,7 @@ from codegen.emitting import emit, tables
 from planner.errors import PlanError, RingloomError
 from planner.files import load, save
 from planner.ir import Attend, Held, Move, Plan, Step
-from planner.layouts import by_tokens
+from planner.layouts import balance, by_tokens
 from planner.masks import (
     And,
     Blocks,
@@ -75,6 +75,7 @@ __all__ = [
     "Workload",
     "__version__",
     "adjoint",
+    "balance",
     "by_tokens",
     "check",
     "compare",

@@ -15,13 +15,13 @@ lists of ranks, so its programs are tables.
 import numpy as np
 
 from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import Chunks, chunks_of, whole_heads
+from planner.layouts import Chunks, Layout, chunks_of, parts, whole_heads
 from planner.partitions import Ints, Partition, shifted
-from planner.schedules.shares import parts, shared_out
+from planner.schedules.shares import shared_out
 from planner.workload import Workload
 
 
-def groups(work: Workload, ranks: int, pass_: Pass, *, layout: str = "zigzag") -> Plan:
+def groups(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag") -> Plan:
     """Rings inside groups of ranks, as large as their documents' share of the work."""
     spans, pieces = parts(work), (Chunks(), Chunks())
     rings = shared_out([len(q) * len(kv) for q, kv in spans], ranks)

@@ -1,28 +1,11 @@
-"""Independent parts of a mask, such as documents, and the ranks that each part gets.
+"""Ranks for independent parts of a mask, such as documents.
 
 work of 5 documents   50 24 6 9 11   on 6 ranks -> rings of 3, 1 ranks; the rest on 2
 """
 
 from heapq import heapify, heapreplace
-from itertools import pairwise
 
 import numpy as np
-
-from planner.masks.regions import FAR, Region
-from planner.workload import Workload
-
-
-def parts(work: Workload) -> list[tuple[range, range]]:
-    """Queries and keys of which nothing meets what is in another part, in their order."""
-    here = [[work.offset, work.offset + work.seq, 0, work.kv_seq, -FAR, FAR]]
-    pieces = Region.of(here).intersect(work.mask.region()).pieces
-    top, bottom, left, right = pieces[np.argsort(pieces[:, 0], kind="stable"), :4].T
-    left = np.minimum.accumulate(left[::-1])[::-1]  # of this piece and all that are below
-    rows = np.maximum.accumulate(bottom)[:-1] <= top[1:]
-    begins = 1 + np.flatnonzero(rows & (np.maximum.accumulate(right)[:-1] <= left[1:]))
-    queries = pairwise([0, *(top[begins] - work.offset).tolist(), work.seq])
-    keys = pairwise([0, *left[begins].tolist(), work.kv_seq])
-    return [(range(*q), range(*kv)) for q, kv in zip(queries, keys, strict=True)]
 
 
 def shared_out(loads: list[int], ranks: int) -> list[tuple[int, int]]:

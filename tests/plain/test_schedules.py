@@ -197,7 +197,7 @@ def test_ulysses_keeps_the_sequence_in_order() -> None:
     ("spelled", "message"),
     [
         ("spiral", "unknown schedule 'spiral': choose one of ring"),
-        ("ring:grain=2", "grain=2 is for stripes"),
+        ("ring:grain=2", "grain=2 is for striped"),
         ("striped:width=2", "striped has no parameter 'width'; its parameters: layout, grain"),
         ("striped:grain=wide", "striped:grain takes a whole number, not 'wide'"),
         ("burst:layout=3", "burst:layout takes a word, not 3"),

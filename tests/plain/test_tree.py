@@ -8,7 +8,7 @@ import pytest
 from repository import ROOT
 
 QUESTIONS = {
-    "Where does zigzag decide who owns token 5?": "planner/layouts.py:zigzag",
+    "Where does zigzag decide who owns token 5?": "planner/layouts/by_place.py:zigzag",
     "Where does the ring say what travels in which step?": "planner/schedules/rings/ring.py:ring",
     "Where are all schedules listed?": "planner/schedules/__init__.py:SCHEDULES",
     "Which query sees which keys under the causal mask?": "planner/masks/plain.py:Causal",
@@ -73,5 +73,7 @@ def test_twenty_questions_have_as_many_answers() -> None:
 
 def test_an_answer_that_moved_is_noticed() -> None:
     assert wrong("planner/nowhere.py:zigzag") == "there is no planner/nowhere.py"
-    assert wrong("planner/layouts.py:helix") == "planner/layouts.py defines no helix"
+    assert (
+        wrong("planner/layouts/by_place.py:helix") == "planner/layouts/by_place.py defines no helix"
+    )
     assert wrong("simulator/costs/kernels.py:seconds").endswith("defines no seconds")

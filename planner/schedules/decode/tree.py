@@ -15,12 +15,12 @@ cache: for decoding. Tree Attention (Shyam et al. 2024). One transfer per level 
 import numpy as np
 
 from planner.ir import Attend, Move, Pass, Plan, Step, result
-from planner.layouts import by_tokens
+from planner.layouts import Layout, by_tokens
 from planner.schedules.tour import carried
 from planner.workload import Workload
 
 
-def tree(work: Workload, ranks: int, pass_: Pass, *, layout: str = "contiguous") -> Plan:
+def tree(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "contiguous") -> Plan:
     """A binomial tree from every rank at once; where only one has queries, one tree."""
     part, rank = by_tokens(work, ranks, layout), np.arange(ranks)
     q, inputs, sums = part.q.owned(ranks), carried("q", pass_)[0], (result(pass_),)

@@ -10,7 +10,7 @@ backward sends  KV 2*f*(P-1)*(keep==0), DKV 2*f*(P-1)
 import numpy as np
 
 from planner.ir import Attend, Pass, Plan, Step
-from planner.layouts import by_tokens
+from planner.layouts import Layout, by_tokens
 from planner.passes.adjoint import adjoint
 from planner.schedules.gathers.everybody import to_everybody
 from planner.workload import Workload
@@ -21,8 +21,8 @@ def allgather(
     ranks: int,
     pass_: Pass,
     *,
-    layout: str = "zigzag",
-    grain: int = 1,
+    layout: Layout = "zigzag",
+    grain: int = 0,
     keep: int = 0,
     node: int = 0,
 ) -> Plan:

@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import by_tokens
+from planner.layouts import Layout, by_tokens
 from planner.schedules.tour import Side, carried
 from planner.workload import Workload
 
@@ -24,7 +24,7 @@ SIDES: dict[str, Side] = {"q": "q", "kv": "kv"}
 
 
 def broadcast(
-    work: Workload, ranks: int, pass_: Pass, *, side: str = "kv", layout: str = "zigzag"
+    work: Workload, ranks: int, pass_: Pass, *, side: str = "kv", layout: Layout = "zigzag"
 ) -> Plan:
     """KV is broadcast and DKV reduced; or, with side=q, queries and their results."""
     if side not in SIDES:

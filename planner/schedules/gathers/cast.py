@@ -16,7 +16,7 @@ where the ranks that see them change. Programs are tables where that is irregula
 import numpy as np
 
 from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import chunks_of, cut, whole_heads
+from planner.layouts import Layout, cut, sides, whole_heads
 from planner.partitions import Ints, Partition
 from planner.passes.adjoint import adjoint
 from planner.schedules.gathers.needs import by_users
@@ -24,13 +24,13 @@ from planner.workload import Workload
 
 
 def group_cast(
-    work: Workload, ranks: int, pass_: Pass, *, stages: int = 0, layout: str = "contiguous"
+    work: Workload, ranks: int, pass_: Pass, *, stages: int = 0, layout: Layout = "contiguous"
 ) -> Plan:
     """KV goes to the ranks that see it in `stages` rounds; stages=0: one per distance of ranks."""
     if pass_ == "backward":
         return adjoint(group_cast(work, ranks, "forward", stages=stages, layout=layout))
-    rank, queries = np.arange(ranks), chunks_of(layout, work.seq, ranks)
-    pieces, users = by_users(work, ranks, queries, chunks_of(layout, work.kv_seq, ranks))
+    rank, (queries, keys) = np.arange(ranks), sides(work, ranks, layout)
+    pieces, users = by_users(work, ranks, queries, keys)
     part = Partition(whole_heads(queries, work.heads), whole_heads(pieces, work.kv_heads))
     q, own = part.q.owned(ranks), part.kv.owned(ranks)
 

@@ -13,14 +13,14 @@ case the exchange of partial results that decoding uses. Mesh-Attention (2512.20
 """
 
 from planner.ir import Pass, Plan, Step, result
-from planner.layouts import by_tokens
+from planner.layouts import Layout, by_tokens
 from planner.schedules.grid import Grid, divided, divisor
 from planner.schedules.tour import carried, tour
 from planner.workload import Workload
 
 
 def mesh2d(
-    work: Workload, ranks: int, pass_: Pass, *, columns: int = 0, layout: str = "zigzag"
+    work: Workload, ranks: int, pass_: Pass, *, columns: int = 0, layout: Layout = "zigzag"
 ) -> Plan:
     """Queries are gathered by column, KV goes around in rows; columns=0: as square as can be."""
     columns = columns or ranks // divisor(ranks, int(ranks**0.5))

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from planner.ir import Held, Move
-from planner.layouts import by_heads, chunks_of, cut, split
+from planner.layouts import Chunks, by_heads, cut, split
 from planner.partitions import Ints, Side
 from planner.workload import Workload
 
@@ -34,20 +34,22 @@ def kv_uses(work: Workload, q: list[range], kv: list[range]) -> list[list[int]]:
 
 
 class Shards:
-    """One side: where its blocks live and which slices each rank of a group works on."""
+    """One side: where its blocks live and which slices each rank of a group works on.
+
+    `pieces` belong to groups of `ulysses` ranks, each of which owns a part of each piece.
+    """
 
     def __init__(
         self,
-        tokens: int,
+        pieces: Chunks,
         ulysses: int,
         groups: int,
-        layout: str,
         slices: list[range],
         uses: list[list[int]],
         like: "Shards | None" = None,
     ) -> None:
         self.ulysses, self.slices = ulysses, len(slices)
-        self.rank, self.cut = np.arange(ulysses * groups, dtype=np.int32), (tokens, slices)
+        self.rank, self.cut = np.arange(ulysses * groups, dtype=np.int32), (pieces, slices)
         self.side: Side
         self.own: Ints  # pieces that each rank owns
         if like and like.cut == self.cut:  # what is computed for one side holds for the other
@@ -55,7 +57,7 @@ class Shards:
         else:
             chunks = [
                 (part, group * ulysses + member)
-                for positions, group in chunks_of(layout, tokens, groups)
+                for positions, group in pieces
                 for member, part in enumerate(split(positions, ulysses))
             ]
             self.side = by_heads(chunks, slices)

@@ -14,6 +14,7 @@ The bytes of Ulysses in more launches. UPipe (2602.21196), HCMS (2607.01817).
 
 from planner.errors import PlanError
 from planner.ir import Attend, Move, Pass, Plan, Step
+from planner.layouts import sides
 from planner.partitions import Partition
 from planner.passes.adjoint import adjoint
 from planner.schedules.heads.sharding import Shards, head_slices, kv_uses
@@ -31,6 +32,7 @@ def ulysses_stages(
     stages, pace = stages or min(2, most, ranks), 1 if ahead else 2
     q_slices, kv_slices = head_slices(work, ranks * stages)
     uses = kv_uses(work, q_slices, kv_slices)
+    queries, keys = sides(work, 1, "contiguous")
     attends = [list[Attend]() for _ in range(pace * (stages - 1) + 3)]
     moves = [list[Move]() for _ in attends]
     q: Shards | None = None
@@ -38,12 +40,12 @@ def ulysses_stages(
     for stage in range(stages):
         mine = range(stage, len(q_slices), stages)  # the slice of each rank
         fresh = [sorted({*uses[n]} - {a for u in uses[n - stage : n] for a in u}) for n in mine]
-        q = Shards(work.seq, ranks, 1, "contiguous", q_slices, [[n] for n in mine], q)
-        kv = Shards(work.kv_seq, ranks, 1, "contiguous", kv_slices, fresh, kv or q)
-        used = Shards(work.kv_seq, ranks, 1, "contiguous", kv_slices, [uses[n] for n in mine], kv)
-        queries, keys = q.attended()[:, 0], used.attended().swapaxes(0, 1)
+        q = Shards(queries, ranks, 1, q_slices, [[n] for n in mine], q)
+        kv = Shards(keys, ranks, 1, kv_slices, fresh, kv or q)
+        used = Shards(keys, ranks, 1, kv_slices, [uses[n] for n in mine], kv)
+        here, visible = q.attended()[:, 0], used.attended().swapaxes(0, 1)
         moves[pace * stage] += [*q.all_to_all(("Q",)), *kv.all_to_all(("KV",))]
-        attends[pace * stage + 1] += [Attend(q.rank, queries, part) for part in keys]
+        attends[pace * stage + 1] += [Attend(q.rank, here, part) for part in visible]
         moves[pace * stage + 2] += q.all_to_all(("OUT",), back=True)
     assert q
     assert kv

@@ -14,7 +14,7 @@ Llama 3 (Grattafiori et al. 2024, section 3.3.2), heads_k_stride of ring-flash-a
 import numpy as np
 
 from planner.ir import Attend, Pass, Plan, Step
-from planner.layouts import by_heads, chunks_of, cut
+from planner.layouts import Layout, by_heads, cut, sides
 from planner.partitions import Partition
 from planner.passes.adjoint import adjoint
 from planner.schedules.gathers.everybody import to_everybody
@@ -22,7 +22,7 @@ from planner.workload import Workload
 
 
 def llama3(
-    work: Workload, ranks: int, pass_: Pass, *, stride: int = 0, layout: str = "zigzag"
+    work: Workload, ranks: int, pass_: Pass, *, stride: int = 0, layout: Layout = "zigzag"
 ) -> Plan:
     """KV goes to every rank, `stride` KV heads at a time; stride=0: a quarter of them."""
     if pass_ == "backward":
@@ -30,8 +30,8 @@ def llama3(
     many = -(-work.kv_heads // stride) if stride else min(4 if ranks > 1 else 1, work.kv_heads)
     kv_slices = cut(work.kv_heads, many)
     q_slices = [range(s.start * work.group, s.stop * work.group) for s in kv_slices]
-    q = by_heads(chunks_of(layout, work.seq, ranks), q_slices)
-    kv = by_heads(chunks_of(layout, work.kv_seq, ranks), kv_slices)
+    queries, keys = sides(work, ranks, layout)
+    q, kv = by_heads(queries, q_slices), by_heads(keys, kv_slices)
     rank, steps = np.arange(ranks), list[Step]()
     for i in range(many + 1):
         every = np.tile(np.arange(max(0, i - 1), len(kv), many), (ranks, 1))

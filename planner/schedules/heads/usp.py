@@ -20,6 +20,7 @@ It is longer than others for its three degrees, which compose, and for the copie
 
 from planner.errors import PlanError
 from planner.ir import QUERY_SIDE, Attend, Held, Move, Pass, Plan, Step, result
+from planner.layouts import Layout, sides
 from planner.partitions import Partition
 from planner.schedules.grid import Grid, divisor, relabelled
 from planner.schedules.heads.sharding import Shards, head_slices, kv_uses
@@ -37,7 +38,7 @@ def usp(
     ring: int = 0,
     gather: int = 1,
     order: str = "heads",
-    layout: str = "zigzag",
+    layout: Layout = "zigzag",
     keep: int = 1,
 ) -> Plan:
     """Heads are sharded over `ulysses` ranks, KV goes around `ring` sets of `gather` groups (USP).
@@ -49,9 +50,9 @@ def usp(
         raise PlanError(f"order is heads or context, for whose ranks are neighbours, not {order!r}")
     q_slices, kv_slices = head_slices(work, ulysses)
     own, groups = [[h] for h in range(len(q_slices))], ring * gather
-    q = Shards(work.seq, ulysses, groups, layout, q_slices, own)
-    uses = kv_uses(work, q_slices, kv_slices)
-    kv = Shards(work.kv_seq, ulysses, groups, layout, kv_slices, uses, like=q)
+    queries, keys = sides(work, groups, layout)
+    q = Shards(queries, ulysses, groups, q_slices, own)
+    kv = Shards(keys, ulysses, groups, kv_slices, kv_uses(work, q_slices, kv_slices), like=q)
     grid, of_group = Grid(ring, gather, ulysses), kv.attended().reshape(ranks, -1)
     sent, start = q.all_to_all(QUERY_SIDE[pass_]) + kv.all_to_all(("KV",)), tuple[Held, ...]()
     gathered, shares = grid.gather(1, ("KV",), of_group), tuple[Move, ...]()

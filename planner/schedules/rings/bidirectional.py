@@ -14,11 +14,11 @@ The ring's bytes in half of its rounds: each direction of a link carries half of
 import numpy as np
 
 from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import by_tokens
+from planner.layouts import Layout, by_tokens
 from planner.workload import Workload
 
 
-def bidirectional(work: Workload, ranks: int, pass_: Pass, *, layout: str = "zigzag") -> Plan:
+def bidirectional(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag") -> Plan:
     """KV goes both ways at once; where P is even the rank opposite is reached by one of them."""
     part, rank, steps = by_tokens(work, ranks, layout), np.arange(ranks), list[Step]()
     q, kv = part.q.owned(ranks), part.kv.owned(ranks)

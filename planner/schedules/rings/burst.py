@@ -10,13 +10,13 @@ backward sends  Q P-1, DOUT P-1, DQ P*(P>1)      less than the ring's 4f only wh
 """
 
 from planner.ir import Pass, Plan
-from planner.layouts import by_tokens
+from planner.layouts import Layout, by_tokens
 from planner.schedules.rings.ring import around
 from planner.workload import Workload
 
 
 def burst(
-    work: Workload, ranks: int, pass_: Pass, *, layout: str = "zigzag", grain: int = 1
+    work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag", grain: int = 0
 ) -> Plan:
     """KV travels forward, the query side backward (BurstAttention, section 3.1, algorithm 2)."""
     partition = by_tokens(work, ranks, layout, grain)

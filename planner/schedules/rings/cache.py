@@ -12,18 +12,18 @@ Without a cache, kv_seq = seq, it is the zigzag ring.
 """
 
 from planner.ir import Pass, Plan
-from planner.layouts import chunks_of, striped, whole_heads
+from planner.layouts import Layout, chunks_of, whole_heads
 from planner.partitions import Partition, shifted
 from planner.schedules.rings.ring import around
 from planner.workload import Workload
 
 
 def cache_ring(
-    work: Workload, ranks: int, pass_: Pass, *, page: int = 16, layout: str = "zigzag"
+    work: Workload, ranks: int, pass_: Pass, *, page: int = 16, layout: Layout = "zigzag"
 ) -> Plan:
     """The ring over two sources of KV: pages of `page` tokens, and what is new."""
     cached = max(0, work.kv_seq - work.seq)
-    pages = striped(cached, ranks, page) if cached else []
+    pages = chunks_of("striped", cached, ranks, page) if cached else []
     new = chunks_of(layout, work.kv_seq - cached, ranks)
     kv = whole_heads([*pages, *((shifted(p, cached), r) for p, r in new)], work.kv_heads)
     q = whole_heads(chunks_of(layout, work.seq, ranks), work.heads)

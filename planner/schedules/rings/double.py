@@ -14,7 +14,7 @@ LoongTrain (Gu et al. 2024), BurstEngine (Sun et al. 2025).
 """
 
 from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import by_tokens
+from planner.layouts import Layout, by_tokens
 from planner.partitions import Ints
 from planner.schedules.grid import Grid, divided, divisor
 from planner.workload import Workload
@@ -23,7 +23,7 @@ NODE = 8  # ranks that usually share the fast links
 
 
 def double_ring(
-    work: Workload, ranks: int, pass_: Pass, *, node: int = 0, layout: str = "zigzag"
+    work: Workload, ranks: int, pass_: Pass, *, node: int = 0, layout: Layout = "zigzag"
 ) -> Plan:
     """KV goes around nodes of `node` ranks, and between them; node=0 chooses at most 8."""
     inner = node or divisor(ranks, min(NODE, ranks - 1))

@@ -18,18 +18,17 @@ from itertools import chain
 import numpy as np
 
 from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import chunks_of, split, whole_heads
+from planner.layouts import Layout, sides, split, whole_heads
 from planner.partitions import Ints, Partition
 from planner.workload import Workload
 
 
-def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: str = "zigzag") -> Plan:
+def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag") -> Plan:
     """KV pieces go around as many edge-disjoint rings as there are (TASP)."""
     rings, rank, steps = disjoint_rings(ranks), np.arange(ranks), list[Step]()
-    q = whole_heads(chunks_of(layout, work.seq, ranks), work.heads)
-    chunks = chunks_of(layout, work.kv_seq, ranks)
-    pieces = [(part, home) for whole, home in chunks for part in split(whole, len(rings))]
-    kv = whole_heads(pieces, work.kv_heads)
+    queries, keys = sides(work, ranks, layout)
+    pieces = [(part, home) for whole, home in keys for part in split(whole, len(rings))]
+    q, kv = whole_heads(queries, work.heads), whole_heads(pieces, work.kv_heads)
     owned = kv.owned(ranks).reshape(ranks, -1, len(rings))
     onward = [ring[(np.argsort(ring) + 1) % ranks] for ring in rings]
 

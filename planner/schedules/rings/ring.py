@@ -11,14 +11,14 @@ backward sends  KV 2*f*(P-1), DKV 2*f*P*(P>1)
 import numpy as np
 
 from planner.ir import Pass, Plan
-from planner.layouts import by_tokens
+from planner.layouts import Layout, by_tokens
 from planner.partitions import Partition
 from planner.schedules.tour import Side, carried, rotations, tour
 from planner.workload import Workload
 
 
 def ring(
-    work: Workload, ranks: int, pass_: Pass, *, layout: str = "contiguous", grain: int = 1
+    work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "contiguous", grain: int = 0
 ) -> Plan:
     """K and V travel one hop per round (Ring Attention section 3; Striped Attention section 3)."""
     return around("kv", work, by_tokens(work, ranks, layout, grain), ranks, pass_)

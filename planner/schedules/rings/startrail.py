@@ -17,14 +17,14 @@ StarTrail (Liu et al. 2024), WallFacer.
 import numpy as np
 
 from planner.ir import Move, Pass, Plan, Step, result
-from planner.layouts import by_tokens
+from planner.layouts import Layout, by_tokens
 from planner.schedules.grid import Grid, divided
 from planner.schedules.tour import carried, tour
 from planner.workload import Workload
 
 
 def startrail(
-    work: Workload, ranks: int, pass_: Pass, *, team: int = 0, layout: str = "zigzag"
+    work: Workload, ranks: int, pass_: Pass, *, team: int = 0, layout: Layout = "zigzag"
 ) -> Plan:
     """Teams of `team` ranks, whose square divides the ranks; team=0 takes the largest such."""
     team = team or max(c for c in range(1, ranks + 1) if ranks % (c * c) == 0)

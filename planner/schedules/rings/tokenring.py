@@ -15,13 +15,13 @@ TokenRing (Wang et al. 2024); pass-Q of Context Parallelism for Inference (Yang 
 import numpy as np
 
 from planner.ir import Attend, Move, Pass, Plan, Step, result
-from planner.layouts import by_tokens
+from planner.layouts import Layout, by_tokens
 from planner.schedules.tour import carried
 from planner.workload import Workload
 
 
 def tokenring(
-    work: Workload, ranks: int, pass_: Pass, *, layout: str = "zigzag", late: int = 0
+    work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag", late: int = 0
 ) -> Plan:
     """Queries visit every rank, and their results go home at once, or `late`."""
     part, rank, steps = by_tokens(work, ranks, layout), np.arange(ranks), list[Step]()

@@ -1,0 +1,119 @@
+"""Layouts: which positions each rank owns, by the order of tokens, by documents, or by work."""
+
+from collections.abc import Callable
+
+from planner.errors import PlanError
+from planner.layouts.by_place import contiguous, striped, zigzag
+from planner.layouts.by_work import balance, even_work, heap, snake
+from planner.layouts.documents import parts, per_document, whole_document
+from planner.layouts.pieces import Chunks, by_heads, cut, split, whole_heads
+from planner.partitions import Block, Partition, Ranges
+from planner.workload import Workload
+
+__all__ = [
+    "BY_MASK",
+    "LAYOUTS",
+    "PEER_NAMES",
+    "Chunks",
+    "Layout",
+    "balance",
+    "by_heads",
+    "by_tokens",
+    "chunks_of",
+    "cut",
+    "names",
+    "parts",
+    "sides",
+    "split",
+    "whole_heads",
+]
+
+Layout = str | Partition  # a name, or the partition whose positions and owners to take
+
+LAYOUTS: dict[str, Callable[[int, int, int], Chunks]] = {
+    "contiguous": contiguous,
+    "striped": striped,
+    "zigzag": zigzag,
+}
+BY_MASK: dict[str, Callable[[Workload, int, int], tuple[Chunks, Chunks]]] = {
+    "per-document": per_document,
+    "whole-document": whole_document,
+    "heap": heap,
+    "snake": snake,
+    "even-work": even_work,
+}
+IN_GRAINS = "striped", "heap", "snake", "even-work"
+PEER_NAMES = {
+    "contiguous": "the order of the sequence in every library",
+    "striped": "stripe (ring-flash-attention), strip (yunchang), Striped (Transformer Engine JAX)",
+    "zigzag": "zigzag (ring-flash-attention, yunchang), head-tail (PyTorch), dual-chunk swap"
+    " (Transformer Engine, Megatron-LM, MaxText), causal halves (BurstAttention)",
+    "per-document": "per-document head-tail (PyTorch, WLB-LLM), dual-chunk swap of packed"
+    " sequences (Transformer Engine)",
+    "whole-document": "whole documents (FlashCP)",
+    "heap": "min-heap dispatch (MagiAttention)",
+    "snake": "PTRR, round-robin by processing time (PyTorch)",
+    "even-work": "uneven shards (MagiAttention)",
+}
+
+
+def chunks_of(layout: Layout, tokens: int, ranks: int, grain: int = 0) -> Chunks:
+    """The pieces of a layout that reads no mask, with their owners; grain in tokens, for stripes.
+
+    Raises PlanError for any other layout, and for a grain where there are no grains.
+    """
+    if layout not in LAYOUTS or not isinstance(layout, str):
+        known = layout in BY_MASK or isinstance(layout, Partition)
+        said = "a layout by the mask does not go" if known else f"unknown layout {layout!r}"
+        raise PlanError(f"{said}: choose one of {', '.join(LAYOUTS)}")
+    _check_grain(layout, grain)
+    return LAYOUTS[layout](tokens, ranks, grain or 1)
+
+
+def sides(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> tuple[Chunks, Chunks]:
+    """The pieces of queries and of keys with their owners, under any layout.
+
+    grain: tokens of a stripe or of a dispatched piece, 0 for what the layout chooses. Raises
+    PlanError for an unknown layout, and for a partition that does not fit.
+    """
+    match layout:
+        case Partition(q, kv):
+            layout.check(work, ranks)
+            pieces = ({(b.positions, b.home): None for b in s.blocks} for s in (q, kv))
+            return list(next(pieces)), list(next(pieces))
+        case _ if layout in BY_MASK:
+            _check_grain(layout, grain)
+            return BY_MASK[layout](work, ranks, grain)
+        case _ if layout not in LAYOUTS:
+            known = ", ".join([*LAYOUTS, *BY_MASK])
+            raise PlanError(f"unknown layout {layout!r}: choose one of {known}")
+    q_pieces, same = chunks_of(layout, work.seq, ranks, grain), work.seq == work.kv_seq
+    return q_pieces, q_pieces if same else chunks_of(layout, work.kv_seq, ranks, grain)
+
+
+def _check_grain(layout: str, grain: int) -> None:
+    if grain < 0:
+        raise PlanError(f"grain must be at least 1 token, not {grain}")
+    if grain > 1 and layout not in IN_GRAINS:
+        raise PlanError(f"grain={grain} is for {', '.join(IN_GRAINS)}; the layout is {layout}")
+
+
+def by_tokens(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> Partition:
+    """Both sides cut by the same layout, all heads together."""
+    q_pieces, kv_pieces = sides(work, ranks, layout, grain)
+    q = whole_heads(q_pieces, work.heads)
+    if kv_pieces == q_pieces and work.heads == work.kv_heads:
+        return Partition(q, q)  # what is found out about one side holds for the other
+    return Partition(q, whole_heads(kv_pieces, work.kv_heads))
+
+
+def names(work: Workload, ranks: int, partition: Partition) -> str:
+    """Returns the layout's names here and at its peers: "zigzag = ..." or "custom"."""
+    held = [{b.positions for b in partition.q.blocks if b.home == r} for r in range(ranks)]
+    for layout in (*LAYOUTS, *BY_MASK):
+        own = [set[Ranges]() for _ in range(ranks)]
+        for positions, home in sides(work, ranks, layout)[0]:
+            own[home].add(Block(positions, range(1), home).positions)
+        if own == held:
+            return f"{layout} = {PEER_NAMES[layout]}"
+    return f"custom, {len(partition.q.chunks)} query and {len(partition.kv.chunks)} KV pieces"

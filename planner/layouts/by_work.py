@@ -1,0 +1,128 @@
+"""Layouts that even out the work that the mask leaves to ranks.
+
+heap, snake   pieces of `grain` tokens, sorted by their work, as many to each rank
+even-work     consecutive shards of equal work, so of unequal length
+
+causal        A A A A A A B B B C C C     even-work, of 12 tokens on the ranks A, B and C
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.layouts.dispatch import Loads, balanced, in_turn, to_least_loaded
+from planner.layouts.pieces import Chunks, cut, gathered, whole_heads
+from planner.masks import Mask, parse
+from planner.masks.areas import areas
+from planner.partitions import Partition, shifted
+from planner.workload import Workload
+
+Side = Literal["q", "kv"]
+Sides = tuple[Chunks, Chunks]
+EACH, FINE = 16, 64  # pieces per rank where no grain is given
+ROWS = 256  # pieces whose live blocks are counted at a time
+
+
+def heap(work: Workload, ranks: int, grain: int) -> Sides:
+    """Each piece to the rank with the least work that has room (the dispatch of MagiAttention)."""
+
+    def dispatched(side: Side) -> Chunks:
+        pieces = divided(work, side, EACH * ranks, grain)
+        owners = to_least_loaded(pairs(work, side, pieces), ranks, -(-len(pieces) // ranks))
+        return gathered(pieces, owners.tolist(), ranks)
+
+    return both(work, dispatched)
+
+
+def snake(work: Workload, ranks: int, grain: int) -> Sides:
+    """Pieces in turn, there and back, by their live blocks of grain x grain (PTRR of PyTorch)."""
+
+    def dispatched(side: Side) -> Chunks:
+        pieces = divided(work, side, EACH * ranks, grain)
+        others = divided(work, "kv" if side == "q" else "q", EACH * ranks, grain)
+        owners = in_turn(live_blocks(work, side, pieces, others), ranks)
+        return gathered(pieces, owners.tolist(), ranks)
+
+    return both(work, dispatched)
+
+
+def even_work(work: Workload, ranks: int, grain: int) -> Sides:
+    """Rank r owns the r-th of consecutive shards, cut where the work reaches r / ranks of all."""
+
+    def shards(side: Side) -> Chunks:
+        pieces = divided(work, side, FINE * ranks, grain)
+        done = np.cumsum([0.0, *pairs(work, side, pieces)[:, 0]])
+        shares = done[-1] * np.arange(1, ranks) / ranks
+        ends = np.abs(done[:, None] - shares).argmin(axis=0)
+        owners = np.searchsorted(ends, np.arange(len(pieces)), side="right")
+        return gathered(pieces, owners.tolist(), ranks)
+
+    return both(work, shards)
+
+
+def balance(work: Workload, masks: Sequence[Mask | str], ranks: int, grain: int = 0) -> Partition:
+    """Returns a partition that balances several masks at once, as of the layers of one model.
+
+    Its goal is the largest load over masks and ranks, each mask's in shares of its own average:
+    no mask balanced alone gives a smaller one, and swaps lower it further. Pieces of `grain`
+    tokens, as many to each rank; grain=0: 16 pieces per rank. Sizes are those of `work`, whose own
+    mask counts only where it is among `masks`. Give it to `plan(..., layout=partition)`. Raises
+    PlanError for no mask, and for one that does not fit the lengths.
+    """
+    if not masks:
+        raise PlanError("balance takes at least one mask")
+    layers = [replace(work, mask=parse(m) if isinstance(m, str) else m) for m in masks]
+
+    def dispatched(side: Side) -> Chunks:
+        pieces = divided(work, side, EACH * ranks, grain)
+        loads = np.hstack([shares(pairs(layer, side, pieces), ranks) for layer in layers])
+        owners = balanced(loads, ranks, -(-len(pieces) // ranks))
+        return gathered(pieces, owners.tolist(), ranks)
+
+    q, kv = both(work, dispatched)
+    return Partition(whole_heads(q, work.heads), whole_heads(kv, work.kv_heads))
+
+
+def both(work: Workload, of_side: Callable[[Side], Chunks]) -> Sides:
+    """The pieces of both sides: where queries and keys are the same tokens, as the queries."""
+    q = of_side("q")
+    return q, q if work.seq == work.kv_seq else of_side("kv")
+
+
+def divided(work: Workload, side: Side, count: int, grain: int) -> list[range]:
+    """Consecutive pieces of a side: of `grain` tokens, or `count` where it is 0."""
+    tokens = work.seq if side == "q" else work.kv_seq
+    if grain:
+        return [range(at, min(at + grain, tokens)) for at in range(0, tokens, grain)]
+    return [piece for piece in cut(tokens, count) if piece]
+
+
+def pairs(work: Workload, side: Side, pieces: Sequence[range]) -> Loads:
+    """Allowed pairs of each piece of a side, with all of the other: [pieces, 1]."""
+    whole = range(work.kv_seq if side == "q" else work.seq)
+    return _table(work, side, pieces, [whole])
+
+
+def live_blocks(
+    work: Workload, side: Side, pieces: Sequence[range], others: Sequence[range]
+) -> Loads:
+    """Blocks of each piece with a piece of the other side that hold an allowed pair: [n, 1]."""
+    rows = (pieces[at : at + ROWS] for at in range(0, len(pieces), ROWS))
+    live = [(_table(work, side, part, others) > 0).sum(axis=1) for part in rows]
+    return np.concatenate(live).astype(np.float64)[:, None]
+
+
+def _table(work: Workload, side: Side, pieces: Sequence[range], others: Sequence[range]) -> Loads:
+    """Allowed pairs of pieces of a side with pieces of the other: [pieces, others]."""
+    q, kv = (pieces, others) if side == "q" else (others, pieces)
+    queries = [shifted((piece,), work.offset) for piece in q]
+    table = areas(work.mask.region(), queries, [(piece,) for piece in kv])
+    return (table if side == "q" else table.T).astype(np.float64)
+
+
+def shares(loads: Loads, ranks: int) -> Loads:
+    """Loads in shares of the average of a rank; 0 where there is nothing to do."""
+    return loads * ranks / max(1.0, float(loads.sum()))

@@ -1,0 +1,81 @@
+"""Work-sorted dispatch: pieces of a sequence to ranks, so that every rank has as much to compute.
+
+loads        20 19 16 15 15 14 14 12        sorted, on the ranks A, B and C
+snake         A  B  C  C  B  A  A  B ..     there and back, in turn
+heap          A  B  C  C  B  A ..           each to the rank with the least work that has room
+"""
+
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+Loads = NDArray[np.float64]  # [pieces, masks]
+Owners = NDArray[np.int64]
+SWAPS = 1000  # after which `balanced` ends at the latest
+
+
+def in_turn(loads: Loads, ranks: int) -> Owners:
+    """Owners of pieces [n, 1], sorted by load and given out there and back (PTRR of PyTorch)."""
+    turn, place = np.divmod(np.arange(len(loads)), ranks)
+    owners = np.empty(len(loads), np.int64)
+    order = np.argsort(-loads[:, 0], kind="stable")
+    owners[order] = np.where(turn % 2 == 0, place, ranks - 1 - place)
+    return owners
+
+
+def to_least_loaded(loads: Loads, ranks: int, most: int) -> Owners:
+    """Owners of pieces [n, masks], at most `most` each: the largest load first.
+
+    A piece goes to the rank whose largest load, over the masks, is the least with it.
+    """
+    if loads.shape[1] == 1:
+        return _by_heap(loads[:, 0], ranks, most)
+    owners, sums = np.empty(len(loads), np.int64), np.zeros((ranks, loads.shape[1]))
+    room = np.full(ranks, most)
+    for piece in np.argsort(-loads.max(axis=1), kind="stable").tolist():
+        after = np.where(room > 0, (sums + loads[piece]).max(axis=1), np.inf)
+        rank = int(after.argmin())
+        owners[piece], room[rank] = rank, room[rank] - 1
+        sums[rank] += loads[piece]
+    return owners
+
+
+def _by_heap(loads: NDArray[np.float64], ranks: int, most: int) -> Owners:
+    owners, free = np.empty(len(loads), np.int64), [(0.0, rank, most) for rank in range(ranks)]
+    heapify(free)
+    for piece in np.argsort(-loads, kind="stable").tolist():
+        load, rank, room = heappop(free)
+        owners[piece] = rank
+        if room > 1:
+            heappush(free, (load + float(loads[piece]), rank, room - 1))
+    return owners
+
+
+def balanced(loads: Loads, ranks: int, most: int) -> Owners:
+    """Owners of pieces [n, masks] whose largest load over ranks and masks is small.
+
+    Begins with the best of: each mask balanced alone, all at once; then swaps pieces of the busiest
+    rank as long as that helps. So no mask alone gives a smaller largest load.
+    """
+    alone = [to_least_loaded(loads[:, [mask]], ranks, most) for mask in range(loads.shape[1])]
+    starts = [*alone, to_least_loaded(loads, ranks, most)]
+    owners = min(starts, key=lambda owners: summed(loads, owners, ranks).max()).copy()
+    for _ in range(SWAPS):
+        sums = summed(loads, owners, ranks)
+        busiest = int(sums.max(axis=1).argmax())
+        here, there = np.flatnonzero(owners == busiest), np.flatnonzero(owners != busiest)
+        change = loads[there][None] - loads[here][:, None]
+        after = np.maximum(sums[busiest] + change, sums[owners[there]][None] - change).max(axis=2)
+        a, b = np.unravel_index(int(after.argmin()), after.shape) if after.size else (0, 0)
+        if not after.size or after[a, b] >= sums[busiest].max():
+            break
+        owners[[here[a], there[b]]] = owners[[there[b], here[a]]]
+    return owners
+
+
+def summed(loads: Loads, owners: Owners, ranks: int) -> Loads:
+    """Loads of each rank: [ranks, masks]."""
+    sums = np.zeros((ranks, loads.shape[1]))
+    np.add.at(sums, owners, loads)
+    return sums

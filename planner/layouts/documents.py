@@ -1,0 +1,63 @@
+"""Layouts that follow documents: the independent parts of the mask, whatever mask makes them.
+
+per-document     A B B A   A A B B B B A A   A B B A     head-tail inside of each document
+whole-document   A A A A   B B B B B B B B   A A A A     each document on one rank
+"""
+
+from itertools import pairwise
+
+import numpy as np
+
+from planner.layouts.by_place import zigzag
+from planner.layouts.by_work import pairs
+from planner.layouts.dispatch import to_least_loaded
+from planner.layouts.pieces import Chunks, gathered
+from planner.masks.regions import FAR, Region
+from planner.workload import Workload
+
+
+def parts(work: Workload) -> list[tuple[range, range]]:
+    """Queries and keys of which nothing meets what is in another part, in their order."""
+    here = [[work.offset, work.offset + work.seq, 0, work.kv_seq, -FAR, FAR]]
+    pieces = Region.of(here).intersect(work.mask.region()).pieces
+    top, bottom, left, right = pieces[np.argsort(pieces[:, 0], kind="stable"), :4].T
+    left = np.minimum.accumulate(left[::-1])[::-1]  # of this piece and all that are below
+    rows = np.maximum.accumulate(bottom)[:-1] <= top[1:]
+    begins = 1 + np.flatnonzero(rows & (np.maximum.accumulate(right)[:-1] <= left[1:]))
+    queries = pairwise([0, *(top[begins] - work.offset).tolist(), work.seq])
+    keys = pairwise([0, *left[begins].tolist(), work.kv_seq])
+    return [(range(*q), range(*kv)) for q, kv in zip(queries, keys, strict=True)]
+
+
+def per_document(work: Workload, ranks: int, grain: int) -> tuple[Chunks, Chunks]:
+    """Head-tail in each document (WLB-LLM); what 2 x ranks pieces leave over goes on in turn.
+
+    A rank's tokens are ascending: of each document its piece from the front, then from the back.
+    """
+    spans = parts(work)
+    if len(spans) == 1:
+        return zigzag(work.seq, ranks), zigzag(work.kv_seq, ranks)
+    q, kv = zip(*spans, strict=True)
+    return _head_tail(q, ranks), _head_tail(kv, ranks)
+
+
+def _head_tail(documents: tuple[range, ...], ranks: int) -> Chunks:
+    pieces, following = list[range](), 0
+    for document in documents:
+        size, more = divmod(len(document), 2 * ranks)
+        longer = np.zeros(2 * ranks, int)
+        for extra in range(more):  # a second one of a rank lengthens its piece from the back
+            rank = (following + extra) % ranks
+            longer[rank if extra < ranks else -1 - rank] = 1
+        following = (following + more) % ranks
+        ends = document.start + np.cumsum([0, *(size + longer)])
+        pieces += [range(a, b) for a, b in pairwise(ends.tolist())]
+    owners = [*range(ranks), *reversed(range(ranks))] * len(documents)
+    return gathered(pieces, owners, ranks)
+
+
+def whole_document(work: Workload, ranks: int, grain: int) -> tuple[Chunks, Chunks]:
+    """Each document on one rank, the largest first to the rank with the least work so far."""
+    q, kv = zip(*parts(work), strict=True)
+    owners = to_least_loaded(pairs(work, "q", q), ranks, len(q)).tolist()
+    return gathered(q, owners, ranks), gathered(kv, owners, ranks)

@@ -1,0 +1,46 @@
+"""Pieces of a sequence with their owners, and the sides of a partition that they make."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
+
+from planner.partitions import Block, Ranges, Side
+
+Chunks = list[tuple[Ranges, int]]
+
+
+def cut(tokens: int, parts: int) -> list[range]:
+    """Consecutive ranges of nearly equal length; the remainder goes to the first ones."""
+    size, more = divmod(tokens, parts)
+    ends = [size * i + min(i, more) for i in range(parts + 1)]
+    return [range(a, b) for a, b in pairwise(ends)]
+
+
+def split(positions: Ranges, parts: int) -> list[Ranges]:
+    """A piece cut into parts, each with nearly as much of every range of it."""
+    cuts = [cut(len(part), parts) for part in positions]
+    return [
+        tuple(part[c[n].start : c[n].stop] for part, c in zip(positions, cuts, strict=True))
+        for n in range(parts)
+    ]
+
+
+def gathered(pieces: Iterable[range], owners: Iterable[int], ranks: int) -> Chunks:
+    """One piece per rank, of all that it owns; consecutive ranges of a rank are one."""
+    held = [list[range]() for _ in range(ranks)]
+    owned = filter(lambda pair: len(pair[0]), zip(pieces, owners, strict=True))
+    for rank, run in groupby(sorted(owned, key=lambda p: p[0].start), key=lambda p: p[1]):
+        parts = [part for part, _ in run]
+        ends = [0, *(n for n, (a, b) in enumerate(pairwise(parts), 1) if a.stop < b.start)]
+        for first, last in pairwise([*ends, len(parts)]):
+            held[rank].append(range(parts[first].start, parts[last - 1].stop))
+    return [(tuple(parts), rank) for rank, parts in enumerate(held)]
+
+
+def whole_heads(chunks: Chunks, heads: int) -> Side:
+    """One block per piece with every head in it."""
+    return Side(tuple(Block(positions, range(heads), home) for positions, home in chunks))
+
+
+def by_heads(chunks: Chunks, slices: Sequence[range]) -> Side:
+    """Each piece cut into head slices: block c * len(slices) + h is piece c, slice h."""
+    return Side(tuple(Block(p, heads, home) for p, home in chunks for heads in slices))
