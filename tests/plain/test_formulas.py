@@ -15,6 +15,7 @@ from planner.masks import Full
 from planner.planning import REGULAR, plan
 from planner.workload import Workload
 from ringloom.cli import main
+from ringloom.reproduce.formulas import interpolation
 from ringloom.reproduce.formulas.counts import (
     cells_speedup,
     critical_pairs,
@@ -22,7 +23,7 @@ from ringloom.reproduce.formulas.counts import (
     sent_elements,
     sent_vectors,
 )
-from ringloom.reproduce.formulas.loops import LOOPS, P, c, over, t
+from ringloom.reproduce.formulas.interpolation import P, c
 from ringloom.reproduce.formulas.symbolic import (
     crossovers,
     formulas,
@@ -30,7 +31,6 @@ from ringloom.reproduce.formulas.symbolic import (
     hiding_block,
     parities,
     striping_length,
-    summed,
 )
 from ringloom.reproduce.papers.striped_time import coarse_tiles
 from sampling import square
@@ -39,7 +39,7 @@ from strategies import CLASSIC
 
 HEAD_DIM = 4
 RANKS = {
-    **dict.fromkeys(LOOPS, (2, 3, 4, 5, 7, 8, 12)),
+    **dict.fromkeys(CLASSIC, (2, 3, 4, 5, 7, 8, 12)),
     "balanced": (7, 8, 9, 11, 12, 16),
     "usp": (6, 8, 12),
 }
@@ -95,10 +95,6 @@ def held(found: Plan, tensor: str, block: int) -> Fraction:
     return Fraction(int(most), block * int(side.head_counts.sum() // len(side.chunks)))
 
 
-def test_every_schedule_has_formulas() -> None:
-    assert LOOPS.keys() == set(CLASSIC)
-
-
 @pytest.mark.parametrize(("schedule", "ranks", "block"), CASES)
 def test_work_rounds_and_idle_shares_are_what_the_plan_counts(
     schedule: str, ranks: int, block: int
@@ -139,10 +135,17 @@ def test_slots_are_what_the_simulators_memory_holds_beside_the_home_blocks() -> 
     assert used.peak.max() == used.home.max() + formulas("striped").slots_kv * kv
 
 
-def test_formulas_are_sums_over_the_loop() -> None:
-    assert summed((over(t, 1, P - 1),)) == P * (P - 1) / 2
-    assert sympy.expand(summed((over(c, 0, 0), over(c**2, 1, P - 1))) - c - (P - 1) * c**2) == 0
-    assert summed(()) == 0
+def test_a_schedule_that_no_polynomial_describes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = interpolation.counts
+
+    def bent(schedule: str, ranks: int, tokens: int) -> dict[str, Fraction]:
+        return right(schedule, ranks, tokens) | {"rounds": Fraction(2**ranks)}
+
+    monkeypatch.setattr(interpolation, "counts", bent)
+    with pytest.raises(RingloomError, match="no polynomial of rounds"):
+        interpolation.interpolated.__wrapped__("ring")
 
 
 def test_the_printed_idle_shares_and_speedups_come_out() -> None:
@@ -229,7 +232,7 @@ def hop_bytes(found: Plan, tensors: tuple[str, ...]) -> int:
 # The command
 
 
-@pytest.mark.parametrize("schedule", LOOPS)
+@pytest.mark.parametrize("schedule", sorted(CLASSIC))
 def test_the_command_prints_within_80_columns(
     schedule: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
-"""Costs of each schedule in symbols, summed over its own loop, and where one overtakes another.
+"""Costs of each schedule in symbols, as its plans count them, and where one overtakes another.
 
 Causal, P ranks of c tokens (n = P c), h query heads and g KV heads of d elements, e bytes of an
-input and w bytes of a partial result; for USP, P = U R. What plans count, `formula_counts` tells.
+input and w bytes of a partial result; for USP, P = U R.
 """
 
 from dataclasses import dataclass
@@ -10,25 +10,11 @@ from functools import cache
 import sympy
 
 from planner.errors import RingloomError
-from planner.ir import TENSORS
-from ringloom.reproduce.formulas.loops import (
-    LOOPS,
-    Expr,
-    Loop,
-    P,
-    Parts,
-    R,
-    Sent,
-    U,
-    c,
-    d,
-    g,
-    h,
-    rows,
-    t,
-)
+from planner.ir import TENSORS, Pass
+from planner.schedules import SCHEDULES, classic
+from ringloom.reproduce.formulas.interpolation import ODD, Expr, P, R, U, c, interpolated
 
-e, w = sympy.symbols("e w", positive=True, integer=True)
+d, g, h, e, w = sympy.symbols("d g h e w", positive=True, integer=True)
 n = P * c
 SYMBOLS = {
     "P": "ranks",
@@ -74,81 +60,68 @@ class Formulas:
 
 
 def parities(expr: Expr) -> dict[str, Expr]:
-    """An expression that rounds P/2 up or down, for even and for odd P; any other as it is."""
-    if not expr.has(sympy.floor, sympy.ceiling):
+    """An expression that differs for even and for odd P, as both; any other as it is."""
+    if not expr.has(ODD):
         return {"": expr}
-    down, up = sympy.floor(P / 2), sympy.ceiling(P / 2)
-    halves = {"even P": (P / 2, P / 2), "odd P": ((P - 1) / 2, (P + 1) / 2)}
     return {
-        name: sympy.factor(sympy.simplify(expr.subs({down: low, up: high})))
-        for name, (low, high) in halves.items()
+        name: sympy.factor(sympy.simplify(expr.subs(ODD, rest)))
+        for name, rest in (("even P", 0), ("odd P", 1))
     }
 
 
-def summed(parts: Parts) -> Expr:
-    """The sum over t of every part of a loop."""
-    total = sum(sympy.summation(part.each, (t, part.first, part.last)) for part in parts)
-    return sympy.simplify(total)
-
-
-def _width(tensor: str, in_bytes: bool) -> Expr:
-    """Elements or bytes of one token of a tensor, all its heads."""
+def _width(tensor: str, in_bytes: bool, finished: bool = False) -> Expr:
+    """Elements or bytes of one token of a tensor, all its heads; a finished result is narrow."""
     kind = TENSORS[tensor]
     heads = h if kind.side == "q" else g
-    size = (w if kind.wide else e) if in_bytes else 1
-    return heads * size * (len(kind.vectors) * d + kind.scalars)
+    wide = (w if kind.wide else e) if in_bytes else 1
+    vectors = e if finished and in_bytes else wide
+    return heads * (len(kind.vectors) * d * vectors + kind.scalars * wide)
 
 
-def _traffic(sent: Sent, finished: Sent, ranks: Expr, in_bytes: bool) -> Expr:
-    """Returns what a rank sends; vectors of finished results take e bytes an element, not w."""
-    each = sum(summed(parts) * c * _width(name, in_bytes) for name, parts in sent.items())
-    for name, parts in finished.items() if in_bytes else ():
-        kind = TENSORS[name]
-        heads = h if kind.side == "q" else g
-        each -= summed(parts) * c * heads * len(kind.vectors) * d * (w - e)
-    return sympy.factor(each / ranks)
+def _traffic(counted: dict[str, Expr], pass_: Pass, in_bytes: bool) -> Expr:
+    """Returns what a rank sends, on average."""
+    total = sympy.Integer(0)
+    for tensor in TENSORS:
+        every, finished = (counted.get(f"{pass_} {tensor}{end}", 0) for end in ("", " finished"))
+        total += c * (every - finished) * _width(tensor, in_bytes)
+        total += c * finished * _width(tensor, in_bytes, finished=True)
+    return sympy.factor(total)
 
 
 @cache
 def formulas(schedule: str) -> Formulas:
     """The formulas of a schedule. Raises RingloomError for one that has none."""
-    if schedule not in LOOPS:
-        raise RingloomError(f"no formulas of {schedule!r}: choose one of {', '.join(LOOPS)}")
-    loop, ranks = LOOPS[schedule](), U * R if schedule == "usp" else P
-    rounds, busy = summed(loop.rounds), summed(loop.busy)
-    pairs, total = (summed(parts) * loop.shares * h for parts in (loop.busiest, loop.total))
-    idle = ranks * rounds - busy
-    forward, backward = (
-        [_traffic(sent, done, ranks, in_bytes) for in_bytes in (False, True)]
-        for sent, done in ((loop.forward, _of(loop, "OUT")), (loop.backward, _of(loop, "DQ DKV")))
-    )
+    if schedule not in classic():
+        raise RingloomError(f"no formulas of {schedule!r}: choose one of {', '.join(classic())}")
+    row, counted = SCHEDULES[schedule], interpolated(schedule)
+    ranks = U * R if schedule == "usp" else P
+    rounds, pairs = counted["rounds"], counted["pairs"] * h
+    total = h * ranks * c * (ranks * c + 1) / 2
+    ring = interpolated("ring")["pairs"].subs(P, ranks) * h
+    idle = ranks * (rounds - counted["busy"])
+    traffic = {
+        f"{pass_}_{'bytes' if in_bytes else 'elements'}": _traffic(counted, pass_, in_bytes)
+        for pass_ in PASSES
+        for in_bytes in (False, True)
+    }
     return Formulas(
         schedule=schedule,
-        about=loop.about,
+        about=f"{row.travels} over {row.path}; causal, P divides the KV heads, from 7 ranks on",
         rounds=rounds,
         pairs=sympy.factor(pairs),
         all_pairs=sympy.factor(total),
-        idle_cells=sympy.simplify(idle / (ranks * rounds)),
-        idle_cells_of_square=sympy.simplify(idle / ranks**2),
-        idle_areas=sympy.simplify(1 - total / (ranks * pairs)),
-        forward_elements=forward[0],
-        backward_elements=backward[0],
-        forward_bytes=forward[1],
-        backward_bytes=backward[1],
-        slots_kv=summed(loop.received.get("KV", ())),
-        slots_q=summed(loop.received.get("Q", ())),
-        speedup=sympy.simplify(total / pairs),
-        speedup_over_ring=_over_ring(pairs, ranks),
+        idle_cells=sympy.factor(idle / (ranks * rounds)),
+        idle_cells_of_square=sympy.factor(idle / ranks**2),
+        idle_areas=sympy.factor(1 - total / (ranks * pairs)),
+        **traffic,
+        slots_kv=sympy.factor(counted["slots KV"]),
+        slots_q=sympy.factor(counted["slots Q"]),
+        speedup=sympy.factor(total / pairs),
+        speedup_over_ring=sympy.factor(ring / pairs),
     )
 
 
-def _of(loop: Loop, names: str) -> Sent:
-    return {name: loop.finished[name] for name in names.split() if name in loop.finished}
-
-
-def _over_ring(pairs: Expr, ranks: Expr) -> Expr:
-    ring = summed(LOOPS["ring"]().busiest) * h
-    return sympy.simplify(ring.subs(P, ranks) / pairs)
+PASSES: tuple[Pass, ...] = ("forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -205,9 +178,9 @@ def striping_length() -> Expr:
     m x m tiles of a tokens square; a kernel skips a tile that is wholly masked, so a triangular
     block computes m(m + 1)/2 of them; a tile of a cut block takes 1 + mu (mu < 1).
     """
-    triangle = rows(m) * (1 + mu)
-    ring = triangle + sympy.summation(m**2, (t, 1, P - 1))
-    striped = sympy.summation(triangle, (t, 0, P - 1))
+    triangle = m * (m + 1) / 2 * (1 + mu)
+    ring = triangle + (P - 1) * m**2
+    striped = P * triangle
     (tiles,) = [root for root in sympy.solve(sympy.factor(ring - striped), m) if root != 0]
     above, below = sympy.fraction(tiles)
     return a * P * (-above / -below if below.could_extract_minus_sign() else tiles)

@@ -1,0 +1,119 @@
+"""interpolated(schedule)   what a schedule's plans count, as polynomials through small plans.
+
+Every count below, times the ranks, is a polynomial in the ranks (or in the sizes of a mesh) and in
+the tokens of a rank, for even and for odd ranks apart. The polynomials are fixed by plans of a grid
+of sizes, and have to hold for a larger plan as well.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+import sympy
+
+from planner.analysis.balance import loads
+from planner.analysis.liveness import occupancy
+from planner.analysis.messages import brings_home
+from planner.errors import RingloomError
+from planner.ir import Pass, Plan
+from planner.planning import plan
+from planner.workload import Workload
+
+Expr = Any  # of sympy, which has no types
+Counts = dict[str, Fraction]
+P, c, U, R = sympy.symbols("P c U R", positive=True, integer=True)
+ODD = sympy.Mod(P, 2)
+TOKENS = (2, 4, 6), 8  # per rank: of the grid, and of the plan that is held out
+EVEN_RANKS, ODD_RANKS = ((8, 10, 12, 14), 16), ((7, 9, 11, 13), 15)
+MESH = ((2, 3, 4), 5), ((3, 4, 5), 6)  # ranks of a group, groups
+Axis = tuple[Expr, tuple[Sequence[int], int]]
+
+
+def counts(schedule: str, ranks: int, tokens: int) -> Counts:
+    """Count in plans of one size: per rank, traffic and slots in blocks of `tokens`, all heads.
+
+    Traffic is `pass tensor`, and `pass tensor finished` of what goes home complete.
+    """
+    work = Workload(seq=ranks * tokens, heads=2 * ranks, kv_heads=ranks, head_dim=4)
+    forward = plan(schedule, work, ranks)
+    load = loads(forward)
+    numbers = {
+        "rounds": Fraction(forward.rounds),
+        "busy": Fraction(int((load > 0).sum()), ranks),
+        "pairs": Fraction(int(load.max(axis=1).sum()), work.heads),
+    }
+    for tensor in ("KV", "Q"):
+        side = forward.side(tensor)
+        held = occupancy(forward, tensor, side.sizes * side.head_counts).max(initial=0)
+        numbers[f"slots {tensor}"] = Fraction(int(held), _block(forward, tensor))
+    backward = plan(schedule, work, ranks, pass_="backward")
+    return numbers | _sent("forward", forward) | _sent("backward", backward)
+
+
+def _block(plan: Plan, tensor: str) -> int:
+    """Tokens x heads of a rank's share of a tensor."""
+    side = plan.side(tensor)
+    return int((side.sizes * side.head_counts).sum()) // plan.ranks
+
+
+def _sent(pass_: Pass, plan: Plan) -> Counts:
+    sums = Counts()
+    for number, move in plan.moves():
+        home = brings_home(plan, number, move)
+        for tensor in move.tensors:
+            side = plan.side(tensor)
+            sizes = np.append(side.sizes * side.head_counts, 0)[move.blocks].sum(axis=1)
+            share = Fraction(1, _block(plan, tensor) * plan.ranks)
+            for name, rows in (
+                (f"{pass_} {tensor}", sizes),
+                (f"{pass_} {tensor} finished", sizes[home]),
+            ):
+                sums[name] = sums.get(name, Fraction(0)) + int(rows.sum()) * share
+    return sums
+
+
+@cache
+def interpolated(schedule: str) -> dict[str, Expr]:
+    """The counts of a schedule as expressions of P and c, of usp of U, R and c.
+
+    Raises RingloomError where no polynomial goes through all plans.
+    """
+    if schedule == "usp":
+        mesh = ((U, MESH[0]), (R, MESH[1]))
+        return _expressions(lambda u, r, t: counts(f"usp:ulysses={u}", u * r, t), mesh, U * R)
+    even, odd = (
+        _expressions(lambda ranks, t: counts(schedule, ranks, t), ((P, ranks),), P)
+        for ranks in (EVEN_RANKS, ODD_RANKS)
+    )
+    return {name: even[name] + ODD * sympy.expand(odd[name] - even[name]) for name in even}
+
+
+def _expressions(
+    counted: Callable[..., Counts], sizes: Sequence[Axis], ranks: Expr
+) -> dict[str, Expr]:
+    axes = (*sizes, (c, TOKENS))
+    counted = cache(counted)
+    held_out = {symbol: last for symbol, (_, last) in axes}
+    expressions = {}
+    for name, expected in counted(*held_out.values()).items():
+        total = _through(lambda *at, n=name: _times(counted(*at)[n], ranks, sizes, at), axes)
+        expressions[name] = sympy.expand(total / ranks)
+        if expressions[name].subs(held_out) != sympy.Rational(expected):
+            raise RingloomError(f"no polynomial of {name} goes through all plans")
+    return expressions
+
+
+def _times(value: Fraction, ranks: Expr, sizes: Sequence[Axis], at: Sequence[int]) -> Expr:
+    place: Mapping[Expr, int] = {symbol: n for (symbol, _), n in zip(sizes, at, strict=False)}
+    return sympy.Rational(value) * ranks.subs(place)
+
+
+def _through(value: Callable[..., Expr], axes: Sequence[Axis], *at: int) -> Expr:
+    """The polynomial that has these values on a grid of sizes, one symbol after the other."""
+    if not axes:
+        return value(*at)
+    (symbol, (places, _)), *rest = axes
+    points = [(place, _through(value, rest, *at, place)) for place in places]
+    return sympy.interpolate(points, symbol)
