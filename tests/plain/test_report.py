@@ -118,7 +118,7 @@ def test_bars_are_the_spans_of_the_simulator(four: Comparison) -> None:
                 if s.stream != "receive"
             ]
             offset += one.makespan
-        columns = bars.rank.tolist(), bars.step.tolist(), bars.names.texts()
+        columns = bars.rank.tolist(), bars.step.tolist(), bars.names
         times = bars.start.tolist(), bars.end.tolist()
         assert list(zip(*columns, *times, strict=True)) == slow
         assert bars.whole
@@ -234,9 +234,9 @@ def test_a_run_is_drawn_below_its_prediction(four: Comparison, tmp_path: Path) -
     picture = TimelinePicture("timeline", Range1d(0, 1))
     bars = bars_of(legs(four.cases[0]))
     picture.show(bars, 4, run)
-    words = picture.words.data
-    assert len(picture.source.data["left"]) == len(words["form"][0]) == len(bars) + len(run.bars)
-    assert words["predicted"] == [len(bars)]
+    names = picture.source.data["name"]
+    assert len(picture.source.data["left"]) == len(names) == len(bars) + len(run.bars)
+    assert sum(name.startswith("predicted: ") for name in names) == len(bars)
 
 
 def test_a_far_slower_run_is_drawn_on_its_own_scale_and_says_so(
@@ -250,7 +250,7 @@ def test_a_far_slower_run_is_drawn_on_its_own_scale_and_says_so(
     picture = TimelinePicture("timeline", Range1d(0, 1))
     picture.show(bars_of(legs(one.cases[0])), 4, run, 1e-3)
     data = picture.source.data
-    mine = np.arange(len(data["left"])) >= picture.words.data["predicted"][0]
+    mine = np.array([name.startswith("measured: ") for name in data["name"]])
     assert data["right"][mine].max() == pytest.approx(1e3 * one.rows[0].makespan_s, rel=1e-3)
     assert data["since"][mine].max() > 500 * data["left"][mine].max() > 0
 

@@ -7,13 +7,13 @@ its messages are what it knows of them.
 from collections import Counter
 from collections.abc import Iterator
 
+from planner.analysis.messages import message_bytes
 from planner.errors import RingloomError
 from planner.ir import Plan
 from ringloom.comparison import Case, Comparison
-from ringloom.report.facts.messages import messages
 from ringloom.report.facts.recorded import Done, Recorded
 from ringloom.views.units import size
-from simulator.timeline import tile_names
+from simulator.timeline import block_names, tile_names
 
 
 def matching(compared: Comparison, run: Recorded) -> Case:
@@ -63,8 +63,7 @@ def _attends(plan: Plan) -> Iterator[Done]:
 
 
 def _messages(plan: Plan) -> Iterator[Done]:
-    planned = messages(plan)
-    columns = planned.src, planned.at, planned.kind, planned.dst, planned.bytes
-    rows = zip(*(c.tolist() for c in columns), planned.blocks.texts(), strict=True)
-    for src, step, kind, dst, sent, blocks in rows:
-        yield src, step, f"{','.join(planned.kinds[kind])} {blocks} to {dst}", sent
+    for step, move in plan.moves():
+        ends = move.src.tolist(), move.dst.tolist(), message_bytes(plan, step, move).tolist()
+        for src, dst, sent, name in zip(*ends, block_names(move), strict=True):
+            yield src, step, f"{name} to {dst}", sent

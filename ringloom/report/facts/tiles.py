@@ -17,7 +17,7 @@ from planner.ir import Plan
 from planner.layouts import cut
 from planner.masks.areas import areas
 from planner.partitions import Ranges, shifted
-from ringloom.report.facts.messages import Messages, messages
+from ringloom.report.facts.messages import Message, messages, step_words
 from ringloom.views.units import numbers
 
 PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them
@@ -46,7 +46,8 @@ class TileFacts:
     names: tuple[tuple[str, ...], tuple[str, ...]]  # of the pieces: queries, keys
     busy: NDArray[np.bool_]  # ranks that attend: [steps, ranks]
     count: NDArray[np.int64]  # tiles attended, heads apart: [steps]
-    messages: Messages
+    messages: list[Message]
+    transfers: list[str]  # in words: [steps]
 
     @property
     def drawn_heads(self) -> tuple[str, ...]:
@@ -75,7 +76,7 @@ class TileFacts:
             if busy
             else "no rank attends"
         )
-        return f"step {step + 1} of {self.steps}: {attends}; {self.messages.words(step)}"
+        return f"step {step + 1} of {self.steps}: {attends}; {self.transfers[step]}"
 
 
 def tile_facts(title: str, plan: Plan) -> TileFacts:
@@ -94,6 +95,7 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
     head = np.arange(len(tile)) - np.repeat(np.cumsum(count) - count - first[drawn], count)
     place = head, sides.q.chunk[a[tile]], sides.kv.chunk[b[tile]]
     step[place], rank[place] = at[tile], who[tile]
+    sent = messages(plan)
     return TileFacts(
         title,
         plan.ranks,
@@ -106,7 +108,8 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
         (tuple(map(_name, q)), tuple(map(_name, kv))),
         busy,
         total,
-        messages(plan),
+        sent,
+        step_words(sent, len(plan.steps)),
     )
 
 

@@ -155,7 +155,7 @@ class StepperPicture:
 
 def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
     """Returns the columns that `stepper.js` reads: an entry per pass and schedule in each."""
-    columns: dict[str, list[Any]] = {
+    return {
         "title": [f.title for f in facts],
         "size": [[*f.step.shape, *f.fine, f.ranks, f.steps] for f in facts],
         "step": [narrow(f.step).ravel() for f in facts],
@@ -169,15 +169,12 @@ def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
         "q_names": [list(f.names[0]) for f in facts],
         "kv_names": [list(f.names[1]) for f in facts],
         "words": [[f.words(step) for step in range(f.steps)] for f in facts],
-        "at": [f.messages.at for f in facts],
-        "src": [f.messages.src for f in facts],
-        "dst": [f.messages.dst for f in facts],
-        "kind": [f.messages.kind for f in facts],
-        "kinds": [[",".join(tensors) for tensors in f.messages.kinds] for f in facts],
-        "bytes": [f.messages.bytes.astype(np.float64) for f in facts],
+        "at": [np.array([m.step for m in f.messages], np.int32) for f in facts],
+        "src": [np.array([m.src for m in f.messages], np.int32) for f in facts],
+        "dst": [np.array([m.dst for m in f.messages], np.int32) for f in facts],
+        "bytes": [np.array([m.bytes for m in f.messages], np.float64) for f in facts],
+        "sent": [[m.name for m in f.messages] for f in facts],
     }
-    blocks = [one.messages.blocks.columns("blocks") for one in facts]
-    return columns | {name: [one[name][0] for one in blocks] for name in (blocks or [{}])[0]}
 
 
 def narrow(numbers: NDArray[np.int32]) -> NDArray[np.int16] | NDArray[np.int32]:

@@ -13,15 +13,13 @@ from bokeh.models import (
     Range1d,
 )
 
-from ringloom.report.assets import asset
-from ringloom.report.facts.names import joined
 from ringloom.report.facts.recorded import Recorded
 from ringloom.report.facts.spans import SHOWN, STREAMS, Bars
 from ringloom.report.pictures.frames import timed
 from ringloom.report.pictures.palette import PAPER, SEND, STREAM_COLOURS
 
 TIP = """
-<div style="max-width:20rem;color:#111"><b>rank @rank</b> @stream{custom}<br>
+<div style="max-width:20rem;color:#111"><b>rank @rank</b> @name<br>
 from @since{custom} on, takes @takes{custom}<br>step @step</div>
 """
 MOMENT = "return `${Number(value.toPrecision(6))} ms`"
@@ -36,7 +34,6 @@ class TimelinePicture:
 
     def __init__(self, name: str, axis: Range1d) -> None:
         self.source = ColumnDataSource(data={}, name=f"{name}-bars")
-        self.words = ColumnDataSource(data={}, name=f"{name}-words")
         # Apart, and few: a browser takes a second for a thousand hatched bars.
         self.hatched = ColumnDataSource(data={})
         self.figure = timed(
@@ -73,8 +70,7 @@ class TimelinePicture:
         )
         moment = CustomJSHover(code=MOMENT)
         hover = HoverTool(renderers=[bars], tooltips=TIP, attachment="vertical")
-        name_of = CustomJSHover(args={"words": self.words}, code=asset("bar_name.js"))
-        hover.formatters = {"@since": moment, "@takes": moment, "@stream": name_of}
+        hover.formatters = {"@since": moment, "@takes": moment}
         self.figure.add_tools(hover)
         self.figure.ygrid.visible = False
         self.ticks = FixedTicker(ticks=[])
@@ -89,13 +85,12 @@ class TimelinePicture:
         A run may be drawn at another `scale` than its own; what it says of itself stays true.
         """
         lanes = 2 if run is None else 4
-        parts, names = [_columns(bars, 0, lanes)], [bars.names]
+        parts, names = [_columns(bars, 0, lanes)], [f"predicted: {n}" for n in bars.names]
         if run is not None:
             parts.append(_columns(run.bars, 2, lanes, scale))
-            names.append(run.bars.names)
+            names += [f"measured: {name}" for name in run.bars.names]
         data = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
-        self.words.data = joined(names).columns() | {"predicted": [len(bars)]}
-        self.source.data = data
+        self.source.data = data | {"name": names}
         merges = data["stream"] == STREAMS.index("merge")
         measured = np.arange(len(merges)) >= len(bars)
         hatched = np.flatnonzero(measured | merges)[: MOST_HATCHED if ranks <= LABELLED else 0]
