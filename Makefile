@@ -26,9 +26,9 @@ demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and dra
 test: $(VENV)/.test ## run the tests; what pages tell readers to type is tried by try-docs
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/plain/test_docs_blocks.py
 
-test-nightly: $(VENV)/.test ## 2,000 random cases of torch and of JAX programs each, all combinations (hours; not in CI)
+test-nightly: $(VENV)/.test ## 3,000 random plans, 2,000 torch and JAX programs each, all combinations (hours; not in CI)
 	RINGLOOM_PROFILE=nightly $(BIN)/pytest -n 2 --dist worksteal tests/on_torch/test_programs.py tests/on_jax/test_programs.py \
-	  tests/plain/test_readme.py tests/plain/test_emitted_files.py tests/plain/test_formulas.py
+	  tests/plain/test_every_schedule.py tests/plain/test_readme.py tests/plain/test_emitted_files.py tests/plain/test_formulas.py
 
 test-browser: $(VENV)/.browser ## try the pages in a real browser (Debian: chromium, chromium-driver)
 	@for program in chromium chromedriver; do command -v $$program >/dev/null || { \

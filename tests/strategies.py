@@ -1,10 +1,11 @@
 """The Hypothesis strategies of every test, small enough for the slow oracles."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from hypothesis import strategies as st
 
-from planner.layouts import LAYOUTS
+from planner.layouts import BY_MASK, IN_GRAINS, LAYOUTS
 from planner.masks import MASKS, Blocks, Causal, Documents, Full, Mask, Window
 from planner.schedules import SCHEDULES, classic
 from planner.workload import Workload
@@ -119,20 +120,43 @@ def divided_workloads(draw: st.DrawFn, ranks: int, dtype: str = "float64") -> Wo
     )
 
 
-@st.composite
-def schedules(draw: st.DrawFn, ranks: int) -> str:
-    """A schedule of the table as it is spelled, some of its parameters set."""
-    name = draw(st.sampled_from(sorted(SCHEDULES)))
-    defaults = SCHEDULES[name].parameters
-    choices: dict[str, list[int | str]] = {
-        "layout": sorted(LAYOUTS),
+def parameters(name: str, ranks: int) -> dict[str, list[int | str]]:
+    """Values of a schedule's parameters that go with so many ranks, whatever the heads."""
+    divisors = [n for n in range(1, ranks + 1) if ranks % n == 0]
+    given = SCHEDULES[name].parameters
+    values: dict[str, list[int | str]] = {
+        "layout": [*LAYOUTS, *([] if name in ("cache-ring", "groups") else BY_MASK)],
         "grain": [1, 2, 3],
         "keep": [0, 1],
+        "late": [0, 1],
+        "ahead": [0, 1],
+        "side": ["q", "kv"],
+        "order": ["heads", "context"],
+        "node": list(divisors),
+        "columns": list(divisors),
+        "team": [n for n in divisors if ranks % (n * n) == 0],
+        "stages": [0, 1, 2, 3] if name == "group-cast" else [0, 1],
+        "stride": [0, 1, 2, 3],
+        "page": [1, 3, 16],
+        "ulysses": list(divisors) if 0 in (given.get("ring"), given.get("gather")) else [0],
     }
-    if defaults.get("ring") == 0:  # both degrees are free
-        choices["ulysses"] = [u for u in range(1, ranks + 1) if ranks % u == 0]
-    chosen = [p for p in sorted(defaults.keys() & choices.keys()) if draw(st.booleans())]
-    found = {p: draw(st.sampled_from(choices[p])) for p in chosen}
-    if found.get("layout", defaults.get("layout")) != "striped":
-        found.pop("grain", None)  # stripes only
-    return ":".join([name, *(f"{p}={value}" for p, value in found.items())])
+    return {parameter: values[parameter] for parameter in given if parameter in values}
+
+
+@st.composite
+def schedules(draw: st.DrawFn, ranks: int, among: Sequence[str] = tuple(SCHEDULES)) -> str:
+    """A schedule of the table as it is written, some of its parameters set, nodes among them."""
+    name = draw(st.sampled_from(sorted(among)))
+    chosen = {
+        parameter: draw(st.sampled_from(values))
+        for parameter, values in parameters(name, ranks).items()
+        if draw(st.booleans())
+    }
+    if chosen.get("layout", SCHEDULES[name].parameters.get("layout")) not in IN_GRAINS:
+        chosen.pop("grain", None)
+    if name == "usp" and chosen.get("ulysses") and draw(st.booleans()):  # three degrees
+        groups = ranks // int(chosen["ulysses"])
+        chosen["gather"] = draw(
+            st.sampled_from([n for n in range(1, groups + 1) if groups % n == 0])
+        )
+    return ":".join([name, *(f"{p}={value}" for p, value in chosen.items())])

@@ -12,6 +12,7 @@ from planner.workload import Workload
 
 __all__ = [
     "BY_MASK",
+    "IN_GRAINS",
     "LAYOUTS",
     "PEER_NAMES",
     "Chunks",
