@@ -22,6 +22,10 @@ class Plans:
     forward: Plan | None = None
     backward: Plan | None = None
 
+    def __repr__(self) -> str:
+        passes = " and ".join(plan.pass_ for plan in self)
+        return f"<Plans {self.name}: {passes}, {self.ranks} ranks>"
+
     def __post_init__(self) -> None:
         kinds = tuple(getattr(plan, "pass_", type(plan).__name__) for plan in self)
         given = zip(("forward", "backward"), (self.forward, self.backward), strict=True)

@@ -18,6 +18,10 @@ class Recommendation:
     reason: str
     close_to: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        close = f", {len(self.close_to)} too close to call" if self.close_to else ""
+        return f"<Recommendation {self.schedule}{close}>"
+
 
 def recommend(rows: Sequence[Row]) -> Recommendation:
     """The fastest of some schedules, beside the next one that is clearly slower.

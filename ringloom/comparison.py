@@ -18,9 +18,10 @@ from planner.planning import Trim, find_schedule, plan
 from planner.plans import Plans
 from planner.schedules import comparable
 from planner.workload import Workload
+from ringloom import frames
 from ringloom.advice import Recommendation, recommend, why
 from ringloom.rows import Load, Refusal, Row
-from ringloom.views.units import length, size
+from ringloom.views.units import length, seconds, size
 from runtimes.validation import check
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
@@ -43,6 +44,9 @@ class Case:
     plans: Plans
     prediction: Prediction
     trim: Trim = "messages"
+
+    def __repr__(self) -> str:
+        return f"<Case {self.row.schedule}: {self.prediction!r}>"
 
     @property
     def passes(self) -> tuple[tuple[Plan, Prediction], ...]:
@@ -93,6 +97,29 @@ class Comparison:
             f"{passes} of {length(work.seq)} tokens, {work.mask}, {heads} heads of {work.head_dim},"
             f" {work.dtype}, {self.ranks} ranks of {self.hardware}{serial}"
         )
+
+    def __repr__(self) -> str:
+        schedules = f"{len(self.cases)} schedules" if len(self.cases) > 1 else "1 schedule"
+        best = self.rows[0]
+        return (
+            f"<Comparison of {schedules}, {self.ranks} ranks of {self.hardware}:"
+            f" {best.schedule} takes {seconds(best.makespan_s)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return frames.html(self.title, self.rows, self.refused, self.recommendation.reason)
+
+    def to_pandas(self) -> Any:
+        """Returns the rows as a pandas DataFrame; raises RingloomError without pandas."""
+        return frames.frame("pandas", self.as_rows())
+
+    def to_polars(self) -> Any:
+        """Returns the rows as a polars DataFrame; raises RingloomError without polars."""
+        return frames.frame("polars", self.as_rows())
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the time of each schedule in ms, busy and idle, on matplotlib axes; returns them."""
+        return frames.bars(self.rows, axes)
 
     def __str__(self) -> str:
         from ringloom.views.tables import comparison_table

@@ -44,6 +44,10 @@ class Recording:
     memory: Memory | None = None
     passes: tuple["Recording", ...] = ()
 
+    def __repr__(self) -> str:
+        where = f"{self.ranks} ranks of {self.hardware}"
+        return f"<Recording {self.name}, {where}: {self.makespan:.4g} s, {self.messages} messages>"
+
     def save(self, path: str | Path) -> Path:
         """Write it as a Chrome trace, .json or .json.gz; raises RingloomError where that fails."""
         return save_trace(trace(self), path)

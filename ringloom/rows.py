@@ -12,7 +12,7 @@ class Load:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Row:
     """One schedule of a comparison; seconds, bytes, ratios. `exact` is None where nothing ran."""
 
@@ -32,6 +32,12 @@ class Row:
     verified_seq: int
     exact: bool | None = None
     exact_seq: int | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Row {self.schedule}: {self.makespan_s:.4g} s, {self.idle_fraction:.0%} idle,"
+            f" {self.bound_ratio:.2f} times the lower bound>"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

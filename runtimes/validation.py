@@ -48,6 +48,12 @@ class Check:
     dv_error: float | None = None
     dsink_error: float | None = None
 
+    def __repr__(self) -> str:
+        errors = (getattr(self, f"{name}_error") for name in self.tolerances)
+        worst, verdict = max(errors, default=0.0), "exact" if self.exact else "NOT exact"
+        leaks = "no leaks" if self.leak_free else f"{len(self.leaks)} leaks"
+        return f"<Check: {verdict}, largest error {worst:.2g}, {leaks}>"
+
 
 def check(plan: AnyPlans, backend: str | Execute = "numpy", seed: int = 0) -> Check:
     """Run a plan, or a (forward, backward) pair, on random inputs and judge the results.

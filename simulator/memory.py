@@ -24,6 +24,9 @@ class Memory:
     peak_step: NDArray[np.intp]  # the first step with that much: [ranks]
     live: Bytes  # the most at any time of each step: [steps, ranks]
 
+    def __repr__(self) -> str:
+        return f"<Memory of {len(self.peak)} ranks: at most {int(self.peak.max(initial=0))} bytes>"
+
 
 def memory(plan: Plan) -> Memory:
     """Return bytes live on each rank in each step; batch and dtypes are those of the workload."""

@@ -1,6 +1,7 @@
 """simulate(plan, hardware)   how a plan would run: time, idle time, bytes, memory and bounds."""
 
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,29 @@ class Prediction:
             f" {self.idle_fraction:.0%} idle, {self.bound_ratio:.2f} times the lower bound>"
         )
 
+    def _repr_html_(self) -> str:
+        cells = "".join(f"<tr><th>{k}</th><td>{v:,.5g}</td></tr>" for k, v in self.as_row().items())
+        return f"<table><caption>{self.name} on {self.hardware}</caption>{cells}</table>"
+
+    def plot_timeline(self, axes: Any = None, *, ranks: list[int] | None = None) -> Any:
+        """Draw who computes, merges, waits and sends when; of many ranks, some that stand for all.
+
+        `axes`: of matplotlib, by default of a new figure; they are returned.
+        """
+        return _pictures().draw_timeline(self, axes, ranks)
+
+    def plot_load(self, axes: Any = None) -> Any:
+        """Draw each rank's query-key pairs over the average, and return the axes."""
+        return _pictures().draw_load(self, axes)
+
+    def plot_memory(self, axes: Any = None) -> Any:
+        """Draw the memory of the rank with the highest peak in GiB, and return the axes."""
+        return _pictures().draw_memory(self, axes)
+
+    def plot_traffic(self, axes: Any = None) -> Any:
+        """Draw the MiB from rank to rank, and return the axes."""
+        return _pictures().draw_traffic(self, axes)
+
     @property
     def idle_fraction(self) -> float:
         """1 - (attend + merge time) / (ranks x makespan)."""
@@ -93,6 +117,10 @@ class Prediction:
             "bound_ratio": self.bound_ratio,
             "own_limit_s": self.own_limit,
         }
+
+
+def _pictures() -> Any:
+    return import_module("simulator.pictures")  # which needs matplotlib, and this module
 
 
 def ratio(makespan: float, bound: float) -> float:

@@ -70,6 +70,10 @@ class Timeline:
     steps: Floats | None
     rows: tuple[Attended | Merged | Sent, ...] | None
 
+    def __repr__(self) -> str:
+        plan, kept = self.plan, "all rows" if self.rows is not None else "no rows"
+        return f"<Timeline of {plan.name}, {plan.ranks} ranks: {self.end:.4g} s, {kept} kept>"
+
     @property
     def begin(self) -> Floats:
         """Times at which each rank began each step: [steps, ranks]."""

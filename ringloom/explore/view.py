@@ -16,13 +16,14 @@ from planner.workload import Workload
 from ringloom.comparison import Case, Comparison, Passes, beside, case
 from ringloom.explore.choices import Choices
 from ringloom.report.facts.legs import legs
-from ringloom.report.facts.loads import Cells, links_of, load_of, memory_of
+from ringloom.report.facts.loads import Cells, links_of, load_of
 from ringloom.report.facts.spans import bars_of
 from ringloom.report.facts.tiles import TileFacts, tile_facts
 from ringloom.report.pictures import heat
 from ringloom.report.pictures.memory import MemoryPicture
 from ringloom.report.pictures.stepper import StepperPicture, drawable
 from ringloom.report.pictures.timeline import TimelinePicture
+from simulator.facts import usage
 from simulator.hardware import hardware
 from simulator.prediction import simulate
 
@@ -105,5 +106,5 @@ class View:
         passes = legs(shown)
         self.axis.update(start=0, end=1e3 * shown.row.makespan_s or 1.0)
         self.timeline.show(bars_of(passes), choices.ranks)
-        held = memory_of(passes)
+        held = usage(shown.prediction)
         self.memory.show([(choices.schedule, held)] if held else [])

@@ -15,7 +15,7 @@ from planner.ir import Plan
 from ringloom.comparison import Case, Comparison
 from ringloom.report.assets import asset
 from ringloom.report.facts.legs import legs
-from ringloom.report.facts.loads import Cells, Held, links_of, load_of, memory_of
+from ringloom.report.facts.loads import Cells, links_of, load_of
 from ringloom.report.facts.matching import matching
 from ringloom.report.facts.recorded import Recorded
 from ringloom.report.facts.spans import SHOWN, Bars, bars_of
@@ -26,6 +26,7 @@ from ringloom.report.pictures.stepper import StepperPicture, drawable
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.views.units import seconds, size
+from simulator.facts import Usage, usage
 
 APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent
@@ -174,8 +175,8 @@ def _traffic_words(case: Case) -> str:
 
 def _memory(compared: Comparison, axis: Range1d, figures: Figures) -> list[dict[str, Any]]:
     """The picture's legend: a line per schedule whose memory over time was kept."""
-    usage = [(case.row.schedule, memory_of(legs(case))) for case in compared.cases]
-    held: Sequence[tuple[str, Held]] = [(name, one) for name, one in usage if one is not None]
+    used = [(case.row.schedule, usage(case.prediction)) for case in compared.cases]
+    held: Sequence[tuple[str, Usage]] = [(name, one) for name, one in used if one is not None]
     if held:
         picture = MemoryPicture(axis, len(held))
         picture.show(held)

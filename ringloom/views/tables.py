@@ -16,11 +16,12 @@ from planner.layouts import names
 from ringloom.advice import recommend
 from ringloom.looping import Looped
 from ringloom.rows import Refusal, Row
+from ringloom.views import columns
+from ringloom.views.columns import LABELS
 from ringloom.views.units import length, seconds, size, times
 from runtimes.validation import Check
 from simulator.prediction import Prediction
 
-COLUMNS = ("time", "vs ring", "idle", "exposed", "sent", "peak", "bound")
 BUSY, IDLE, WAITING = "cyan", "bright_black", "red"
 BAR = 40  # characters of the longest bar
 LINE = 80  # characters of a line of pseudo-code
@@ -69,24 +70,18 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
     The row of the fastest schedule is green and has a star before it, those that are too close to
     it to call have a tilde. Schedules that cannot run come last, with the reason.
     """
-    heads = "", "schedule", *COLUMNS, *(["ran"] if ran else [])
+    heads = "", "schedule", *LABELS, *(["ran"] if ran else [])
     table, advice = plain_table(*heads, numbers=slice(2, None), apart=1), recommend(rows)
     table.columns[1].overflow = "fold"  # names are to be typed: none is cut off
     for row in rows:
         best = row.schedule == advice.schedule
-        cells = (
+        texts = (
             "*" if best else "~" if row.schedule in advice.close_to else "",
             row.schedule,
-            seconds(row.makespan_s),
-            f"{row.speedup_vs_ring:.2f}x",
-            f"{row.idle_fraction:.0%}",
-            seconds(row.exposed_comm_s),
-            size(row.max_bytes_sent),
-            size(row.peak_bytes),
-            times(row.bound_ratio).removesuffix("x"),
+            *(cell.text for cell in columns.cells(row)),
             *([_ran(row)] if ran else []),
         )
-        table.add_row(*cells, style="bold green" if best else "")
+        table.add_row(*texts, style="bold green" if best else "")
     if refused:
         table.caption = Text("\n".join(f"{x.schedule} cannot run: {x.reason}" for x in refused))
         table.caption.justify = "left"

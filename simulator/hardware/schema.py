@@ -135,6 +135,10 @@ class Hardware:
     name: str
     constants: Mapping[str, Constant]
 
+    def __repr__(self) -> str:
+        known = sum(constant.calibrated for constant in self.constants.values())
+        return f"<Hardware {self.name}: {len(self.constants)} constants, {known} calibrated>"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
         for key in self.constants:

@@ -47,6 +47,9 @@ class Topology:
     relays: bool = True
     route: Callable[[int, int], list[Place]] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Topology {self.name}: {self.ranks} ranks, {self.graph.number_of_edges()} links>"
+
     def __post_init__(self) -> None:
         if not self.graph.is_directed():
             object.__setattr__(self, "graph", self.graph.to_directed())

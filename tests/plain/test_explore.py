@@ -24,8 +24,9 @@ from ringloom.explore.downloads import plan_file, program, trace_file
 from ringloom.explore.serving import free, serve
 from ringloom.explore.view import View, compared
 from ringloom.report.facts.legs import legs
-from ringloom.report.facts.loads import links_of, load_of, memory_of
+from ringloom.report.facts.loads import links_of, load_of
 from ringloom.report.facts.spans import bars_of
+from simulator.facts import usage
 from simulator.hardware import hardware, presets
 
 SMALL = Choices(schedule="zigzag", ranks=4, seq="4k", heads=4, kv_heads=2, pass_="both")
@@ -95,7 +96,7 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
         show(view, choices)
         case = compared(choices).cases[0]
         passes, plans = legs(case), [plan for plan, _ in case.passes]
-        bars, held = bars_of(passes), memory_of(passes)
+        bars, held = bars_of(passes), usage(case.prediction)
         assert held is not None
         np.testing.assert_array_equal(view.timeline.source.data["right"], bars.end * 1e3)
         for picture, cells in ((view.load, load_of(plans)), (view.links, links_of(plans))):

@@ -22,7 +22,7 @@ from ringloom.cli import main
 from ringloom.comparison import Comparison, compare
 from ringloom.report.facts import recorded as recordings
 from ringloom.report.facts.legs import legs
-from ringloom.report.facts.loads import links_of, load_of, memory_of
+from ringloom.report.facts.loads import links_of, load_of
 from ringloom.report.facts.recorded import recorded
 from ringloom.report.facts.spans import bars_of
 from ringloom.report.facts.tiles import tile_facts
@@ -30,6 +30,7 @@ from ringloom.report.page import page
 from ringloom.report.pictures.stepper import columns, ink_on
 from ringloom.report.pictures.timeline import TimelinePicture
 from simulator.chrome_trace import save_trace, trace
+from simulator.facts import usage
 from simulator.hardware import hardware
 from simulator.timeline import spans
 from strategies import masks, workloads
@@ -141,7 +142,7 @@ def test_loads_links_and_memory_add_up_to_what_was_predicted(four: Comparison) -
         assert load.value.sum() == sum(tiles(plan).total_pairs() for plan in plans)
         out = np.bincount(links.row, links.value, minlength=4)
         assert out.tolist() == case.prediction.bytes_sent.tolist()
-        held = memory_of(legs(case))
+        held = usage(case.prediction)
         assert held is not None
         assert held.peak == case.row.peak_bytes
 

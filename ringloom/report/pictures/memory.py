@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, Range1d
 
-from ringloom.report.facts.loads import Held
 from ringloom.report.pictures.frames import padded, timed
 from ringloom.report.pictures.palette import DASHES, OKABE_ITO
 from ringloom.views.units import seconds, size
+from simulator.facts import Usage
 
 GIB = 1 << 30
 
@@ -54,7 +54,7 @@ class MemoryPicture:
             source=source,
         )
 
-    def show(self, held: Sequence[tuple[str, Held]]) -> None:
+    def show(self, held: Sequence[tuple[str, Usage]]) -> None:
         """Draw the lines of these schedules."""
         most = max((one.peak for _, one in held), default=0)
         self.figure.y_range.end = 1.05 * most / GIB or 1.0

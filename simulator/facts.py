@@ -1,0 +1,65 @@
+"""Facts of a prediction for pictures: its passes in turn, memory over time, bytes between ranks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.analysis.messages import message_bytes
+from planner.ir import Plan
+from simulator.memory import Memory
+from simulator.prediction import Prediction
+from simulator.timeline import Timeline
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Leg:
+    """One pass of a prediction; its timeline begins `offset` seconds after the prediction does."""
+
+    timeline: Timeline
+    memory: Memory
+    offset: float
+    makespan: float
+
+
+def legs(prediction: Prediction) -> tuple[Leg, ...]:
+    """Returns the passes of a prediction, one after the other."""
+    parts, offset = list[Leg](), 0.0
+    for one in prediction.passes or (prediction,):
+        if one.timeline is not None and one.memory is not None:
+            parts.append(Leg(one.timeline, one.memory, offset, one.makespan))
+        offset += one.makespan
+    return tuple(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Usage:
+    """Bytes on one rank over time: `bytes[n]` from `seconds[n]` on; `peak` of all its steps."""
+
+    rank: int
+    seconds: Floats
+    bytes: NDArray[np.int64]
+    peak: int
+
+
+def usage(prediction: Prediction) -> Usage | None:
+    """Memory of the rank that at any time holds most; None where times of steps were not kept."""
+    parts = legs(prediction)
+    if not parts or any(leg.timeline.steps is None for leg in parts):
+        return None
+    rank = int(max((leg.memory.peak for leg in parts), key=np.max).argmax())
+    times = [leg.timeline.begin[:, rank] + leg.offset for leg in parts]
+    sizes = [leg.memory.live[:, rank] for leg in parts]
+    seconds = np.concatenate([*times, [parts[-1].offset + parts[-1].makespan]])
+    held = np.concatenate([*sizes, sizes[-1][-1:]]) if len(seconds) > 1 else np.zeros(1, np.int64)
+    return Usage(rank, seconds, held, int(held.max()))
+
+
+def traffic(plan: Plan) -> NDArray[np.int64]:
+    """Returns the bytes of all messages from rank to rank: int64 [ranks, ranks]."""
+    table = np.zeros((plan.ranks, plan.ranks), np.int64)
+    for number, move in plan.moves():
+        np.add.at(table, (move.src, move.dst), message_bytes(plan, number, move))
+    return table

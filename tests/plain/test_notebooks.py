@@ -1,0 +1,140 @@
+"""What notebooks show: reprs of one line, tables as HTML, frames, pictures, and the examples."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import ringloom as rl
+from planner.analysis.balance import loads
+from repository import ROOT
+from simulator.facts import traffic, usage
+from simulator.pictures import representatives
+
+WORK = rl.Workload(seq=4096, heads=8, kv_heads=2, head_dim=64)
+
+
+@pytest.fixture(scope="module")
+def compared() -> rl.Comparison:
+    names = ["ring", "zigzag", "usp:ulysses=3:ring=2"]
+    return rl.compare(WORK, 8, "h100", names, pass_="both", variants=False)
+
+
+@pytest.fixture(scope="module")
+def predicted() -> rl.Prediction:
+    return rl.simulate(rl.plan("ring", WORK, 8, pass_="both"), "h100")
+
+
+def axes() -> Any:
+    return Figure().subplots()
+
+
+def test_every_result_prints_in_a_line(compared: rl.Comparison, predicted: rl.Prediction) -> None:
+    small = rl.Workload(seq=64, heads=4, head_dim=8, dtype="float64")
+    q, k, v = np.random.default_rng(0).normal(size=(3, 1, 4, 64, 8))
+    _, recording = rl.record(rl.plan("ring", small, 2), q, k, v, backend="numpy")
+    one = predicted.passes[0]
+    results = [
+        *(compared, compared.cases[0], compared.rows[0], compared.recommendation),
+        *(predicted, one, one.timeline, one.memory, predicted.bounds, recording),
+        *(rl.hardware("h100"), rl.topology("torus:2x4", rl.hardware("h100"), 8)),
+        *(rl.plan("ring", WORK, 8, pass_="both"), rl.plan("ring", WORK, 64)),
+        *(rl.check(rl.plan("ring", small, 4)), rl.Scenario(speeds={3: 0.5}), rl.Causal()),
+    ]
+    for result in results:
+        assert "\n" not in repr(result)
+        assert 10 <= len(repr(result)) <= 120 or repr(result) == "Causal()", result
+
+
+def test_a_comparison_is_a_table_of_html_with_its_refusals(compared: rl.Comparison) -> None:
+    html = compared._repr_html_()
+    for row in compared.rows:
+        assert f"<th>{row.schedule}</th>" in html
+        assert f"<td>{row.speedup_vs_ring:.2f}x</td>" in html
+    assert "usp:ulysses=3:ring=2" in html
+    assert "cannot run" in html
+    assert compared.recommendation.reason.partition(".")[0] in html
+    assert "<th>makespan_s</th>" in rl.simulate(rl.plan("ring", WORK, 4), "h100")._repr_html_()
+
+
+class Frames:
+    """Stands in for a library of data frames."""
+
+    DataFrame = list
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_frames_hold_the_rows_of_json(
+    library: str, compared: rl.Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, Frames)
+    frame = getattr(compared, f"to_{library}")()
+    assert [row["schedule"] for row in frame] == [row["schedule"] for row in compared.as_rows()]
+    assert frame[0]["makespan_s"] == compared.rows[0].makespan_s
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(rl.RingloomError, match=f"{library} is not installed: pip install"):
+        getattr(compared, f"to_{library}")()
+
+
+def test_pictures_draw_on_the_axes_they_are_given(
+    compared: rl.Comparison, predicted: rl.Prediction
+) -> None:
+    for draw in (predicted.plot_timeline, predicted.plot_load, predicted.plot_memory):
+        place = axes()
+        assert draw(place) is place
+        assert place.get_xlabel()
+        assert place.get_ylabel()
+    assert [bar.get_width() for bar in compared.plot(axes()).patches[:2]] == [
+        1e3 * row.makespan_s for row in compared.rows
+    ]
+
+
+def test_pictures_show_what_was_predicted(predicted: rl.Prediction) -> None:
+    plans = [one.timeline.plan for one in predicted.passes if one.timeline]
+    work = np.sum([loads(plan).sum(axis=0) for plan in plans], axis=0)
+    heights = [bar.get_height() for bar in predicted.plot_load(axes()).patches]
+    np.testing.assert_allclose(heights, work / work.mean())
+    (image,) = predicted.plot_traffic(axes()).images
+    sent = np.nan_to_num(np.asarray(image.get_array().filled(0))) * 2**20
+    np.testing.assert_allclose(sent, np.sum([traffic(plan) for plan in plans], axis=0))
+    used = usage(predicted)
+    assert used is not None
+    assert used.peak == predicted.peak_bytes
+    assert predicted.plot_timeline(axes()).get_xlim()[1] == pytest.approx(1e3 * predicted.makespan)
+
+
+def test_many_ranks_are_stood_for_by_the_busiest_the_idlest_and_some_between() -> None:
+    result = rl.simulate(rl.plan("ring", WORK, 64), "h100")
+    ranks = representatives(result)
+    assert len(ranks) == 16
+    assert {int(result.busy.argmax()), int(result.busy.argmin())} <= set(ranks)
+    drawn = result.plot_timeline(axes())
+    assert [int(label.get_text()) for label in drawn.get_yticklabels()] == ranks
+    assert "16 of 64 ranks" in drawn.get_ylabel()
+    assert len(result.plot_timeline(axes(), ranks=[3, 5]).get_yticklabels()) == 2
+
+
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+
+
+def test_there_are_two_notebooks() -> None:
+    assert [page.stem for page in NOTEBOOKS] == ["idle_rings", "which_schedule"]
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_the_example_notebooks_run(page: Path) -> None:
+    document = json.loads(page.read_text(encoding="utf-8"))
+    assert document["nbformat"] == 4
+    code = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
+    assert len(code) >= 4
+    scope: dict[str, Any] = {}
+    with matplotlib.rc_context({"backend": "agg"}):
+        for cell in code:
+            exec("".join(cell["source"]), scope)
+        matplotlib.pyplot.close("all")
+    assert not any(cell["outputs"] for cell in code)
