@@ -147,6 +147,9 @@ MASKS: dict[str, rl.Mask] = {
     "causal documents": rl.Causal() & rl.Documents((10, 20, 7)),
     "window and globals": rl.Causal() & (rl.Window(6) | rl.Global(3)),
     "blocks": rl.Blocks(((1, 0), (1, 1)), 19),
+    "causal chunks": rl.Causal() & rl.Chunks(8),
+    "tree": rl.Tree((12, 10, 15), (None, 0, 0)),
+    "slices": rl.Slices(((0, 20, 0, 20, "causal"), (20, 37, 3, 37, "bi"))),
 }
 
 

@@ -1,10 +1,12 @@
-"""Parses the text of a length or a schedule, as on the command line.
+"""Parses the text of a length or a schedule, as on the command line, and JSON of a mask's file.
 
 length   ::= 4096 | 256k | 1M                        powers of two
 schedule ::= NAME(":" KEY "=" VALUE)*
 """
 
+import json
 import re
+from typing import Any
 
 from planner.errors import PlanError
 
@@ -35,6 +37,14 @@ def schedule(text: str) -> tuple[str, dict[str, int | str]]:
             raise PlanError(f"{key} is set twice in {brief(text)}")
         parameters[key] = tokens(value) if re.fullmatch(r"[0-9]{1,18}[kKM]?", value) else value
     return name, parameters
+
+
+def from_json(text: str) -> Any:
+    """Returns the value of a JSON text; raises PlanError where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"not JSON: {error}") from None
 
 
 def brief(text: str) -> str:

@@ -89,7 +89,8 @@ class Workload:
                 raise PlanError(f"scale must be a finite number, not {scale!r}")
         if not isinstance(sinks, bool):
             raise PlanError(f"sinks must be True or False, not {sinks!r}: logits are given to run")
-        others = {"dtype": dtype, "mask": read, "scale": scale, "sinks": sinks}
+        mask = read.up_to(self.kv_seq)
+        others = {"dtype": dtype, "mask": mask, "scale": scale, "sinks": sinks}
         for field, given in others.items():
             object.__setattr__(self, field, given)
         self.mask.check(self.seq, self.kv_seq)

@@ -1,12 +1,27 @@
 """The Hypothesis strategies of every test, small enough for the slow oracles."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 
 from hypothesis import strategies as st
 
+from planner.errors import PlanError
 from planner.layouts import BY_MASK, IN_GRAINS, LAYOUTS
-from planner.masks import MASKS, Blocks, Causal, Documents, Full, Mask, Window
+from planner.masks import (
+    MASKS,
+    BlockCausal,
+    Blocks,
+    Causal,
+    Chunks,
+    Documents,
+    Full,
+    Mask,
+    Slices,
+    Tree,
+    Window,
+)
+from planner.masks.slices import KINDS
 from planner.schedules import SCHEDULES, classic
 from planner.workload import Workload
 
@@ -41,9 +56,35 @@ def blocks(draw: st.DrawFn, kv_seq: int) -> Blocks:
     return Blocks(tuple(map(tuple, grid)), size)
 
 
+@st.composite
+def slices(draw: st.DrawFn, seq: int, kv_seq: int) -> Slices:
+    """Rectangles of every kind that lie within the lengths, those left out that would overlap."""
+    number, rows = st.integers(0, kv_seq), list[tuple[int, int, int, int, str]]()
+    for _ in range(draw(st.integers(1, 5))):
+        q0, q1 = (max(x, kv_seq - seq) for x in sorted((draw(number), draw(number))))
+        k0, k1 = sorted((draw(number), draw(number)))
+        rows.append((q0, q1, k0, k1, draw(st.sampled_from([*KINDS]))))
+        with suppress(PlanError):
+            kept = Slices(tuple(rows))
+            continue
+        rows.pop()
+    return kept
+
+
+@st.composite
+def trees(draw: st.DrawFn, kv_seq: int) -> Tree:
+    """Up to five nodes in any order, empty ones among them, with one root or several."""
+    lengths = draw(parts(kv_seq, draw(st.integers(1, 5))))
+    order = draw(st.permutations(range(len(lengths))))
+    parents: list[int | None] = [None] * len(lengths)
+    for at, node in enumerate(order[1:], 1):
+        parents[node] = draw(st.none() | st.sampled_from(order[:at]))
+    return Tree(lengths, tuple(parents))
+
+
 def masks(seq: int, kv_seq: int, depth: int = 2) -> st.SearchStrategy[Mask]:
     """Every mask that fits the lengths, `&` and `|` nested up to `depth`."""
-    number = st.integers(0, kv_seq + 2)
+    number, size = st.integers(0, kv_seq + 2), st.integers(1, kv_seq + 2)
     side = st.none() | number
     numbered = [mask for mask in MASKS.values() if {f.type for f in fields(mask)} <= {int, "int"}]
     leaves: st.SearchStrategy[Mask] = st.one_of(
@@ -51,6 +92,10 @@ def masks(seq: int, kv_seq: int, depth: int = 2) -> st.SearchStrategy[Mask]:
         st.builds(Window, side, side),
         documents(seq, kv_seq),
         blocks(kv_seq),
+        # Ends beyond the keys: the region is compared with the expression there, too.
+        *(st.builds(mask, size, st.just(kv_seq + 3)) for mask in (Chunks, BlockCausal)),
+        slices(seq, kv_seq),
+        trees(kv_seq),
     )
     if not depth:
         return leaves

@@ -1,6 +1,5 @@
 """Blocks: any grid of cells."""
 
-import json
 import re
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from planner.errors import PlanError
 from planner.masks.areas import LIMIT
 from planner.masks.mask import Allowed, Mask, Names, whole
 from planner.masks.regions import FAR, Region, rectangles
-from planner.parse import tokens
+from planner.parse import from_json, tokens
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,10 +63,7 @@ class Blocks(Mask):
 
     @classmethod
     def parse_file(cls, text: str) -> Mask:
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise PlanError(f"not JSON: {error}") from None
+        content = from_json(text)
         if not isinstance(content, dict) or content.keys() != {"size", "grid"}:
             raise PlanError('expected JSON {"size": N, "grid": [[0, 1, ...], ...]}')
         return cls(content["grid"], content["size"])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache
 from operator import index
 from typing import Any, ClassVar, SupportsIndex, TypeAlias
@@ -83,6 +83,10 @@ class Mask(ABC):
 
     def check(self, seq: int, kv_seq: int) -> None:  # noqa: B027 - most masks fit any length
         """Raises PlanError when the mask does not fit `seq` queries and `kv_seq` keys."""
+
+    def up_to(self, tokens: int) -> Mask:
+        """Returns the mask for the keys 0..tokens - 1: itself, if its region ends by itself."""
+        return self
 
     def allowed(self, q: Positions, kv: Positions) -> Allowed:
         """Evaluates the expression for aligned query and key positions: bool [len(q), len(kv)].
@@ -164,6 +168,9 @@ class Pair(Mask):
     def check(self, seq: int, kv_seq: int) -> None:
         self.left.check(seq, kv_seq)
         self.right.check(seq, kv_seq)
+
+    def up_to(self, tokens: int) -> Mask:
+        return replace(self, left=self.left.up_to(tokens), right=self.right.up_to(tokens))
 
     def __str__(self) -> str:
         return self._joined(str)

@@ -82,6 +82,17 @@ def overlaps(
         at = upto
 
 
+def first_overlap(pieces: Ints) -> tuple[int, int] | None:
+    """Returns the numbers of two pieces [K, 6] that share a pair, None where all are disjoint."""
+    for left, right in _neighbours(pieces, pieces):
+        later = left < right
+        left, right = left[later], right[later]
+        hit = np.flatnonzero(_is_alive(_meet(pieces[left], pieces[right])))
+        if hit.size:
+            return int(left[hit[0]]), int(right[hit[0]])
+    return None
+
+
 def _neighbours(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Yields index pairs of pieces whose rows overlap and whose columns overlap."""
     for left_at, right_at in overlaps(left[:, 0], left[:, 1], right[:, 0], right[:, 1]):

@@ -10,18 +10,24 @@ from planner.errors import PlanError
 from planner.masks import (
     MASKS,
     And,
+    BlockCausal,
     Blocks,
     Causal,
+    Chunks,
     Documents,
     Full,
     Global,
+    Keys,
     Mask,
     Or,
     Prefix,
+    Slices,
+    Tree,
     Window,
     parse,
 )
 from planner.masks.regions import FAR, Region
+from planner.workload import Workload
 from strategies import masks, range_sets
 
 lengths = st.integers(1, 24)
@@ -38,6 +44,11 @@ SAMPLES = [  # fit 11 queries and 9 keys
     Documents((4, 0, 5)),
     Documents((4, 0, 5), (3, 6, 2)),
     Blocks(((True, False, True), (True, False, True), (False, True, True)), 3),
+    Keys(5),
+    Chunks(4, 12),
+    BlockCausal(4, 12),
+    Slices(((0, 6, 1, 8, "causal"), (6, 9, 0, 6, "bi"), (0, 6, 0, 1, "full"))),
+    Tree((2, 2, 3, 2), (1, 3, 1, None)),
 ]
 
 
@@ -47,6 +58,34 @@ def document_of(index: int, lengths: tuple[int, ...]) -> int | None:
             return number
         index -= length
     return None
+
+
+def in_slice(row: tuple[int, int, int, int, str], i: int, j: int) -> bool:
+    """A row of a rectangle, counted from the corner where its diagonal begins or ends."""
+    q0, q1, k0, k1, kind = row
+    if not (q0 <= i < q1 and k0 <= j < k1):
+        return False
+    from_first, from_last = j - k0 >= i - q0, k1 - j >= q1 - i
+    return {
+        "full": True,
+        "causal": from_last,
+        "inverse": from_first,
+        "bi": from_first and from_last,
+    }[kind]
+
+
+def in_tree(lengths: tuple[int, ...], parents: tuple[int | None, ...], i: int, j: int) -> bool:
+    """Climbs from the query's node to the key's."""
+    node, goal = document_of(i, lengths), document_of(j, lengths)
+    if node is None or goal is None:
+        return False
+    if node == goal:
+        return j <= i
+    while (above := parents[node]) is not None:
+        if above == goal:
+            return True
+        node = above
+    return False
 
 
 def meets(mask: Mask, i: int, j: int) -> bool:
@@ -71,6 +110,16 @@ def meets(mask: Mask, i: int, j: int) -> bool:
         case Blocks(grid, size):
             inside = 0 <= i < len(grid) * size and 0 <= j < len(grid[0]) * size
             return inside and grid[i // size][j // size]
+        case Keys(n):
+            return j < n
+        case Chunks(size, _):
+            return i // size == j // size
+        case BlockCausal(size, _):
+            return j // size <= i // size
+        case Slices(rows):
+            return any(in_slice(row, i, j) for row in rows)
+        case Tree(lengths, parents):
+            return in_tree(lengths, parents, i, j)
         case And(left, right):
             return meets(left, i, j) and meets(right, i, j)
         case Or(left, right):
@@ -114,6 +163,7 @@ def test_any_two_masks_meet_and_join_into_disjoint_regions(left: Mask) -> None:
         for mask in (left & right, left | right):
             expected = [[int(meets(mask, i, j)) for j in keys] for i in queries]
             np.testing.assert_array_equal(covered(mask.region(), queries, keys), expected)
+            np.testing.assert_array_equal(mask.allowed(queries, keys), expected)
 
 
 @often
@@ -187,6 +237,13 @@ def test_masks_spell_themselves_as_on_the_command_line() -> None:
     assert str(Window(128, 128)) == "window:128,128"
     assert str(Documents((2, 3), (1, 4))) == "documents:2,3/1,4"
     assert str(Blocks(((False, True), (True, False)), 8)) == "blocks:8:01/10"
+    assert str(Keys(100)) == "keys:100"
+    assert str(Chunks(8)) == "chunks:8"
+    assert str(BlockCausal(8, 64)) == "block-causal:8,64"
+    assert str(Tree((8, 4, 4), (None, 0, 0))) == "tree:8,4,4/-,0,0"
+    assert (
+        str(Slices(((0, 4, 0, 4, "bi"), (4, 5, 0, 2, "full")))) == "slices:0,4,0,4,bi/4,5,0,2,full"
+    )
     assert repr(Window(0, None)) == "Window(0, None)"
     assert repr(Documents((2,), (1,))) == "Documents((2,), (1,))"
 
@@ -194,10 +251,39 @@ def test_masks_spell_themselves_as_on_the_command_line() -> None:
 def test_a_query_before_the_first_key_sees_only_full_windows_and_its_named_document() -> None:
     grid = ((True,),)
     blind = [Causal(), Prefix(9), Documents((4,)), Global(9), Blocks(grid, 4)]
+    blind += [Chunks(4), BlockCausal(4), Tree((4,), (None,)), Slices(((0, 4, 0, 4, "full"),))]
     assert not any(mask.allowed([-1], range(4)).any() for mask in blind)
     assert Full().allowed([-1], range(2)).all()
     np.testing.assert_array_equal(Window(0, 1).allowed([-1], range(2)), [[True, False]])
     assert Documents((4,), (6,)).allowed([-2, -1], range(4)).all()
+
+
+def test_slices_may_share_a_rectangle_as_long_as_they_share_no_pair() -> None:
+    square = 0, 8, 0, 8
+    mask = Slices(((*square, "causal"), (0, 8, 1, 9, "inverse")))
+    assert mask.pairs((range(8),), (range(9),)) == 72
+    with pytest.raises(PlanError, match="slices 0 and 1 overlap"):
+        Slices(((*square, "causal"), (*square, "inverse")))
+
+
+def test_a_workload_ends_chunks_at_its_last_key() -> None:
+    for mask in (Chunks(8), Causal() & Chunks(8), Chunks(8, 9)):
+        assert Workload(20, mask=mask).mask == Workload(20, mask=str(mask)).mask
+        assert "20" in str(Workload(20, mask=mask).mask)
+    for mask in (Chunks(8), BlockCausal(8)):
+        with pytest.raises(PlanError, match=r"8 has no end: give it the tokens"):
+            mask.region()
+
+
+def test_slices_lie_within_the_lengths() -> None:
+    mask = Slices(((4, 8, 0, 8, "causal"),))
+    mask.check(4, 8)
+    with pytest.raises(PlanError, match="slice 0 ends at key 8, but there are 7"):
+        mask.check(7, 7)
+    with pytest.raises(PlanError, match=r"slice 0 has queries 4 to 8, but .* are 6 to 9"):
+        mask.check(3, 9)
+    with pytest.raises(PlanError, match="nodes sum to 4 tokens, not to kv_seq 5"):
+        Tree((4,), (None,)).check(5, 5)
 
 
 def test_any_grid_of_zeros_and_ones_becomes_the_same_blocks() -> None:
@@ -260,6 +346,27 @@ def test_lengths_that_do_not_fit_are_refused_with_their_numbers() -> None:
             "each of 0s and 1s",
         ),
         (lambda: Blocks((), 4), "rows of equal length"),
+        (lambda: Keys(-1), "Keys n -1 is less than 0"),
+        (
+            lambda: Keys((3, 4)),  # type: ignore[arg-type]
+            r"2 numbers of keys, but one mask .* all batch rows: pack the rows into documents",
+        ),
+        (lambda: Chunks(0), "Chunks size 0 is less than 1"),
+        (lambda: BlockCausal(4, 0), "BlockCausal tokens 0 is less than 1"),
+        (lambda: Tree((1, 2), (None,)), "Tree has 2 lengths but 1 parents"),
+        (lambda: Tree((1, 2), (None, 2)), "Tree node 1 has parent 2 of 2 nodes"),
+        (lambda: Tree((1, 2, 3), (None, 2, 1)), "Tree node 1 is above itself"),
+        (lambda: Tree((1, 2), (0, None)), "Tree node 0 is above itself"),
+        (
+            lambda: Slices(((0, 4, 0, 4, "half"),)),
+            r"slice 0 is not \(q0, q1, k0, k1, kind\) with a kind of full, causal, inverse, bi",
+        ),
+        (lambda: Slices(()), "Slices needs a row"),
+        (lambda: Slices(((0, 4, 3, 2, "full"),)), "slice 0 ends before it begins"),
+        (
+            lambda: Slices(((0, 4, 0, 4, "full"), (9, 9, 0, 4, "bi"), (3, 5, 2, 6, "causal"))),
+            "slices 0 and 2 overlap: 0,4,0,4,full and 3,5,2,6,causal",
+        ),
     ],
 )
 def test_masks_that_mean_nothing_are_refused(build, text: str) -> None:  # type: ignore[no-untyped-def]

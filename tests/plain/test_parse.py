@@ -9,13 +9,18 @@ from hypothesis import strategies as st
 
 from planner.errors import PlanError, RingloomError
 from planner.masks import (
+    BlockCausal,
     Blocks,
     Causal,
+    Chunks,
     Documents,
     Full,
     Global,
+    Keys,
     Mask,
     Prefix,
+    Slices,
+    Tree,
     Window,
     parse,
     parsing,
@@ -68,6 +73,11 @@ def test_other_lengths_are_refused_by_name(text: str) -> None:
         ("full | causal & prefix:2", Full() | (Causal() & Prefix(2))),
         ("full & causal & prefix:2", (Full() & Causal()) & Prefix(2)),
         ("((causal))", Causal()),
+        ("causal & chunks:8k", Causal() & Chunks(8192)),
+        ("block-causal:4", BlockCausal(4)),
+        ("keys:1k", Keys(1024)),
+        ("tree:8, 4,4/-, 0,0", Tree((8, 4, 4), (None, 0, 0))),
+        ("slices:0,4,0,1k, bi/4,5,0,2,full", Slices(((0, 4, 0, 1024, "bi"), (4, 5, 0, 2, "full")))),
     ],
 )
 def test_masks_are_read_as_documented(text: str, expected: Mask) -> None:
@@ -95,6 +105,12 @@ def test_what_no_mask_can_say_is_refused_by_name(name: str) -> None:
         ("blocks:0:1", "Blocks size 0 is less than 1"),
         ("blocks:4:10/1", "rows of equal length"),
         ("blocks:4", "SIZE:ROWS"),
+        ("keys:3,4", "'keys:3,4': 2 numbers of keys, .* pack the rows into documents"),
+        ("chunks:", "the numbers do not fit chunks:8192"),
+        ("tree:4,4", "'' is not a number of tokens"),
+        ("tree:4,4/-,x", "'x' is not a number of tokens"),
+        ("slices:0,4,0,4", r"slice 0 is not \(q0, q1, k0, k1, kind\)"),
+        ("slices:0,4,0,4,half", "with a kind of full, causal, inverse, bi"),
         ("causal causal", "'causal' is unexpected after 'causal'; join by & or |"),
         ("causal &", "a mask is missing at the end"),
         ("& causal", "a mask is missing before '&'"),
@@ -138,6 +154,41 @@ def test_block_files_that_mean_nothing_are_refused(tmp_path: Path, text: str, me
     (tmp_path / "grid").write_text(text)
     with pytest.raises(RingloomError, match=message):
         parse(f"blocks@{tmp_path / 'grid'}")
+
+
+def test_slices_and_trees_are_read_from_files(tmp_path: Path) -> None:
+    rows, tree = tmp_path / "rows.json", tmp_path / "tree.json"
+    rows.write_text('[[0, 4, 0, 4, "causal"], [4, 8, 0, 4, "full"]]')
+    tree.write_text('{"lengths": [4, 8, 4], "parents": [1, null, 1]}')
+    slices = Slices(((0, 4, 0, 4, "causal"), (4, 8, 0, 4, "full")))
+    assert parse(f"slices@{rows}") == slices
+    assert parse(f"tree@{tree} & keys:9") == Tree((4, 8, 4), (1, None, 1)) & Keys(9)
+    tree.write_text('{"lengths": [4, 8, 4], "parents": [1, -1, 1]}')
+    assert parse(f"tree@{tree}") == Tree((4, 8, 4), (1, None, 1))
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "message"),
+    [
+        ("slices", '{"rows": []}', r'expected JSON \[\[q0, q1, k0, k1, "causal"\], ...\]'),
+        ("slices", "[[0, 4, 0, 4]]", r"slice 0 is not \(q0, q1, k0, k1, kind\)"),
+        ("slices", "[5]", "slice 0 is not"),
+        ("slices", '[[0, 4, 0, 4, ["full"]]]', "slice 0 is not"),
+        ("slices", '[[0, 4.5, 0, 4, "full"]]', "slice 0: 4.5 is not a whole number"),
+        ("slices", '[[0, 4, 0, 4, "full"], [0, 1, 0, 1, "bi"]]', "slices 0 and 1 overlap"),
+        ("tree", "{", "not JSON"),
+        ("tree", "[]", "expected JSON"),
+        ("tree", '{"lengths": 4, "parents": [null]}', "expected JSON"),
+        ("tree", '{"lengths": [4], "parents": [7]}', "Tree node 0 has parent 7 of 1 nodes"),
+        ("tree", '{"lengths": [4], "parents": ["0"]}', "Tree parent '0' is not a whole number"),
+    ],
+)
+def test_files_of_slices_and_trees_that_mean_nothing_are_refused(
+    tmp_path: Path, form: str, text: str, message: str
+) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(RingloomError, match=message):
+        parse(f"{form}@{tmp_path / 'file'}")
 
 
 def test_files_that_cannot_be_read_are_refused(

@@ -11,7 +11,23 @@ from hypothesis import strategies as st
 
 from codegen.assemble import assemble
 from codegen.masks import boxes, mask_data, mask_function
-from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window, parse
+from planner.masks import (
+    BlockCausal,
+    Blocks,
+    Causal,
+    Chunks,
+    Documents,
+    Full,
+    Global,
+    Keys,
+    Mask,
+    Prefix,
+    Slices,
+    Tree,
+    Window,
+    parse,
+)
+from planner.masks.slices import KINDS
 from planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
 from strategies import masks
@@ -19,6 +35,10 @@ from strategies import masks
 TOKENS = 60
 GRID = Blocks(((1, 0, 1), (0, 1, 1), (1, 1, 0)), 20)
 MANY = Documents((1,) * 40 + (20,))
+SLICES = Slices(
+    tuple((10 * n, 10 * n + 10, 3, 53 + n, kind) for n, kind in enumerate([*KINDS, *KINDS][:6]))
+)
+TREE = Tree((10, 20, 0, 25, 5), (1, None, 1, 0, 1))
 MASKS: list[tuple[Mask, int]] = [
     (Full(), TOKENS),
     (Causal(), TOKENS),
@@ -41,6 +61,13 @@ MASKS: list[tuple[Mask, int]] = [
     (GRID | Documents((13, 27, 20)) & Documents((13, 27, 20), (30, 20, 10)), TOKENS),
     (parse("causal & (window:30 | global:7) | documents:10,50 & prefix:3 | blocks:30:10/01"), 60),
     (parse("causal & (window:30 | global:7)"), 90),
+    (Causal() & Chunks(13), TOKENS),
+    (BlockCausal(7), 90),
+    (Keys(50), 90),
+    (SLICES, TOKENS),
+    (SLICES & Causal() | Global(3), TOKENS),
+    (TREE, TOKENS),
+    (TREE & Window(20) | Keys(4), 40),
 ]
 
 

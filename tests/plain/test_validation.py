@@ -38,11 +38,17 @@ SPARSE = Workload(
     dtype="float64",
     mask="causal & (window:30 | global:7)",
 )
+TREE = replace(PACKED, mask="tree:60,43,50,50/-,0,1,0 & keys:190")
+SLICED = replace(SPARSE, mask="slices:0,90,10,80,causal/90,203,0,150,bi | causal & chunks:32")
 SMALL = Workload(29, heads=4, kv_heads=2, head_dim=4, dtype="float64", mask=Causal())
 
 
 @pytest.mark.parametrize("name", CLASSIC)
-@pytest.mark.parametrize(("work", "ranks"), [(PACKED, 5), (SPARSE, 4)], ids=["packed", "sparse"])
+@pytest.mark.parametrize(
+    ("work", "ranks"),
+    [(PACKED, 5), (SPARSE, 4), (TREE, 3), (SLICED, 4)],
+    ids=["packed", "sparse", "tree", "sliced"],
+)
 def test_every_schedule_is_exact(name: str, work: Workload, ranks: int) -> None:
     found = check(planning.plan(name, work, ranks, pass_="both"))
     assert found.exact

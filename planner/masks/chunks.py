@@ -1,0 +1,74 @@
+"""Chunks and BlockCausal: masks by chunks of equal length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.masks.areas import LIMIT
+from planner.masks.mask import Mask, whole
+from planner.masks.regions import FAR, Ints, Region
+
+
+@dataclass(frozen=True, repr=False)
+class Chunked(Mask):
+    """A rule on chunks of `size` positions, counted from position 0.
+
+    `tokens` is where the positions end; a workload fills in its own. Raises PlanError for sizes
+    below 1.
+    """
+
+    size: int
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        size = min(whole(f"{name} size", self.size, least=1), LIMIT - 1)
+        object.__setattr__(self, "size", size)
+        if self.tokens is not None:
+            tokens = min(whole(f"{name} tokens", self.tokens, least=1), LIMIT)
+            object.__setattr__(self, "tokens", tokens)
+
+    def up_to(self, tokens: int) -> Chunked:
+        return replace(self, tokens=tokens)
+
+    def bounds(self) -> tuple[Ints, Ints]:
+        """Returns where chunks begin and end: int64 [chunks] each."""
+        if self.tokens is None:
+            raise PlanError(f"{self} has no end: give it the tokens, or use it in a workload")
+        begins = np.arange(0, self.tokens, self.size)
+        return begins, begins + self.size
+
+
+@dataclass(frozen=True, repr=False)
+class Chunks(Chunked):
+    """A query meets the keys of its own chunk; with Causal, the chunked attention of Llama 4."""
+
+    forms = ("chunks:8192",)
+
+    @property
+    def expression(self) -> str:
+        return f"i // {self.size} == j // {self.size}"
+
+    def region(self) -> Region:
+        begins, ends = self.bounds()
+        far = np.full(len(begins), FAR)
+        return Region.of(np.stack([begins, ends, begins, ends, -far, far], axis=1))
+
+
+@dataclass(frozen=True, repr=False)
+class BlockCausal(Chunked):
+    """A query meets the keys of its own chunk and of all chunks before it."""
+
+    forms = ("block-causal:512",)
+
+    @property
+    def expression(self) -> str:
+        return f"j // {self.size} <= i // {self.size}"
+
+    def region(self) -> Region:
+        begins, ends = self.bounds()
+        far = np.full(len(begins), FAR)
+        return Region.of(np.stack([begins, ends, -far, ends, -far, far], axis=1))

@@ -1,0 +1,128 @@
+"""Slices: rectangles of queries and keys, whole or cut by diagonals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.masks.mask import Mask, Names, whole
+from planner.masks.regions import FAR, Ints, Region, first_overlap
+from planner.parse import from_json, tokens
+
+Row = tuple[int, int, int, int, str]
+KINDS = {  # whether j - i has a least value, and a largest
+    "full": (False, False),
+    "causal": (False, True),
+    "inverse": (True, False),
+    "bi": (True, True),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Slices(Mask):
+    """Of each row (q0, q1, k0, k1, kind), queries q0..q1 - 1 meet keys k0..k1 - 1 by its kind.
+
+    full      all of them
+    causal    j - i <= k1 - q1: the last query meets all keys, each one before it a key less
+    inverse   j - i >= k0 - q0: the first query meets all keys, each one after it a key less
+    bi        both
+
+    Query positions are aligned. Raises PlanError for unknown kinds, for ends before beginnings, and
+    for two rows that share a pair, with their numbers (slices of MagiAttention).
+    """
+
+    forms = ("slices:Q0,Q1,K0,K1,KIND", "slices@FILE")
+
+    rows: tuple[Row, ...]
+
+    def __post_init__(self) -> None:
+        rows = tuple(_row(number, row) for number, row in enumerate(self.rows))
+        object.__setattr__(self, "rows", rows)
+        if not rows:
+            raise PlanError("Slices needs a row (q0, q1, k0, k1, kind) at least")
+        if pair := first_overlap(self._boxes()):
+            one, other = pair
+            raise PlanError(
+                f"slices {one} and {other} overlap: {_text(rows[one])} and {_text(rows[other])}"
+            )
+
+    @property
+    def expression(self) -> str:
+        if len(self.rows) > 1:
+            return "left | right"
+        ((q0, q1, k0, k1, kind),) = self.rows
+        if kind == "full":
+            return f"(i >= {q0}) & (i < {q1}) & (j >= {k0}) & (j < {k1})"
+        least, largest = KINDS[kind]
+        bands = [f"(j - i >= {k0 - q0})"] * least + [f"(j - i <= {k1 - q1})"] * largest
+        return " & ".join(["box", *bands])
+
+    @cached_property
+    def names(self) -> Names:
+        """Each half of the rows, or the rectangle of a row that a diagonal cuts."""
+        if len(self.rows) > 1:
+            half = len(self.rows) // 2
+            return {"left": Slices(self.rows[:half]), "right": Slices(self.rows[half:])}
+        (row,) = self.rows
+        return {} if row[4] == "full" else {"box": Slices(((*row[:4], "full"),))}
+
+    def region(self) -> Region:
+        return Region.of(self._boxes())
+
+    def _boxes(self) -> Ints:
+        """Each row as a box cut by a band: [rows, 6]."""
+        boxes = []
+        for q0, q1, k0, k1, kind in self.rows:
+            least, largest = KINDS[kind]
+            low, high = k0 - q0 if least else -FAR, k1 - q1 if largest else FAR
+            boxes.append((q0, q1, k0, k1, low, high))
+        return np.array(boxes, np.int64).reshape(-1, 6)
+
+    def check(self, seq: int, kv_seq: int) -> None:
+        first = max(0, kv_seq - seq)
+        for number, (q0, q1, _, k1, _) in enumerate(self.rows):
+            if k1 > kv_seq:
+                raise PlanError(f"slice {number} ends at key {k1}, but there are {kv_seq}")
+            if q0 < first or q1 > kv_seq:
+                raise PlanError(
+                    f"slice {number} has queries {q0} to {q1}, but the positions of {seq} queries"
+                    f" aligned with {kv_seq} keys are {first} to {kv_seq}"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> Mask:
+        rows = list[Any]()
+        for row in text.split("/"):
+            cells = [cell.strip() for cell in row.split(",")]
+            rows.append((*map(tokens, cells[:4]), *cells[4:]))
+        return cls(tuple(rows))
+
+    @classmethod
+    def parse_file(cls, text: str) -> Mask:
+        rows = from_json(text)
+        if not isinstance(rows, list):
+            raise PlanError('expected JSON [[q0, q1, k0, k1, "causal"], ...]')
+        return cls(tuple(rows))
+
+    def __str__(self) -> str:
+        return "slices:" + "/".join(map(_text, self.rows))
+
+
+def _row(number: int, row: Sequence[object]) -> Row:
+    """A row with whole numbers; raises PlanError for one that means nothing."""
+    if not isinstance(row, Sequence) or len(row) != 5 or row[4] not in [*KINDS]:
+        kinds = ", ".join(KINDS)
+        raise PlanError(
+            f"slice {number} is not (q0, q1, k0, k1, kind) with a kind of {kinds}: {row!r:.60}"
+        )
+    q0, q1, k0, k1 = (whole(f"slice {number}:", x) for x in row[:4])  # type: ignore[arg-type]
+    if q1 < q0 or k1 < k0:
+        raise PlanError(f"slice {number} ends before it begins: {row!r:.60}")
+    return q0, q1, k0, k1, str(row[4])
+
+
+def _text(row: Row) -> str:
+    return ",".join(map(str, row))

@@ -1,0 +1,106 @@
+"""Tree: sequences that share their beginnings."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.masks.documents import Documents
+from planner.masks.mask import Allowed, Mask, Names, whole
+from planner.masks.plain import Causal
+from planner.masks.regions import FAR, Ints, Region, rectangles
+from planner.parse import from_json, tokens
+
+EXPECTED = 'expected JSON {"lengths": [8, 4, 4], "parents": [null, 0, 0]}'
+
+
+@dataclass(frozen=True, repr=False)
+class Tree(Mask):
+    """A query meets its own node up to its position, and every node above its own whole.
+
+    Node n has `lengths[n]` tokens, which stand in the order of the nodes, and `parents[n]` is the
+    number of the node above it, None for a root; nodes come in any order. Raises PlanError for
+    parents that are no nodes, and for nodes above themselves.
+    """
+
+    forms = ("tree:8,4,4/-,0,0", "tree@FILE")
+
+    lengths: tuple[int, ...]
+    parents: tuple[int | None, ...]
+
+    def __post_init__(self) -> None:
+        lengths = Documents(self.lengths).lengths
+        parents = tuple(None if p is None else whole("Tree parent", p) for p in self.parents)
+        if len(parents) != len(lengths):
+            raise PlanError(f"Tree has {len(lengths)} lengths but {len(parents)} parents")
+        for node, parent in enumerate(parents):
+            if parent is not None and parent >= len(lengths):
+                raise PlanError(f"Tree node {node} has parent {parent} of {len(lengths)} nodes")
+        object.__setattr__(self, "lengths", lengths)
+        object.__setattr__(self, "parents", parents)
+        ancestors(parents)  # refuses nodes above themselves
+
+    def bounds(self) -> Ints:
+        """Returns where nodes begin and end: int64 [nodes + 1]."""
+        return np.cumsum([0, *self.lengths], dtype=np.int64)
+
+    @property
+    def expression(self) -> str:
+        return "own | GRID[place(i, BOUNDS), place(j, BOUNDS)]"
+
+    @property
+    def names(self) -> Names:
+        own = Causal() & Documents(self.lengths)
+        return {"own": own, "BOUNDS": self.bounds(), "GRID": np.pad(ancestors(self.parents), 1)}
+
+    def region(self) -> Region:
+        at, far = self.bounds(), FAR
+        own = [(a, b, a, b, -far, 0) for a, b in pairwise(at)]
+        top, bottom, left, right = at[rectangles(ancestors(self.parents))]
+        whole_nodes = np.stack([top, bottom, left, right, 0 * top - far, 0 * top + far], axis=1)
+        return Region.of(np.concatenate([np.array(own, np.int64), whole_nodes]))
+
+    def check(self, seq: int, kv_seq: int) -> None:
+        if sum(self.lengths) != kv_seq:
+            raise PlanError(f"nodes sum to {sum(self.lengths)} tokens, not to kv_seq {kv_seq}")
+
+    @classmethod
+    def parse(cls, text: str) -> Mask:
+        lengths, _, parents = ([*map(str.strip, s.split(","))] for s in text.partition("/"))
+        above = tuple(None if p == "-" else tokens(p) for p in parents)
+        return cls(tuple(map(tokens, lengths)), above)
+
+    @classmethod
+    def parse_file(cls, text: str) -> Mask:
+        tree = from_json(text)
+        if not isinstance(tree, dict) or tree.keys() != {"lengths", "parents"}:
+            raise PlanError(EXPECTED)
+        if not all(isinstance(side, list) for side in tree.values()):
+            raise PlanError(EXPECTED)
+        parents = (None if parent == -1 else parent for parent in tree["parents"])
+        return cls(tuple(tree["lengths"]), tuple(parents))
+
+    def __str__(self) -> str:
+        parents = ("-" if parent is None else str(parent) for parent in self.parents)
+        return f"tree:{','.join(map(str, self.lengths))}/{','.join(parents)}"
+
+
+@lru_cache(maxsize=8)
+def ancestors(parents: tuple[int | None, ...]) -> Allowed:
+    """Returns which nodes (columns) are above which (rows): bool [nodes, nodes], remembered."""
+    table = np.zeros((len(parents), len(parents)), np.bool_)
+    done, waiting = set[int | None]({None}), list(range(len(parents)))
+    while waiting:
+        ready = [node for node in waiting if parents[node] in done]
+        if not ready:
+            raise PlanError(f"Tree node {waiting[0]} is above itself")
+        for node in ready:
+            if (parent := parents[node]) is not None:
+                table[node] = table[parent]
+                table[node, parent] = True
+        done |= {*ready}
+        waiting = [node for node in waiting if node not in done]
+    table.flags.writeable = False
+    return table
