@@ -1,4 +1,4 @@
-"""How well a calibrated machine's kernel calls are predicted: 20 mixed plans, one rank of each.
+"""Errors of predicted kernel calls on a calibrated machine: 20 mixed plans, one rank of each.
 
     python benchmarks/bench_calibration.py [--quick] [--hardware FILE] [--json]
 

@@ -175,14 +175,14 @@ def measure(one: Plan, traffic: Traffic, names: list[str], repeats: int) -> dict
     costs = Costs(one, H100)
     rows, seconds = tasks(costs, np.ones(one.ranks)), {name: list[float]() for name in names}
     for _ in range(repeats):
-        found = dict[str, Times]()
+        results = dict[str, Times]()
         for name in names:
             began = thread_time()
-            found[name] = ENGINES[name](costs, rows, traffic)
+            results[name] = ENGINES[name](costs, rows, traffic)
             seconds[name].append(thread_time() - began)
         for name in names[1:]:
-            np.testing.assert_allclose(found[name][0], found[names[0]][0], rtol=1e-9)
-            np.testing.assert_allclose(found[name][1], found[names[0]][1], rtol=1e-9)
+            np.testing.assert_allclose(results[name][0], results[names[0]][0], rtol=1e-9)
+            np.testing.assert_allclose(results[name][1], results[names[0]][1], rtol=1e-9)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
@@ -217,12 +217,12 @@ def scale() -> float:
     """The least seconds of 2.1 million tasks by the recurrence: what a quiet machine takes."""
     costs = Costs(plan("ring", Workload(seq=2**20, mask=Full()), 1024), H100)
     recurrence(costs)
-    found = []
+    taken = []
     for _ in range(9):
         began = thread_time()
         recurrence(costs)
-        found.append(thread_time() - began)
-    return min(found)
+        taken.append(thread_time() - began)
+    return min(taken)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How soon `ringloom explore` redraws everything at 64 ranks: planning, predicting, drawing.
+"""Seconds that `ringloom explore` takes to redraw 64 ranks: planning, predicting, drawing.
 
     python benchmarks/bench_explore.py --quick      three schedules, on the server's side
     python benchmarks/bench_explore.py              all, and judged
@@ -66,10 +66,10 @@ def main() -> int:
     others = [name for name in names if name != "ring"]
     switched = switches_in_browser(others) if asked.browser else switches_on_server(others)
     for name in names:
-        found = in_browser(name) if asked.browser else on_server(name)
-        found = switched.get(name, 0.0), *found
-        table.add_row(name, *(f"{seconds:.3f}" if seconds else "" for seconds in found))
-        slow += [name] if max(found) > LIMIT else []
+        taken = in_browser(name) if asked.browser else on_server(name)
+        taken = switched.get(name, 0.0), *taken
+        table.add_row(name, *(f"{seconds:.3f}" if seconds else "" for seconds in taken))
+        slow += [name] if max(taken) > LIMIT else []
     Console().print(table)
     if slow:
         print(f"over {LIMIT} s: {', '.join(slow)}")
@@ -87,12 +87,12 @@ def redraw(view: View, **choices: Any) -> float:
 
 def switches_on_server(names: Sequence[str]) -> dict[str, float]:
     """Medians of drawing a schedule after the ring, as if it had never been planned."""
-    found, view = {name: list[float]() for name in names}, View()
+    taken, view = {name: list[float]() for name in names}, View()
     for length in (next(LENGTHS) for _ in range(ROUNDS)):
         for name in names:
             redraw(view, schedule="ring", seq=length)
-            found[name].append(redraw(view, schedule=name, seq=length))
-    return {name: statistics.median(seconds) for name, seconds in found.items()}
+            taken[name].append(redraw(view, schedule=name, seq=length))
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
 def on_server(schedule: str) -> tuple[float, float]:
@@ -106,14 +106,14 @@ def on_server(schedule: str) -> tuple[float, float]:
 
 def switches_in_browser(names: Sequence[str]) -> dict[str, float]:
     """The same, from a choice in the page to the painted pictures."""
-    found = {name: list[float]() for name in names}
+    taken = {name: list[float]() for name in names}
     for start in range(STARTS):
         with page(f"?schedule=ring&ranks={RANKS}") as change:
             change("tokens", next(LENGTHS))
             for name in (*names[start:], *names[:start]):  # first ones are slow
-                found[name].append(change("schedule", name))
+                taken[name].append(change("schedule", name))
                 change("schedule", "ring")
-    return {name: statistics.median(seconds) for name, seconds in found.items()}
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
 def in_browser(schedule: str) -> tuple[float, float]:

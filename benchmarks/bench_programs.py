@@ -77,13 +77,13 @@ def source(schedule: str, seq: int, ranks: int, target: str) -> str:
 
 
 def words(seq: int, backward: bool) -> str:
-    """What was run."""
+    """Name the program and its setting."""
     return f"{seq} tokens {'forward + backward' if backward else 'forward'}"
 
 
 def millis(times: dict[str, list[Times]]) -> str:
     """name wall/processors in milliseconds, one after the other."""
-    known = {name: median(found) for name, found in times.items()}
+    known = {name: median(pairs) for name, pairs in times.items()}
     return ", ".join(f"{n} {a * 1e3:.0f}/{b * 1e3:.0f} ms" for n, (a, b) in known.items())
 
 

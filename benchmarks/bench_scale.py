@@ -1,4 +1,4 @@
-"""How long rings of a thousand and of four thousand ranks take to plan, verify and simulate.
+"""Seconds that rings of 1,024 and of 4,096 ranks take to plan, verify and simulate.
 
     python benchmarks/bench_scale.py --quick        1,024 ranks, causal and full
     python benchmarks/bench_scale.py                4,096 ranks as well
@@ -54,7 +54,7 @@ class Measured:
         return sum(self.seconds.values())
 
     def misses(self) -> Iterator[str]:
-        """What took longer, or more, than it may."""
+        """Yield the limits of time and memory that were missed."""
         seconds = SECONDS[self.ranks, self.mask]
         if self.total > seconds:
             yield f"{self.ranks} ranks, {self.mask}: {self.total:.2f} s, not {seconds:g} s"
@@ -62,28 +62,28 @@ class Measured:
             yield f"{self.ranks} ranks, {self.mask}: {self.memory:.2f} GB, not {MEMORY:g} GB"
 
 
-def measure(ranks: int, spelled: str) -> Measured:
+def measure(ranks: int, mask: str) -> Measured:
     """Run one case in this process."""
-    work = Workload(seq=SEQ, mask=spelled)
+    work = Workload(seq=SEQ, mask=mask)
     times = [process_time()]
     planned = reduce(lambda done, rewrite: rewrite(done), PASSES, ring(work, ranks, "forward"))
     times.append(process_time())
     verify(planned)
     times.append(process_time())
-    found = simulate(planned, "h100")
+    result = simulate(planned, "h100")
     times.append(process_time())
     seconds = {s: b - a for s, a, b in zip(STAGES, times[:-1], times[1:], strict=True)}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     memory = peak * (1 if sys.platform == "darwin" else 1024) / 1e9
-    return Measured(ranks, spelled, planned.rows, seconds, memory, found.makespan)
+    return Measured(ranks, mask, planned.rows, seconds, memory, result.makespan)
 
 
-def apart(ranks: int, spelled: str) -> Measured:
+def apart(ranks: int, mask: str) -> Measured:
     """Run one case in a process of its own."""
-    case = [sys.executable, __file__, "--case", f"{ranks}:{spelled}"]
+    case = [sys.executable, __file__, "--case", f"{ranks}:{mask}"]
     done = subprocess.run(case, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{ranks} ranks, {spelled}: {done.stderr}")
+        raise SystemExit(f"{ranks} ranks, {mask}: {done.stderr}")
     return Measured(**json.loads(done.stdout))
 
 
@@ -106,11 +106,11 @@ def main() -> None:
     parser.add_argument("--case", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.case:
-        ranks, spelled = chosen.case.split(":")
-        print(json.dumps(vars(measure(int(ranks), spelled))))
+        ranks, mask = chosen.case.split(":")
+        print(json.dumps(vars(measure(int(ranks), mask))))
         return
     sizes = [1024] if chosen.quick else [1024, 4096]
-    rows = [apart(ranks, spelled) for ranks, spelled in SECONDS if ranks in sizes]
+    rows = [apart(ranks, mask) for ranks, mask in SECONDS if ranks in sizes]
     Console().print(table(rows))
     if missed := [line for row in rows for line in row.misses()]:
         raise SystemExit("\n".join(missed))

@@ -35,8 +35,8 @@ SECONDS = 300  # after which a rank that says nothing is given up
 
 def cores() -> list[int]:
     """The cores to pin to, or none where there are fewer than two or processes cannot be pinned."""
-    found = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return found[:RANKS] if len(found) >= RANKS else []
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return cores[:RANKS] if len(cores) >= RANKS else []
 
 
 class PinnedRanks:
@@ -77,12 +77,12 @@ class PinnedRanks:
             return timed(lambda: self.dense(backward))
         for pipe in self.pipes:
             pipe.send((name, backward))
-        found = []
+        received = []
         for rank, pipe in enumerate(self.pipes):
             if not pipe.poll(SECONDS):
                 raise SystemExit(f"rank {rank} has said nothing of {name} for {SECONDS} s")
-            found.append(pipe.recv())
-        walls, cpus = zip(*found, strict=True)
+            received.append(pipe.recv())
+        walls, cpus = zip(*received, strict=True)
         return max(walls), sum(cpus)
 
 
@@ -125,7 +125,7 @@ def _rank(
 
 
 def _runs(rank: int, sources: dict[str, str], seq: int) -> dict[str, Callable[[bool], object]]:
-    """What can be run, by name, after all of it was found to give the same results."""
+    """The programs by name, after all of them gave the same results."""
     programs = {name: fitted(load(source)) for name, source in sources.items()}
     random = torch.Generator().manual_seed(0)
     own = torch.as_tensor(next(iter(programs.values())).positions(rank, seq))

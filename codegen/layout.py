@@ -55,7 +55,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Stripes:
-    """Stripes of `grain` tokens, dealt to the groups in turn."""
+    """Stripes of `grain` tokens, given to the groups in turn."""
 
     tokens: int
     grain: int
@@ -243,8 +243,8 @@ def described(form: Form, ranks: int) -> str:
         case Stripes(_, grain, groups, members):
             stripes = "single tokens" if grain == 1 else f"stripes of {grain} tokens"
             if members == 1:
-                return f"{stripes} dealt to the {groups} ranks in turn"
-            return f"{stripes} dealt to {groups} groups in turn, cut between their {members} ranks"
+                return f"{stripes} given to the {groups} ranks in turn"
+            return f"{stripes} given to {groups} groups in turn, cut between their {members} ranks"
     return f"no formula: the ranges of all {ranks} ranks are listed"
 
 

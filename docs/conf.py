@@ -1,4 +1,4 @@
-"""How the documentation is built: Markdown pages, pages that the code writes, docstrings."""
+"""Builds the documentation: Markdown pages, pages that the code writes, docstrings."""
 
 import sys
 from pathlib import Path

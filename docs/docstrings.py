@@ -13,11 +13,11 @@ DOCTEST = re.compile(r"\s*>>>")
 
 def as_rst(lines: list[str]) -> list[str]:
     """The lines of a docstring as reStructuredText."""
-    found = list[str]()
+    printed = list[str]()
     for blank, paragraph in groupby(lines, key=lambda line: not line.strip()):
         if not blank:
-            found += [*_paragraph(list(paragraph)), ""]
-    return found
+            printed += [*_paragraph(list(paragraph)), ""]
+    return printed
 
 
 def _paragraph(lines: list[str]) -> list[str]:

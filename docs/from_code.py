@@ -57,15 +57,15 @@ def command_line() -> Lines:
 
 
 def option_row(option: click.Option, context: click.Context) -> tuple[str, str]:
-    """How an option is spelled, and its help with its default."""
-    spelled = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    """Return an option as typed, and its help with its default."""
+    written = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     if not option.is_flag:
-        spelled += f" *{option.make_metavar(context).lower()}*"
+        written += f" *{option.make_metavar(context).lower()}*"
     default = option.get_default(context, call=False)
     meaning = option.help or ""
     if isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
         meaning += f" Default: {default}".replace(",", ", ")
-    return spelled, meaning.strip()
+    return written, meaning.strip()
 
 
 # ---- what there is
@@ -83,8 +83,8 @@ def schedules() -> Lines:
     yield from table(("here", "elsewhere"), PEER_NAMES.items())
 
 
-def _parameters(found: dict[str, int | str]) -> str:
-    return " ".join(f"`{name}={default}`" for name, default in found.items())
+def _parameters(parameters: dict[str, int | str]) -> str:
+    return " ".join(f"`{name}={default}`" for name, default in parameters.items())
 
 
 def hardware() -> Lines:
@@ -104,15 +104,15 @@ def hardware() -> Lines:
 
 
 def reproduction() -> Lines:
-    """How well each published table agrees, then every row."""
-    found = {paper: tables() for paper, tables in PAPERS.items()}
+    """Summarise the agreement of each published table, then list every row."""
+    papers = {paper: tables() for paper, tables in PAPERS.items()}
     yield from ("# Published numbers beside ours", "")
     yield from (
         "What `ringloom reproduce all` prints. *Alike* are rows that are printed alike with the",
         "paper's decimals; errors are relative; *rank* is Spearman's correlation.",
         "",
     )
-    every = [each for tables in found.values() for each in tables]
+    every = [each for tables in papers.values() for each in tables]
     head = ("", "rows", "alike", "mean error", "worst", "rank")
     yield from table(head, map(_overview, every))
     for each in every:
@@ -129,10 +129,10 @@ def _compared(line: Line) -> tuple[str, ...]:
 
 
 def _overview(each: Table) -> tuple[str, ...]:
-    found = each.summary
-    errors = ("-" if e is None else f"{e:.1%}" for e in (found.mean_error, found.worst_error))
-    rank = "-" if found.rank_correlation is None else f"{found.rank_correlation:.3f}"
-    return each.title, str(found.rows), str(found.equal), *errors, rank
+    summary = each.summary
+    errors = ("-" if e is None else f"{e:.1%}" for e in (summary.mean_error, summary.worst_error))
+    rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
+    return each.title, str(summary.rows), str(summary.equal), *errors, rank
 
 
 # ---- what works with what
@@ -216,7 +216,7 @@ def emitted(target: str, options: dict[str, bool], plans: Any = None) -> str:
 
 
 def refused(word: str) -> str:
-    """What the program says of a mask that it does not know."""
+    """Return the error message for an unknown mask."""
     from planner.masks import parse
 
     try:

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 
 class Page(HTMLParser):
-    """What a page links to, and the anchors that it has."""
+    """Collects the links of a page, and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -50,6 +50,6 @@ def _leads_somewhere(path: Path, link: str, pages: dict[Path, Page]) -> bool:
 
 
 if __name__ == "__main__":
-    found = broken(Path(sys.argv[1]).resolve())
-    print("\n".join(found) or "every link leads somewhere")
-    sys.exit(bool(found))
+    complaints = broken(Path(sys.argv[1]).resolve())
+    print("\n".join(complaints) or "every link leads somewhere")
+    sys.exit(bool(complaints))

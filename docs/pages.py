@@ -43,29 +43,29 @@ class Block:
     @property
     def commands(self) -> list[str]:
         """The commands of a console block, continuation lines joined."""
-        return [found[1].replace("\\\n", " ") for found in COMMAND.finditer(self.text)]
+        return [command[1].replace("\\\n", " ") for command in COMMAND.finditer(self.text)]
 
     @property
     def shown(self) -> str:
-        """What a console block shows beside its commands, or right below itself."""
+        """Return the output shown beside a console block's commands, or right below the block."""
         return COMMAND.sub("", self.text) + (self.prints or "")
 
 
 def blocks(page: Path) -> Iterator[Block]:
     """The blocks of a page; a text block that shows output comes with the block that prints it."""
     text = page.read_text(encoding="utf-8")
-    found = list(FENCE.finditer(text))
-    shown = [_shows_output(text, *pair) for pair in zip([None, *found], found, strict=False)]
-    for number, fence in enumerate(found):
+    fences = list(FENCE.finditer(text))
+    shown = [_shows_output(text, *pair) for pair in zip([None, *fences], fences, strict=False)]
+    for number, fence in enumerate(fences):
         if shown[number]:
             continue
-        below = number + 1 < len(found) and shown[number + 1]
-        prints = found[number + 1][2] if below else None
+        below = number + 1 < len(fences) and shown[number + 1]
+        prints = fences[number + 1][2] if below else None
         yield Block(fence[1], fence[2], text.count("\n", 0, fence.start(2)) + 1, prints)
 
 
 def _shows_output(text: str, above: re.Match[str] | None, fence: re.Match[str]) -> bool:
-    """Whether nothing stands between a text block and the code above it."""
+    """True if nothing stands between a text block and the code above it."""
     return bool(
         above
         and fence[1] == "text"
@@ -85,7 +85,7 @@ def execute(block: Block, page: Path, scope: dict[str, Any]) -> None:
 
 
 def same(printed: str, shown: str) -> bool:
-    """Whether two texts differ by spaces at the ends of lines at most."""
+    """True if two texts differ by spaces at the ends of lines at most."""
     return _bare(printed) == _bare(shown)
 
 

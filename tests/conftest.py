@@ -1,4 +1,4 @@
-"""What every test shares: Hypothesis profiles and golden texts."""
+"""Hypothesis profiles and golden texts, for every test."""
 
 import os
 from collections.abc import Callable

@@ -29,7 +29,7 @@ from jax.sharding import Mesh  # noqa: E402, F401
 
 
 def self_check(source: str, *seq: int) -> int:
-    """What `python FILE --seq SEQ` exits with, in this process."""
+    """Return the exit status of `python FILE --seq SEQ`, run in this process."""
     module, wide = ModuleType("emitted"), jax.config.jax_enable_x64
     exec(compile(source, "<emitted>", "exec"), module.__dict__)
     try:

@@ -89,7 +89,7 @@ class Devices:
         return results
 
     def exchange(self, what: object, value: Any) -> list[Any]:
-        """What all ranks offer for the same collective, which `what` describes."""
+        """Return the values of all ranks for the same collective, which `what` describes."""
         self.offered[HERE.rank] = (what, value)
         self.barrier.wait()
         whats, values = zip(*self.offered, strict=True)
@@ -277,7 +277,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
 
 
 def same_kind(before: Any, after: Any) -> Any:
-    """What a loop carries on; AssertionError where its shapes or dtypes are others."""
+    """Check the state of a loop; AssertionError where its shapes or dtypes change."""
     kinds = [tree.map(lambda x: (np.shape(x), np.asarray(x).dtype), x) for x in (before, after)]
     assert kinds[0] == kinds[1], f"a loop turns {kinds[0]} into {kinds[1]}"
     return after

@@ -34,7 +34,7 @@ run = partial(backends.run, backend=execute)
 
 
 def in_threads(ranks: int, body: Callable[[Any], Any], seconds: float = 60.0) -> list[Any]:
-    """What `body(group)` returns on every rank; the first error of any is raised."""
+    """Return the results of `body(group)` of all ranks; the first error of any is raised."""
     return on_threads(ranks, body, seconds)[0]
 
 
@@ -44,7 +44,7 @@ def trained(program: ModuleType, arrays: list[Any]) -> Network:
 
 
 def self_check(source: str, *words: str) -> None:
-    """What `python FILE WORDS` does on every rank, without processes; raises what it raises."""
+    """Do as `python FILE WORDS` on every rank, without processes; raises its errors."""
     program = load(source)
     numbers = [*map(int, words[1:])] if words[:1] == ("--seq",) else []
     with pytest.MonkeyPatch.context() as patch:

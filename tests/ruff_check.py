@@ -1,4 +1,4 @@
-"""What ruff has to say about emitted files."""
+"""Ruff's complaints about emitted files."""
 
 import subprocess
 import sys

@@ -125,9 +125,9 @@ def train(program, steps, mesh=None):
         tokens, targets = map(placed, batch_of(text, step))
         loss, slopes = loss_and_slopes(model, tokens, targets, real)
         step_of = partial(adam, step=step + 1)
-        found = jax.tree.map(step_of, model, slopes, means, squares)
+        updated = jax.tree.map(step_of, model, slopes, means, squares)
         model, means, squares = jax.tree.transpose(
-            jax.tree.structure(model), jax.tree.structure((0, 0, 0)), found
+            jax.tree.structure(model), jax.tree.structure((0, 0, 0)), updated
         )
         losses.append(float(loss))
     return losses

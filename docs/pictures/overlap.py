@@ -30,10 +30,10 @@ def curves() -> dict[str, list[tuple[float, float]]]:
     work = rl.Workload(seq=1, heads=32)
     token = work.kv_heads * TENSORS["KV"].bytes_per_token(work)
     inside, between = rl.hardware("a100-nvlink").links
-    found = {"attend a block": [place(c, attending(c)) for c in LENGTHS]}
+    curves = {"attend a block": [place(c, attending(c)) for c in LENGTHS]}
     for name, link in (("hop between nodes", between), ("hop inside a node", inside)):
-        found[name] = [place(c, link.alpha + c * token / link.bandwidth) for c in LENGTHS]
-    return found
+        curves[name] = [place(c, link.alpha + c * token / link.bandwidth) for c in LENGTHS]
+    return curves
 
 
 def axes() -> list[str]:

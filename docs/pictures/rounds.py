@@ -1,4 +1,4 @@
-"""Who attends what in which round, as boxes: a row per rank, a column per round."""
+"""Boxes for the blocks that ranks attend: a row per rank, a column per round."""
 
 from shapes import cell, text
 

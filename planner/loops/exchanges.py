@@ -24,7 +24,7 @@ Exchange = Gather | AllToAll | Return | Scatter
 WHOLE = Part("to")  # the share of a receiver that gets everything
 
 
-def dealt(
+def shared(
     table: Ints, share: Part, t: int, mesh: tuple[int, ...], where: Ints, axis: int
 ) -> list[Messages]:
     """The messages of a gather or an all-to-all, first those of ranks to themselves."""
@@ -158,7 +158,7 @@ class Exchanges:
         if share is None:
             return None
         value = places.values[one]
-        kept, *rest = dealt(value.table, share, t, self.mesh, self.where, axis)
+        kept, *rest = shared(value.table, share, t, self.mesh, self.where, axis)
         made = joined(rest)
         if self._among(messages, made) is None or not self._read_as_one(
             t, side, places, value, messages, axis

@@ -8,7 +8,7 @@ import numpy as np
 from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
-from planner.loops.exchanges import Filled, alike_along, dealt, scattered
+from planner.loops.exchanges import Filled, alike_along, scattered, shared
 from planner.loops.form import (
     HELD,
     OWN,
@@ -155,7 +155,7 @@ class Expansion:
         side = TENSORS[s.tensors[0]].side
         table = self._table(s.part, side, t)
         share = s.share if isinstance(s, AllToAll) else s.part
-        made = dealt(table, share, t, self.loops.mesh, self.coordinates, s.axis)
+        made = shared(table, share, t, self.loops.mesh, self.coordinates, s.axis)
         self.coming.setdefault((s.name, side), []).extend((dst, sent) for _, dst, sent in made)
         self.brought[s.name] = made[1:]
         return made[1:]

@@ -18,7 +18,7 @@ class Documents(Mask):
 
     `lengths` are the documents' keys. Without `q_lengths` a query belongs to the document of its
     aligned position; with them, query number r belongs to the document that r falls in when the
-    queries are dealt out by `q_lengths`. Raises PlanError for negative or mismatched lengths.
+    queries are divided by `q_lengths`. Raises PlanError for negative or mismatched lengths.
     """
 
     forms = ("documents:A,B", "documents@FILE")

@@ -47,7 +47,7 @@ class Reader:
         return self
 
     def ask(self, code: str, *arguments: Any) -> Any:
-        """What a script in the page returns; `model` finds a bokeh model by its name."""
+        """Return the result of a script in the page; `model` finds a bokeh model by its name."""
         models = "const model = (name) => Bokeh.documents[0].get_model_by_name(name);"
         return self.driver.execute_script(models + code, *arguments)
 
@@ -56,7 +56,7 @@ class Reader:
         return WebDriverWait(self.driver, PATIENCE, 0.1).until(lambda _: self.ask(code, *arguments))
 
     def tile_colours(self) -> NDArray[np.uint8]:
-        """What the picture of the tiles is painted with: [rows, columns, red green blue alpha]."""
+        """Read the picture of the tiles: [rows, columns, red green blue alpha]."""
         width, flat = self.ask(
             "const figure = [...Bokeh.documents[0]._all_models.values()].find("
             "(m) => m.type === 'Figure' && m.name === 'tiles')\n"
@@ -68,7 +68,7 @@ class Reader:
         return np.array(flat, np.uint8).reshape(-1, width, 4)
 
     def complaints(self) -> list[str]:
-        """What the console has to say beyond plain information."""
+        """List the warnings and errors of the console."""
         told = self.driver.get_log("browser")
         return [one["message"] for one in told if one["level"] in ("WARNING", "SEVERE")]
 

@@ -67,7 +67,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Groups:
-    """What `torch.distributed.group` is."""
+    """Stands for `torch.distributed.group`."""
 
     @property
     def WORLD(self) -> Any:

@@ -74,7 +74,7 @@ def test_programs_batch_by_vmap() -> None:
 
 
 def count(jaxpr: object, name: str) -> int:
-    """How often a primitive stands in a jaxpr."""
+    """Count the occurrences of a primitive in a jaxpr."""
     inner = (count(j, name) for e in jaxpr.eqns for j in jax.extend.core.jaxprs_in_params(e.params))
     return sum(eqn.primitive.name == name for eqn in jaxpr.eqns) + sum(inner)
 

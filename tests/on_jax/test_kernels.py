@@ -21,6 +21,8 @@ from planner.masks import Causal
 from planner.planning import plan
 from planner.workload import Workload
 from repository import ROOT
+from runtimes.reference import dense
+from runtimes.validation import distance
 
 jnp = jax.numpy
 P = jax.sharding.PartitionSpec
@@ -45,7 +47,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     return module
 
 
-def dense(q: Any, k: Any, v: Any, seen: Any) -> Any:
+def masked_dense(q: Any, k: Any, v: Any, seen: Any) -> Any:
     """Attention by its definition; a row that sees nothing is 0."""
     k, v = (jnp.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = jnp.einsum("bhid,bhjd->bhij", q, k, precision="highest") * SCALE
@@ -94,11 +96,11 @@ def test_two_merged_tiles_are_dense_attention(
             for size in sizes
         ]
         found = jax.jit(lambda *x: two_tiles(parts, kind, x, cols))(*arrays)
-        seen = np.arange(rows)[:, None] + cols >= np.arange(rows + cols)
-        *inputs, dout = (x.astype(number) for x in arrays)
-        out, pull = jax.vjp(partial(dense, seen=seen), *inputs)
-        for x, truth in zip(found, (out, *pull(dout)), strict=True):
-            assert float(abs(x - truth).max()) <= limit
+    work = Workload(rows, rows + cols, heads, kv_heads, dim, batch, number, Causal(), SCALE)
+    *inputs, dout = (np.asarray(x, number) for x in arrays)
+    truth = dense.forward(work, *inputs)[0], *dense.backward(work, *inputs, dout)
+    for x, wanted in zip(found, truth, strict=True):
+        assert distance(np.asarray(x, number), wanted) <= limit
 
 
 def test_masks_of_positions_are_exact_where_rows_see_nothing(
@@ -121,7 +123,7 @@ def test_masks_of_positions_are_exact_where_rows_see_nothing(
     q, dout = random.standard_normal((2, 2, 4, len(rows), 8))
     k, v = random.standard_normal((2, 2, 2, len(cols), 8))
     with jax.enable_x64(True):
-        truth, pull = jax.vjp(partial(dense, seen=seen), q, k, v)
+        truth, pull = jax.vjp(jax.jit(partial(masked_dense, seen=seen)), q, k, v)
         out, lse = masked.attend_masked(q, k, v, rows, cols, allowed)
         np.testing.assert_allclose(out, truth, rtol=0, atol=1e-12)
         assert (np.isneginf(lse[0, 0, :, 0]) == blind).all()

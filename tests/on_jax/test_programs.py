@@ -72,11 +72,16 @@ COMPILED = {
     "ulysses": replace(EVEN, mask=MASKS[2]),
     "usp": replace(EVEN, mask=MASKS[0]),
 }
+BY_DAY = ("striped", "burst", "allgather", "ulysses")
 
 
-@pytest.mark.parametrize("schedule", CLASSIC)
+@pytest.mark.parametrize("schedule", CLASSIC if NIGHTLY else BY_DAY)
 def test_compiled_programs_match_dense_attention(schedule: str) -> None:
-    """Loops of equal pieces, with the collectives of each schedule, and tables of others."""
+    """Loops of equal pieces, with the collectives of each schedule, and tables of others.
+
+    By day those that neither `test_each_dtype_is_exact_and_leaks_nothing` nor the comparison of
+    the replay with XLA compile.
+    """
     exact(COMPILED[schedule], schedule, 4, compiled=True)
 
 
@@ -112,16 +117,16 @@ def test_uneven_lengths_heads_and_ranks_match_dense(
 MANY = settings.default.max_examples // (1 if NIGHTLY else 4)
 
 
-@pytest.mark.parametrize("most", [2, 4, 6, 8])
+@pytest.mark.parametrize("most", [4, 8])
 @settings(max_examples=MANY)
 @given(st.data())
 def test_any_workload_under_any_schedule_matches_dense(most: int, data: st.DataObject) -> None:
-    ranks = data.draw(st.integers(most - 1, most))
+    ranks = data.draw(st.integers(most - 3, most))
     work = data.draw(workloads(longest=19))
     exact(work, data.draw(schedules(ranks)), ranks)
 
 
-@pytest.mark.parametrize("ranks", [3, 4, 6, 8])
+@pytest.mark.parametrize("ranks", [3, 4, 6])
 @settings(max_examples=MANY)
 @given(st.data())
 def test_any_workload_that_ranks_divide_matches_dense(ranks: int, data: st.DataObject) -> None:
@@ -148,7 +153,7 @@ def test_each_dtype_is_exact_and_leaks_nothing(dtype: str, schedule: str, mask: 
 
 
 def test_a_backward_plan_alone_takes_the_output_of_dense_attention() -> None:
-    for schedule, work in (("allgather:keep=1", SMALL), ("ulysses", EVEN), ("zigzag", EVEN)):
+    for schedule, work in (("allgather:keep=1", SMALL), ("zigzag", EVEN)):
         backward = plan(schedule, work, 4, pass_="backward")
         inputs = draw(work, 4)
         truth = dense.backward(work, *inputs)

@@ -21,6 +21,7 @@ from planner.plans import AnyPlans
 from planner.workload import Workload
 from runtimes.arrays import Array, draw
 from runtimes.reference import dense
+from sampling import NIGHTLY
 
 jnp = jax.numpy
 WORK = Workload(37, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")
@@ -152,7 +153,7 @@ def test_tables_as_an_argument_follow_any_mask_and_compile_once() -> None:
     module = loaded(write(program))
     run = both(module, calls)
     masks = [Causal(), Full(), Window(4) | Prefix(3)]
-    masks += [documents(random, 37) & Causal() for _ in range(5)]
+    masks += [documents(random, 37) & Causal() for _ in range(3)]
     with jax.enable_x64(True):
         for mask in masks:
             made = dynamic.tables(program, mask)
@@ -197,7 +198,7 @@ def gradients(layer: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@pytest.mark.parametrize("kind", ["loops", "tables", "dynamic"])
+@pytest.mark.parametrize("kind", ["loops", "dynamic", *(["tables"] if NIGHTLY else [])])
 def test_a_layer_is_its_reference(kind: str) -> None:
     work = replace(WORK, seq=32, kv_seq=32, mask=Full() if kind == "dynamic" else Causal())
     pair = plan("zigzag", work, 4, pass_="both")
@@ -222,13 +223,13 @@ def test_a_layer_is_its_reference(kind: str) -> None:
 
 
 def executed(jaxpr: Any, names: tuple[str, ...]) -> int:
-    """How often primitives of these names stand in a program."""
+    """Count the occurrences of primitives of these names in a program."""
     inner = [j for eqn in jaxpr.eqns for j in jax.extend.core.jaxprs_in_params(eqn.params)]
     here = sum(eqn.primitive.name in names for eqn in jaxpr.eqns)
     return here + sum(executed(j, names) for j in inner)
 
 
-@pytest.mark.parametrize(("schedule", "tables"), [("zigzag", True), ("usp:ulysses=2", False)])
+@pytest.mark.parametrize(("schedule", "tables"), [("zigzag", True), ("ulysses", False)])
 def test_the_backward_pass_of_a_layer_repeats_no_attention(schedule: str, tables: bool) -> None:
     work = replace(WORK, seq=32, kv_seq=32)
     pair = plan(schedule, work, 4, pass_="both")
@@ -258,17 +259,15 @@ def test_plans_that_make_no_layer_are_refused() -> None:
 
 def test_files_check_themselves() -> None:
     pair = plan("zigzag", replace(WORK, mask=Full()), 2, pass_="both")
-    texts = {
-        "dynamic": emit(pair, "jax", dynamic=True),
-        "layer": emit(pair, "jax", dynamic=True, layer=True),
-    }
-    for name in ("dynamic", "layer"):
-        assert self_check(texts[name]) == 0
+    texts = [emit(pair, "jax", dynamic=True, layer=layer) for layer in (False, True)]
+    for text in texts:
         end = 'if __name__ == "__main__":'
-        assert texts[name].partition(end)[2] == emit(pair, "jax").partition(end)[2] != ""
-    wrong = texts["dynamic"].split("out + share * (part - out)")
-    assert len(wrong) == 2
-    assert self_check("out + share * part".join(wrong)) == 1
+        assert text.partition(end)[2] == emit(pair, "jax").partition(end)[2] != ""
+    wrong = [text.replace("out + share * (part - out)", "out + share * part") for text in texts]
+    assert wrong != texts
+    assert [self_check(text) for text in (texts[1], wrong[0])] == [0, 1]
+    if NIGHTLY:
+        assert [self_check(text) for text in (texts[0], wrong[1])] == [0, 1]
 
 
 def test_a_table_program_is_short() -> None:

@@ -36,7 +36,7 @@ def both(schedule: str, work: Workload, ranks: int) -> Plans:
 
 
 def alone(program: ModuleType, body: Any) -> Any:
-    """What `body(group)` returns on the only rank."""
+    """Return the result of `body(group)` on the only rank."""
     return in_threads(1, body)[0]
 
 

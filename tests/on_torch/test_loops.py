@@ -81,7 +81,7 @@ def loaded(text: str, folder: Path) -> ModuleType:
 
 
 def largest_errors(module: ModuleType, work: Workload) -> list[float]:
-    """How far output and gradients on threads are from dense attention."""
+    """Largest errors of output and gradients on threads against dense attention."""
     random = np.random.default_rng(0)
     sizes = (work.heads, work.seq), (work.kv_heads, work.kv_seq), (work.kv_heads, work.kv_seq)
     arrays = [random.normal(size=(work.batch, *s, work.head_dim)) for s in (*sizes, sizes[0])]

@@ -1,4 +1,4 @@
-"""What pages say of additions, done in a copy of the tree: one file each, and rows in tables."""
+"""The additions of the pages, made in a copy of the tree: one file each, and rows in tables."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def text(page: str) -> str:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the commands print in a copy of the tree with each file put where its page says."""
+    """The output of the commands in a copy of the tree with each file put where its page says."""
     tree = tmp_path_factory.mktemp("tree")
     for package in PACKAGES:
         without = shutil.ignore_patterns("__pycache__")

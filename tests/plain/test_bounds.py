@@ -160,12 +160,13 @@ MACHINES = {
 }
 
 
-CELLS = Blocks(((True, True, False), (False, True, True), (True, False, True)), 6)
+BAND = Blocks(((True, False, False), (True, True, False), (False, True, True)), 6)
+CELLS = Blocks(((True, True, False), (False, True, True), (True, False, False)), 6)
+THREE = [*zip(MACHINES, [BAND, CELLS, CELLS, BAND], strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("name", "mask"),
-    [*zip(MACHINES, [Causal(), CELLS, CELLS, Causal()], strict=True)],
+    ("name", "mask"), THREE + [(name, Causal()) for name in MACHINES if EVERY], ids=str
 )
 def test_three_ranks_cannot_do_better_however_tiles_are_dealt(name: str, mask: Mask) -> None:
     plain = {"attention.launch": 1e-6, "attention.tile_q": 1, "attention.tile_kv": 1}

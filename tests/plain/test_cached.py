@@ -1,4 +1,4 @@
-"""What is kept with a plan is of that plan, and no part of it."""
+"""Values cached on a plan are of that plan, and no part of it."""
 
 from dataclasses import replace
 

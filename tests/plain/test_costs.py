@@ -79,7 +79,7 @@ def test_stripes_of_several_tokens_are_full_middles_and_masked_sides() -> None:
 
 @given(plans())
 def test_without_overheads_unmasked_calls_cost_their_pairs(one: Plan) -> None:
-    """What a mask allows is computed, and hardly more where calls are full or causal."""
+    """Every allowed pair is computed, and hardly more where calls are full or causal."""
     if isinstance(one.workload.mask, Causal | Full):
         costs = Costs(one, IDEAL.changed({"memory.bandwidth": 1e30}))
         seconds = sum(costs.attend(node).sum() for _, node in one.attends())

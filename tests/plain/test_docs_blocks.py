@@ -1,4 +1,4 @@
-"""What start, how-to pages and README tell a reader to do, done as it stands in an empty folder.
+"""The commands and code of start, how-to pages and README, run as they stand in an empty folder.
 
 With RINGLOOM_PYTHON=PATH every command runs by that interpreter's environment, in a shell.
 """

@@ -24,7 +24,7 @@ def on_terminal() -> Console:
 
 
 def shown(*pictures: object) -> tuple[str, str]:
-    """What a terminal gets: with its colours, and without."""
+    """Return the text of a terminal: with its colours, and without."""
     console = on_terminal()
     for picture in pictures:
         console.print(picture)

@@ -178,8 +178,7 @@ def lines(source: str) -> int:
     return source.count("\n")
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("schedule", BUDGETS)
+@pytest.mark.parametrize(("schedule", "target"), square([*BUDGETS], TARGETS, every=2))
 def test_the_length_depends_neither_on_ranks_nor_on_tokens(schedule: str, target: str) -> None:
     counted = set()
     for ranks, seq in ((8, 2**13), (16, 2**20)):

@@ -27,7 +27,7 @@ def order(blocks: list[Ranges]) -> Counts:
 
 
 def covered(calls: list[Call], shape: tuple[int, int], allowed: NDArray[np.bool_]) -> Counts:
-    """How often each pair of a rectangle is computed; no row of a call may see nothing."""
+    """Count how often each pair of a rectangle is computed; no row of a call may see nothing."""
     count = np.zeros(shape, np.int64)
     for call in calls:
         place = np.ix_(np.array(call.rows), np.array(call.columns))

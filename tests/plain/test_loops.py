@@ -19,6 +19,7 @@ from planner.planning import plan
 from planner.workload import Workload
 from runtimes.arrays import draw
 from runtimes.reference import dense
+from sampling import square
 from strategies import schedules, workloads
 
 SCHEDULES = (
@@ -58,11 +59,9 @@ def masks(ranks: int) -> dict[str, Mask]:
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-@pytest.mark.parametrize("ranks", [1, 2, 5, 6])
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("name", "ranks"), square(SCHEDULES, [1, 2, 5, 6], every=2), ids=str)
 def test_loops_expand_to_the_rows_of_their_plan(name: str, ranks: int, pass_: Pass) -> None:
-    if name == "usp:ulysses=2" and ranks % 2:
-        pytest.skip("pairs of ranks")
+    ranks += ranks % 2 if name == "usp:ulysses=2" else 0  # pairs of ranks
     for mask in masks(ranks).values():
         made = plan(name, work(ranks, mask), ranks, pass_=pass_)
         check(recover(made), made)
@@ -74,9 +73,9 @@ def test_loops_expand_to_the_rows_of_their_plan(name: str, ranks: int, pass_: Pa
 def test_loops_do_not_grow_with_the_ranks(name: str, mask: str, pass_: Pass) -> None:
     sizes = [
         len(recover(plan(name, work(n, masks(n)[mask]), n, pass_=pass_)).statements)
-        for n in (8, 16, 32)
+        for n in (8, 16)
     ]
-    assert sizes[0] == sizes[1] == sizes[2] <= 13
+    assert sizes[0] == sizes[1] <= 13
 
 
 @pytest.mark.parametrize("pass_", PASSES)

@@ -129,7 +129,7 @@ def meets(mask: Mask, i: int, j: int) -> bool:
 
 
 def covered(region: Region, queries: range, keys: range) -> np.ndarray:
-    """How many pieces allow each pair, piece by piece."""
+    """Count the pieces that allow each pair, piece by piece."""
     i, j = np.array(queries)[:, None], np.array(keys)[None, :]
     count = np.zeros((len(queries), len(keys)), int)
     for i0, i1, j0, j1, lo, hi in region.pieces:

@@ -273,7 +273,7 @@ class Case:
     truth: tuple[Array, ...]
 
     def exact(self, mutant: Plan) -> bool:
-        """Whether the mutant computes the truth on virtual ranks: no lack, no NaN, no error."""
+        """True if the mutant is exact on virtual ranks: no lack, no NaN, no error."""
         try:
             with np.errstate(all="ignore"):
                 if mutant.pass_ == "forward":

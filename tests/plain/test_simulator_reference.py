@@ -193,7 +193,7 @@ class Reference:
         return seconds
 
     def home_whole(self, move: Move, block: int, src: int, dst: int) -> bool:
-        """Whether a sum goes home with everything that any rank adds to it, now or later."""
+        """True if a sum goes home with everything that any rank adds to it, now or later."""
         (tensor,) = move.tensors
         side = TENSORS[tensor].side
         adds = sum(
@@ -345,7 +345,7 @@ def test_rows_that_share_ranks_and_ports_take_turns(
 
 
 def overlapping(one: list[Span]) -> bool:
-    """Whether any two of these spans run at the same time, rounding forgiven."""
+    """True if any two of these spans run at the same time, rounding forgiven."""
     ordered = sorted((s.start, s.end) for s in one)
     return any(b < a - 1e-9 * max(1.0, a) for (_, a), (b, _) in pairwise(ordered))
 

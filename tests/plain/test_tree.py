@@ -37,7 +37,7 @@ QUESTIONS = {
 
 
 def names(path: Path) -> set[str]:
-    """What a module defines: functions, classes, constants, and Class.member."""
+    """List the definitions of a module: functions, classes, constants, and Class.member."""
     return set(defined(ast.parse(path.read_text(encoding="utf-8")).body))
 
 
@@ -55,7 +55,7 @@ def defined(body: list[ast.stmt], prefix: str = "") -> list[str]:
 
 
 def wrong(answer: str) -> str:
-    """What is wrong with an answer, or nothing."""
+    """Describe an error of an answer, if it has one."""
     path, name = answer.split(":")
     if not (ROOT / path).is_file():
         return f"there is no {path}"

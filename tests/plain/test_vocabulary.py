@@ -1,14 +1,15 @@
 """The words of the source: nouns for locals, verbs for docstrings, the field's terms throughout.
 
-Each rule is a function from a file's path and syntax tree to the complaints it has.
+Each rule is a function from a file's path and syntax tree to the complaints it has. Benchmarks, and
+the Python of the documentation, keep to the same words; tests to the rule for docstrings.
 """
 
 import ast
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
+from pages import Block, blocks
 
 from repository import ROOT
 
@@ -27,6 +28,13 @@ PRIVATE = {  # private word: the term of the field
     r"idles": "idle",
     r"times the mean": "1.87x the average",
     r"takes? it home": "export a program",
+    r"fullest rank": "worst rank",
+    r"hand(ed|s|ing)? on": "partial-sum transfer",
+    r"deal(s|t)?": "sharded, all-to-all",
+    r"bright fields": "brighter cells",
+    r"nobody will do better": "no plan can be much faster",
+    r"stops over": "relay",
+    r"repeats no attention": "does not recompute attention",
 }
 FORBIDDEN = {re.compile(rf"(?<![A-Za-z])({word})(?![A-Za-z])", re.I): word for word in PRIVATE}
 
@@ -78,25 +86,48 @@ def private_words(path: str, tree: ast.Module) -> Complaints:
 
 
 RULES: list[Rule] = [vague_locals, questions, private_words]
+FOLDERS: dict[str, list[Rule]] = {
+    **dict.fromkeys((*PACKAGES, "benchmarks", "docs"), RULES),
+    "tests": [questions],
+}
 
 
-def sources() -> list[Path]:
-    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    assert len(files) > 200, "a check that finds nothing must not pass"
-    return files
+def is_code(block: Block) -> bool:
+    return block.language == "python" and not block.text.startswith(">>>")
 
 
-def complaints() -> dict[str, Complaints]:
-    """The complaints of all rules by file."""
-    trees = {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sources()
-    }
-    return {path: [c for rule in RULES for c in rule(path, tree)] for path, tree in trees.items()}
+def trees(folder: str) -> Iterator[tuple[str, ast.Module]]:
+    """The files of a folder, and the blocks of its pages that are Python."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+    for page in sorted((ROOT / folder).rglob("*.md")):
+        name = page.relative_to(ROOT).as_posix()
+        yield from ((name, ast.parse(b.text)) for b in blocks(page) if is_code(b))
 
 
-def test_the_source_keeps_to_the_vocabulary() -> None:
-    assert {path: said for path, said in complaints().items() if said} == {}
+def complaints(folder: str) -> Complaints:
+    """The complaints of all rules for a folder."""
+    parsed = list(trees(folder))
+    assert len(parsed) >= 8, "a check that finds nothing must not pass"
+    return [said for path, tree in parsed for rule in FOLDERS[folder] for said in rule(path, tree)]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_keeps_to_the_vocabulary(folder: str) -> None:
+    assert complaints(folder) == []
+
+
+def test_pages_keep_to_the_vocabulary() -> None:
+    """Their prose, line by line."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    assert len(pages) > 20, "a check that finds nothing must not pass"
+    assert [
+        f"{page.name}:{number} says {match[0]!r}"
+        for page in pages
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        for form in FORBIDDEN
+        if (match := form.search(line))
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -112,6 +143,7 @@ def test_the_source_keeps_to_the_vocabulary() -> None:
         (private_words, "x = f'rank {r} hands over {b}'", "partial-sum transfer"),
         (private_words, '"""A comparator of it."""', "baseline"),
         (private_words, "x = 'heads are dealt'", "sharded"),
+        (private_words, "x = 'memory of the fullest rank'", "worst rank"),
         (private_words, "raise E('the verifier proves it')", "verified"),
     ],
 )

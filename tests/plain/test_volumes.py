@@ -1,4 +1,4 @@
-"""What each schedule's file says that a rank sends is what its plans send, tensor by tensor."""
+"""Each schedule's plans send the volumes that its file states, tensor by tensor."""
 
 import ast
 import inspect

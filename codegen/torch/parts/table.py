@@ -22,7 +22,7 @@ KEPT: Any = ()
 
 Place = tuple[str, int]  # a tensor and the number of a block
 Values = tuple[Tensor, ...]
-sums = ("OUT", "DQ", "DKV")  # handed over whole; the other tensors are copied
+sums = ("OUT", "DQ", "DKV")  # moved whole; the other tensors are copied
 # What a value consists of, x: as wide as a head, 1: one number per token and head.
 forms = {"Q": "x", "DOUT": "x", "KV": "xx", "STATS": "11", "OUT": "x1", "DQ": "x", "DKV": "xx"}
 

@@ -1,4 +1,4 @@
-"""Memory over time of the fullest rank, a line per schedule."""
+"""Memory over time of the worst rank, a line per schedule."""
 
 from collections.abc import Sequence
 
