@@ -1,4 +1,4 @@
-"""What notebooks show: reprs of one line, tables as HTML, frames, pictures, and the examples."""
+"""Notebooks show reprs of one line, tables as HTML, frames, pictures, and the examples."""
 
 import json
 import sys
