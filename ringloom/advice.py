@@ -50,10 +50,10 @@ def why(rows: Sequence[Row]) -> str:
     idle = f"ranks are idle {slow.idle_fraction:.0%} of the time"
     if ratio < SAME:
         spread = f"{fast.schedule} takes" if len(rows) == 1 else "All schedules take the same time,"
-        return (
-            f"{spread} {fast.bound_ratio:.2f}x the lower bound of {fast.bound_s * 1e3:.3g} ms,"
-            f" and {idle}."
-        )
+        over = f"{fast.makespan_s * 1e3:.3g} ms"
+        if fast.bound_ratio is not None:
+            over = f"{fast.bound_ratio:.2f}x the lower bound of {fast.bound_s * 1e3:.3g} ms"
+        return f"{spread} {over}, and {idle}."
     spread = f"{slow.schedule} takes {ratio:.2f}x as long as {fast.schedule}"
     waits = slow.exposed_comm_s - fast.exposed_comm_s
     if waits > 0.5 * (slow.makespan_s - fast.makespan_s):

@@ -194,14 +194,11 @@ def compare(
 
 
 def beside(ring: Case, given: Comparison) -> Comparison:
-    """Cases beside the ring and the least of their lower bounds, which holds for every layout."""
-    bound = min((one.prediction.bound for one in given.cases), default=0.0)
+    """Cases beside the ring."""
 
     def compared(one: Case) -> Case:
         speedup = ratio(ring.row.makespan_s, one.row.makespan_s)
-        over = ratio(one.row.makespan_s, bound)
-        row = replace(one.row, speedup_vs_ring=speedup, bound_s=bound, bound_ratio=over)
-        return replace(one, row=row)
+        return replace(one, row=replace(one.row, speedup_vs_ring=speedup))
 
     return replace(given, cases=tuple(map(compared, given.cases)))
 

@@ -23,8 +23,8 @@ class Row:
     exposed_comm_s: float
     max_bytes_sent: int
     peak_bytes: int
-    bound_s: float  # the lowest bound of the compared plans, the same in every row
-    bound_ratio: float
+    bound_s: float  # of the workload and machine, the same in every row
+    bound_ratio: float | None  # None for a plan of a kind for which the bound does not hold
     own_limit_s: float  # of this plan: its busiest rank or link
     imbalance: float
     busiest: Load
@@ -32,12 +32,12 @@ class Row:
     verified_seq: int
     exact: bool | None = None
     exact_seq: int | None = None
+    bound_reason: str | None = None  # why there is no bound_ratio
 
     def __repr__(self) -> str:
-        return (
-            f"<Row {self.schedule}: {self.makespan_s:.4g} s, {self.idle_fraction:.0%} idle,"
-            f" {self.bound_ratio:.2f} times the lower bound>"
-        )
+        over = "" if self.bound_ratio is None else f", {self.bound_ratio:.2f} times the lower bound"
+        time = f"{self.makespan_s:.4g} s, {self.idle_fraction:.0%} idle"
+        return f"<Row {self.schedule}: {time}{over}>"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

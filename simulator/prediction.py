@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from planner.ir import Plan
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
-from simulator.bounds import Bounds, best_bound, lower_bounds
+from simulator.bounds import Bounds, lower_bound, outside
 from simulator.costs.prices import Costs
-from simulator.engines.choice import Engine, reach_of, timed
+from simulator.engines.choice import Engine, timed
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as hardware_named
 from simulator.memory import Memory, memory
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
 SUMMED = (
     *("makespan", "busy", "exposed", "bytes_sent", "max_bytes_sent"),
-    *("compute_bound", "link_bound", "own_limit", "rounds", "messages"),
+    *("busiest_link", "own_limit", "bound", "rounds", "messages"),
 )
 
 
@@ -48,10 +48,10 @@ class Prediction:
     bytes_sent: NDArray[np.int64]  # [ranks]
     max_bytes_sent: int  # of the rank that sends most, pass by pass
     peak_bytes: int  # of the rank that holds most
-    bounds: Bounds  # for any schedule of this workload from this partition
-    compute_bound: float  # the same, of compute alone
-    link_bound: float  # for this plan: its busiest port or link
-    own_limit: float  # what this plan cannot beat in whatever order, its own traffic included
+    bound: Bounds  # of this workload on these ranks, whatever the plan
+    outside: str | None  # why the plan is in no class for which the bound holds; None if it is
+    busiest_link: float  # seconds that this plan's busiest port or link is taken
+    own_limit: float  # the same of its busiest rank or link: what no order of its work is below
     rounds: int
     messages: int
     timeline: Timeline | None = None
@@ -61,13 +61,13 @@ class Prediction:
     contended: bool = False  # messages may have met on a link
 
     def __repr__(self) -> str:
-        return (
-            f"<Prediction {self.name} on {self.hardware}: {self.makespan * 1e3:.4g} ms,"
-            f" {self.idle_fraction:.0%} idle, {self.bound_ratio:.2f} times the lower bound>"
-        )
+        over = "" if self.bound_ratio is None else f", {self.bound_ratio:.2f} times the lower bound"
+        time = f"{self.makespan * 1e3:.4g} ms, {self.idle_fraction:.0%} idle"
+        return f"<Prediction {self.name} on {self.hardware}: {time}{over}>"
 
     def _repr_html_(self) -> str:
-        cells = "".join(f"<tr><th>{k}</th><td>{v:,.5g}</td></tr>" for k, v in self.as_row().items())
+        numbers = {k: v for k, v in self.as_row().items() if isinstance(v, int | float)}
+        cells = "".join(f"<tr><th>{k}</th><td>{v:,.5g}</td></tr>" for k, v in numbers.items())
         return f"<table><caption>{self.name} on {self.hardware}</caption>{cells}</table>"
 
     def plot_timeline(self, axes: Any = None, *, ranks: list[int] | None = None) -> Any:
@@ -96,25 +96,30 @@ class Prediction:
         return max(0.0, 1.0 - float(self.busy.sum()) / total) if total else 0.0
 
     @property
-    def bound(self) -> float:
-        """Seconds below which no schedule from this partition can be, pass by pass."""
-        return self.bounds.seconds
+    def bound_ratio(self) -> float | None:
+        """makespan / bound, how far any plan of the class is ahead at most; None outside it."""
+        return None if self.bound_reason else ratio(self.makespan, self.bound.seconds)
 
     @property
-    def bound_ratio(self) -> float:
-        """makespan / bound: how far any other schedule could be ahead at the most."""
-        return ratio(self.makespan, self.bound)
+    def bound_reason(self) -> str | None:
+        """Why there is no `bound_ratio`; None where there is one."""
+        nothing = self.makespan and not self.bound.seconds
+        return self.outside or ("the mask allows no query-key pair" if nothing else None)
 
-    def as_row(self) -> dict[str, float | int]:
-        """Return the numbers that schedules are compared by, as plain Python numbers for JSON."""
+    def as_row(self) -> dict[str, float | int | str | None]:
+        """Return the numbers that schedules are compared by, as plain values for JSON.
+
+        `bound_reason` says why `bound_ratio` is None.
+        """
         return {
             "makespan_s": self.makespan,
             "idle_fraction": self.idle_fraction,
             "exposed_comm_s": self.exposed,
             "max_bytes_sent": self.max_bytes_sent,
             "peak_bytes": self.peak_bytes,
-            "bound_s": self.bound,
+            "bound_s": self.bound.seconds,
             "bound_ratio": self.bound_ratio,
+            "bound_reason": self.bound_reason,
             "own_limit_s": self.own_limit,
         }
 
@@ -166,8 +171,9 @@ def _one_pass(
     costs = Costs(plan, hardware)
     result = timed(costs, scenario, engine, record=record)
     timeline, sums, used = result.timeline, result.sums, memory(plan)
-    limits = lower_bounds(costs, reach_of(costs, scenario), scenario.speed(plan.ranks))
-    bound, busiest = best_bound(limits), float(sums.ports.max(initial=0.0))
+    bound = lower_bound(plan.workload, plan.ranks, plan.pass_, hardware, scenario)
+    reason, link = outside(plan), float(sums.ports.max(initial=0.0))
+    least = 0.0 if reason else bound.seconds
     return Prediction(
         name=plan.name,
         hardware=hardware.name,
@@ -179,10 +185,10 @@ def _one_pass(
         bytes_sent=sums.sent,
         max_bytes_sent=int(sums.sent.max()),
         peak_bytes=int(used.peak.max()),
-        bounds=bound,
-        compute_bound=limits[0].seconds,
-        link_bound=busiest,
-        own_limit=max(bound.seconds, busiest),
+        bound=bound,
+        outside=reason,
+        busiest_link=link,
+        own_limit=max(least, link, float(sums.busy.max())),
         rounds=plan.rounds,
         messages=sums.messages,
         timeline=timeline,
@@ -194,12 +200,11 @@ def _one_pass(
 
 def _both(first: Prediction, second: Prediction) -> Prediction:
     sums = {name: getattr(first, name) + getattr(second, name) for name in SUMMED}
-    longer = best_bound([first.bounds, second.bounds])
     return replace(
         first,
         **sums,
         peak_bytes=max(first.peak_bytes, second.peak_bytes),
-        bounds=replace(longer, seconds=first.bound + second.bound),
+        outside=first.outside or second.outside,
         timeline=None,
         memory=None,
         passes=(first, second),

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from planner.errors import RingloomError
 from planner.ir import ACCUMULATORS, Plan
-from simulator.network.routes import Links
-from simulator.network.topology import Topology
+from simulator.hardware import Hardware
+from simulator.network.routes import Links, Routes
+from simulator.network.topology import Topology, nodes, topology
 
 Speeds = Mapping[int, float] | Sequence[float]
 CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into
@@ -73,6 +74,12 @@ class Scenario:
                 raise RingloomError(f"rank {rank}: a speed is more than 0, not {factor:g}")
             speed[rank] = factor
         return speed
+
+    def routes(self, hardware: Hardware, ranks: int) -> Routes:
+        """Return the ways between ranks; raises RingloomError where they do not fit."""
+        given = self.topology
+        place = nodes(hardware, ranks) if given is None else topology(given, hardware, ranks)
+        return Routes(place, self.links)
 
     def room(self, plan: Plan) -> dict[str, int] | None:
         """Return how many foreign blocks of each input fit on a rank; None for no limit."""

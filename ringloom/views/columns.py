@@ -1,7 +1,7 @@
 """The columns of a comparison, for terminals, pages and notebooks: heading, field, format."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ringloom.rows import Row
 from ringloom.views.units import seconds, size, times
@@ -12,18 +12,23 @@ class Cell(NamedTuple):
 
     label: str
     field: str
-    value: float
+    value: float | None
     text: str
 
 
-COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+def over(ratio: float | None) -> str:
+    """Writes a ratio to the lower bound; a dash where there is none."""
+    return "-" if ratio is None else times(ratio).removesuffix("x")
+
+
+COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("time", "makespan_s", seconds),
     ("vs ring", "speedup_vs_ring", lambda value: f"{value:.2f}x"),
     ("idle", "idle_fraction", lambda value: f"{value:.0%}"),
     ("exposed", "exposed_comm_s", seconds),
     ("sent", "max_bytes_sent", size),
     ("peak", "peak_bytes", size),
-    ("bound", "bound_ratio", lambda value: times(value).removesuffix("x")),
+    ("bound", "bound_ratio", over),
 )
 LABELS = tuple(label for label, _, _ in COLUMNS)
 

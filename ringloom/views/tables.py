@@ -147,7 +147,7 @@ def prediction(result: Prediction) -> Table:
     table = plain_table("", "")
     for name, value in (
         ("time", seconds(result.makespan)),
-        ("lower bound", f"{seconds(result.bound)}; the plan takes {times(result.bound_ratio)}"),
+        ("lower bound", f"{seconds(result.bound.seconds)}; {_over(result)}"),
         ("own limit", f"{seconds(result.own_limit)}, of this plan's own work and messages"),
         ("idle", f"{result.idle_fraction:.1%} of all ranks' time"),
         ("exposed communication", f"{seconds(result.exposed)} on the rank that waits longest"),
@@ -156,6 +156,12 @@ def prediction(result: Prediction) -> Table:
     ):
         table.add_row(name, value)
     return table
+
+
+def _over(result: Prediction) -> str:
+    if result.bound_ratio is None:
+        return f"it does not hold for this plan: {result.bound_reason}"
+    return f"the plan takes {times(result.bound_ratio)}"
 
 
 def plain_table(*heads: str, numbers: slice = slice(0), apart: int = 2) -> Table:

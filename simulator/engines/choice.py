@@ -19,9 +19,7 @@ from simulator.costs.prices import Costs
 from simulator.engines.discrete_event import run_events
 from simulator.engines.recurrence import Sums, run
 from simulator.network.ports import LinkPorts, NodePorts, Ports
-from simulator.network.reach import Reach
-from simulator.network.routes import Routes, Traffic
-from simulator.network.topology import Topology, nodes
+from simulator.network.routes import Traffic
 from simulator.scenario import Scenario
 from simulator.timeline import Timeline
 
@@ -41,10 +39,7 @@ class Timed:
 
 
 def timed(costs: Costs, scenario: Scenario, engine: Engine, *, record: bool) -> Timed:
-    """Time a plan; raises RingloomError where the recurrence cannot follow the scenario.
-
-    The topology of the scenario, if any, is a `Topology`.
-    """
+    """Time a plan; raises RingloomError where the recurrence cannot follow the scenario."""
     if engine not in ENGINES:
         raise RingloomError(f"unknown engine {engine!r}: choose one of {', '.join(ENGINES)}")
     ranks, speed = costs.plan.ranks, scenario.speed(costs.plan.ranks)
@@ -53,7 +48,7 @@ def timed(costs: Costs, scenario: Scenario, engine: Engine, *, record: bool) -> 
     if scenario.topology is None and not scenario.links and not events_only:
         ports = NodePorts(costs.hardware, ranks)
     else:
-        traffic = Traffic(costs.plan, _routes(costs, scenario))
+        traffic = Traffic(costs.plan, scenario.routes(costs.hardware, ranks))
         why = _beyond_the_recurrence(traffic, scenario)
         if engine == "recurrence" and why:
             raise RingloomError(f"{costs.plan.name}: {why}, which only the event engine knows")
@@ -80,17 +75,3 @@ def _beyond_the_recurrence(traffic: Traffic, scenario: Scenario) -> str:
         return "transfers are launched late"
     takes = any(path.share for path in traffic.paths) if scenario.share is None else False
     return "transfers take a share of the chip" if takes or scenario.share else ""
-
-
-def _routes(costs: Costs, scenario: Scenario) -> Routes:
-    place = scenario.topology or nodes(costs.hardware, costs.plan.ranks)
-    assert isinstance(place, Topology)
-    return Routes(place, scenario.links)
-
-
-def reach_of(costs: Costs, scenario: Scenario) -> Reach:
-    """Return the limits of links under a scenario, for lower bounds."""
-    faster = any(factor > 1 for factor in (scenario.links or {}).values())
-    if scenario.topology is None and not faster:
-        return Reach.of_hardware(costs.hardware, costs.plan.ranks)
-    return Reach.of_routes(_routes(costs, scenario))

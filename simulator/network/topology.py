@@ -13,7 +13,7 @@ topology is one function from hardware, ranks and parameters, registered by `kin
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -37,8 +37,10 @@ class Topology:
 
     An undirected graph has every link both ways. `relays`: ranks pass on what is not theirs, as
     TPUs and rings do and GPUs behind a switch do not. `route(src, dst)` gives the places that a
-    message passes while no link on its way is cut; without, messages take the fewest hops. Raises
-    RingloomError for missing ranks and for links that make no sense.
+    message passes while no link on its way is cut; without, messages take the fewest hops.
+    `divisions` give groups of ranks with few links between them: a word for a group, and the group
+    of each place that is in one. Raises RingloomError for missing ranks and for links that make no
+    sense.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Topology:
     graph: nx.DiGraph
     relays: bool = True
     route: Callable[[int, int], list[Place]] | None = None
+    divisions: tuple[tuple[str, Mapping[Place, int]], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Topology {self.name}: {self.ranks} ranks, {self.graph.number_of_edges()} links>"
@@ -140,8 +143,10 @@ def _of_nodes(
 ) -> Topology:
     graph, (intra, inter) = nx.DiGraph(), links
     graph.add_nodes_from(range(ranks))
+    group = dict[Place, int]()
     for rank in range(ranks):
         node, seat = divmod(rank, per_node)
+        group |= {rank: node, f"s{node}": node}
         join(graph, rank, f"s{node}", half(intra))
         if ranks <= per_node:
             continue
@@ -149,9 +154,11 @@ def _of_nodes(
             join(graph, rank, "fabric", half(inter))
         for turn in range(nics):  # its own NIC first; the others, further off, for detours
             nic = f"n{node}.{(seat * nics // per_node + turn) % nics}"
+            group[nic] = node
             join(graph, rank, nic, Link(0.0, inter.bandwidth, inter.share), hops=2 if turn else 1)
             join(graph, nic, "fabric", half(inter))
-    return Topology(name, ranks, graph, relays=False)
+    divisions = (("node", group),) if ranks > per_node else ()
+    return Topology(name, ranks, graph, relays=False, divisions=divisions)
 
 
 @kind("ring")
@@ -171,13 +178,17 @@ def torus(hardware: Hardware, ranks: int, axes: str) -> Topology:
         raise RingloomError(f"a torus has axes of 1 rank or more, not {axes}")
     graph, link = nx.DiGraph(), hardware.links[0]
     graph.add_nodes_from(range(math.prod(shape)))
+    halves = [dict[Place, int]() for _ in shape]
     for place in product(*map(range, shape)):
         for axis, length in enumerate(shape):
+            halves[axis][_rank(place, shape)] = int(place[axis] >= length // 2)
             if length > 1:
                 after = [at + (axis == n) for n, at in enumerate(place)]
                 join(graph, _rank(place, shape), _rank(after, shape), link)
     name = "torus:" + "x".join(map(str, shape))
-    return Topology(name, len(graph), graph, route=partial(_along_axes, shape))
+    divisions = tuple(("half", half) for half, n in zip(halves, shape, strict=True) if n > 1)
+    route = partial(_along_axes, shape)
+    return Topology(name, len(graph), graph, route=route, divisions=divisions)
 
 
 def _rank(place: Iterable[int], shape: tuple[int, ...]) -> int:

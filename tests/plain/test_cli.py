@@ -266,7 +266,7 @@ def test_the_front_door_is_what_the_readme_says() -> None:
     work = rl.Workload(seq=64, heads=2, head_dim=8, mask=rl.Causal(), dtype="float64")
     plan = rl.verify(rl.plan("striped", work, ranks=4))
     result = rl.simulate(plan, rl.hardware("a100-nvlink"))
-    assert 0 < result.bound <= result.makespan
+    assert 0 < result.bound.seconds <= result.makespan
     assert 0 <= result.idle_fraction < 1
 
 
@@ -319,6 +319,20 @@ def test_the_lower_bound_is_one_and_the_own_limit_is_each_plans(
     for row in rows:
         assert 0 < bound <= row["own_limit_s"] <= row["makespan_s"] * (1 + 1e-9)
         assert row["bound_ratio"] == pytest.approx(row["makespan_s"] / bound)
+        assert row["bound_reason"] is None
+
+
+def test_a_plan_for_which_the_bound_does_not_hold_has_no_ratio_but_a_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    work = ["--ranks", "8", "--seq", "1000", "--hardware", "h100"]
+    command = ["compare", *work, "--schedules", "zigzag,usp:ulysses=2", "--json"]
+    assert main(command) == 0
+    rows = {row["schedule"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    uneven = rows["usp:ulysses=2"]
+    assert uneven["bound_ratio"] is None
+    assert uneven["bound_reason"] == "a rank owns 126 tokens of the query side, more than 125"
+    assert uneven["bound_s"] == rows["zigzag"]["bound_s"]
 
 
 def test_messages_split_block_by_block_are_listed_where_that_saves_a_tenth(

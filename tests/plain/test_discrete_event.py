@@ -42,7 +42,7 @@ def rows(found: Prediction) -> list[Span]:
 def equal(one: Prediction, other: Prediction) -> None:
     """All that both engines say, down to every span."""
     assert (one.engine, other.engine) == ("recurrence", "events")
-    for name in ("makespan", "busy", "exposed", "bytes_sent", "link_bound", "own_limit"):
+    for name in ("makespan", "busy", "exposed", "bytes_sent", "busiest_link", "own_limit"):
         close(getattr(one, name), getattr(other, name))
     assert one.timeline is not None
     assert other.timeline is not None
@@ -113,8 +113,8 @@ def test_ranks_that_share_a_nic_share_its_bandwidth() -> None:
     one = plan("allgather", FULL, 16)
     alone, shared = (simulate(one, A100, topology=f"nodes:nics={n}") for n in (8, 1))
     assert (alone.contended, shared.contended) == (False, True)
-    assert shared.link_bound == pytest.approx(8 * alone.link_bound)
-    assert shared.makespan > 0.99 * shared.link_bound
+    assert shared.busiest_link == pytest.approx(8 * alone.busiest_link)
+    assert shared.makespan > 0.99 * shared.busiest_link
 
 
 def crossing(src: list[int], dst: list[int], topology: str, chunk: int = 1024) -> list[Span]:
@@ -180,7 +180,7 @@ def test_a_link_at_a_tenth_takes_ten_times_as_long_and_the_ring_waits_for_it() -
     even, slow = (simulate(one, A100, links=link) for link in ({}, {(3, 4): 0.1}))
     crossing = 7 * one.block_bytes("KV")[0] / (0.1 * A100["intra.bandwidth"])
     assert slow.makespan > crossing
-    assert slow.link_bound == pytest.approx(10 * even.link_bound)
+    assert slow.busiest_link == pytest.approx(10 * even.busiest_link)
     thin = simulate(one, A100, links={(3, 4): 0.01})
     assert thin.makespan == pytest.approx(10 * crossing, rel=0.2)
 

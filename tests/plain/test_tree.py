@@ -25,7 +25,7 @@ QUESTIONS = {
     "What is torus:4x4?": "simulator/network/topology.py:torus",
     "What can be asked of a slow rank or a cut link?": "simulator/scenario.py:Scenario",
     "Which engine times a plan?": "simulator/engines/choice.py:timed",
-    "What can no schedule beat?": "simulator/bounds.py:lower_bounds",
+    "What can no schedule beat?": "simulator/bounds.py:lower_bound",
     "How many bytes does a rank hold at most?": "simulator/memory.py:memory",
     "Where do the programs for torch merge partial results?": "codegen/torch/parts/merge.py:merge",
     "Where is a program written?": "codegen/emitting.py:emit",
