@@ -18,8 +18,8 @@ from planner.planning import Trim, find_schedule, plan
 from planner.plans import Plans
 from planner.schedules import comparable
 from planner.workload import Workload
-from ringloom import frames
 from ringloom.advice import Recommendation, recommend, why
+from ringloom.frames import bars, data_frame, html
 from ringloom.rows import Load, Refusal, Row
 from ringloom.views.units import length, seconds, size
 from runtimes.validation import check
@@ -107,19 +107,19 @@ class Comparison:
         )
 
     def _repr_html_(self) -> str:
-        return frames.html(self.title, self.rows, self.refused, self.recommendation.reason)
+        return html(self.title, self.rows, self.refused, self.recommendation.reason)
 
     def to_pandas(self) -> Any:
         """Returns the rows as a pandas DataFrame; raises RingloomError without pandas."""
-        return frames.frame("pandas", self.as_rows())
+        return data_frame("pandas", self.as_rows())
 
     def to_polars(self) -> Any:
         """Returns the rows as a polars DataFrame; raises RingloomError without polars."""
-        return frames.frame("polars", self.as_rows())
+        return data_frame("polars", self.as_rows())
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the time of each schedule in ms, busy and idle, on matplotlib axes; returns them."""
-        return frames.bars(self.rows, axes)
+        return bars(self.rows, axes)
 
     def __str__(self) -> str:
         from ringloom.views.tables import comparison_table

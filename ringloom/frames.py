@@ -32,7 +32,7 @@ def html(title: str, rows: Rows, refused: Sequence[Refusal], reason: str) -> str
     return f"<table>{caption}<tr>{head}</tr>{body}</table><p>{escape(reason)}</p>"
 
 
-def frame(library: str, records: list[dict[str, Any]]) -> Any:
+def data_frame(library: str, records: list[dict[str, Any]]) -> Any:
     """A data frame of the rows; raises RingloomError where the library is not installed."""
     flat = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in records]
     try:

@@ -1,7 +1,8 @@
 """The command line: every command takes --json, exits 0, 2 on bad input, 1 on a failed check.
 
-A command is a file here, whose first sentence is what `ringloom --help` says of it. It is imported
-when it runs, or when its own help is asked for.
+A command is a file here: its docstring is the command's help, its first sentence what
+`ringloom --help` says of it, and what follows `Example:` the foot of the help. The file is imported
+when the command runs, or when its own help is asked for.
 """
 
 import ast
@@ -15,10 +16,16 @@ from planner.errors import RingloomError
 from planner.version import VERSION
 from runtimes.errors import RankError
 
-COMMANDS = (
-    *("calibrate", "check", "compare", "emit", "explore", "figures", "fit", "formula", "plan"),
-    *("report", "reproduce", "run", "schedules", "simulate", "tables"),
-)
+GROUPS = {
+    "Explore": ("schedules", "plan", "compare", "simulate", "report", "explore"),
+    "Programs": ("emit", "tables"),
+    "Check": ("run", "check"),
+    "Hardware": ("hardware", "calibrate", "fit"),
+    "Papers": ("formula", "reproduce", "figures"),
+    "Shell": ("completion",),
+}
+COMMANDS = tuple(sorted(name for names in GROUPS.values() for name in names))
+EXAMPLE = "\nExample:\n"
 
 
 class Commands(click.Group):
@@ -34,20 +41,34 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Each command with its first sentence, which is read without importing it."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, first_sentence(name)) for name in COMMANDS])
+        for group, names in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(10), first_sentence(name)) for name in names])
 
 
 def command_of(name: str) -> click.Command:
-    """A command, imported now."""
-    command: click.Command = import_module(f"{__name__}.{name}").command
+    """A command, imported now; the examples of its docstring stand below its options."""
+    module = import_module(f"{__name__}.{name}")
+    command: click.Command = module.command
+    text, _, example = (module.__doc__ or "").partition(EXAMPLE)
+    command.help, command.epilog = text, f"\b{EXAMPLE}{example}"
     return command
+
+
+def examples(name: str) -> list[str]:
+    """The example commands of a command's help."""
+    return [line.strip() for line in docstring(name).partition(EXAMPLE)[2].splitlines() if line]
 
 
 def first_sentence(name: str) -> str:
     """Returns what the file of a command begins with."""
+    return docstring(name).partition("\n")[0].removesuffix(".")
+
+
+def docstring(name: str) -> str:
+    """Returns the docstring of a command's file, which is not imported."""
     text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(text)) or "").partition(".\n")[0].removesuffix(".")
+    return ast.get_docstring(ast.parse(text), clean=False) or ""
 
 
 @click.group(

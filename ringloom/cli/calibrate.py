@@ -1,4 +1,9 @@
-"""Measure this machine and write a hardware file of it."""
+"""Measure this machine and write a hardware file of it.
+
+Example:
+  ringloom calibrate -o mine.toml --quick
+  ringloom compare --ranks 8 --seq 64k --hardware mine.toml
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +20,7 @@ from ringloom.cli.progress import progress
 from simulator.hardware.measured import as_toml
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="TOML file.")
 @click.option("--quick", is_flag=True, help="Fewer repetitions: half a minute, less exact.")
 @click.option(

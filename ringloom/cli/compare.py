@@ -1,4 +1,10 @@
-"""Compare schedules: verified at full size, predicted, and executed small with --check."""
+"""Compare schedules on your hardware and recommend one.
+
+Every plan is verified at full size and predicted; --check also executes it, small.
+
+Example:
+  ringloom compare --ranks 8 --seq 256k --heads 32 --kv-heads 8 --hardware h100
+"""
 
 from dataclasses import asdict
 from typing import Any
@@ -6,13 +12,13 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ringloom.cli.comparing import compared, comparison_options
-from ringloom.cli.output import json_option, show
+from ringloom.cli.options import compared, comparison_options
+from ringloom.cli.output import csv_option, json_option, show
 from ringloom.views.tables import bars, comparison_table
 from ringloom.views.units import length
 
 
-@click.command(help=__doc__)
+@click.command()
 @comparison_options(None)
 @click.option(
     "--check",
@@ -26,6 +32,7 @@ from ringloom.views.units import length
     metavar="GIB",
     help="GiB that a rank has for attention.  [default: the chip's]",
 )
+@csv_option
 @json_option
 def command(checked: bool, memory: float | None, as_json: bool, **given: Any) -> int:
     room = None if memory is None else memory * 2**30
@@ -41,12 +48,21 @@ def command(checked: bool, memory: float | None, as_json: bool, **given: Any) ->
             "ran: on real arrays of that length, in float64 with narrow heads, within 1e-12"
         )
     faint = "[dim]" + "\n".join(notes) + "[/]"
-    document = {
+    document: dict[str, Any] = {
         "rows": comparison.as_rows(),
         "recommendation": asdict(advice),
         "why": comparison.why,
     }
     table = comparison_table(rows, checked, comparison.refused)
     drawn = bars(rows, Console())
-    show(as_json, document, comparison.title, table, *drawn, faint, advice.reason)
+    show(
+        as_json,
+        document,
+        comparison.title,
+        table,
+        *drawn,
+        faint,
+        advice.reason,
+        rows=document["rows"],
+    )
     return int(any(row.exact is False for row in rows))

@@ -1,4 +1,8 @@
-"""Write a plan as one readable file that runs without ringloom."""
+"""Write a plan as one readable file that runs without ringloom.
+
+Example:
+  ringloom emit torch zigzag --ranks 8 --seq 256k --heads 32 --kv-heads 8 -o attention.py
+"""
 
 import shlex
 from typing import Any
@@ -11,7 +15,7 @@ from ringloom.cli.options import is_file, max_calls_option, plans_of, trim_optio
 from ringloom.cli.output import json_option, show, write
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("target", type=click.Choice(TARGETS))
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options(pass_="both")

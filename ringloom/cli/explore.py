@@ -1,4 +1,10 @@
-"""Explore schedules on a local page, which only this machine can reach."""
+"""Explore schedules on a local page of this machine.
+
+Only this machine can reach the page.
+
+Example:
+  ringloom explore --open
+"""
 
 import gc
 
@@ -9,7 +15,7 @@ from ringloom.explore.serving import HOST, free, serve
 from ringloom.optional import needing
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.option("--port", type=click.IntRange(0, 65535), default=5006, show_default=True,
               help="0 takes a free port.")  # fmt: skip
 @click.option("--open/--no-open", "opening", default=False, help="Open the page in a browser.")

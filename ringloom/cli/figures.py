@@ -1,10 +1,19 @@
-"""The papers' figures drawn from our plans, as SVG and PNG."""
+"""Draw the papers' figures, or your own case, as SVG and PNG.
 
+With --ranks and --seq: timeline, load, memory and traffic of each schedule.
+
+Example:
+  ringloom figures --ranks 8 --seq 256k --heads 32 --kv-heads 8 --schedules ring,zigzag
+"""
+
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
+from ringloom.cli.options import compared, comparison_options
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import progress
 from ringloom.optional import needing
@@ -17,15 +26,25 @@ FIGURES = {  # name of the file: module and function
 FORMATS = ("svg", "png")
 
 
-@click.command(help=__doc__)
+@click.command()
+@comparison_options("ring,zigzag")
 @click.option("-o", "--output", default="figures", show_default=True, help="A folder.")
-@click.option("--format", "kind", type=click.Choice([*FORMATS, "both"]), default="both")
+@click.option(
+    "--format", "kind", type=click.Choice([*FORMATS, "both"]), default="both", help="Of the files."
+)
 @json_option
-def command(output: str, kind: str, as_json: bool) -> None:
+def command(output: str, kind: str, as_json: bool, **given: Any) -> None:
     sheet = needing("plots", "ringloom.figures.sheet")
     formats = FORMATS if kind == "both" else (kind,)
+    own_case = given["ranks"] is not None or given["seq"] is not None
+    drawings: dict[str, Callable[[], Any]] = {}
+    if own_case:
+        own = import_module("ringloom.figures.own")
+        drawings |= own.drawings(compared(given, variants=False))
+    else:
+        for name, (module, function) in FIGURES.items():
+            drawings[name] = getattr(import_module(module), function)
     files = list[Path]()
-    for name in progress(FIGURES, "drawing"):
-        module, function = FIGURES[name]
-        files += sheet.write(getattr(import_module(module), function), name, Path(output), formats)
+    for name in progress(drawings, "drawing"):
+        files += sheet.write(drawings[name], name, Path(output), formats)
     show(as_json, {"files": [str(file) for file in files]}, *map(str, files))

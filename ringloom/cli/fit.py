@@ -2,6 +2,9 @@
 
 FILE has a first line bytes,seconds (for alpha + bytes / bandwidth) or size,tflops (for
 Tmax size / (size + S_half)), and two rows or more.
+
+Example:
+  ringloom fit messages.csv
 """
 
 from pathlib import Path
@@ -11,7 +14,7 @@ import click
 from rich.table import Table
 
 from planner.errors import RingloomError
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import csv_option, json_option, show
 from ringloom.csv_rows import records
 from simulator.hardware.fit import Fit, fit_curve, fit_link
 
@@ -19,8 +22,9 @@ FORMS = {("bytes", "seconds"): fit_link, ("size", "tflops"): fit_curve}
 UNITS = {"alpha": "s", "bandwidth": "bytes/s", "tmax": "TF/s", "s_half": ""}
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@csv_option
 @json_option
 def command(file: Path, as_json: bool) -> None:
     names, rows = _read(file)
@@ -28,7 +32,8 @@ def command(file: Path, as_json: bool) -> None:
     table = Table(*names, "fitted", "error", box=None)
     for (x, y), fitted, error in zip(rows, fit.fitted, fit.errors, strict=True):
         table.add_row(f"{x:g}", f"{y:.4g}", f"{fitted:.4g}", f"{error:+.1%}")
-    show(as_json, _document(fit, names, rows), table, _summary(fit))
+    document = _document(fit, names, rows)
+    show(as_json, document, table, _summary(fit), rows=document["rows"])
 
 
 def _summary(fit: Fit) -> str:

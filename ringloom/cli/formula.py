@@ -1,4 +1,10 @@
-"""Work, traffic, idle shares, memory and speedup of a schedule in symbols."""
+"""Show the costs of a schedule in symbols: work, traffic, memory.
+
+Idle shares, slots and speedups too, and where one schedule overtakes another.
+
+Example:
+  ringloom formula zigzag
+"""
 
 from typing import Any
 
@@ -26,7 +32,7 @@ NAMES = {
 }
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("schedule")
 @json_option
 def command(schedule: str, as_json: bool) -> None:

@@ -14,7 +14,8 @@ from planner.parse import tokens
 from planner.planning import TRIMS, Trim, plan
 from planner.plans import Plans
 from planner.workload import DTYPES, Workload
-from ringloom.cli.progress import working
+from ringloom.cli.progress import progress, working
+from ringloom.comparison import Comparison, compare
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKLOAD = (
@@ -31,6 +32,17 @@ trim_option = click.option(
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", show_default=True, help="A preset or a TOML/JSON file."
 )
+
+
+def grouped(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Several options as one decorator, in this order."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 def schedules_option(default: str | None) -> Callable[[Function], Function]:
@@ -76,38 +88,40 @@ def workload_options(
     pass_: str = "forward", dtype: str = "bfloat16"
 ) -> Callable[[Function], Function]:
     """The options of a workload, with the defaults of one command."""
-    options = [
+    return grouped(
         click.option("--ranks", type=int, help="Devices that share the sequence."),
         click.option("--seq", type=Tokens(), help="Query tokens, such as 4096, 256k or 1M."),
         click.option("--kv-seq", type=Tokens(), help="Key tokens; defaults to --seq."),
-        click.option("--heads", type=int, default=32, show_default=True),
+        click.option("--heads", type=int, default=32, show_default=True, help="Query heads."),
         click.option("--kv-heads", type=int, help="Number of KV heads (GQA); defaults to --heads."),
-        click.option("--head-dim", type=int, default=128, show_default=True),
+        click.option(
+            "--head-dim", type=int, default=128, show_default=True, help="Elements of a head."
+        ),
         click.option("--v-head-dim", type=int, help="That of values; defaults to --head-dim."),
         click.option("--sinks", is_flag=True, help="One learned logit per head beside the keys'."),
-        click.option("--batch", type=int, default=1, show_default=True),
+        click.option("--batch", type=int, default=1, show_default=True, help="Sequences."),
         click.option(
             "--mask",
             default="causal",
             show_default=True,
             help=f"{forms()}; joined by & and |, with parentheses.",
         ),
-        click.option("--dtype", type=click.Choice(list(DTYPES)), default=dtype, show_default=True),
+        click.option(
+            "--dtype",
+            type=click.Choice(list(DTYPES)),
+            default=dtype,
+            show_default=True,
+            help="Of the inputs.",
+        ),
         click.option(
             "--pass",
             "pass_",
             type=click.Choice(["forward", "backward", "both"]),
             default=pass_,
             show_default=True,
+            help="Passes to plan.",
         ),
-    ]
-
-    def decorate(function: Function) -> Function:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
+    )
 
 
 def workload(given: dict[str, Any]) -> tuple[Workload, int]:
@@ -124,6 +138,18 @@ def workload(given: dict[str, Any]) -> tuple[Workload, int]:
     if given["ranks"] < 1:
         raise PlanError(f"ranks must be a whole number from 1 up, not {given['ranks']}")
     return work, given["ranks"]
+
+
+def comparison_options(schedules: str | None) -> Callable[[Function], Function]:
+    """The options of a comparison, with a command's own schedules; None: all that matter."""
+    return grouped(workload_options(), hardware_option, schedules_option(schedules), overlap_option)
+
+
+def compared(given: dict[str, Any], **more: Any) -> Comparison:
+    """Compare schedules as the options of `comparison_options` say."""
+    work, ranks = workload(given)
+    chosen = {name: given[name] for name in ("hardware", "schedules", "pass_", "overlap")}
+    return compare(work, ranks, **chosen, track=progress, **more)
 
 
 def is_file(source: str) -> bool:

@@ -1,4 +1,8 @@
-"""Draw a verified plan round by round, print its loops, and write it to a file."""
+"""Draw a verified plan round by round, with its loops.
+
+Example:
+  ringloom plan balanced --ranks 8 --seq 256k --heads 32 --kv-heads 8 -o plan.json
+"""
 
 from typing import Any
 
@@ -17,7 +21,7 @@ from ringloom.views.grids import cells, grid
 from ringloom.views.units import length
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options()
 @trim_option

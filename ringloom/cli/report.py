@@ -1,17 +1,23 @@
-"""Compare schedules on one HTML page: timelines, load, memory and traffic."""
+"""Compare schedules on one HTML page with all pictures.
+
+Timelines, load, memory and traffic, step by step; the page needs no network.
+
+Example:
+  ringloom report --ranks 8 --seq 256k --heads 32 --kv-heads 8 -o report.html
+"""
 
 from importlib import import_module
 from typing import Any
 
 import click
 
-from ringloom.cli.comparing import compared, comparison_options
+from ringloom.cli.options import compared, comparison_options
 from ringloom.cli.output import json_option, show, write
 from ringloom.cli.progress import working
 from ringloom.optional import needing
 
 
-@click.command(help=__doc__)
+@click.command()
 @comparison_options("ring,striped,zigzag,balanced,burst")
 @click.option(
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."

@@ -1,15 +1,22 @@
-"""Published tables and claims beside ours, row by row, with errors."""
+"""Show published tables and claims beside ours, with errors.
+
+Example:
+  ringloom reproduce striped
+"""
+
+from typing import Any
 
 import click
 
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import csv_option, json_option, show
 from ringloom.cli.progress import progress, working
 from ringloom.reproduce import pages
 from ringloom.reproduce.papers import PAPERS, distflash_time, striped
 from ringloom.reproduce.papers.striped_time import CONSTANTS
+from ringloom.reproduce.tables import Table
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("paper", type=click.Choice([*PAPERS, "all"]))
 @click.option(
     "--rows",
@@ -17,6 +24,7 @@ from ringloom.reproduce.papers.striped_time import CONSTANTS
     help="striped: predict the rows of a CSV file of the same form.",
 )
 @click.option("--fit", "fitting", is_flag=True, help="striped, distflash: refit, print constants.")
+@csv_option
 @json_option
 def command(paper: str, rows: str | None, fitting: bool, as_json: bool) -> None:
     if rows and paper != "striped":
@@ -28,12 +36,18 @@ def command(paper: str, rows: str | None, fitting: bool, as_json: bool) -> None:
             judged = striped.judged(rows) if rows else striped.judged()
             shown = striped.tables(judged)
         document = striped.as_json(judged) | {"tables": [table.as_dict() for table in shown]}
-        show(as_json, document, *pages.pages(shown))
+        show(as_json, document, *pages.pages(shown), rows=_rows(shown))
     else:
         chosen = PAPERS if paper == "all" else {paper: PAPERS[paper]}
         shown = [table for name in progress(chosen, "reproducing") for table in chosen[name]()]
         pictures = pages.pages(shown) if paper != "all" else pages.overview(shown)
-        show(as_json, {"tables": [table.as_dict() for table in shown]}, *pictures)
+        show(
+            as_json, {"tables": [table.as_dict() for table in shown]}, *pictures, rows=_rows(shown)
+        )
+
+
+def _rows(tables: list[Table]) -> list[dict[str, Any]]:
+    return [{"table": table.title} | row for table in tables for row in table.as_dict()["rows"]]
 
 
 def _refit(paper: str, rows: str | None, as_json: bool) -> None:

@@ -1,4 +1,10 @@
-"""Run a plan on random arrays; --check compares it with dense attention, --trace records it."""
+"""Run a plan on random arrays, compare it and record it.
+
+--check compares it with dense attention, --trace records it.
+
+Example:
+  ringloom run burst --ranks 5 --seq 203 --heads 4 --head-dim 16 --check
+"""
 
 from dataclasses import asdict
 from time import perf_counter
@@ -17,13 +23,19 @@ from runtimes.backends import BACKENDS
 from runtimes.validation import check
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options(dtype="float64")
 @trim_option
-@click.option("--backend", type=click.Choice(list(BACKENDS)), default="numpy", show_default=True)
+@click.option(
+    "--backend",
+    type=click.Choice(list(BACKENDS)),
+    default="numpy",
+    show_default=True,
+    help="What executes it.",
+)
 @click.option("--check", "checked", is_flag=True, help="Compare with dense attention; 1 if wrong.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random arrays.")
 @click.option("--trace", "trace_file", help="Record the run: a Chrome trace, .json or .json.gz.")
 @json_option
 def command(

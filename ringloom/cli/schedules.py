@@ -1,13 +1,18 @@
-"""List the schedules, the tensors that they move, and the papers they come from."""
+"""List the schedules, what they move, and their papers.
+
+Example:
+  ringloom schedules
+"""
 
 import click
 
 from planner.schedules import SCHEDULES
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import csv_option, json_option, show
 from ringloom.views.tables import plain_table
 
 
-@click.command(help=__doc__)
+@click.command()
+@csv_option
 @json_option
 def command(as_json: bool) -> None:
     rows = [
@@ -24,4 +29,4 @@ def command(as_json: bool) -> None:
     table = plain_table("schedule", "travels", "over", "parameters", "from")
     for s in SCHEDULES.values():
         table.add_row(s.name, s.travels, s.path, " ".join(s.parameters) or "-", s.paper)
-    show(as_json, {"schedules": rows}, table)
+    show(as_json, {"schedules": rows}, table, rows=rows)

@@ -1,4 +1,10 @@
-"""Predict one plan: time, idle share, exposed transfers, bytes, memory, bounds."""
+"""Predict one plan: time, idle share, transfers, memory, bounds.
+
+A slow rank or link may be named, and the trace of the run be written.
+
+Example:
+  ringloom simulate zigzag --ranks 8 --seq 256k --heads 32 --kv-heads 8 --straggler 3=0.5
+"""
 
 from typing import Any, Literal
 
@@ -93,13 +99,19 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
     return table
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options()
 @trim_option
 @hardware_option
 @overlap_option
-@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="auto",
+    show_default=True,
+    help="auto takes the fast one where it applies.",
+)
 @click.option(
     "--straggler",
     "speeds",

@@ -1,4 +1,10 @@
-"""Write a plan as the tables that an `emit --dynamic` program of its ranks takes."""
+"""Write a plan as the tables of an `emit --dynamic` program.
+
+The program must be of as many ranks.
+
+Example:
+  ringloom tables torch zigzag --ranks 8 --seq 256k --mask window:4096 -o tables.npz
+"""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +24,7 @@ from ringloom.cli.options import (
 from ringloom.cli.output import json_option, show
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("target", type=click.Choice(TARGETS))
 @click.argument("source", metavar="SCHEDULE|PLAN.json")
 @workload_options(pass_="both")

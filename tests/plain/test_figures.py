@@ -112,3 +112,13 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(rl.RingloomError, match="cannot write"):
         write(workers.workers, "workers", tmp_path / "file", ("svg",))
+
+
+def test_ones_own_case_is_drawn_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = ["--ranks", "4", "--seq", "1k", "--heads", "4", "--schedules", "ring,usp:ulysses=2"]
+    assert main(["figures", *case, "-o", str(tmp_path), "--format", "svg", "--json"]) == 0
+    kinds = ("timeline", "load", "memory", "traffic")
+    names = {f"{name}_{kind}.svg" for name in ("ring", "usp-ulysses2") for kind in kinds}
+    assert set(files(tmp_path)) == names | {"comparison.svg"}
+    assert len(json.loads(capsys.readouterr().out)["files"]) == 9
+    assert main(["figures", "--ranks", "4"]) == 2
