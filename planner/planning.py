@@ -1,12 +1,13 @@
 """plan(schedule, workload, ranks)   from a name to verified plans: build, then a list of passes."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, overload
 
 from planner.errors import PlanError
-from planner.ir import Pass, Plan
+from planner.ir import LARGEST, Pass, Plan
 from planner.layouts import Layout
 from planner.parse import schedule as parse_schedule
 from planner.passes.adjoint import adjoint
@@ -88,6 +89,12 @@ def plan(
         raise PlanError(f"a pass is forward, backward or both, not {pass_!r}")
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise PlanError(f"ranks must be a whole number from 1 up, not {ranks!r}")
+    if ranks * ranks > LARGEST:  # every schedule has a block per rank at least
+        most = math.isqrt(LARGEST)
+        raise PlanError(
+            f"{ranks} ranks x as many blocks or more are {ranks**2} places, more than the {LARGEST}"
+            f" that tables may have: {most} ranks at the most"
+        )
     if trim not in TRIMS:
         raise PlanError(f"trim takes {' or '.join(TRIMS)}, not {trim!r}")
     recipe, parameters = find_schedule(schedule)

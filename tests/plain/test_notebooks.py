@@ -41,7 +41,7 @@ def test_every_result_prints_in_a_line(compared: rl.Comparison, predicted: rl.Pr
     one = predicted.passes[0]
     results = [
         *(compared, compared.cases[0], compared.rows[0], compared.recommendation),
-        *(predicted, one, one.timeline, one.memory, predicted.bounds, recording),
+        *(predicted, one, one.timeline, one.memory, predicted.bound, recording),
         *(rl.hardware("h100"), rl.topology("torus:2x4", rl.hardware("h100"), 8)),
         *(rl.plan("ring", WORK, 8, pass_="both"), rl.plan("ring", WORK, 64)),
         *(rl.check(rl.plan("ring", small, 4)), rl.Scenario(speeds={3: 0.5}), rl.Causal()),

@@ -328,3 +328,11 @@ def test_stages_hold_less_than_ulysses_at_once() -> None:
         for name, peak in zip(names, peaks, strict=True)
     ]
     assert held[0] == 2 * held[1] == 4 * held[2]
+
+
+@pytest.mark.parametrize("ranks", [2**14 + 1, 10**9])
+def test_more_ranks_than_tables_have_room_for_are_refused_before_anything_is_built(
+    ranks: int,
+) -> None:
+    with pytest.raises(PlanError, match=f"{ranks**2} places, more than the {2**28} .* 16384 ranks"):
+        rl.plan("ring", rl.Workload(seq=2**20), ranks)
