@@ -22,6 +22,7 @@ from planner.masks import (
     Tree,
     Window,
 )
+from planner.packing import document_positions, from_cu_seqlens, to_cu_seqlens
 from planner.partitions import Block, Partition, Side
 from planner.passes.adjoint import adjoint
 from planner.passes.homeward import direct, homeward
@@ -92,7 +93,9 @@ __all__ = [
     "compile",
     "derive",
     "direct",
+    "document_positions",
     "emit",
+    "from_cu_seqlens",
     "hardware",
     "homeward",
     "load",
@@ -105,6 +108,7 @@ __all__ = [
     "shard_batch",
     "simulate",
     "tables",
+    "to_cu_seqlens",
     "topology",
     "trace",
     "transformers_attention",

@@ -59,10 +59,11 @@ def blocks(draw: st.DrawFn, kv_seq: int) -> Blocks:
 @st.composite
 def slices(draw: st.DrawFn, seq: int, kv_seq: int) -> Slices:
     """Rectangles of every kind that lie within the lengths, those left out that would overlap."""
-    number, rows = st.integers(0, kv_seq), list[tuple[int, int, int, int, str]]()
+    query, key = st.integers(kv_seq - seq, kv_seq), st.integers(0, kv_seq)
+    rows = list[tuple[int, int, int, int, str]]()
     for _ in range(draw(st.integers(1, 5))):
-        q0, q1 = (max(x, kv_seq - seq) for x in sorted((draw(number), draw(number))))
-        k0, k1 = sorted((draw(number), draw(number)))
+        q0, q1 = sorted((draw(query), draw(query)))
+        k0, k1 = sorted((draw(key), draw(key)))
         rows.append((q0, q1, k0, k1, draw(st.sampled_from([*KINDS]))))
         with suppress(PlanError):
             kept = Slices(tuple(rows))

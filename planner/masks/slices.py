@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from planner.errors import PlanError
+from planner.masks.areas import LIMIT
 from planner.masks.mask import Mask, Names, whole
 from planner.masks.regions import FAR, Ints, Region, first_overlap
 from planner.parse import from_json, tokens
@@ -30,8 +31,9 @@ class Slices(Mask):
     inverse   j - i >= k0 - q0: the first query meets all keys, each one after it a key less
     bi        both
 
-    Query positions are aligned. Raises PlanError for unknown kinds, for ends before beginnings, and
-    for two rows that share a pair, with their numbers (slices of MagiAttention).
+    Query positions are aligned, some negative where there are more queries than keys. Raises
+    PlanError for unknown kinds, for ends before beginnings, and for two rows that share a pair,
+    with their numbers (slices of MagiAttention).
     """
 
     forms = ("slices:Q0,Q1,K0,K1,KIND", "slices@FILE")
@@ -82,7 +84,7 @@ class Slices(Mask):
         return np.array(boxes, np.int64).reshape(-1, 6)
 
     def check(self, seq: int, kv_seq: int) -> None:
-        first = max(0, kv_seq - seq)
+        first = kv_seq - seq
         for number, (q0, q1, _, k1, _) in enumerate(self.rows):
             if k1 > kv_seq:
                 raise PlanError(f"slice {number} ends at key {k1}, but there are {kv_seq}")
@@ -97,7 +99,7 @@ class Slices(Mask):
         rows = list[Any]()
         for row in text.split("/"):
             cells = [cell.strip() for cell in row.split(",")]
-            rows.append((*map(tokens, cells[:4]), *cells[4:]))
+            rows.append((*map(_position, cells[:4]), *cells[4:]))
         return cls(tuple(rows))
 
     @classmethod
@@ -118,10 +120,16 @@ def _row(number: int, row: Sequence[object]) -> Row:
         raise PlanError(
             f"slice {number} is not (q0, q1, k0, k1, kind) with a kind of {kinds}: {row!r:.60}"
         )
-    q0, q1, k0, k1 = (whole(f"slice {number}:", x) for x in row[:4])  # type: ignore[arg-type]
+    least = -LIMIT, -LIMIT, 0, 0
+    q0, q1, k0, k1 = map(whole, [f"slice {number}:"] * 4, row[:4], least)  # type: ignore[arg-type]
     if q1 < q0 or k1 < k0:
         raise PlanError(f"slice {number} ends before it begins: {row!r:.60}")
     return q0, q1, k0, k1, str(row[4])
+
+
+def _position(text: str) -> int:
+    """A position; those of queries may be negative."""
+    return -tokens(text[1:]) if text.startswith("-") else tokens(text)
 
 
 def _text(row: Row) -> str:
