@@ -22,13 +22,14 @@ from planner.masks import (
     Tree,
     Window,
 )
-from planner.packing import document_positions, from_cu_seqlens, to_cu_seqlens
+from planner.masks.packing import from_cu_seqlens, to_cu_seqlens
 from planner.partitions import Block, Partition, Side
 from planner.passes.adjoint import adjoint
 from planner.passes.homeward import direct, homeward
 from planner.passes.trim import trim
 from planner.planning import derive, plan
 from planner.plans import Plans
+from planner.positions import document_positions
 from planner.schedules import SCHEDULES
 from planner.verify import verify
 from planner.version import VERSION as __version__

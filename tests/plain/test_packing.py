@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from planner.masks import parse
-from planner.packing import document_positions, from_cu_seqlens, to_cu_seqlens
+from planner.masks.packing import from_cu_seqlens, to_cu_seqlens
+from planner.positions import document_positions
 from strategies import parts, trees
 
 WINDOWS = st.sampled_from([(-1, -1), (-1, 0), (2, -1), (0, 3), (4, 0)])
@@ -23,7 +24,7 @@ def packed(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 
 def varlen(q: list[int], k: list[int], causal: bool, window: tuple[int, int]) -> np.ndarray:
-    """What flash-attn computes, document by document, aligned at the end of each."""
+    """The pairs of flash-attn, document by document, aligned at the end of each."""
     left, right = (10**6 if side < 0 else side for side in window)
     right = 0 if causal else right
     pairs = np.zeros((q[-1], k[-1]), bool)

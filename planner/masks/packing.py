@@ -1,9 +1,4 @@
-"""Packed batches: documents by their cumulative lengths, and positions inside them.
-
-from_cu_seqlens      cumulative lengths  ->  a mask
-to_cu_seqlens        a mask              ->  cumulative lengths, as flash-attn takes them
-document_positions   a plan              ->  what rotary embeddings count on each rank
-"""
+"""Packed batches: documents by their cumulative lengths, as flash-attn takes them, and back."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -13,11 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.errors import PlanError
-from planner.ir import Plan
-from planner.masks import And, Causal, Chunks, Documents, Full, Mask, Slices, Tree, Window
-from planner.masks.mask import Pair
+from planner.masks.chunks import Chunks
+from planner.masks.documents import Documents
+from planner.masks.mask import And, Mask, Pair
+from planner.masks.plain import Causal, Full
 from planner.masks.regions import FAR, Ints
-from planner.masks.tree import ancestors
+from planner.masks.slices import Slices
+from planner.masks.tree import Tree, ancestors
+from planner.masks.window import Window
 
 WIDE = (-1, -1)
 
@@ -100,21 +98,13 @@ def to_cu_seqlens(mask: Mask) -> CuSeqlens:
     return CuSeqlens(cu_q, cu_k, most_q, most_k, right == 0, window)
 
 
-def document_positions(plan: Plan, side: Literal["q", "kv"] = "q") -> tuple[Ints, ...]:
-    """Returns each rank's positions inside documents, in the order of its shard: int64 [tokens].
+def origins(mask: Mask, side: Literal["q", "kv"]) -> tuple[Ints, Ints]:
+    """Returns where documents begin on a side, and which position is the zeroth of each.
 
-    They are what rotary embeddings count: of documents from the beginning of each, its last query
-    being at its last key; of a tree along the path from its root; without either the sequence.
-    Raises PlanError where the mask has documents, but not one for every token.
+    Both int64 [documents], of aligned queries or of keys. A tree's nodes are documents that begin
+    where their path begins; without documents the sequence is one. Raises PlanError where the mask
+    has documents, but not one for every token.
     """
-    mask, ahead = plan.workload.mask, plan.workload.offset if side == "q" else 0
-    begins, zero = _origins(mask, side)
-    places = (plan.partition.side(side).positions(rank) + ahead for rank in range(plan.ranks))
-    return tuple(x - zero[(np.searchsorted(begins, x, "right") - 1).clip(0)] for x in places)
-
-
-def _origins(mask: Mask, side: str) -> tuple[Ints, Ints]:
-    """Returns where documents begin on a side, and which positions there count as 0."""
     factors = [*_factors(mask)]
     for factor in factors:
         if isinstance(factor, Tree):

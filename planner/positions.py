@@ -1,0 +1,22 @@
+"""document_positions(plan)   what rotary embeddings count on each rank."""
+
+from typing import Literal
+
+import numpy as np
+
+from planner.ir import Plan
+from planner.masks.packing import origins
+from planner.masks.regions import Ints
+
+
+def document_positions(plan: Plan, side: Literal["q", "kv"] = "q") -> tuple[Ints, ...]:
+    """Returns each rank's positions inside documents, in the order of its shard: int64 [tokens].
+
+    They are what rotary embeddings count: of documents from the beginning of each, its last query
+    being at its last key; of a tree along the path from its root; without either the sequence.
+    Raises PlanError where the mask has documents, but not one for every token.
+    """
+    begins, zero = origins(plan.workload.mask, side)
+    ahead = plan.workload.offset if side == "q" else 0
+    places = (plan.partition.side(side).positions(rank) + ahead for rank in range(plan.ranks))
+    return tuple(x - zero[(np.searchsorted(begins, x, "right") - 1).clip(0)] for x in places)
