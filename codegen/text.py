@@ -28,6 +28,11 @@ class Names:
         """The step as text: a name, or a number where there is only one."""
         return self.step if self.at is None else str(self.at - self.first)
 
+    @property
+    def values(self) -> dict[str, int]:
+        """The sizes by their names."""
+        return {name: size for size, name in self.sizes.items()}
+
     def count(self, n: int) -> str:
         """A number of ranks or steps, by the size of an axis if it is that or one less."""
         if n in self.sizes:

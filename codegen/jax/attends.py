@@ -45,6 +45,7 @@ class Attends:
     kept: Kept
     defined: set[Key] = field(default_factory=set)
     written: set[Key] = field(default_factory=set)
+    positions: dict[str, str] = field(default_factory=dict)  # of tokens: name -> value
 
     def __post_init__(self) -> None:
         self.forward = self.plan.pass_ == "forward"
@@ -178,7 +179,9 @@ class Attends:
             keys = f"*{kv}" if cols is None else f"*(x[:, :, {cols}] for x in {kv})"
             return "attend(", [q, keys, f"causal={causal}"]
         bases = [self.base(cell, case) for cell in group.cells]
-        bases = [f"*{b}" if b.startswith("nothing(") else b for b in bases]
+        bases = [
+            x for b in bases for x in ([f"*{b}"] if b.startswith("nothing(") else b.split(", "))
+        ]
         more = [f"{k}={x}" for k, x in (("rows", rows), ("cols", cols)) if x]
         if masked:
             if case.kind == WHOLE:
@@ -204,6 +207,7 @@ class Attends:
 
     def places(self, case: Case, side: str, steps: Steps, names: Names) -> str:
         """The positions of the tokens of a value, as text."""
+        seq = ", seq" * self.exchanges.program.free  # as long as the arrays are
         apart = self.exchanges.program.layout.kv != self.exchanges.program.layout.q
         of = "keys_of" if side == "kv" and apart else "tokens_of"
         value = (case.q if side == "q" else case.kv)[0]
@@ -211,17 +215,24 @@ class Attends:
             HELD: self.kept.q if side == "q" else self.kept.kv
         }
         if exchange := brought.get(value):
+            every, order = "jnp.arange(RANKS)", self.exchanges.order(exchange, self.loops)
             if len(self.loops.mesh) > 1:
-                raise PlanError("masked tiles of what an exchange along an axis brought")
-            if self.exchanges.order(exchange, self.loops) is None:
-                return f"{of}(jnp.arange(RANKS)).reshape(-1)"
+                every = "place * GROUP + jnp.arange(GROUP)"
+                every = "jnp.arange(RING) * GROUP + member" if exchange.axis == 0 else every
+            name = "all_kv_at" if side == "kv" else "all_at"
+            self.positions[name] = f"{of}({every}{seq}).reshape(-1)"
+            if order is None:
+                return name
             if self.uneven or not isinstance(self.exchanges.program.layout.q, Pieces):
                 raise PlanError("an exchange of pieces that are not equal and in order")
-            return "jnp.arange(KV_SEQ)" if side == "kv" else "jnp.arange(SEQ)"
+            if len(self.loops.mesh) > 1:
+                self.positions[name] = f"jnp.sort({self.positions[name]})"
+                return name
+            return f"jnp.arange({seq.removeprefix(', ') or ('KV_SEQ' if side == 'kv' else 'SEQ')})"
+        self.positions |= {"at": f"tokens_of(rank{seq})", "kv_at": "keys_of(rank)"}
         rows = rows_of(self.rows, case.statements, steps, side)
-        ranks = len(self.coordinates)
-        rank = origin(value, rows, self.plan.partition.side(side), ranks, names)
-        return ("kv_at" if of == "keys_of" else "at") if rank == "rank" else f"{of}({rank})"
+        rank = origin(value, rows, self.plan.partition.side(side), self.loops, names)
+        return ("kv_at" if of == "keys_of" else "at") if rank == "rank" else f"{of}({rank}{seq})"
 
     # ---- assignments
 

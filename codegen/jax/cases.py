@@ -62,6 +62,8 @@ def groups(
                     break
             else:
                 open_groups.append((cells, [case]))
+    for _, cases in open_groups:  # what is hard to say goes last, where nothing has to be said
+        cases.sort(key=lambda case: any(axis < 0 for axis, _, _ in case.guard.bounds))
     return [Group(cells, tuple(_joined(cases))) for cells, cases in open_groups]
 
 
@@ -163,9 +165,11 @@ def switched(
     operands = [a for a in calls[0][1] if "=" not in a]
     if all([a for a in arguments if "=" not in a] == operands for _, arguments in calls):
         functions = [function(made) for made in calls] + ["lambda *x: x[:2]"] * (not exhaustive)
-        before = f"{' ' * indent}operands = {', '.join(operands)}"
+        before = call(indent, "operands = ", operands, "")
+        if len(before) > 1:
+            before = call(indent, "operands = (", operands)
         forms.append(chosen(conditions, functions, operands, targets, indent))
-        forms.append([before, *chosen(conditions, functions, ["*operands"], targets, indent)])
+        forms.append([*before, *chosen(conditions, functions, ["*operands"], targets, indent)])
     if closures:
         margin = indent + (4 if len(conditions) == 1 else 8)
         same = ", ".join(bases)
@@ -190,7 +194,9 @@ def chosen(
         return call(indent, f"{targets} = lax.cond(", arguments)
     index = str(len(conditions))
     for number, text in reversed([*enumerate(conditions)]):
-        index = f"jnp.where({text}, {number}, {index})"
+        arguments = [text, str(number), index]
+        lines = call(indent + 4, "jnp.where(", arguments, width=WIDTH - 1)
+        index = "\n".join(line[indent + 4 :] for line in lines)
     listed = call(indent + 4, "[", branches, "]", WIDTH - 1)
     inside = "\n".join(line[indent + 4 :] for line in listed)
     return call(indent, f"{targets} = lax.switch(", [index, inside, *operands])
@@ -221,6 +227,6 @@ def check(group: Group, texts: Sequence[str], names: Names, on: Domain) -> None:
 def _holds(text: str, names: Names, t: int, on: Domain) -> Flags:
     ranks = len(on.coordinates)
     known: dict[str, object] = {name: on.coordinates[:, a] for a, name in enumerate(names.axes)}
-    known |= {"rank": on.coordinates[:, -1], "step": t - names.first, "RANKS": ranks}
+    known |= {"rank": on.coordinates[:, -1], "step": t - names.first, **names.values}
     holds = eval(text, {"__builtins__": {}}, known) if text else True
     return np.broadcast_to(np.asarray(holds, np.bool_), (ranks,))

@@ -1,7 +1,8 @@
 """Conditions of a loop form as Python text that holds for arrays of devices, too."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -88,3 +89,33 @@ def _bound(
         n = loops.mesh[axis] if axis >= 0 else int(np.prod(loops.mesh))
         return f"({name} - ({lo})) % {n} <= ({hi} - ({lo})) % {n}"
     return comparison(name, lo, hi)
+
+
+def in_steps(steps: Sequence[int], of: Sequence[int], names: Names) -> str:
+    """The condition that a step is one of some, among the steps of a loop."""
+    step, wanted, asked = names.step, *([t - names.first for t in x] for x in (steps, of))
+    low = [f"{step} > {wanted[0] - 1}"] * (wanted[0] > asked[0])
+    high = [f"{step} < {wanted[-1] + 1}"] * (wanted[-1] < asked[-1])
+    if low and high and len(wanted) == 1:
+        return f"{step} == {wanted[0]}"
+    rest = sorted({*asked} - {*wanted})
+    if len(rest) == 1 and not low and not high:
+        return f"{step} != {rest[0]}"
+    cores = [[core] for core in _every(wanted, names)] or [[]]
+    texts = ([*a, *core, *b] for a in ([], low) for b in ([], high) for core in cores)
+    for text in map(" and ".join, texts):
+        if [t for t in asked if eval(text or "True", {step: t, **names.values})] == wanted:
+            return text
+    raise PlanError("statements that pause in a loop")
+
+
+def _every(steps: Sequence[int], names: Names) -> Iterator[str]:
+    """The conditions that repeat where steps pause at equal distances."""
+    pauses = [(a, b) for a, b in pairwise(steps) if b - a > 1]
+    ends, begins = [*(a for a, _ in pauses), steps[-1]], [steps[0], *(b for _, b in pauses)]
+    for every in {x[1] - x[0] for x in (ends, begins) if pauses}:
+        left = sorted({t % every for t in steps})
+        which = (
+            f"== {left[0]}" if len(left) == 1 else f">= {left[0]}" if left[0] else f"< {len(left)}"
+        )
+        yield f"{names.step} % {names.sizes.get(every, every)} {which}"

@@ -10,11 +10,12 @@ from codegen.programs import Program
 from codegen.text import statement
 from planner.errors import PlanError
 from planner.ir import TENSORS
-from planner.loops.form import OWN, AllToAll, Gather, Loops, Part, Return, Scatter
+from planner.loops.form import OWN, AllToAll, Gather, Ints, Loops, Part, Return, Scatter
 from planner.loops.values import owned
 from planner.partitions import Side
 
 Exchange = Gather | AllToAll
+Order = tuple[str, str]  # there and back, {} for the array
 SAID = {
     "by_heads": "From our tokens with all heads to all tokens{group} with our share of the heads.",
     "by_tokens": "From all tokens{group} with our share of the heads to our tokens with all heads.",
@@ -72,7 +73,7 @@ class Exchanges:
         if isinstance(order, str):
             shards = f"[shard({x}, r{order}) for r in range(RANKS)]"
             return f"lax.psum_scatter(jnp.stack({shards}), axis)"
-        x = swapped(x, order and order[::-1])
+        x = swapped(x, order, True)
         return f"lax.psum_scatter({x}, axis, scatter_dimension=2, tiled=True{groups})"
 
     def merged(self, s: Exchange, loops: Loops, out: str, lse: str) -> str:
@@ -80,17 +81,17 @@ class Exchanges:
         order, groups = self.order(s, loops), self.groups(s, loops)
         if isinstance(s, AllToAll) or isinstance(order, str):
             raise PlanError("outputs over some of the keys that come back from several ranks")
-        parts = ", ".join(swapped(x, order and order[::-1]) for x in (out, lse))
+        parts = ", ".join(swapped(x, order, True) for x in (out, lse))
         return f"merged_home({parts}, axis{groups})"
 
-    def add_functions(self, order: tuple[int, int] | str | None, groups: str) -> None:
+    def add_functions(self, order: Order | str | None, groups: str) -> None:
         """The functions of an all-to-all, there and back."""
         sent = f"lax.all_to_all(x, axis, 1, 2, tiled=True{groups})"
         if isinstance(order, str):
             raise PlanError("an all-to-all whose order is the layout's")
         there, x = (
             statement(4, "return ", swapped(sent, order)),
-            swapped("x", order and order[::-1]),
+            swapped("x", order, True),
         )
         home = statement(4, "return ", f"lax.all_to_all({x}, axis, 2, 1, tiled=True{groups})")
         for name, lines in (("by_heads", there), ("by_tokens", home)):
@@ -126,20 +127,20 @@ class Exchanges:
             raise PlanError("an exchange of something else than what a rank owns")
         if len(loops.mesh) == 1:
             return ""
-        if len(loops.mesh) > 2 or s.axis != 1:
-            raise PlanError("an exchange along another axis than the last one of two")
-        groups = f"[[*range(r, r + {loops.mesh[1]})] for r in range(0, RANKS, {loops.mesh[1]})]"
-        if self.constants.setdefault("GROUPS", groups) != groups:
-            raise PlanError("exchanges along two axes")
-        return ", axis_index_groups=GROUPS"
+        name, groups = "ACROSS", "[[*range(r, RANKS, GROUP)] for r in range(GROUP)]"
+        if s.axis == 1:
+            name, size = "GROUPS", loops.mesh[1]
+            groups = f"[[*range(r, r + {size})] for r in range(0, RANKS, {size})]"
+        self.constants[name] = groups
+        return f", axis_index_groups={name}"
 
     def _side(self, s: Exchange) -> Side:
         return self.program.forward.partition.side(TENSORS[s.tensors[0]].side)
 
-    def order(self, s: Exchange, loops: Loops) -> tuple[int, int] | str | None:
+    def order(self, s: Exchange, loops: Loops) -> Order | str | None:
         """Puts the shards of a group into the order of the sequence.
 
-        None: they are; two numbers: as in `transposed`; text: by `unshard`, with these arguments.
+        None: they are; functions there and back; text: by `unshard`, with these arguments.
         """
         side, n = self._side(s), loops.mesh[s.axis]
         own = owned(self.program.ranks, side)
@@ -154,7 +155,11 @@ class Exchanges:
         if np.array_equal(orders[0], plain):
             return None
         if np.array_equal(orders[0], plain.reshape(n, width).T.reshape(-1)):
-            return n, width
+            return f"transposed({{}}, {n}, {width})", f"transposed({{}}, {width}, {n})"
+        if len(loops.mesh) > 1 and (text := _slots(orders[0], width)):
+            if self.constants.setdefault("ORDER", text) != text:
+                raise PlanError("exchanges of pieces in two orders")
+            return "in_order({}, ORDER)", "in_order({}, np.argsort(ORDER))"
         layout = self.program.layout
         form = layout.kv if s.tensors[0] == "KV" else layout.q
         if len(loops.mesh) > 1 or not isinstance(form, Pieces) or form.members > 1:
@@ -165,6 +170,18 @@ class Exchanges:
         return ', side="kv"' if s.tensors[0] == "KV" and not layout.alike else ""
 
 
-def swapped(x: str, order: tuple[int, int] | None) -> str:
-    """Tokens in the order of the sequence."""
-    return f"transposed({x}, {order[0]}, {order[1]})" if order else x
+def _slots(order: Ints, width: int) -> str:
+    """The order of pieces, `width` of each shard, as ranges of the same piece of all shards."""
+    ranges = list[str]()
+    for numbers in order.reshape(width, -1):
+        step = int(numbers[1] - numbers[0])
+        run = range(int(numbers[0]), int(numbers[-1]) + (1 if step > 0 else -1), step)
+        if abs(step) != width or not np.array_equal(numbers, run):
+            return ""
+        ranges.append(f"*range({run.start}, {run.stop}, {run.step})")
+    return f"({', '.join(ranges)})  # of the pieces of a group"
+
+
+def swapped(x: str, order: Order | str | None, back: bool = False) -> str:
+    """Tokens in the order of the sequence, or back in that of the shards."""
+    return order[back].format(x) if order else x

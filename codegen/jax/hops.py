@@ -1,14 +1,10 @@
-"""Messages from device to device: one ppermute each, as functions that the schedule calls.
-
-Where some sums stay on a rank while others go on, `settled` makes messages of those, too: from the
-rank to itself.
-"""
+"""Messages from device to device: one ppermute each, as functions that the schedule calls."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from codegen.jax.conditions import SIZES, comparison, numbers
+from codegen.jax.conditions import comparison, numbers
 from codegen.jax.trace import (
     HOME,
     Trace,
@@ -21,19 +17,18 @@ from codegen.jax.trace import (
 )
 from codegen.text import WIDTH, Names, affine, call, expression
 from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, TENSORS, Plan
+from planner.ir import TENSORS, Plan
 from planner.loops.form import (
+    OWN,
     Attend,
-    Expr,
-    Guard,
     Loops,
     Part,
     Return,
     Scatter,
     Send,
     Shift,
+    Start,
     Statement,
-    When,
 )
 
 Steps = tuple[int, ...]
@@ -136,18 +131,6 @@ def broken(pairs: str) -> list[str]:
     return ["    return [", *(f"        {word}" for word in words), "    ]"]
 
 
-def _along(s: Send) -> tuple[int, Expr]:
-    """The axis of a message, and how far it goes along it."""
-    if not isinstance(s.hop, Shift):
-        raise PlanError("messages along a list of ranks")
-    hops = [(axis, e) for axis, e in enumerate(s.hop.by) if e != Expr()]
-    if len(hops) != 1:
-        raise PlanError("messages along two axes at once")
-    if hops[0][1].modulo or any(hops[0][1].axes) or hops[0][1].period > 1:
-        raise PlanError("messages whose way depends on the rank")
-    return hops[0]
-
-
 def _said(way: str, partly: bool) -> str:
     """A sentence about a hop."""
     devices = "some devices" if partly else "every device"
@@ -156,16 +139,22 @@ def _said(way: str, partly: bool) -> str:
 
 def _way(s: Send, loops: Loops, names: Names) -> str:
     """The receiver of rank r as text."""
-    axis, e = _along(s)
-    if axis > 0:
-        raise PlanError("messages within the groups of a mesh")
-    constant = e.constant + e.step * names.first
-    if len(loops.mesh) == 1:
-        return f"({affine([(1, 'r'), (e.step, names.clock)], constant)}) % RANKS"
-    far = affine([(e.step, names.clock)], constant)
-    if far in ("1", "-1"):
-        return f"(r {'+' if far == '1' else '-'} {SIZES[len(loops.mesh)][-1]}) % RANKS"
-    return f"(r + ({far}) * {SIZES[len(loops.mesh)][-1]}) % RANKS"
+    if not isinstance(s.hop, Shift):
+        raise PlanError("messages along a list of ranks")
+    if any(e.modulo or any(e.axes) or e.period > 1 for e in s.hop.by) or len(s.hop.by) > 2:
+        raise PlanError("messages whose way depends on the rank")
+    far = [(e.step, e.constant + e.step * names.first) for e in s.hop.by]
+    if len(far) == 1:
+        return f"({affine([(1, 'r'), (far[0][0], names.clock)], far[0][1])}) % RANKS"
+    (slope, constant), inner = far
+    if inner == (0, 0):
+        text = affine([(slope, names.clock)], constant)
+        groups = {"1": "+ GROUP", "-1": "- GROUP"}.get(text, f"+ ({text}) * GROUP")
+        return f"(r {groups}) % RANKS"
+    group = affine([(1, "r // GROUP"), (slope, names.clock)], constant)
+    group = group if (slope, constant) == (0, 0) else f"({group}) % RING"
+    member = affine([(1, "r"), (inner[0], names.clock)], inner[1])
+    return f"{group} * GROUP + ({member}) % GROUP"
 
 
 def _guard(s: Send, loops: Loops, names: Names) -> str:
@@ -184,15 +173,13 @@ def _guard(s: Send, loops: Loops, names: Names) -> str:
     return " and ".join(texts)
 
 
-STAY = "stay"  # the name of a message from ranks to themselves
-
-
 def settled(loops: Loops, plan: Plan) -> tuple[Loops, Trace]:
-    """The loops, with messages to oneself where some sums stay and others of the kind go on.
+    """The loops, changed where some sums stay on their ranks and others of the kind go on.
 
     In a causal ring the sums of the last rank go home one step after the other, each one rank
-    further; those for its own keys are at home already: that message begins a step earlier.
-    Returns them with their rows. Raises PlanError where such messages do not help.
+    further; those for its own keys are at home already: that message begins a step earlier. Else
+    all sums for what ranks own stay with them. Returns the loops with their rows. Raises PlanError
+    where neither helps.
     """
     rows = trace(loops, plan)
     if not some_stay(loops, rows):
@@ -200,22 +187,17 @@ def settled(loops: Loops, plan: Plan) -> tuple[Loops, Trace]:
     longer = replace(loops, statements=tuple(_earlier(s, loops) for s in loops.statements))
     if longer != loops and not some_stay(longer, made := trace(longer, plan)):
         return longer, made
-    more = replace(loops, statements=(*loops.statements, *_staying(loops, plan, rows)))
-    made = trace(more, plan)
-    if some_stay(more, made):
+    apart = replace(loops, statements=tuple(own_apart(loops.statements)))
+    made = trace(apart, plan, at_home=True)
+    if some_stay(apart, made):
         raise PlanError("sums of which some stay on a rank where others go on")
-    return more, made
+    return apart, made
 
 
 def some_stay(loops: Loops, rows: Trace) -> bool:
     """True if what an attend or a message adds stays on some ranks and goes on from others."""
     returns = {n for n, s in enumerate(loops.statements) if isinstance(s, Return | Scatter)}
     return any(HOME in ends and ends - returns - {HOME} for ends in rows.sinks.values())
-
-
-def stays(s: Statement) -> bool:
-    """True for a message from ranks to themselves."""
-    return isinstance(s, Send) and s.name == STAY
 
 
 def _earlier(s: Statement, loops: Loops) -> Statement:
@@ -228,22 +210,29 @@ def _earlier(s: Statement, loops: Loops) -> Statement:
     return replace(s, when=replace(s.when, first=t)) if t >= 0 and still else s
 
 
-def _staying(loops: Loops, plan: Plan, rows: Trace) -> Iterator[Send]:
-    """Messages to oneself of the sums of attends, of an interval of ranks each."""
-    for (n, side), ends in rows.sinks.items():
-        s = loops.statements[n]
-        if HOME not in ends or len(ends) == 1 or not isinstance(s, Attend):
+def own_apart(statements: Sequence[Statement]) -> Iterator[Statement]:
+    """Attends read what ranks own by that name, not by that of what begins to travel."""
+    for s in statements:
+        if not isinstance(s, Attend):
+            yield s
             continue
-        (part,) = s.q if side == "q" else s.kv
-        (tensor,) = (name for name in ACCUMULATORS[plan.pass_] if TENSORS[name].side == side)
-        if tensor == "OUT" or part.lag != Expr() or len(loops.mesh) > 1:
-            raise PlanError("outputs, or sums of some steps ago, that stay where others go on")
-        for t, ranks in rows.home[n, side]:
-            if not len(ranks):
-                continue
-            low, high = Expr(int(ranks[0])), Expr(int(ranks[-1]))
-            if high.constant - low.constant + 1 != len(ranks):
-                raise PlanError("sums that stay on ranks here and there")
-            when = When(t + 1, t + 1, guard=Guard(((0, low, high),)))
-            before = Part(part.value, Expr(1))
-            yield Send(when, STAY, (tensor,), (before,), Shift((Expr(),)), Part("own"))
+        q, kv = (
+            tuple(_owned(p, side, s.when.first, statements) for p in parts)
+            for side, parts in (("q", s.q), ("kv", s.kv))
+        )
+        if (q, kv) == (s.q, s.kv):
+            yield s
+            continue
+        yield Attend(replace(s.when, last=s.when.first), q, kv, s.kind)
+        if s.when.last > s.when.first:
+            yield replace(s, when=replace(s.when, first=s.when.first + 1))
+
+
+def _owned(p: Part, side: str, t: int, statements: Sequence[Statement]) -> Part:
+    """A part of a value that begins in this step as what ranks own, by that name."""
+    starts = (s for s in statements if isinstance(s, Start) and s.when.on(t))
+    own = any(
+        (s.name, s.part) == (p.value, Part(OWN)) and TENSORS[s.tensors[0]].side == side
+        for s in starts
+    )
+    return replace(p, value=OWN) if own else p

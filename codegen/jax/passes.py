@@ -8,8 +8,8 @@ import numpy as np
 
 from codegen.jax.attends import Attends
 from codegen.jax.cases import Group
-from codegen.jax.conditions import Domain, both, conditions
-from codegen.jax.hops import Steps, stays
+from codegen.jax.conditions import in_steps
+from codegen.jax.hops import Steps
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.trace import everybody, is_stepwise, senders, without
 from codegen.jax.values import Key
@@ -130,23 +130,24 @@ class Pass(Attends):
         self.written = set[Key]()
         attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
-        late = []
+        late = dict[tuple[Key, str], Steps]()
         for n, s, steps in active:
-            if isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates and not stays(s):
+            if isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
                 cell, taken = self.made.cells[n, TENSORS[s.tensors[0]].side], self.made.taken[n]
+                if taken not in self.defined and run.kind == "straight":
+                    continue  # what the plan sends stays at home here
                 text = self.message(n, s, run, steps, names)
                 if {self.made.sums[cell], self.made.sums[taken]} & added or cell == taken:
                     name = ", ".join(f"arriving_{x}" for x in self.made.sums[cell].split(", "))
                     yield from self.at(run, steps, indent, partial(self.simple, name, text))
                     text = name
-                late.append((cell, text, steps))
+                late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))
         for group, steps in attends:
             attend = partial(self.attend, group, steps, names, run.kind != "unrolled")
             yield from self.at(run, steps, indent, attend)
-        for cell, text, steps in late:
+        for (cell, text), steps in late.items():
             yield from self.at(run, steps, indent, partial(self.arrive, cell, text))
-        yield from self.stay(run, indent)
-        moved = set[str]()
+        moves = list[Op]()
         for n, s, steps in active:
             if isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates:
                 make = partial(self.forward_input, s, run, steps, names)
@@ -156,25 +157,13 @@ class Pass(Attends):
                 make = partial(self.bring_back, n, s)
             else:
                 continue
-            for op in self.at(run, steps, indent, make):
-                if op.reads & moved:
-                    raise PlanError("a value that is sent on where another of its name arrives")
-                moved |= set(op.targets)
-                yield op
-
-    def stay(self, run: Run, indent: int) -> Iterator[Op]:
-        """Sums that are at home on some ranks, while those of others go on in the next step."""
-        for n, s in enumerate(self.loops.statements):
-            if not isinstance(s, Send) or not stays(s) or s.when.first - 1 not in run.steps:
-                continue
-            if run.kind != "straight":
-                raise PlanError("sums that stay on a rank in a step of a loop")
-            cell = self.made.cells[n, TENSORS[s.tensors[0]].side]
-            on = Domain((s.when.first,), self.coordinates)
-            where = conditions(s.when.guard, self.names, self.loops, on)
-            text = self.made.sums[self.made.taken[n]]
-            text = f"only({both(where)}, {text})" if where else text
-            yield from self.arrive(cell, text, indent)
+            moves += self.at(run, steps, indent, make)
+        while moves:  # what is sent on is read before another of its name arrives
+            first = next((op for op in moves if not _read_by_others(op, moves)), None)
+            if first is None:
+                raise PlanError("values that are sent on where others of their names arrive")
+            moves.remove(first)
+            yield first
 
     def during(self, s: Statement, run: Run) -> Steps:
         """The steps of a run in which a statement runs."""
@@ -192,13 +181,9 @@ class Pass(Attends):
         if run.kind != "unrolled" or steps == run.steps:
             yield from make(indent)
             return
-        if steps != tuple(range(steps[0], steps[-1] + 1)):
-            raise PlanError("statements that pause in a loop")
-        step, first = self.names.step, self.names.first
-        low = f"{step} > {steps[0] - 1 - first}" if steps[0] > run.steps[0] else ""
-        high = f"{step} < {steps[-1] + 1 - first}" if steps[-1] < run.steps[-1] else ""
+        condition = in_steps(steps, run.steps, self.names)
         for op in make(indent + 4):
-            yield replace(op, condition=" and ".join(filter(None, (low, high))))
+            yield replace(op, condition=condition)
 
     def simple(self, name: str, text: str, indent: int) -> Iterator[Op]:
         yield self.assign(indent, name, text)
@@ -291,3 +276,8 @@ class Pass(Attends):
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")
         yield self.assign(indent, name, self.exchanges.back(s, exchange, source, self.loops))
+
+
+def _read_by_others(op: Op, ops: Sequence[Op]) -> bool:
+    """True if what a line assigns to is read by another one."""
+    return any(set(op.targets) & other.reads for other in ops if other is not op)

@@ -16,7 +16,7 @@ from codegen.text import Names, affine
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import OWN, Ints
+from planner.loops.form import OWN, Ints, Loops
 from planner.loops.kinds import KINDS, Kinds
 from planner.loops.values import owned
 from planner.partitions import Side
@@ -28,10 +28,11 @@ HALVES = {(0, 1): "front", (1, 2): "back"}
 class Slices:
     """The slices that a pass uses, by the names of variables that they are made of.
 
-    `equal`: pieces have as many queries as keys.
+    `equal`: pieces have as many queries as keys. `halved`: the pieces of a value that has halves.
     """
 
     equal: bool
+    halved: int | None = None
     defined: set[str] = field(default_factory=set)
 
     def of(self, case: Case) -> tuple[str | None, str | None, bool]:
@@ -50,7 +51,8 @@ class Slices:
             return None
         if not self.equal:
             raise PlanError("slices of pieces that have more queries than keys, or fewer")
-        if of % 2 == 0 and first * 2 % of == 0 and (last + 1) * 2 % of == 0:
+        halves = of % 2 == 0 and self.halved in (None, of)
+        if halves and first * 2 % of == 0 and (last + 1) * 2 % of == 0:
             return HALVES[first * 2 // of, (last + 1) * 2 // of]
         ends = ("0" if n == 0 else "piece" if n == 1 else f"{n} * piece" for n in (first, last + 1))
         return f"slice({', '.join(ends)})"
@@ -63,6 +65,7 @@ class Slices:
             if text is None or name in self.defined:
                 continue
             self.defined.add(name)
+            self.halved = part[2] if name == "half" else self.halved
             yield name, f"{array}.shape[2] // {2 if name == 'half' else part[2]}"
             if name == "half":
                 yield "front, back", "slice(0, half), slice(half, None)"
@@ -130,41 +133,49 @@ def tile_lines(made: Tiling) -> Sequence[str]:
     first = made.whole[0]
     behind = f"n - ({first})" if " " in first else f"n - {first}"
     return [
-        f"front = n < {first}",
-        f"row, col = jnp.where(front, 0, 1), jnp.where(front, n, {behind})",
+        f"first = n < {first}",
+        f"row, col = jnp.where(first, 0, 1), jnp.where(first, n, {behind})",
     ]
 
 
 def origin(
-    value: str, rows: Sequence[tuple[int, Ints, Ints]], side: Side, ranks: int, names: Names
+    value: str, rows: Sequence[tuple[int, Ints, Ints]], side: Side, loops: Loops, names: Names
 ) -> str:
     """The owner of a value, as text; rows: step, ranks [n], all blocks of the value [n, w].
 
-    Raises PlanError unless a rank has all pieces of one other rank, so many ranks away.
+    Raises PlanError unless a rank has all pieces of one other rank, so far away along each axis.
     """
     if value == OWN:
         return "rank"
-    if len(names.axes) > 1:
-        raise PlanError("masked tiles of values that travel along axes of a mesh")
-    own, away = owned(ranks, side).reshape(ranks, -1), dict[int, int]()
+    where = loops.coordinates()
+    own, away = owned(len(where), side).reshape(len(where), -1), dict[int, Ints]()
     for t, who, blocks in rows:
         homes = side.homes[blocks[:, 0]]
         if blocks.shape != own[homes].shape or not np.array_equal(blocks, own[homes]):
             raise PlanError("masked tiles of some pieces of a value")
-        far = np.unique((homes - who) % ranks)
-        if len(far) != 1 or away.setdefault(t, int(far[0])) != far[0]:
+        far = np.unique((where[homes] - where[who])[:, :-1] % loops.mesh, axis=0)
+        if len(far) != 1 or (away.setdefault(t, far[0]) != far[0]).any():
             raise PlanError("masked tiles of values that come from different distances")
+    along = [
+        _place({t: int(far[axis]) for t, far in away.items()}, names.axes[axis], size, names)
+        for axis, size in enumerate(loops.mesh)
+    ]
+    return along[0] if len(along) == 1 else f"{along[0]} * GROUP + {along[1]}"
+
+
+def _place(away: dict[int, int], name: str, size: int, names: Names) -> str:
+    """The coordinate so far away in each step, as text."""
     first = min(away)
-    slope = (away.get(first + 1, away[first]) - away[first] + ranks // 2) % ranks - ranks // 2
-    if any((away[first] + slope * (t - first) - d) % ranks for t, d in away.items()):
+    slope = (away.get(first + 1, away[first]) - away[first] + size // 2) % size - size // 2
+    if any((away[first] + slope * (t - first) - d) % size for t, d in away.items()):
         raise PlanError("masked tiles of values whose way is not the same in each step")
     constant = away[first] + slope * (names.first - first)
-    constant = (constant + ranks // 2) % ranks - ranks // 2
+    constant = (constant + size // 2) % size - size // 2
     if names.at is not None:
-        constant = (away[first] + ranks // 2) % ranks - ranks // 2
+        constant = (away[first] + size // 2) % size - size // 2
         slope = 0
-    text = affine([(1, "rank"), (slope, names.clock)], constant)
-    return text if text == "rank" else f"({text}) % {names.count(ranks)}"
+    text = affine([(1, name), (slope, names.clock)], constant)
+    return text if text == name else f"({text}) % {names.count(size)}"
 
 
 def rows_of(

@@ -7,12 +7,12 @@ from typing import Literal
 
 import numpy as np
 
-from codegen.jax.hops import stays
 from codegen.jax.trace import is_stepwise, sends_inputs
 from codegen.jax.values import SPARE
 from codegen.text import Flags, Names, call
 from planner.errors import PlanError
-from planner.loops.form import Attend, Loops, Send, Statement
+from planner.ir import TENSORS
+from planner.loops.form import Attend, Expr, Loops, Send, Start, Statement
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -75,7 +75,14 @@ class _Activity:
 
     def __init__(self, loops: Loops) -> None:
         self.statements, every = loops.statements, range(loops.steps)
+        read = (
+            s.parts if isinstance(s, Send) else (s.part,)
+            for s in loops.statements
+            if isinstance(s, Start | Send) and not TENSORS[s.tensors[0]].accumulates
+        )
+        self.kept = {p.value for parts in read for p in parts if p.lag != Expr()}
         self.on = np.array([[s.when.on(t) for t in every] for s in loops.statements])
+        self.pauses = np.stack([_pauses(row) for row in self.on])
 
     def during(self, steps: range) -> Iterator[tuple[Statement, Flags]]:
         """Each statement that runs in these steps, and in which of them."""
@@ -93,8 +100,10 @@ class _Activity:
                 raise PlanError("a value that several messages bring at once")
 
     def unrolls(self, steps: range) -> bool:
-        """True if the way of inputs changes with the step."""
-        return any(_way_changes(s) for s, _ in self.during(steps))
+        """True if the way of inputs changes with the step, or if a statement pauses in between."""
+        return any(_way_changes(s) for s, _ in self.during(steps)) or bool(
+            self.pauses[:, steps.start : steps.stop].any()
+        )
 
     def shares(self, t: int) -> bool:
         """True if some attend runs in step t and in the one before."""
@@ -103,23 +112,35 @@ class _Activity:
     def sign(self, t: int) -> frozenset[int]:
         """The statements of a step without sends of inputs, which may go on for nothing."""
         return frozenset(
-            n
-            for n, s in enumerate(self.statements)
-            if self.on[n, t] and not sends_inputs(s) and not stays(s)
+            n for n, s in enumerate(self.statements) if self.on[n, t] and not sends_inputs(s)
         )
 
     def joins(self, steps: range, t: int) -> bool:
         """True if a loop over these steps may go on to step t."""
         return not any(
-            sends_inputs(s) and (~on).sum() > (0 if _way_changes(s) else SPARE)
+            sends_inputs(s) and (~on).sum() > self.spare(s)
             for s, on in self.during(range(steps.start, t + 1))
         )
+
+    def spare(self, s: Statement) -> int:
+        """Counts the steps in which a loop may send inputs on that nobody reads any more."""
+        assert isinstance(s, Send)
+        return 0 if _way_changes(s) or s.name in self.kept else SPARE
 
     def kind(self, steps: range) -> Literal["straight", "rolled", "unrolled"]:
         """Says if steps are written one by one, as a loop of JAX, or as one that Python unrolls."""
         if len(steps) == 1:
             return "straight"
         return "unrolled" if self.unrolls(steps) else "rolled"
+
+
+def _pauses(on: Flags) -> Flags:
+    """The steps from the first to the last of a statement that pauses in between; else none."""
+    steps = np.flatnonzero(on)
+    between = np.zeros_like(on)
+    if (np.diff(steps) > 1).any():
+        between[steps[0] : steps[-1] + 1] = True
+    return between
 
 
 def _way_changes(s: Statement) -> bool:
@@ -132,7 +153,7 @@ def _way_changes(s: Statement) -> bool:
 
 def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list[str]:
     """The body of a pass; `results` are read after it."""
-    check_defined(blocks, results)
+    check_defined(blocks, results, names)
     needed, parts = set(results), list[list[str]]()
     for block in reversed(blocks):
         if block.run is None or block.run.kind == "straight":
@@ -144,26 +165,27 @@ def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list
     return [line for part in reversed(parts) for line in part]
 
 
-def check_defined(blocks: Sequence[Block], results: Sequence[str]) -> None:
+def check_defined(blocks: Sequence[Block], results: Sequence[str], names: Names) -> None:
     """Raise PlanError if a variable is read, or carried around a loop, before it is assigned."""
     ops = [op for block in blocks for op in (*block.before, *block.ops)]
     variables = {name for op in ops for name in op.targets} - {"q", "out", "lse"}
     there = set[str]()
+
+    def run(ops: Sequence[Op], step: int = 0) -> None:
+        for op in ops:
+            if eval(op.condition or "True", {names.step: step, **names.values}):
+                _check_reads(op.reads & variables, there)
+                there.update(op.targets)
+
     for block in blocks:
-        looped = block.run is not None and block.run.kind != "straight"
-        for op in block.before:
-            _check_reads(op.reads & variables, there)
-            there |= set(op.targets)
-        carried = {t for op in block.ops for t in op.targets if not is_arriving(t)}
-        if looped:
-            inside = set[str]()
-            _read(inside, block.ops)
-            arriving = {t for op in block.ops for t in op.targets if is_arriving(t)}
-            _check_reads((inside | carried) & variables - arriving, there)
-        for op in block.ops:
-            _check_reads(set() if looped else op.reads & variables, there)
-            there |= set(op.targets)
-    _check_reads(set(results) & variables, there)
+        kind = block.run.kind if block.run else "straight"
+        run(block.before)
+        if kind == "rolled":
+            carried = {t for op in block.ops for t in op.targets if not is_arriving(t)}
+            _check_reads(carried & variables, there)
+        for t in block.run.steps if block.run else (0,):
+            run(block.ops, t - names.first)
+    _check_reads({*results} & variables, there)
 
 
 def _check_reads(names: Set[str], there: set[str]) -> None:

@@ -72,18 +72,19 @@ def print_pass(
     results = [*RESULTS[plan.pass_], *saved]
     body = lines(blocks, results, names)
     words = set(WORD.findall(" ".join(body)))
+    known = {name: text for name, text in made.positions.items() if name in words}
+    words |= set(WORD.findall(" ".join(known.values())))
     index, places = "lax.axis_index(axis)", [x for x in names.axes if x in words]
-    if len(loops.mesh) > 1 and "rank" in words:
-        raise PlanError("conditions on the rank in a mesh")
+    if "rank" in words:
+        head.append(f"    rank = {index}")
+        index = "rank"
     if len(loops.mesh) > 1 and places:
         sign = {"place": f"{index} // GROUP", "member": f"{index} % GROUP"}
         value = sign[places[0]] if len(places) == 1 else f"divmod({index}, GROUP)"
         head.append(f"    {', '.join(places)} = {value}")
-    elif words & {"rank", "at", "kv_at"}:
-        head.append(f"    rank = {index}")
-    for name, of in (("at", "tokens_of"), ("kv_at", "keys_of")):
-        if name in words:
-            head.append(f"    {name} = {of}(rank)")
+    if "seq" in words:
+        head.append("    seq = RANKS * q.shape[2]")
+    head += [f"    {name} = {text}" for name, text in known.items()]
     if "delta" in words:
         head.append("    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)")
     return [*unused(head, words), *body, *ending(plan.pass_, saved)]
@@ -119,9 +120,8 @@ def named(loops: Loops) -> Names:
         raise PlanError("a schedule without a step")
     long = max(loops.sections(), key=lambda s: s.last - s.first)
     first = long.first if long.last > long.first else 0
-    exchanged = {s.axis for s in loops.statements if isinstance(s, Gather | AllToAll)}
-    if len(mesh) > 2 or (len(mesh) == 2 and exchanged != {1}):
-        raise PlanError("a mesh of other axes than a ring of groups that exchange")
+    if len(mesh) > 2:
+        raise PlanError(f"a mesh of {len(mesh)} axes")
     sizes = {ranks: "RANKS", **dict(reversed([*zip(mesh, SIZES[len(mesh)], strict=True)]))}
     few = {size: name for size, name in sizes.items() if size > FEW}
     return Names(("rank",) if len(mesh) == 1 else ("place", "member"), first, sizes=few)

@@ -15,6 +15,7 @@ from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
 from planner.loops.expand import Expansion
 from planner.loops.form import (
+    OWN,
     AllToAll,
     Attend,
     Gather,
@@ -56,7 +57,6 @@ class Trace:
     rows: list[dict[int, Rectangles]] = field(default_factory=list)
     sinks: dict[Source, set[int]] = field(default_factory=lambda: defaultdict(set))
     delays: dict[Source, set[int]] = field(default_factory=lambda: defaultdict(set))
-    home: dict[Source, list[tuple[int, Ints]]] = field(default_factory=lambda: defaultdict(list))
     widths: dict[tuple[str, str], int] = field(default_factory=dict)  # pieces of a value
     stay: dict[tuple[str, str], Ints] = field(default_factory=dict)  # values there at the end
     made: list[dict[Source, Ints]] = field(default_factory=list)  # ranks that get sums in a step
@@ -108,8 +108,11 @@ def sends_inputs(s: object) -> bool:
     return isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates
 
 
-def trace(loops: Loops, plan: Plan) -> Trace:
-    """Walk the steps once forwards, for rows and for which sums exist, and once back for sinks."""
+def trace(loops: Loops, plan: Plan, at_home: bool = False) -> Trace:
+    """Walk the steps once forwards, for rows and for which sums exist, and once back for sinks.
+
+    `at_home`: sums for what ranks own stay with them, whatever the plan does.
+    """
     state = Expansion(loops, plan)
     result, blocks = Trace(), {side: len(plan.partition.side(side)) for side in ("q", "kv")}
     for n, s in enumerate(loops.statements):
@@ -119,7 +122,7 @@ def trace(loops: Loops, plan: Plan) -> Trace:
     made: list[list[tuple[Source, Ints, Ints]]] = []
     taken: list[list[tuple[int, str, Ints, Ints]]] = []
     for t in range(loops.steps):
-        step = _Step(state, result, t, there)
+        step = _Step(state, result, t, there, at_home)
         for number, s in enumerate(loops.statements):
             if s.when.on(t):
                 step.read(number, s)
@@ -138,8 +141,11 @@ def trace(loops: Loops, plan: Plan) -> Trace:
 class _Step:
     """One step of the walk: `made` and `taken` are (rank, block) pairs of sums."""
 
-    def __init__(self, state: Expansion, result: Trace, t: int, there: Presence) -> None:
+    def __init__(
+        self, state: Expansion, result: Trace, t: int, there: Presence, at_home: bool
+    ) -> None:
         self.state, self.result, self.t, self.there = state, result, t, there
+        self.at_home = at_home
         self.rows: dict[int, Rectangles] = {}
         self.made: list[tuple[Source, Ints, Ints]] = []
         self.taken: list[tuple[int, str, Ints, Ints]] = []
@@ -190,7 +196,10 @@ class _Step:
         q_row, q_ends = self.part(s.q[0], "q", who)
         kv_row, kv_ends = self.part(s.kv[0], "kv", who)
         self.rows[number] = Rectangles(who, np.hstack([q_ends, kv_ends]), q, kv, q_row, kv_row)
-        for side, blocks in (("q", q), ("kv", kv)):
+        for side, blocks, part in (("q", q, s.q[0]), ("kv", kv, s.kv[0])):
+            if self.at_home and part.value == OWN:
+                self.result.sinks[number, side].add(HOME)
+                continue
             rank, block = flat(who, blocks)
             self.made.append(((number, side), rank, block))
             self.arrivals.append((side, rank, block))
@@ -242,7 +251,6 @@ def _follow(
             side = source[1]
             ends = after[side][rank, block]
             result.sinks[source] |= set(distinct(ends).tolist())
-            result.home[source].append((t, distinct(rank[ends == HOME])))
             steps = when[side][rank, block] - t
             result.delays[source] |= set(distinct(steps[ends != HOME]).tolist())
         for number, side, rank, block in taken[t]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from codegen.jax.hops import stays
 from codegen.jax.trace import HOME, Source, Trace, sends_inputs, trace
 from codegen.programs import Program
 from planner.errors import PlanError
@@ -21,7 +20,6 @@ from planner.loops.form import (
     OWN,
     AllToAll,
     Attend,
-    Expr,
     Gather,
     Loops,
     Part,
@@ -71,7 +69,7 @@ def values(loops: Loops, pass_: Pass, rows: Trace, kept: Collection[str] = ()) -
     for t in range(loops.steps):
         for number, s in enumerate(loops.statements):
             if s.when.on(t):
-                for key, sums, at in _uses(made, number, s, t, pass_):
+                for key, sums, at in _uses(made, number, s, t, loops):
                     spans.setdefault((key, sums), []).append(at)
     for sums in (False, True):
         for side in ("q", "kv"):
@@ -175,36 +173,41 @@ def _goes_back(loops: Loops, source: Source) -> int | None:
 
 
 def _uses(
-    made: Values, number: int, s: Statement, t: int, pass_: Pass
+    made: Values, number: int, s: Statement, t: int, loops: Loops
 ) -> Iterator[tuple[Key, bool, int]]:
     """Which variables a statement reads and writes in a step, and when: 2 t at its start, 2 t + 1
     at its end; inputs arrive at the end, and sums of a step are there at its end."""
     if isinstance(s, Attend):
-        yield _input(s.q[0], "q"), False, 2 * t
-        yield _input(s.kv[0], "kv"), False, 2 * t
-        for side in ("q", "kv") if pass_ == "backward" else ("q",):
+        yield _input(s.q[0], "q", t, loops), False, 2 * t
+        yield _input(s.kv[0], "kv", t, loops), False, 2 * t
+        for side in ("q", "kv") if made.pass_ == "backward" else ("q",):
             yield made.cells[number, side], True, 2 * t + 1
         return
     side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
     match s:
         case Start() if not sums:
-            yield _input(s.part, side), False, 2 * t - 1
+            yield _input(s.part, side, t, loops), False, 2 * t - 1
             yield (s.name, side), False, 2 * t - 1
         case Send() if not sums:
-            yield _input(s.parts[0], side), False, 2 * t
+            yield _input(s.parts[0], side, t, loops), False, 2 * t
             yield (s.name, side), False, 2 * t + 1
             yield (s.name, side), False, 2 * (t + SPARE) + 1
         case Gather() | AllToAll():
-            yield _input(s.part, side), False, 2 * t
+            yield _input(s.part, side, t, loops), False, 2 * t
             yield (s.name, side), False, 2 * t + 1
         case Send() | Return() | Scatter():
             yield made.taken[number], True, 2 * t
-            yield made.cells[number, side], True, 2 * t - 1 if stays(s) else 2 * t + 1
+            yield made.cells[number, side], True, 2 * t + 1
 
 
-def _input(part: Part, side: str) -> Key:
-    if part.lag != Expr():
-        raise PlanError("values of several steps ago")
+def _input(part: Part, side: str, t: int, loops: Loops) -> Key:
+    """The variable of a part that is read in step t: the last that came under its name."""
+    age = int(part.lag.at(t, np.zeros((1, len(loops.mesh) + 1), np.intp))[0])
+    came = range(t - age, t)  # the steps in which a later one would be sent
+    named = (s for s in loops.statements if isinstance(s, Send) and s.name == part.value)
+    same = (s for s in named if TENSORS[s.tensors[0]].side == side)
+    if age and any(s.when.on(u) for s in same for u in came):
+        raise PlanError("values of several steps ago of which others came since")
     return part.value, side
 
 

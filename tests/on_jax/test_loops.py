@@ -15,7 +15,7 @@ from codegen.jax.trace import trace
 from codegen.jax.values import values
 from codegen.programs import Program, program_of
 from jax_devices import jax
-from jax_in_numpy import replay
+from jax_in_numpy import replay, replayed
 from planner.errors import PlanError
 from planner.loops.form import Send
 from planner.masks import Causal, Documents, Full, Prefix, Window
@@ -40,6 +40,10 @@ CASES: list[tuple[str, int, Workload]] = [
     ("usp:ulysses=2", 8, WORK),
     *(("decode-a2a", 4, w) for w in (WORK, replace(WORK, mask=Full()))),
     *((s, 5, replace(WORK, seq=60, kv_seq=60)) for s in ("bidirectional", "tokenring")),
+    ("bidirectional", 4, replace(WORK, mask=Full())),
+    *((s, 8, WORK) for s in ("double-ring", "double-ring:node=2", "mesh2d")),
+    *((s, 8, replace(WORK, mask=Full())) for s in ("double-ring", "mesh2d", "double-ring:node=2")),
+    ("startrail", 4, replace(WORK, mask=Full())),
 ]
 
 
@@ -54,6 +58,23 @@ def test_loops_match_dense_attention(schedule: str, ranks: int, work: Workload) 
     assert "FORWARD_ROWS" not in emit(pair, "jax"), "tables"
     inputs = draw(work, 3)
     out, *gradients = replay(pair, *inputs)
+    np.testing.assert_allclose(out, dense.forward(work, *inputs[:3])[0], atol=1e-12, rtol=0)
+    for ours, truth in zip(gradients, dense.backward(work, *inputs), strict=True):
+        np.testing.assert_allclose(ours, truth, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks"), [("allgather", 4), ("decode-a2a", 8), ("mesh2d", 4)]
+)
+def test_masked_rectangles_of_any_length_follow_the_arrays(schedule: str, ranks: int) -> None:
+    source, work = (
+        emit(plan(schedule, WORK, ranks, pass_="both"), "jax"),
+        replace(WORK, seq=128, kv_seq=128),
+    )
+    assert "any length" in source
+    assert "masked(" in source
+    inputs = draw(work, 3)
+    out, *gradients = replayed(source, ranks, *inputs)
     np.testing.assert_allclose(out, dense.forward(work, *inputs[:3])[0], atol=1e-12, rtol=0)
     for ours, truth in zip(gradients, dense.backward(work, *inputs), strict=True):
         np.testing.assert_allclose(ours, truth, atol=1e-11, rtol=0)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from codegen.jax.parts.kernels import attend, attend_backward
@@ -13,7 +14,7 @@ from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merg
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import allowed, kv_positions, positions
 
-RANKS = 1
+RANKS = SEQ = 1
 
 # ---- Schedule
 
@@ -52,9 +53,9 @@ def meet_masked_backward(dq, dkv, queries, kv, at, kv_at, rows=slice(None), cols
     return dq.at[:, :, rows].add(dq_part), dkv
 
 
-def tokens_of(rank):
+def tokens_of(rank, seq=SEQ):
     """The positions of the tokens on a device."""
-    return jnp.array([positions(r) for r in range(RANKS)])[rank]
+    return jnp.array([positions(r, seq) for r in range(RANKS)])[rank]
 
 
 def keys_of(rank):
@@ -100,15 +101,16 @@ def zeros(arrays):
     return jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x)), arrays)
 
 
-def only(here, sums):
-    """The sums where `here`, zero elsewhere."""
-    return jax.tree.map(lambda x: jnp.where(here, x, 0), sums)
-
-
 def transposed(x, outer, inner):
     """Tokens of outer x inner pieces, as inner x outer ones."""
     batch, heads, _, width = x.shape
     return x.reshape(batch, heads, outer, inner, -1, width).swapaxes(2, 3).reshape(x.shape)
+
+
+def in_order(x, order):
+    """Tokens with their equal pieces in another order."""
+    batch, heads, _, width = x.shape
+    return x.reshape(batch, heads, len(order), -1, width)[:, :, np.array(order)].reshape(x.shape)
 
 
 def sum_of_copies(x, copies):
