@@ -5,14 +5,12 @@ docs/generated/ before every build.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import click
+from support import support
 
 import ringloom as rl
-from codegen import TARGETS
 from planner.layouts import PEER_NAMES
-from planner.schedules import classic
 from ringloom.cli import COMMANDS, command_of
 from ringloom.reproduce import pages as in_terminal
 from ringloom.reproduce.papers import PAPERS
@@ -133,97 +131,6 @@ def _overview(each: Table) -> tuple[str, ...]:
     errors = ("-" if e is None else f"{e:.1%}" for e in (summary.mean_error, summary.worst_error))
     rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
     return each.title, str(summary.rows), str(summary.equal), *errors, rank
-
-
-# ---- what works with what
-
-MASKS: dict[str, rl.Mask] = {
-    "full": rl.Full(),
-    "causal": rl.Causal(),
-    "window": rl.Window(9, 2),
-    "causal window": rl.Window(9),
-    "prefix": rl.Prefix(11),
-    "documents": rl.Documents((10, 20, 7)),
-    "causal documents": rl.Causal() & rl.Documents((10, 20, 7)),
-    "window and globals": rl.Causal() & (rl.Window(6) | rl.Global(3)),
-    "blocks": rl.Blocks(((1, 0), (1, 1)), 19),
-    "causal chunks": rl.Causal() & rl.Chunks(8),
-    "tree": rl.Tree((12, 10, 15), (None, 0, 0)),
-    "slices": rl.Slices(((0, 20, 0, 20, "causal"), (20, 37, 3, 37, "bi"))),
-}
-
-
-def support(names: Iterable[str] | None = None) -> Lines:
-    """Schedule x mask x pass x target: every cell is tried while the page is written."""
-    yield from ("# Support matrix", "")
-    yield from (
-        "Each cell was computed when this page was built: 37 tokens on 4 ranks, 4 query heads on 2",
-        "KV heads. **F** and **B**: the forward and the backward plan were verified, and run on",
-        "virtual ranks agree with dense attention to 1e-12 (gradients to 1e-11) and leak nothing.",
-        f"Letters for programs, {', '.join(f'**{t[0]}** for {t}' for t in TARGETS)}: the pair was",
-        "emitted. That emitted programs are exact, the tests show by running them.",
-        "",
-    )
-    chosen = list(names or classic())
-    rows = ((name, *(tried(s, mask) for s in chosen)) for name, mask in MASKS.items())
-    yield from table(("mask", *(f"`{s}`" for s in chosen)), rows)
-    yield from ("## Kinds of programs", "")
-    kinds: dict[str, dict[str, bool]] = {
-        "attention": {},
-        "`--dynamic`: the mask at run time": {"dynamic": True},
-        "`--layer`: a decoder layer": {"layer": True},
-    }
-    rows = (
-        (kind, *(emitted(target, options) for target in TARGETS)) for kind, options in kinds.items()
-    )
-    yield from table(("kind", *TARGETS), rows)
-    yield from ("## Refused by name", "")
-    yield from (
-        "Dropout, ALiBi and soft caps cannot be expressed by a plan; sinks are no mask:",
-        "",
-        "```text",
-    )
-    for word in ("dropout", "alibi", "softcap", "sinks"):
-        yield refused(word)
-    yield from ("```", "")
-
-
-def tried(schedule: str, mask: rl.Mask) -> str:
-    """The letters of a cell; a dash for what is refused."""
-    from runtimes.validation import check
-
-    work = rl.Workload(seq=37, heads=4, kv_heads=2, head_dim=8, mask=mask, dtype="float64")
-    letters = []
-    for pass_, letter in (("forward", "F"), ("both", "B")):
-        plans: Any = rl.plan(schedule, work, 4, pass_=pass_)
-        if not check(plans).exact:
-            raise AssertionError(f"{schedule} {pass_} under {mask} is not exact")
-        letters.append(letter)
-    letters += [target[0] for target in TARGETS if emitted(target, {}, plans) == "yes"]
-    return "".join(letters)
-
-
-def emitted(target: str, options: dict[str, bool], plans: Any = None) -> str:
-    """yes, or that it is refused."""
-    if plans is None:
-        work = rl.Workload(seq=64, heads=4, head_dim=16, dtype="float32")
-        plans = rl.plan("zigzag", work, 4, pass_="both")
-    try:
-        rl.emit(plans, target, **options)
-    except rl.PlanError:
-        return "refused"
-    return "yes"
-
-
-def refused(word: str) -> str:
-    """Return the error message for an unknown mask."""
-    from planner.masks import parse
-
-    try:
-        parse(f"causal & {word}")
-    except rl.PlanError as error:
-        return f"{word}: {error}"
-    raise AssertionError(f"{word} was not refused")
 
 
 PAGES: dict[str, Callable[[], Lines]] = {

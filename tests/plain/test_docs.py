@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from docstrings import as_rst
-from from_code import PAGES, command_line, support
+from from_code import PAGES, command_line
 from links import broken
+from support import layouts, matrix
 
 import ringloom as rl
 from repository import ROOT
@@ -57,18 +58,17 @@ def test_every_command_and_option_is_on_its_page() -> None:
         assert all(f"`{option}`" in section for option in options), name
 
 
-def test_what_does_not_work_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    import codegen.jax
-
-    def refuse(program: object) -> str:
-        raise rl.PlanError("not this one")
-
-    monkeypatch.setattr(codegen.jax, "write", refuse)
-    monkeypatch.setattr("from_code.MASKS", {"causal": rl.Causal()})
-    page = "\n".join(support(["ring"]))
-    (row,) = (line for line in page.splitlines() if line.startswith("| causal |"))
-    assert row == "| causal | FBt |"
-    assert "| attention | yes | refused |" in page
+def test_a_hole_is_on_the_page_with_its_reason_and_none_goes_undeclared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = "\n".join(matrix(["ring", "tree"], ["full", "causal"]))
+    assert "| jax | all 2 | all 2 |" in page
+    assert "| jax --dynamic | all 2 | full |" in page
+    assert "**jax --dynamic** A compiled program sends what was fixed" in page
+    assert "`groups` lays out each document" in "\n".join(layouts())
+    monkeypatch.setattr("support.HOLES", {})
+    with pytest.raises(AssertionError, match=r"ring, causal: .*for the mask full.* but declared"):
+        list(matrix(["ring"], ["causal"]))
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -3,13 +3,12 @@
 import re
 
 import pytest
-from from_code import MASKS, tried
+from support import ROWS, declared, refusals
 
 import ringloom as rl
 from repository import ROOT
 from ringloom.cli import main
 from sampling import square
-from strategies import CLASSIC
 
 README = (ROOT / "README.md").read_text()
 
@@ -45,5 +44,7 @@ def test_the_demo_writes_the_page_that_the_readme_tells_of() -> None:
 def test_every_schedule_takes_every_mask_and_is_written_for_both_frameworks() -> None:
     """The first row of the comparison with others, tried; the page of it tries every cell."""
     assert f"| **ringloom** | {len(rl.SCHEDULES)} and their parameters" in README
-    cells = square(CLASSIC, list(MASKS.values()), every=4)
-    assert {tried(schedule, mask) for schedule, mask in cells} == {"FBtj"}
+    cells = square(list(rl.SCHEDULES), ROWS, every=len(ROWS))
+    assert {schedule for schedule, _ in cells} == rl.SCHEDULES.keys()
+    for schedule, row in cells:
+        assert refusals(schedule, row).keys() == declared(row), (schedule, row)

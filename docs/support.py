@@ -1,0 +1,156 @@
+"""The support matrix: schedule x workload x pass x program, each cell tried as it is written."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import ringloom as rl
+from codegen import TARGETS
+
+Lines = Iterator[str]
+
+SMALL = rl.Workload(37, None, 4, 2, 8, dtype="float64")
+MASKS: dict[str, rl.Mask] = {
+    "full": rl.Full(),
+    "causal": rl.Causal(),
+    "window": rl.Window(9, 2),
+    "causal window": rl.Window(9),
+    "prefix": rl.Prefix(11),
+    "documents": rl.Documents((10, 20, 7)),
+    "causal documents": rl.Causal() & rl.Documents((10, 20, 7)),
+    "window and globals": rl.Causal() & (rl.Window(6) | rl.Global(3)),
+    "blocks": rl.Blocks(((1, 0), (1, 1)), 19),
+    "causal chunks": rl.Causal() & rl.Chunks(8),
+    "tree": rl.Tree((12, 10, 15), (None, 0, 0)),
+    "slices": rl.Slices(((0, 20, 0, 20, "causal"), (20, 37, 3, 37, "bi"))),
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "more keys than queries": {"kv_seq": 50},
+    "more queries than keys": {"kv_seq": 20},
+    "heads that the ranks do not divide": {"heads": 5, "kv_heads": 5},
+    "fewer KV heads than ranks": {"heads": 6, "kv_heads": 1},
+    "fewer tokens than ranks": {"seq": 3, "kv_seq": 3},
+}
+ROWS = [*MASKS, *SHAPES]
+FORMS = "forward", "backward", *TARGETS, *(f"{target} --dynamic" for target in TARGETS)
+# form: the only rows that it takes, and why no program can take the others
+HOLES = {
+    "jax --dynamic": (
+        {"full"},
+        (
+            "A compiled program sends what was fixed before its mask is known: as any message may"
+            " be needed by one, it is made of plans for the mask full."
+        ),
+    ),
+}
+
+
+def workload(row: str) -> rl.Workload:
+    """The workload of a row: a mask on 37 tokens, or another shape under a causal mask."""
+    fields = {name: getattr(SMALL, name) for name in ("seq", "heads", "kv_heads", "head_dim")}
+    fields |= {"dtype": "float64", "mask": MASKS.get(row, rl.Causal())} | SHAPES.get(row, {})
+    return rl.Workload(**fields)
+
+
+def refusals(schedule: str, row: str, ranks: int = 4) -> dict[str, str]:
+    """Returns the forms that are refused, with their messages.
+
+    Plans are verified and run against dense attention; programs are emitted. Raises AssertionError
+    for a plan that is not exact.
+    """
+    from runtimes.validation import check
+
+    try:
+        plans = rl.plan(schedule, workload(row), ranks, pass_="both")
+    except rl.PlanError as error:
+        return dict.fromkeys(FORMS, str(error))
+    if not check(plans).exact:
+        raise AssertionError(f"{plans.forward!r:.200} is not exact")
+    refused = {}
+    for target in TARGETS:
+        for form, options in ((target, {}), (f"{target} --dynamic", {"dynamic": True})):
+            try:
+                rl.emit(plans, target, **options)
+            except rl.PlanError as error:
+                refused[form] = str(error)
+    return refused
+
+
+def declared(row: str) -> set[str]:
+    """The forms that a row is not for, whatever the schedule."""
+    return {form for form, (rows, _) in HOLES.items() if row not in rows}
+
+
+def matrix(names: Iterable[str], rows: Iterable[str]) -> Lines:
+    """Every form, for which rows it goes, and why not for others.
+
+    Raises AssertionError where a cell is not as `HOLES` says.
+    """
+    names, rows = list(names), list(rows)
+    for name in names:
+        for row in rows:
+            refused = refusals(name, row)
+            if refused.keys() != declared(row):
+                raise AssertionError(f"{name}, {row}: {refused} but declared {declared(row)}")
+    yield from ("| | schedules | masks and shapes |", "|---|---|---|")
+    every = f"all {len(names)}", f"all {len(rows)}"
+    for form in FORMS:
+        taken = [row for row in rows if form not in declared(row)]
+        which = every[1] if len(taken) == len(rows) else ", ".join(taken) or "none"
+        yield f"| {form} | {every[0]} | {which} |"
+    yield ""
+    for form, (_, reason) in HOLES.items():
+        yield from (f"**{form}** {reason}", "")
+
+
+def support() -> Lines:
+    """The matrix, the kinds of programs, and what cannot be a plan."""
+    yield from ("# Support matrix", "")
+    yield from (
+        "Every schedule was tried with every mask and every shape when this page was built, with",
+        "37 tokens on 4 ranks. Forward and backward: the plans were verified, and run on virtual",
+        "ranks they agree with dense attention to 1e-12 (gradients to 1e-11) and leak nothing.",
+        "Programs: the pair was emitted; that programs are exact, the tests show by running them.",
+        "",
+    )
+    yield from matrix(rl.SCHEDULES, ROWS)
+    yield from (f"Schedules: {', '.join(f'`{name}`' for name in rl.SCHEDULES)}.", "")
+    yield from (f"Masks: {', '.join(MASKS)}. Shapes, under a causal mask: {', '.join(SHAPES)}.", "")
+    yield from ("## Layouts", "", *layouts(), "")
+    yield from ("## Refused by name", "")
+    yield from ("Weights are not masks, and no plan expresses them:", "", "```text")
+    yield from map(refused_word, ("dropout", "alibi", "softcap", "sinks"))
+    yield from ("```", "")
+
+
+def layouts() -> Lines:
+    """Lists schedules that take no layout, or none that reads the mask, each tried, and why."""
+    reasons = {
+        "groups": "lays out each document on ranks of its own",
+        "cache-ring": "lays out cache and new tokens apart",
+    }
+    own, place = list[str](), list[str]()
+    for name in rl.SCHEDULES:
+        for kinds, layout in ((own, "zigzag"), (place, "heap")):
+            try:
+                rl.plan(name, SMALL, 4, layout=layout)
+            except rl.PlanError:
+                kinds.append(name)
+    by_place = [name for name in place if name not in own]
+    if set(by_place) != set(reasons):
+        raise AssertionError(f"{by_place} take no layout by work, but declared are {[*reasons]}")
+    yield "Every schedule takes every layout, but for these:"
+    yield ""
+    listed = ", ".join(f"`{name}`" for name in own)
+    yield f"* {listed}: their rounds follow from the order of tokens or heads."
+    yield from (f"* `{n}` {reasons[n]}: no layout that reads the whole mask." for n in by_place)
+
+
+def refused_word(word: str) -> str:
+    """Returns the error for a mask that has no form."""
+    from planner.masks import parse
+
+    try:
+        parse(f"causal & {word}")
+    except rl.PlanError as error:
+        return f"{word}: {error}"
+    raise AssertionError(f"{word} was not refused")
