@@ -77,7 +77,7 @@ def schedules() -> Lines:
         for s in rl.SCHEDULES.values()
     )
     yield from table(("schedule", "what travels", "over which paths", "parameters", "from"), rows)
-    yield from ("One layout has many names:", "")
+    yield from ("One layout has many names; `layout=head-tail` is `layout=zigzag`:", "")
     yield from table(("here", "elsewhere"), PEER_NAMES.items())
 
 

@@ -8,7 +8,7 @@ from typing import Literal, overload
 
 from planner.errors import PlanError
 from planner.ir import LARGEST, Pass, Plan
-from planner.layouts import Layout
+from planner.layouts import Layout, own_name
 from planner.parse import schedule as parse_schedule
 from planner.passes.adjoint import adjoint
 from planner.passes.homeward import direct, homeward
@@ -100,7 +100,7 @@ def plan(
     recipe, parameters = find_schedule(schedule)
     if layout is not None and "layout" not in recipe.parameters:
         raise PlanError(f"{recipe.name} has a layout of its own")
-    chosen = {} if layout is None else {"layout": layout}
+    chosen = {} if layout is None else {"layout": own_name(layout)}
     built = recipe.build(work, ranks, pass_, **(parameters | chosen))
     if built.name != schedule:
         built = replace(built, name=schedule)
@@ -113,6 +113,7 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
     Raises PlanError for an unknown schedule or parameter.
     """
     name, parameters = parse_schedule(text)
+    parameters |= {key: own_name(value) for key, value in parameters.items() if key == "layout"}
     if name not in SCHEDULES:
         raise PlanError(f"unknown schedule {name!r}: choose one of {', '.join(SCHEDULES)}")
     SCHEDULES[name].check(parameters)

@@ -6,6 +6,7 @@ from planner.errors import PlanError
 from planner.layouts.by_place import contiguous, striped, zigzag
 from planner.layouts.by_work import balance, even_work, heap, snake
 from planner.layouts.documents import parts, per_document, whole_document
+from planner.layouts.peers import PEER_NAMES, own_name
 from planner.layouts.pieces import Chunks, by_heads, cut, split, whole_heads
 from planner.partitions import Block, Partition, Ranges
 from planner.workload import Workload
@@ -23,6 +24,7 @@ __all__ = [
     "chunks_of",
     "cut",
     "names",
+    "own_name",
     "parts",
     "sides",
     "split",
@@ -44,18 +46,6 @@ BY_MASK: dict[str, Callable[[Workload, int, int], tuple[Chunks, Chunks]]] = {
     "even-work": even_work,
 }
 IN_GRAINS = "striped", "heap", "snake", "even-work"
-PEER_NAMES = {
-    "contiguous": "the order of the sequence in every library",
-    "striped": "stripe (ring-flash-attention), strip (yunchang), Striped (Transformer Engine JAX)",
-    "zigzag": "zigzag (ring-flash-attention, yunchang), head-tail (PyTorch), dual-chunk swap"
-    " (Transformer Engine, Megatron-LM, MaxText), causal halves (BurstAttention)",
-    "per-document": "per-document head-tail (PyTorch, WLB-LLM), dual-chunk swap of packed"
-    " sequences (Transformer Engine)",
-    "whole-document": "whole documents (FlashCP)",
-    "heap": "min-heap dispatch (MagiAttention)",
-    "snake": "PTRR, round-robin by processing time (PyTorch)",
-    "even-work": "uneven shards (MagiAttention)",
-}
 
 
 def chunks_of(layout: Layout, tokens: int, ranks: int, grain: int = 0) -> Chunks:

@@ -194,6 +194,23 @@ def test_ulysses_keeps_the_sequence_in_order() -> None:
 
 
 @pytest.mark.parametrize(
+    ("elsewhere", "here"),
+    [
+        ("head-tail", "zigzag"),
+        ("dual-chunk-swap", "zigzag"),
+        ("strip", "striped"),
+        ("ptrr", "snake"),
+    ],
+)
+def test_layouts_go_by_the_names_of_peers_too(elsewhere: str, here: str) -> None:
+    work = rl.Workload(seq=64, heads=4)
+    plan = rl.plan(f"ring:layout={elsewhere}", work, 4)
+    assert plan.name == f"ring:layout={elsewhere}"
+    assert plan.partition == rl.plan(f"ring:layout={here}", work, 4).partition
+    assert plan.partition == rl.plan("ring", work, 4, layout=elsewhere).partition
+
+
+@pytest.mark.parametrize(
     ("spelled", "message"),
     [
         ("spiral", "unknown schedule 'spiral': choose one of ring"),

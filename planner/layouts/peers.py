@@ -1,0 +1,43 @@
+"""Names that layouts have in other libraries: printed beside ours, and read for them."""
+
+from typing import TypeVar
+
+Layout = TypeVar("Layout")
+
+PEERS: dict[str, dict[str, str]] = {  # layout -> its name elsewhere -> where that is
+    "contiguous": {"the order of the sequence in every library": ""},
+    "striped": {
+        "stripe": "ring-flash-attention",
+        "strip": "yunchang",
+        "Striped": "Transformer Engine JAX",
+    },
+    "zigzag": {
+        "zigzag": "ring-flash-attention, yunchang",
+        "head-tail": "PyTorch",
+        "dual-chunk swap": "Transformer Engine, Megatron-LM, MaxText",
+        "causal halves": "BurstAttention",
+    },
+    "per-document": {
+        "per-document head-tail": "PyTorch, WLB-LLM",
+        "dual-chunk swap of packed sequences": "Transformer Engine",
+    },
+    "whole-document": {"whole documents": "FlashCP"},
+    "heap": {"min-heap dispatch": "MagiAttention"},
+    "snake": {"PTRR, round-robin by processing time": "PyTorch"},
+    "even-work": {"uneven shards": "MagiAttention"},
+}
+PEER_NAMES = {
+    layout: ", ".join(f"{name} ({where})" if where else name for name, where in peers.items())
+    for layout, peers in PEERS.items()
+}
+ALIASES = {  # head-tail, dual-chunk-swap, ptrr: a name up to its comma, in lower case
+    name.partition(",")[0].lower().replace(" ", "-"): layout
+    for layout, peers in PEERS.items()
+    for name, where in peers.items()
+    if where
+}
+
+
+def own_name(layout: Layout) -> Layout | str:
+    """Returns our name for a layout that is named as elsewhere; anything else as it is."""
+    return ALIASES.get(layout, layout) if isinstance(layout, str) else layout
