@@ -35,6 +35,7 @@ from codegen.imports import Import, written
 
 CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
+MARKED = re.compile(r"(.*)  # (windows|backward|signed|given)\n")
 CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
 HEADING = "# ---- "
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -67,15 +68,21 @@ class Module:
 
 @dataclass(frozen=True)
 class Part:
-    """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels"."""
+    """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels".
+
+    Some lines are there for some programs only. Such a line ends in a mark, `first = 0  # windows`,
+    and is left out unless `keeping` has it.
+    """
 
     name: str
     without: tuple[str, ...] = ()
+    keeping: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
-        """Its source."""
-        return (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8")
+        """Its source, without the marks."""
+        source = (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8")
+        return MARKED.sub(lambda m: f"{m[1]}\n" if m[2] in self.keeping else "", source)
 
 
 def parts_of(target: str, *names: str) -> list[Part]:

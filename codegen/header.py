@@ -8,13 +8,14 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from codegen.layout import Form, Ranges, Stripes, also_called
 from codegen.masks import filled, mask_data
 from codegen.programs import Program
 from planner.ir import TENSORS
 from planner.loops.form import AllToAll, Gather, Loops, Return, Send, Shift, Table
 from planner.version import VERSION
-from planner.workload import Workload
 
 WIDTH = 96
 LONG = 40  # characters of a mask that the title holds
@@ -180,15 +181,19 @@ def constants(program: Program) -> str:
         f"RANKS = {program.ranks}",
         *seq,
         f"HEADS, KV_HEADS, HEAD_DIM = {work.heads}, {work.kv_heads}, {work.head_dim}",
-        f"SCALE = {_scale(work)}",
+        _scale(program),
         *plan_literal(program),
         *mask_data(work, program.free).splitlines(),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _scale(work: Workload) -> str:
-    return f"{work.head_dim}**-0.5" if work.scale is None else repr(work.softmax_scale)
+def _scale(program: Program) -> str:
+    work, scale = program.work, program.work.softmax_scale
+    if program.signed:
+        sign = int(np.sign(scale))
+        return f"SCALE, SIGN = {abs(scale) or 1.0!r}, {sign}  # kernels mask before they scale"
+    return f"SCALE = {work.head_dim}**-0.5" if work.scale is None else f"SCALE = {scale!r}"
 
 
 def plan_literal(program: Program) -> Iterator[str]:

@@ -83,6 +83,11 @@ class Program:
         sides = (self.forward.partition.q, self.forward.partition.kv)
         return all(len(side.slices) == 1 for side in sides)
 
+    @property
+    def signed(self) -> bool:
+        """True if kernels take the scale's size alone: a mask scaled by 0 or less hides nothing."""
+        return self.target == "torch" and self.work.softmax_scale <= 0
+
     @cached_property
     def digest(self) -> str:
         """The hash of its plans."""

@@ -8,7 +8,6 @@ from codegen.programs import Program
 from codegen.torch import dynamic, layer, table
 from codegen.torch.dynamic import tables
 from codegen.torch.schedule import print_loops
-from codegen.torch.variants import Variant
 from planner.errors import PlanError
 
 __all__ = ["tables", "write"]
@@ -31,23 +30,19 @@ def written(program: Program, loops: str = "") -> str:
     """A program that is bound to its plan, from printed loops or by tables."""
     layout = layout_text(program.layout, "torch")
     checked = f"CHECKED = {program.checked}  # tokens, by the self-check\n"
+    parts = table.parts(program)
     texts: list[str | Part] = [constants(program), checked, layout]
-    texts += [loops] if loops else table.text(program)
-    kernels = ("passing", "merge", table.kernels(program), "bands", "visitors") if loops else ()
-    likes = "likes_keeping" if table.keeps(program) else "likes"
-    parts = [*kernels, "function", *(["gradients"] if program.backward else []), likes]
-    keep, usage = [*KEEP, *["kv_positions"] * ("def kv_positions" in layout)], list[str]()
-    check = "check_whole" if program.free and program.backward else "check_rows"
-    last: tuple[str, ...] = (check, "check")
+    texts += [loops, *parts("passing", "merge")] if loops else table.text(program)
+    texts += parts(table.kernels(program), *("bands", "visitors") * bool(loops))
+    texts += table.operators(program)
     if program.layer:
-        texts.append(layer.text(program))
-        keep, usage, last = [*keep, *layer.KEEP], layer.usage(program), layer.parts(program)
-    lines = {"windows"} if table.windowed(program) else set[str]()
-    lines |= {"backward"} if program.backward else set()
-    texts += [Variant(f"torch/parts/{name}", keeping=frozenset(lines)) for name in parts]
+        texts += [layer.text(program)]
     texts += [shapes(program, layout), mask_function(program.work, "torch")]
-    texts += [Variant(f"torch/parts/{name}", keeping=frozenset(lines)) for name in last]
-    return assemble(docstring(program, usage), texts, keep)
+    check = "check_whole" if program.free and program.backward else "check_rows"
+    texts += parts(*(layer.parts(program) if program.layer else (check, "check")))
+    usage = layer.usage(program) if program.layer else []
+    keep = [*KEEP, *["kv_positions"] * ("def kv_positions" in layout)]
+    return assemble(docstring(program, usage), texts, keep + [*layer.KEEP] * program.layer)
 
 
 def shapes(program: Program, layout: str) -> str:

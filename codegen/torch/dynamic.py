@@ -9,13 +9,11 @@ from codegen.header import constants, docstring
 from codegen.masks import boxes
 from codegen.programs import Program
 from codegen.tables.steps import Arrays, refuse
-from codegen.torch import layer
-from codegen.torch.table import kernels, tables_of
+from codegen.torch import layer, table
 from planner.partitions import Side
 
 FORMAT = 2
 KEEP = (*("PLAN", "load", "example", "positions", "kv_positions"), "shard", "unshard", "main")
-PARTS = ("given", "table", "statistics", "merge", "visitors")
 USAGE = (
     "tables = load(path)                # of `ringloom tables torch SCHEDULE ... -o FILE`",
     "out = attention(q, k, v, tables)   # differentiable; local shards [batch, heads, tokens, {}]",
@@ -27,12 +25,15 @@ def write(program: Program) -> str:
     """The file, for any plan of the same ranks and heads."""
     usage = [line.format(program.work.head_dim) for line in USAGE]
     texts: list[str | Part] = [constants(program), f"FORMAT = {FORMAT}  # of tables\n"]
-    keep, last = [*KEEP], ["given_check"]
+    keep, last, made = [*KEEP], ["given_check"], table.parts(program)
     if program.layer:
         texts.append(layer.text(program))
         keep, usage = [*KEEP, *layer.KEEP], layer.usage(program)
         last = [*layer.parts(program)]
-    texts += [Part(f"torch/parts/{name}") for name in (*PARTS, kernels(program), *last)]
+    run, *others = table.interpreter(program)
+    texts += [*made("given"), *made(run, without=("group_named",))]
+    texts += made(*others, table.kernels(program))
+    texts += [*table.operators(program), *made(*last)]
     return assemble(docstring(program, usage), texts, keep)
 
 
@@ -48,8 +49,7 @@ def tables(program: Program) -> Arrays:
     refuse(program.forward, program.backward)
     work, sides = program.work, program.forward.partition
     sizes = (program.ranks, work.seq, work.kv_seq, work.heads, work.kv_heads, work.head_dim)
-    lists = {"BACKWARD": []} | tables_of(program)
-    text = json.dumps(lists, separators=(",", ":"))
+    text = json.dumps(table.tables_of(program), separators=(",", ":"))
     return {
         "sizes": np.array([FORMAT, len(program.plans), *sizes], np.int64),
         "scale": np.array(work.softmax_scale),

@@ -7,8 +7,7 @@ import base64
 import json
 import textwrap
 import zlib
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from codegen.assemble import Part
@@ -25,29 +24,53 @@ HEADING = """\
 
 
 def text(program: Program) -> list[str | Part]:
-    """Tables, interpreter and kernels, in the order of the program.
+    """Tables and interpreter, in the order of the program.
 
     Raises PlanError for a plan that begins with copies that no program can have.
     """
     refuse(program.forward, program.backward)
-    table, packed = print_table(program)
-    head: list[str | Part] = [Part("torch/parts/packed")] if packed else []
-    parts = ("table", *parts_of(program))
-    return [*head, table, *(Part(f"torch/parts/{name}") for name in parts)]
+    printed, packed = print_table(program)
+    names = ["packed"] * packed, interpreter(program)
+    before, after = (parts(program)(*x) for x in names)
+    return [*before, printed, *after]
 
 
-def parts_of(program: Program) -> tuple[str, ...]:
-    """The parts with the kernels, and with what travels of OUT."""
+def parts(program: Program) -> Callable[..., list[Part]]:
+    """Makes parts by their names, with the lines that the program needs."""
+    needs = {
+        "windows": windowed(program),
+        "backward": program.backward,
+        "signed": program.signed,
+        "given": program.dynamic,
+    }
+    lines = frozenset(name for name, needed in needs.items() if needed)
+
+    def made(*names: str, without: tuple[str, ...] = ()) -> list[Part]:
+        return [Part(f"torch/parts/{name}", without, lines) for name in names]
+
+    return made
+
+
+def interpreter(program: Program) -> tuple[str, ...]:
+    """The parts that run tables, and those that know what travels of OUT."""
     travels = program.backward and any("STATS" in m.tensors for _, m in program.backward.moves())
-    statistics = ("statistics", "visitors") if travels else ("outputs",)
-    return (*statistics, kernels(program), "merge")
+    statistics = ("statistics", "visitors") if travels or program.dynamic else ("outputs",)
+    return ("table", *statistics, "merge")
 
 
 def kernels(program: Program) -> str:
-    """The part with the kernels that mask and scale need."""
-    if program.work.softmax_scale <= 0:
-        return "plain"
+    """The part with the kernels that the mask needs."""
     return "windows" if program.dynamic or windowed(program) else "kernels"
+
+
+def operators(program: Program) -> list[Part]:
+    """The parts with the operators, and `attention` in front of them if no tables are given."""
+    made, dynamic, looped = parts(program), program.dynamic, program.loops is not None
+    without = () if looped else ("group_named", *["attention"] * dynamic)
+    keeping = dynamic or (program.backward and program.backward.start)
+    gradients = ["gradients"] if program.backward or dynamic else []
+    likes = "likes_keeping" if keeping else "likes"
+    return [*made("function", without=without), *made(*gradients, likes)]
 
 
 def windowed(program: Program) -> bool:
@@ -57,51 +80,46 @@ def windowed(program: Program) -> bool:
     return any(low > -reach for *_, low, _ in boxes(work, free=False))
 
 
-def keeps(program: Program) -> bool:
-    """True if the forward pass keeps copies for the backward pass."""
-    return bool(program.backward and program.backward.start)
-
-
 def tables_of(program: Program) -> dict[str, Any]:
     """The tables of a program by name, as nested lists."""
     sides, work, backward = program.forward.partition, program.work, program.backward
     keep = kept(backward, program.ranks)
-    made = {
+    return {
         "QUERIES": blocks(sides.q, work.heads),
         "KEYS": blocks(sides.kv, work.kv_heads),
         "KEPT": keep,
         "FORWARD": steps(program.forward, keep),
+        "BACKWARD": steps(backward, keep) if backward else [],
     }
-    return made | ({"BACKWARD": steps(backward, keep)} if backward else {})
 
 
 def print_table(program: Program) -> tuple[str, bool]:
     """The tables as a module text, and if they are compressed."""
     tables = tables_of(program)
-    if not keeps(program):
-        del tables["KEPT"]
-    lines = [*chain(*(literal(name, table) for name, table in tables.items()))]
+    lines = [*literal(tables)]
     if packed := len(lines) > LINES:
-        lines = [*chain(*(compressed(name, table) for name, table in tables.items()))]
-    none = [] if keeps(program) else ["KEPT: Any = [[]] * RANKS"]
-    return "\n".join(["from typing import Any", "", HEADING, "", *lines, *none]) + "\n", packed
+        lines = [*compressed(tables)]
+    return "\n".join(["from typing import Any", "", HEADING, "", *lines]) + "\n", packed
 
 
-def literal(name: str, table: list[Any]) -> Iterator[str]:
-    """An assignment of a list, the blocks in one go, in other tables each rank on its own lines."""
-    yield f"{name}: Any = ["
-    if name in ("QUERIES", "KEYS", "KEPT"):
-        yield from filled(", ".join(map(nested, table)))
-    else:
-        for entry in table:
-            yield from filled(nested(entry))
-    yield "]  # fmt: skip"
+def literal(tables: dict[str, Any]) -> Iterator[str]:
+    """An assignment of lists, the blocks in one go, in other tables each rank on its own lines."""
+    yield "TABLES: dict[str, Any] = {"
+    for name, table in tables.items():
+        yield f'    "{name}": ['
+        if name in ("QUERIES", "KEYS", "KEPT"):
+            yield from filled(", ".join(map(nested, table)))
+        else:
+            for entry in table:
+                yield from filled(nested(entry))
+        yield "    ],"
+    yield "}  # fmt: skip"
 
 
 def filled(entries: str) -> Iterator[str]:
     """Entries of a list on as few lines as fit."""
-    words = textwrap.wrap(f"{entries},", WIDTH - 4, break_long_words=False)
-    yield from (f"    {line}" for line in words)
+    words = textwrap.wrap(f"{entries},", WIDTH - 8, break_long_words=False)
+    yield from (f"        {line}" for line in words)
 
 
 def nested(x: object) -> str:
@@ -109,10 +127,10 @@ def nested(x: object) -> str:
     return f"[{', '.join(map(nested, x))}]" if isinstance(x, list) else repr(x).replace("'", '"')
 
 
-def compressed(name: str, table: list[Any]) -> Iterator[str]:
+def compressed(tables: dict[str, Any]) -> Iterator[str]:
     """An assignment of compressed JSON."""
-    text = json.dumps(table, separators=(",", ":"))
+    text = json.dumps(tables, separators=(",", ":"))
     code = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
-    yield f'{name}: Any = unpacked("""'
+    yield 'TABLES: dict[str, Any] = unpacked("""'
     yield from (code[a : a + WIDTH] for a in range(0, len(code), WIDTH))
     yield '""")'

@@ -61,15 +61,20 @@ def attend(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
 
 def ahead(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
     """out and lse [batch, heads, tokens, 1] of q, k, v."""
-    out, lse = program.forward(*shards(program, group.rank(), arrays), group)[:2]
+    out, lse = program.forward(*shards(program, group.rank(), arrays), place(program, group))[:2]
     return [to_numpy(out), to_numpy(lse)]
 
 
 def back(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
     """dq, dk, dv of q, k, v, dout, out, lse, with nothing kept from a forward pass."""
     q, k, v, dout, out, lse = shards(program, group.rank(), arrays)
-    gradients = program.backward(dout, q, k, v, out, lse, group)
+    gradients = program.backward(dout, q, k, v, out, lse, place(program, group))
     return [to_numpy(x) for x in gradients]
+
+
+def place(program: ModuleType, group: Any) -> Any:
+    """What the passes of a program take for a group."""
+    return program.group_named(group.group_name)
 
 
 BODIES: dict[str, Body] = {"attention": attend, "forward": ahead, "backward": back}

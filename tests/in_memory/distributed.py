@@ -52,8 +52,10 @@ def installed(program: ModuleType) -> ModuleType:
     names = vars(program)
     if names["dist"] is real:
         names["dist"] = sys.modules[__name__]
-        if "group_named" in names:
-            names["group_named"] = functools.partial(named, names["group_named"])
+        for name in ("group_of", "group_named"):  # programs by tables have both
+            if name in names:
+                names[name] = functools.partial(named, names[name])
+                break
     return program
 
 

@@ -15,7 +15,7 @@ from strategies import masks
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts import kernels, plain, windows  # noqa: E402  only where torch is
+from codegen.torch.parts import kernels, windows  # noqa: E402  only where torch is
 from codegen.torch.parts.merge import merge  # noqa: E402
 from codegen.torch.parts.visitors import with_output  # noqa: E402
 
@@ -25,7 +25,7 @@ EXACT = 1e-12
 
 @pytest.fixture(autouse=True)
 def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    for part in (kernels, plain, windows):
+    for part in (kernels, windows):
         monkeypatch.setattr(part, "SCALE", SCALE)
 
 
@@ -85,9 +85,9 @@ def test_the_calls_of_a_rectangle_compute_each_allowed_pair_once(
     np.testing.assert_array_equal(total, allowed)
 
 
-@given(rectangles(), st.booleans(), st.booleans())
+@given(rectangles(), st.booleans(), st.sampled_from([1, 0, -1]))
 def test_calls_of_every_mask_merge_to_dense_attention(
-    rectangle: tuple[Workload, range, range], travelled: bool, fused: bool
+    rectangle: tuple[Workload, range, range], travelled: bool, sign: int
 ) -> None:
     work, queries, keys = rectangle
     at = np.array(queries, int), np.array(keys, int)
@@ -97,13 +97,15 @@ def test_calls_of_every_mask_merge_to_dense_attention(
         for heads, n in ((4, at[0]), (2, at[1]), (2, at[1]), (4, at[0]))
     ]
     q, k, v = (x.clone().requires_grad_() for x in whole[:3])
-    out, lse = dense(q, k, v, work.allowed(*at))
+    out, lse = dense(q * sign, k, v, work.allowed(*at))
     out.backward(whole[3])
     result = torch.zeros_like(whole[0]), torch.full_like(whole[0][..., :1], -torch.inf)
     grads = [torch.zeros_like(x) for x in whole[:3]]
     windowed = any(piece[4] > -(2**39) for piece in work.mask.region().pieces)
-    part = plain if not fused else windows if windowed else kernels
+    part: Any = windows if windowed else kernels
     q, k, v, dout = whole
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(part, "SIGN", sign)
     for rows, cols, band in cut(*rectangle):
         some = part.attend(q[:, :, rows], k[:, :, cols], v[:, :, cols], band)
         merge(*(x[:, :, rows] for x in result), *some)
@@ -115,6 +117,7 @@ def test_calls_of_every_mask_merge_to_dense_attention(
         shares = part.attend_backward(*cuts, band)
         for grad, share, at in zip(grads, shares, (rows, cols, cols), strict=True):
             grad[:, :, at] += share
+    monkeypatch.undo()
     for mine, truth in zip(
         (*result, *grads), (out, lse, *(x.grad for x in (q, k, v))), strict=True
     ):

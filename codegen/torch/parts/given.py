@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,18 +12,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.distributed_c10d import _resolve_process_group as group_named
 
-from codegen.torch.parts.merge import wide
-from codegen.torch.parts.table import Memory, attend_blocks, attend_blocks_backward, forms, run
+from codegen.torch.parts.function import operator
+from codegen.torch.parts.table import forms, group_of
 
 RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 2
-SCALE = 1.0
+PLAN: dict[str, Any] = {}
 
 # ---- Tables: a plan, its mask and its layout.
 
 
-class Tables:
+class Tables(dict[str, Any]):
     """A plan as `ringloom tables torch` writes it, or `example` makes one, alike on all ranks.
 
     Raises ValueError for arrays that are not those of a plan for this program. Make them once per
@@ -32,13 +30,14 @@ class Tables:
     """
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
+        super().__init__()
         names = ("sizes", "scale", "mask", "q_order", "q_sizes", "kv_order", "kv_sizes", "steps")
         if missing := [name for name in names if name not in arrays]:
             raise ValueError(f"tables without {', '.join(missing)}")
         values = [np.asarray(arrays[name]) for name in names]
         self.digest = hashlib.sha256(b"".join(x.tobytes() for x in values)).hexdigest()[:15]
         form, passes, ranks, self.seq, self.kv_seq, *heads = values[0].tolist()
-        own = (FORMAT, RANKS, HEADS, KV_HEADS, HEAD_DIM, SCALE)
+        own = (FORMAT, RANKS, HEADS, KV_HEADS, HEAD_DIM, PLAN["scale"])
         if (theirs := (form, ranks, *heads, float(values[1]))) != own:
             raise ValueError(f"tables of format, ranks, heads, dim and scale {theirs}, not {own}")
         self.both, self.boxes = passes == 2, [tuple(row) for row in values[2].tolist()]
@@ -47,9 +46,7 @@ class Tables:
             "q": torch.from_numpy(q.astype(np.int64)).split(q_sizes.tolist()),
             "kv": torch.from_numpy(kv.astype(np.int64)).split(kv_sizes.tolist()),
         }
-        lists = json.loads(steps.tobytes())
-        self.queries, self.keys, self.kept = lists["QUERIES"], lists["KEYS"], lists["KEPT"]
-        self.forward, self.backward = lists["FORWARD"], lists["BACKWARD"]
+        self.update(json.loads(steps.tobytes()))
         self.agreed = set[str]()  # the groups whose ranks all have these tables
         self.check()
         self.name = str(id(self))
@@ -57,16 +54,19 @@ class Tables:
 
     def check(self) -> None:
         """Raise ValueError for positions, blocks and messages that cannot be."""
-        for side, tokens, blocks in (("q", self.seq, self.queries), ("kv", self.kv_seq, self.keys)):
+        for side, tokens, blocks in (
+            ("q", self.seq, self["QUERIES"]),
+            ("kv", self.kv_seq, self["KEYS"]),
+        ):
             order = torch.cat(self.shards[side])
             if len(self.shards[side]) != RANKS or order.sort()[0].tolist() != [*range(tokens)]:
                 raise ValueError(f"tables in which not every {side} token is on one rank")
             for home, (first, end), *_ in blocks:
                 if not 0 <= first <= end <= len(self.shards[side][home]):
                     raise ValueError(f"tables with rows {first} to {end} of rank {home}")
-        for steps in (*self.forward, *self.backward):
+        for steps in (*self["FORWARD"], *self["BACKWARD"]):
             for peer, tensor, number, _ in (x for step in steps for x in step[0] + step[1]):
-                blocks = self.keys if tensor in ("KV", "DKV") else self.queries
+                blocks = self["KEYS" if tensor in ("KV", "DKV") else "QUERIES"]
                 if tensor not in forms or not (0 <= peer < RANKS and 0 <= number < len(blocks)):
                     raise ValueError(f"tables with {tensor} block {number} and rank {peer}")
 
@@ -99,7 +99,9 @@ def example(seq: int) -> Tables:
     heads = HEADS, KV_HEADS, HEAD_DIM
     arrays["sizes"] = np.array([FORMAT, 2, RANKS, seq, seq, *heads])
     arrays["mask"] = np.array([[0, seq, 0, seq, -seq, 0]])
-    return Tables(arrays | {"scale": SCALE, "steps": np.frombuffer(text.encode(), np.uint8)})
+    return Tables(
+        arrays | {"scale": PLAN["scale"], "steps": np.frombuffer(text.encode(), np.uint8)}
+    )
 
 
 # ---- Layout: where the tables say.
@@ -148,76 +150,14 @@ def attention(
         if x.shape != shape or x.dtype != q.dtype:
             raise ValueError(f"{name} is {x.dtype} {list(x.shape)}, not {q.dtype} {list(shape)}")
     q, k, v = (x.contiguous() for x in (q, k, v))
-    out: Tensor = attend_shards(q, k, v, tables.name, group.group_name)[0]
+    out: Tensor = operator(q, k, v, f"{tables.name} {group.group_name}")[0]
     return out
 
 
-digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
-
-
-@torch.library.custom_op(f"ringloom::attention_{digest}", mutates_args=())
-def attend_shards(
-    q: Tensor, k: Tensor, v: Tensor, tables: str, group: str
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Output, log-sum-exp and copies: one operator for compilers and checkpoint policies."""
-    given, ranks = known[tables], group_named(group)
-    agree(given, ranks, q.device)
-    memory = Memory(given.queries, given.keys, ranks.rank(), Q=(q,), KV=(k, v))
-    memory.kept = [(tensor, number) for tensor, number in given.kept[memory.rank]]
-    run(memory, given.forward[memory.rank], attend_blocks, ranks)
-    out, lse = memory.collect("OUT")
-    return (
-        out.to(q.dtype),
-        lse,
-        [x.clone() for place in memory.kept for x in memory.take(*place, True)],
-    )
-
-
-@attend_shards.register_fake
-def like_results(
-    q: Tensor, k: Tensor, v: Tensor, tables: str, group: str
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    given, rank = known[tables], group_named(group).rank()
-    memory = Memory(given.queries, given.keys, rank, Q=(q,), KV=(k, v))
-    kept = [x for tensor, n in given.kept[rank] for x in memory.room(tensor, n, True)]
-    return torch.empty_like(q), torch.empty_like(q[..., :1], dtype=wide(q)), kept
-
-
-@torch.library.custom_op(f"ringloom::attention_backward_{digest}", mutates_args=())
-def shard_gradients(
-    dout: Tensor, saved: list[Tensor], tables: str, group: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v; saved: these, the output, the log-sum-exp and copies."""
-    (q, k, v, out, lse, *kept), given, ranks = saved, known[tables], group_named(group)
-    shards: dict[str, Any] = {"Q": (q,), "KV": (k, v), "DOUT": (dout,), "OUT": (out, lse)}
-    memory, copies = Memory(given.queries, given.keys, ranks.rank(), **shards), iter(kept)
-    for tensor, number in given.kept[memory.rank]:
-        memory[tensor, number] = tuple(next(copies) for _ in forms[tensor])
-    run(memory, given.backward[memory.rank], attend_blocks_backward, ranks)
-    (dq,), (dk, dv) = memory.collect("DQ"), memory.collect("DKV")
-    return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype)
-
-
-shard_gradients.register_fake(lambda dout, saved, *_: tuple(map(torch.empty_like, saved[:3])))
-
-
-def save(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, tables, ctx.group = inputs
-    out, lse, kept = output
-    ctx.tables = known[tables]
-    ctx.save_for_backward(*tensors, out, lse, *kept)
-    ctx.mark_non_differentiable(lse, *kept)
-    ctx.set_materialize_grads(False)
-
-
-def differentiate(ctx: Any, dout: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-    if not ctx.tables.both:
-        raise NotImplementedError("these tables have no backward plan")
-    saved = [*ctx.saved_tensors]
-    return *shard_gradients(dout.contiguous(), saved, ctx.tables.name, ctx.group), None, None
-
-
-attend_shards.register_autograd(differentiate, setup_context=save)
+def group_named(name: str) -> Any:
+    """The tables and the group that an operator is given by name."""
+    tables, _, group = name.partition(" ")
+    return known[tables], group_of(group)
 
 
 def agree(tables: Tables, group: ProcessGroup, device: torch.device) -> None:

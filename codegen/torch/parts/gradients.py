@@ -19,6 +19,7 @@ def gradients(dout: Tensor, saved: list[Tensor], group: str) -> list[Tensor]:
 
 def save(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, ctx.group = inputs
+    ctx.tables = group_named(ctx.group)  # given
     ctx.save_for_backward(*tensors, *output)
     ctx.set_materialize_grads(False)
 

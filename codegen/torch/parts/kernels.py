@@ -5,7 +5,7 @@ from torch import Tensor
 
 from codegen.torch.parts.merge import wide
 
-SCALE = 1.0
+SCALE, SIGN = 1.0, 1
 
 # ---- Kernels: fused attention that returns, and takes back, the log-sum-exp of its scores.
 
@@ -16,6 +16,7 @@ on_cpu_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Attention of some queries to some keys: output, and log-sum-exp [batch, heads, rows, 1]."""
+    q = q * SIGN  # signed
     if q.is_cpu:  # in wide types, because this kernel returns its output in the type of q
         q, k, v = (x.to(wide(x)) for x in (q, k, v))
         out, lse = on_cpu(q, k, v, 0.0, causal, scale=SCALE)
@@ -33,6 +34,7 @@ def attend_backward(
     dout: Tensor, q: Tensor, out: Tensor, lse: Tensor, k: Tensor, v: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
+    q = q * SIGN  # signed
     rows, heads, lse = q.shape[2], k.shape[1], lse[..., 0].contiguous()
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
     if q.is_cpu:
@@ -52,4 +54,5 @@ def attend_backward(
             scale=SCALE,
         )  # fmt: skip
         dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
+    dq = dq * SIGN  # signed
     return dq, dk, dv

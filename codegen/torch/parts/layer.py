@@ -6,13 +6,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.layer_here import attention_gradients, attention_kept
+from codegen.torch.parts.function import operator
+from codegen.torch.parts.gradients import gradients
 from codegen.torch.parts.merge import wide
 
 RANKS, HEADS, KV_HEADS, HEAD_DIM, DIM, HIDDEN = 1, 1, 1, 1, 1, 1
 
 
 def own_positions(x: Tensor, where: Any) -> Tensor:
+    raise NotImplementedError
+
+
+def named(where: Any) -> str:
     raise NotImplementedError
 
 
@@ -90,7 +95,7 @@ class DecoderLayer(torch.autograd.Function):
         kind = x.device.type
         ctx.cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         q, k, v = project(params, x, own_positions(x, where))
-        saved = attention_kept(q.contiguous(), k.contiguous(), v.contiguous(), where)
+        saved = operator(q.contiguous(), k.contiguous(), v.contiguous(), named(where))
         ctx.save_for_backward(x, *values, *saved)
         parts = zip(x.split(rows, dim=1), saved[0].split(rows, dim=2), strict=True)
         return torch.cat([finish(params, *part) for part in parts], dim=1)
@@ -104,7 +109,7 @@ class DecoderLayer(torch.autograd.Function):
             dx, dout, after = finish_backward(params, x, saved[0], dy)
             qkv = project(params, x, own_positions(x, ctx.where))
             inputs = [y.detach().contiguous() for y in qkv]
-            slopes = attention_gradients(dout, inputs, saved, ctx.where)
+            slopes = gradients(dout, [*inputs, *saved], named(ctx.where))
             used = [x, *(params[name] for name in names_before)]
             dx_before, *before = torch.autograd.grad(qkv, used, slopes)
         return dx + dx_before, None, *before, *after

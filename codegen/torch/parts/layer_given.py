@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.given import Tables, attend_shards, positions, shard_gradients
+from codegen.torch.parts.given import Tables, positions
 from codegen.torch.parts.given_check import allowed
 from codegen.torch.parts.layer import Params, layer_of, reference_layer, world
 
@@ -30,15 +30,9 @@ def own_positions(x: Tensor, where: Any) -> Tensor:
     return positions(where[-1].rank(), where[0])
 
 
-def attention_kept(q: Tensor, k: Tensor, v: Tensor, where: Any) -> list[Tensor]:
-    """The output, and what the backward pass of attention needs besides."""
-    out, lse, kept = attend_shards(q, k, v, where[0].name, where[1].group_name)
-    return [out, lse, *kept]
-
-
-def attention_gradients(dout: Tensor, inputs: Any, saved: Any, where: Any) -> Any:
-    """Gradients of queries, keys and values."""
-    return shard_gradients(dout, [*inputs, *saved], where[0].name, where[1].group_name)
+def named(where: Any) -> str:
+    """The tables and the group as operators take them."""
+    return f"{where[0].name} {where[1].group_name}"
 
 
 def reference(params: Params, x: Tensor, tables: Tables) -> Tensor:

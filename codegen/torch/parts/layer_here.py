@@ -7,8 +7,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from codegen.torch.parts.check import dense
-from codegen.torch.parts.function import operator
-from codegen.torch.parts.gradients import gradients
 from codegen.torch.parts.layer import Params, init, layer_of, leaf, names, reference_layer, world
 
 
@@ -26,14 +24,10 @@ def decoder_layer(params: Params, x: Tensor, *, group: Any = None) -> Tensor:
     return layer_of(params, x, (world(group),))
 
 
-def attention_kept(q: Tensor, k: Tensor, v: Tensor, where: Any) -> Any:
-    """The output, and what the backward pass of attention needs besides."""
-    return operator(q, k, v, where[-1].group_name)
-
-
-def attention_gradients(dout: Tensor, inputs: Any, saved: Any, where: Any) -> Any:
-    """Gradients of queries, keys and values."""
-    return gradients(dout, [*inputs, *saved], where[-1].group_name)
+def named(where: Any) -> str:
+    """The group as operators take it."""
+    name: str = where[-1].group_name
+    return name
 
 
 # ---- Self-check: every rank compares its tokens with the layer on one device, in float64.

@@ -12,11 +12,7 @@ from codegen.torch.parts.statistics import copied, outputs
 from codegen.torch.parts.windows import attend, attend_backward
 
 HEAD_DIM = 1
-QUERIES: Any = ()
-KEYS: Any = ()
-FORWARD: Any = ()
-BACKWARD: Any = ()
-KEPT: Any = ()
+TABLES: dict[str, Any] = {}
 
 # ---- Schedule: messages leave as the step began, attends add to sums, then what arrives adds.
 
@@ -28,12 +24,16 @@ forms = {"Q": "x", "DOUT": "x", "KV": "xx", "STATS": "11", "OUT": "x1", "DQ": "x
 
 
 class Memory(dict[Place, Values]):
-    """The values that a rank has: at first the blocks of its shards."""
+    """The values that a rank has: at first the blocks of its shards.
 
-    def __init__(self, queries: Any, keys: Any, rank: int, **shards: Values) -> None:
+    `kept`: the places of what the forward pass leaves here for the backward pass.
+    """
+
+    def __init__(self, where: tuple[dict[str, Any], Any], **shards: Values) -> None:
         super().__init__()
-        self.sides, self.rank, self.shards = (queries, keys), rank, shards
-        self.kept = list[Place]()  # sums that stay here for the backward pass
+        (self.tables, self.group), self.shards = where, shards
+        self.rank = self.group.rank()
+        self.kept = [(tensor, number) for tensor, number in self.tables["KEPT"][self.rank]]
         for tensor, shard in shards.items():
             for place, at in self.own(tensor):
                 self[place] = tuple(x[at] for x in shard)
@@ -41,8 +41,8 @@ class Memory(dict[Place, Values]):
     def blocks(self, tensor: str) -> tuple[Any, Values]:
         """The blocks of the side of a tensor, and shards like those of the tensor."""
         if tensor in ("KV", "DKV"):
-            return self.sides[1], self.shards["KV"]
-        return self.sides[0], self.shards["Q"]
+            return self.tables["KEYS"], self.shards["KV"]
+        return self.tables["QUERIES"], self.shards["Q"]
 
     def own(self, tensor: str) -> Iterator[tuple[Place, Any]]:
         """The blocks of this rank, and where they are in its shard."""
@@ -103,9 +103,10 @@ class Memory(dict[Place, Values]):
             self.add(tensor, number, *value)
 
 
-def run(memory: Memory, steps: Any, attend_tiles: Callable[..., None], group: Any) -> None:
+def run(memory: Memory, name: str, attend_tiles: Callable[..., None]) -> None:
     """All steps of a pass on this rank."""
-    for sends, receives, attends, drops in steps:
+    group = memory.group
+    for sends, receives, attends, drops in memory.tables[name][memory.rank]:
         leaving = [(to, memory.take(tensor, n, done)) for to, tensor, n, done in sends]
         arriving = [(source, memory.room(tensor, n, done)) for source, tensor, n, done in receives]
         ops = [
@@ -173,20 +174,32 @@ def read_call(call: Any) -> tuple[Any, Any, Any]:
     return index(rows, heads), index(cols, kv_heads), band
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, group: Any) -> tuple[Tensor, ...]:
+group_of: Any = dist.distributed_c10d._resolve_process_group
+
+
+def group_named(name: str) -> Any:
+    """The tables, and the group of that name."""
+    return TABLES, group_of(name)
+
+
+def agree(tables: Any, group: Any, device: torch.device) -> None:
+    raise NotImplementedError
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, where: Any) -> tuple[Tensor, ...]:
     """Output and log-sum-exp of the local queries, and copies for the backward pass."""
-    memory = Memory(QUERIES, KEYS, group.rank(), Q=(q,), KV=(k, v))
-    memory.kept = [(tensor, number) for tensor, number in KEPT[memory.rank]]
-    run(memory, FORWARD[memory.rank], attend_blocks, group)
+    agree(*where, q.device)  # given
+    memory = Memory(where, Q=(q,), KV=(k, v))
+    run(memory, "FORWARD", attend_blocks)
     out, lse = memory.collect("OUT")
     kept = (x.clone() for place in memory.kept for x in memory.take(*place, True))
     return out.to(q.dtype), lse, *kept
 
 
-def outputs_like(q: Tensor, k: Tensor, v: Tensor, group: Any) -> list[Tensor]:
+def outputs_like(q: Tensor, k: Tensor, v: Tensor, where: Any) -> list[Tensor]:
     """Tensors like all that `forward` returns."""
-    memory = Memory(QUERIES, KEYS, group.rank(), Q=(q,), KV=(k, v))
-    copies = (x for tensor, n in KEPT[memory.rank] for x in memory.room(tensor, n, True))
+    memory = Memory(where, Q=(q,), KV=(k, v))
+    copies = (x for tensor, n in memory.kept for x in memory.room(tensor, n, True))
     return [q.clone(), q[..., :1].to(wide(q), copy=True), *copies]
 
 
@@ -194,11 +207,13 @@ def backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the local queries, keys and values."""
-    shards: dict[str, Any] = {"Q": (q,), "KV": (k, v), "DOUT": (dout,), "OUT": (out, lse)}
-    *kept, group = rest
-    memory, copies = Memory(QUERIES, KEYS, group.rank(), **shards), iter(kept)
-    for tensor, number in KEPT[memory.rank]:
+    *kept, where = rest
+    memory = Memory(where, Q=(q,), KV=(k, v), DOUT=(dout,), OUT=(out, lse))
+    if not memory.tables["BACKWARD"]:  # given
+        raise NotImplementedError("these tables have no backward plan")  # given
+    copies = iter(kept)
+    for tensor, number in memory.kept:
         memory[tensor, number] = tuple(next(copies) for _ in forms[tensor])
-    run(memory, BACKWARD[memory.rank], attend_blocks_backward, group)
+    run(memory, "BACKWARD", attend_blocks_backward)
     (dq,), (dk, dv) = memory.collect("DQ"), memory.collect("DKV")
     return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype)
