@@ -35,7 +35,8 @@ from codegen.imports import Import, written
 
 CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
-MARKED = re.compile(r"(.*)  # (windows|backward|signed|given)\n")
+MARKS = "windows|backward|signed|given|unequal|equal|sinks|sinkless"
+MARKED = re.compile(rf"(.*)  # ((?:{MARKS})(?: (?:{MARKS}))*)\n")
 CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
 HEADING = "# ---- "
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -70,8 +71,8 @@ class Module:
 class Part:
     """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels".
 
-    Some lines are there for some programs only. Such a line ends in a mark, `first = 0  # windows`,
-    and is left out unless `keeping` has it.
+    Some lines are there for some programs only. Such a line ends in marks, `first = 0  # windows`,
+    and is left out unless `keeping` has all of them.
     """
 
     name: str
@@ -82,7 +83,7 @@ class Part:
     def text(self) -> str:
         """Its source, without the marks."""
         source = (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8")
-        return MARKED.sub(lambda m: f"{m[1]}\n" if m[2] in self.keeping else "", source)
+        return MARKED.sub(lambda m: f"{m[1]}\n" * (self.keeping >= {*m[2].split()}), source)
 
 
 def parts_of(target: str, *names: str) -> list[Part]:

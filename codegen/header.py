@@ -144,7 +144,8 @@ def _usage(program: Program) -> Iterator[str]:
     trained = "differentiable; " if program.backward else ""
     tables = ", tables" if program.dynamic else ""
     if program.target == "torch":
-        yield f"{f'out = attention(q, k, v{tables})':<31} # {trained}local shards {width}"
+        sinks = ", sinks=sinks" if program.work.sinks else ""
+        yield f"{f'out = attention(q, k, v{tables}{sinks})':<31} # {trained}local shards {width}"
         yield f"{'q = shard(whole, rank)':<31} # a rank's part; unshard is the inverse"
     else:
         yield f"{f'out = attention(q, k, v{tables}, mesh=mesh)':<40} # {trained}global arrays"
@@ -181,6 +182,7 @@ def constants(program: Program) -> str:
         f"RANKS = {program.ranks}",
         *seq,
         f"HEADS, KV_HEADS, HEAD_DIM = {work.heads}, {work.kv_heads}, {work.head_dim}",
+        *[f"V_HEAD_DIM = {work.v_head_dim}  # of values and results"] * program.unequal,
         _scale(program),
         *plan_literal(program),
         *mask_data(work, program.free).splitlines(),
@@ -200,8 +202,10 @@ def plan_literal(program: Program) -> Iterator[str]:
     """PLAN, a line for each kind of value; without what a dynamic program leaves to tables."""
     work, mask = program.work, str(program.work.mask)
     any_plan = program.dynamic and program.target == "torch"
-    kinds = () if any_plan else ("seq", "kv_seq"), ("heads", "kv_heads", "head_dim")
+    dims = ("head_dim", *["v_head_dim"] * program.unequal)
+    kinds = () if any_plan else ("seq", "kv_seq"), ("heads", "kv_heads", *dims)
     lengths, sizes = ([f'"{f}": {getattr(work, f)}' for f in fields] for fields in kinds)
+    sizes += ['"sinks": True'] * work.sinks
     sizes += [f'"scale": {work.softmax_scale!r}', f'"dtype": "{work.dtype}"']
     if program.max_calls is not None:
         sizes.append(f'"max_calls": {program.max_calls}')

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from codegen.layout import Form, Layout, Pieces, Ranges, Stripes, affine, described, piece
+from codegen.text import call
 
 WIDTH = 100
 IMPORTS = {
@@ -148,7 +149,7 @@ class Text:
         each = ", ".join(own(f"pieces[{place}]") for place in places)
         if form.members > 1:
             each = f"{own('pieces[i]')} for i in ({', '.join(places)})"
-        yield f"return {self.cat}([{each}])"
+        yield from (line[4:] for line in call(4, f"return {self.cat}(", [f"[{each}]"]))
 
     def other(self, form: Form, keys: bool) -> Iterator[str]:
         """The body of `positions`: one stripe in so many, or ranges that are data."""

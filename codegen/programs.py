@@ -88,6 +88,11 @@ class Program:
         """True if kernels take the scale's size alone: a mask scaled by 0 or less hides nothing."""
         return self.target == "torch" and self.work.softmax_scale <= 0
 
+    @property
+    def unequal(self) -> bool:
+        """True if values have another dimension than keys."""
+        return self.work.v_head_dim != self.work.head_dim
+
     @cached_property
     def digest(self) -> str:
         """The hash of its plans."""
@@ -113,7 +118,9 @@ def program_of(
     Raises PlanError for a lone backward plan and for a pair that does not belong together.
     """
     plans = Plans.of(given)
-    _refuse_unprinted(plans.workload, target)
+    if target == "jax" or dynamic or layer:
+        kind = "programs" if target == "jax" else "programs that are given tables"
+        _refuse_unprinted(plans.workload, f"{target} {'decoder layers' if layer else kind}")
     forward, backward = plans.forward, plans.backward
     if forward is None:
         raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
@@ -137,12 +144,12 @@ def program_of(
     )
 
 
-def _refuse_unprinted(work: Workload, target: Target) -> None:
+def _refuse_unprinted(work: Workload, kind: str) -> None:
     """Raises PlanError for a workload that programs cannot compute yet."""
     dims = f"values of {work.v_head_dim} beside keys of {work.head_dim} elements"
     wide = work.v_head_dim != work.head_dim
     if lacking := [what for what, there in ((dims, wide), ("sinks", work.sinks)) if there]:
         raise PlanError(
-            f"{target} programs do not have {' and '.join(lacking)} yet: such a plan can be"
+            f"{kind} do not have {' and '.join(lacking)} yet: such a plan can be"
             " simulated, and run on the numpy backend"
         )

@@ -38,7 +38,9 @@ def written(program: Program, loops: str = "") -> str:
     if program.layer:
         texts += [layer.text(program)]
     texts += [shapes(program, layout), mask_function(program.work, "torch")]
-    check = "check_whole" if program.free and program.backward else "check_rows"
+    special = program.unequal or program.work.sinks
+    whole = program.free and program.backward and not special
+    check = "check_whole" if whole else "check_rows"
     texts += parts(*(layer.parts(program) if program.layer else (check, "check")))
     usage = layer.usage(program) if program.layer else []
     keep = [*KEEP, *["kv_positions"] * ("def kv_positions" in layout)]
@@ -53,11 +55,15 @@ def shapes(program: Program, layout: str) -> str:
     if program.free:
         many = program.layout.multiple // program.ranks
         tokens = ("q.shape[2]" + f" // {many} * {many}" * (many > 1),) * 2
+    result = "return [[len(q), *size, HEAD_DIM] for size in (queries, keys, keys)]"
+    if program.unequal:
+        sizes = "(*queries, HEAD_DIM), (*keys, HEAD_DIM), (*keys, V_HEAD_DIM)"
+        result = f"sizes = {sizes}\n    return [[len(q), *size] for size in sizes]"
     queries, keys = (f"({h}, {n})" for h, n in zip(heads, tokens, strict=True))
     return f"""
 from torch import Tensor
 
 def shapes(q: Tensor, k: Tensor, rank: int) -> list[list[int]]:  # of q, k and v
     queries, keys = {queries}, {keys}
-    return [[len(q), *size, HEAD_DIM] for size in (queries, keys, keys)]
+    {result}
 """

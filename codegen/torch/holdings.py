@@ -24,6 +24,7 @@ class Holdings:
     walked: Walk
     backward: bool
     kept: bool = False  # the forward pass left what it exchanged under the names of what is owned
+    dim: str = ""  # of results, where it is not that of queries
     used: set[str] = field(default_factory=set)  # "stats": that of our queries is sent or attended
 
     # -- inputs
@@ -104,6 +105,8 @@ class Holdings:
         name, like = self.names.cells[cell], self.like(side, self.shape(cell))
         if cell[0] == "OUT":
             out = f"torch.zeros_like({like}, dtype=wide({like}))"
+            if self.dim:
+                out = f"{like}.new_zeros((*{like}.shape[:3], {self.dim}), dtype=wide({like}))"
             lse = f"torch.full_like({like}[..., :1], -torch.inf, dtype=wide({like}))"
             if self.plainly(cell):
                 return f"out = {out}\nlse = {lse}"

@@ -80,7 +80,9 @@ class Pass(Messages):
         self.loops = loops
         self.keep_all = keep  # the forward pass keeps what its exchanges bring
         names = variables(loops, self.walked, keep and not self.backward)
-        self.have = Holdings(names, self.walked, self.backward, keep and self.backward)
+        work = plan.workload
+        out = "" if work.v_head_dim == work.head_dim else "V_HEAD_DIM"
+        self.have = Holdings(names, self.walked, self.backward, keep and self.backward, out)
         self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
         attends = [s for s in loops.statements if isinstance(s, Attend)]
         self.unit = unit_of(attends, self.walked.pieces)
@@ -101,7 +103,8 @@ class Pass(Messages):
             self.frame(frame)
         saved = "*saved" if self.have.kept else "q, k, v, out, lse, group"
         head = f"backward(dout, {saved})"
-        head = head if self.backward else "forward(q, k, v, group)"
+        sinks = ", sinks" * self.plan.workload.sinks
+        head = head if self.backward else f"forward(q, k, v{sinks}, group)"
         return [
             f"def {head}:",
             f"    {BACKWARD if self.backward else FORWARD}",
@@ -149,6 +152,8 @@ class Pass(Messages):
             if (tensor, OWN) not in self.have.names.cells:
                 raise PlanError(f"nothing is ever added to {tensor}, of which nobody sees anything")
         if not self.backward:
+            if self.plan.workload.sinks:
+                yield "    out, lse = sunk(out, lse, sinks)"
             yield f"    return out.to(q.dtype), lse{', *kept' if self.keep_all else ''}"
             return
         names = self.have.names.cells
@@ -328,6 +333,11 @@ class Pass(Messages):
         )
         if len(exchanges) != 2 or not queries or not kv:
             raise PlanError("the backward pass begins with what the forward pass did not exchange")
+        if self.plan.workload.sinks:
+            axis, axes = exchanges[0].axis, len(self.loops.mesh)
+            place = "group.rank()" if axes == 1 else self.axes[axis]
+            own = f"sinks.chunk({self.sizes[axis]})[{place}]"
+            return f"kept = [*{queries}, *{kv}, *sunk(out.to(q.dtype), lse, {own})]"
         return f"kept = [*{queries}, *{kv}, out.to(q.dtype), lse]"
 
     def start(self, s: Start) -> list[str]:

@@ -34,10 +34,11 @@ def check_kept(plan: Plan, forward: Pass, backward: Pass) -> None:
             raise PlanError("the backward pass holds other blocks than the forward pass exchanged")
 
 
-def likes_function(loops: Loops) -> list[str]:
+def likes_function(loops: Loops, unequal: bool) -> list[str]:
     """The function that gives tensors like those that the forward pass returns."""
     axis = next(s.axis for s in loops.statements if isinstance(s, AllToAll))
     n = SIZES[len(loops.mesh)][axis]
+    out, results = ("out", "results") if unequal else ("q.clone()", "queries.clone()")
     return [
         "",
         "",
@@ -45,7 +46,9 @@ def likes_function(loops: Loops) -> list[str]:
         '    """Tensors like all that forward returns."""',
         f"    queries, k, v = (torch.cat(x.chunk({n}, 1), 2) for x in (q, k, v))",
         "    lse, other = (x[..., :1].to(wide(x), copy=True) for x in (q, queries))",
-        "    return [q.clone(), lse, queries, k, v, queries.clone(), other]",
+        *["    out, results = (x.new_empty((*x.shape[:3], V_HEAD_DIM)) for x in (q, queries))"]
+        * unequal,
+        f"    return [{out}, lse, queries, k, v, {results}, other]",
     ]
 
 
@@ -69,7 +72,8 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
         lines += piece_functions(plans[0], written)
     lines += text.lines()
     if keep:
-        lines += likes_function(loops[0])
+        work = plans[0].workload
+        lines += likes_function(loops[0], work.v_head_dim != work.head_dim)
     for body in bodies:
         lines += ["", "", *body]
     if long := [line for line in lines if len(line) > WIDTH]:

@@ -41,6 +41,10 @@ def parts(program: Program) -> Callable[..., list[Part]]:
         "windows": windowed(program),
         "backward": program.backward,
         "signed": program.signed,
+        "equal": not program.unequal,
+        "unequal": program.unequal,
+        "sinks": program.work.sinks,
+        "sinkless": not program.work.sinks,
         "given": program.dynamic,
     }
     lines = frozenset(name for name, needed in needs.items() if needed)
@@ -70,7 +74,10 @@ def operators(program: Program) -> list[Part]:
     keeping = dynamic or (program.backward and program.backward.start)
     gradients = ["gradients"] if program.backward or dynamic else []
     likes = "likes_keeping" if keeping else "likes"
-    return [*made("function", without=without), *made(*gradients, likes)]
+    own = ("attention", "operator", "gradients") if program.work.sinks else ()
+    sinks = made("sinks", without=() if program.backward else ("gradients",)) * bool(own)
+    first, *others = made("function", *gradients, likes, without=(*without, *own))
+    return [first, *sinks, *others]
 
 
 def windowed(program: Program) -> bool:

@@ -5,6 +5,7 @@ in_group       the ranks of the process group that is initialised already, as un
 """
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -30,12 +31,13 @@ def execute(
     launch: Launch | None = None,
     timeout: float = TIMEOUT,
 ) -> list[Array]:
-    """The backend `torch`, see `runtimes.backends`; no program has sinks yet.
+    """The backend `torch`, see `runtimes.backends`.
 
     `launch` says where ranks live: by default in the process group that is initialised, else in
     processes. RankError when a rank fails or nothing is done after `timeout` seconds.
     """
-    program, parts = launched(plans, arrays, BODIES[function], launch, timeout)
+    body = partial(BODIES[function], sinks=sinks)
+    program, parts = launched(plans, arrays, body, launch, timeout)
     return wholes(program, function, parts)
 
 
@@ -49,10 +51,11 @@ def launched(
 
 
 def wholes(program: ModuleType, function: str, parts: list[Parts]) -> list[Array]:
-    """Results in sequence order from the shards of all ranks."""
-    shards = ([to_torch(x) for x in xs] for xs in zip(*parts, strict=True))
-    sided = zip(shards, RESULTS[function], strict=False)  # without dout, out is all there is
-    return [to_numpy(program.unshard(xs, side=side)) for xs, side in sided]
+    """Results in sequence order from the shards of all ranks; the sinks' gradient is a sum."""
+    results, sides = [*zip(*parts, strict=True)], RESULTS[function]
+    sided = zip(results, sides, strict=False)  # without dout, out is all there is
+    tokens = [to_numpy(program.unshard(map(to_torch, xs), side=side)) for xs, side in sided]
+    return [*tokens, *(sum(xs) for xs in results[len(sides) :])]
 
 
 def in_group(

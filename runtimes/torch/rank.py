@@ -1,6 +1,6 @@
 """One rank of an emitted program: cut its shards, call a function, return its results.
 
-attend      attention(q, k, v), and its gradients where dout is given
+attend      attention(q, k, v), and its gradients where dout is given; all of them take sinks
 ahead       forward(q, k, v): out and lse
 back        backward(dout, q, k, v, out, lse): dq, dk, dv
 """
@@ -21,7 +21,7 @@ from runtimes.emitted import SIDES
 from runtimes.torch.arrays import to_numpy, to_torch
 
 Parts = list[Array]  # what a rank has of each result
-Body = Callable[[ModuleType, Any, Sequence[Array]], Parts]
+Body = Callable[..., Parts]  # of a program, a group, arrays and perhaps sinks
 
 
 @cache
@@ -49,27 +49,41 @@ def shards(program: ModuleType, rank: int, arrays: Sequence[Array]) -> list[Any]
     return [program.shard(to_torch(x), rank, side=side) for x, side in sided]
 
 
-def attend(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
-    """out of q, k, v, or with dout also dq, dk, dv."""
+def attend(
+    program: ModuleType, group: Any, arrays: Sequence[Array], sinks: Array | None = None
+) -> Parts:
+    """out of q, k, v, or with dout also dq, dk, dv and this rank's part of dsinks."""
     *qkv, dout = (*shards(program, group.rank(), arrays), None)[:4]
-    q, k, v = (x.requires_grad_(dout is not None) for x in qkv)
-    out = program.attention(q, k, v, group=group)
+    inputs = [x.requires_grad_(dout is not None) for x in (*qkv, *logits(sinks))]
+    more = {"sinks": inputs[3]} if len(inputs) > 3 else {}
+    out = program.attention(*inputs[:3], group=group, **more)
     if dout is None:
         return [to_numpy(out)]
-    return [to_numpy(x) for x in (out, *torch.autograd.grad(out, (q, k, v), dout))]
+    return [to_numpy(x) for x in (out, *torch.autograd.grad(out, inputs, dout))]
 
 
-def ahead(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
+def ahead(
+    program: ModuleType, group: Any, arrays: Sequence[Array], sinks: Array | None = None
+) -> Parts:
     """out and lse [batch, heads, tokens, 1] of q, k, v."""
-    out, lse = program.forward(*shards(program, group.rank(), arrays), place(program, group))[:2]
+    inputs = *shards(program, group.rank(), arrays), *logits(sinks)
+    out, lse = program.forward(*inputs, place(program, group))[:2]
     return [to_numpy(out), to_numpy(lse)]
 
 
-def back(program: ModuleType, group: Any, arrays: Sequence[Array]) -> Parts:
-    """dq, dk, dv of q, k, v, dout, out, lse, with nothing kept from a forward pass."""
+def back(
+    program: ModuleType, group: Any, arrays: Sequence[Array], sinks: Array | None = None
+) -> Parts:
+    """dq, dk, dv of q, k, v, dout, out, lse, with nothing kept from a forward pass; and dsinks."""
     q, k, v, dout, out, lse = shards(program, group.rank(), arrays)
     gradients = program.backward(dout, q, k, v, out, lse, place(program, group))
-    return [to_numpy(x) for x in gradients]
+    more = (program.sink_gradient(dout, x, out, lse) for x in logits(sinks))
+    return [to_numpy(x) for x in (*gradients, *more)]
+
+
+def logits(sinks: Array | None) -> list[Any]:
+    """The sinks, where there are any."""
+    return [] if sinks is None else [to_torch(sinks)]
 
 
 def place(program: ModuleType, group: Any) -> Any:

@@ -266,6 +266,33 @@ def test_a_plan_for_pieces_of_one_token_goes_for_its_length_alone(
     assert "any length" not in emit(both(schedule, work, 4), target)
 
 
+SUNK = Workload(seq=40, heads=4, kv_heads=2, head_dim=8, v_head_dim=4, sinks=True, dtype="float64")
+
+
+@pytest.mark.parametrize("schedule", ["zigzag", "usp:ulysses=2", "pass-q"])
+def test_a_file_checks_its_sinks_and_its_values(
+    schedule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = emit(both(schedule, SUNK, 4), "torch")
+    self_check(source)
+    assert len(capsys.readouterr().out.partition("errors:")[2].split()) == 5
+    for old, new in (
+        ("weights * delta", "weights + delta"),
+        ("dv[..., :V_HEAD_DIM]", "dv[..., :1]"),
+    ):
+        assert old in source
+        with pytest.raises((AssertionError, RuntimeError, ValueError)):
+            self_check(source.replace(old, new))
+
+
+def test_sinks_are_asked_for_and_their_number_is_looked_at() -> None:
+    program = load(emit(plan("ring", SUNK, 1), "torch"))
+    q, k, v = (torch.zeros(1, heads, 40, dim) for heads, dim in ((4, 8), (2, 8), (2, 4)))
+    for more, said in (({}, "sinks are None"), ({"sinks": torch.zeros(3)}, r"sinks are \[3\]")):
+        with pytest.raises(ValueError, match=said):
+            in_threads(1, lambda group, x=more: program.attention(q, k, v, group=group, **x))
+
+
 SABOTAGE = {
     "a lost gradient": ("return dq.to(q.dtype)", "return 0 * dq.to(q.dtype)"),
     "no merging": ("lse.copy_(", "lse.add_(0.0 * "),

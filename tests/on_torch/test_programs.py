@@ -12,12 +12,12 @@ from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix,
 from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
-from runtimes.arrays import Array, draw
+from runtimes.arrays import Array, draw, draw_sinks
 from runtimes.backends import forward
 from runtimes.reference import dense
 from runtimes.validation import EXACT, backward_leaks, distance, forward_leaks
 from sampling import square
-from strategies import CLASSIC, OTHERS, divided_workloads, schedules, workloads
+from strategies import CLASSIC, OTHERS, any_workloads, divided_workloads, schedules, workloads
 
 torch = pytest.importorskip("torch")
 
@@ -40,18 +40,21 @@ def both(schedule: str, work: Workload, ranks: int) -> Plans:
     return plan(schedule, work, ranks, pass_="both")
 
 
-def errors(pair: Plans, arrays: tuple[Array, ...]) -> tuple[float, list[float]]:
-    """Largest errors of out, and of dq, dk and dv."""
+def errors(
+    pair: Plans, arrays: tuple[Array, ...], sinks: Array | None = None
+) -> tuple[float, list[float]]:
+    """Largest errors of out, and of dq, dk, dv and, where there are sinks, dsinks."""
     work = pair.forward.workload
-    q, k, v, dout = arrays
-    out, *gradients = run(pair, q, k, v, dout)
-    truth = dense.backward(work, q, k, v, dout)
-    return distance(out, dense.forward(work, q, k, v)[0]), list(map(distance, gradients, truth))
+    out, *gradients = run(pair, *arrays, sinks=sinks)
+    truth = dense.backward(work, *arrays, sinks=sinks)
+    exact = dense.forward(work, *arrays[:3], sinks=sinks)[0]
+    pairs = zip(gradients, truth, strict=True)
+    return distance(out, exact), [distance(mine, right) for mine, right in pairs]
 
 
 def assert_exact(pair: Plans, seed: int = 0) -> None:
     work = pair.forward.workload
-    out, gradients = errors(pair, draw(work, seed))
+    out, gradients = errors(pair, draw(work, seed), draw_sinks(work, seed))
     limits = EXACT["float64" if work.dtype == "float64" else "float32"]
     assert out <= limits[0]
     assert max(gradients) <= limits[1]
@@ -62,6 +65,24 @@ def test_programs_are_exact_in_float64(
     data: st.DataObject, ranks: int, work: Workload, seed: int
 ) -> None:
     assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
+
+
+@FEW
+@given(st.data(), st.integers(1, 6), any_workloads(), st.integers(0, 99))
+def test_sinks_and_values_of_another_dimension_are_exact(
+    data: st.DataObject, ranks: int, work: Workload, seed: int
+) -> None:
+    assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
+
+
+@pytest.mark.parametrize("schedule", ["zigzag", "balanced", "burst", "usp:ulysses=2", "mesh2d"])
+def test_sinks_and_values_of_another_dimension_are_printed_as_loops(schedule: str) -> None:
+    work = Workload(
+        seq=32, heads=8, kv_heads=4, head_dim=6, v_head_dim=4, sinks=True, dtype="float64"
+    )
+    pair = both(schedule, work, 4)
+    assert "as tables" not in emit(pair, "torch")
+    assert_exact(pair)
 
 
 @given(st.data(), st.sampled_from([1, 2, 3, 4, 6, 8]), st.integers(0, 99))

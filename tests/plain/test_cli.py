@@ -77,7 +77,12 @@ BAD = [
     (["check", "nowhere.py"], "no file nowhere.py"),
     (["fly"], "fly"),
     (["plan", "ring", "--wings", "2"], "--wings"),
-    (["emit", "torch", "ring", *SMALL, "--sinks"], "torch programs do not have sinks yet"),
+    (["emit", "jax", "ring", *SMALL, "--sinks"], "jax programs do not have sinks yet"),
+    (["emit", "torch", "ring", *SMALL, "--sinks", "--layer"], "torch decoder layers do not have"),
+    (
+        ["emit", "torch", "ring", *SMALL, "--v-head-dim", "5", "--dynamic"],
+        "torch programs that are given tables do not have values of 5 beside keys of",
+    ),
     (["plan", "ring", *SMALL, "--v-head-dim", "0"], "v_head_dim must be between 1 and"),
 ]
 

@@ -7,9 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from codegen.torch.parts.function import attention
-
-SEQ = KV_SEQ = HEADS = KV_HEADS = HEAD_DIM = 1
+SEQ = KV_SEQ = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = 1
 PLAN: dict[str, Any] = {}
 
 
@@ -21,11 +19,23 @@ def positions(rank: int, seq: int) -> Tensor:
     raise NotImplementedError
 
 
+def attention(*shards: Tensor, sinks: Tensor | None = None) -> Tensor:
+    raise NotImplementedError
+
+
 def allowed(i: Tensor, j: Tensor) -> Tensor:
     raise NotImplementedError
 
 
 # ---- Self-check
+
+
+def dense_with_sinks(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, sinks: Tensor) -> Tensor:
+    """Attention by its definition: a softmax over the keys and a logit of each head."""
+    scores = q.unflatten(1, (k.shape[1], -1)) @ k[:, :, None].mT * PLAN["scale"]
+    logits = sinks.view(1, k.shape[1], -1, 1, 1).expand(*scores.shape[:4], 1)
+    weights = torch.cat([scores.masked_fill(~seen, -torch.inf), logits], -1).softmax(-1)
+    return (weights[..., :-1] @ v[:, :, None]).flatten(1, 2)
 
 
 def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
@@ -34,20 +44,31 @@ def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     sizes = (HEADS, seq), (KV_HEADS, keys), (KV_HEADS, keys)
     q, k, v = (torch.randn(1, *x, HEAD_DIM, generator=seed).to(*kind) for x in sizes)
     chosen, own = torch.rand(seq, generator=seed) < 2**28 / seq**2, positions(rank, seq)
+    v = torch.randn(*v.shape[:3], V_HEAD_DIM, generator=seed).to(*kind)  # unequal
     dout = torch.randn(q.shape, generator=seed).to(*kind) * chosen[:, None].to(q.device)  # backward
+    noise = torch.randn(*q.shape[:3], V_HEAD_DIM, generator=seed)  # unequal backward
+    dout = noise.to(dout) * dout[..., :1]  # unequal backward
+    sinks: Any = torch.randn(HEADS, generator=seed).to(*kind)  # sinks
     sides = (q, "q"), (k, "kv"), (v, "kv")
     ours: Any = [shard(x, rank, side=side).requires_grad_() for x, side in sides]
-    out = attention(*ours)
+    out = attention(*ours)  # sinkless
+    out = attention(*ours, sinks=sinks.requires_grad_())  # sinks
     out.backward(shard(dout, rank))  # backward
     whole: Any = [x.double().requires_grad_() for x in (q, k, v)]
     (q, k, v), parts = whole, list[Tensor]()
-    rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}
+    rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}  # sinkless
+    logits = sinks.detach().double().requires_grad_()  # sinks
     for rows in own[chosen[own]].split(256):
         seen = allowed(rows[:, None] + KV_SEQ - SEQ, torch.arange(keys)).to(q.device)
-        parts.append(scaled_dot_product_attention(q[:, :, rows], k, v, seen, **rules))
+        parts.append(scaled_dot_product_attention(q[:, :, rows], k, v, seen, **rules))  # sinkless
+        parts.append(dense_with_sinks(q[:, :, rows], k, v, seen, logits))  # sinks
         parts[-1].backward(dout[:, :, rows].double())  # backward
     pairs = [(out[:, :, chosen[own]], torch.cat(parts, 2))]
     for x, y, (_, side) in zip(ours, whole, sides, strict=True):  # backward
         dist.all_reduce(y.grad)  # backward
         pairs.append((x.grad, shard(y.grad, rank, side=side)))  # backward
+    shares: Any = sinks.grad.double(), logits.grad  # sinks backward
+    for x in shares:  # sinks backward
+        dist.all_reduce(x)  # sinks backward
+    pairs.append(shares)  # sinks backward
     return [(pad(x.flatten(), (0, 1)), pad(y.flatten(), (0, 1))) for x, y in pairs]  # never empty

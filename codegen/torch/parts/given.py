@@ -160,8 +160,9 @@ def group_named(name: str) -> Any:
     return known[tables], group_of(group)
 
 
-def agree(tables: Tables, group: ProcessGroup, device: torch.device) -> None:
+def agree(where: tuple[Tables, ProcessGroup], device: torch.device) -> None:
     """Raise ValueError unless all ranks have equal tables; asked once per group and tables."""
+    tables, group = where
     if group.group_name in tables.agreed:
         return
     own = int(tables.digest, 16)

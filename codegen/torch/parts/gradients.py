@@ -24,7 +24,8 @@ def save(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.set_materialize_grads(False)
 
 
-gradients.register_fake(lambda dout, saved, _: [*map(torch.empty_like, saved[:3])])
+gradients.register_fake(lambda dout, saved, _: [*map(torch.empty_like, saved[:3])])  # sinkless
+gradients.register_fake(lambda dout, saved, _: [*map(torch.empty_like, saved[:4])])  # sinks
 operator.register_autograd(
     lambda ctx, douts: (*gradients(douts[0].contiguous(), [*ctx.saved_tensors], ctx.group), None),
     setup_context=save,

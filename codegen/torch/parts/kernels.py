@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.merge import wide
+from codegen.torch.parts.merge import padded, wide
 
 SCALE, SIGN = 1.0, 1
+HEAD_DIM = V_HEAD_DIM = 1 << 30
 
 # ---- Kernels: fused attention that returns, and takes back, the log-sum-exp of its scores.
 
@@ -17,6 +18,7 @@ on_cpu_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Attention of some queries to some keys: output, and log-sum-exp [batch, heads, rows, 1]."""
     q = q * SIGN  # signed
+    q, k, v = padded(q, k, v)  # unequal
     if q.is_cpu:  # in wide types, because this kernel returns its output in the type of q
         q, k, v = (x.to(wide(x)) for x in (q, k, v))
         out, lse = on_cpu(q, k, v, 0.0, causal, scale=SCALE)
@@ -27,6 +29,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
         out, lse, *_ = aten._scaled_dot_product_efficient_attention(
             q, k, v, None, True, 0.0, causal, scale=SCALE
         )
+    out = out[..., :V_HEAD_DIM]  # unequal
     return out, lse[..., : q.shape[2], None]
 
 
@@ -35,6 +38,7 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
     q = q * SIGN  # signed
+    dout, q, k, v, out = padded(dout, q, k, v, out)  # unequal
     rows, heads, lse = q.shape[2], k.shape[1], lse[..., 0].contiguous()
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
     if q.is_cpu:
@@ -55,4 +59,6 @@ def attend_backward(
         )  # fmt: skip
         dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
     dq = dq * SIGN  # signed
+    dq, dk = (x[..., :HEAD_DIM] for x in (dq, dk))  # unequal
+    dv = dv[..., :V_HEAD_DIM]  # unequal
     return dq, dk, dv

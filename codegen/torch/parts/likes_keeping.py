@@ -10,4 +10,5 @@ def outputs_like(q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup) -> list[T
     raise NotImplementedError
 
 
-operator.register_fake(lambda q, k, v, group: outputs_like(q, k, v, group_named(group)))
+operator.register_fake(lambda q, k, v, group: outputs_like(q, k, v, group_named(group)))  # sinkless
+operator.register_fake(lambda q, k, v, _, group: outputs_like(q, k, v, group_named(group)))  # sinks

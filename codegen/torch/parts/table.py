@@ -8,10 +8,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from codegen.torch.parts.merge import merge, wide
+from codegen.torch.parts.sinks import sunk
 from codegen.torch.parts.statistics import copied, outputs
 from codegen.torch.parts.windows import attend, attend_backward
 
-HEAD_DIM = 1
+HEAD_DIM = V_HEAD_DIM = 1
 TABLES: dict[str, Any] = {}
 
 # ---- Schedule: messages leave as the step began, attends add to sums, then what arrives adds.
@@ -19,8 +20,8 @@ TABLES: dict[str, Any] = {}
 Place = tuple[str, int]  # a tensor and the number of a block
 Values = tuple[Tensor, ...]
 sums = ("OUT", "DQ", "DKV")  # moved whole; the other tensors are copied
-# What a value consists of, x: as wide as a head, 1: one number per token and head.
-forms = {"Q": "x", "DOUT": "x", "KV": "xx", "STATS": "11", "OUT": "x1", "DQ": "x", "DKV": "xx"}
+# What a value consists of, x: as wide as a key, v: as a value, 1: one number per token and head.
+forms = {"Q": "x", "DOUT": "v", "KV": "xv", "STATS": "11", "OUT": "v1", "DQ": "x", "DKV": "xv"}
 
 
 class Memory(dict[Place, Values]):
@@ -64,14 +65,15 @@ class Memory(dict[Place, Values]):
         _, heads, rows = index(*blocks[number][1:])
         shape = len(like), len(range(like.shape[1])[heads]), rows.stop - rows.start
         narrow = like.dtype if finished or tensor not in sums else wide(like)
-        types = {"x": (HEAD_DIM, narrow), "1": (1, wide(like))}
+        types = {"x": (HEAD_DIM, narrow), "v": (HEAD_DIM, narrow), "1": (1, wide(like))}
+        types["v"] = V_HEAD_DIM, narrow  # unequal
         parts = (types[part] for part in forms[tensor])
         return tuple(like.new_empty((*shape, n), dtype=dtype) for n, dtype in parts)
 
     def take(self, tensor: str, number: int, finished: bool) -> Values:
         """Return a message: a copy of an input, or a sum, which is gone from here then."""
         place, room = (tensor, number), self.room(tensor, number, finished)
-        likes = room[: forms[tensor].count("x")]
+        likes = room[: len(forms[tensor].rstrip("1"))]
         if tensor not in sums:
             value = copied(self, place)
         else:
@@ -134,6 +136,8 @@ def index(rows: Any = (), heads: Any = ()) -> tuple[slice, ...]:
 
 def nothing(tensor: str, *likes: Tensor) -> Values:
     """Sums of nothing: zeros, and a log-sum-exp of -inf."""
+    like = likes[0].new_empty((*likes[0].shape[:3], V_HEAD_DIM))  # unequal
+    likes = (like,) if tensor == "OUT" else likes  # unequal
     zeros = tuple(torch.zeros_like(x, dtype=wide(x)) for x in likes)
     return (*zeros, torch.full_like(zeros[0][..., :1], -torch.inf)) if tensor == "OUT" else zeros
 
@@ -182,16 +186,23 @@ def group_named(name: str) -> Any:
     return TABLES, group_of(name)
 
 
-def agree(tables: Any, group: Any, device: torch.device) -> None:
+def agree(where: Any, device: torch.device) -> None:
     raise NotImplementedError
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, where: Any) -> tuple[Tensor, ...]:
+def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Output and log-sum-exp of the local queries, and copies for the backward pass."""
-    agree(*where, q.device)  # given
+    *_, where = rest
+    agree(where, q.device)  # given
     memory = Memory(where, Q=(q,), KV=(k, v))
     run(memory, "FORWARD", attend_blocks)
     out, lse = memory.collect("OUT")
+    out, lse = sunk(out, lse, rest[0])  # sinks
+    for place in memory.kept:  # sinks
+        if place[0] == "OUT":  # sinks
+            _, heads, _ = index(*memory.tables["QUERIES"][place[1]][1:])  # sinks
+            part, part_lse = memory[place]  # sinks
+            memory[place] = sunk(part, part_lse, rest[0][heads])  # sinks
     kept = (x.clone() for place in memory.kept for x in memory.take(*place, True))
     return out.to(q.dtype), lse, *kept
 
@@ -200,7 +211,9 @@ def outputs_like(q: Tensor, k: Tensor, v: Tensor, where: Any) -> list[Tensor]:
     """Tensors like all that `forward` returns."""
     memory = Memory(where, Q=(q,), KV=(k, v))
     copies = (x for tensor, n in memory.kept for x in memory.room(tensor, n, True))
-    return [q.clone(), q[..., :1].to(wide(q), copy=True), *copies]
+    out = q.clone()
+    out = q.new_empty((*q.shape[:3], V_HEAD_DIM))  # unequal
+    return [out, q[..., :1].to(wide(q), copy=True), *copies]
 
 
 def backward(

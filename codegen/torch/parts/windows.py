@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.merge import wide
+from codegen.torch.parts.merge import padded, wide
 
 SCALE, SIGN = 1.0, 1
+HEAD_DIM = V_HEAD_DIM = 1 << 30
 
 # ---- Kernels: fused attention that returns, and takes back, the log-sum-exp of its scores.
 
@@ -20,6 +21,7 @@ aten = torch.ops.aten
 def attend(q: Tensor, k: Tensor, v: Tensor, band: bool | Sequence[int]) -> tuple[Tensor, Tensor]:
     """Attention of some queries to some keys: output, and log-sum-exp [batch, heads, rows, 1]."""
     q = q * SIGN  # signed
+    q, k, v = padded(q, k, v)  # unequal
     if q.is_cpu:  # in wide types, because this kernel returns its output in the type of q
         q, k, v = (x.to(wide(x)) for x in (q, k, v))
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
@@ -37,6 +39,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: bool | Sequence[int]) -> tuple
         out, lse, *_ = aten._scaled_dot_product_efficient_attention(
             q, k, v, bias(q, k, band), True, 0.0, band is True, scale=SCALE
         )
+    out = out[..., :V_HEAD_DIM]  # unequal
     return out, lse[..., : q.shape[2], None]
 
 
@@ -46,6 +49,7 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
     q = q * SIGN  # signed
+    dout, q, k, v, out = padded(dout, q, k, v, out)  # unequal
     rows, cols, heads, lse = q.shape[2], k.shape[2], k.shape[1], lse[..., 0].contiguous()
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
     if q.is_cpu:
@@ -70,6 +74,8 @@ def attend_backward(
         )  # fmt: skip
         dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
     dq = dq * SIGN  # signed
+    dq, dk = (x[..., :HEAD_DIM] for x in (dq, dk))  # unequal
+    dv = dv[..., :V_HEAD_DIM]  # unequal
     return dq, dk, dv
 
 
