@@ -87,7 +87,7 @@ def logits(sinks: Array | None) -> list[Any]:
 
 
 def place(program: ModuleType, group: Any) -> Any:
-    """What the passes of a program take for a group."""
+    """Returns the group as the passes of a program take it."""
     return program.group_named(group.group_name)
 
 
