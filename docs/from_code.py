@@ -7,11 +7,12 @@ docs/generated/ before every build.
 from collections.abc import Callable, Iterable, Iterator
 
 import click
+import questions
 from support import support
 
 import ringloom as rl
 from planner.layouts import PEER_NAMES
-from ringloom.cli import COMMANDS, command_of
+from ringloom.cli import COMMANDS, command_of, examples
 from ringloom.reproduce import pages as in_terminal
 from ringloom.reproduce.papers import PAPERS
 from ringloom.reproduce.tables import Line, Table
@@ -50,6 +51,7 @@ def command_line() -> Lines:
         yield ""
         yield from (" ".join((command.help or "").split()), "")
         yield from ("```text", " ".join(context.command.get_usage(context).split()), "```", "")
+        yield from ("```bash", *examples(name), "```", "")
         options = (p for p in command.params if isinstance(p, click.Option))
         yield from table(("option", "meaning"), (option_row(o, context) for o in options))
 
@@ -139,4 +141,5 @@ PAGES: dict[str, Callable[[], Lines]] = {
     "hardware_presets": hardware,
     "reproduction": reproduction,
     "support": support,
+    "questions": questions.page,
 }

@@ -1,5 +1,7 @@
 """Draws who_waits.svg: the work of every rank in every round, under two layouts of one ring.
 
+The bars appear as time passes, on one clock for both; where nothing moves, all of them stand there.
+
 Run it after a change of what it shows: python docs/pictures/who_waits.py
 """
 
@@ -12,6 +14,7 @@ import ringloom as rl
 from planner.analysis.balance import loads
 
 RANKS, WIDTH, HEIGHT, GAP, TOP = 8, 340, 17, 4, 34
+CLOCK = 10  # seconds
 BUSY, IDLE, INK = "#2a6f97", "#d9d9d9", "#6b6b6b"
 WORK = rl.Workload(seq=4096 * RANKS, heads=32, mask=rl.Causal())
 
@@ -34,7 +37,18 @@ def panel(load: NDArray[np.float64], scale: float, title: str, left: int) -> lis
                 drawn.append(bar(left + start, y, max(1.0, busy * scale - 2), BUSY))
     idle = 1 - load.sum() / (RANKS * longest.sum())
     said = f"ranks are idle {idle:.0%} of the time"
+    drawn = [*curtain(left), f'<g clip-path="url(#to-{left})">', *drawn[1:], "</g>", drawn[0]]
     return [*drawn, text(left, TOP + RANKS * (HEIGHT + GAP) + 16, said, 13)]
+
+
+def curtain(left: int) -> list[str]:
+    """Shows a panel up to the time that has passed: three quarters of the clock, then a rest."""
+    tall = TOP + RANKS * (HEIGHT + GAP)
+    times = f'values="0;{WIDTH};{WIDTH}" keyTimes="0;0.75;1" dur="{CLOCK}s"'
+    return [
+        f'<clipPath id="to-{left}"><rect x="{left}" y="0" width="{WIDTH}" height="{tall}">',
+        f'<animate attributeName="width" {times} repeatCount="indefinite"/></rect></clipPath>',
+    ]
 
 
 def bar(x: float, y: float, width: float, fill: str) -> str:

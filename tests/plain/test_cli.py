@@ -55,7 +55,7 @@ def test_plain_output_fits_eighty_columns(
 
 BAD = [
     (["plan", "spiral", *SMALL], "unknown schedule 'spiral'"),
-    (["plan", "striped:grain=0", *SMALL], "grain must be at least 1"),
+    (["plan", "striped:grain=-1", *SMALL], "grain takes a whole number"),
     (["plan", "ring", "--ranks", "-3", "--seq", "64"], "ranks must be a whole number from 1 up"),
     (["plan", "ring", "--ranks", "3", "--seq", "-64"], "-64"),
     (["plan", "ring", "--ranks", "3"], "missing --seq"),

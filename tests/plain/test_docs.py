@@ -3,12 +3,14 @@
 import doctest
 import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from docstrings import as_rst
 from from_code import PAGES, command_line
 from links import broken
+from questions import SITUATIONS, output
 from support import layouts, matrix
 
 import ringloom as rl
@@ -56,6 +58,18 @@ def test_every_command_and_option_is_on_its_page() -> None:
         assert section, name
         options = [o for p in command.params for o in p.opts if o.startswith("--")]
         assert all(f"`{option}`" in section for option in options), name
+
+
+def test_twelve_questions_have_short_answers_that_run() -> None:
+    assert [len(asked) for asked in SITUATIONS.values()] == [2] * 6
+    for question in (q for asked in SITUATIONS.values() for q in asked):
+        lines = question.answer.splitlines()
+        assert len(lines) == 1 if question.is_command else len(lines) <= 5, question.asks
+        if "compare" not in question.answer:  # those are run when the page is built
+            assert output(question).strip()
+        elif question.is_command:
+            _, name, *words = shlex.split(question.answer)
+            command_of(name).make_context(name, words).close()
 
 
 def test_a_hole_is_on_the_page_with_its_reason_and_none_goes_undeclared(

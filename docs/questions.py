@@ -1,0 +1,169 @@
+"""Questions that people ask, each answered by one command or five lines of Python.
+
+`page` runs every answer while the page is written, and shows what it prints.
+"""
+
+import io
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its answer as a command or as Python, and a sentence on what to see in it."""
+
+    asks: str
+    answer: str
+    see: str
+
+    @property
+    def is_command(self) -> bool:
+        """Whether the answer is typed into a shell."""
+        return self.answer.startswith("ringloom ")
+
+
+SITUATIONS = {
+    "Packed documents of any length": (
+        Question(
+            "My batch packs documents of any length. Must each be padded to twice the ranks?",
+            "ringloom run zigzag --ranks 4 --seq 203 --heads 4 --head-dim 16"
+            ' --mask "causal & documents:50,100,53" --check',
+            "No: pieces are uneven, and the result is exact.",
+        ),
+        Question(
+            "Which schedule balances packed documents?",
+            "ringloom compare --ranks 8 --seq 64k --heads 32 --kv-heads 8 --hardware h100"
+            ' --mask "causal & documents:40000,20000,5536"'
+            " --schedules ring,zigzag,allgather:layout=per-document,group-cast",
+            "*idle* tells the balance; a layout by documents cuts each document by itself.",
+        ),
+    ),
+    "Windows, and layers that differ": (
+        Question(
+            "My layers see 4,096 tokens back. Does all of K and V have to travel?",
+            """import ringloom as rl
+work = rl.Workload(seq=2**18, heads=32, kv_heads=8, mask="window:4096")
+for name in ("ring", "zigzag", "halo"):
+    result = rl.simulate(rl.plan(name, work, 8), "h100")
+    print(f"{name:7} sends {result.max_bytes_sent / 2**20:6.1f} MiB")""",
+            "No. Rings send whole pieces as far as they are needed; `halo` sends exactly what a"
+            " window reaches.",
+        ),
+        Question(
+            "Every fourth of my layers sees everything, the others a window. One schedule for all?",
+            """import ringloom as rl
+for mask in ("causal", "window:4096"):
+    work = rl.Workload(seq=2**17, heads=32, kv_heads=8, mask=mask)
+    advice = rl.compare(work, 8, "h100", ["ring", "zigzag", "allgather", "halo"]).recommendation
+    print(f"{mask}: {advice.schedule}, close to it: {', '.join(advice.close_to) or 'none'}")""",
+            "Ask once per kind of layer; the answers may differ.",
+        ),
+    ),
+    "Which method and degree for my links and heads": (
+        Question(
+            "32 query and 8 KV heads on two nodes of H100: ring, Ulysses or both, what degree?",
+            "ringloom compare --ranks 16 --seq 128k --heads 32 --kv-heads 8 --hardware h100",
+            "Every degree that divides the heads was tried; the last sentence says which, and why.",
+        ),
+        Question(
+            "Does the answer change where GPUs are joined by PCIe?",
+            "ringloom compare --ranks 8 --seq 32k --heads 32 --kv-heads 8 --hardware a100-pcie"
+            " --schedules ring,zigzag,ulysses,allgather",
+            "Slow links make *exposed* grow: the time that a rank waits for transfers.",
+        ),
+    ),
+    "A group size per sample": (
+        Question(
+            "Can a group have three, five or seven ranks?",
+            """import ringloom as rl
+work = rl.Workload(seq=211, heads=4, head_dim=16, dtype="float64")
+for ranks in (3, 5, 7):
+    print(ranks, rl.check(rl.plan("zigzag", work, ranks, pass_="both")))""",
+            "Any whole number: plans know no powers of two.",
+        ),
+        Question(
+            "Can a long sample take many ranks, and short ones few?",
+            "ringloom compare --ranks 8 --seq 64k --heads 32 --kv-heads 8 --hardware h100"
+            ' --mask "causal & documents:49152,8192,8192" --schedules groups,zigzag',
+            "`groups` gives each document ranks of its own.",
+        ),
+    ),
+    "Prefixes that samples share": (
+        Question(
+            "My rollouts share a prompt. Can it be computed once, exactly?",
+            "ringloom run zigzag --ranks 4 --seq 160 --heads 4 --head-dim 16"
+            ' --mask "tree:64,48,48/-,0,0" --pass both --check',
+            "A tree is a mask: a branch sees its ancestors and itself, in any schedule.",
+        ),
+        Question(
+            "How much work does sharing a prompt of 8k tokens save for eight answers of 1k?",
+            """import ringloom as rl
+shared = rl.Workload(seq=16 * 1024, mask="tree:8192" + 8 * ",1024" + "/-" + 8 * ",0", heads=32)
+apart = rl.Workload(seq=72 * 1024, heads=32, mask="causal & documents:9216" + 7 * ",9216")
+times = [rl.simulate(rl.plan("zigzag", w, 8), "h100").makespan for w in (shared, apart)]
+print(f"{times[1] / times[0]:.1f}x as fast")""",
+            "The prompt is attended once rather than eight times.",
+        ),
+    ),
+    "Heads that do not divide": (
+        Question(
+            "Can Ulysses run with 6 query and 3 KV heads on 4 ranks?",
+            "ringloom run ulysses --ranks 4 --seq 203 --heads 6 --kv-heads 3 --head-dim 16"
+            " --pass both --check",
+            "Yes: heads are shared unevenly, none is padded.",
+        ),
+        Question(
+            "Which compositions of Ulysses and ring are there for 12 ranks?",
+            "ringloom compare --ranks 12 --seq 96k --heads 24 --kv-heads 6 --hardware h100"
+            " --schedules usp:ulysses=2,usp:ulysses=3,usp:ulysses=4,usp:ulysses=6,ulysses",
+            "Any factors whose product is the ranks; what cannot run says why.",
+        ),
+    ),
+}
+
+
+def output(question: Question) -> str:
+    """What the answer prints, 80 columns wide."""
+    from ringloom.cli import main
+
+    said = io.StringIO()
+    with patch.dict(os.environ, {"COLUMNS": "80"}), redirect_stdout(said):
+        if question.is_command:
+            status = main(shlex.split(question.answer)[1:])
+            assert status == 0, question.answer
+        else:
+            scope: dict[str, Any] = {}
+            exec(question.answer, scope)
+    return said.getvalue()
+
+
+def page() -> Iterator[str]:
+    """The page: a section per situation, each answer with its output."""
+    yield from ("# Questions and answers", "")
+    yield from ("Each answer was run when this page was built; below it is what it prints.", "")
+    for situation, questions in SITUATIONS.items():
+        yield from (f"## {situation}", "")
+        for question in questions:
+            yield from (f"**{question.asks}** {question.see}", "")
+            if question.is_command:
+                yield from ("```console", f"$ {folded(question.answer)}", "```", "")
+            else:
+                yield from ("```python", question.answer, "```", "")
+            lines = output(question).rstrip().splitlines()
+            yield from ("```text", *(line.rstrip() for line in lines), "```", "")
+
+
+def folded(command: str) -> str:
+    """A command, its options from the third on in lines of their own where it is long."""
+    return (
+        command
+        if len(command) < 90
+        else command.replace(" --mask", " \\\n    --mask").replace(
+            " --schedules", " \\\n    --schedules"
+        )
+    )
