@@ -23,7 +23,7 @@ class Question:
 
     @property
     def is_command(self) -> bool:
-        """Whether the answer is typed into a shell."""
+        """True for an answer that is typed into a shell."""
         return self.answer.startswith("ringloom ")
 
 
@@ -128,7 +128,7 @@ print(f"{times[1] / times[0]:.1f}x as fast")""",
 
 
 def output(question: Question) -> str:
-    """What the answer prints, 80 columns wide."""
+    """Run the answer, and return what it prints, 80 columns wide."""
     from ringloom.cli import main
 
     said = io.StringIO()
