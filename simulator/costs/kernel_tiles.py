@@ -130,7 +130,7 @@ class Cut:
         begin, end = begin // self.tile_kv, np.where(end > begin, -(-end // self.tile_kv), 0)
         end = np.maximum(begin, end)
         order = np.lexsort((begin, reach.run))
-        width = int(end.max()) + 1
+        width = int(end.max(initial=0)) + 1
         begin, end = (reach.run[order] * width + x[order] for x in (begin, end))
         seen = np.maximum.accumulate(end)  # runs ascend, so this never carries into the next run
         new: Ints = end - np.maximum(begin, np.concatenate([begin[:1], seen[:-1]]))

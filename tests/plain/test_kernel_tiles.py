@@ -1,5 +1,7 @@
 """Kernel tiles counted in closed form equal kernel tiles looked at one by one."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.layouts import LAYOUTS, by_tokens, cut
 from planner.masks import Blocks, Causal, Documents, Full, Mask, Window
-from planner.masks.regions import Ints
+from planner.masks.regions import Ints, overlaps
 from planner.partitions import Block, Partition, Ranges, Side, merge
 from planner.workload import Workload
 from simulator.costs.kernel_tiles import kernel_tiles
@@ -57,6 +59,15 @@ def test_counting_equals_looking_at_every_kernel_tile(
     case: tuple[Workload, Partition], tile: tuple[int, int]
 ) -> None:
     compare(*case, tile)
+
+
+@given(case=cases(), tile=SIZES)
+def test_counting_is_the_same_where_few_runs_are_looked_at_together(
+    case: tuple[Workload, Partition], tile: tuple[int, int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simulator.costs.kernel_tiles.overlaps", partial(overlaps, limit=1))
+        compare(*case, tile)
 
 
 def compare(work: Workload, partition: Partition, tile: tuple[int, int]) -> None:
