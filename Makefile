@@ -26,9 +26,10 @@ demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and dra
 test: $(VENV)/.test ## run the tests; what pages tell readers to type is tried by try-docs
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/plain/test_docs_blocks.py
 
-test-nightly: $(VENV)/.test ## 3,000 random plans, 2,000 torch and JAX programs each, all combinations (hours; not in CI)
+test-nightly: $(VENV)/.test $(VENV)/.ray ## 3,000 random plans, 2,000 torch and JAX programs each, all combinations (hours; not in CI)
 	RINGLOOM_PROFILE=nightly $(BIN)/pytest -n 2 --dist worksteal tests/on_torch/test_programs.py tests/on_jax/test_programs.py \
-	  tests/plain/test_every_schedule.py tests/plain/test_readme.py tests/plain/test_emitted_files.py tests/plain/test_formulas.py
+	  tests/plain/test_every_schedule.py tests/plain/test_readme.py tests/plain/test_emitted_files.py tests/plain/test_formulas.py \
+	  tests/plain/test_sweeps.py
 
 test-browser: $(VENV)/.browser ## try the pages in a real browser (Debian: chromium, chromium-driver)
 	@for program in chromium chromedriver; do command -v $$program >/dev/null || { \
@@ -74,8 +75,10 @@ clean: ## remove caches and build products (delete .venv yourself for a fresh en
 
 $(VENV)/.core: SET  := [report]
 $(VENV)/.core: WHAT := ringloom, and bokeh, which draws its report
-$(VENV)/.test: SET  := [test,torch,jax,flax,hf,plots,app]
+$(VENV)/.test: SET  := [test,torch,jax,flax,hf,plots,app,sweep,dask]
 $(VENV)/.test: WHAT := ringloom, its test tools, torch, transformers and jax, and what draws its pages
+$(VENV)/.ray: SET  := [ray]
+$(VENV)/.ray: WHAT := Ray, on which a sweep runs at night
 $(VENV)/.browser: SET  := [test,report,app,browser]
 $(VENV)/.browser: WHAT := ringloom, its pages, and selenium, which drives a browser
 $(VENV)/.bench: SET  := [bench,torch,app]
@@ -85,7 +88,7 @@ $(VENV)/.docs: WHAT := ringloom, and Sphinx with its theme
 $(VENV)/.dev:  SET  := [dev]
 $(VENV)/.dev:  WHAT := ringloom, ruff and mypy
 
-$(VENV)/.core $(VENV)/.test $(VENV)/.browser $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.core $(VENV)/.test $(VENV)/.ray $(VENV)/.browser $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "Installing $(WHAT) into $(VENV), pinned by constraints.txt (a minute or so, once) ..."
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	  $(BIN)/python -m pip install --quiet -c constraints.txt --editable '.$(SET)'
@@ -106,7 +109,7 @@ $(FRESH)/.made: pyproject.toml constraints.txt
 	@rm -rf $(FRESH)
 	@$(PYTHON) -m venv $(FRESH)
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	  $(FRESH)/bin/python -m pip install --quiet -c constraints.txt --editable '.[test,torch,jax,flax,hf,plots,app]'
+	  $(FRESH)/bin/python -m pip install --quiet -c constraints.txt --editable '.[test,torch,jax,flax,hf,plots,app,sweep]'
 	@touch $@
 
 # HolisticTraceAnalysis brings a hundred packages of its own: none of them belongs in .venv.

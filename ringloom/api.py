@@ -39,6 +39,7 @@ from ringloom.comparison import Comparison, compare
 from ringloom.compiling import compile
 from ringloom.recording import Recording, record
 from ringloom.registering import schedule
+from ringloom.sweeps.run import sweep
 from runtimes.backends import run
 from runtimes.validation import Check, check
 from simulator.bounds import Bounds
@@ -108,6 +109,7 @@ __all__ = [
     "schedule",
     "shard_batch",
     "simulate",
+    "sweep",
     "tables",
     "to_cu_seqlens",
     "topology",

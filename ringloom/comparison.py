@@ -20,8 +20,8 @@ from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.advice import Recommendation, recommend, why
 from ringloom.frames import bars, data_frame, html
-from ringloom.rows import Load, Refusal, Row
-from ringloom.views.units import length, seconds, size
+from ringloom.rows import Load, Refusal, Row, shortage
+from ringloom.views.units import length, seconds
 from runtimes.validation import check
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
@@ -173,9 +173,8 @@ def compare(
         except PlanError as error:
             refused.append(Refusal(name, str(error)))
             continue
-        if one.row.peak_bytes > room:
-            needs = f"needs {size(one.row.peak_bytes)} on a rank, which has {size(int(room))}"
-            refused.append(Refusal(name, needs))
+        if lack := shortage(one.row.peak_bytes, room):
+            refused.append(Refusal(name, lack))
             continue
         cases.append(one)
         if variants and work.mask != Full():

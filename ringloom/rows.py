@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from ringloom.views.units import size
+
 
 @dataclass(frozen=True)
 class Load:
@@ -54,3 +56,8 @@ class Refusal:
     def as_dict(self) -> dict[str, Any]:
         """A row for JSON whose numbers are null."""
         return {field.name: None for field in fields(Row)} | asdict(self)
+
+
+def shortage(needed: float, room: float) -> str:
+    """Returns why a rank lacks memory [bytes]; nothing where it has enough."""
+    return f"needs {size(needed)} on a rank, which has {size(int(room))}" if needed > room else ""

@@ -25,6 +25,7 @@ from ringloom.views.units import seconds
 from simulator.chrome_trace import save_trace, trace
 from simulator.critical_path import Leg, critical_path
 from simulator.engines.choice import ENGINES, Engine
+from simulator.network.routes import ends_of
 from simulator.network.topology import Place, forms
 from simulator.prediction import simulate
 from simulator.scenario import Scenario
@@ -45,15 +46,14 @@ def straggler(value: str) -> tuple[int, float]:
 def slow_link(value: str) -> tuple[tuple[Place, Place], float]:
     """Read A-B=FACTOR, a link by its two ends and the factor on its bandwidth."""
     link, _, factor = value.partition("=")
-    ends = tuple(int(end) if end.isdecimal() else end for end in link.split("-"))
     try:
-        number = 0.0 if factor == "cut" else float(factor)
+        ends, number = ends_of(link), 0.0 if factor == "cut" else float(factor)
     except ValueError:
         number = -1.0
-    if len(ends) != 2 or "" in ends or number < 0:
+    if number < 0:
         message = f"{value!r} is not A-B=FACTOR, such as 6-7=0.1 or 6-7=cut"
         raise click.BadParameter(message)
-    return (ends[0], ends[1]), number
+    return ends, number
 
 
 def buffers(value: str) -> int | str:

@@ -33,6 +33,14 @@ def name_of(ends: tuple[Place, Place]) -> str:
     return f"{ends[0]}-{ends[1]}"
 
 
+def ends_of(name: str) -> tuple[Place, Place]:
+    """Return the two places that a link's name tells; ValueError where it is not A-B."""
+    a, b = (int(end) if end.isdecimal() else end for end in name.split("-"))
+    if "" in (a, b):
+        raise ValueError(name)
+    return a, b
+
+
 @dataclass(frozen=True)
 class Path:
     """The way of a message: links by number, and what they amount to for a message alone."""

@@ -28,6 +28,7 @@ from simulator.hardware import Hardware, Link
 
 Place = int | str
 Build = Callable[..., "Topology"]
+Links = Iterable[tuple[Place, Place, float, float]]  # two ways: bytes/s, alpha in s
 LARGEST_FILE = 2**24  # bytes
 
 
@@ -244,6 +245,11 @@ def _parsed(word: str, hardware: Hardware, ranks: int) -> Topology:
 
 def read(path: Path, ranks: int) -> Topology:
     """Read a JSON file of links; raises RingloomError, in one line, where it is not one."""
+    return Topology(path.stem, ranks, graph_of(path))
+
+
+def graph_of(path: Path) -> nx.DiGraph:
+    """Read the graph of a JSON file of links, whatever the ranks; raises RingloomError likewise."""
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise ValueError(f"the file is larger than {LARGEST_FILE} bytes")
@@ -257,12 +263,17 @@ def read(path: Path, ranks: int) -> Topology:
         form = '{"links": [[0, 1, bandwidth, alpha], ...]}'
         why = " ".join(str(error).split())[:200]
         raise RingloomError(f"topology file {path}: not of the form {form}: {why}") from None
-    return of_links(links, ranks, path.stem)
+    return graph_of_links(links)
 
 
-def of_links(links: Iterable[tuple[Place, Place, float, float]], ranks: int, name: str) -> Topology:
+def of_links(links: Links, ranks: int, name: str) -> Topology:
     """Return the topology of two-way links (place, place, bytes/s, alpha in s)."""
+    return Topology(name, ranks, graph_of_links(links))
+
+
+def graph_of_links(links: Links) -> nx.DiGraph:
+    """Return the graph of such links."""
     graph = nx.DiGraph()
     for a, b, bandwidth, alpha in links:
         join(graph, a, b, Link(alpha, bandwidth))
-    return Topology(name, ranks, graph)
+    return graph

@@ -32,6 +32,7 @@ QUESTIONS = {
     "Where is dense attention, with which all is compared?": "runtimes/reference/dense.py:forward",
     "Where does a run count as exact?": "runtimes/validation.py:Check.exact",
     "Where does `compare` say why one schedule is slower?": "ringloom/advice.py:why",
+    "Where is a finished batch of a sweep written?": "ringloom/sweeps/store.py:Store.add",
     "Which names does `rl` have?": "ringloom/api.py:__all__",
 }
 

@@ -1,0 +1,62 @@
+"""Predict every combination of a grid of workloads and machines.
+
+What is computed is kept: whenever it is killed, the same command goes on and ends with the same
+files.
+
+Example:
+  ringloom sweep grid.toml -o sweep
+"""
+
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from ringloom.cli.output import json_option, show
+from ringloom.cli.progress import progress
+from ringloom.sweeps.run import Sweep, sweep
+from ringloom.sweeps.standings import CLOSE, standings
+from ringloom.sweeps.workers import BACKENDS
+from ringloom.views.tables import plain_table
+
+
+def standing_table(result: Sweep) -> Table:
+    """Counts how often each schedule is the fastest, nearly so, or cannot run."""
+    heads = "hardware", "schedule", "fastest", f"within {CLOSE - 1:.0%}", "cannot run"
+    table = plain_table(*heads, numbers=slice(2, None))
+    for each in standings(result.rows, result.keys):
+        shares = [f"{each.within(ratio):.0%}" for ratio in (1.0, CLOSE)]
+        table.add_row(each.hardware, each.schedule, *shares, str(each.refused))
+    return table
+
+
+@click.command()
+@click.argument("grid", metavar="GRID.toml", type=click.Path(path_type=Path))
+@click.option(
+    *("-o", "--output"), type=click.Path(file_okay=False), required=True, help="A folder."
+)
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default="loky",
+    show_default=True,
+    help="Processes of this machine, or a cluster.",
+)
+@click.option("--address", help="A Dask scheduler or a Ray cluster.  [default: one of its own]")
+@click.option("--jobs", type=click.IntRange(1), help="Processes.  [default: all there are]")
+@json_option
+def command(
+    grid: Path, output: str, backend: str, address: str | None, jobs: int | None, as_json: bool
+) -> None:
+    bar = partial(progress, verb="predicting")
+    result = sweep(grid, output, backend=backend, address=address, jobs=jobs, track=bar)
+    files = [str(file) for file in result.files]
+    document = {
+        "points": len(result.rows),
+        "refused": len(result.refused),
+        "computed": result.computed,
+        "files": files,
+    }
+    said = f"{len(result.rows)} points, {len(result.refused)} of which cannot run"
+    show(as_json, document, said, standing_table(result), *files)

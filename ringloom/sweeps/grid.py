@@ -1,0 +1,163 @@
+"""grid ::= (KEY = VALUE | KEY = [VALUE, ...])*      every combination of values is a point
+
+Keys are named, and values written, as the options of the command line; the key that comes last
+changes fastest.
+
+ranks = 8
+seq = ["64k", "256k"]
+mask = ["causal", "window:4096"]
+hardware = ["h100", "here.toml"]
+schedule = ["ring", "zigzag", "usp:ulysses=8"]
+scenario.ordinary = {}
+scenario.straggler = { speeds = { 3 = 0.5 } }
+"""
+
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, get_args
+
+from planner.errors import RingloomError
+from planner.ir import Pass
+from planner.masks import parse
+from planner.parse import tokens
+from planner.planning import TRIMS, find_schedule
+from planner.version import VERSION
+from planner.workload import DTYPES
+from ringloom.sweeps.points import Named, Point
+from simulator.hardware import Hardware, hardware
+from simulator.network.topology import Topology
+from simulator.scenario import Scenario
+from simulator.scenario_tables import scenario_of
+
+MOST_POINTS = 2**18
+LARGEST_FILE = 2**20  # bytes
+NEEDED = ("ranks", "seq", "hardware", "schedule")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of the values of its axes, numbered from 0 with the last axis fastest.
+
+    An axis is a key and its values: what each stands for, by how rows show it.
+    """
+
+    axes: dict[str, dict[Any, Any]]
+
+    def __len__(self) -> int:
+        return math.prod(map(len, self.axes.values()))
+
+    def point(self, number: int) -> Point:
+        """Returns the point of a number below the length."""
+        labels, values = dict[str, Any](), dict[str, Any]()
+        for key, axis in reversed(self.axes.items()):
+            number, place = divmod(number, len(axis))
+            label = labels[key] = list(axis)[place]
+            values["pass_" if key == "pass" else key] = axis[label]
+        return Point({key: labels[key] for key in self.axes}, values)
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that the results depend on, the contents of files included."""
+        lines = [f"ringloom {VERSION}"]
+        for key, axis in self.axes.items():
+            lines += [f"{key} {label!r} {fingerprint(value)}" for label, value in axis.items()]
+        return sha256("\n".join(lines).encode()).hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """Returns a text that differs where values do; graphs are told by their links."""
+    if isinstance(value, Hardware):
+        return repr(dict(value.constants))
+    if not isinstance(value, Scenario) or isinstance(value.topology, str | None):
+        return repr(value)
+    graph = value.topology.graph if isinstance(value.topology, Topology) else value.topology
+    return f"{replace(value, topology=None)!r} {sorted(map(repr, graph.edges(data=True)))}"
+
+
+def read_grid(path: Path) -> Grid:
+    """Reads a TOML file of a grid; raises RingloomError, in one line, for anything else."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ValueError(f"the file is larger than {LARGEST_FILE} bytes")
+        return grid_of(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise RingloomError(f"grid {path}: {why}") from None
+
+
+def grid_of(table: Mapping[str, Any]) -> Grid:
+    """Returns the grid of a table of keys and values; scenarios may be values of `rl.Scenario`.
+
+    Raises RingloomError for keys that are unknown or missing, for values that are unknown, of a
+    wrong type or listed twice, and for more than `MOST_POINTS` points.
+    """
+    if unknown := [key for key in table if key not in READERS]:
+        raise RingloomError(f"unknown key {unknown[0]!r}: the keys are {', '.join(READERS)}")
+    if missing := [key for key in NEEDED if key not in table]:
+        raise RingloomError(f"no {' and no '.join(missing)}")
+    grid = Grid({key: axis(key, value) for key, value in table.items()})
+    if len(grid) > MOST_POINTS:
+        raise RingloomError(f"{len(grid)} points are more than {MOST_POINTS}")
+    return grid
+
+
+def axis(key: str, given: Any) -> dict[Any, Any]:
+    """Returns what a value or each of a list stands for, by how rows show it."""
+    pairs = dict[Any, Any]()
+    for label, value in _listed(key, given):
+        try:
+            meaning = READERS[key](value)
+        except (TypeError, AttributeError):
+            raise RingloomError(f"{key} cannot be {value!r}") from None
+        label = meaning if isinstance(meaning, int) else label
+        if label in pairs:
+            raise RingloomError(f"{key} has {label!r} twice")
+        pairs[label] = meaning
+    if not pairs:
+        raise RingloomError(f"{key} has no value")
+    return pairs
+
+
+def _listed(key: str, given: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields names and values: of a table of scenarios, or the values of a list under their own."""
+    if isinstance(given, Mapping) != (key == "scenario"):
+        raise RingloomError(f"{key} cannot be {given!r}")
+    values = given if isinstance(given, list) else [given]
+    yield from given.items() if key == "scenario" else zip(values, values, strict=True)
+
+
+def size(value: Any) -> int:
+    """A number, or one that is written as 256k."""
+    number = tokens(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError
+    return number
+
+
+def choice(options: Sequence[Any]) -> Callable[[Any], Any]:
+    """One of a few values."""
+
+    def read(value: Any) -> Any:
+        if value not in options:
+            raise RingloomError(f"{value!r} is not one of {', '.join(map(str, options))}")
+        return value
+
+    return read
+
+
+SIZES = ("ranks", "seq", "kv_seq", "heads", "kv_heads", "head_dim", "v_head_dim", "batch")
+READERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(SIZES, size),
+    "sinks": choice((False, True)),
+    "mask": parse,
+    "dtype": choice([*DTYPES]),
+    "pass": choice((*get_args(Pass), "both")),
+    "trim": choice([*TRIMS]),
+    "hardware": hardware,
+    "schedule": lambda text: Named(text, find_schedule(text)[0]),
+    "scenario": lambda given: given if isinstance(given, Scenario) else scenario_of(given),
+}

@@ -1,0 +1,96 @@
+"""sweep(grid, folder)   every point of a grid computed once, however often it is interrupted.
+
+The workers compute batch after batch; this process stores each, so they need no common file system.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.errors import RingloomError
+from planner.version import VERSION
+from ringloom.optional import needing
+from ringloom.sweeps.grid import Grid, grid_of, read_grid
+from ringloom.sweeps.points import Row, outcome
+from ringloom.sweeps.store import Store
+from ringloom.sweeps.workers import workers
+
+Batch = list[int]
+Track = Callable[[list[Batch]], Iterable[Batch]]
+PER_WORKER = 4  # points of a batch per worker
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The rows of a sweep in the order of its grid, and the files that hold them.
+
+    `keys` are those of the grid, which rows begin with. `computed` points are those of this run,
+    the others were stored by earlier ones.
+    """
+
+    rows: list[Row]
+    keys: tuple[str, ...]
+    computed: int
+    files: tuple[Path, ...]
+
+    @property
+    def refused(self) -> list[Row]:
+        """Rows of points that cannot run, each with its `reason`."""
+        return [row for row in self.rows if row.get("reason")]
+
+
+def sweep(
+    grid: Mapping[str, Any] | str | Path,
+    folder: str | Path,
+    *,
+    backend: str = "loky",
+    address: str | None = None,
+    jobs: int | None = None,
+    track: Track = iter,
+) -> Sweep:
+    """Predict every point of a grid on many processes or machines; resumes what was interrupted.
+
+    The grid is a TOML file or its content as a dictionary. `folder` keeps what is computed, so the
+    same call again computes only what is missing, and in the end gets results.parquet, results.csv
+    and summary.svg, which depend on the grid alone: a row per point, in the order of the grid,
+    seconds and bytes as of `rl.simulate`, or the `reason` why the point cannot run. `backend`:
+    "loky", "dask" or "ray", the latter two at an `address`; `jobs`: processes, by default all.
+    `track` may wrap the batches, to show progress. Raises RingloomError for a grid that makes no
+    sense, for a folder of another grid, and for a worker that dies.
+    """
+    results = needing("sweep", "ringloom.sweeps.results")
+    points = grid_of(grid) if isinstance(grid, Mapping) else read_grid(Path(grid))
+    with Store.opened(Path(folder), points.digest) as store:
+        missing = [number for number in range(len(points)) if number not in store.rows]
+        if missing:
+            with workers(backend, address, jobs) as count:
+                store.log(f"{len(missing)} of {len(points)} points for {count} jobs of {backend}")
+                compute(points, store, batches(missing, PER_WORKER * count), track)
+        rows = [store.rows[number] for number in range(len(points))]
+    keys = tuple(points.axes)
+    files = tuple(results.write(rows, keys, Path(folder)))
+    return Sweep(rows, keys, len(missing), files)
+
+
+def batches(numbers: Batch, length: int) -> list[Batch]:
+    """Cuts numbers into lists of some length; the last may be shorter."""
+    return [numbers[at : at + length] for at in range(0, len(numbers), length)]
+
+
+def compute(grid: Grid, store: Store, todo: list[Batch], track: Track) -> None:
+    """Computes batches in turn and stores each before the next begins."""
+    joblib = needing("sweep", "joblib")
+    with joblib.Parallel() as parallel:
+        for batch in track(todo):
+            calls: Iterator[Any] = (
+                joblib.delayed(outcome)(grid.point(number), VERSION) for number in batch
+            )
+            try:
+                store.add(dict(zip(batch, parallel(calls), strict=True)))
+            except BrokenExecutor as error:
+                raise RingloomError(
+                    f"a worker died on one of the points {batch[0]} to {batch[-1]}, perhaps for"
+                    f" lack of memory (fewer --jobs need less); the others are kept: {error}"
+                ) from None

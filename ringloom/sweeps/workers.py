@@ -1,0 +1,60 @@
+"""Workers: joblib's processes on this machine, or those of a Dask or Ray cluster."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from planner.errors import RingloomError
+from ringloom.optional import needing
+
+BACKENDS = ("loky", "dask", "ray")
+LINGER = 20  # seconds after which processes without work end, as when the sweep is killed
+
+
+@contextmanager
+def workers(backend: str, address: str | None, jobs: int | None) -> Iterator[int]:
+    """Sends what joblib runs inside to the workers of a backend; yields their number.
+
+    Without `jobs` all cores or workers are used; without an address Dask and Ray start a cluster on
+    this machine. Raises RingloomError for a library that is not installed, for a cluster that
+    cannot be reached, and for more jobs than Ray has CPUs.
+    """
+    joblib = needing("sweep", "joblib")
+    with ExitStack() as stack:
+        try:
+            options = CONNECT[backend](address, stack)
+        except OSError as error:
+            why = " ".join(str(error).split())
+            raise RingloomError(f"cannot reach {backend} at {address}: {why}") from None
+        stack.enter_context(joblib.parallel_config(backend, n_jobs=jobs or -1, **options))
+        most: int = joblib.effective_n_jobs(-1)
+        if backend == "ray" and jobs and jobs > most:
+            raise RingloomError(f"{jobs} jobs are more than the {most} CPUs of the Ray cluster")
+        yield jobs or most
+
+
+def _loky(address: str | None, stack: ExitStack) -> dict[str, Any]:
+    if address:
+        raise RingloomError("loky has no address: it works on this machine")
+    return {"idle_worker_timeout": LINGER}
+
+
+def _dask(address: str | None, stack: ExitStack) -> dict[str, Any]:
+    client = stack.enter_context(needing("dask", "distributed").Client(address))
+    return {"client": client}
+
+
+def _ray(address: str | None, stack: ExitStack) -> dict[str, Any]:
+    ray = needing("ray", "ray")
+    needing("ray", "ray.util.joblib").register_ray()
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    stack.callback(ray.shutdown)
+    return {}
+
+
+CONNECT: dict[str, Callable[[str | None, ExitStack], dict[str, Any]]] = {
+    "loky": _loky,
+    "dask": _dask,
+    "ray": _ray,
+}

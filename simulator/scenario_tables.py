@@ -1,0 +1,56 @@
+"""scenario_of(table)   a Scenario from names and values, as TOML and JSON files hold them.
+
+overlap = false
+speeds = { 3 = 0.5 }                  or one number per rank
+links = { "6-7" = 0.1 }               0 cuts a link
+topology = "nodes:nics=2"             or a JSON file of links, which is read now
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from planner.errors import RingloomError
+from simulator.network.routes import ends_of
+from simulator.network.topology import graph_of
+from simulator.scenario import Scenario
+
+TYPES: dict[str, tuple[type, ...]] = {
+    "overlap": (bool,),
+    "speeds": (dict, list),
+    "links": (dict,),
+    "topology": (str,),
+    "buffers": (int,),  # or "plan"
+    "late": (bool,),
+    "share": (int, float),
+    "chunk": (int,),
+}
+
+
+def scenario_of(table: Mapping[str, Any]) -> Scenario:
+    """Returns the scenario that a table describes.
+
+    Raises RingloomError for names that a scenario does not have and for values of a wrong type.
+    """
+    values = dict[str, Any]()
+    for name, value in table.items():
+        if name not in TYPES:
+            raise RingloomError(f"a scenario has no {name!r}: its values are {', '.join(TYPES)}")
+        try:
+            values[name] = _read(name, value)
+        except (TypeError, ValueError):
+            raise RingloomError(f"scenario: {name} cannot be {value!r}") from None
+    if Path(path := values.get("topology", "")).is_file():
+        values["topology"] = graph_of(Path(path))
+    return Scenario(**values)
+
+
+def _read(name: str, value: Any) -> Any:
+    """Returns a value of a field; raises TypeError or ValueError for what is none."""
+    if type(value) not in TYPES[name] and not (name == "buffers" and value == "plan"):
+        raise TypeError
+    if name == "links":
+        return {ends_of(link): float(factor) for link, factor in value.items()}
+    if name == "speeds" and isinstance(value, dict):
+        return {int(rank): float(factor) for rank, factor in value.items()}
+    return tuple(map(float, value)) if name == "speeds" else value

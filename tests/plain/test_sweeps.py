@@ -1,0 +1,459 @@
+"""Sweeps: the same bytes however often they are killed and wherever they run."""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+import ringloom as rl
+from planner.schedules import SCHEDULES, Schedule
+from repository import ROOT
+from ringloom.cli import main
+from ringloom.csv_rows import records
+from ringloom.sweeps import run, store
+from ringloom.sweeps.grid import MOST_POINTS, grid_of, read_grid
+from ringloom.sweeps.points import Named, outcome, predict
+from ringloom.sweeps.standings import standings
+from sampling import NIGHTLY
+
+FILES = ("results.csv", "results.parquet", "summary.svg")
+# Head counts that do not divide, and a batch that no rank of an A100 can hold.
+GRID = """
+ranks = [2, 3]
+seq = 96
+batch = [1, "16M"]
+heads = [4, 6]
+kv_heads = 4
+head_dim = 16
+mask = "causal & window:32"
+hardware = ["a100-nvlink", "tpu-v4"]
+schedule = ["ring", "ulysses", "usp:ulysses=2"]
+"""
+POINTS = 48
+LARGE = """
+ranks = [2, 3, 4, 5, 8]
+seq = [256, 300, "1k", "2k", "4k"]
+batch = [1, "16M"]
+heads = [4, 6]
+kv_heads = [1, 2, 4, 6, 9]
+head_dim = 16
+hardware = "a100-nvlink"
+schedule = ["ring", "zigzag", "ulysses", "usp:ulysses=2"]
+"""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("grid") / "grid.toml"
+    path.write_text(GRID)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(grid: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, run.Sweep]:
+    """A sweep that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, rl.sweep(grid, folder, jobs=1)
+
+
+# ---- what comes out
+
+
+def test_rows_stand_in_the_order_of_the_grid_and_say_what_simulate_says(
+    whole: tuple[Path, run.Sweep], grid: Path
+) -> None:
+    _, result = whole
+    axes = [list(axis) for axis in read_grid(grid).axes.values()]
+    assert [tuple(row[key] for key in result.keys) for row in result.rows] == list(product(*axes))
+    refused = []
+    for row in result.rows:
+        names = ("seq", "batch", "heads", "kv_heads", "head_dim", "mask")
+        try:
+            work = rl.Workload(**{name: row[name] for name in names})
+            plan = rl.plan(row["schedule"], work, row["ranks"])
+        except rl.PlanError as error:
+            refused.append((row.get("reason"), str(error)))
+            continue
+        said = rl.simulate(plan, row["hardware"]).as_row()
+        if said["peak_bytes"] > rl.hardware(row["hardware"])["memory.capacity"]:
+            assert row["reason"].startswith("needs ")
+        else:
+            assert {name: row[name] for name in said} == said
+    assert all(reason == said for reason, said in refused)
+    kinds = Counter(row.get("reason", "")[:5] for row in result.rows)
+    assert len(kinds) >= 3, kinds
+    assert sum(kinds.values()) == result.computed == POINTS
+
+
+def test_reasons_are_those_of_compare(whole: tuple[Path, run.Sweep]) -> None:
+    _, result = whole
+    refused = [row for row in result.refused if row["heads"] == 4]
+    assert refused
+    for row in refused[:4]:
+        sizes = {name: row[name] for name in ("seq", "batch", "heads", "head_dim", "mask")}
+        names = ["ring", row["schedule"]]
+        with pytest.raises(rl.PlanError, match=re.escape(row["reason"])):
+            rl.compare(rl.Workload(**sizes), row["ranks"], row["hardware"], names)
+
+
+def stated(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def test_both_files_hold_the_rows(whole: tuple[Path, run.Sweep]) -> None:
+    folder, result = whole
+    read = parquet.read_table(folder / "results.parquet").to_pylist()
+    assert [stated(row) for row in read] == [stated(row) for row in result.rows]
+    written = records(folder / "results.csv")
+    assert list(written[0]) == list(read[0])
+    shown = [{k: "" if v is None else str(v) for k, v in row.items()} for row in read]
+    for row, other in zip(written, shown, strict=True):
+        assert row.keys() == other.keys()
+        for name in ("seq", "mask", "schedule", "max_bytes_sent", "reason"):
+            assert row[name] == other[name]
+        assert not other["makespan_s"] or float(row["makespan_s"]) == float(other["makespan_s"])
+
+
+def test_standings_count_the_fastest_and_those_that_cannot_run() -> None:
+    rows: list[dict[str, Any]] = [
+        {"seq": seq, "hardware": "h", "schedule": name, **rest}
+        for seq, name, rest in (
+            (1, "a", {"makespan_s": 1.0}),
+            (1, "b", {"makespan_s": 1.5}),
+            (2, "a", {"makespan_s": 4.0}),
+            (2, "b", {"makespan_s": 2.0}),
+            (3, "a", {"makespan_s": 1.0}),
+            (3, "b", {"reason": "too large"}),
+            (4, "a", {"reason": "too large"}),
+            (4, "b", {"reason": "too large"}),
+        )
+    ]
+    a, b = standings(rows, ("seq", "hardware", "schedule"))
+    assert (a.ratios, a.cells, a.refused) == ((1.0, 1.0, 2.0), 3, 1)
+    assert (b.ratios, b.cells, b.refused) == ((1.0, 1.5), 3, 2)
+    assert [a.within(1), a.within(2), b.within(1.5)] == [2 / 3, 1.0, 2 / 3]
+
+
+# ---- interruptions
+
+
+class Killed(BaseException):
+    """Ends a sweep as SIGKILL does: nothing catches it."""
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_sweep_that_dies_at_any_write_ends_with_the_same_files(
+    call: str,
+    grid: Path,
+    whole: tuple[Path, run.Sweep],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, last, computed = 0, random.Random(call).randint(1, 3), 0
+    patched = os if call == "fsync" else Path
+    original = getattr(patched, call)
+
+    def dying(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == last:
+            raise Killed
+        return original(*arguments)
+
+    monkeypatch.setattr(patched, call, dying)
+    for run_number in range(40):
+        calls, jobs = 0, 1 + run_number % 2
+        monkeypatch.setattr(run, "PER_WORKER", 8 // jobs + run_number)
+        monkeypatch.setattr("ringloom.sweeps.workers._loky", lambda *_: {})
+        before = len(list((tmp_path / "batches").glob("*.json")))
+        try:
+            result = rl.sweep(grid, tmp_path, jobs=1)
+        except Killed:
+            assert len(list((tmp_path / "batches").glob("*.json"))) >= before
+            last += 1
+            continue
+        computed = result.computed
+        break
+    assert run_number > 2
+    assert computed < POINTS
+    assert contents(tmp_path) == contents(whole[0])
+    assert points_logged_twice(tmp_path) == []
+
+
+def points_logged_twice(folder: Path) -> list[str]:
+    counts = Counter(re.findall(r"point \d+ ", (folder / "sweep.log").read_text()))
+    assert counts
+    return [point for point, count in counts.items() if count > 1]
+
+
+def kill_and_resume(grid: Path, folder: Path, kills: int, jobs: int) -> dict[str, Any]:
+    """Kill a sweep so often, each time at a random moment behind a random batch; then let it end.
+
+    Returns what the last run says.
+    """
+    chance = random.Random(jobs)
+    points = len(read_grid(grid))
+    command = [sys.executable, "-m", "ringloom.cli", "sweep", str(grid), "-o", str(folder)]
+    command += ["--json", "--jobs", str(jobs)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    for kill in range(kills):
+        before = batches(folder)
+        more = max(1, (points // (4 * jobs) - before) // (kills - kill + 1))
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+            while batches(folder) < before + more and process.poll() is None:
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0, 0.05))
+            process.kill()
+        assert process.returncode == -9, "it ended before it was killed"
+    last = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return dict(json.loads(last.stdout))
+
+
+def batches(folder: Path) -> int:
+    return len(list((folder / "batches").glob("*.json")))
+
+
+def test_a_killed_sweep_ends_with_the_same_files(
+    grid: Path, whole: tuple[Path, run.Sweep], tmp_path: Path
+) -> None:
+    said = kill_and_resume(grid, tmp_path, kills=2, jobs=1)
+    assert 0 < said["computed"] < POINTS
+    assert contents(tmp_path) == contents(whole[0])
+    assert points_logged_twice(tmp_path) == []
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="minutes: 2,000 points, killed five times")
+def test_two_thousand_points_killed_five_times_end_with_the_same_files(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(LARGE)
+    assert len(read_grid(tmp_path / "grid.toml")) == 2000
+    rl.sweep(tmp_path / "grid.toml", tmp_path / "whole", jobs=2)
+    said = kill_and_resume(tmp_path / "grid.toml", tmp_path / "killed", kills=5, jobs=2)
+    assert said["points"] == 2000
+    assert 0 < said["computed"] < 1000
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert points_logged_twice(tmp_path / "killed") == []
+
+
+# ---- the store
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other"])
+def test_a_damaged_batch_is_noticed_and_computed_again_once_it_is_deleted(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "PER_WORKER", 1)
+    grid = {"ranks": 2, "seq": 64, "hardware": "h100", "schedule": ["ring", "zigzag"]}
+    rl.sweep(grid, tmp_path, jobs=1)
+    path, whole = tmp_path / "batches" / "00000000.json", contents(tmp_path)
+    content = path.read_bytes()
+    other = rl.sweep(grid | {"seq": 32}, tmp_path / "other", jobs=1)
+    assert other.computed == 2
+    changed = {
+        "cut": content[:-9],
+        "flip": content.replace(b"makespan_s", b"makespam_s", 1),
+        "empty": b"",
+        "other": (tmp_path / "other" / "batches" / path.name).read_bytes(),
+    }
+    path.write_bytes(changed[damage])
+    with pytest.raises(rl.RingloomError, match=r"00000000\.json is damaged: delete it") as caught:
+        rl.sweep(grid, tmp_path, jobs=1)
+    assert "\n" not in str(caught.value)
+    path.unlink()
+    assert rl.sweep(grid, tmp_path, jobs=1).computed == 1
+    assert path.read_bytes() == content
+    assert contents(tmp_path) == whole
+
+
+def test_a_folder_belongs_to_one_grid_its_files_and_one_process(tmp_path: Path) -> None:
+    text = (ROOT / "simulator/hardware/presets/h100.toml").read_text()
+    (tmp_path / "here.toml").write_text(text)
+    (tmp_path / "links.json").write_text(json.dumps({"links": [[0, 1, 1e9]]}))
+    grid = {"ranks": 2, "seq": 64, "hardware": str(tmp_path / "here.toml"), "schedule": "ring"}
+    grid["scenario"] = {"slow": {"topology": str(tmp_path / "links.json"), "speeds": {"1": 0.5}}}
+    assert rl.sweep(grid, tmp_path / "out", jobs=1).computed == 1
+    assert rl.sweep(grid, tmp_path / "out", jobs=1).computed == 0
+    with pytest.raises(rl.RingloomError, match="another grid"):
+        rl.sweep(grid | {"seq": 65}, tmp_path / "out", jobs=1)
+    (tmp_path / "links.json").write_text(json.dumps({"links": [[0, 1, 2e9]]}))
+    with pytest.raises(rl.RingloomError, match="another grid"):
+        rl.sweep(grid, tmp_path / "out", jobs=1)
+    (tmp_path / "links.json").write_text(json.dumps({"links": [[0, 1, 1e9]]}))
+    (tmp_path / "here.toml").write_text(text.replace("80e9", "81e9"))
+    with pytest.raises(rl.RingloomError, match="another grid"):
+        rl.sweep(grid, tmp_path / "out", jobs=1)
+    (tmp_path / "here.toml").write_text(text)
+    with (
+        store.Store.opened(tmp_path / "out", grid_of(grid).digest),
+        pytest.raises(rl.RingloomError, match="another process"),
+    ):
+        rl.sweep(grid, tmp_path / "out", jobs=1)
+
+
+# ---- workers
+
+
+def test_dask_gives_the_same_files(
+    grid: Path, whole: tuple[Path, run.Sweep], tmp_path: Path
+) -> None:
+    from distributed import LocalCluster
+
+    local = {"n_workers": 2, "threads_per_worker": 1, "processes": NIGHTLY}
+    with LocalCluster(dashboard_address=None, **local) as cluster:
+        said = rl.sweep(grid, tmp_path, backend="dask", address=cluster.scheduler_address)
+    assert said.computed == POINTS
+    assert contents(tmp_path) == contents(whole[0])
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="starting Ray takes long: only in make test-nightly")
+def test_ray_gives_the_same_files(
+    grid: Path, whole: tuple[Path, run.Sweep], tmp_path: Path
+) -> None:
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'ringloom[ray]'")
+    command = [sys.executable, "-m", "ringloom.cli", "sweep", str(grid), "-o", str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([*command, "--backend", "ray"], env=env, check=True, capture_output=True)
+    assert contents(tmp_path) == contents(whole[0])
+
+
+def deadly(work: rl.Workload, ranks: int, pass_: str) -> rl.Plan:
+    """A schedule that ends the process in which it plans."""
+    os._exit(1)
+
+
+def test_a_worker_that_dies_is_reported_and_what_is_stored_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SCHEDULES, "deadly", Schedule("deadly", deadly, "", "", ""))
+    monkeypatch.setattr(run, "PER_WORKER", 1)
+    grid = {"schedule": ["ring", "deadly"], "ranks": [1, 2, 3, 4], "seq": 64, "hardware": "h100"}
+    with pytest.raises(rl.RingloomError, match="a worker died on one of the points 4 to 5"):
+        rl.sweep(grid, tmp_path, jobs=2)
+    assert batches(tmp_path) == 2
+    assert not (tmp_path / "results.csv").exists()
+
+
+def test_a_worker_of_another_version_is_refused(grid: Path) -> None:
+    with pytest.raises(rl.RingloomError, match=r"has ringloom .*, this machine has 0\.0\.1"):
+        outcome(read_grid(grid).point(0), "0.0.1")
+
+
+def test_a_worker_learns_a_schedule_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = SCHEDULES["zigzag"]
+    monkeypatch.delitem(SCHEDULES, "zigzag")
+    sizes = {"ranks": 2, "seq": 64, "hardware": rl.hardware("h100")}
+    assert "makespan_s" in predict(Named("zigzag", recipe), **sizes)
+
+
+def test_an_address_goes_with_a_cluster_only(tmp_path: Path, grid: Path) -> None:
+    with pytest.raises(rl.RingloomError, match="loky has no address"):
+        rl.sweep(grid, tmp_path, address="tcp://node0:8786")
+
+
+# ---- grids and the command line
+
+NEEDED = "ranks = 2\nseq = 64\nhardware = 'h100'\nschedule = 'ring'\n"
+MANY = [*range(1, 1001)]
+BAD = [
+    ("ranks = ", "Invalid value"),
+    ("seq = 64", "no ranks and no hardware and no schedule"),
+    (f"{NEEDED}colour = 1", "unknown key 'colour': the keys are ranks, seq"),
+    (NEEDED.replace("64", "[]"), "seq has no value"),
+    (NEEDED.replace("64", "[64, '64']"), "seq has 64 twice"),
+    (NEEDED.replace("64", "6.4"), "seq cannot be 6.4"),
+    (NEEDED.replace("64", "'long'"), "'long' is not a number of tokens"),
+    (NEEDED.replace("64", "{ a = 64 }"), "seq cannot be {'a': 64}"),
+    (NEEDED.replace("64", "[[64]]"), "seq cannot be [64]"),
+    (NEEDED.replace("'h100'", "[['h100']]"), "hardware"),
+    (NEEDED.replace("'h100'", "3"), "hardware cannot be 3"),
+    (NEEDED.replace("'ring'", "[3]"), "schedule cannot be 3"),
+    (NEEDED.replace("ring", "spiral"), "unknown schedule 'spiral'"),
+    (NEEDED.replace("ring", "ring:colour=2"), "no parameter 'colour'"),
+    (NEEDED.replace("h100", "abacus"), "unknown hardware 'abacus'"),
+    (f"{NEEDED}mask = 'dropout'", "not expressible"),
+    (f"{NEEDED}mask = 3", "mask cannot be 3"),
+    (f"{NEEDED}dtype = 'int8'", "'int8' is not one of float64"),
+    (f"{NEEDED}pass = 'sideways'", "'sideways' is not one of forward, backward, both"),
+    (f"{NEEDED}sinks = 'no'", "'no' is not one of False, True"),
+    (f"{NEEDED}scenario = 'slow'", "scenario cannot be 'slow'"),
+    (f"{NEEDED}scenario.slow = {{ pace = 2 }}", "a scenario has no 'pace'"),
+    (f"{NEEDED}scenario.slow = {{ overlap = 2 }}", "scenario: overlap cannot be 2"),
+    (f"{NEEDED}scenario.slow = {{ speeds = {{ x = 2 }} }}", "speeds cannot be"),
+    (f"{NEEDED}scenario.slow = {{ links = {{ x = 2 }} }}", "links cannot be"),
+    (f"{NEEDED}scenario.slow = {{ share = 2 }}", "a share of the chip below 1"),
+    (f"{NEEDED}batch = {MANY}\nheads = {MANY}", f"{1000**2} points are more than {MOST_POINTS}"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), BAD, ids=[said for _, said in BAD])
+def test_a_grid_that_makes_no_sense_is_refused_in_one_line(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(text)
+    assert main(["sweep", str(path), "-o", str(tmp_path / "out")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert said in printed.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_scenario_in_a_grid_is_the_scenario_in_python(tmp_path: Path) -> None:
+    (tmp_path / "links.json").write_text(json.dumps({"links": [[0, 1, 1e9], [1, 2, 1e9, 1e-6]]}))
+    table = {
+        "speeds": {"ordinary": {}, "slow": {"speeds": {"1": 0.5}}, "each": {"speeds": [1, 0.5]}},
+        "links": {"cut": {"links": {"0-s0": 0.5}}},
+        "others": {"serial": {"overlap": False}, "few": {"buffers": 1, "late": True}},
+        "wide": {"file": {"topology": str(tmp_path / "links.json")}},
+    }
+    same = {
+        "speeds": {
+            "ordinary": rl.Scenario(),
+            "slow": rl.Scenario(speeds={1: 0.5}),
+            "each": rl.Scenario(speeds=(1.0, 0.5)),
+        },
+        "links": {"cut": rl.Scenario(links={(0, "s0"): 0.5})},
+        "others": {
+            "serial": rl.Scenario(overlap=False),
+            "few": rl.Scenario(buffers=1, late=True),
+        },
+    }
+    needed = {"ranks": 2, "seq": 64, "hardware": "h100", "schedule": "ring"}
+    for kind, scenarios in same.items():
+        given = grid_of(needed | {"scenario": table[kind]})
+        assert given.digest == grid_of(needed | {"scenario": scenarios}).digest
+        assert [given.point(n).values["scenario"] for n in range(len(given))] == [
+            *scenarios.values()
+        ]
+    (row,) = rl.sweep(needed | {"scenario": table["wide"]}, tmp_path / "out", jobs=1).rows
+    assert row["reason"] == "topology given: rank 2 of 2 ranks"
+    wide = rl.sweep(needed | {"ranks": 3, "scenario": table["wide"]}, tmp_path / "3", jobs=1)
+    plan = rl.plan("ring", rl.Workload(seq=64), 3)
+    links = rl.simulate(plan, "h100", topology=str(tmp_path / "links.json"))
+    assert wide.rows[0]["makespan_s"] == links.makespan
+
+
+def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "grid.toml").write_text(NEEDED + "kv_heads = [32, 5]\n")
+    command = ["sweep", str(tmp_path / "grid.toml"), "-o", str(tmp_path / "out"), "--jobs", "1"]
+    assert main([*command, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    files = {str(tmp_path / "out" / name) for name in FILES}
+    assert (said["points"], said["refused"], said["computed"]) == (2, 1, 2)
+    assert set(said["files"]) == files
+    assert main(command) == 0
+    assert "2 points, 1 of which cannot run" in capsys.readouterr().out
