@@ -98,10 +98,7 @@ def _column(values: ArrayLike, what: str) -> Ints:
 
 
 def _bundle(values: ArrayLike, rows: int, what: str) -> tuple[Ints, Rows]:
-    """Blocks per row as [rows, width] without columns that are empty throughout.
-
-    And which rows hold a block: True where every place holds one.
-    """
+    """Blocks per row as [rows, width], and which rows hold one: True where every place does."""
     table = _column(values, what)
     if table.ndim == 1:
         table = table[:, None]
@@ -112,9 +109,7 @@ def _bundle(values: ArrayLike, rows: int, what: str) -> tuple[Ints, Rows]:
         return table, np.True_
     if low < -1:
         raise PlanError(f"{what} out of range: {low}; -1 stands for no block")
-    present = table >= 0
-    used = present.any(axis=0)
-    return table if used.all() else table[:, used], rowwise(np.logical_or, present)
+    return table, rowwise(np.logical_or, table >= 0)
 
 
 def _rows(values: ArrayLike, what: str) -> Ints:
@@ -150,9 +145,16 @@ class Node:
 
 
 def _keep(node: Node, rows: Rows, fields: Sequence[str]) -> None:
-    if not (rows is np.True_ or rows.all()):
-        for name in fields:
-            object.__setattr__(node, name, getattr(node, name)[rows])
+    """Drop rows without a block, then columns that are empty in all rows that are left."""
+    for name in fields:
+        values = whole = getattr(node, name)
+        if not (rows is np.True_ or rows.all()):
+            values = values[rows]
+        if values.ndim == 2 and values.min(initial=0) < 0:
+            used = (values >= 0).any(axis=0)
+            values = values if used.all() else values[:, used]
+        if values is not whole:
+            object.__setattr__(node, name, values)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

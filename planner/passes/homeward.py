@@ -14,7 +14,7 @@ from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.passes.pieces import brought
-from planner.passes.trim import drop_unused, filled
+from planner.passes.trim import drop_unused, filled, only_rows
 
 NOTHING, MIXED = 0, -1  # what came to a rank; else it is one message, by its number from 1
 
@@ -181,9 +181,11 @@ def direct(plan: Plan, regular: bool = True) -> Plan:
 def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular: bool) -> Plan:
     """Messages of ranks without use for their blocks are sent from where their way begins.
 
-    The way of copies that are held from the start began before it, in the pass that left them.
+    The way of copies that are held from the start began before it, in the pass that left them;
+    copies from several owners came by ways that are not known.
     """
-    left = [brought(plan, held) for held in plan.start if held.tensors == tensors]
+    came = [brought(plan, held) for held in plan.start if held.tensors == tensors]
+    left = [only_rows(move, move.src >= 0) for move in came]
     numbered = [(-1, move) for move in left]
     numbered += [(n, move) for n, move in plan.moves() if move.tensors == tensors]
     moves = [move for _, move in numbered]
@@ -203,7 +205,7 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular
         relays = _from_there_on(relays, before, moves)
     src, dst = (np.concatenate([getattr(m, end) for m in moves]) for end in ("src", "dst"))
     first, now = src[_ends(before)], sum(map(len, left))
-    source = np.where(relays & (first >= 0), first, src)
+    source = np.where(relays, first, src)
     return _rerouted(plan, tensors, moves[len(left) :], source[now:], dst[now:])
 
 

@@ -12,7 +12,7 @@ from planner.analysis.marks import Bits
 from planner.columns import rowwise
 from planner.ir import Held, Index, Move, Plan, Step
 from planner.partitions import Side
-from planner.passes.trim import drop_empty
+from planner.passes.trim import drop_empty, only_rows
 
 
 def per_piece(plan: Plan) -> Plan:
@@ -33,10 +33,8 @@ def per_piece(plan: Plan) -> Plan:
         if move.blocks.shape[1] == 1:
             return [move]
         whole = rectangles[move.side].wider(move)
-        return [*_rows(move, whole), *(n for m in _rows(move, ~whole) for n in by_piece(m))]
-
-    def by_piece(move: Move) -> list[Move]:
-        return _by_columns(move, _pieces(move, ends[move.side]))
+        kept, rest = only_rows(move, whole), only_rows(move, ~whole)
+        return [kept, *(_by_columns(rest, _pieces(rest, ends[move.side])) if len(rest) else ())]
 
     return _cut(plan, cut)
 
@@ -48,7 +46,7 @@ def _cut(plan: Plan, cut: Callable[[Move], list[Move]]) -> Plan:
     """
     steps = (Step(s.attends, tuple(n for m in s.moves for n in cut(m))) for s in plan.steps)
     start = (_left(m) for held in plan.start for m in cut(brought(plan, held)))
-    return drop_empty(replace(plan, start=tuple(start), steps=tuple(steps)))
+    return drop_empty(replace(plan, start=tuple(filter(len, start)), steps=tuple(steps)))
 
 
 def brought(plan: Plan, held: Held) -> Move:
@@ -95,13 +93,6 @@ class _Rectangles:
         one = rectangle.min(axis=1)
         attended = ((rectangle == one[:, None]) & (move.blocks >= 0)).sum(axis=1)
         return np.asarray(self.width[one] > attended)
-
-
-def _rows(move: Move, rows: Bits) -> list[Move]:
-    """Some messages of a move, if any."""
-    if rows.all():
-        return [move]
-    return [Move(move.tensors, move.blocks[rows], move.src[rows], move.dst[rows])][: rows.sum()]
 
 
 @dataclass(frozen=True)

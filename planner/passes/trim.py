@@ -83,7 +83,7 @@ def _needed(plan: Plan, moves: list[Move], needed: Needed, regular: bool) -> lis
         kept = np.unique(np.concatenate([a[b] for a, b in zip(labels, used, strict=True)]))
         kept = kept[kept >= 0]
         used = [b | np.isin(a, kept) for a, b in zip(labels, used, strict=True)]
-    return [_kept_messages(move, rows) for move, rows in zip(moves, used, strict=True)]
+    return [only_rows(move, rows) for move, rows in zip(moves, used, strict=True)]
 
 
 def _read(plan: Plan, needed: Needed, move: Move) -> Bits:
@@ -99,7 +99,8 @@ def _mark(plan: Plan, marks: Needed, move: Move, rank: Ints, value: bool) -> Non
         marks[tensor].set(entries, value)
 
 
-def _kept_messages(move: Move, rows: Bits) -> Move:
+def only_rows(move: Move, rows: Bits) -> Move:
+    """The messages of a move that are marked."""
     if rows.all():
         return move
     return Move(move.tensors, move.blocks[rows], move.src[rows], move.dst[rows])
@@ -136,7 +137,7 @@ def filled(plan: Plan) -> tuple[Plan, dict[str, Marks]]:
 
 def _filled(plan: Plan, move: Move, tables: dict[str, Marks]) -> Move:
     entries = places(plan, move.tensors[0], move.src, move.blocks)
-    return _kept_messages(move, tables[move.tensors[0]].any(entries))
+    return only_rows(move, tables[move.tensors[0]].any(entries))
 
 
 def _transfer(plan: Plan, moves: Sequence[Move], tables: dict[str, Marks]) -> None:

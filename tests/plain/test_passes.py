@@ -195,6 +195,27 @@ def test_after_a_rank_that_is_skipped_copies_come_from_where_their_way_begins() 
     assert sums == [(5, 7), (6, 7)]
 
 
+def test_copies_of_several_owners_may_be_held_by_one_rank() -> None:
+    """Rank 0 has blocks 1 and 2 from the start: no one way brought them."""
+    apart = replace(WORK, mask=rl.Documents((18, 6)))
+    every = Attend([0, 1, 2, 3], [[0], [1], [2], [3]], [[0, 1, 2]] * 3 + [[3, -1, -1]])
+    copies = Move(("KV",), [[0], [0], [1], [2]], [0, 0, 1, 2], [1, 2, 2, 1])
+    held = Held(("KV",), [[1, 2]], [0])
+    plan = hand_made(apart, 4, "forward", Step((), (copies,)), Step((every,)), start=(held,))
+    for rewrite in (direct, trim, homeward, per_piece, per_block, joined):
+        assert verify(rewrite(plan)).steps
+
+
+@pytest.mark.parametrize("by", [1, 2, 3])
+def test_rows_that_fall_away_take_their_columns_with_them(by: int) -> None:
+    """A column that only such a row filled would make rectangles of one shape look like two."""
+    blocks = [[0, *[-1] * by], [-1, *[1] * by]]
+    assert Attend([0, 1], blocks, [[0], [-1]]) == Attend([0], [[0]], [[0]])
+    assert Move(("KV",), blocks, [0, 1], [1, 1]) == Move(("KV",), [[0]], [0], [1])
+    assert Attend([0, 1], blocks, [[0], [-1]]).q.shape == (1, 1)
+    assert Move(("KV",), blocks, [0, 1], [1, 1]).blocks.shape == (1, 1)
+
+
 # ---- zigzag's ring as a person would write it
 
 
