@@ -1,10 +1,13 @@
 """transformers_attention(program)   use an emitted torch program with Hugging Face Transformers.
 shard_batch(program, ids)         a rank's shard of a batch, as arguments for such a model.
+to_block_mask(work)               a mask for torch's flex attention, and `from_block_mask` back.
 """
 
 from types import ModuleType
 from typing import Any
 
+from planner.masks import Mask
+from planner.workload import Workload
 from ringloom.optional import needing
 
 
@@ -42,3 +45,23 @@ def shard_batch(
     adapter = needing("hf", "runtimes.huggingface")
     batch: dict[str, Any] = adapter.shard_batch(program, ids, labels, positions, group, tables)
     return batch
+
+
+def to_block_mask(work: Workload, *, block_size: int = 128, device: Any = "cpu") -> Any:
+    """Returns the mask of a workload as a `BlockMask` for `torch`'s flex attention.
+
+    It has the tables that `create_block_mask` makes, without a dense matrix of seq x kv_seq.
+    block_size: tokens of a block's side. Raises RingloomError without torch.
+    """
+    adapter = needing("torch", "runtimes.torch.block_masks")
+    return adapter.to_block_mask(work, block_size, device)
+
+
+def from_block_mask(block_mask: Any) -> Mask:
+    """Returns the mask that allows the pairs of a `BlockMask`: Full, Causal, or Slices of them.
+
+    Its mask_mod is evaluated on whole rows of blocks in turn. Raises RingloomError where batch rows
+    or heads differ, and without torch.
+    """
+    mask: Mask = needing("torch", "runtimes.torch.block_masks").from_block_mask(block_mask)
+    return mask

@@ -34,7 +34,12 @@ from planner.schedules import SCHEDULES
 from planner.verify import verify
 from planner.version import VERSION as __version__
 from planner.workload import Workload
-from ringloom.adapters import shard_batch, transformers_attention
+from ringloom.adapters import (
+    from_block_mask,
+    shard_batch,
+    to_block_mask,
+    transformers_attention,
+)
 from ringloom.comparison import Comparison, compare
 from ringloom.compiling import compile
 from ringloom.recording import Recording, record
@@ -97,6 +102,7 @@ __all__ = [
     "direct",
     "document_positions",
     "emit",
+    "from_block_mask",
     "from_cu_seqlens",
     "hardware",
     "homeward",
@@ -111,6 +117,7 @@ __all__ = [
     "simulate",
     "sweep",
     "tables",
+    "to_block_mask",
     "to_cu_seqlens",
     "topology",
     "trace",

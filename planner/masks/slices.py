@@ -1,6 +1,6 @@
 """Slices: rectangles of queries and keys, whole or cut by diagonals."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +9,8 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.masks.areas import LIMIT
-from planner.masks.mask import Mask, Names, whole
+from planner.masks.mask import Allowed, Mask, Names, whole
+from planner.masks.plain import Causal, Full
 from planner.masks.regions import FAR, Ints, Region, first_overlap
 from planner.parse import from_json, tokens
 
@@ -134,3 +135,56 @@ def _position(text: str) -> int:
 
 def _text(row: Row) -> str:
     return ",".join(map(str, row))
+
+
+@dataclass(eq=False)
+class _Run:
+    """Keys low..high - 1 of a query, and those of the queries before it that they go on from.
+
+    From one query to the next, `low` stays or goes up by one, always alike, and so does `high`.
+    """
+
+    first: int  # query
+    start: int  # key
+    low: int
+    high: int
+    steps: tuple[int, int] | None = None
+
+    def goes_on(self, low: int, high: int) -> bool:
+        """Takes the next query's keys if they fit."""
+        steps = low - self.low, high - self.high
+        if steps != (self.steps or steps) or not {*steps} <= {0, 1}:
+            return False
+        self.low, self.high, self.steps = low, high, steps
+        return True
+
+
+def covering(rows: Iterable[Allowed], first: int, kv_seq: int) -> Mask:
+    """Returns the mask of exactly these pairs: Full or Causal if it is, else slices.
+
+    rows: the keys that each query meets, bool [kv_seq]; the first query is at aligned position
+    `first`. Queries whose keys are alike, or go up by one at an end, make one slice.
+    """
+    runs, done, last = list[_Run](), list[Row](), first
+    for last, row in enumerate(rows, first):
+        edges = np.flatnonzero(np.diff(row, prepend=False, append=False)).reshape(-1, 2)
+        kept = list[_Run]()
+        for low, high in edges.tolist():
+            run = next((r for r in runs if r not in kept and r.goes_on(low, high)), None)
+            kept.append(run or _Run(last, low, low, high))
+        done += [_slice(run, last) for run in runs if run not in kept]
+        runs = kept
+    done += [_slice(run, last + 1) for run in runs]
+    match done:
+        case [(q0, q1, 0, k1, kind)] if (q1, k1) == (kv_seq, kv_seq):
+            if kind == "full" and q0 == first:
+                return Full()
+            if kind == "causal" and q0 == max(first, 0):
+                return Causal()
+    return Slices(tuple(sorted(done)) or ((first, first, 0, 0, "full"),))
+
+
+def _slice(run: _Run, end: int) -> Row:
+    steps = tuple(map(bool, run.steps or (0, 0)))
+    (kind,) = (kind for kind, cut in KINDS.items() if cut == steps)
+    return run.first, end, run.start, run.high, kind

@@ -1,0 +1,133 @@
+"""Masks as those of torch's flex attention, and back.
+
+to_block_mask     tiles from the mask's closed form: no dense matrix, whatever the length
+from_block_mask   slices that allow the same pairs, from mask_mod evaluated row by row
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+
+from planner.errors import RingloomError
+from planner.masks import Mask, region_of
+from planner.masks.areas import areas, kinds
+from planner.masks.regions import Ints
+from planner.masks.slices import covering
+from planner.workload import Workload
+
+Bools = NDArray[np.bool_]
+Rule = Callable[[Tensor, Tensor], Any]  # (query positions, key positions) -> allowed, elementwise
+PARTIAL, FULL = 1, 2
+
+
+def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") -> BlockMask:
+    """Returns the mask of a workload for `flex_attention` on the whole sequence.
+
+    It has the tables that `create_block_mask` makes, in memory for seq x kv_seq / block_size^2.
+    """
+    q, kv = (
+        [range(a, min(a + block_size, tokens)) for a in range(0, tokens, block_size)]
+        for tokens in (work.seq, work.kv_seq)
+    )
+    aligned = [(range(r.start + work.offset, r.stop + work.offset),) for r in q]
+    inside = areas(region_of(work.mask), aligned, [(r,) for r in kv])
+    table = kinds(inside, np.full(len(q), block_size), np.full(len(kv), block_size))
+    tables = (x for kind in (PARTIAL, FULL) for x in _ordered(table == kind, device))
+    rule = rule_of(work.mask, range(min(0, work.offset), work.kv_seq), device)
+
+    def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Any:
+        return rule(q_idx + work.offset, kv_idx)
+
+    lengths = work.seq, work.kv_seq
+    return BlockMask.from_kv_blocks(*tables, block_size, mask_mod, lengths)
+
+
+def from_block_mask(block_mask: BlockMask) -> Mask:
+    """Returns a mask that allows the pairs of a `BlockMask`: causal, full, or slices.
+
+    Raises RingloomError where batch rows or heads differ.
+    """
+    seq, kv_seq = block_mask.seq_lengths
+    return covering(_rows(block_mask, seq, kv_seq), kv_seq - seq, kv_seq)
+
+
+def rule_of(mask: Mask, positions: range, device: Any) -> Rule:
+    """Returns the definition of a mask on tensors of positions, aligned queries and keys.
+
+    Where it asks for the place of a position among bounds, a table of all positions answers.
+    """
+    first = positions.start
+    fixed, inner = dict[str, Tensor](), dict[str, Rule]()
+    for name, value in mask.names.items():
+        if isinstance(value, Mask):
+            inner[name] = rule_of(value, positions, device)
+        else:
+            at = value if value.ndim > 1 else np.searchsorted(value, positions, side="right")
+            fixed[name] = torch.tensor(at, device=device)
+    names = ", ".join(["i", "j", "place", *fixed, *inner])
+    expression = eval(f"lambda {names}: {mask.expression}", {"__builtins__": {}})
+
+    def place(x: Tensor, table: Tensor) -> Tensor:
+        return table[x - first]
+
+    def rule(i: Tensor, j: Tensor) -> Any:
+        parts = [part(i, j) for part in inner.values()]
+        at = i.clip(0) if mask.from_zero else i
+        pairs = expression(at, j, place, *fixed.values(), *parts)
+        return pairs & (i >= 0) if mask.from_zero else pairs
+
+    return rule
+
+
+def _ordered(table: Bools, device: Any) -> tuple[Tensor, Tensor]:
+    """Counts the blocks of each row, and orders their columns first: [1, 1, rows, ...]."""
+    arrays = table.sum(axis=1), np.argsort(~table, axis=1, kind="stable")
+    counts, columns = (torch.tensor(x.astype(np.int32)[None, None], device=device) for x in arrays)
+    return counts, columns
+
+
+def _rows(given: BlockMask, seq: int, kv_seq: int) -> Iterator[Bools]:
+    """Yields the keys that each query meets: bool [kv_seq]."""
+    partial, full = _table(given, ""), _table(given, "full_")
+    block_of = np.arange(kv_seq) // given.BLOCK_SIZE[1]
+    for number, first in enumerate(range(0, seq, given.BLOCK_SIZE[0])):
+        queries = np.arange(first, min(first + given.BLOCK_SIZE[0], seq))
+        every = list[Bools]()
+        for head in np.ndindex(partial.shape[:2]):
+            pairs = np.repeat(full[head][number, block_of][None], len(queries), axis=0)
+            keys = np.flatnonzero(partial[head][number, block_of])
+            pairs[:, keys] |= _evaluated(given, head, queries, keys)
+            every.append(pairs)
+            if not np.array_equal(pairs, every[0]):
+                raise RingloomError(
+                    f"queries {first} to {queries[-1]} of (batch row, head) {head} do not see the"
+                    " keys of (0, 0), but one mask holds for all: pack the rows into documents"
+                )
+        yield from every[0]
+
+
+def _evaluated(given: BlockMask, head: tuple[int, ...], queries: Ints, keys: Ints) -> Bools:
+    """The pairs that mask_mod allows: bool [queries, keys]."""
+    if not len(keys):
+        return np.zeros((len(queries), 0), np.bool_)
+    by_key = torch.vmap(given.mask_mod, in_dims=(None, None, None, 0))
+    by_query = torch.vmap(by_key, in_dims=(None, None, 0, None))
+    arguments = (*(np.array(x) for x in head), queries, keys)
+    device = given.kv_indices.device
+    pairs: Bools = by_query(*(torch.tensor(x, device=device) for x in arguments)).cpu().numpy()
+    return pairs
+
+
+def _table(given: BlockMask, kind: str) -> Bools:
+    """The partial blocks of each row, or the "full_" ones: bool [batch, heads, rows, columns]."""
+    table = np.zeros(given.kv_indices.shape, np.bool_)
+    counts, columns = (getattr(given, f"{kind}kv_{name}") for name in ("num_blocks", "indices"))
+    if counts is not None:
+        there = np.arange(table.shape[-1]) < counts.cpu().numpy()[..., None]
+        np.put_along_axis(table, columns.cpu().numpy().astype(np.int64), there, axis=-1)
+    return table

@@ -1,0 +1,86 @@
+"""Masks of flex attention: ours there, theirs here."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+import ringloom as rl
+from runtimes.arrays import draw
+from runtimes.reference import dense
+from strategies import masks
+
+TABLES = ["kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"]
+TABLES += ["q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"]
+
+
+@st.composite
+def works(draw: st.DrawFn) -> rl.Workload:
+    seq, kv_seq = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    return rl.Workload(seq, kv_seq, mask=draw(masks(seq, kv_seq)))
+
+
+@given(works(), st.sampled_from([1, 4, 16, 128]))
+def test_a_block_mask_is_what_torch_makes_of_the_definition(work: rl.Workload, size: int) -> None:
+    allowed = torch.tensor(work.allowed(range(work.seq), range(work.kv_seq)))
+    expected = create_block_mask(
+        lambda b, h, i, j: allowed[i, j], 1, 1, work.seq, work.kv_seq, "cpu", size
+    )
+    block_mask = rl.to_block_mask(work, block_size=size)
+    assert block_mask.seq_lengths == expected.seq_lengths
+    for name in TABLES:
+        assert torch.equal(getattr(block_mask, name), getattr(expected, name)), name
+    evaluated = create_block_mask(
+        block_mask.mask_mod, 1, 1, work.seq, work.kv_seq, "cpu", size
+    )  # torch, asking our mask_mod for every pair
+    assert torch.equal(evaluated.to_dense(), expected.to_dense())
+    assert torch.equal(evaluated.full_kv_num_blocks, expected.full_kv_num_blocks)
+
+
+@given(works(), st.sampled_from([1, 4, 16]))
+def test_a_block_mask_comes_back_as_a_mask_of_the_same_pairs(work: rl.Workload, size: int) -> None:
+    mask = rl.from_block_mask(rl.to_block_mask(work, block_size=size))
+    again = rl.Workload(work.seq, work.kv_seq, mask=mask)
+    pairs = [w.allowed(range(w.seq), range(w.kv_seq)) for w in (work, again)]
+    np.testing.assert_array_equal(*pairs)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("text", ["causal", "full", "causal & documents:100,156", "window:9,3"])
+def test_flex_attention_computes_our_mask(text: str) -> None:
+    work = rl.Workload(256, heads=2, head_dim=16, mask=text, dtype="float64")
+    q, k, v, _ = draw(work, 0)
+    out = flex_attention(*map(torch.tensor, (q, k, v)), block_mask=rl.to_block_mask(work))
+    np.testing.assert_allclose(out.numpy(), dense.forward(work, q, k, v)[0], atol=1e-12, rtol=0)
+
+
+def made(rule: str, seq: int = 256, kv_seq: int = 256, batch: int = 1) -> BlockMask:
+    mask_mod = eval(f"lambda b, h, i, j: {rule}")
+    return create_block_mask(mask_mod, batch, 1, seq, kv_seq, "cpu", 32)
+
+
+def test_what_others_wrote_becomes_few_slices() -> None:
+    assert rl.from_block_mask(made("i >= j")) == rl.Causal()
+    assert rl.from_block_mask(made("i + 64 >= j", seq=192)) == rl.Causal()
+    assert rl.from_block_mask(made("i + j >= 0")) == rl.Full()
+    window = rl.from_block_mask(made("(i >= j) & (i - j <= 40)"))
+    assert window == rl.Slices(((0, 41, 0, 41, "causal"), (41, 256, 1, 256, "bi")))
+    packed = rl.from_block_mask(made("(i >= j) & (i // 50 == j // 50)"))
+    assert len(packed.rows) == 6
+    assert rl.to_cu_seqlens(packed).cu_seqlens_q.tolist() == [0, 50, 100, 150, 200, 250, 256]
+    nothing = rl.from_block_mask(made("i + j < 0"))
+    assert not rl.Workload(256, mask=nothing).allowed(range(256), range(256)).any()
+
+
+def test_a_mask_of_one_batch_row_is_refused() -> None:
+    with pytest.raises(rl.RingloomError, match=r"\(batch row, head\) \(1, 0\).* into documents"):
+        rl.from_block_mask(made("(i >= j) & (j < 100 + b)", batch=2))
+    assert rl.from_block_mask(made("i >= j", batch=2)) == rl.Causal()
+
+
+def test_a_long_mask_takes_no_dense_matrix() -> None:
+    work = rl.Workload(2**20, mask="causal & window:4k")
+    block_mask = rl.to_block_mask(work, block_size=1024)
+    assert int(block_mask.kv_num_blocks.sum() + block_mask.full_kv_num_blocks.sum()) == 5110
