@@ -5,6 +5,9 @@ backward adds step 2: each rank's share of dkv[k] -> k (a reduce-scatter)
 
 forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1)*(keep==0), DKV 2*f*(P-1)
+
+A gather is one collective and stays whole under every mask: for windows and documents that see a
+few keys take `halo` (`group-cast`), which sends these and no others.
 """
 
 import numpy as np

@@ -9,6 +9,7 @@ backward     dkv of the same pieces -> their owner (group reduce)
 forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1), DKV 2*f*(P-1)      of a halo W tokens instead of P - 1 shards
 
+Tokens that all see, as global ones, go to every rank once; with stages=1 in one round.
 MagiAttention's group collectives, swa_p2p of Megatron-LM. The mask is its subject: keys are cut
 where the ranks that see them change. Programs are tables where that is irregular.
 """

@@ -7,7 +7,8 @@ backward     dkv of each stride -> its owner (reduce-scatter), a step after it w
 forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1), DKV 2*f*(P-1)
 
-The all-gather's bytes, but a rank holds two strides of the keys instead of all heads.
+The all-gather's bytes, but a rank holds two strides of the keys instead of all heads. Whole under
+every mask, as the all-gather; `halo` sends only what a window sees.
 Llama 3 (Grattafiori et al. 2024, section 3.3.2), heads_k_stride of ring-flash-attention.
 """
 

@@ -10,7 +10,8 @@ forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1), DKV 2*f*P*(P>1)
 
 The ring's bytes, over P - 1 links of each rank at once, P - 2 where P is even (Walecki's
-decomposition). TASP (Wang et al. 2025). Its programs are tables: rings are lists of ranks.
+decomposition). Neighbours in sequence are far apart on most rings: windows save no rounds here.
+TASP (Wang et al. 2025). Its programs are tables: rings are lists of ranks.
 """
 
 from itertools import chain
