@@ -31,6 +31,13 @@ def ascending(side: Side) -> bool:
     return first == sorted(first)
 
 
+def alike(side: Side, ranks: int) -> bool:
+    """True if blocks have as many tokens each, and ranks as many blocks' tokens: none is padded."""
+    places = np.unique(side.homes.astype(np.int64) * len(side.chunks) + side.chunk)
+    held = np.bincount(places // len(side.chunks), minlength=ranks)
+    return len(set(side.sizes.tolist())) == 1 == len(set(held.tolist()))
+
+
 @dataclass
 class Attends:
     """A pass on its way to text; `defined`: sums assigned so far, `written`: in this step."""
@@ -56,11 +63,9 @@ class Attends:
         )
         self.sides = [TENSORS[t].side for t in ACCUMULATORS[self.plan.pass_]]
         self.coordinates = self.loops.coordinates()
-        sides = [self.plan.partition.side(side).sizes for side in ("q", "kv")]
-        self.uneven = any(len(set(sizes.tolist())) > 1 for sizes in sides) or not all(
-            ascending(self.plan.partition.side(side)) for side in ("q", "kv")
-        )
-        self.slices = Slices(sides[0].max() == sides[1].max())
+        both = [self.plan.partition.side(side) for side in ("q", "kv")]
+        self.uneven = not all(alike(side, self.plan.ranks) and ascending(side) for side in both)
+        self.slices = Slices(both[0].sizes.max() == both[1].sizes.max())
 
     def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
         """The attends of some steps, if told so only those that add to these sums."""

@@ -47,6 +47,12 @@ def exact(work: Workload, schedule: str, ranks: int, compiled: bool = NIGHTLY) -
         assert distance(ours, truth) <= more
 
 
+@pytest.mark.parametrize(("tokens", "ranks"), [(4, 3), (6, 4)])
+def test_padding_is_hidden_where_some_ranks_have_more_pieces(tokens: int, ranks: int) -> None:
+    """Pieces of one token, two of them on some ranks: keys that pad the others count nowhere."""
+    exact(Workload(tokens, heads=1, head_dim=2, dtype="float64", mask=Full()), "groups", ranks)
+
+
 def emitted(pair: AnyPlans) -> ModuleType:
     return mesh.Program(1, emit(pair, "jax")).module
 
