@@ -4,7 +4,6 @@ Example:
   ringloom emit torch zigzag --ranks 8 --seq 256k --heads 32 --kv-heads 8 -o attention.py
 """
 
-import shlex
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ import click
 from codegen.emitting import emit
 from codegen.programs import PLATFORMS, TARGETS
 from ringloom.cli.options import is_file, max_calls_option, plans_of, trim_option, workload_options
-from ringloom.cli.output import json_option, show, write
+from ringloom.cli.output import json_option, show, typed_command, write
 
 
 @click.command()
@@ -67,23 +66,3 @@ def command(
         show(True, document | {"source": program})
     else:
         click.echo(program, nl=False)
-
-
-def typed_command() -> str:
-    """The command of this context as it was typed, without where its answer goes."""
-    context = click.get_current_context()
-    words = ["ringloom", str(context.info_name)]
-    options = list[str]()
-    for parameter in context.command.params:
-        name, value = str(parameter.name), context.params.get(str(parameter.name))
-        if isinstance(parameter, click.Argument):
-            words.append(str(value))
-        elif name not in ANSWERS and context.get_parameter_source(name) is TYPED:
-            options.append(parameter.opts[0])
-            if not (isinstance(parameter, click.Option) and parameter.is_flag):
-                options.append(str(value))
-    return shlex.join([*words, *options])
-
-
-ANSWERS = ("output", "as_json")
-TYPED = click.core.ParameterSource.COMMANDLINE

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -73,3 +74,23 @@ def write(path: str, text: str) -> None:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+
+def typed_command() -> str:
+    """The command of this context as it was typed, without where its answer goes."""
+    context = click.get_current_context()
+    words = ["ringloom", str(context.info_name)]
+    options = list[str]()
+    for parameter in context.command.params:
+        name, value = str(parameter.name), context.params.get(str(parameter.name))
+        if isinstance(parameter, click.Argument):
+            words.append(str(value))
+        elif name not in ANSWERS and context.get_parameter_source(name) is TYPED:
+            options.append(parameter.opts[0])
+            if not (isinstance(parameter, click.Option) and parameter.is_flag):
+                options.append(",".join(value) if isinstance(value, list) else str(value))
+    return shlex.join([*words, *options])
+
+
+ANSWERS = ("output", "as_json")
+TYPED = click.core.ParameterSource.COMMANDLINE

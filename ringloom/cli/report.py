@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ringloom.cli.options import compared, comparison_options
-from ringloom.cli.output import json_option, show, write
+from ringloom.cli.output import json_option, show, typed_command, write
 from ringloom.cli.progress import working
 from ringloom.optional import needing
 
@@ -29,7 +29,7 @@ def command(trace: str | None, output: str, as_json: bool, **given: Any) -> None
     run = import_module("ringloom.report.facts.recorded").recorded(trace) if trace else None
     comparison = compared(given, variants=False)
     with working("drawing"):
-        content = page.page(comparison, run)
+        content = page.page(comparison, run, typed_command())
     write(output, content)
     document = {
         "file": output,

@@ -11,6 +11,7 @@ from bokeh.models import Range1d
 from markupsafe import Markup
 
 import ringloom
+from codegen.digest import digest
 from planner.ir import Plan
 from ringloom.comparison import Case, Comparison
 from ringloom.report.assets import asset
@@ -33,8 +34,10 @@ BOKEH = Path(bokeh.__file__).parent
 Figures = dict[str, Any]
 
 
-def page(compared: Comparison, run: Recorded | None = None) -> str:
+def page(compared: Comparison, run: Recorded | None = None, command: str = "") -> str:
     """The whole report as HTML; `run` is laid over the schedule of its name.
+
+    The page shows the command that made it, where it is given, and a digest of each plan.
 
     Raises RingloomError for a run of another schedule, other ranks or another workload.
     """
@@ -67,6 +70,8 @@ def page(compared: Comparison, run: Recorded | None = None) -> str:
         legend=memory,
         run=_run_words(compared, run, scale) if run else "",
         notes=_notes(compared),
+        command=command,
+        digests=[(case.row.schedule, digest(case.plans)) for case in cases],
         version=ringloom.__version__,
         numbers=Markup(_numbers(compared)),
         style=Markup(asset("style.css")),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from conftest import SIZES, Reader
+from conftest import NAMES, SIZES, Reader
 from ringloom.comparison import Comparison
 from ringloom.report.facts.legs import legs
 from ringloom.report.facts.loads import links_of, load_of
@@ -246,7 +246,7 @@ def test_heads_have_their_own_tiles(reader: Readers, report: str) -> None:
 def test_the_keyboard_reaches_everything(reader: Readers, report: str) -> None:
     page = reader().open(report)
     body, seen = page.driver.find_element("tag name", "body"), []
-    for _ in range(12):
+    for _ in range(24):
         (body if not seen else page.driver.switch_to.active_element).send_keys(Keys.TAB)
         seen.append(
             page.ask(
@@ -338,3 +338,44 @@ def test_nothing_is_fetched(reader: Readers, report: str) -> None:
     page = reader().open(report)
     fetched = page.ask("return performance.getEntriesByType('resource').map((e) => e.name)")
     assert [name for name in fetched if not name.startswith(("data:", "blob:"))] == []
+
+
+def test_an_address_leads_to_a_step_and_a_step_has_an_address(reader: Readers, report: str) -> None:
+    page = reader().open(report + "#zigzag/3")
+    assert page.ask("return model('state').data.step[0]") == 2
+    title = "return model('facts').data.title[model('state').data.leg[0]]"
+    assert page.ask(title) == "zigzag"
+    page.ask("document.getElementById('on').click()")
+    assert page.ask("return location.hash") == "#zigzag/4"
+    page.ask("location.hash = '#ulysses/1'")
+    page.wait("return document.getElementById('step').value === '1'")
+    assert page.ask("return model('state').data.leg[0]") == NAMES.index("ulysses")
+
+
+def test_every_picture_can_be_taken_along(
+    reader: Readers, report: str, compared: Comparison
+) -> None:
+    page = reader().open(report)
+    pictures = page.ask("return document.querySelectorAll('main figure').length")
+    taken = page.ask(
+        """
+        const made = [], make = URL.createObjectURL
+        URL.createObjectURL = (blob) => { made.push(blob); return "" }
+        HTMLAnchorElement.prototype.click = function () {}
+        document.querySelectorAll(".take button").forEach((button) => button.click())
+        URL.createObjectURL = make
+        window.texts = null
+        Promise.all(made.map((blob) => blob.text())).then((all) => { window.texts = all })
+        return made.length
+        """
+    )
+    assert taken == 2 * pictures
+    texts = page.wait("return window.texts")
+    assert all(text.startswith("<svg") for text in texts[::2])
+    tables = [text.splitlines() for text in texts[1::2]]
+    assert all("," in table[0] for table in tables)
+    cells = load_of([compared.cases[0].passes[0][0]])
+    rows = {tuple(map(int, line.split(","))) for table in tables for line in table[1:]
+            if table[0] == "row,column,value" and "." not in line}  # fmt: skip
+    columns = cells.row.tolist(), cells.column.tolist(), cells.value.tolist()
+    assert set(zip(*columns, strict=True)) <= rows

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringloom as rl
+from codegen.digest import digest
 from planner.analysis.tiles import tiles
 from ringloom.cli import main
 from ringloom.comparison import Comparison, compare
@@ -324,7 +325,13 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     target = tmp_path / "report.html"
     assert main(["report", *SMALL, "--schedules", "ring,zigzag", "-o", str(target), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["finding"] in unescape(target.read_text())
+    content = unescape(target.read_text())
+    assert printed["finding"] in content
+    words = " ".join(["ringloom report", *SMALL, "--schedules ring,zigzag"])
+    assert f"<code>{words}</code>" in content
+    for name in ("ring", "zigzag"):
+        plans = rl.Plans.of(rl.plan(name, rl.Workload(seq=256, heads=4, head_dim=16), 4))
+        assert f"{name} <code>{digest(plans)}</code>" in content
     assert [row["schedule"] for row in printed["rows"]] == ["ring", "zigzag"]
     for bad in (["--schedules", ","], ["-o", "/nowhere/r.html"], ["--run", "/nowhere.json"]):
         assert main(["report", *SMALL, *bad]) == 2

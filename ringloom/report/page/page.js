@@ -7,18 +7,27 @@
   const state = doc.get_model_by_name("state"), facts = doc.get_model_by_name("facts")
   if (state) stepper()
   zoom(doc.get_model_by_name("seconds"))
+  downloads()
   document.documentElement.dataset.ready = "yes"
 
   function stepper() {
     const [leg, cut, slider, said, play] = ["leg", "cut", "step", "said", "play"].map(find)
     let playing = 0
-    function show() {
+    function show(fromAddress) {
       const steps = Number(slider.max), step = Math.min(Number(slider.value), steps)
       state.data = {leg: [Number(leg.value)], step: [step - 1], cut: [Number(cut.value)]}
       said.textContent = facts.data.words[leg.value][step - 1] || "no attends, no transfers"
       slider.setAttribute("aria-valuetext", said.textContent)
+      if (fromAddress !== true) history.replaceState(null, "", `#${encodeURIComponent(facts.data.title[leg.value])}/${step}`)
     }
-    function choose() {
+    // An address ends in #schedule/step.
+    function follow() {
+      const [name, step] = decodeURIComponent(location.hash.slice(1)).split("/")
+      const place = facts.data.title.indexOf(name)
+      if (place >= 0) { leg.value = place; choose(Number(step)) }
+      return place >= 0
+    }
+    function choose(at) {
       const heads = facts.data.heads[leg.value], size = facts.data.size[leg.value]
       cut.replaceChildren(...heads.map((name, n) => new Option(name, n)))
       find("heads-label").hidden = heads.length < 2
@@ -26,7 +35,8 @@
       find("note").textContent = facts.data.note[leg.value]
       find("note").hidden = !facts.data.note[leg.value]
       slider.max = Math.max(1, size[6])
-      show()
+      if (at > 0) slider.value = at
+      show(at === 0)
     }
     function move(by, around) {
       const steps = Number(slider.max), now = Number(slider.value) + by
@@ -38,13 +48,57 @@
       play.textContent = playing ? "stop" : "play"
       play.setAttribute("aria-pressed", String(Boolean(playing)))
     }
-    leg.addEventListener("change", choose)
-    cut.addEventListener("change", show)
-    slider.addEventListener("input", show)
+    leg.addEventListener("change", () => choose())
+    cut.addEventListener("change", () => show())
+    slider.addEventListener("input", () => show())
+    addEventListener("hashchange", follow)
     find("back").addEventListener("click", () => move(-1))
     find("on").addEventListener("click", () => move(1))
     play.addEventListener("click", toggle)
-    choose()
+    if (!follow()) choose(0)
+  }
+
+  // Each picture as SVG, and its numbers as CSV.
+  function downloads() {
+    for (const view of Bokeh.index) {
+      const place = view.el.closest("figure")
+      if (!place) continue
+      const name = (place.getAttribute("aria-label") || "picture").replaceAll(" ", "-").toLowerCase()
+      const row = document.createElement("span")
+      row.className = "take"
+      for (const [kind, write] of [["svg", svg], ["csv", csv]]) {
+        const button = document.createElement("button")
+        button.type = "button"
+        button.textContent = kind.toUpperCase()
+        button.setAttribute("aria-label", `${place.getAttribute("aria-label")} as ${button.textContent}`)
+        button.addEventListener("click", () => save(`${name}.${kind}`, write(view)))
+        row.append(button)
+      }
+      place.append(row)
+    }
+  }
+  function svg(view) { return view.export("svg").ctx.get_serialized_svg(true) }
+  function csv(view) {
+    const {data} = view.model.renderers[0].data_source, [image] = data.image || []
+    if (image) {
+      const [rows, columns] = image.shape, lines = ["row,column,value"]
+      for (let i = 0; i < rows * columns; i++) {
+        if (!isNaN(image[i])) lines.push(`${Math.floor(i / columns)},${i % columns},${image[i]}`)
+      }
+      return lines.join("\n") + "\n"
+    }
+    const names = Object.keys(data), quoted = (word) => `"${String(word).replaceAll('"', '""')}"`
+    const lines = [...data[names[0]]].map((_, i) => names.map((name) => {
+      const value = data[name][i]
+      return typeof value === "number" ? value : quoted(value)
+    }).join(","))
+    return [names.join(","), ...lines].join("\n") + "\n"
+  }
+  function save(name, text) {
+    const link = document.createElement("a")
+    link.href = URL.createObjectURL(new Blob([text], {type: name.endsWith("svg") ? "image/svg+xml" : "text/csv"}))
+    link.download = name
+    link.click()
   }
 
   function zoom(axis) {

@@ -13,6 +13,10 @@ function ringloomPaint(doc, dark) {
           major_tick_line_color: faint, minor_tick_line_color: faint,
           axis_label_text_font_style: "normal"})
         break
+      case "ColorBar":
+        model.setv({major_label_text_color: ink, title_text_color: ink, title_text_font_style: "normal",
+          background_fill_color: null})
+        break
       case "Grid": model.setv({grid_line_color: faint}); break
       case "LinearColorMapper":
         if (model.name === "ranks") model.setv({low_color: paper, high_color: coming, nan_color: done})

@@ -6,6 +6,12 @@ from bokeh.models import BasicTicker, CustomJSTickFormatter
 from bokeh.plotting import figure
 
 TIP = '<div style="max-width:18rem;color:#111">{}</div>'
+# A tick of bytes in words, as `ringloom.views.units.size` writes it.
+BYTES = """
+const power = Math.min(4, Math.floor(Math.log2(Math.max(1, tick)) / 10))
+const unit = ["B", "KiB", "MiB", "GiB", "TiB"][power]
+return `${Number((tick / 1024 ** power).toPrecision(3))} ${unit}`
+"""
 LABEL = {
     **{key: key for key in ("x", "y", "text")},
     "text_color": "ink",

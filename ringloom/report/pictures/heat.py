@@ -2,6 +2,9 @@
 
 import numpy as np
 from bokeh.models import (
+    AdaptiveTicker,
+    BasicTicker,
+    ColorBar,
     ColumnDataSource,
     CustomJSHover,
     CustomJSTickFormatter,
@@ -12,14 +15,19 @@ from bokeh.models import (
 
 from ringloom.report.assets import asset
 from ringloom.report.facts.loads import Cells
-from ringloom.report.pictures.frames import TIP, cell_axes, frame
+from ringloom.report.pictures.frames import BYTES, TIP, cell_axes, frame
 from ringloom.report.pictures.palette import amounts
+
+POWERS = [1 << n for n in range(10)]  # of steps along a scale of bytes
+PAIRS = 'return tick >= 1e6 ? `${Number((tick / 1e6).toPrecision(3))}M` : tick.toLocaleString("en")'
 
 
 class HeatPicture:
     """A table of cells in one image; rows are numbered from 0, columns from `base` on."""
 
-    def __init__(self, name: str, across: str, down: str, hover: str, base: int = 0) -> None:
+    def __init__(
+        self, name: str, across: str, down: str, hover: str, numbers: str, base: int = 0
+    ) -> None:
         self.source = ColumnDataSource(data={}, name=f"{name}-cells")
         self.colours = LinearColorMapper(
             palette=amounts(256), low=0, high=1, nan_color="rgba(0,0,0,0)"
@@ -47,6 +55,16 @@ class HeatPicture:
         self.figure.add_tools(
             HoverTool(renderers=[cells], tooltips=tip, formatters={"@image": formatter})
         )
+        scale = ColorBar(
+            color_mapper=self.colours,
+            width=10,
+            padding=4,
+            ticker=AdaptiveTicker(base=1024, mantissas=POWERS)
+            if numbers is BYTES
+            else BasicTicker(),
+            formatter=CustomJSTickFormatter(code=numbers),
+        )
+        self.figure.add_layout(scale, "right")
         cell_axes(self.figure)
         self.figure.xaxis.formatter = CustomJSTickFormatter(
             code=f"return (tick + {base}).toFixed()"
@@ -69,12 +87,12 @@ def load_picture(name: str) -> HeatPicture:
 
     The scale reaches to the most that any rank attends in a round of what it stands beside.
     """
-    return HeatPicture(name, "round", "rank", "load_hover.js", base=1)
+    return HeatPicture(name, "round", "rank", "load_hover.js", PAIRS, base=1)
 
 
 def link_picture(name: str) -> HeatPicture:
     """Bytes from rank to rank; the scale reaches to the most of any pair, one way."""
-    return HeatPicture(name, "to rank", "from rank", "link_hover.js")
+    return HeatPicture(name, "to rank", "from rank", "link_hover.js", BYTES)
 
 
 def most(*tables: Cells) -> float:

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from ringloom.report.assets import asset
 from ringloom.report.facts.tiles import TileFacts
 from ringloom.report.pictures.frames import LABEL, TIP, cell_axes, frame, padded
-from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours
+from ringloom.report.pictures.palette import COMING, DONE, PAPER, SEND, rank_colours
 
+MOST_ARROWS = 16  # ranks; messages of more are cells, from row to column
 MOST = 1 << 19  # head cuts x tiles of one pass that are drawn
 DARK_INK, LIGHT_INK = "#000000", "#ffffff"
 
@@ -81,6 +82,13 @@ class StepperPicture:
         self.colours.palette = rank_colours(ranks)
         self.colours.low, self.colours.high = -0.5, ranks - 0.5
         self.places.data = _circle(ranks)
+        matrix, last = ranks > MOST_ARROWS, ranks - 0.5
+        for one in self.arrows:
+            one.visible = not matrix
+        self.cells.visible = self.ways.xaxis.visible = self.ways.yaxis.visible = matrix
+        across, down = ((-0.5, last), (last, -0.5)) if matrix else ((-1.25, 1.25), (-1.25, 1.25))
+        self.ways.x_range.update(start=across[0], end=across[1])
+        self.ways.y_range.update(start=down[0], end=down[1])
 
     def _hover(self, file: str, **more: ColumnDataSource) -> CustomJSHover:
         """Words that a script of the page puts together when they are asked for."""
@@ -122,29 +130,33 @@ class StepperPicture:
             x_range=Range1d(-1.25, 1.25),
             y_range=Range1d(-1.25, 1.25),
         )
-        drawn.axis.visible = drawn.grid.visible = False
+        drawn.grid.visible = False
+        drawn.xaxis.axis_label, drawn.yaxis.axis_label = "to rank", "from rank"
         ways = drawn.segment("x0", "y0", "x1", "y1", line_width="width", line_color="#7F7F7F",
                              source=self.messages)  # fmt: skip
-        head = NormalHead(size=9, fill_color="#7F7F7F", line_color=None)
-        drawn.add_layout(
-            Arrow(
-                end=head,
-                source=self.heads,
-                line_alpha=0,
-                x_start="x0",
-                y_start="y0",
-                x_end="x1",
-                y_end="y1",
-            )
+        cells = drawn.rect(
+            "dst", "src", 1, 1, fill_color=SEND, line_color=None, source=self.messages
         )
-        drawn.scatter("x", "y", size="size", fill_color="fill", line_color="line", line_width=2,
-                      source=self.places)  # fmt: skip
-        drawn.text(**LABEL, source=self.places)
+        head = NormalHead(size=9, fill_color="#7F7F7F", line_color=None)
+        arrow = Arrow(
+            end=head,
+            source=self.heads,
+            line_alpha=0,
+            x_start="x0",
+            y_start="y0",
+            x_end="x1",
+            y_end="y1",
+        )
+        drawn.add_layout(arrow)
+        look = {"size": "size", "fill_color": "fill", "line_color": "line", "line_width": 2}
+        circle = drawn.scatter("x", "y", **look, source=self.places)
+        names = drawn.text(**LABEL, source=self.places)
+        self.cells, self.arrows = cells, (ways, arrow, circle, names)
         tip = TIP.format("rank @src to @dst: @parts{custom}")
         formatter = self._hover("way_hover.js", messages=self.messages)
         drawn.add_tools(
             HoverTool(
-                renderers=[ways],
+                renderers=[ways, cells],
                 tooltips=tip,
                 line_policy="interp",
                 formatters={"@parts": formatter},
