@@ -8,7 +8,6 @@ A batch is written under another name, flushed to disk and renamed, so that it i
 at all, whenever the sweep is killed.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -41,6 +40,8 @@ class Store:
         Raises RingloomError where the folder belongs to another grid or process, cannot be written,
         or holds a batch that is damaged.
         """
+        import fcntl  # Unix has it; elsewhere all but sweeps works
+
         try:
             (folder / "batches").mkdir(parents=True, exist_ok=True)
             lines = (folder / "sweep.log").open("a", encoding="utf-8")

@@ -43,9 +43,9 @@ POINTS = 48
 LARGE = """
 ranks = [2, 3, 4, 5, 8]
 seq = [256, 300, "1k", "2k", "4k"]
-batch = [1, "16M"]
-heads = [4, 6]
-kv_heads = [1, 2, 4, 6, 9]
+batch = [1, 2]
+heads = [12, 24]
+kv_heads = [1, 2, 3, 4, 5]
 head_dim = 16
 hardware = "a100-nvlink"
 schedule = ["ring", "zigzag", "ulysses", "usp:ulysses=2"]
