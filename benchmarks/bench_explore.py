@@ -1,6 +1,6 @@
 """Seconds that `ringloom explore` takes to redraw 64 ranks: planning, predicting, drawing.
 
-    python benchmarks/bench_explore.py --quick      three schedules, on the server's side
+    python benchmarks/bench_explore.py --quick      two schedules, on the server's side
     python benchmarks/bench_explore.py              all, and judged
     python benchmarks/bench_explore.py --browser    until the pictures are painted, in Chromium
 
@@ -37,7 +37,7 @@ from planner.schedules import SCHEDULES
 RANKS, LIMIT, ROUNDS, STARTS = 64, 0.3, 5, 5  # ranks, seconds, repetitions, of a new server too
 LENGTHS = map(str, count((1 << 18) + RANKS, RANKS))  # each is shown once
 MACHINES = "h100", "a100-nvlink", "h200", "b200", "h800", "a100-pcie"
-QUICK = ("ring", "zigzag", "balanced")
+QUICK = ("ring", "zigzag")
 
 # Sets the length or the hardware, and waits until the pictures of the last answer, which is the
 # new address, are painted.
