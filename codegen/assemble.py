@@ -149,7 +149,7 @@ def joined(pieces: Sequence[Piece]) -> str:
 # ---- taking a text apart
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # benchmarks/bench_programs.py: emission for eight ranks
 def module(source: str | Part) -> Module:
     """The imports and the top-level statements of a text, without what assembly leaves out."""
     above = isinstance(source, Part)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.masks import Mask, region_of
+from planner.masks import Mask
 from planner.masks.regions import FAR, Region
 from planner.workload import Workload
 
@@ -80,7 +80,7 @@ def _strings(name: str, rows: Iterable[object]) -> list[str]:
 
 def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
     """Returns the mask as disjoint boxes cut by bands, for positions of this workload or of any."""
-    region = region_of(work.mask)
+    region = work.mask.region()
     if free:
         return [tuple(row) for row in region.pieces.clip(-BEYOND, BEYOND).tolist()]
     low, high = min(0, work.offset), work.kv_seq

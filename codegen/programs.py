@@ -4,7 +4,6 @@ A writer, `codegen.torch.write` or `codegen.jax.write`, takes one and returns th
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal
 
 from codegen.digest import digest
@@ -93,7 +92,7 @@ class Program:
         """True if values have another dimension than keys."""
         return self.work.v_head_dim != self.work.head_dim
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """The hash of its plans."""
         return digest(self.plans)

@@ -72,7 +72,7 @@ class Side:
     def __len__(self) -> int:
         return len(self.blocks)
 
-    @cached_property
+    @cached_property  # keys of `tiles_of`: benchmarks/bench_scale.py
     def _hash(self) -> int:
         return hash(self.blocks)
 
@@ -84,22 +84,22 @@ class Side:
         """Home rank of each block."""
         return np.array([b.home for b in self.blocks], np.int32)
 
-    @cached_property
+    @property
     def sizes(self) -> NDArray[np.int64]:
         """Tokens of each block."""
         return np.array([sum(map(len, c)) for c in self.chunks], np.int64)[self.chunk]
 
-    @cached_property
+    @property
     def head_counts(self) -> NDArray[np.int64]:
         """Heads of each block."""
         return np.array([len(s) for s in self.slices], np.int64)[self.slice]
 
-    @cached_property
+    @cached_property  # benchmarks/bench_explore.py
     def chunks(self) -> tuple[Ranges, ...]:
         """The distinct sets of positions; blocks of several head slices share one."""
         return tuple(dict.fromkeys(b.positions for b in self.blocks))
 
-    @cached_property
+    @cached_property  # benchmarks/bench_explore.py
     def chunk(self) -> Ints:
         """Index into `chunks` of each block."""
         return _indices((b.positions for b in self.blocks), self.chunks)
@@ -109,7 +109,7 @@ class Side:
         """The distinct head slices."""
         return tuple(dict.fromkeys(b.heads for b in self.blocks))
 
-    @cached_property
+    @cached_property  # benchmarks/bench_explore.py
     def slice(self) -> Ints:
         """Index into `slices` of each block."""
         return _indices((b.heads for b in self.blocks), self.slices)
@@ -135,8 +135,6 @@ class Side:
 
     def check_tiling(self, tokens: int, heads: int, name: str) -> None:
         """Raise PlanError unless the blocks cover `tokens` x `heads` exactly once."""
-        if (tokens, heads) in self._covered:
-            return
         cuts = sorted({0, heads} | {e for s in self.slices for e in (s.start, s.stop)})
         if cuts[-1] > heads:
             raise PlanError(f"{name} side: a head slice ends at {cuts[-1]}, but heads are {heads}")
@@ -148,12 +146,6 @@ class Side:
                 chunks = [self.chunks[c] for c in there]
                 _check_cover(chunks, tokens, f"{name} side, heads {low}..{high - 1}")
                 seen.add(key)
-        self._covered.add((tokens, heads))
-
-    @cached_property
-    def _covered(self) -> set[tuple[int, int]]:
-        """The (tokens, heads) that these blocks were found to cover: every rewrite asks again."""
-        return set()
 
 
 def _indices(items: Iterable[object], distinct: tuple[object, ...]) -> Ints:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -20,7 +19,6 @@ RESULTS = {
 }
 
 
-@lru_cache(maxsize=4)
 def source_of(plans: Plans, target: str) -> str:
     """The program of plans; beside a backward plan alone stands a forward plan of its layout."""
     if plans.forward is None and plans.backward is not None:

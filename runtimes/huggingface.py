@@ -17,7 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from planner.errors import RingloomError
-from planner.masks import parse, region_of
+from planner.masks import parse
 from planner.masks.regions import FAR
 from runtimes.arrays import Array
 
@@ -138,7 +138,7 @@ class Adapter:
             raise RingloomError(f"the registered program {wanted}")
         if tables is not None:
             return np.array(tables.boxes, np.int64).reshape(-1, 6)
-        return region_of(parse(self.program.PLAN["mask"])).pieces
+        return parse(self.program.PLAN["mask"]).region().pieces
 
     def length(self, rank: int, tokens: int, tables: Any) -> int:
         """Returns the length of the whole sequence, from the tokens of this rank."""

@@ -14,7 +14,6 @@ one of the rectangle's blocks, laid one after the other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -110,7 +109,6 @@ def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
     mask = np.array(boxes(work, free=False), np.int64).reshape(-1, 6)
     q_runs, kv_runs = ([runs(x) for x in side.chunks] for side in (sides.q, sides.kv))
 
-    @cache
     def cut(queries: tuple[int, ...], keys: tuple[int, ...]) -> Lists:
         q = laid(sides.q, q_runs, queries, work.offset)
         kv = laid(sides.kv, kv_runs, keys, 0)

@@ -13,7 +13,6 @@ from planner.errors import PlanError
 from planner.ir import Plan
 from planner.kernel_calls.calls import CAUSAL
 from planner.loops.form import OWN, Ints
-from planner.masks import region_of
 
 HERE = "rank"
 
@@ -160,7 +159,7 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
 def triangular(plan: Plan, q: Origin, kv: Origin) -> bool:
     """True if gathered keys meet a rank's own queries under a plain causal mask."""
     work = plan.workload
-    causal = region_of(work.mask).pieces.tolist() == CAUSAL
+    causal = work.mask.region().pieces.tolist() == CAUSAL
     return causal and work.seq == work.kv_seq and (q.ranks, kv.ranks) == (HERE, "")
 
 

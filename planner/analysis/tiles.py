@@ -27,12 +27,12 @@ class Tiles:
     partition: Partition
     areas: NDArray[np.int64]
 
-    @cached_property
+    @cached_property  # benchmarks/bench_scale.py
     def live_chunks(self) -> NDArray[np.bool_]:
         """Chunk pairs with at least one allowed pair."""
         return self.areas > 0
 
-    @cached_property
+    @property
     def shared_heads(self) -> NDArray[np.int64]:
         """Query heads that a q slice and a kv slice compute together under the GQA grouping."""
         group, q, kv = self.work.group, self.partition.q.slices, self.partition.kv.slices
@@ -105,7 +105,7 @@ def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray
     return q, kv
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # every analysis asks again: benchmarks/bench_scale.py
 def tiles_of(work: Workload, partition: Partition) -> Tiles:
     """The tiles of a partition, counted once."""
     queries = [shifted(chunk, work.offset) for chunk in partition.q.chunks]

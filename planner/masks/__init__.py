@@ -8,7 +8,7 @@ from planner.masks.chunks import BlockCausal, Chunks
 from planner.masks.documents import Documents
 from planner.masks.keys import Keys
 from planner.masks.leading import Global, Prefix
-from planner.masks.mask import MASKS, And, Mask, Or, region_of
+from planner.masks.mask import MASKS, And, Mask, Or
 from planner.masks.parsing import forms, parse
 from planner.masks.plain import Causal, Full
 from planner.masks.slices import Slices
@@ -34,7 +34,6 @@ __all__ = [
     "Window",
     "forms",
     "parse",
-    "region_of",
 ]
 
 for _module in iter_modules(__path__):  # a mask is known once its file lies here

@@ -15,7 +15,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from functools import lru_cache
 from operator import index
 from typing import Any, ClassVar, SupportsIndex, TypeAlias
 
@@ -105,7 +104,7 @@ class Mask(ABC):
 
     def pairs(self, q: Ranges, kv: Ranges) -> int:
         """The exact number of allowed pairs between two sets of positions."""
-        return int(areas(region_of(self), [q], [kv])[0, 0])
+        return int(areas(self.region(), [q], [kv])[0, 0])
 
     @classmethod
     def parse(cls, text: str) -> Mask:
@@ -208,12 +207,6 @@ class Or(Pair):
 
     def region(self) -> Region:
         return self.left.region().union(self.right.region())
-
-
-@lru_cache(maxsize=8)
-def region_of(mask: Mask) -> Region:
-    """Returns the region of a mask, remembered."""
-    return mask.region()
 
 
 def whole(name: str, value: SupportsIndex, least: int = 0) -> int:

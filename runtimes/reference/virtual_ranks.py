@@ -222,7 +222,7 @@ class Rectangle:
             for parts in zip(*arrays, strict=True)
         ]
 
-    @cached_property
+    @property
     def sees(self) -> Array:
         """The mask between these tokens."""
         q, kv = (

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.tiles import tiles_of
-from planner.masks import region_of
 from planner.masks.areas import kinds, sizes
 from planner.masks.regions import Ints, overlaps
 from planner.partitions import Partition
@@ -78,7 +77,7 @@ class Cut:
         runs = [runs_of(ranges, tile[0]) for ranges in partition.q.chunks]
         first, last = (np.concatenate([run[i] for run in runs]) + work.offset for i in (0, 1))
         return Cut(
-            pieces=region_of(work.mask).pieces,
+            pieces=work.mask.region().pieces,
             q=Sets.of(partition.q.chunks, work.offset),
             kv=Sets.of(partition.kv.chunks, 0),
             chunk=np.repeat(np.arange(len(runs)), [len(run[0]) for run in runs]),

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from planner.analysis.tiles import tiles
 from planner.ir import Attend, Plan
 from planner.kernel_calls import Call, rectangle_calls
-from planner.masks import region_of
 from planner.masks.areas import kinds, sizes
 from planner.partitions import Ints, Ranges, Side, shifted
 from simulator.costs.kernel_tiles import kernel_tiles
@@ -47,7 +46,7 @@ class Rectangles:
         self._q, self._kv = plan.partition.q, plan.partition.kv
         self._extents = sizes(self._q.chunks), sizes(self._kv.chunks)
         self._shapes = Shapes.of(plan.workload, plan.partition)
-        self._pieces = region_of(plan.workload.mask).pieces
+        self._pieces = plan.workload.mask.region().pieces
         self._interleaved = _interleave(self._q.chunks), _interleave(self._kv.chunks)
         self._cuts = dict[tuple[object, ...], Cut]()  # equal ones count as work once
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.masks import region_of
 from planner.masks.regions import Ints
 from planner.partitions import Partition, Ranges
 from planner.workload import Workload
@@ -33,7 +32,7 @@ class Shapes:
     @staticmethod
     def of(work: Workload, partition: Partition) -> "Shapes":
         """Find the shapes of a partition under the mask of a workload."""
-        i0, i1, j0, j1, _, _ = region_of(work.mask).pieces.T
+        i0, i1, j0, j1, _, _ = work.mask.region().pieces.T
         rows = (i0 <= work.offset) & (i1 >= work.kv_seq)
         alike = bool((rows & (j0 <= 0) & (j1 >= work.kv_seq)).all())
         sides = _shapes(partition.q.chunks, work.offset), _shapes(partition.kv.chunks, 0)

@@ -13,7 +13,7 @@ from planner.kernel_calls import Call, band_calls, rectangle_calls
 from planner.kernel_calls.calls import in_turn, straight
 from planner.kernel_calls.runs import runs
 from planner.kernel_calls.strips import strip_calls
-from planner.masks import Causal, Mask, region_of
+from planner.masks import Causal, Mask
 from planner.partitions import Ranges, merge, shifted
 from planner.workload import Workload
 from strategies import masks, range_sets
@@ -60,7 +60,7 @@ def test_calls_cover_what_the_mask_allows_once(
         patched.setattr("planner.kernel_calls.calls.MOST", most)
         patched.setattr("planner.kernel_calls.strips.TILE", tile)
         aligned = [shifted(block, work.offset) for block in q]
-        calls = rectangle_calls(aligned, kv, region_of(work.mask).pieces)
+        calls = rectangle_calls(aligned, kv, work.mask.region().pieces)
     rows, columns = order(q), order(kv)
     allowed = work.allowed(rows, columns)
     count = covered(calls, (len(rows), len(columns)), allowed)
@@ -72,7 +72,7 @@ def test_programs_cut_as_the_planner_does(
     case: tuple[Workload, list[Ranges], list[Ranges]], data: st.DataObject
 ) -> None:
     work, step = case[0], data.draw(st.integers(1, 4))
-    boxes = region_of(work.mask).pieces.tolist()
+    boxes = work.mask.region().pieces.tolist()
     rows, columns = (
         range(*sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2))), step)
         for n in (work.seq, work.kv_seq)
@@ -135,7 +135,7 @@ def test_a_straight_diagonal_is_a_triangle_however_many_ranges_it_goes_through(
 def test_causal_rectangles_are_cut_as_kernels_like_it(
     q: Ranges, kv: Ranges, expected: list[tuple[int, int, str]]
 ) -> None:
-    calls = rectangle_calls([q], [kv], region_of(Causal()).pieces)
+    calls = rectangle_calls([q], [kv], Causal().region().pieces)
     assert [(len(c.rows), len(c.columns), c.kind) for c in calls] == expected
 
 
@@ -151,7 +151,7 @@ def test_blocks_are_taken_in_turn_each_ascending(data: st.DataObject, limit: int
 def test_strips_are_no_higher_than_a_tile_where_they_are_masked() -> None:
     stripes = merge(tuple(range(64 + i, 2**13, 256) for i in range(64)))
     mask: Mask = Causal()
-    strips = strip_calls(stripes, stripes, region_of(mask).pieces)
+    strips = strip_calls(stripes, stripes, mask.region().pieces)
     assert max(len(s.rows) for s in strips if s.masked) <= 512
     assert any(not s.masked for s in strips)
     assert all(a.rows.start <= b.rows.start for a, b in pairwise(strips))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Attend, Move, Plan, Step
 from planner.kernel_calls import Call, rectangle_calls
-from planner.masks import Full, region_of
+from planner.masks import Full
 from planner.partitions import Block, merge, shifted
 from planner.planning import plan
 from planner.workload import DTYPES, Workload
@@ -81,7 +81,7 @@ def up(n: int, to: int) -> int:
 
 def program_calls(one: Plan, qs: list[Block], kvs: list[Block]) -> list[Call]:
     """The kernel calls of a rectangle, blocks in the order of their first positions."""
-    work, pieces = one.workload, region_of(one.workload.mask).pieces
+    work, pieces = one.workload, one.workload.mask.region().pieces
     q, kv = ([b.positions for b in sorted(s, key=first) if b.size] for s in (qs, kvs))
     rows, columns = (np.concatenate([*map(merge, side), np.zeros(0, np.int64)]) for side in (q, kv))
     straight = (np.diff(rows) > 0).all() and (np.diff(columns) > 0).all()
