@@ -5,12 +5,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 HTA    := .venv-hta
-FRESH  := .venv-fresh
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly test-browser lint types bench docs try-docs test-hta format all clean
+.PHONY: help demo test test-nightly test-browser test-pythons lint types bench docs try-docs test-hta format all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,12 +28,13 @@ test: $(VENV)/.test ## run the tests; what pages tell readers to type is tried b
 test-nightly: $(VENV)/.test $(VENV)/.ray ## 3,000 random plans, 2,000 torch and JAX programs each, all combinations (hours; not in CI)
 	RINGLOOM_PROFILE=nightly $(BIN)/pytest -n 2 --dist worksteal tests/on_torch/test_programs.py tests/on_jax/test_programs.py \
 	  tests/plain/test_every_schedule.py tests/plain/test_readme.py tests/plain/test_emitted_files.py tests/plain/test_formulas.py \
-	  tests/plain/test_sweeps.py
+	  tests/plain/test_sweeps.py tests/plain/test_loops.py tests/plain/test_bounds.py tests/on_jax/test_tables.py
+	$(BIN)/python tests/source_mutants.py build/mutants.json
 
 test-browser: $(VENV)/.browser ## try the pages in a real browser (Debian: chromium, chromium-driver)
 	@for program in chromium chromedriver; do command -v $$program >/dev/null || { \
 	  echo "test-browser: no $$program; on Debian: apt-get install chromium chromium-driver (as root)" >&2; exit 1; }; done
-	$(BIN)/pytest -o python_files='*_page.py' tests/browser
+	$(BIN)/pytest -n 2 --dist loadfile -o python_files='*_page.py' tests/browser
 
 lint: $(VENV)/.dev ## find lint and unformatted files
 	$(BIN)/ruff check .
@@ -54,8 +54,22 @@ docs: $(VENV)/.docs ## build the documentation into build/docs and check its exa
 	$(BIN)/sphinx-build --write-all --fail-on-warning --keep-going -q -b html docs build/docs
 	$(BIN)/python docs/links.py build/docs
 
-try-docs: $(FRESH)/.made ## do all that the README and the pages say, in a fresh environment
-	RINGLOOM_PYTHON=$(CURDIR)/$(FRESH)/bin/python $(FRESH)/bin/pytest tests/plain/test_docs_blocks.py tests/plain/test_lessons.py
+# Commands run as a reader's do, through the environment's own programs. Lessons are run by test.
+try-docs: $(VENV)/.test ## do all that the README and the pages say; in a fresh clone, in a fresh environment
+	RINGLOOM_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/pytest -n 2 --dist worksteal tests/plain/test_docs_blocks.py
+
+# Whatever else is there: Debian's and pyenv's. Nothing but the core is installed for them.
+test-pythons: $(VENV)/.made ## import, plan, run and emit with the other Pythons of this machine, from 3.11 on
+	@set -e; tried=0; own=$$($(BIN)/python -c 'import sys; print(sys.version_info[1])'); \
+	for minor in 11 12 13 14 15; do \
+	  python=$$(ls -d /usr/bin/python3.$$minor "$$HOME"/.pyenv/versions/3.$$minor.*/bin/python 2>/dev/null | head -1); \
+	  if [ $$minor -eq $$own ] || [ -z "$$python" ]; then continue; fi; \
+	  echo "3.$$minor: $$python"; place=$(VENV)-3.$$minor; tried=$$((tried + 1)); \
+	  [ -e $$place/.made ] || { "$$python" -m venv $$place; \
+	    PIP_DISABLE_PIP_VERSION_CHECK=1 $$place/bin/python -m pip install --quiet -c constraints.txt --editable .; touch $$place/.made; }; \
+	  $$place/bin/ringloom run zigzag --ranks 4 --seq 64 --heads 4 --head-dim 8 --pass both --check > /dev/null; \
+	  for target in torch jax; do $$place/bin/ringloom emit $$target zigzag --ranks 4 --seq 64 -o $$place/program.py > /dev/null; done; \
+	done; [ $$tried -gt 0 ] || echo "test-pythons: no Python but 3.$$own, from 3.11 on, is on this machine; nothing tried"
 
 test-hta: $(HTA)/.made ## check traces with HolisticTraceAnalysis, in its own environment
 	PYTHONPATH=. $(HTA)/bin/python tests/hta_overlap.py
@@ -100,16 +114,6 @@ $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("ringloom needs Python 3.11 or newer, and $(PYTHON) is Python %d.%d; say which with make PYTHON=..." % sys.version_info[:2])'
 	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@touch $@
-
-# Made anew whenever what is installed into it might have changed.
-
-$(FRESH)/.made: pyproject.toml constraints.txt
-	@echo "Installing ringloom with torch and jax into $(FRESH) (some minutes) ..."
-	@rm -rf $(FRESH)
-	@$(PYTHON) -m venv $(FRESH)
-	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	  $(FRESH)/bin/python -m pip install --quiet -c constraints.txt --editable '.[test,torch,jax,flax,hf,plots,app,sweep]'
 	@touch $@
 
 # HolisticTraceAnalysis brings a hundred packages of its own: none of them belongs in .venv.

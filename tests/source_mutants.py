@@ -199,6 +199,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--limit", type=int, default=600, help="processor seconds of a run")
     given = parser.parse_args()
+    given.results.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(given.results.read_text()) if given.results.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "clone"
