@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from planner.errors import RingloomError
-from planner.masks import Mask, region_of
+from planner.masks import Mask
 from planner.masks.areas import areas, kinds
 from planner.masks.regions import Ints
 from planner.masks.slices import covering
@@ -35,7 +35,7 @@ def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") ->
         for tokens in (work.seq, work.kv_seq)
     )
     aligned = [(range(r.start + work.offset, r.stop + work.offset),) for r in q]
-    inside = areas(region_of(work.mask), aligned, [(r,) for r in kv])
+    inside = areas(work.mask.region(), aligned, [(r,) for r in kv])
     table = kinds(inside, np.full(len(q), block_size), np.full(len(kv), block_size))
     tables = (x for kind in (PARTIAL, FULL) for x in _ordered(table == kind, device))
     rule = rule_of(work.mask, range(min(0, work.offset), work.kv_seq), device)
