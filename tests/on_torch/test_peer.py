@@ -1,6 +1,5 @@
 """Emitted torch programs against PyTorch's own ring attention, which nobody here wrote."""
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from codegen import emit
+from peer_processes import on_processes, results
 from planner.masks import Causal
 from planner.planning import plan
 from planner.workload import Workload
@@ -45,14 +45,11 @@ def backward_op(
     return op(grad_out, query, key, value, out, logsumexp.contiguous(), 0.0, is_causal)
 
 
-def peer_rank(rank: int, folder: str) -> None:
-    """One rank of PyTorch's template in its four modes; results go to the folder."""
-    dist = torch.distributed
-    torch.set_num_threads(1)
-    where = f"file://{folder}/meeting-point"
-    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
-    group, options = dist.group.WORLD, ring._cp_options
+def peer_rank(rank: int) -> dict[str, list[Any]]:
+    """One rank of PyTorch's template in its four modes: out, dq, dk and dv of its shard."""
+    group, options = torch.distributed.group.WORLD, ring._cp_options
     options.convert_to_f32 = False
+    shards = {}
     for rotate, balanced in MODES:
         options.rotate_method = ring._RotateMethod[rotate]
         options.enable_load_balance = balanced
@@ -62,27 +59,15 @@ def peer_rank(rank: int, folder: str) -> None:
         grads = ring._templated_ring_attention_backward(
             group, 2, backward_op, dout, "grad_out", q, k, v, out, lse, True
         )
-        results = [x.numpy() for x in (out, *grads[:3])]
-        np.savez(Path(folder, f"{rotate}-{balanced}-{rank}.npz"), *results)
-    dist.barrier()
-    dist.destroy_process_group()
+        shards[f"{rotate}-{balanced}"] = [out, *grads[:3]]
+    return shards
 
 
 @pytest.fixture(scope="module")
 def peer(tmp_path_factory: pytest.TempPathFactory, forked: None) -> Path:
     """The folder with the results of PyTorch's template."""
     folder = tmp_path_factory.mktemp("peer")
-    context = multiprocessing.get_context("forkserver")
-    workers = [
-        context.Process(target=peer_rank, args=(rank, str(folder)), daemon=True)
-        for rank in range(RANKS)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(120)
-        worker.kill()
-    assert [worker.exitcode for worker in workers] == [0] * RANKS
+    on_processes(peer_rank, RANKS, folder)
     return folder
 
 
@@ -91,9 +76,9 @@ def test_programs_agree_with_pytorch_s_ring(peer: Path, rotate: str, balanced: b
     pair = plan("zigzag" if balanced else "ring", WORK, RANKS, pass_="both")
     ours = run(pair, *draw(WORK, 5))
     order = head_tail(balanced).numpy()
-    for number, mine in enumerate(ours):
-        files = [np.load(peer / f"{rotate}-{balanced}-{rank}.npz") for rank in range(RANKS)]
-        theirs = np.concatenate([file[f"arr_{number}"] for file in files], axis=2)
+    for mine, theirs in zip(
+        ours, results(peer, f"{rotate}-{balanced}", RANKS, axis=2), strict=True
+    ):
         np.testing.assert_allclose(mine[:, :, order], theirs, rtol=0, atol=1e-12)
 
 
