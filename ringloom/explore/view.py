@@ -15,7 +15,6 @@ from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.comparison import Case, Comparison, Passes, beside, case
 from ringloom.explore.choices import Choices
-from ringloom.report.facts.legs import legs
 from ringloom.report.facts.loads import Cells, links_of, load_of
 from ringloom.report.facts.spans import bars_of
 from ringloom.report.facts.tiles import TileFacts, tile_facts
@@ -103,8 +102,7 @@ class View:
     def show_times(self, choices: Choices) -> None:
         """Draw what is predicted of the plan on its hardware."""
         shown = case_of(choices)
-        passes = legs(shown)
         self.axis.update(start=0, end=1e3 * shown.row.makespan_s or 1.0)
-        self.timeline.show(bars_of(passes), choices.ranks)
+        self.timeline.show(bars_of(shown.prediction), choices.ranks)
         held = usage(shown.prediction)
         self.memory.show([(choices.schedule, held)] if held else [])

@@ -15,7 +15,6 @@ from codegen.digest import digest
 from planner.ir import Plan
 from ringloom.comparison import Case, Comparison
 from ringloom.report.assets import asset
-from ringloom.report.facts.legs import legs
 from ringloom.report.facts.loads import Cells, links_of, load_of
 from ringloom.report.facts.matching import matching
 from ringloom.report.facts.recorded import Recorded
@@ -96,10 +95,16 @@ def _numbers(compared: Comparison) -> str:
 
 def _facts(compared: Comparison) -> tuple[list[TileFacts], str]:
     """Tables for the stepper, and a word on those that are too large for one."""
-    tables = [tile_facts(leg.title, leg.plan) for case in compared.cases for leg in legs(case)]
+    tables = [tile_facts(title, plan) for case in compared.cases for title, plan in _titled(case)]
     left_out = [facts.title for facts in tables if not drawable(facts)]
     note = f"Too many tiles to draw step by step: {', '.join(left_out)}." if left_out else ""
     return [facts for facts in tables if drawable(facts)], note
+
+
+def _titled(case: Case) -> list[tuple[str, Plan]]:
+    """Returns the plans of a case, each under its schedule's name and, of two, its pass."""
+    name, plans = case.row.schedule, list(case.plans)
+    return [(f"{name} {plan.pass_}" if len(plans) > 1 else name, plan) for plan in plans]
 
 
 def _timelines(
@@ -107,7 +112,7 @@ def _timelines(
 ) -> list[dict[str, Any]]:
     drawn = []
     for number, case in enumerate(compared.cases):
-        bars = bars_of(legs(case))
+        bars = bars_of(case.prediction)
         own = run if run is not None and run.plan == case.row.schedule else None
         picture = TimelinePicture(f"timeline-{number}", axis)
         picture.show(bars, compared.ranks, own, scale)

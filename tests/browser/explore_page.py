@@ -15,7 +15,6 @@ from conftest import SIZES, Reader
 from planner.files import loads
 from ringloom.explore.choices import Choices
 from ringloom.explore.view import compared
-from ringloom.report.facts.legs import legs
 from ringloom.report.facts.spans import bars_of
 from ringloom.report.facts.tiles import tile_facts
 
@@ -93,7 +92,7 @@ def shows(page: Reader, choices: Choices) -> None:
         + "return JSON.stringify(cells.map(([s, f, v]) => [s, f, Number(v)])) === arguments[0]",
         json.dumps(expected, separators=(",", ":")).replace(".0,", ",").replace(".0]", "]"),
     )
-    bars = bars_of(legs(study.cases[0]))
+    bars = bars_of(study.cases[0].prediction)
     page.wait("return model('timeline-0-bars').data.left.length === arguments[0]", len(bars))
     right = np.array(page.ask("return [...model('timeline-0-bars').data.right]"))
     np.testing.assert_array_equal(right, bars.end * 1e3)
@@ -156,7 +155,7 @@ def test_the_address_changes_when_all_the_rest_has(reader: Readers, explored: st
         set_widget(page, "tokens", seq)
         end, words = page.wait("return window.then")
         study = compared(Choices(schedule="zigzag", seq=seq))
-        assert end == bars_of(legs(study.cases[0])).end[-1] * 1e3
+        assert end == bars_of(study.cases[0].prediction).end[-1] * 1e3
         assert f"forward of {seq} tokens" in words
 
 

@@ -12,7 +12,6 @@ from selenium.webdriver.common.keys import Keys
 
 from conftest import NAMES, SIZES, Reader
 from ringloom.comparison import Comparison
-from ringloom.report.facts.legs import legs
 from ringloom.report.facts.loads import links_of, load_of
 from ringloom.report.facts.spans import bars_of
 from ringloom.report.facts.tiles import tile_facts
@@ -112,7 +111,7 @@ def test_bars_are_as_long_as_the_numbers_say(
 def test_timelines_hold_every_span(reader: Readers, report: str, compared: Comparison) -> None:
     page = reader().open(report)
     for number, case in enumerate(compared.cases):
-        bars = bars_of(legs(case))
+        bars = bars_of(case.prediction)
         read = (
             "const d = model(arguments[0]).data; return [...d.right].map((r, i) => [d.left[i], r])"
         )
@@ -135,7 +134,7 @@ return arguments[2].map(([value, vars]) => told.format(value, "", vars))
 def test_bars_say_their_names(reader: Readers, report: str, compared: Comparison) -> None:
     page = reader().open(report)
     for number, case in enumerate(compared.cases):
-        names = bars_of(legs(case)).names
+        names = bars_of(case.prediction).names
         told = page.ask("return [...model(arguments[0]).data.name]", f"timeline-{number}-bars")
         assert told[: len(names)] == [f"predicted: {name}" for name in names]
         if number == 2:  # with a recorded run of the same

@@ -23,7 +23,6 @@ from ringloom.explore.choices import MOST_RANKS, PASSES, Choices, from_query
 from ringloom.explore.downloads import plan_file, program, trace_file
 from ringloom.explore.serving import free, serve
 from ringloom.explore.view import View, compared
-from ringloom.report.facts.legs import legs
 from ringloom.report.facts.loads import links_of, load_of
 from ringloom.report.facts.spans import bars_of
 from simulator.facts import usage
@@ -95,8 +94,8 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
     for choices in (SMALL, replace(SMALL, schedule="balanced", ranks=5, pass_="forward")):
         show(view, choices)
         case = compared(choices).cases[0]
-        passes, plans = legs(case), [plan for plan, _ in case.passes]
-        bars, held = bars_of(passes), usage(case.prediction)
+        plans = [plan for plan, _ in case.passes]
+        bars, held = bars_of(case.prediction), usage(case.prediction)
         assert held is not None
         np.testing.assert_array_equal(view.timeline.source.data["right"], bars.end * 1e3)
         for picture, cells in ((view.load, load_of(plans)), (view.links, links_of(plans))):
@@ -104,7 +103,7 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
             np.testing.assert_array_equal(image[cells.row, cells.column], cells.value)
             assert np.isnan(image).sum() == image.size - len(cells.value)
         np.testing.assert_array_equal(view.memory.sources[0].data["y"] * 2**30, held.bytes)
-        assert len(view.stepper.facts.data["words"]) == len(passes)
+        assert len(view.stepper.facts.data["words"]) == len(plans)
         assert len(view.stepper.colours.palette) == choices.ranks
         end = 1e3 * compared(choices).cases[0].row.makespan_s
         assert (view.axis.start, view.axis.end) == (0, end)

@@ -22,7 +22,6 @@ from planner.analysis.tiles import tiles
 from ringloom.cli import main
 from ringloom.comparison import Comparison, compare
 from ringloom.report.facts import recorded as recordings
-from ringloom.report.facts.legs import legs
 from ringloom.report.facts.loads import links_of, load_of
 from ringloom.report.facts.recorded import recorded
 from ringloom.report.facts.spans import bars_of
@@ -112,7 +111,7 @@ def test_head_slices_beyond_those_drawn_are_told() -> None:
 
 def test_bars_are_the_spans_of_the_simulator(four: Comparison) -> None:
     for case in four.cases:
-        bars, offset, slow = bars_of(legs(case)), 0.0, []
+        bars, offset, slow = bars_of(case.prediction), 0.0, []
         for one in case.prediction.passes:
             slow += [
                 (s.rank, s.step, s.name, s.start + offset, s.end + offset)
@@ -129,11 +128,11 @@ def test_bars_are_the_spans_of_the_simulator(four: Comparison) -> None:
 
 def test_too_many_rows_become_the_attends_of_steps() -> None:
     found = compare(WORK, 4, HARDWARE, ["ring"]).cases[0]
-    (leg,) = legs(found)
-    object.__setattr__(leg.prediction.timeline, "rows", None)
-    bars = bars_of([leg])
+    timeline = found.prediction.timeline
+    object.__setattr__(timeline, "rows", None)
+    bars = bars_of(found.prediction)
     assert not bars.whole
-    assert len(bars) == sum(len(set(a.rank.tolist())) for _, a in leg.plan.attends())
+    assert len(bars) == sum(len(set(a.rank.tolist())) for _, a in timeline.plan.attends())
 
 
 def test_loads_links_and_memory_add_up_to_what_was_predicted(four: Comparison) -> None:
@@ -234,7 +233,7 @@ def test_a_run_is_drawn_below_its_prediction(four: Comparison, tmp_path: Path) -
     assert "1.00x the" in html
     assert "is drawn below its prediction" in html
     picture = TimelinePicture("timeline", Range1d(0, 1))
-    bars = bars_of(legs(four.cases[0]))
+    bars = bars_of(four.cases[0].prediction)
     picture.show(bars, 4, run)
     names = picture.source.data["name"]
     assert len(picture.source.data["left"]) == len(names) == len(bars) + len(run.bars)
@@ -250,7 +249,7 @@ def test_a_far_slower_run_is_drawn_on_its_own_scale_and_says_so(
     assert re.search(r"(999|1000)\.\d\dx the", html)
     assert "its time axis is scaled by 0.001" in html
     picture = TimelinePicture("timeline", Range1d(0, 1))
-    picture.show(bars_of(legs(one.cases[0])), 4, run, 1e-3)
+    picture.show(bars_of(one.cases[0].prediction), 4, run, 1e-3)
     data = picture.source.data
     mine = np.array([name.startswith("measured: ") for name in data["name"]])
     assert data["right"][mine].max() == pytest.approx(1e3 * one.rows[0].makespan_s, rel=1e-3)

@@ -1,12 +1,13 @@
 """Spans of all streams as columns of bars: the facts of the timeline."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.report.facts.legs import Leg
+from simulator.facts import legs
+from simulator.prediction import Prediction
 from simulator.timeline import Span, Timeline, spans
 
 Floats = NDArray[np.float64]
@@ -34,21 +35,18 @@ class Bars:
         return len(self.rank)
 
 
-def bars_of(legs: Iterable[Leg]) -> Bars:
-    """Everything that the first ranks do in the passes of one schedule, in turn.
+def bars_of(prediction: Prediction) -> Bars:
+    """Everything that the first ranks do in the passes of a prediction, in turn.
 
     Receives are left out: each is the send of another rank.
     """
     every, whole = list[Span](), True
-    for leg in legs:
-        timeline, at = leg.prediction.timeline, leg.offset
-        kept = timeline is not None and timeline.rows is not None and timeline.plan.rows <= MOST
+    for leg in legs(prediction):
+        timeline, at = leg.timeline, leg.offset
+        kept = timeline.rows is not None and timeline.plan.rows <= MOST
         whole = whole and kept
-        if timeline is not None:
-            of_pass = spans(timeline) if kept else _attends_of_steps(timeline)
-            every += [
-                Span(s.rank, s.stream, s.name, s.step, s.start + at, s.end + at) for s in of_pass
-            ]
+        of_pass = spans(timeline) if kept else _attends_of_steps(timeline)
+        every += [Span(s.rank, s.stream, s.name, s.step, s.start + at, s.end + at) for s in of_pass]
     return columns([s for s in every if s.rank < SHOWN and s.stream != "receive"], whole)
 
 

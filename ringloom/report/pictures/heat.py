@@ -19,7 +19,10 @@ from ringloom.report.pictures.frames import BYTES, TIP, cell_axes, frame
 from ringloom.report.pictures.palette import amounts
 
 POWERS = [1 << n for n in range(10)]  # of steps along a scale of bytes
-PAIRS = 'return tick >= 1e6 ? `${Number((tick / 1e6).toPrecision(3))}M` : tick.toLocaleString("en")'
+PAIRS = """
+const [scale, unit] = tick >= 1e9 ? [1e9, "G"] : tick >= 1e6 ? [1e6, "M"] : [1, ""]
+return `${Number((tick / scale).toPrecision(3)).toLocaleString("en")}${unit}`
+"""
 
 
 class HeatPicture:
