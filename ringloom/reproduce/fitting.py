@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ringloom.optional import needing
+
 Floats = NDArray[np.float64]
 Model = Callable[[Floats, NDArray[np.intp]], Floats]  # (constants, rows) -> predictions
-STEPS = 200
-NUDGE = 1e-6  # of the logarithm of a constant, for derivatives
 FAR = 25.0  # the logarithm of a constant stays within this of its start
 
 
@@ -32,30 +32,20 @@ class Fit:
 def least_squares(model: Model, measured: Floats, rows: NDArray[np.intp], start: Floats) -> Floats:
     """Positive constants with the least squared relative error on some rows.
 
-    Levenberg-Marquardt on the logarithms of the constants, from `start`; the same numbers on
-    every machine up to rounding.
+    The logarithms of the constants are fitted, from those of `start`. Raises RingloomError without
+    scipy.
     """
 
     def misfit(logs: Floats) -> Floats:
         errors: Floats = model(np.exp(logs), rows) / measured[rows] - 1
         return errors
 
-    first = logs = np.log(start)
-    damping, residual = 1e-2, misfit(logs)
-    for _ in range(STEPS):
-        nudges = NUDGE * np.eye(len(logs))
-        slope = np.stack([(misfit(logs + n) - residual) / NUDGE for n in nudges], axis=1)
-        normal = slope.T @ slope + damping * np.eye(len(logs)) * 1e-2
-        step = np.clip(np.linalg.solve(normal, -slope.T @ residual), -1, 1)
-        trial = np.clip(logs + step, first - FAR, first + FAR)
-        after = misfit(trial)
-        if after @ after < residual @ residual:
-            logs, residual, damping = trial, after, damping / 4
-            if np.abs(step).max() < 1e-10:
-                break
-        else:
-            damping = min(damping * 4, 1e12)
-    constants: Floats = np.exp(logs)
+    first = np.log(start)
+    bounds = first - FAR, first + FAR
+    solved = needing("fit", "scipy.optimize").least_squares(
+        misfit, first, bounds=bounds, xtol=1e-10
+    )
+    constants: Floats = np.exp(solved.x)
     return constants
 
 
