@@ -7,7 +7,7 @@ from ringloom.rows import Row
 from ringloom.views.units import seconds
 
 SAME = 1.005  # times as long: schedules nearer than that take the same time
-CLOSE = 1.05  # times as long: nearer than that, predictions cannot tell schedules apart
+CLOSE = 1.05  # times as long, where no interval is known: too close to tell schedules apart
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,26 @@ class Recommendation:
 def recommend(rows: Sequence[Row]) -> Recommendation:
     """The fastest of some schedules, beside the next one that is clearly slower.
 
-    Schedules within 5% of it, the error of predictions, are too close to call.
+    Too close to call are those for which the interval of the ratio of both times holds 1, constants
+    of the hardware varied for both together.
     """
     if not any(row.makespan_s for row in rows):
         return Recommendation(rows[0].schedule, why(rows), tuple(row.schedule for row in rows[1:]))
     best, *others = sorted(rows, key=lambda row: row.makespan_s)
-    close = tuple(row.schedule for row in others if row.makespan_s <= CLOSE * best.makespan_s)
-    slower = [row for row in others if row.makespan_s > CLOSE * best.makespan_s]
+    near = [row for row in others if _close(row, best)]
+    close, slower = tuple(row.schedule for row in near), [row for row in others if row not in near]
     parts = [f"Use {best.schedule}: {seconds(best.makespan_s)}."]
     if close:
-        parts.append(f"Too close to call: {', '.join(close)}, within 5% of it.")
+        parts.append(f"Too close to call: {', '.join(close)}.")
     if slower or not others:
         parts.append(why([best, *slower[:1]]))
     return Recommendation(best.schedule, " ".join(parts), close)
+
+
+def _close(row: Row, best: Row) -> bool:
+    if row.ratio_interval is None or best.interval_s is None:
+        return row.makespan_s <= CLOSE * best.makespan_s
+    return row.ratio_interval[0] <= 1
 
 
 def why(rows: Sequence[Row]) -> str:

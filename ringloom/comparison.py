@@ -1,6 +1,6 @@
 """compare(work, ranks, hardware)   schedules verified, predicted, and executed on request."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -23,15 +23,18 @@ from ringloom.frames import bars, data_frame, html
 from ringloom.rows import Load, Refusal, Row, shortage
 from ringloom.views.units import length, seconds
 from runtimes.validation import check
+from simulator.confidence import interval, ratio_interval, spread
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
 from simulator.prediction import Prediction, ratio, simulate
+from simulator.scenario import Scenario
 
 Passes = Pass | Literal["both"]
 Track = Callable[[Iterable[str]], Iterable[str]]
 TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
 WORTH = 0.9  # of a schedule's time: a variant that takes less than that is listed, too
+NEAR = 1.5  # times the fastest: what takes longer is never too close to call
 NARROW = 16  # head_dim of the smaller workload: plans do not depend on it
 BLOCKWISE = " --trim blocks"  # how a variant's name ends
 
@@ -139,6 +142,7 @@ def compare(
     *,
     pass_: Passes = "forward",
     overlap: bool = True,
+    scenario: Scenario | None = None,
     checked: bool = False,
     variants: bool = True,
     memory: float | None = None,
@@ -147,19 +151,22 @@ def compare(
     """Plan, verify and simulate schedules, by default those that matter on the machine.
 
     These are the usual ones, with its nodes and every degree of Ulysses that divides the heads.
-    Ring is always simulated, for the speedup. `variants`: a schedule is also listed with messages
-    split block by block, where that takes at least a tenth less time. With `checked`, each
-    schedule is also executed on `ranks` x 64 tokens in float64 and compared with dense attention.
-    `memory`: bytes that a rank has for attention, by default the chip's; schedules that need more,
-    or whose ranks or heads do not divide, are `refused`. `track` may wrap the names, to show
-    progress. Raises PlanError for unknown schedules, and where none can run.
+    Ring is always simulated, for the speedup. `scenario` says what differs from the ordinary, and
+    `overlap=False` that transfers do not run beside compute. `variants`: a schedule is also listed
+    with messages split block by block, where that takes at least a tenth less time. With
+    `checked`, each schedule is also executed on `ranks` x 64 tokens in float64 and compared with
+    dense attention. `memory`: bytes that a rank has for attention, by default the chip's; schedules
+    that need more, or whose ranks or heads do not divide, are `refused`. `track` may wrap the
+    names, to show progress. Raises PlanError for unknown schedules, and where none can run.
     """
     machine = hardware if isinstance(hardware, Hardware) else find_hardware(hardware)
+    what_if = scenario or Scenario()
+    what_if = replace(what_if, overlap=what_if.overlap and overlap)
 
     def case_of(name: str, trim: Trim = "messages") -> Case:
         plans = Plans.of(plan(name, work, ranks, pass_=pass_, trim=trim))
         shown = name if trim == "messages" else f"{name}{BLOCKWISE}"
-        return case(shown, plans, simulate(plans, machine, overlap=overlap), trim)
+        return case(shown, plans, simulate(plans, machine, what_if), trim)
 
     named = comparable(work, ranks, machine.ranks_per_node) if schedules is None else schedules
     names = list(dict.fromkeys(named))
@@ -188,8 +195,22 @@ def compare(
             name = one.row.schedule.removesuffix(BLOCKWISE)
             exact = check(plan(name, small, ranks, pass_=pass_, trim=one.trim)).exact
             cases[number] = replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
-    made = Comparison(work, ranks, machine.name, pass_, overlap, tuple(cases), tuple(refused))
-    return beside(ring, made)
+    sure = tuple(with_intervals(cases, machine, what_if))
+    shown = machine.name, pass_, what_if.overlap
+    return beside(ring, Comparison(work, ranks, *shown, sure, tuple(refused)))
+
+
+def with_intervals(cases: Sequence[Case], machine: Hardware, scenario: Scenario) -> Iterator[Case]:
+    """Yields cases with the intervals of their times, and of those near the fastest one's."""
+    best = min(cases, key=lambda one: one.row.makespan_s)
+    fastest, spreads = best.row.makespan_s, spread(best.plans, machine, scenario)
+    for one in cases:
+        took = one.row.makespan_s
+        around, over = interval(one.plans, machine, scenario, took), None
+        if one is not best and fastest < took <= NEAR * fastest:
+            own = spread(one.plans, machine, scenario)
+            over = ratio_interval(machine.name, took / fastest, own, spreads)
+        yield replace(one, row=replace(one.row, interval_s=around, ratio_interval=over))
 
 
 def beside(ring: Case, given: Comparison) -> Comparison:

@@ -1,6 +1,6 @@
 """The rows of a comparison: numbers of one schedule, or why it cannot run."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ringloom.views.units import size
@@ -35,6 +35,9 @@ class Row:
     exact: bool | None = None
     exact_seq: int | None = None
     bound_reason: str | None = None  # why there is no bound_ratio
+    # Nine of ten times would be measured in it; of time over the fastest, None if far off.
+    interval_s: tuple[float, float] | None = field(default=None, compare=False)
+    ratio_interval: tuple[float, float] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         over = "" if self.bound_ratio is None else f", {self.bound_ratio:.2f} times the lower bound"

@@ -152,9 +152,10 @@ def simulate(
     Raises RingloomError for unknown hardware and for a scenario that makes no sense, PlanError for
     a plan that gets stuck, and with the verifier's sentence for a wrong one that nobody verified.
     """
-    chips = hardware if isinstance(hardware, Hardware) else hardware_named(hardware)
     plans = ensure_verified(plan)
     scenario = replace(scenario or Scenario(), **changes)
+    chips = hardware if isinstance(hardware, Hardware) else hardware_named(hardware)
+    chips = scenario.machine(chips)
     if scenario.topology is not None:
         place = topology(scenario.topology, chips, plans.first.ranks)
         scenario = replace(scenario, topology=place)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import networkx as nx
@@ -16,10 +16,11 @@ from simulator.network.routes import Links, Routes
 from simulator.network.topology import Topology, nodes, topology
 
 Speeds = Mapping[int, float] | Sequence[float]
+LAUNCHES = "attention.launch", "attention.backward_launch"
 CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scenario:
     """Everything that belongs neither to the plan nor to the hardware.
 
@@ -32,6 +33,8 @@ class Scenario:
     late      a rank launches the transfers of a step behind its first kernel call of that step
     share     share of the chip that a transfer takes from compute at both ends
     chunk     bytes in which messages take turns on links that several of them use
+    placement the place of each rank: rank r stands where rank placement[r] would without it
+    launch    seconds of a kernel's launch, in place of the hardware's
 
     Raises RingloomError for values that make no sense.
     """
@@ -44,6 +47,8 @@ class Scenario:
     late: bool = False
     share: float | None = None
     chunk: int = CHUNK
+    placement: Sequence[int] | None = None
+    launch: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.buffers, int) and self.buffers < 1:
@@ -52,8 +57,16 @@ class Scenario:
             raise RingloomError("late launches need overlap: without it nothing computes meanwhile")
         if self.share is not None and not 0 <= self.share < 1:
             raise RingloomError(f"a transfer takes a share of the chip below 1, not {self.share:g}")
+        if self.launch is not None and not 0 <= self.launch < math.inf:
+            raise RingloomError(f"a launch takes 0 seconds or more, not {self.launch:g}")
         if self.chunk < 1:
             raise RingloomError(f"a chunk has 1 byte or more, not {self.chunk}")
+
+    def __repr__(self) -> str:
+        """Python that builds the scenario, without what is as usual."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        said = [f"{name}={value!r}" for name, (value, usual) in values.items() if value != usual]
+        return f"Scenario({', '.join(said)})"
 
     @property
     def events_only(self) -> bool:
@@ -79,7 +92,15 @@ class Scenario:
         """Return the ways between ranks; raises RingloomError where they do not fit."""
         given = self.topology
         place = nodes(hardware, ranks) if given is None else topology(given, hardware, ranks)
+        place = place if self.placement is None else place.placed(self.placement)
         return Routes(place, self.links)
+
+    def machine(self, hardware: Hardware) -> Hardware:
+        """Return the hardware with what the scenario says of its kernels."""
+        if self.launch is None:
+            return hardware
+        keys = [key for key in hardware.constants if key in LAUNCHES]
+        return hardware.changed(dict.fromkeys(keys, self.launch), "the scenario")
 
     def room(self, plan: Plan) -> dict[str, int] | None:
         """Return how many foreign blocks of each input fit on a rank; None for no limit."""

@@ -2,10 +2,12 @@
 
 overlap = false
 speeds = { 3 = 0.5 }                  or one number per rank
-links = { "6-7" = 0.1 }               0 cuts a link
+links = { "6-7" = 0.1 }               0 or "cut" cuts a link
 topology = "nodes:nics=2"             or a JSON file of links, which is read now
 """
 
+import json
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from simulator.network.routes import ends_of
 from simulator.network.topology import graph_of
 from simulator.scenario import Scenario
 
+LARGEST_FILE = 2**20  # bytes
 TYPES: dict[str, tuple[type, ...]] = {
     "overlap": (bool,),
     "speeds": (dict, list),
@@ -24,6 +27,8 @@ TYPES: dict[str, tuple[type, ...]] = {
     "late": (bool,),
     "share": (int, float),
     "chunk": (int,),
+    "placement": (list,),  # of a rank per place
+    "launch": (int, float),
 }
 
 
@@ -50,7 +55,32 @@ def _read(name: str, value: Any) -> Any:
     if type(value) not in TYPES[name] and not (name == "buffers" and value == "plan"):
         raise TypeError
     if name == "links":
-        return {ends_of(link): float(factor) for link, factor in value.items()}
+        return {ends_of(link): factor_of(factor) for link, factor in value.items()}
     if name == "speeds" and isinstance(value, dict):
         return {int(rank): float(factor) for rank, factor in value.items()}
     return tuple(map(float, value)) if name == "speeds" else value
+
+
+def factor_of(value: Any) -> float:
+    """Returns a factor on a link's bandwidth; raises ValueError for what is none."""
+    factor = 0.0 if value == "cut" else float(value)
+    if factor < 0:
+        raise ValueError(value)
+    return factor
+
+
+def scenario_file(path: str | Path) -> Scenario:
+    """Reads a scenario from a file; a name ending in .json is JSON, all else TOML.
+
+    Raises RingloomError, in one line, for a file that is unreadable or is no scenario.
+    """
+    file = Path(path)
+    try:
+        if file.stat().st_size > LARGEST_FILE:
+            raise ValueError(f"the file is larger than {LARGEST_FILE} bytes")
+        text = file.read_text(encoding="utf-8")
+        table = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        return scenario_of(dict(table))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise RingloomError(f"scenario file {file}: {why}") from None

@@ -17,7 +17,9 @@ from planner.version import VERSION
 from runtimes.errors import RankError
 
 GROUPS = {
-    "Explore": ("schedules", "plan", "compare", "simulate", "report", "explore", "sweep"),
+    "Explore": (
+        *("schedules", "plan", "compare", "simulate", "sensitivity", "report", "explore", "sweep"),
+    ),
     "Programs": ("emit", "tables"),
     "Check": ("run", "check"),
     "Hardware": ("hardware", "calibrate", "fit"),

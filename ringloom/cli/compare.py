@@ -12,8 +12,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ringloom.cli.options import compared, comparison_options
 from ringloom.cli.output import csv_option, json_option, show
+from ringloom.cli.scenarios import compared, comparison_options
 from ringloom.views.tables import bars, comparison_table
 from ringloom.views.units import length
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from ringloom.cli.options import compared, comparison_options
 from ringloom.cli.output import json_option, show
 from ringloom.cli.progress import progress
+from ringloom.cli.scenarios import compared, comparison_options
 from ringloom.optional import needing
 
 FIGURES = {  # name of the file: module and function

@@ -14,8 +14,7 @@ from planner.parse import tokens
 from planner.planning import TRIMS, Trim, plan
 from planner.plans import Plans
 from planner.workload import DTYPES, Workload
-from ringloom.cli.progress import progress, working
-from ringloom.comparison import Comparison, compare
+from ringloom.cli.progress import working
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 WORKLOAD = (
@@ -138,18 +137,6 @@ def workload(given: dict[str, Any]) -> tuple[Workload, int]:
     if given["ranks"] < 1:
         raise PlanError(f"ranks must be a whole number from 1 up, not {given['ranks']}")
     return work, given["ranks"]
-
-
-def comparison_options(schedules: str | None) -> Callable[[Function], Function]:
-    """The options of a comparison, with a command's own schedules; None: all that matter."""
-    return grouped(workload_options(), hardware_option, schedules_option(schedules), overlap_option)
-
-
-def compared(given: dict[str, Any], **more: Any) -> Comparison:
-    """Compare schedules as the options of `comparison_options` say."""
-    work, ranks = workload(given)
-    chosen = {name: given[name] for name in ("hardware", "schedules", "pass_", "overlap")}
-    return compare(work, ranks, **chosen, track=progress, **more)
 
 
 def is_file(source: str) -> bool:

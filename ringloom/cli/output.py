@@ -51,7 +51,7 @@ def _as_csv(rows: list[dict[str, Any]]) -> str:
     """Rows under a line of their names; a dictionary in a row makes a column of each entry."""
     flat = [
         {
-            f"{name}.{key}" if key else name: entry
+            f"{name}.{key}" if key else name: list(entry) if isinstance(entry, tuple) else entry
             for name, value in row.items()
             for key, entry in (value if isinstance(value, dict) else {"": value}).items()
         }

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from ringloom.cli.options import compared, comparison_options
 from ringloom.cli.output import json_option, show, typed_command, write
 from ringloom.cli.progress import working
+from ringloom.cli.scenarios import compared, comparison_options
 from ringloom.optional import needing
 
 

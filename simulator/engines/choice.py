@@ -45,7 +45,8 @@ def timed(costs: Costs, scenario: Scenario, engine: Engine, *, record: bool) -> 
     ranks, speed = costs.plan.ranks, scenario.speed(costs.plan.ranks)
     events_only = scenario.events_only or _takes(costs, scenario) or engine == "events"
     ports: Ports
-    if scenario.topology is None and not scenario.links and not events_only:
+    ordinary = scenario.topology is None and scenario.placement is None and not scenario.links
+    if ordinary and not events_only:
         ports = NodePorts(costs.hardware, ranks)
     else:
         traffic = Traffic(costs.plan, scenario.routes(costs.hardware, ranks))

@@ -208,8 +208,10 @@ def as_toml(hardware: Hardware, head: str = "") -> str:
     for key, constant in hardware.constants.items():
         section, name = key.split(".")
         value = f"value = {constant.value!r}, source = {json.dumps(constant.source)}"
-        flag = str(constant.calibrated).lower()
-        sections.setdefault(section, []).append(f"{name} = {{ {value}, calibrated = {flag} }}")
+        flag = f"calibrated = {str(constant.calibrated).lower()}"
+        if constant.range:
+            flag += f", range = {list(constant.range)}"
+        sections.setdefault(section, []).append(f"{name} = {{ {value}, {flag} }}")
     lines = [*(f"# {line}" for line in head.splitlines()), f"name = {json.dumps(hardware.name)}"]
     for section, rows in sections.items():
         lines += ["", f"[{section}]", *rows]

@@ -71,8 +71,8 @@ def _constants(name: str, sections: dict[str, Any]) -> Iterator[tuple[str, Const
 
 
 def _constant(where: str, entry: Any) -> Constant:
-    """Read one inline table: exactly value, source and calibrated, each of its own type."""
-    if not isinstance(entry, dict) or entry.keys() != {"value", "source", "calibrated"}:
+    """Read one inline table: value, source and calibrated, and range where it is given."""
+    if not isinstance(entry, dict) or entry.keys() - {"range"} != {"value", "source", "calibrated"}:
         form = "{ value = ..., source = ..., calibrated = ... }"
         raise RingloomError(f"{where} must be {form}, not {_brief(entry)}")
     value, source, calibrated = entry["value"], entry["source"], entry["calibrated"]
@@ -82,7 +82,16 @@ def _constant(where: str, entry: Any) -> Constant:
         raise RingloomError(f"{where}: the source is {_brief(source)}, not a text")
     if not isinstance(calibrated, bool):
         raise RingloomError(f"{where}: calibrated is {_brief(calibrated)}, not true or false")
-    return Constant(_finite(where, value), source, calibrated)
+    return Constant(_finite(where, value), source, calibrated, _range(where, entry.get("range")))
+
+
+def _range(where: str, ends: Any) -> tuple[float, float] | None:
+    if ends is None:
+        return None
+    plain = isinstance(ends, list) and all(type(end) in (int, float) for end in ends)
+    if not plain or len(ends) != 2:
+        raise RingloomError(f"{where}: the range is {_brief(ends)}, not [low, high]")
+    return _finite(where, ends[0]), _finite(where, ends[1])
 
 
 def _finite(where: str, value: float) -> float:

@@ -1,9 +1,11 @@
 """hardware ::= name, section*             a100-nvlink, or a TOML or JSON file of the same form
 section  ::= [section] constant*
-constant ::= key = { value = 312e12, source = "datasheet", calibrated = true }
+constant ::= key = { value = 312e12, source = "datasheet", calibrated = true, range = [low, high] }
 
 No constant without a source. `calibrated` is true where the value was measured on this very
 hardware or is its vendor's figure, false where it was carried over from a relative or assumed.
+`range`, which may be left out, is where it can lie physically; without, a calibrated constant may
+be off by 5% and another one by a factor of 1.5.
 `OPTIONAL` constants may be left out: their defaults leave their effect out. They are those of cost
 terms (`simulator.costs.terms`) and
 
@@ -22,7 +24,7 @@ intra.sm_share ...            share of the chip that a transfer takes from compu
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from planner.errors import RingloomError
@@ -48,6 +50,10 @@ class Unit:
         if value > self.most:
             return f"is more than {self.most:g}"
         return "is not a whole number" if self.whole and value != int(value) else ""
+
+    def clip(self, value: float) -> float:
+        """Return the nearest value that makes sense."""
+        return min(max(value, self.least), self.most)
 
 
 FLOPS = Unit("flop/s")
@@ -105,11 +111,17 @@ REFERENCE_DIM = 128  # the head_dim for which shares of the peak are stated
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number, where it comes from, and whether it belongs to this very hardware."""
+    """A number, where it comes from, whether it belongs to this very hardware, and its range."""
 
     value: float
     source: str
     calibrated: bool
+    range: tuple[float, float] | None = field(default=None, repr=False)
+
+
+def unit_of(key: str) -> Unit:
+    """Return the unit of a constant."""
+    return UNITS[key] if key in UNITS else OPTIONAL[key][0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +159,27 @@ class Hardware:
         if missing := [key for key in UNITS if key not in self.constants]:
             raise RingloomError(f"hardware {self.name}: missing {', '.join(missing)}")
         for key, constant in self.constants.items():
-            unit = UNITS[key] if key in UNITS else OPTIONAL[key][0]
-            if why := unit.refuses(constant.value):
-                raise RingloomError(f"hardware {self.name}: {key} = {constant.value:g} {why}")
+            unit, (low, high) = unit_of(key), constant.range or (constant.value, constant.value)
+            for value in (constant.value, low, high):
+                if why := unit.refuses(value):
+                    raise RingloomError(f"hardware {self.name}: {key} = {value:g} {why}")
+            if not low <= constant.value <= high:
+                outside = f"{constant.value:g} is not between {low:g} and {high:g}"
+                raise RingloomError(f"hardware {self.name}: {key} = {outside}")
 
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.constants.items())))
 
     def __getitem__(self, key: str) -> float:
         return self.constants[key].value
+
+    def range(self, key: str) -> tuple[float, float]:
+        """Return the values between which a constant lies."""
+        constant, unit = self.constants[key], unit_of(key)
+        if constant.range:
+            return constant.range
+        off = 1.05 if constant.calibrated else 1.5
+        return unit.clip(constant.value / off), unit.clip(constant.value * off)
 
     def option(self, key: str) -> float:
         """Return an optional constant, or what holds without it, if anything does."""

@@ -13,7 +13,7 @@ topology is one function from hardware, ranks and parameters, registered by `kin
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -53,6 +53,30 @@ class Topology:
 
     def __repr__(self) -> str:
         return f"<Topology {self.name}: {self.ranks} ranks, {self.graph.number_of_edges()} links>"
+
+    def placed(self, places: Sequence[int]) -> "Topology":
+        """Return the topology with rank r at place `places[r]`; links are named by ranks then.
+
+        Raises RingloomError unless each place occurs once.
+        """
+        if sorted(places) != list(range(self.ranks)):
+            raise RingloomError(f"a placement holds each of 0 to {self.ranks - 1} once")
+        rank: dict[Place, Place] = {place: rank for rank, place in enumerate(places)}
+        route = self.route
+
+        def along(src: int, dst: int) -> list[Place]:
+            assert route is not None
+            return [rank.get(place, place) for place in route(places[src], places[dst])]
+
+        return replace(
+            self,
+            graph=nx.relabel_nodes(self.graph, rank),
+            route=along if route else None,
+            divisions=tuple(
+                (name, {rank.get(place, place): group for place, group in groups.items()})
+                for name, groups in self.divisions
+            ),
+        )
 
     def __post_init__(self) -> None:
         if not self.graph.is_directed():

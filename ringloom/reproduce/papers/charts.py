@@ -1,6 +1,7 @@
 """Published charts: distributed forward passes on H100 and H800, and single kernels over length."""
 
 from itertools import combinations
+from math import log
 from typing import Literal
 
 from planner.analysis.tiles import tiles
@@ -80,6 +81,16 @@ def h800() -> Table:
         lines.append(Line(f"{record['strategy']}, {what} (%)", published, ours, 1, points))
     note = "share of one GPU's flash attention of the whole sequence, divided by 8"
     return Table("ring-flash-attention on 8 x H800", tuple(lines), note)
+
+
+def residuals() -> list[tuple[str, str, str, float]]:
+    """Hardware, source, row and log(predicted / published time) of every row of whole schedules."""
+    charts = {"h100": ("MagiAttention", h100()), "h800": ("ring-flash-attention", h800())}
+    return [
+        (chip, source, line.what, log(published / ours))
+        for chip, (source, table) in charts.items()
+        for line, (published, ours) in ((line, pair(line)) for line in table.lines)
+    ]
 
 
 def curves() -> Table:

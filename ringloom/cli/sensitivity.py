@@ -1,0 +1,93 @@
+"""Show what 10% of each constant does to time and order.
+
+The constant to measure first is the uncalibrated one over whose range the time of the fastest
+schedule changes most. --vary shows where one schedule overtakes another.
+
+Example:
+  ringloom sensitivity --ranks 8 --seq 64k --hardware h100 --schedules zigzag,ulysses
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.table import Table
+
+from planner.planning import plan
+from planner.plans import Plans
+from ringloom.cli.options import hardware_option, schedules_option, workload, workload_options
+from ringloom.cli.output import json_option, show
+from ringloom.cli.progress import working
+from ringloom.cli.scenarios import scenario_of, scenario_options
+from ringloom.views.tables import plain_table
+from ringloom.views.units import seconds
+from simulator.confidence import Sensitivity, sensitivity
+from simulator.hardware import hardware as find_hardware
+from simulator.what_if import Sweep, sweep
+
+BAR = 12  # characters of 10%
+
+
+def tornado(rows: list[Sensitivity], schedule: str, usual: float) -> Table:
+    """A line per constant: its effect on a schedule's time with 10% less and 10% more of it."""
+    table = plain_table("constant", "-10%", "", "+10%", "doubt", numbers=slice(1, None))
+    for row in rows:
+        less, more = (one / usual - 1 for one in row.seconds[schedule])
+        bars = [round(abs(x) / 0.1 * BAR) * "█" for x in (less, more)]
+        star = "" if row.calibrated else " *"
+        cells = f"{less:+.1%}", f"{bars[0]:>{BAR}}|{bars[1]:<{BAR}}", f"{more:+.1%}"
+        table.add_row(row.constant + star, *cells, f"{row.doubt:.1%}")
+    return table
+
+
+def vary(value: str) -> tuple[str, float, float]:
+    """Read KEY=LOW:HIGH."""
+    key, _, ends = value.partition("=")
+    try:
+        low, high = map(float, ends.split(":"))
+    except ValueError:
+        message = f"{value!r} is not KEY=LOW:HIGH, such as intra.bandwidth=1e10:4e11"
+        raise click.BadParameter(message) from None
+    return key, low, high
+
+
+@click.command()
+@workload_options()
+@hardware_option
+@schedules_option("ring,zigzag,ulysses")
+@scenario_options
+@click.option(
+    "--vary",
+    type=vary,
+    metavar="KEY=LOW:HIGH",
+    help="Also sweep a constant, or the scenario's share or launch, and show the crossings.",
+)
+@json_option
+def command(
+    hardware: str,
+    schedules: list[str],
+    vary: tuple[str, float, float] | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    scenario, machine = scenario_of(given), find_hardware(hardware)
+    work, ranks = workload(given)
+    with working("simulating"):
+        plans = {
+            name: Plans.of(plan(name, work, ranks, pass_=given["pass_"])) for name in schedules
+        }
+        rows, usual = sensitivity(plans, machine, scenario)
+        curve: Sweep | None = sweep(plans, machine, scenario, *vary) if vary else None
+    best, first = min(usual, key=usual.__getitem__), rows[0] if rows else None
+    advice = f"Measure {first.constant} first." if first else "No constant changes anything."
+    document = {
+        "makespan_s": usual,
+        "fastest": best,
+        "measure_first": first.constant if first else None,
+        "uncalibrated": [row.constant for row in rows if not row.calibrated],
+        "rows": [asdict(row) for row in rows],
+        "sweep": asdict(curve) if curve else None,
+    }
+    title = f"{best} on {hardware}: {seconds(usual[best])}; * not calibrated"
+    said = curve.sentences if curve else []
+    show(as_json, document, title, tornado(rows, best, usual[best]), advice, *said)

@@ -1,0 +1,144 @@
+"""Scenarios: their files, placements, launches, and sweeps over one of their values."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ringloom as rl
+from plain.test_simulator_reference import machines, plans
+from planner.ir import Plan
+from planner.planning import plan
+from planner.plans import Plans
+from planner.workload import Workload
+from ringloom.cli import main
+from simulator.hardware import Hardware, hardware
+from simulator.prediction import simulate
+from simulator.scenario import Scenario
+from simulator.scenario_tables import scenario_file
+from simulator.what_if import sweep
+
+H100 = hardware("h100")
+WORK = Workload(seq=2**16, heads=8)
+TOML = """
+overlap = false
+speeds = { 3 = 0.5 }
+links = { "6-7" = 0.1, "0-s0" = "cut" }
+topology = "switch"
+buffers = 2
+placement = [1, 0]
+launch = 1e-5
+"""
+SCENARIO = Scenario(
+    overlap=False,
+    speeds={3: 0.5},
+    links={(6, 7): 0.1, (0, "s0"): 0.0},
+    topology="switch",
+    buffers=2,
+    placement=[1, 0],
+    launch=1e-5,
+)
+
+
+def test_a_file_holds_the_fields_of_a_scenario_in_toml_or_json(tmp_path: Path) -> None:
+    file = tmp_path / "what_if.toml"
+    file.write_text(TOML)
+    assert scenario_file(file) == SCENARIO
+    other = tmp_path / "what_if.json"
+    links = {"6-7": 0.1, "0-s0": "cut"}
+    fields = {"overlap": False, "speeds": {"3": 0.5}, "links": links, "topology": "switch"}
+    other.write_text(json.dumps(fields | {"buffers": 2, "placement": [1, 0], "launch": 1e-5}))
+    assert scenario_file(other) == SCENARIO
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("overlaps = false", "a scenario has no 'overlaps': its values are overlap, speeds"),
+        ("overlap = 1", "overlap cannot be 1"),
+        ("share = 2.0", "a share of the chip below 1, not 2"),
+        ('links = { "6" = 0.1 }', "links cannot be"),
+        ("launch = -1.0", "a launch takes 0 seconds or more, not -1"),
+        ("buffers = 'all'", "buffers cannot be 'all'"),
+        ("overlap =", "scenario file"),
+        ("speeds = { a = 1 }", "speeds cannot be"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    with pytest.raises(rl.RingloomError, match=why) as error:
+        scenario_file(file)
+    assert "\n" not in str(error.value)
+
+
+@given(plans(), machines, st.data())
+def test_a_placement_that_keeps_nodes_together_changes_nothing(
+    one: Plan, machine: Hardware, data: st.DataObject
+) -> None:
+    """Ranks of a node may change seats, and a placement may be the usual one."""
+    size, seats = machine.ranks_per_node, list(range(one.ranks))
+    placed = list[int]()
+    for first in range(0, one.ranks, size):
+        placed += data.draw(st.permutations(seats[first : first + size]))
+    usual, moved = (simulate(one, machine, placement=p) for p in (None, placed))
+    assert moved.makespan == pytest.approx(usual.makespan)
+    assert moved.bound.seconds == pytest.approx(usual.bound.seconds)
+
+
+def test_ranks_spread_over_nodes_take_the_slow_links() -> None:
+    one, machine = plan("striped", WORK, 8), H100.changed({"node.ranks": 4, "inter.bandwidth": 1e9})
+    ring = simulate(one, machine).busiest_link
+    spread = simulate(one, machine, placement=[0, 4, 1, 5, 2, 6, 3, 7])
+    assert spread.makespan > simulate(one, machine).makespan
+    assert spread.busiest_link == pytest.approx(ring)  # a hop each time, to the other node
+    torus = simulate(one, H100, topology="torus:8", placement=[7, 6, 5, 4, 3, 2, 1, 0])
+    assert torus.makespan == pytest.approx(simulate(one, H100, topology="torus:8").makespan)
+    with pytest.raises(rl.RingloomError, match="each of 0 to 7 once"):
+        simulate(one, H100, placement=[0] * 8)
+
+
+def test_a_launch_takes_the_place_of_the_hardwares() -> None:
+    one = plan("ring", Workload(seq=2**10, heads=1), 8)
+    slow, fast = (simulate(one, H100, launch=seconds) for seconds in (1e-3, 0.0))
+    assert slow.makespan - fast.makespan == pytest.approx(8e-3, rel=0.01)
+
+
+def test_a_sweep_finds_where_one_schedule_overtakes_another() -> None:
+    work = Workload(seq=2**16, heads=16, kv_heads=1)  # little to send in a ring, merges to do
+    both = {name: Plans.of(plan(name, work, 8)) for name in ("zigzag", "ulysses")}
+    curve = sweep(both, H100, Scenario(), "intra.bandwidth", 1e8, 1e12)
+    assert curve.crossings
+    for crossing in curve.crossings:
+        for factor, fastest in ((0.98, crossing.below), (1.02, crossing.above)):
+            machine = H100.changed({"intra.bandwidth": factor * crossing.value})
+            times = {name: simulate(one, machine).makespan for name, one in both.items()}
+            assert min(times, key=times.__getitem__) == fastest
+    assert curve.sentences[-1].startswith(f"{curve.crossings[-1].above} is the fastest above")
+    slow = sweep(both, H100, Scenario(), "speed:0", 0.1, 1.0, points=3)
+    assert slow.seconds["zigzag"][0] > slow.seconds["zigzag"][-1]
+    with pytest.raises(rl.RingloomError, match="no value 'colour' to sweep"):
+        sweep(both, H100, Scenario(), "colour", 1, 2)
+
+
+def test_commands_take_a_scenario_file_and_single_values_over_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "slow.toml"
+    file.write_text("speeds = { 0 = 0.5 }\ntopology = 'ring'\n")
+    work = ["--ranks", "4", "--seq", "16k", "--heads", "4", "--hardware", "h100", "--json"]
+    slow = ["--scenario", str(file)]
+
+    def time(*command: str) -> float:
+        assert main([*command, *work]) == 0
+        document = json.loads(capsys.readouterr().out)
+        return float(document.get("rows", [document])[0]["makespan_s"])
+
+    one = plan("zigzag", Workload(seq=2**14, heads=4), 4)
+    expected = simulate(one, H100, speeds={0: 0.5}, topology="ring").makespan
+    assert time("simulate", "zigzag", *slow) == expected
+    assert time("compare", "--schedules", "zigzag", *slow) == expected
+    switched = simulate(one, H100, speeds={0: 0.5}, topology="switch").makespan
+    assert time("simulate", "zigzag", *slow, "--topology", "switch") == switched
