@@ -10,7 +10,6 @@ and their targets; only attention sends anything. The losses of both are the sam
 
 import argparse
 import importlib.util
-import math
 import sys
 import tempfile
 from functools import partial
@@ -101,10 +100,11 @@ def loss_of(model, tokens, targets, real, *, program, layer):
 # ---- training
 
 
+@jax.jit
 def adam(weight, slope, mean, square, step, rate=3e-3, b1=0.9, b2=0.95):
     """One step of Adam for one array."""
     mean, square = b1 * mean + (1 - b1) * slope, b2 * square + (1 - b2) * slope**2
-    size = rate * math.sqrt(1 - b2**step) / (1 - b1**step)
+    size = rate * jnp.sqrt(1 - b2**step) / (1 - b1**step)
     return weight - size * mean / (jnp.sqrt(square) + 1e-8), mean, square
 
 
