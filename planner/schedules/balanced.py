@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from planner.ir import Attend, Move, Pass, Plan, Step
 from planner.layouts import by_tokens
-from planner.partitions import Ints
 from planner.passes.adjoint import adjoint
 from planner.workload import Workload
 
@@ -45,24 +44,10 @@ def balanced(work: Workload, ranks: int, pass_: Pass) -> Plan:
     below = [cells(ranks, t) for t in range(ranks // 2 + 1)]
     last = ranks - 1
     above = [(last - worker, last - owner, last - source) for worker, owner, source in below[1:]]
-    steps = _steps([*below, *above], q, kv)
-    return Plan("balanced", work, ranks, partition, pass_, (), (), steps)
-
-
-def _steps(rounds: list[Cells], q: Ints, kv: Ints) -> tuple[Step, ...]:
-    """Attend in step t what step t - 1 fetched; send results home in step t + 1."""
-    steps = []
-    for t in range(-1, len(rounds) + 1):
-        attends, moves = list[Attend](), list[Move]()
-        if t + 1 < len(rounds):
-            worker, owner, source = rounds[t + 1]
-            moves.append(Move(("KV",), kv[source], source, worker))
-            moves.append(Move(("Q",), q[owner], owner, worker))
-        if t >= 1:
-            worker, owner, _ = rounds[t - 1]
-            moves.append(Move(("OUT",), q[owner], worker, owner))
-        if 0 <= t < len(rounds):
-            worker, owner, source = rounds[t]
-            attends.append(Attend(worker, q[owner], kv[source]))
-        steps.append(Step(tuple(attends), tuple(moves)))
-    return tuple(filter(None, steps))
+    rounds = [*below, *above]
+    fetched = [(Move(("KV",), kv[k], k, w), Move(("Q",), q[o], o, w)) for w, o, k in rounds]
+    attends = [(Attend(w, q[o], kv[k]),) for w, o, k in rounds]  # a step after they were fetched
+    results = [(Move(("OUT",), q[o], w, o),) for w, o, _ in rounds]  # and home a step later
+    stages = zip([*fetched, (), ()], [(), *attends, ()], [(), (), *results], strict=True)
+    steps = (Step(here, inputs + sums) for inputs, here, sums in stages)
+    return Plan("balanced", work, ranks, partition, pass_, (), (), tuple(filter(None, steps)))

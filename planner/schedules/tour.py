@@ -32,18 +32,21 @@ def tour(
 ) -> list[Step]:
     """Steps in which every rank attends what it has with what visits it: arrays [ranks, w].
 
-    `hops` [steps][ranks] are where the visitors go next; the last, where their sums then belong.
+    Visitors [ranks, n, w] travel together and are attended in n rectangles. `hops` [steps][ranks]
+    are where the visitors go next; the last, where their sums then belong.
     """
     inputs, sums = carried(side, pass_)
+    together = [blocks.reshape(len(stays), -1) for blocks in visits]
     rank, steps = np.arange(len(stays), dtype=np.int32), list[Step]()
     for t in range(len(visits) + bool(sums)):
         attends, moves = list[Attend](), list[Move]()
         if t < len(visits):
-            q, kv = (visits[t], stays) if side == "q" else (stays, visits[t])
-            attends.append(Attend(rank, q, kv))
+            parts = visits[t].swapaxes(0, 1) if visits[t].ndim == 3 else [visits[t]]
+            pairs = ((part, stays) if side == "q" else (stays, part) for part in parts)
+            attends += [Attend(rank, q, kv) for q, kv in pairs]
         if t < len(visits) - 1:
-            moves.append(Move(inputs, visits[t], rank, hops[t]))
+            moves.append(Move(inputs, together[t], rank, hops[t]))
         if sums and t:
-            moves.append(Move(sums, visits[t - 1], rank, hops[t - 1]))
+            moves.append(Move(sums, together[t - 1], rank, hops[t - 1]))
         steps.append(Step(tuple(attends), tuple(moves)))
     return list(filter(None, steps))

@@ -19,11 +19,12 @@ It is longer than others for its three degrees, which compose, and for the copie
 """
 
 from planner.errors import PlanError
-from planner.ir import QUERY_SIDE, Attend, Held, Move, Pass, Plan, Step, result
+from planner.ir import QUERY_SIDE, Held, Move, Pass, Plan, Step, result
 from planner.layouts import Layout, sides
 from planner.partitions import Partition
 from planner.schedules.grid import Grid, divisor, relabelled
 from planner.schedules.heads.sharding import Shards, head_slices, kv_uses
+from planner.schedules.tour import tour
 from planner.workload import Workload
 
 NODE = 8  # ranks that usually share the fast links, where an all-to-all is cheap
@@ -65,7 +66,9 @@ def usp(
         shares = grid.scatter(1, ("DKV",), of_group)
         home += kv.all_to_all(("DKV",), back=True)
     before, after = (Step((), sent), Step((), gathered)), (Step((), shares), Step((), home))
-    steps = tuple(filter(None, (*before, *_ring(q, kv, grid, pass_), *after)))
+    visits, hops = [kv.attended(gather, t) for t in range(ring)], [grid.near(0, 1)] * ring
+    around = tour("kv", q.attended()[:, 0], visits, hops, pass_)
+    steps = tuple(filter(None, (*before, *around, *after)))
     name, partition = "ulysses" if groups == 1 else "usp", Partition(q.side, kv.side)
     plan = Plan(name, work, ranks, partition, pass_, start, (), steps)
     return plan if order == "heads" else relabelled(plan, grid.rank.reshape(ulysses, -1).T)
@@ -85,20 +88,3 @@ def degrees(
         words = f"ulysses={ulysses} x ring={ring}" + f" x gather={gather}" * (gather != 1)
         raise PlanError(f"{words} is {ulysses * ring * gather}, not {ranks} ranks")
     return ulysses, ring, gather
-
-
-def _ring(q: Shards, kv: Shards, grid: Grid, pass_: Pass) -> list[Step]:
-    """The ring of sets of groups; DKV one step behind its KV."""
-    rank, (ring, gather, _) = grid.rank, grid.shape
-    following, queries = grid.near(0, 1), q.attended()[:, 0]
-    behind, steps = pass_ == "backward" and ring > 1, list[Step]()
-    for t in range(ring + behind):
-        here, moves = kv.attended(gather, t), list[Move]()
-        if t < ring - 1:
-            moves.append(Move(("KV",), here.reshape(len(rank), -1), rank, following))
-        if behind and t:
-            before = kv.attended(gather, t - 1).reshape(len(rank), -1)
-            moves.append(Move(("DKV",), before, rank, following))
-        attends = [Attend(rank, queries, part) for part in here.swapaxes(0, 1)] if t < ring else []
-        steps.append(Step(tuple(attends), tuple(moves)))
-    return steps
