@@ -143,12 +143,13 @@ def _usage(program: Program) -> Iterator[str]:
     width = f"[batch, heads, tokens, {program.work.head_dim}]"
     trained = "differentiable; " if program.backward else ""
     tables = ", tables" if program.dynamic else ""
+    sinks = ", sinks=sinks" if program.work.sinks else ""
     if program.target == "torch":
-        sinks = ", sinks=sinks" if program.work.sinks else ""
         yield f"{f'out = attention(q, k, v{tables}{sinks})':<31} # {trained}local shards {width}"
         yield f"{'q = shard(whole, rank)':<31} # a rank's part; unshard is the inverse"
     else:
-        yield f"{f'out = attention(q, k, v{tables}, mesh=mesh)':<40} # {trained}global arrays"
+        call = f"out = attention(q, k, v{tables}{sinks}, mesh=mesh)"
+        yield f"{call:<40} # {trained}global arrays"
         yield "q = jnp.concatenate([shard(whole, rank) for rank in range(RANKS)], 2)"
 
 

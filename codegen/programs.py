@@ -117,9 +117,9 @@ def program_of(
     Raises PlanError for a lone backward plan and for a pair that does not belong together.
     """
     plans = Plans.of(given)
-    if target == "jax" or dynamic or layer:
-        kind = "programs" if target == "jax" else "programs that are given tables"
-        _refuse_unprinted(plans.workload, f"{target} {'decoder layers' if layer else kind}")
+    if dynamic or layer:
+        kind = "decoder layers" if layer else "programs that are given tables"
+        _refuse_unprinted(plans.workload, f"{target} {kind}")
     forward, backward = plans.forward, plans.backward
     if forward is None:
         raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")

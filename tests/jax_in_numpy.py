@@ -22,13 +22,13 @@ tree = jax.tree
 HERE = threading.local()
 
 
-def replay(plans: Any, *arrays: Any) -> list[Any]:
+def replay(plans: Any, *arrays: Any, sinks: Any = None) -> list[Any]:
     """Output and gradients, by the program of two passes, of whole arrays q, k, v, dout."""
     forward, _ = plans
-    return replayed(emit(plans, "jax"), forward.ranks, *arrays)
+    return replayed(emit(plans, "jax"), forward.ranks, *arrays, sinks=sinks)
 
 
-def replayed(source: str, ranks: int, *arrays: Any) -> list[Any]:
+def replayed(source: str, ranks: int, *arrays: Any, sinks: Any = None) -> list[Any]:
     """Output and gradients by an emitted program; arrays in sequence order, in and out."""
     module = ModuleType("emitted")
     exec(compile(source, "<emitted>", "exec"), module.__dict__)
@@ -40,12 +40,16 @@ def replayed(source: str, ranks: int, *arrays: Any) -> list[Any]:
 
     def on_rank(rank: int) -> list[Any]:
         q, k, v, dout = (array(parts[rank]) for parts in shards)
+        if sinks is not None:
+            out, saved = module.forward_with_sinks(q, k, v, array(sinks), "sp")
+            return [out, *module.backward_with_sinks("sp", saved, dout)]
         out, saved = module.forward(q, k, v, "sp")
         return [out, *module.backward("sp", saved, dout)]
 
-    results = zip(*Devices(ranks).run(on_rank), strict=True)
-    sides = RESULTS["attention"]
-    return [module.unshard(parts, side=side) for parts, side in zip(results, sides, strict=True)]
+    results = [*zip(*Devices(ranks).run(on_rank), strict=True)]
+    sided = zip(results, RESULTS["attention"], strict=False)
+    whole = [module.unshard(parts, side=side) for parts, side in sided]
+    return [*whole, *(sum(parts) for parts in results[len(whole) :])]
 
 
 def install(module: ModuleType) -> None:

@@ -1,6 +1,7 @@
 """Programs in JAX: a shard_map of loops with collectives, or of tables."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
@@ -25,7 +26,7 @@ def write(program: Program) -> str:
         program = program.as_tables("XLA cannot split its loops, as a layer that recomputes asks")
     if program.loops is not None:
         try:
-            parts = *parts_of("jax", "schedule"), *kernels(program.platform)
+            parts = *parts_of("jax", "schedule"), *kernels(program.platform, program.unequal)
             return written(program, [print_loops(program), *parts])
         except PlanError as error:
             program = program.as_tables(str(error))
@@ -36,7 +37,14 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     """A program of this schedule: the texts of `forward` and `backward`, and of what they call."""
     layout = layout_text(program.layout, "jax")
     keys = "def kv_positions" in layout
-    function = [*parts_of("jax", "function"), mask_function(program.work, "jax")]
+    sinks = program.work.sinks
+    function = [
+        Part("jax/parts/function", ("local_attention", "attention", "ours") * sinks),
+        *parts_of("jax", "sinks") * sinks,
+        mask_function(program.work, "jax"),
+    ]
+    dense = parts_of("jax", "dense") * (not sinks)
+    check = *dense, Part("jax/parts/check", ("results",) * sinks)
     texts = [
         constants(program) + checked(program),
         layout,
@@ -44,31 +52,37 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
         *([] if program.backward else parts_of("jax", "forward_alone")),
         shapes(program, keys),
         *(dynamic.function(program) if program.dynamic else function),
-        *(layer.texts(program) if program.layer else parts_of("jax", "dense", "check")),
+        *(layer.texts(program) if program.layer else check),
     ]
+    marks = {"unequal" if program.unequal else "equal", "sinks" if sinks else "sinkless"}
+    marks |= {"held"} if any("def share_of" in x for x in texts if isinstance(x, str)) else set()
+    texts = [x if isinstance(x, str) else replace(x, keeping=frozenset(marks)) for x in texts]
     keep = [*KEEP, *["kv_positions"] * keys, *layer.KEEP * program.layer]
     if program.dynamic:
         return assemble(docstring(program, dynamic.USAGE), texts, [*keep, *dynamic.KEEP])
     return assemble(docstring(program), texts, keep)
 
 
-def kernels(platform: str) -> list[Part]:
+def kernels(platform: str, unequal: bool = False) -> list[Part]:
     """The parts that define `attend`, `attend_masked`, their backward passes and `merge`.
 
-    platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all.
+    platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all. `unequal`:
+    values have another dimension than keys.
     """
-    other = ("on_platform",)
+    without = ("attend", "attend_backward") * unequal
+    first, last = parts_of("jax", "kernels_unequal") * unequal, parts_of("jax", "masked")
     if platform != "all":
-        names = f"kernels_{platform}", "masked"
-        return [Part("jax/parts/kernels", other), *parts_of("jax", *names)]
-    each = [Part(f"jax/parts/kernels_{name}", other) for name in ("tpu", "gpu", "cpu")]
-    return [*parts_of("jax", "kernels"), *each, *parts_of("jax", "masked")]
+        here = Part("jax/parts/kernels", (*without, "on_platform"))
+        return [*first, here, *parts_of("jax", f"kernels_{platform}"), *last]
+    each = [Part(f"jax/parts/kernels_{name}", ("on_platform",)) for name in ("tpu", "gpu", "cpu")]
+    return [*first, Part("jax/parts/kernels", without), *each, *last]
 
 
 def checked(program: Program) -> str:
     """Says the tokens that the self-check takes, and what it compares."""
     tokens = program.checked
-    results = '("out", "dq", "dk", "dv")' if program.backward else '("out",)'
+    gradients = ("dq", "dk", "dv", *["dsinks"] * program.work.sinks)
+    results = str(("out", *gradients * (program.backward is not None))).replace("'", '"')
     every = max(1, tokens**2 >> 28)  # above 16k tokens, some queries are enough
     return f"CHECKED, EVERY, RESULTS = {tokens}, {every}, {results}  # of the self-check\n"
 

@@ -100,6 +100,20 @@ class Exchanges:
             if self.functions.setdefault(name, text) != text:
                 raise PlanError("exchanges of one kind along two axes")
 
+    def add_share(self, s: Exchange, loops: Loops) -> None:
+        """The function that gives the sinks of the heads that an exchange brings."""
+        if not isinstance(s, AllToAll):
+            raise PlanError("sinks of outputs that ranks have of all heads")
+        copies, index = self.copies(s, loops), "lax.axis_index(axis)"
+        if len(loops.mesh) > 1:
+            index = f"{index} {'%' if s.axis else '//'} GROUP"
+        index = f"({index}) // {copies}" if copies > 1 else index
+        self.functions["share_of"] = [
+            "def share_of(sinks, axis):",
+            '    """The sinks of our share of the heads."""',
+            f"    return sinks.reshape({loops.mesh[s.axis] // copies}, -1)[{index}]",
+        ]
+
     def lines(self) -> list[str]:
         """The functions, two empty lines before each."""
         made = (["", "", *lines] for lines in self.functions.values())

@@ -52,6 +52,8 @@ def print_loops(program: Program) -> str:
     if len({loops.mesh for loops in program.loops}) > 1:
         raise PlanError("passes over different meshes")
     head = [IMPORTS, "# ---- Schedule", "", *constants]
+    if program.work.sinks and keeping.q:
+        exchanges.add_share(keeping.q, program.loops[0])
     return "\n".join([*head, *text, *hops.lines(), *exchanges.lines()]) + "\n"
 
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,13 +32,13 @@ CHILD = "from runtimes.jax.mesh import child; child()"
 
 
 def execute(plans: Plans, function: str, *arrays: Array, sinks: Array | None = None) -> list[Array]:
-    """The backend `jax`, see `runtimes.backends`; no program has sinks yet."""
+    """The backend `jax`, see `runtimes.backends`."""
     program = program_of(plans.ranks, source_of(plans, "jax"))
     if function == "attention" and len(arrays) == 3:
-        return execute(plans, "forward", *arrays)[:1]
+        return execute(plans, "forward", *arrays, sinks=sinks)[:1]
     if program.devices is None:
-        return in_child(program, function, arrays)
-    return program.run(function, *arrays)
+        return in_child(program, function, arrays, sinks)
+    return program.run(function, *arrays, sinks=sinks)
 
 
 @lru_cache(maxsize=4)
@@ -70,13 +70,15 @@ class Program:
                 return list(devices[: self.ranks])
         return None
 
-    def run(self, function: str, *arrays: Array) -> list[Array]:
+    def run(self, function: str, *arrays: Array, sinks: Array | None = None) -> list[Array]:
         """Returns results of "attention" with dout, "forward" or "backward"."""
         context = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
         with context(arrays[0].dtype == np.float64):
-            ordered = map(self.ordered, arrays, SIDES)
-            results = zip(self.functions[function](*ordered), RESULTS[function], strict=True)
-            return [np.asarray(self.module.unshard([x], side=side)) for x, side in results]
+            logits = () if sinks is None else (sinks,)
+            results = self.functions[function](logits, *map(self.ordered, arrays, SIDES))
+            sides = RESULTS[function]
+            whole = (self.module.unshard([x], side=s) for x, s in zip(results, sides, strict=False))
+            return [np.asarray(x) for x in (*whole, *results[len(sides) :])]
 
     def ordered(self, x: Array, side: str) -> Any:
         """Returns an array in layout order, padded with zeros, from one in sequence order."""
@@ -85,36 +87,54 @@ class Program:
 
     @cached_property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """Compiled functions by name, on whole arrays in layout order."""
+        """Compiled functions by name, on sinks, if any, and whole arrays in layout order."""
         module, mesh = self.module, Mesh(np.array(self.devices), ("sp",))
-        spec = PartitionSpec(None, None, "sp")
-        on_shards = partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec)
+        spec, everywhere = PartitionSpec(None, None, "sp"), PartitionSpec()
 
-        def forward(q: Any, k: Any, v: Any) -> Any:
-            out, (_, _, _, _, lse, *_) = module.forward(q, k, v, "sp")
+        def forward(sinks: Any, *inputs: Any) -> Any:
+            ahead = module.forward_with_sinks if sinks else module.forward
+            out, (_, _, _, _, lse, *_) = ahead(*inputs, *sinks, "sp")
             return out, lse
 
-        def attention(q: Any, k: Any, v: Any, dout: Any) -> Any:
-            out, pull_back = jax.vjp(partial(module.attention, mesh=mesh, axis="sp"), q, k, v)
+        def attention(sinks: Any, q: Any, k: Any, v: Any, dout: Any) -> Any:
+            def attend(q: Any, k: Any, v: Any, *sinks: Any) -> Any:
+                named = dict(zip(("sinks",), sinks, strict=False))
+                return module.attention(q, k, v, **named, mesh=mesh, axis="sp")
+
+            out, pull_back = jax.vjp(attend, q, k, v, *sinks)
             return out, *pull_back(dout)
 
-        def backward(q: Any, k: Any, v: Any, dout: Any, out: Any, lse: Any) -> Any:
-            return module.backward("sp", (q, k, v, out, lse), dout)
+        def backward(sinks: Any, q: Any, k: Any, v: Any, dout: Any, out: Any, lse: Any) -> Any:
+            back = module.backward_with_sinks if sinks else module.backward
+            *gradients, last = back("sp", (q, k, v, out, lse, *sinks), dout)
+            return *gradients, jax.lax.psum(last, "sp") if sinks else last
+
+        def on_shards(function: Any, results: int) -> Callable[..., Any]:
+            def run(sinks: Any, *arrays: Any) -> Any:
+                specs = (everywhere, *[spec] * len(arrays))
+                out = (*[spec] * results, *[everywhere] * (bool(sinks) and results > 2))
+                options = {"mesh": mesh, "in_specs": specs, "out_specs": out, "check_vma": False}
+                return jax.shard_map(function, **options)(sinks, *arrays)
+
+            compiled: Callable[..., Any] = jax.jit(run)
+            return compiled
 
         return {
             "attention": jax.jit(attention),
-            "forward": jax.jit(on_shards(forward, check_vma=False)),
-            "backward": jax.jit(on_shards(backward, check_vma=False)),
+            "forward": on_shards(forward, 2),
+            "backward": on_shards(backward, 3),
         }
 
 
-def in_child(program: Program, function: str, arrays: tuple[Array, ...]) -> list[Array]:
+def in_child(
+    program: Program, function: str, arrays: tuple[Array, ...], sinks: Array | None
+) -> list[Array]:
     """Runs the program in a process with enough virtual devices; raises RankError if it fails."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "run.pickle")
-        place.write_bytes(pickle.dumps((program.ranks, program.source, function, arrays)))
+        place.write_bytes(pickle.dumps((program.ranks, program.source, function, arrays, sinks)))
         done = subprocess.run(
             [sys.executable, "-c", CHILD, str(place)],
             env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
@@ -132,8 +152,8 @@ def in_child(program: Program, function: str, arrays: tuple[Array, ...]) -> list
 def child() -> None:
     """Runs the program in the file named on the command line, and leaves its results there."""
     place = Path(sys.argv[1])
-    ranks, source, function, arrays = pickle.loads(place.read_bytes())
+    ranks, source, function, arrays, sinks = pickle.loads(place.read_bytes())
     program = Program(ranks, source)
     if program.devices is None:
         raise RuntimeError(f"no {ranks} devices")
-    place.write_bytes(pickle.dumps(program.run(function, *arrays)))
+    place.write_bytes(pickle.dumps(program.run(function, *arrays, sinks=sinks)))

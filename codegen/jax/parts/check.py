@@ -15,7 +15,7 @@ from codegen.jax.parts.masked import wide
 if TYPE_CHECKING:
     from codegen.jax.parts.function import ours
 
-RANKS = HEADS = KV_HEADS = HEAD_DIM = SEQ = KV_SEQ = CHECKED = EVERY = 1
+RANKS = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = SEQ = KV_SEQ = CHECKED = EVERY = 1
 RESULTS = ("out",)
 PLAN: dict[str, Any] = {}
 
@@ -36,8 +36,11 @@ def main(seq: int = CHECKED) -> int:
     jax.config.update("jax_enable_x64", on_cpu)
     dtype = jnp.dtype("float64" if on_cpu else str(PLAN["dtype"]))
     queries, keys = (1, HEADS, seq, HEAD_DIM), (1, KV_HEADS, seq + KV_SEQ - SEQ, HEAD_DIM)
-    shapes = enumerate((queries, keys, keys, queries))
+    shapes = enumerate((queries, keys, keys, queries))  # equal
+    of_values, of_out = (*keys[:3], V_HEAD_DIM), (*queries[:3], V_HEAD_DIM)  # unequal
+    shapes = enumerate((queries, keys, of_values, of_out))  # unequal
     inputs = [jax.random.normal(jax.random.key(n), shape, dtype) for n, shape in shapes]
+    inputs.insert(3, jax.random.normal(jax.random.key(4), (HEADS,), dtype))  # sinks
     exact = results(jax.jit(dense), *(x.astype(wide(x)) for x in inputs))
     values, wrong = results(partial(ours, mesh), *inputs), False
     for name, x, truth in zip(RESULTS, values, exact, strict=False):

@@ -10,17 +10,17 @@ from jax.sharding import Mesh, PartitionSpec
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import backward, forward, shapes, shard, unshard
 
-RANKS = 1
+RANKS = V_HEAD_DIM = 1
 
 # ---- The function to call
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def local_attention(q, k, v, axis):
-    return forward(q, k, v, axis)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(3,))  # sinkless
+def local_attention(q, k, v, axis):  # sinkless
+    return forward(q, k, v, axis)[0]  # sinkless
 
 
-local_attention.defvjp(forward, backward)
+local_attention.defvjp(forward, backward)  # sinkless
 
 
 def attention(
@@ -42,9 +42,13 @@ def attention(
     if mesh.shape[axis] != RANKS:
         raise ValueError(f"a program for {RANKS} ranks, but axis {axis!r} has {mesh.shape[axis]}")
     q_shape, kv_shape = shapes(q, k, mesh.shape[head_axis] if head_axis else 1)
-    for name, x, shape in (("q", q, q_shape), ("k", k, kv_shape), ("v", v, kv_shape)):
-        if x.shape != shape or x.dtype != q.dtype:
-            raise ValueError(f"{name} is {x.dtype}{[*x.shape]}, not {q.dtype}{[*shape]}")
+    v_shape = *kv_shape[:3], V_HEAD_DIM  # unequal
+    for name, x, shape in (("q", q, q_shape), ("k", k, kv_shape), ("v", v, v_shape)):  # unequal
+        if x.shape != shape or x.dtype != q.dtype:  # unequal
+            raise ValueError(f"{name} is {x.dtype}{[*x.shape]}, not {q.dtype}{[*shape]}")  # unequal
+    for name, x, shape in (("q", q, q_shape), ("k", k, kv_shape), ("v", v, kv_shape)):  # equal
+        if x.shape != shape or x.dtype != q.dtype:  # equal
+            raise ValueError(f"{name} is {x.dtype}{[*x.shape]}, not {q.dtype}{[*shape]}")  # equal
     spec = PartitionSpec(batch_axis, head_axis, axis)
     local = partial(local_attention, axis=axis)
     return jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(q, k, v)

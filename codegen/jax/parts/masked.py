@@ -32,7 +32,8 @@ def attend_masked(q, k, v, rows, cols, seen):
 
             return lax.cond(pairs.any(), add, lambda *same: same, *sums), None
 
-        out = jnp.zeros(q.shape, wide(q))
+        out = jnp.zeros(q.shape, wide(q))  # equal
+        out = jnp.zeros((*q.shape[:-1], v.shape[-1]), wide(q))  # unequal
         return lax.scan(meet, (out, jnp.full_like(out[..., :1], -jnp.inf)), keys)[0]
 
     out, lse = lax.map(block_of_rows, (in_blocks(grouped(q, k)), in_blocks(rows[:, None])))

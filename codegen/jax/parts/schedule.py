@@ -14,7 +14,7 @@ from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merg
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import allowed, kv_positions, positions
 
-RANKS = SEQ = 1
+RANKS = SEQ = V_HEAD_DIM = 1
 
 # ---- Schedule
 
@@ -92,7 +92,8 @@ def put(x, number, new):
 
 def nothing(q):
     """Output and log-sum-exp of queries that have met no keys."""
-    out = jnp.zeros(q.shape, wide(q))
+    out = jnp.zeros(q.shape, wide(q))  # equal
+    out = jnp.zeros((*q.shape[:-1], V_HEAD_DIM), wide(q))  # unequal
     return out, jnp.full_like(out[..., :1], -jnp.inf)
 
 

@@ -9,6 +9,7 @@ positions: Any
 kv_positions: Any
 shard: Any
 shapes: Any
+share_of: Any
 unshard: Any
 QUERIES: Any
 KEYS: Any

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from codegen.jax.parts.masked import merge, wide
 
-RANKS = 1
+RANKS = V_HEAD_DIM = 1
 FORWARD_HOPS = BACKWARD_HOPS = ()
 FORWARD_SLOTS: dict[str, int] = {}
 BACKWARD_SLOTS: dict[str, int] = {}
@@ -88,6 +88,8 @@ def run_forward(q, k, v, axis, rows):
         "KV": stored([k, v], KEYS, rank, FORWARD_SLOTS["KV"]),
         "OUT": absent("OUT", [q, q[..., :1]], QUERIES, rank, FORWARD_SLOTS["OUT"]),
     }
+    results = [jnp.zeros((*q.shape[:-1], V_HEAD_DIM), q.dtype), q[..., :1]]  # unequal
+    state["OUT"] = absent("OUT", results, QUERIES, rank, FORWARD_SLOTS["OUT"])  # unequal
     state = run(FORWARD_HOPS, rows, state, attend_tile, axis)
     out, lse = (into_shard(x, q, QUERIES, rank) for x in state["OUT"])
     kept = [[x[jnp.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()]
