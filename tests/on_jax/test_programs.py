@@ -18,12 +18,12 @@ from planner.planning import backward_of, plan
 from planner.plans import AnyPlans
 from planner.workload import Workload
 from runtimes import backends
-from runtimes.arrays import draw
+from runtimes.arrays import draw, draw_sinks
 from runtimes.jax import mesh
 from runtimes.reference import dense
 from runtimes.validation import EXACT, check, distance
 from sampling import NIGHTLY, square
-from strategies import CLASSIC, OTHERS, divided_workloads, schedules, workloads
+from strategies import CLASSIC, OTHERS, any_workloads, divided_workloads, schedules, workloads
 
 run = partial(backends.run, backend="jax")
 SMALL = Workload(37, heads=4, kv_heads=2, head_dim=3, mask=Causal(), dtype="float64")
@@ -39,11 +39,12 @@ MASKS = (
 def exact(work: Workload, schedule: str, ranks: int, compiled: bool = NIGHTLY) -> None:
     """Output and gradients of the emitted pair are dense attention's; at night compiled ones."""
     pair = plan(schedule, work, ranks, pass_="both")
-    inputs = draw(work, 3)
-    out, *gradients = run(pair, *inputs) if compiled else replay(pair, *inputs)
+    inputs, sinks = draw(work, 3), draw_sinks(work, 3)
+    out, *gradients = (run if compiled else replay)(pair, *inputs, sinks=sinks)
     tolerance, more = EXACT[work.dtype]
-    assert distance(out, dense.forward(work, *inputs[:3])[0]) <= tolerance
-    for ours, truth in zip(gradients, dense.backward(work, *inputs), strict=True):
+    assert distance(out, dense.forward(work, *inputs[:3], sinks=sinks)[0]) <= tolerance
+    truths = dense.backward(work, *inputs, sinks=sinks)
+    for ours, truth in zip(gradients, truths, strict=True):
         assert distance(ours, truth) <= more
 
 
@@ -137,6 +138,50 @@ def test_any_workload_under_any_schedule_matches_dense(most: int, data: st.DataO
 @given(st.data())
 def test_any_workload_that_ranks_divide_matches_dense(ranks: int, data: st.DataObject) -> None:
     exact(data.draw(divided_workloads(ranks)), data.draw(schedules(ranks)), ranks)
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+@settings(max_examples=MANY)
+@given(st.data())
+def test_sinks_and_values_of_another_dimension_are_exact(ranks: int, data: st.DataObject) -> None:
+    work = data.draw(any_workloads(longest=19))
+    exact(work, data.draw(schedules(ranks)), ranks)
+
+
+SUNK = replace(EVEN, v_head_dim=5, sinks=True)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "compiled"),
+    [("zigzag", 1), ("usp:ulysses=2", 1), ("pass-q", 1), ("balanced", 0), ("mesh2d", 0)],
+)
+def test_loops_and_tables_have_sinks_and_values_of_another_dimension(
+    schedule: str, compiled: bool
+) -> None:
+    """pass-q by tables; ulysses keeps outputs by heads, into which the sinks of these go."""
+    source = emit(plan(schedule, SUNK, 4, pass_="both"), "jax")
+    assert ("FORWARD_ROWS" in source) == (schedule == "pass-q")
+    exact(SUNK, schedule, 4, compiled=bool(compiled))
+
+
+def test_sinks_are_in_what_each_pass_gives_and_takes() -> None:
+    inputs, sinks = draw(SUNK, 3), draw_sinks(SUNK, 3)
+    out, lse = backends.forward(plan("ring", SUNK, 4), *inputs[:3], sinks=sinks, backend="jax")
+    for ours, truth in zip((out, lse), dense.forward(SUNK, *inputs[:3], sinks=sinks), strict=True):
+        assert distance(ours, truth) <= 1e-12
+    _, *gradients = run(plan("ring", SUNK, 4, pass_="backward"), *inputs, sinks=sinks)
+    truths = dense.backward(SUNK, *inputs, sinks=sinks)
+    for ours, truth in zip(gradients, truths, strict=True):
+        assert distance(ours, truth) <= 1e-11
+
+
+def test_a_program_asks_for_sinks_of_all_heads() -> None:
+    module = emitted(plan("ring", SUNK, 4, pass_="both"))
+    q, k, v, _ = (np.float32(x) for x in draw(SUNK, 2))
+    devices = Mesh(np.array(jax.devices()[:4]), ("sp",))
+    for sinks, said in ((None, "sinks are None"), (np.zeros(3), r"sinks are \[3\]")):
+        with pytest.raises(ValueError, match=said):
+            module.attention(q, k, v, sinks=sinks, mesh=devices)
 
 
 @pytest.mark.parametrize(

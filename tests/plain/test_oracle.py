@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -309,25 +308,6 @@ def test_sinks_of_minus_infinity_change_nothing() -> None:
     for without, array in zip(results, sunk, strict=False):
         np.testing.assert_array_equal(array, without)
     assert not sunk[-1].any()
-
-
-@pytest.mark.parametrize("backend", ["jax"])
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [({"sinks": True}, "sinks"), ({"v_head_dim": 2}, "values of 2 beside keys of 3 elements")],
-)
-def test_programs_refuse_what_they_do_not_compute_yet(
-    backend: str, more: dict[str, Any], said: str
-) -> None:
-    work = replace(SMALL, **more)
-    with pytest.raises(RingloomError, match=f"{backend} programs do not have {said} yet"):
-        run(
-            planning.plan("ring", work, 2), *draw(work, 0)[:3], **given_sinks(work), backend=backend
-        )
-
-
-def given_sinks(work: Workload) -> dict[str, Array]:
-    return {"sinks": np.zeros(work.heads)} if work.sinks else {}
 
 
 def test_only_a_forward_plan_a_backward_plan_or_both_in_this_order_run() -> None:
