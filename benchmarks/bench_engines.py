@@ -35,7 +35,7 @@ from simulator.engines.transfers import MOST
 from simulator.hardware import hardware
 from simulator.network.ports import NodePorts
 from simulator.network.routes import Routes, Traffic
-from simulator.network.topology import nodes, of_links
+from simulator.network.topology import Topology, graph_of_links, nodes
 from simulator.scenario import CHUNK, Scenario
 from simulator.timeline import Timeline
 
@@ -198,7 +198,7 @@ def behind_nics(ranks: int) -> Routes:
         (f"n{node}", "fabric", inter.bandwidth * (1 + 0.0173 * node), inter.alpha / 2)
         for node in range(ranks // 8)
     ]
-    return Routes(of_links([*links, *nics], ranks, "shared NICs"))
+    return Routes(Topology("shared NICs", ranks, graph_of_links([*links, *nics])))
 
 
 def cases(quick: bool) -> Iterator[tuple[str, Plan, Traffic, list[str]]]:

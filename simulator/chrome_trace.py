@@ -22,7 +22,6 @@ import numpy as np
 
 from planner.errors import RingloomError
 from simulator.memory import Memory
-from simulator.prediction import Prediction
 from simulator.timeline import Timeline, entries
 
 Event = dict[str, Any]
@@ -236,14 +235,3 @@ def trace_file(path: str | Path) -> Path:
     if not file.name.endswith((".json", ".json.gz")):
         raise RingloomError(f"a trace file ends in .json or .json.gz, not {file.name}")
     return file
-
-
-def save_ranks(run: Prediction, folder: str | Path, *, scale: float = 1.0) -> list[Path]:
-    """Write one file per rank in whole microseconds, as HolisticTraceAnalysis wants them."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    files = []
-    for rank in range(run.ranks):
-        document = trace(run, scale=scale, whole=True, ranks=[rank])
-        document = {"schemaVersion": 1, "distributedInfo": {"rank": rank}} | document
-        files.append(save_trace(document, Path(folder) / f"rank-{rank}.json.gz"))
-    return files

@@ -13,7 +13,7 @@ from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.chrome_trace import save_ranks
+from rank_traces import save_ranks
 from simulator.prediction import Prediction, simulate
 from simulator.timeline import Sent, spans
 

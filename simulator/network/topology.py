@@ -290,11 +290,6 @@ def graph_of(path: Path) -> nx.DiGraph:
     return graph_of_links(links)
 
 
-def of_links(links: Links, ranks: int, name: str) -> Topology:
-    """Return the topology of two-way links (place, place, bytes/s, alpha in s)."""
-    return Topology(name, ranks, graph_of_links(links))
-
-
 def graph_of_links(links: Links) -> nx.DiGraph:
     """Return the graph of such links."""
     graph = nx.DiGraph()

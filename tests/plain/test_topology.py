@@ -20,8 +20,8 @@ from simulator.network.routes import Path as Way
 from simulator.network.topology import (
     Place,
     Topology,
+    graph_of_links,
     nodes,
-    of_links,
     ring,
     switch,
     topology,
@@ -236,5 +236,5 @@ def test_a_link_is_shared_only_if_two_senders_and_two_receivers_use_it(
 
 
 def test_links_of_a_given_topology_go_both_ways() -> None:
-    pair = of_links([(0, 1, 1e9, 0.0)], 2, "pair")
+    pair = Topology("pair", 2, graph_of_links([(0, 1, 1e9, 0.0)]))
     assert sorted(pair.graph.edges) == [(0, 1), (1, 0)]

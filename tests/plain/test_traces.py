@@ -18,7 +18,8 @@ from planner.ir import Plan
 from planner.masks import Blocks, Full
 from planner.planning import plan
 from planner.workload import Workload
-from simulator.chrome_trace import STREAMS, TRANSFER, save_ranks, save_trace, trace
+from rank_traces import save_ranks
+from simulator.chrome_trace import STREAMS, TRANSFER, save_trace, trace
 from simulator.critical_path import Leg, critical_path
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
