@@ -290,6 +290,16 @@ def test_regular_schedules_have_loops_that_do_not_grow_with_the_ranks(name: str)
             assert sizes[1] <= sizes[0] + 4, (mask, pass_, sizes)
 
 
+@pytest.mark.parametrize("mask", ["window:20,20", "causal & window:40"])
+@pytest.mark.parametrize("degree", [2, 4])
+def test_a_gather_that_stays_whole_under_a_window_is_loops_backward_too(
+    degree: int, mask: str
+) -> None:
+    work = rl.Workload(128, heads=16, kv_heads=8, mask=mask)
+    backward = rl.plan(f"ulysses-gather:ulysses={degree}", work, 8, pass_="backward")
+    assert len(recover(backward).statements) <= 12
+
+
 @pytest.mark.parametrize("ranks", range(3, 20))
 def test_no_two_rings_have_a_link_in_common(ranks: int) -> None:
     rings = disjoint_rings(ranks)

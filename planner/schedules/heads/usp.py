@@ -58,7 +58,7 @@ def usp(
     sent, start = q.all_to_all(QUERY_SIDE[pass_]) + kv.all_to_all(("KV",)), tuple[Held, ...]()
     gathered, shares = grid.gather(1, ("KV",), of_group), tuple[Move, ...]()
     if keep and pass_ == "backward":
-        copies = (Held(m.tensors, b, m.dst) for m in gathered for b in m.blocks.T)
+        copies = (Held(m.tensors, m.blocks, m.dst) for m in gathered)
         start = (*q.received("Q"), *q.received("OUT"), *kv.received("KV"), *copies)
         sent, gathered = q.all_to_all(("DOUT",)), ()
     home = q.all_to_all((result(pass_),), back=True)
