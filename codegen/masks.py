@@ -1,6 +1,6 @@
 """masks   the mask in a program: `allowed(i, j)` as one expression, and the data it or a cut needs.
 
-    mask_data(work, free)        BOUNDS, Q_BOUNDS, GRID of a mask that has them; BOXES
+    mask_data(work, free)        BOUNDS, Q_BOUNDS, GRID and more of a mask that has them; BOXES
     mask_function(work, target)  allowed(i, j) and what it calls
 
 `allowed` takes query positions i [n, 1], aligned (i + KV_SEQ - SEQ), and key positions j [1, m],
@@ -35,6 +35,7 @@ CELLS = {
     "torch": 'torch.tensor([[c == "1" for c in row] for row in {}], device=i.device)',
     "jax": 'jnp.array([[c == "1" for c in row] for row in {}])',
 }
+NUMBERS = {"torch": "torch.tensor({}, device=i.device)", "jax": "jnp.array({})"}
 
 
 # ---- data
@@ -133,25 +134,30 @@ class Sentence:
 
     def joined(self, mask: Mask) -> str:
         """Returns the expression of a mask, with the names that its data have here."""
-        names = {name: self.named(name, value) for name, value in mask.names.items()}
+        text = mask.expression
+        names = {n: self.named(n, value, f"{n}[" in text) for n, value in mask.names.items()}
         guarded = mask.from_zero and self.work.offset < 0
         if guarded and "[" in mask.expression:
             names["i"] = "i.clip(0)"  # an index
         text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), mask.expression)
         return f"(i >= 0) & ({text})" if guarded else text
 
-    def named(self, name: str, value: NDArray[np.integer | np.bool_] | Mask) -> str:
-        """Returns the text that stands for data or a mask that an expression names."""
+    def named(self, name: str, value: NDArray[np.integer | np.bool_] | Mask, indexed: bool) -> str:
+        """Returns the text for data or a mask that an expression names; `indexed`: by arrays."""
         if isinstance(value, Mask):
             text = self.short(value, 40)
             return text if text.isidentifier() else f"({text})"
         if value.ndim == 1:
-            return self.name(name, tuple(value.tolist()))
+            data = self.name(name, tuple(value.tolist()))
+            return self.known(data.lower(), NUMBERS[self.target].format(data)) if indexed else data
         grid = self.name("GRID", tuple("".join("01"[c] for c in row) for row in value.tolist()))
-        cells = f"cells{grid[4:]}"
-        if (line := f"{cells} = {CELLS[self.target].format(grid)}") not in self.lines:
+        return self.known(f"cells{grid[4:]}", CELLS[self.target].format(grid))
+
+    def known(self, name: str, text: str) -> str:
+        """Returns a name for what a line says, written one time."""
+        if (line := f"{name} = {text}") not in self.lines:
             self.lines.append(line)
-        return cells
+        return name
 
     def name(self, base: str, value: tuple[object, ...]) -> str:
         """Returns the name of a value; a new one, BOUNDS, BOUNDS_2 and so on, if it has none."""

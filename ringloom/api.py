@@ -20,6 +20,7 @@ from planner.masks import (
     Prefix,
     Slices,
     Tree,
+    Varlen,
     Window,
 )
 from planner.masks.packing import from_cu_seqlens, to_cu_seqlens
@@ -89,6 +90,7 @@ __all__ = [
     "Step",
     "Topology",
     "Tree",
+    "Varlen",
     "Window",
     "Workload",
     "__version__",

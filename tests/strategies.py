@@ -19,6 +19,7 @@ from planner.masks import (
     Mask,
     Slices,
     Tree,
+    Varlen,
     Window,
 )
 from planner.masks.slices import KINDS
@@ -73,6 +74,14 @@ def slices(draw: st.DrawFn, seq: int, kv_seq: int) -> Slices:
 
 
 @st.composite
+def varlen(draw: st.DrawFn, seq: int, kv_seq: int) -> Varlen:
+    """Documents of any queries and keys, with any window that counts from their ends."""
+    count, side = draw(st.integers(1, 4)), st.none() | st.integers(0, kv_seq + 2)
+    lengths, q_lengths = draw(parts(kv_seq, count)), draw(parts(seq, count))
+    return Varlen(lengths, q_lengths, draw(side), draw(side))
+
+
+@st.composite
 def trees(draw: st.DrawFn, kv_seq: int) -> Tree:
     """Up to five nodes in any order, empty ones among them, with one root or several."""
     lengths = draw(parts(kv_seq, draw(st.integers(1, 5))))
@@ -96,6 +105,7 @@ def masks(seq: int, kv_seq: int, depth: int = 2) -> st.SearchStrategy[Mask]:
         # Ends beyond the keys: the region is compared with the expression there, too.
         *(st.builds(mask, size, st.just(kv_seq + 3)) for mask in (Chunks, BlockCausal)),
         slices(seq, kv_seq),
+        varlen(seq, kv_seq),
         trees(kv_seq),
     )
     if not depth:

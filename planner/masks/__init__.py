@@ -5,7 +5,7 @@ from pkgutil import iter_modules
 
 from planner.masks.blocks import Blocks
 from planner.masks.chunks import BlockCausal, Chunks
-from planner.masks.documents import Documents
+from planner.masks.documents import Documents, Varlen
 from planner.masks.keys import Keys
 from planner.masks.leading import Global, Prefix
 from planner.masks.mask import MASKS, And, Mask, Or
@@ -31,6 +31,7 @@ __all__ = [
     "Prefix",
     "Slices",
     "Tree",
+    "Varlen",
     "Window",
     "forms",
     "parse",

@@ -1,7 +1,7 @@
-"""Documents: packed sequences that do not see each other."""
+"""Documents and Varlen: packed sequences that do not see each other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from planner.errors import PlanError
 from planner.masks.areas import LIMIT
 from planner.masks.mask import Mask, Names, whole
 from planner.masks.regions import FAR, Ints, Region
+from planner.masks.window import Window
 from planner.parse import tokens
 
 
@@ -51,9 +52,13 @@ class Documents(Mask):
         return queries + keys[-1] - queries[-1], keys
 
     def region(self) -> Region:
+        return Region.of(self.boxes())
+
+    def boxes(self) -> Ints:
+        """Returns each document as a box: int64 [documents, 6]."""
         q, kv = self.bounds()
         far = np.full(len(self.lengths), FAR)
-        return Region.of(np.stack([q[:-1], q[1:], kv[:-1], kv[1:], -far, far], axis=1))
+        return np.stack([q[:-1], q[1:], kv[:-1], kv[1:], -far, far], axis=1)
 
     def check(self, seq: int, kv_seq: int) -> None:
         if sum(self.lengths) != kv_seq:
@@ -75,6 +80,84 @@ class Documents(Mask):
     def __str__(self) -> str:
         sides = (self.lengths,) if self.q_lengths is None else (self.lengths, self.q_lengths)
         return "documents:" + "/".join(",".join(map(str, side)) for side in sides)
+
+
+@dataclass(frozen=True, repr=False)
+class Varlen(Mask):
+    """A query meets keys of its own document, whose last query is at its last key.
+
+    `left` keys before its place there and `right` after it, None being unbounded: chunked prefill
+    and decoding of packed documents, as in flash-attn's function of that name. Raises PlanError for
+    negative or mismatched lengths.
+    """
+
+    forms = ("varlen:A,B/QA,QB", "varlen:A,B/QA,QB/LEFT,RIGHT")
+
+    lengths: tuple[int, ...]
+    q_lengths: tuple[int, ...]
+    left: int | None = None
+    right: int | None = 0
+
+    def __post_init__(self) -> None:
+        documents, near = self.documents, Window(self.left, self.right)
+        values = documents.lengths, documents.q_lengths, near.left, near.right
+        for field, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, field.name, value)
+
+    @property
+    def documents(self) -> Documents:
+        """Returns the documents without a rule inside them."""
+        return Documents(self.lengths, self.q_lengths)
+
+    def bounds(self) -> Ints:
+        """Returns where documents begin and end in keys: int64 [documents + 1]."""
+        return self.documents.bounds()[1]
+
+    def ahead(self) -> Ints:
+        """Returns how far the keys of each document are ahead of its queries: int64 [documents]."""
+        queries, keys = self.documents.bounds()
+        return keys[1:] - queries[1:]
+
+    @property
+    def expression(self) -> str:
+        if self.left is not None:
+            return "near & (j - i >= LEAST[place(j, BOUNDS)])"
+        return "near & (j - i <= MOST[place(j, BOUNDS)])" if self.right is not None else "near"
+
+    @property
+    def names(self) -> Names:
+        """The mask with a bound less, and where that bound is in each document, from 1 on."""
+        if self.left is not None:
+            least = np.pad(self.ahead() - self.left, 1)
+            return {"near": replace(self, left=None), "BOUNDS": self.bounds(), "LEAST": least}
+        if self.right is not None:
+            most = np.pad(self.ahead() + self.right, 1)
+            return {"near": self.documents, "BOUNDS": self.bounds(), "MOST": most}
+        return {"near": self.documents}
+
+    def region(self) -> Region:
+        boxes, ahead = self.documents.boxes(), self.ahead()
+        boxes[:, 4] = -FAR if self.left is None else ahead - self.left
+        boxes[:, 5] = FAR if self.right is None else ahead + self.right
+        return Region.of(boxes)
+
+    def check(self, seq: int, kv_seq: int) -> None:
+        self.documents.check(seq, kv_seq)
+
+    @classmethod
+    def parse(cls, text: str) -> Mask:
+        sides = text.split("/")
+        if len(sides) not in (2, 3):
+            raise PlanError(f"{len(sides)} lists do not fit {' or '.join(cls.forms)}")
+        lengths, q_lengths = (tuple(map(tokens, side.split(","))) for side in sides[:2])
+        near = Window.parse(sides[2]) if sides[2:] else Window(None, 0)
+        assert isinstance(near, Window)
+        return cls(lengths, q_lengths, near.left, near.right)
+
+    def __str__(self) -> str:
+        near = str(Window(self.left, self.right)).partition(":")[2]
+        rule = "" if (self.left, self.right) == (None, 0) else f"/{near}"
+        return str(self.documents).replace("documents", "varlen") + rule
 
 
 def _lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ class Mask(ABC):
 
     @property
     def names(self) -> Names:
-        """Arrays and masks that the expression names: ascending bounds, a grid, other masks."""
+        """Arrays and masks that the expression names: bounds, what it indexes, other masks."""
         return {}
 
     @abstractmethod

@@ -1,7 +1,6 @@
 """Packed batches: documents by their cumulative lengths, as flash-attn takes them, and back."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -9,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.errors import PlanError
 from planner.masks.chunks import Chunks
-from planner.masks.documents import Documents
+from planner.masks.documents import Documents, Varlen
 from planner.masks.mask import And, Mask, Pair
 from planner.masks.plain import Causal, Full
 from planner.masks.regions import FAR, Ints
@@ -41,9 +40,9 @@ def from_cu_seqlens(
     """Returns the mask of packed documents with flash-attn's meaning, -1 being unbounded.
 
     cu_seqlens are where documents begin, and where the last one ends: [documents + 1], from 0.
-    With other cumulative lengths of keys, as in chunked prefill and decoding, causal counts from
-    the end of each document: its last query meets its last key. Raises PlanError for numbers that
-    are not cumulative lengths, and for a window where lengths differ.
+    With other cumulative lengths of keys, as in chunked prefill and decoding, causal and windows
+    count from the end of each document: its last query is at its last key. Raises PlanError for
+    numbers that are not cumulative lengths.
     """
     q = _ascending("cu_seqlens_q", cu_seqlens_q)
     k = q if cu_seqlens_k is None else _ascending("cu_seqlens_k", cu_seqlens_k)
@@ -59,14 +58,7 @@ def from_cu_seqlens(
         return mask if left is right is None else mask & Window(left, right)
     if left is right is None:
         return Documents(_lengths(k), _lengths(q))
-    if (left, right) != (None, 0):
-        raise PlanError(
-            f"window_size {window_size} counts from the end of each document, which no mask does"
-            " where queries and keys differ in number: leave it out, or pad the queries"
-        )
-    ahead = int(k[-1] - q[-1])  # slices have aligned queries
-    spans = zip(pairwise(q.tolist()), pairwise(k.tolist()), strict=True)
-    return Slices(tuple((a + ahead, b + ahead, c, d, "causal") for (a, b), (c, d) in spans))
+    return Varlen(_lengths(k), _lengths(q), left, right)
 
 
 def to_cu_seqlens(mask: Mask) -> CuSeqlens:
@@ -76,7 +68,7 @@ def to_cu_seqlens(mask: Mask) -> CuSeqlens:
     sequence where flash-attn would count from the end of each.
     """
     factors, left, right = [*_factors(mask)], FAR, FAR
-    q, k, kind = _documents(factors, Documents, Chunks, Slices)
+    q, k, kind = _documents(factors, Documents, Varlen, Chunks, Slices)
     for factor in factors:
         match factor:
             case Causal():
@@ -84,12 +76,15 @@ def to_cu_seqlens(mask: Mask) -> CuSeqlens:
             case Window():
                 left = min(left, FAR if factor.left is None else factor.left)
                 right = min(right, FAR if factor.right is None else factor.right)
+            case Varlen() if len(factors) == 1:
+                left = FAR if factor.left is None else factor.left
+                right = FAR if factor.right is None else factor.right
             case Full() | Documents() | Chunks() | Slices():
                 pass
             case _:
                 raise PlanError(f"cumulative lengths cannot say {factor}, a part of {mask}")
     banded = left < FAR or right < FAR
-    if banded and (kind == "causal" or (q[1:] != k[1:]).any()):
+    if banded and kind != "varlen" and (kind == "causal" or (q[1:] != k[1:]).any()):
         raise PlanError(f"{mask}: flash-attn would count from the end of each document")
     right = 0 if kind == "causal" else right
     cu_q, cu_k = ((side - side[0]).astype(np.int32) for side in (q, k))
@@ -110,9 +105,9 @@ def origins(mask: Mask, side: Literal["q", "kv"]) -> tuple[Ints, Ints]:
         if isinstance(factor, Tree):
             begins = factor.bounds()[:-1]
             return begins, begins - ancestors(factor.parents) @ np.array(factor.lengths)
-    if not any(isinstance(leaf, Documents | Slices | Tree) for leaf in _leaves(mask)):
+    if not any(isinstance(leaf, Documents | Varlen | Slices | Tree) for leaf in _leaves(mask)):
         return np.zeros(1, np.int64), np.zeros(1, np.int64)
-    q, k, _ = _documents(factors, Documents, Slices)
+    q, k, _ = _documents(factors, Documents, Varlen, Slices)
     return (q[:-1], q[1:] - np.diff(k)) if side == "q" else (k[:-1], k[:-1])
 
 
@@ -133,11 +128,13 @@ def _leaves(mask: Mask) -> Iterator[Mask]:
 
 
 def _documents(factors: list[Mask], *types: type[Mask]) -> tuple[Ints, Ints, str]:
-    """Returns bounds of documents in aligned queries and in keys, and the kind of slices."""
+    """Returns bounds of documents in aligned queries and in keys, and the kind of their rules."""
     packed = [factor for factor in factors if isinstance(factor, types)]
     match packed:
         case [Documents() as documents]:
             return *documents.bounds(), ""
+        case [Varlen() as varlen]:
+            return *varlen.documents.bounds(), "varlen"
         case [Chunks() as chunks]:
             bounds = np.append(chunks.bounds()[0], [chunks.tokens])
             return bounds, bounds, ""

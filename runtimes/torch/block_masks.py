@@ -67,7 +67,8 @@ def rule_of(mask: Mask, positions: range, device: Any) -> Rule:
         if isinstance(value, Mask):
             inner[name] = rule_of(value, positions, device)
         else:
-            at = value if value.ndim > 1 else np.searchsorted(value, positions, side="right")
+            indexed = f"{name}[" in mask.expression
+            at = value if indexed else np.searchsorted(value, positions, side="right")
             fixed[name] = torch.tensor(at, device=device)
     names = ", ".join(["i", "j", "place", *fixed, *inner])
     expression = eval(f"lambda {names}: {mask.expression}", {"__builtins__": {}})

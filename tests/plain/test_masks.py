@@ -23,10 +23,12 @@ from planner.masks import (
     Prefix,
     Slices,
     Tree,
+    Varlen,
     Window,
     parse,
 )
 from planner.masks.regions import FAR, Region
+from planner.masks.slices import covering
 from planner.workload import Workload
 from strategies import masks, range_sets
 
@@ -49,6 +51,8 @@ SAMPLES = [  # fit 11 queries and 9 keys
     BlockCausal(4, 12),
     Slices(((0, 6, 1, 8, "causal"), (6, 9, 0, 6, "bi"), (0, 6, 0, 1, "full"))),
     Tree((2, 2, 3, 2), (1, 3, 1, None)),
+    Varlen((4, 0, 5), (3, 6, 2)),
+    Varlen((4, 5), (7, 4), 1, 2),
 ]
 
 
@@ -116,6 +120,14 @@ def meets(mask: Mask, i: int, j: int) -> bool:
             return i // size == j // size
         case BlockCausal(size, _):
             return j // size <= i // size
+        case Varlen(keys, queries, left, right):
+            raw = i - (sum(keys) - sum(queries))
+            mine = document_of(raw, queries)
+            if mine is None or mine != document_of(j, keys):
+                return False
+            last = sum(keys[: mine + 1]) - 1, sum(queries[: mine + 1]) - 1
+            near = (last[1] - raw) - (last[0] - j)
+            return (left is None or near >= -left) and (right is None or near <= right)
         case Slices(rows):
             return any(in_slice(row, i, j) for row in rows)
         case Tree(lengths, parents):
@@ -244,6 +256,8 @@ def test_masks_spell_themselves_as_on_the_command_line() -> None:
     assert (
         str(Slices(((0, 4, 0, 4, "bi"), (4, 5, 0, 2, "full")))) == "slices:0,4,0,4,bi/4,5,0,2,full"
     )
+    assert str(Varlen((4, 5), (7, 4))) == "varlen:4,5/7,4"
+    assert str(Varlen((4, 5), (7, 4), 2, None)) == "varlen:4,5/7,4/2,inf"
     assert repr(Window(0, None)) == "Window(0, None)"
     assert repr(Documents((2,), (1,))) == "Documents((2,), (1,))"
 
@@ -284,6 +298,24 @@ def test_slices_lie_within_the_lengths() -> None:
         mask.check(3, 9)
     with pytest.raises(PlanError, match="nodes sum to 4 tokens, not to kv_seq 5"):
         Tree((4,), (None,)).check(5, 5)
+
+
+@often
+@given(st.data(), lengths, lengths)
+def test_any_table_of_pairs_is_covered_by_slices(
+    data: st.DataObject, seq: int, kv_seq: int
+) -> None:
+    work = Workload(seq, kv_seq, mask=data.draw(masks(seq, kv_seq)))
+    pairs = work.allowed(range(seq), range(kv_seq))
+    again = Workload(seq, kv_seq, mask=covering(pairs, work.offset, kv_seq))
+    np.testing.assert_array_equal(again.allowed(range(seq), range(kv_seq)), pairs)
+
+
+def test_rows_that_go_on_alike_make_one_slice() -> None:
+    assert covering(np.tri(9, dtype=bool), 0, 9) == Causal()
+    assert covering(np.ones((4, 9), bool), 5, 9) == Full()
+    window = np.tri(9, dtype=bool) & ~np.tri(9, k=-3, dtype=bool)
+    assert covering(window, 0, 9) == Slices(((0, 3, 0, 3, "causal"), (3, 9, 1, 9, "bi")))
 
 
 def test_any_grid_of_zeros_and_ones_becomes_the_same_blocks() -> None:

@@ -21,6 +21,7 @@ from planner.masks import (
     Prefix,
     Slices,
     Tree,
+    Varlen,
     Window,
     parse,
     parsing,
@@ -76,6 +77,8 @@ def test_other_lengths_are_refused_by_name(text: str) -> None:
         ("causal & chunks:8k", Causal() & Chunks(8192)),
         ("block-causal:4", BlockCausal(4)),
         ("keys:1k", Keys(1024)),
+        ("varlen:1k, 8/8,4", Varlen((1024, 8), (8, 4))),
+        ("varlen:1k,8/8,4/inf, 2", Varlen((1024, 8), (8, 4), None, 2)),
         ("tree:8, 4,4/-, 0,0", Tree((8, 4, 4), (None, 0, 0))),
         ("slices:0,4,0,1k, bi/4,5,0,2,full", Slices(((0, 4, 0, 1024, "bi"), (4, 5, 0, 2, "full")))),
     ],
@@ -84,10 +87,21 @@ def test_masks_are_read_as_documented(text: str, expected: Mask) -> None:
     assert parse(text) == expected
 
 
-@pytest.mark.parametrize("name", ["dropout", "alibi", "softcap", "sink", "sinks"])
-def test_what_no_mask_can_say_is_refused_by_name(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("dropout", "train without"),
+        ("alibi", "rotary positions or a window"),
+        ("softcap", "normalised queries and keys"),
+        ("sink", "give --sinks"),
+        ("sinks", "give --sinks"),
+    ],
+)
+def test_what_no_mask_can_say_is_refused_by_name_with_what_would_do(
+    name: str, instead: str
+) -> None:
     for text in (name, f"{name}:4", f"causal & {name}:0.1"):
-        with pytest.raises(PlanError, match=f"not expressible: {name} "):
+        with pytest.raises(PlanError, match=rf"not expressible: {name} \(.*{instead}"):
             parse(text)
 
 
@@ -107,6 +121,7 @@ def test_what_no_mask_can_say_is_refused_by_name(name: str) -> None:
         ("blocks:4", "SIZE:ROWS"),
         ("keys:3,4", "'keys:3,4': 2 numbers of keys, .* pack the rows into documents"),
         ("chunks:", "the numbers do not fit chunks:8192"),
+        ("varlen:4,4", "1 lists do not fit varlen:A,B/QA,QB"),
         ("tree:4,4", "'' is not a number of tokens"),
         ("tree:4,4/-,x", "'x' is not a number of tokens"),
         ("slices:0,4,0,4", r"slice 0 is not \(q0, q1, k0, k1, kind\)"),

@@ -24,6 +24,7 @@ from planner.masks import (
     Prefix,
     Slices,
     Tree,
+    Varlen,
     Window,
     parse,
 )
@@ -66,6 +67,8 @@ MASKS: list[tuple[Mask, int]] = [
     (Keys(50), 90),
     (SLICES, TOKENS),
     (SLICES & Causal() | Global(3), TOKENS),
+    (Varlen((13, 27, 20), (30, 20, 40)), 90),
+    (Varlen((13, 27, 20), (10, 20, 10), 2**20, 123456) | Global(2), 40),
     (TREE, TOKENS),
     (TREE & Window(20) | Keys(4), 40),
 ]
