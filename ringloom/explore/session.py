@@ -57,11 +57,11 @@ class Session:
         self._tell(wrong)
 
     def _chosen(self, _event: Any) -> None:
-        """Redraw, or tell why the choices cannot be planned and keep the pictures."""
+        """Redraw, or tell why the choices cannot be planned and dim what is shown."""
         try:
             self._draw(self.controls.choices)
         except RingloomError as error:
-            self._tell(str(error))
+            self._tell(str(error), stale=True)
 
     def _draw(self, choices: Choices, address: bool = True) -> None:
         """Three messages, each as soon as it is known; RingloomError comes before the first.
@@ -116,8 +116,12 @@ class Session:
         state = {"leg": [self.leg.value], "step": [step], "cut": [self.cut.value]}
         self.view.stepper.state.data = state
 
-    def _tell(self, wrong: str) -> None:
-        self.words.say(trouble=f'<p role="alert">{escape(wrong)}</p>' if wrong else "")
+    def _tell(self, wrong: str, stale: bool = False) -> None:
+        """Show what is wrong; `stale` results, not those of the controls, are dim and stay here."""
+        look = ' class="stale"' if stale else ""
+        self.words.say(trouble=f'<p role="alert"{look}>{escape(wrong)}</p>' if wrong else "")
+        for button in self.downloads.values():
+            button.disabled = stale
 
     def page(self) -> Any:
         """The template with everything in its place."""

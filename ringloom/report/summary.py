@@ -21,9 +21,10 @@ TEMPLATES = Environment(
 def summary(rows: Sequence[Row]) -> str:
     """HTML of the comparison; every cell carries its number unrounded as data-value."""
     slowest = max(row.makespan_s for row in rows) or 1.0
-    best = min(row.makespan_s for row in rows)
+    best = min(row.makespan_s for row in rows) if len(rows) > 1 else None  # of one, no best
     html: str = TEMPLATES.get_template("summary.html").render(
-        labels=LABELS, rows=[_row(row, slowest) | {"best": row.makespan_s == best} for row in rows]
+        labels=LABELS,
+        rows=[_row(row, slowest) | {"best": row.makespan_s == best} for row in rows],
     )
     return html
 

@@ -66,7 +66,7 @@ return {
 
 FIELDS = (
     *("makespan_s", "speedup_vs_ring", "idle_fraction", "exposed_comm_s"),
-    *("bound_ratio", "max_bytes_sent", "peak_bytes"),
+    *("max_bytes_sent", "peak_bytes", "bound_ratio"),
 )
 
 

@@ -151,10 +151,12 @@ def test_a_session_follows_its_controls(opened: Callable[..., Any]) -> None:
         2, len(rl.plan("ulysses", session.controls.choices.work, 4).steps)
     )
     session.controls.mask.value = "documents:1"
-    assert "alert" in session.words["trouble"]
+    assert 'class="stale"' in session.words["trouble"]
+    assert all(button.disabled for button in session.downloads.values())
     assert "ulysses" in session.words["summary"]
     session.controls.mask.value = "full"
     assert session.words["trouble"] == ""
+    assert not any(button.disabled for button in session.downloads.values())
 
 
 def test_a_bad_address_is_told_in_words(opened: Callable[..., Any]) -> None:

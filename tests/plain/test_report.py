@@ -361,6 +361,9 @@ def test_the_finding_fits_what_is_compared() -> None:
 
 def test_a_page_of_nothing_and_a_page_of_many_ranks_are_pages_too() -> None:
     empty = rl.Workload(seq=256, heads=8, mask=rl.Window(0, 0) & rl.Global(0))
-    assert "nothing to compute" in page(compare(empty, 4, HARDWARE, ["ring"]))
+    alone = page(compare(empty, 4, HARDWARE, ["ring"], variants=False))
+    assert "nothing to compute" in alone
+    assert ">fastest<" not in alone  # of one
+    assert ">fastest<" in page(compare(WORK, 4, HARDWARE, ["ring", "zigzag"]))
     html = page(compare(WORK, 100, HARDWARE, ["balanced"]))
     assert "show the first 64 of 100 ranks" in html
