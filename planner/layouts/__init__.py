@@ -45,6 +45,7 @@ BY_MASK: dict[str, Callable[[Workload, int, int], tuple[Chunks, Chunks]]] = {
     "snake": snake,
     "even-work": even_work,
 }
+MOST = 256  # ranks up to which a layout by the mask is told by its name
 IN_GRAINS = "striped", "heap", "snake", "even-work"
 
 
@@ -99,9 +100,13 @@ def by_tokens(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> Par
 
 
 def names(work: Workload, ranks: int, partition: Partition) -> str:
-    """Returns the layout's names here and at its peers: "zigzag = ..." or "custom"."""
+    """Returns the layout's names here and at its peers: "zigzag = ..." or "custom".
+
+    Layouts by the mask are laid out anew to be compared, up to 256 ranks.
+    """
+    known = (*LAYOUTS, *BY_MASK) if ranks <= MOST else tuple(LAYOUTS)
     held = [{b.positions for b in partition.q.blocks if b.home == r} for r in range(ranks)]
-    for layout in (*LAYOUTS, *BY_MASK):
+    for layout in known:
         own = [set[Ranges]() for _ in range(ranks)]
         for positions, home in sides(work, ranks, layout)[0]:
             own[home].add(Block(positions, range(1), home).positions)

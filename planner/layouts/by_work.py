@@ -54,9 +54,12 @@ def even_work(work: Workload, ranks: int, grain: int) -> Sides:
 
     def shards(side: Side) -> Chunks:
         pieces = divided(work, side, FINE * ranks, grain)
-        done = np.cumsum([0.0, *pairs(work, side, pieces)[:, 0]])
-        shares = done[-1] * np.arange(1, ranks) / ranks
-        ends = np.abs(done[:, None] - shares).argmin(axis=0)
+        loads = pairs(work, side, pieces)[:, 0]
+        done = np.cumsum([0.0, *(loads if loads.any() else map(len, pieces))])
+        shares = done[-1] * (np.arange(1, ranks) / ranks)
+        after = np.searchsorted(done, shares)
+        before = np.maximum(after - 1, 0)
+        ends = np.where(shares - done[before] <= done[after] - shares, before, after)
         owners = np.searchsorted(ends, np.arange(len(pieces)), side="right")
         return gathered(pieces, owners.tolist(), ranks)
 

@@ -251,7 +251,10 @@ def test_the_backward_pass_of_a_layer_repeats_no_attention(schedule: str, tables
 def test_plans_that_make_no_layer_are_refused() -> None:
     with pytest.raises(PlanError, match="needs a backward plan too"):
         as_tables(plan("ring", WORK, 2), layer=True)
-    for change, match in (({"kv_seq": 38}, "37 queries, 38 keys"), ({"head_dim": 3}, "not 3")):
+    for change, match in (
+        ({"kv_seq": 38}, "37 queries, 38 keys"),
+        ({"head_dim": 3, "v_head_dim": 3}, "not 3"),
+    ):
         pair = plan("ring", replace(WORK, **change), 2, pass_="both")
         with pytest.raises(PlanError, match=match):
             as_tables(pair, layer=True)

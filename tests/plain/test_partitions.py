@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
-from planner.layouts import LAYOUTS, by_heads, by_tokens, chunks_of, cut, names
+from planner.layouts import BY_MASK, LAYOUTS, by_heads, by_tokens, chunks_of, cut, names
 from planner.partitions import Block, Partition, Side
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
@@ -111,9 +111,10 @@ def test_blocks_and_layouts_that_mean_nothing_cannot_be_built(make, message: str
         make()
 
 
-@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+@pytest.mark.parametrize("layout", [*LAYOUTS, *BY_MASK])
 def test_a_layout_prints_under_its_peers_names(layout: str) -> None:
-    work = Workload(seq=64, heads=2)
+    documents = "causal & documents:9,20,15,20"
+    work = Workload(seq=64, heads=2, mask=documents if layout in BY_MASK else "causal")
     said = names(work, 4, by_tokens(work, 4, layout))
     assert said.startswith(f"{layout} = ")
     if layout == "zigzag":
