@@ -34,7 +34,7 @@ Track = Callable[[Iterable[str]], Iterable[str]]
 TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
 WORTH = 0.9  # of a schedule's time: a variant that takes less than that is listed, too
-NEAR = 1.5  # times the fastest: what takes longer is never too close to call
+NEAR = 1.3  # times the fastest: what takes longer is never too close to call
 NARROW = 16  # head_dim of the smaller workload: plans do not depend on it
 BLOCKWISE = " --trim blocks"  # how a variant's name ends
 
@@ -203,13 +203,15 @@ def compare(
 def with_intervals(cases: Sequence[Case], machine: Hardware, scenario: Scenario) -> Iterator[Case]:
     """Yields cases with the intervals of their times, and of those near the fastest one's."""
     best = min(cases, key=lambda one: one.row.makespan_s)
-    fastest, spreads = best.row.makespan_s, spread(best.plans, machine, scenario)
+    fastest = best.row.makespan_s
+    least = spread(best.plans, machine, scenario, fastest)
     for one in cases:
-        took = one.row.makespan_s
-        around, over = interval(one.plans, machine, scenario, took), None
-        if one is not best and fastest < took <= NEAR * fastest:
-            own = spread(one.plans, machine, scenario)
-            over = ratio_interval(machine.name, took / fastest, own, spreads)
+        took, over = one.row.makespan_s, None
+        near = fastest < took <= NEAR * fastest
+        own = least if one is best else spread(one.plans, machine, scenario, took, calibrated=near)
+        if near:
+            over = ratio_interval(machine.name, took / fastest, own, least)
+        around = interval(machine, took, own)
         yield replace(one, row=replace(one.row, interval_s=around, ratio_interval=over))
 
 

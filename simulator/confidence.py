@@ -101,19 +101,24 @@ def constants_of(plans: Plans, hardware: Hardware) -> list[str]:
 
 
 def effects(
-    plans: Plans, hardware: Hardware, scenario: Scenario, values: Mapping[str, float]
+    plans: Plans,
+    hardware: Hardware,
+    scenario: Scenario,
+    values: Mapping[str, float],
+    seconds: float | None = None,
 ) -> dict[str, float]:
-    """Return log(time / time before) where each constant alone has the given value."""
-    before = simulate(plans, hardware, scenario, record=False).makespan
-    return {
-        key: math.log(
-            simulate(plans, hardware.changed({key: value}), scenario, record=False).makespan
-            / before
-        )
-        if before
-        else 0.0
-        for key, value in values.items()
-    }
+    """Return log(time / time before) where each constant alone has the given value.
+
+    `seconds` is the time before, where it is known.
+    """
+
+    def time(machine: Hardware) -> float:
+        return simulate(plans, machine, scenario, record=False).makespan
+
+    before = time(hardware) if seconds is None else seconds
+    if not before:
+        return dict.fromkeys(values, 0.0)
+    return {k: math.log(time(hardware.changed({k: v})) / before) for k, v in values.items()}
 
 
 def _ends(plans: Plans, hardware: Hardware, calibrated: bool) -> dict[str, float]:
@@ -129,23 +134,32 @@ def _ends(plans: Plans, hardware: Hardware, calibrated: bool) -> dict[str, float
 
 
 def spread(
-    plans: Plans, hardware: Hardware, scenario: Scenario, *, calibrated: bool = True
+    plans: Plans,
+    hardware: Hardware,
+    scenario: Scenario,
+    seconds: float | None = None,
+    *,
+    calibrated: bool = True,
 ) -> dict[str, float]:
     """Return each constant's effect at the end of its range; of a large plan, the most it can be.
 
-    Time grows at most in proportion to what a constant says that something takes.
+    Time grows at most in proportion to what a constant says that something takes. Without
+    `calibrated`, only of uncalibrated constants.
     """
     ends = _ends(plans, hardware, calibrated)
     if ends and sum(plan.rows for plan in plans) > LARGE:
         factors = {key: abs(math.log(end / hardware[key])) for key, end in ends.items()}
         worst = max(factors, key=factors.__getitem__)
         return {worst: factors[worst]}
-    return effects(plans, hardware, scenario, ends)
+    return effects(plans, hardware, scenario, ends, seconds)
 
 
-def interval(plans: Plans, hardware: Hardware, scenario: Scenario, seconds: float) -> Interval:
-    """Return the seconds between which nine of ten such plans would be measured."""
-    parts = spread(plans, hardware, scenario, calibrated=False).values()
+def interval(hardware: Hardware, seconds: float, own: Mapping[str, float]) -> Interval:
+    """Return the seconds between which nine of ten such plans would be measured.
+
+    `own` is the plan's `spread`, of which only uncalibrated constants count.
+    """
+    parts = [part for key, part in own.items() if not hardware.constants[key].calibrated]
     return _around(seconds, [model_error(hardware.name), *parts])
 
 

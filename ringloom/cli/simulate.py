@@ -23,7 +23,7 @@ from ringloom.cli.scenarios import scenario_of, scenario_options
 from ringloom.views.tables import plain_table, prediction
 from ringloom.views.units import seconds
 from simulator.chrome_trace import save_trace, trace
-from simulator.confidence import constants_of, interval
+from simulator.confidence import constants_of, interval, spread
 from simulator.critical_path import Leg, critical_path
 from simulator.engines.choice import ENGINES, Engine
 from simulator.hardware import hardware as find_hardware
@@ -95,7 +95,8 @@ def command(
     with working("simulating"):
         result = simulate(plans, hardware, scenario, engine=engine, record=record)
         machine = find_hardware(hardware)
-        low, high = interval(plans, machine, scenario, result.makespan)
+        own = spread(plans, machine, scenario, result.makespan, calibrated=False)
+        low, high = interval(machine, result.makespan, own)
         rests = [k for k in constants_of(plans, machine) if not machine.constants[k].calibrated]
     # None where the rows of a large plan were not kept.
     timelines = [one.timeline for one in result.passes or (result,)]

@@ -97,13 +97,13 @@ def test_intervals_hold_the_prediction_and_are_wider_where_constants_are_uncalib
 ) -> None:
     machine = hardware(name)
     took = simulate(PLANS["zigzag"], machine).makespan
-    low, high = interval(PLANS["zigzag"], machine, EVEN, took)
+    low, high = interval(machine, took, spread(PLANS["zigzag"], machine, EVEN))
     assert low < took < high
     sure = replace(
         machine,
         constants={k: replace(c, calibrated=True) for k, c in machine.constants.items()},
     )
-    near, far = interval(PLANS["zigzag"], sure, EVEN, took)
+    near, far = interval(sure, took, spread(PLANS["zigzag"], sure, EVEN))
     assert far / near == pytest.approx(math.exp(2 * model_error(name)))
     assert far / near <= high / low * (1 + 1e-9)
 
@@ -115,7 +115,7 @@ def test_what_slows_both_plans_alike_does_not_blur_their_ratio() -> None:
     took = [simulate(each, TPU).makespan for each in plans]
     low, high = ratio_interval(TPU.name, took[0] / took[1], one, other)
     assert 1 < low < took[0] / took[1] < high
-    alone = interval(plans[0], TPU, EVEN, took[0])
+    alone = interval(TPU, took[0], one)
     assert high / low < alone[1] / alone[0]
     assert ratio_interval(TPU.name, 1.0, one, one)[1] == pytest.approx(math.exp(ratio_error("")))
 
