@@ -72,6 +72,12 @@ def test_few_published_pairs_are_too_close_to_call_and_none_is_called_wrongly() 
     assert all((p > 0) == (o > 0) for p, o in called)
 
 
+def test_most_ratios_of_published_rows_are_off_by_less_than_said() -> None:
+    pairs = [p for p in combinations(residuals(), 2) if p[0].source == p[1].source]
+    inside = [abs(a.error - b.error) <= ratio_error(a.hardware) for a, b in pairs]
+    assert sum(inside) >= 0.85 * len(pairs) > 100
+
+
 def test_a_chip_with_three_sources_is_judged_by_its_own_rows() -> None:
     rows = [Residual("h100", source, "", 0.01) for source in "abc"]
     rows.append(Residual("h800", "d", "", 0.5))

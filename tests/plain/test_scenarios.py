@@ -100,6 +100,14 @@ def test_ranks_spread_over_nodes_take_the_slow_links() -> None:
         simulate(one, H100, placement=[0] * 8)
 
 
+def test_rank_r_stands_at_place_number_r_of_a_placement() -> None:
+    usual = rl.topology("nodes", H100.changed({"node.ranks": 2}), 4)
+    placed = usual.placed([1, 2, 0, 3])
+    assert [set(placed.graph.successors(rank)) for rank in range(4)] == [
+        *({"s0", "fabric"}, {"s1", "fabric"}, {"s0", "fabric"}, {"s1", "fabric"}),
+    ]
+
+
 def test_a_launch_takes_the_place_of_the_hardwares() -> None:
     one = plan("ring", Workload(seq=2**10, heads=1), 8)
     slow, fast = (simulate(one, H100, launch=seconds) for seconds in (1e-3, 0.0))
