@@ -20,7 +20,9 @@ from ringloom.report.summary import summary
 
 PAGE = Path(__file__).parent / "page"
 STYLES = asset("style.css") + (PAGE / "explore.css").read_text("utf-8")
-SCRIPTS = asset("theme.js") + (PAGE / "explore.js").read_text("utf-8")
+SCRIPTS = "".join(map(asset, ("theme.js", "bars.js", "sheets.js"))) + (
+    PAGE / "explore.js"
+).read_text("utf-8")
 WORDS = "title", "finding", "trouble", "note", "said", "summary"
 
 

@@ -74,7 +74,7 @@ def page(compared: Comparison, run: Recorded | None = None, command: str = "") -
         version=ringloom.__version__,
         numbers=Markup(_numbers(compared)),
         style=Markup(asset("style.css")),
-        behaviour=Markup("".join(map(asset, ("theme.js", "page.js")))),
+        behaviour=Markup("".join(map(asset, ("theme.js", "bars.js", "sheets.js", "page.js")))),
         library=Markup(_library()),
         scripts=Markup(scripts),
         **content,

@@ -195,6 +195,13 @@ def test_what_stays_as_it_is_is_not_painted_again(reader: Readers, explored: str
     set_widget(page, "step", 8)
     page.wait("return model('state').data.step[0] === 7 && model('messages').data.src.length === 0")
     assert page.ask(kept) == [False, False, True]
+    same = page.ask(
+        "const sheet = new (Bokeh.Models.get('InlineStyleSheet'))({css: 'a {}'}).underlying()"
+        "\nconst text = sheet.el.firstChild; sheet.replace('a {}')"
+        "\nconst kept = sheet.el.firstChild === text; sheet.replace('b {}')"
+        "\nreturn [kept, sheet.css]"
+    )
+    assert same == [True, "b {}"]
 
 
 def test_pictures_stay_where_they_are(reader: Readers, explored: str) -> None:

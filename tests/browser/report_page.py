@@ -378,3 +378,27 @@ def test_every_picture_can_be_taken_along(
             if table[0] == "row,column,value" and "." not in line}  # fmt: skip
     columns = cells.row.tolist(), cells.column.tolist(), cells.value.tolist()
     assert set(zip(*columns, strict=True)) <= rows
+
+
+def test_bars_are_painted_as_bokeh_paints_them(reader: Readers, report: str) -> None:
+    page = reader().open(report)
+    found = page.ask(
+        """
+        const figure = model("timeline-0"), view = Bokeh.index.get_one(figure)
+        const {glyph} = view.renderer_views.get(figure.renderers[0])
+        const painters = Object.getPrototypeOf(glyph), bars = [...glyph.sleft.keys()]
+        return [painters.plain, painters._paint].map((paint) => {
+          const ctx = new OffscreenCanvas(view.bbox.width, view.bbox.height).getContext("2d")
+          paint.call(glyph, ctx, bars)
+          return [...ctx.getImageData(0, 0, ctx.canvas.width, ctx.canvas.height).data]
+        })
+        """
+    )
+    by_bokeh, here = (np.array(one, float).reshape(-1, 4) for one in found)
+    assert len(np.unique(by_bokeh, axis=0)) > 3
+    (seen, ink), (known, other) = (
+        (one[:, 3] / 255, one[:, :3] * one[:, 3:] / 255) for one in (by_bokeh, here)
+    )
+    assert np.abs(seen - known).max() < 0.15  # edges that cover a part of a pixel
+    assert np.abs(ink - other).max() < 64
+    assert np.abs(ink - other).mean() < 0.5

@@ -2,6 +2,8 @@
 (function begin() {
   const doc = window.Bokeh && Bokeh.documents[0]
   if (!doc) { setTimeout(begin, 20); return }
+  ringloomBars()
+  ringloomSheets()
   ringloomFollow(doc)
   const find = (id) => document.getElementById(id)
   const state = doc.get_model_by_name("state"), facts = doc.get_model_by_name("facts")
