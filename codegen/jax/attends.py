@@ -10,12 +10,12 @@ from codegen.jax.cases import WHOLE, Case, Group, groups, switched
 from codegen.jax.conditions import Domain
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, Steps
-from codegen.jax.pieces import Slices, origin, rows_of, tile_lines, tiling
+from codegen.jax.pieces import Slices, origin, rows_of, tiling
 from codegen.jax.runs import Op
 from codegen.jax.trace import Trace
 from codegen.jax.values import Kept, Key, values
 from codegen.layout import Pieces
-from codegen.text import Names, statement
+from codegen.text import Names, call, statement
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
@@ -127,8 +127,7 @@ class Attends:
         rectangles = self.rows.rows[t][case.statements[0]]
         if self.uneven or self.stats or len(case.statements) > 1:
             raise PlanError("tiles that are not of one shape")
-        made = tiling(self.plan, rectangles, self.coordinates, self.names)
-        inner = tile_lines(made)
+        ends, diagonal = tiling(self.plan, rectangles, self.coordinates, self.names)
         q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
         tokens = q if self.forward else f"{q}[0]"
         pieces = f" // {case.rows[2]}" if case.rows[2] > 1 else ""
@@ -140,33 +139,14 @@ class Attends:
         self.defined |= set(cells)
         sums = ", ".join(self.made.sums[cell] for cell in cells)
         meet = "meet_tile" if self.forward else "meet_tile_backward"
-        margin = " " * indent
-        if len(made.part) > 1:
-            parts = ", ".join(made.part)
-            yield self.op(
-                [
-                    f"{margin}for row, col in enumerate(({parts})):",
-                    f"{margin}    {sums} = {meet}({sums}, {q}, {kv}, row, col, size, causal=True)",
-                ],
-                sums,
-                f"{sums} {q} {kv} {parts}",
-            )
-        elif made.part:
-            text = f"{meet}({sums}, {q}, {kv}, 0, {made.part[0]}, size, causal=True)"
-            yield self.assign(indent, sums, text)
-        place = "row, col" if inner else "0, n"
-        yield self.op(
-            [
-                "",
-                f"{margin}def one_tile(n, sums):",
-                *(f"{margin}    {line}" for line in inner),
-                f"{margin}    return {meet}(*sums, {q}, {kv}, {place}, size)",
-                "",
-                f"{margin}{sums} = lax.fori_loop(0, {made.total}, one_tile, ({sums}))",
-            ],
-            sums,
-            f"{sums} {q} {kv} {made.total} {' '.join(inner)}",
-        )
+        comma = "," * (len(ends) == 1)
+        lines = [f"{' ' * indent}for row, end in enumerate(({', '.join(ends)}{comma})):"]
+        if diagonal:
+            arguments = [*sums.split(", "), q, kv, "row", "end", "size", "causal=True"]
+            lines += call(indent + 4, f"{sums} = {meet}(", arguments)
+        one = f"lambda col, sums, row=row: {meet}(*sums, {q}, {kv}, row, col, size)"
+        lines += call(indent + 4, f"{sums} = lax.fori_loop(", ["0", "end", one, f"({sums})"])
+        yield self.op(lines, sums, f"{sums} {q} {kv} {' '.join(ends)}")
 
     def base(self, cell: Key, case: Case) -> str:
         """Returns the sums that an attend adds to."""

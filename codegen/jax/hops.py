@@ -12,7 +12,6 @@ from codegen.jax.trace import (
     is_stepwise,
     receivers,
     senders,
-    sends_inputs,
     trace,
 )
 from codegen.text import WIDTH, Names, affine, call, expression
@@ -176,17 +175,12 @@ def _guard(s: Send, loops: Loops, names: Names) -> str:
 def settled(loops: Loops, plan: Plan) -> tuple[Loops, Trace]:
     """The loops, changed where some sums stay on their ranks and others of the kind go on.
 
-    In a causal ring the sums of the last rank go home one step after the other, each one rank
-    further; those for its own keys are at home already: that message begins a step earlier. Else
-    all sums for what ranks own stay with them. Returns the loops with their rows. Raises PlanError
-    where neither helps.
+    There all sums for what ranks own stay with them. Returns the loops with their rows. Raises
+    PlanError where that does not help.
     """
     rows = trace(loops, plan)
     if not some_stay(loops, rows):
         return loops, rows
-    longer = replace(loops, statements=tuple(_earlier(s, loops) for s in loops.statements))
-    if longer != loops and not some_stay(longer, made := trace(longer, plan)):
-        return longer, made
     apart = replace(loops, statements=tuple(own_apart(loops.statements)))
     made = trace(apart, plan, at_home=True)
     if some_stay(apart, made):
@@ -198,16 +192,6 @@ def some_stay(loops: Loops, rows: Trace) -> bool:
     """True if what an attend or a message adds stays on some ranks and goes on from others."""
     returns = {n for n, s in enumerate(loops.statements) if isinstance(s, Return | Scatter)}
     return any(HOME in ends and ends - returns - {HOME} for ends in rows.sinks.values())
-
-
-def _earlier(s: Statement, loops: Loops) -> Statement:
-    """A message of sums that would not leave the rank in the step before its first one."""
-    if not isinstance(s, Send) or sends_inputs(s) or not is_stepwise(s):
-        return s
-    assert isinstance(s.hop, Shift)
-    t, at = s.when.first - 1, loops.coordinates()
-    still = all((e.at(t, at) % n == 0).all() for e, n in zip(s.hop.by, loops.mesh, strict=True))
-    return replace(s, when=replace(s.when, first=t)) if t >= 0 and still else s
 
 
 def own_apart(statements: Sequence[Statement]) -> Iterator[Statement]:

@@ -74,20 +74,18 @@ class Slices:
 FULL, CAUSAL = KINDS.index("full"), KINDS.index("causal")
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """Of each piece of the queries: how many pieces of keys it sees whole, and which in part."""
+def tiling(
+    plan: Plan, rectangles: Rectangles, coordinates: Ints, names: Names
+) -> tuple[list[str], bool]:
+    """For each piece of the queries, the number of pieces of keys that it sees whole, as text.
 
-    whole: tuple[str, ...]
-    part: tuple[str, ...]
-    total: str  # of whole tiles
-
-
-def tiling(plan: Plan, rectangles: Rectangles, coordinates: Ints, names: Names) -> Tiling:
-    """The tiles of a rectangle on all ranks; PlanError where they follow no such rule."""
+    True: besides, it sees the next piece up to itself. Raises PlanError where that is no rule.
+    """
     q, kv = rectangles.q_row, rectangles.kv_row
     if len(rectangles.rank) != len(coordinates) or (q < 0).any() or (kv < 0).any():
         raise PlanError("rectangles of different shapes on some of the ranks")
+    if q.shape[1] > 2:
+        raise PlanError(f"rectangles of {q.shape[1]} pieces that ranks cut differently")
     shape = len(q), q.shape[1], kv.shape[1]
     rows, cols = (np.broadcast_to(x, shape) for x in (q[:, :, None], kv[:, None, :]))
     sides = plan.partition
@@ -105,13 +103,10 @@ def tiling(plan: Plan, rectangles: Rectangles, coordinates: Ints, names: Names) 
         raise PlanError("rectangles whose whole tiles are not the first ones")
     if not (part.any(axis=2).all() or not part.any()):
         raise PlanError("rectangles with a diagonal on some ranks only")
-    fit = [_fit(count[:, p], coordinates, names) for p in range(shape[1])]
-    diagonal = part.argmax(axis=2) if part.any() else np.zeros((len(q), 0), np.intp)
-    return Tiling(
-        tuple(fit),
-        tuple(_fit(diagonal[:, p], coordinates, names) for p in range(diagonal.shape[1])),
-        _fit(count.sum(axis=1), coordinates, names),
-    )
+    diagonal = bool(part.any())
+    if diagonal and (part.argmax(axis=2) != count).any():
+        raise PlanError("rectangles whose diagonal is not behind what is seen whole")
+    return [_fit(count[:, p], coordinates, names) for p in range(shape[1])], diagonal
 
 
 def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:
@@ -122,20 +117,6 @@ def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:
         if np.array_equal(numbers, first + (other - first) * x):
             return affine([(int(other - first), name)], int(first))
     raise PlanError("rectangles whose tiles follow no coordinate")
-
-
-def tile_lines(made: Tiling) -> Sequence[str]:
-    """The number of the piece of queries and of the piece of keys in tile n, as two lines."""
-    if len(made.whole) == 1:
-        return []
-    if len(made.whole) > 2:
-        raise PlanError(f"rectangles of {len(made.whole)} pieces that ranks cut differently")
-    first = made.whole[0]
-    behind = f"n - ({first})" if " " in first else f"n - {first}"
-    return [
-        f"first = n < {first}",
-        f"row, col = jnp.where(first, 0, 1), jnp.where(first, n, {behind})",
-    ]
 
 
 def origin(
