@@ -1,7 +1,7 @@
 """assemble(docstring, texts, keep)   one formatted file out of texts: printed ones and parts.
 
     Part("torch/parts/kernels")           codegen/torch/parts/kernels.py, read and not imported
-    Part("jax/parts/table", ("meeting",)) the same without a definition, which another text has
+    Part("jax/parts/tables/table", ("meeting",))   without a definition, which another text has
     assemble(docstring, [constants, layout, schedule, Part(...), ...], keep=("attention", "main"))
 
 Every text is a module: imports, then definitions (functions, classes, assignments). Texts come in

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
-from codegen.jax import dynamic, layer, table
-from codegen.jax.dynamic import tables
+from codegen.jax import layer
 from codegen.jax.schedule import print_loops
+from codegen.jax.tables import dynamic
+from codegen.jax.tables import program as table
+from codegen.jax.tables.dynamic import tables
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program

@@ -13,8 +13,8 @@ def texts(program: Program) -> list[str | Part]:
     Raises PlanError for a plan that no layer can be made of.
     """
     refuse(program)
-    check = parts_of("jax", "dense", "layer_check")
-    return [sizes(program), *parts_of("jax", "layer"), layer(program.dynamic), *check]
+    check = parts_of("jax", "dense", "layers/layer_check")
+    return [sizes(program), *parts_of("jax", "layers/layer"), layer(program.dynamic), *check]
 
 
 def sizes(program: Program) -> str:

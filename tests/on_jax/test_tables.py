@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from codegen import emit
-from codegen.jax import dynamic, write
+from codegen.jax import write
+from codegen.jax.tables import dynamic
 from codegen.programs import program_of
 from jax_devices import Mesh, jax, self_check
 from jax_in_numpy import replayed

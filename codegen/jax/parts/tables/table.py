@@ -20,7 +20,7 @@ KEPT: dict[str, list[list[int]]] = {}
 
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import KEYS, QUERIES, allowed
-    from codegen.jax.parts.table_whole import (
+    from codegen.jax.parts.tables.table_whole import (
         attend_tile,
         attend_tile_backward,
         from_shard,

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from codegen.jax.parts.layer import init, reference
+from codegen.jax.parts.layers.layer import init, reference
 from codegen.jax.parts.masked import wide
 
 RANKS = CHECKED = EVERY = 1

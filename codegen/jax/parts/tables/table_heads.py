@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 
 from codegen.jax.parts.masked import attend_masked, masked_gradients, wide
-from codegen.jax.parts.table import NOWHERE, added, meeting, places
+from codegen.jax.parts.tables.table import NOWHERE, added, meeting, places
 
 HEADS = KV_HEADS = 1
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from codegen import masks
 from codegen.assemble import Part, parts_of
-from codegen.jax import table
-from codegen.jax.parts.dynamic_calls import calls_of
-from codegen.jax.slots import Tables
-from codegen.jax.slots import tables as tables_of
+from codegen.jax.parts.tables.dynamic_calls import calls_of
+from codegen.jax.tables import program as table
+from codegen.jax.tables.slots import Tables
+from codegen.jax.tables.slots import tables as tables_of
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.masks import Full, Mask
@@ -44,12 +44,12 @@ def schedule(program: Program) -> list[str | Part]:
         f"IDENTITY = {identity(program)}  # of the tables",
         f"CUTS = {cuts}  # where the documents of the self-check begin",
     ]
-    return [*table.schedule(program, *more), *parts_of("jax", "dynamic_calls")]
+    return [*table.schedule(program, *more), *parts_of("jax", "tables/dynamic_calls")]
 
 
 def function(program: Program) -> list[Part]:
     """Returns the parts in place of the function to call that other programs have."""
-    return [Part("jax/parts/dynamic", () if program.backward else ("backward",))]
+    return [Part("jax/parts/tables/dynamic", () if program.backward else ("backward",))]
 
 
 def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:

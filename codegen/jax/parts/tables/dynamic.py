@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from codegen.jax.parts.dynamic_calls import calls_of
-from codegen.jax.parts.table import run_backward, run_forward
+from codegen.jax.parts.tables.dynamic_calls import calls_of
+from codegen.jax.parts.tables.table import run_backward, run_forward
 
 if TYPE_CHECKING:
     from codegen.jax.parts.stubs import KEYS, QUERIES, shapes, shard, unshard

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from codegen.jax.parts.masked import attend_masked, masked_gradients
-from codegen.jax.parts.table import added, meeting, places
+from codegen.jax.parts.tables.table import added, meeting, places
 
 
 def from_shard(x, side, rank):

@@ -6,7 +6,7 @@ A table is text of one line per step and rank: the slots that move, and behind a
 from collections.abc import Iterator
 
 from codegen.assemble import Part, parts_of
-from codegen.jax.slots import Numbers, Tables, tables
+from codegen.jax.tables.slots import Numbers, Tables, tables
 from codegen.programs import Program
 from planner.ir import Plan
 
@@ -16,8 +16,8 @@ NUMBERS = {"forward": 5, "backward": 8}  # of a tile: what and which slots it re
 
 def schedule(program: Program, *more: str) -> list[str | Part]:
     """The texts that define both passes, and `more` lines behind the tables."""
-    heads = "table_whole" if program.any_heads else "table_heads"
-    table = Part("jax/parts/table", ("meeting",) * program.dynamic)
+    heads = "tables/table_whole" if program.any_heads else "tables/table_heads"
+    table = Part("jax/parts/tables/table", ("meeting",) * program.dynamic)
     lines = ["from functools import partial", "", *data(program), *sides(program), *more]
     return [table, *parts_of("jax", heads), "\n".join(lines) + "\n", *parts_of("jax", "masked")]
 

@@ -1,0 +1,1 @@
+"""Parts of programs with a decoder layer."""

@@ -1,0 +1,1 @@
+"""Parts of table programs: the interpreter, blocks of all heads or of some, tables as arguments."""

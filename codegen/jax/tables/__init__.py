@@ -1,0 +1,1 @@
+"""Table programs in JAX: their tables, embedded or passed in, beside one short interpreter."""
