@@ -16,7 +16,7 @@ from codegen.torch.origins import (
 from codegen.torch.tiles import Meeting, tile_function
 from codegen.torch.walk import Cell
 from planner.errors import PlanError
-from planner.loops.form import Attend, Loops
+from planner.loops.form import OWN, Attend, Loops
 
 Define = Callable[[str, list[str]], str]
 
@@ -60,14 +60,15 @@ class Attending:
         ]
         if not meeting.plain or len(first) != 1 or not any(first[0] is s for s in meeting.attends):
             return False
-        whole = first[0].q[0].pieces is None and first[0].kind in ("full", "causal")
+        part = first[0].q[0]
+        whole = part.pieces is part.heads is None and first[0].kind in ("full", "causal")
         return whole and bool(meeting.everywhere[t - meeting.domain.first].all())
 
     def forward(self, meeting: Meeting) -> list[str]:
         """Attend, and merge what is seen."""
         q, kv = meeting.values
         cell, cut = self.cell(meeting, "OUT"), not meeting.simple
-        arguments = [*self.have.queries(q, cut), *self.have.keys(kv, cut)]
+        arguments = [*self.have.queries(q, cut, self.pick(meeting)), *self.have.keys(kv, cut)]
         if not self.have.accumulates(cell):
             body = self._assigned(cell, arguments, meeting)
         elif self.begins(meeting, cell):
@@ -76,7 +77,7 @@ class Attending:
             body = self.called(
                 meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)]
             )
-            body.append(self.have.add(cell, cut, "part, part_lse"))
+            body.append(self.have.add(cell, cut, "part, part_lse", pick=self.pick(meeting)))
         return self.around(meeting, body)
 
     def _assigned(self, cell: Cell, arguments: list[str], meeting: Meeting) -> list[str]:
@@ -140,8 +141,6 @@ class Attending:
 
     def cuts(self, meeting: Meeting) -> tuple[str, ...]:
         """A function of tiles and its arguments: all that the mask leaves of two values."""
-        if any(p.heads is not None for s in meeting.attends for p in (*s.q, *s.kv)):
-            raise PlanError("a rank attends some of the heads that it has")
         q, kv = (
             self.origins.of(side, value, meeting.domain, meeting.names)
             for side, value in zip(("q", "kv"), meeting.values, strict=True)
@@ -175,7 +174,8 @@ class Attending:
                 now.append(self.have.add(cell, cut, part, "shares"))
                 late.append(self.have.arrive(cell, "shares"))
             elif self.have.accumulates(cell):
-                add = self.have.add(cell, cut, part)
+                pick = self.pick(meeting) if cell[0] == "DQ" else ""
+                add = self.have.add(cell, cut, part, pick=pick)
                 (late if self.have.relayed(cell) else now).append(add)
             elif cell in self.have.walked.sent:
                 name = self.have.names.cells[cell]
@@ -187,6 +187,13 @@ class Attending:
                 now.append(f"{name} = {wide}")
         return [*before, *self.around(meeting, [*body, *now])], self.afterwards(meeting, late)
 
+    def pick(self, meeting: Meeting) -> str:
+        """The text behind tensors of queries that takes the heads of a meeting."""
+        pick = meeting.picked(len(self.origins.plan.partition.q.slices))
+        if pick and meeting.values[0] != OWN:
+            raise PlanError("a rank attends some of the heads of queries that came")
+        return pick
+
     def gradient(self, cell: Cell) -> str:
         """The name that a part of the sums is given."""
         if self.have.accumulates(cell) or cell in self.have.walked.sent:
@@ -195,13 +202,14 @@ class Attending:
 
     def arguments(self, q: str, kv: str, cut: bool, meeting: Meeting) -> list[str]:
         """The arguments of that kernel."""
-        keys, masked = self.have.keys(kv, cut), self.masked(meeting)
+        keys, masked, pick = self.have.keys(kv, cut), self.masked(meeting), self.pick(meeting)
         if not self.have.plain("q", q):
             name = self.have.names.inputs["q", q]
             queries = f"x[:, :, rows] for x in {name}" if cut else name
             return [f"*with_output({queries})", *keys, masked]
-        if cut:
-            return ["*(x[:, :, rows] for x in (dout, q, out, lse))", *keys, masked]
+        if cut or pick:
+            part = pick + "[:, :, rows]" * cut
+            return [f"*(x{part} for x in (dout, q, out, lse))", *keys, masked]
         return ["dout", "q", "out", "lse", *keys, masked]
 
     def afterwards(self, meeting: Meeting, adds: list[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Exchanges of all with all as text: gathers, all-to-alls over heads, and the sums' way back."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from codegen.torch.variables import returned_from, side_of
 from codegen.torch.walk import Cell
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import HELD, OWN, AllToAll, Expr, Gather, Ints, Loops, Return, Scatter
+from planner.loops.form import HELD, OWN, AllToAll, Gather, Ints, Loops, Return, Scatter
 from planner.partitions import Side
 
 
@@ -29,44 +30,55 @@ class Exchanges:
         """The process group along an axis."""
         return "group" if len(self.loops.mesh) == 1 else f"{AXES[len(self.loops.mesh)][axis]}_group"
 
-    def brought(self, s: Gather | AllToAll) -> str:
-        """The line of an exchange."""
+    def brought(self, s: Gather | AllToAll, later: bool) -> tuple[str, str, str]:
+        """An exchange that is started, the name of what it brings, and that after waiting.
+
+        Where it is not waited for `later` there is only the last, which does it all.
+        """
         side = side_of(s.tensors)
-        if isinstance(s, AllToAll):
-            self.check_share(s)
+        shares = self.shares(s)
         name = self.have.names.inputs[side, s.name]
         tensors = self.have.part(s.tensors, s.part).strip("[]").split(", ")
         order = "[:, :, order]" if self.ordered(side, s.name, s.part.value, s.axis) else ""
+        swaps, group = not shares.gathered, self.group(s.axis)
+        if later:
+            verb, how = ("swapping", "1, 2, ") if swaps else ("gathering", "")
+            sent = listed(tensors, lambda x: f"{x}{shares.pick}")
+            came = f"[x{order} for x in {{}}]" if order else "{}"
+            if name == "dout":
+                raise PlanError("gradients of results come beside attends")
+            return f"{verb}({sent}, {how}{group})", name, came
 
         def each(x: str) -> str:
-            if isinstance(s, Gather):
-                return f"gather({x}, {self.group(s.axis)}){order}"
-            return f"swap({x}, 1, 2, {self.group(s.axis)}){order}"
+            x = f"{x}{shares.pick}"
+            return (f"swap({x}, 1, 2, {group})" if swaps else f"gather({x}, {group})") + order
 
         if name == "dout":
-            return f"dout = {each('dout')}"
-        if len(tensors) == 1:
-            return f"{name} = [{each(tensors[0])}]"
-        return f"{name} = [{each('x')} for x in ({', '.join(tensors)})]"
+            return "", name, each("dout")
+        return "", name, listed(tensors, each)
 
-    def check_share(self, s: AllToAll) -> None:
-        """Raise PlanError unless each rank gets as many heads as the next."""
-        n = self.loops.mesh[s.axis]
-        unit = tuple(int(a == s.axis) for a in range(len(self.loops.mesh)))
-        heads = s.share.heads
-        plain = s.share.pieces is None and heads is not None and heads[0] == heads[1]
-        if (
-            not plain
-            or heads is None
-            or heads[0] not in (Expr(0, 0, unit), Expr(0, 0, unit[: s.axis + 1]))
-        ):
+    def shares(self, s: Gather | AllToAll) -> "Shares":
+        """The heads that each rank gets; PlanError unless they are as many as the next one's."""
+        side = self.plan.partition.side(side_of(s.tensors))
+        if isinstance(s, Gather):
+            return Shares(1, 0, 1, True)
+        n, slices, counts = (
+            self.loops.mesh[s.axis],
+            len(side.slices),
+            set(side.head_counts.tolist()),
+        )
+        first, last = s.share.heads or (None, None)
+        if s.share.pieces or first is None or first != last or first.modulo or first.step:
             raise PlanError("heads are shared in another order than ranks")
-        counts = set(self.plan.partition.side(side_of(s.tensors)).head_counts.tolist())
-        slices = len(self.plan.partition.side(side_of(s.tensors)).slices)
-        if len(counts) > 1 or slices != n:
+        axes = {a: k for a, k in enumerate(first.axes) if k}
+        every = axes.get(s.axis, slices)
+        if {*axes} - {s.axis} or not 0 <= first.constant < every:
+            raise PlanError("heads are shared in another order than ranks")
+        if len(counts) > 1 or (axes and slices != every * n):
             raise PlanError(
                 f"{slices} slices of heads among {n} ranks, {sorted(counts)} heads each"
             )
+        return Shares(slices, first.constant, every, not axes)
 
     def ordered(self, side: str, name: str, source: str, axis: int) -> bool:
         """True if what came has to be brought into sequence order; notes the order."""
@@ -113,44 +125,100 @@ class Exchanges:
             "order = torch.cat(tokens).argsort().to(q.device)",
         ]
 
-    def returned(self, s: Return | Scatter, into: Cell) -> str:
-        """The line of sums that go back."""
+    def returned(self, s: Return | Scatter, into: Cell, later: bool) -> tuple[str, list[str]]:
+        """An exchange that is started, if it is waited for `later`, and the lines that add it."""
+        shares, order = Shares(1, 0, 1, isinstance(s, Scatter) and s.same), ""
         if isinstance(s, Return):
             exchange = returned_from(self.loops, s)
-            source, gathered = (s.tensors[0], s.exchange), isinstance(exchange, Gather)
+            source, shares = (s.tensors[0], s.exchange), self.shares(exchange)
             ordered = self.ordered(side_of(s.tensors), s.exchange, exchange.part.value, s.axis)
         else:
-            source, gathered = (s.tensors[0], s.part.value), s.same
+            source = s.tensors[0], s.part.value
             ordered = self.ordered(side_of(s.tensors), HELD, OWN, s.axis)
-        finished = not gathered and not self.have.accumulates(into)
         order = "[:, :, order.argsort()]" if ordered else ""
+        reduces, complete = shares.gathered, self.have.walked.complete(into)
         name, group = self.have.names.cells[source], self.group(s.axis)
+        if later or shares.every > 1:
+            if not complete and shares.every > 1:
+                raise PlanError("sums of some heads are added to others")
+            if reduces and s.tensors == ("OUT",):
+                raise PlanError("results are merged beside attends")
+            sums = self.have.message(source) if reduces else self.have.cast(source)
+            sent = f"[x{order} for x in {sums}]" if order else sums
+            started = (
+                f"reducing({sent}, {group})" if reduces else f"swapping({sent}, 2, 1, {group})"
+            )
+            return started, self.placed(into, shares)
+        finished = not reduces and complete
         cast = {"OUT": "", "DQ": ".to(q.dtype)", "DKV": ".to(k.dtype)"}[s.tensors[0]]
 
         def each(x: str) -> str:
-            return (
-                f"reduce({x}{order}, {group})" if gathered else f"swap({x}{order}, 2, 1, {group})"
-            )
+            return f"reduce({x}{order}, {group})" if reduces else f"swap({x}{order}, 2, 1, {group})"
 
         if s.tensors == ("OUT",):
             if self.have.accumulates(into) or not self.have.plainly(source):
                 raise PlanError("results that are merged after an exchange")
-            if gathered:
+            if reduces:
                 each_ordered = f"*(x{order} for x in (out, lse))" if order else "out, lse"
-                return f"out, lse = combine({each_ordered}, {group})"
+                return "", [f"out, lse = combine({each_ordered}, {group})"]
             given = "(out.to(q.dtype), lse)" if finished else "(out, lse)"
-            return f"out, lse = ({each('x')} for x in {given})"
+            return "", [f"out, lse = ({each('x')} for x in {given})"]
         if s.tensors == ("DQ",):
             came = each(f"{name}{cast if finished else ''}")
-            return (
-                f"{self.have.names.cells[into]} += {came}"
-                if self.have.accumulates(into)
-                else f"{self.have.names.cells[into]} = {came}"
-            )
+            sign = "+=" if self.have.accumulates(into) else "="
+            return "", [f"{self.have.names.cells[into]} {sign} {came}"]
         came = f"[{each(f'x{cast}' if finished else 'x')} for x in {name}]"
         if self.have.accumulates(into):
-            return self.have.arrive(into, came)
-        return f"{self.have.names.cells[into]} = {came}"
+            return "", [self.have.arrive(into, came)]
+        return "", [f"{self.have.names.cells[into]} = {came}"]
+
+    def placed(self, into: Cell, shares: "Shares") -> list[str]:
+        """The lines that put what came in its place among the sums of a rank."""
+        if shares.every == 1:
+            if not self.have.accumulates(into):
+                return [f"{self.have.taken(into)} = {{}}"]
+            return [self.have.arrive(into, "{}")]
+        total = f"total.unflatten(1, ({shares.slices}, -1))[:, {shares.span}]"
+        many = shares.slices // shares.every
+        share = f"share.unflatten(1, ({many}, -1))"
+        if many == 1:
+            total, share = f"total{shares.pick}[:]", "share"
+        head = f"for total, share in zip({self.have.totals(into)}, {{}}, strict=True):"
+        return [head, f"    {total} = {share}"]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The heads that ranks get: of `slices` of them the `first` and `every` n-th one from there.
+
+    They are dealt out among the ranks in turn, unless all ranks get the same (`gathered`).
+    """
+
+    slices: int
+    first: int
+    every: int
+    gathered: bool
+
+    @property
+    def pick(self) -> str:
+        """The text behind a tensor that takes these heads; "" for all."""
+        if self.every == 1:
+            return ""
+        if self.every == self.slices:
+            return f".chunk({self.slices}, 1)[{self.first}]"
+        return f".unflatten(1, ({self.slices}, -1))[:, {self.span}].flatten(1, 2)"
+
+    @property
+    def span(self) -> str:
+        """The slices as text."""
+        return f"{self.first or ''}::{self.every}"
+
+
+def listed(tensors: Sequence[str], each: Callable[[str], str]) -> str:
+    """A list of the same of each tensor."""
+    if len(tensors) == 1 or each("x") == "x":
+        return f"[{', '.join(map(each, tensors))}]"
+    return f"[{each('x')} for x in ({', '.join(tensors)})]"
 
 
 def check_sequence(side: Side, wanted: Ints) -> None:

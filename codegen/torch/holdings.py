@@ -61,10 +61,10 @@ class Holdings:
         name = self.names.inputs["kv", value]
         return [f"*(x[:, :, cols] for x in {name})"] if cut else [f"*{name}"]
 
-    def queries(self, value: str, cut: bool) -> list[str]:
-        """The argument q of an attend of the forward pass."""
+    def queries(self, value: str, cut: bool, pick: str = "") -> list[str]:
+        """The argument q of an attend of the forward pass; `pick` takes some heads of it."""
         if value == OWN:
-            return ["q[:, :, rows]"] if cut else ["q"]
+            return [f"q{pick}[:, :, rows]" if cut else f"q{pick}"]
         name = self.names.inputs["q", value]
         return [f"*(x[:, :, rows] for x in {name})"] if cut else [f"*{name}"]
 
@@ -86,6 +86,18 @@ class Holdings:
         if cell[0] == "OUT":
             return "[out, lse]" if self.plainly(cell) else name
         return f"[{name}]" if cell[0] == "DQ" else name
+
+    def cast(self, cell: Cell) -> str:
+        """A list of tensors: the sums as they are sent when nothing more is added to them."""
+        name = self.names.cells[cell]
+        if cell[0] == "OUT":
+            plain = self.plainly(cell)
+            return "[out.to(q.dtype), lse]" if plain else f"[{name}[0].to(q.dtype), {name}[1]]"
+        return f"[{name}.to(q.dtype)]" if cell[0] == "DQ" else f"[x.to(k.dtype) for x in {name}]"
+
+    def totals(self, cell: Cell) -> str:
+        """The tensors of running sums, one after the other."""
+        return self.message(cell).replace("[", "(").replace("]", ",)" if cell[0] == "DQ" else ")")
 
     def taken(self, cell: Cell) -> str:
         """The target of an assignment from a list of tensors."""
@@ -129,19 +141,21 @@ class Holdings:
         like = self.like("kv" if cell[0] == "DKV" else "q", self.shape(cell))
         return f"shares = [{zeros(like if cell[0] == 'DKV' else f'[{like}]')}]"
 
-    def add(self, cell: Cell, cut: bool, parts: str, name: str = "") -> str:
-        """Add what an attend gave."""
+    def add(self, cell: Cell, cut: bool, parts: str, name: str = "", pick: str = "") -> str:
+        """Add what an attend gave; `pick` takes some heads of what queries have."""
         if name and cell[0] == "DQ":
             return f"shares[0][:, :, rows] += {parts}"
         name = name or self.names.cells[cell]
         if cell[0] == "OUT":
+            part = pick + "[:, :, rows]" * cut
             if self.plainly(cell):
-                totals = "out[:, :, rows], lse[:, :, rows]" if cut else "out, lse"
+                totals = f"out{part}, lse{part}"
             else:
-                totals = f"*(x[:, :, rows] for x in {name})" if cut else f"*{name}"
+                totals = f"*(x{part} for x in {name})" if part else f"*{name}"
             return f"merge({totals}, {parts})"
         if cell[0] == "DQ":
-            return f"{name}[:, :, rows] += {parts}" if cut else f"{name} += {parts}"
+            rows = "[:, :, rows]" if cut else "[:]" if pick else ""
+            return f"{name}{pick}{rows} += {parts}"
         total = "total[:, :, cols]" if cut else "total"
         return f"for total, share in zip({name}, {parts}, strict=True):\n    {total} += share"
 

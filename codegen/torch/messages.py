@@ -8,7 +8,7 @@ from codegen.torch.attends import indented
 from codegen.torch.holdings import Holdings
 from codegen.torch.transfers import Transfer
 from codegen.torch.variables import side_of, sums
-from codegen.torch.walk import Cell, Walk
+from codegen.torch.walk import Walk
 from planner.errors import PlanError
 from planner.loops.form import (
     HELD,
@@ -52,7 +52,8 @@ class Messages:
             self.have.message(move.source) if move.source else self.have.part(s.tensors, s.parts[0])
         )
         if move.into and self.finished(move) and not move.root:
-            message = self.cast(move.source, message)
+            assert move.source
+            message = self.have.cast(move.source)
         along = self.axes[move.axes[0]] if len(move.axes) < len(self.axes) else ""
         group = f"{along}_group" if along else "group"
         handle, time = self.handle(move), move.time()
@@ -133,19 +134,7 @@ class Messages:
     def finished(self, move: Transfer) -> bool:
         """True if sums come home whole."""
         assert move.into
-        return move.into[1] == OWN and not self.have.accumulates(move.into)
-
-    def cast(self, cell: Cell | None, message: str) -> str:
-        """Sums as they travel home when nothing more is added."""
-        assert cell
-        name = self.have.names.cells[cell]
-        if cell[0] == "OUT":
-            return (
-                "[out.to(q.dtype), lse]"
-                if self.have.plainly(cell)
-                else (f"[{name}[0].to(q.dtype), {name}[1]]")
-            )
-        return f"[{name}.to(q.dtype)]" if cell[0] == "DQ" else f"[x.to(k.dtype) for x in {name}]"
+        return move.into[1] == OWN and self.walked.complete(move.into)
 
     def take_over(self, move: Transfer, handle: str) -> None:
         """Sums that came go on here."""

@@ -13,6 +13,7 @@ from planner.errors import PlanError
 from planner.ir import Plan
 from planner.kernel_calls.calls import CAUSAL
 from planner.loops.form import OWN, Ints
+from planner.partitions import Side
 
 HERE = "rank"
 
@@ -46,10 +47,7 @@ class Origins:
 
     def of(self, side: str, value: str, domain: Domain, names: Names) -> Origin:
         """The origin of a value: a rank as far away on every rank, or all ranks."""
-        owned = self.walked.tables[side, "owned"]
-        if owned.shape[2] > 1 and value == OWN:
-            raise PlanError("some of the heads are cut by the mask")
-        owned = owned[:, :, 0]
+        owned = self.walked.tables[side, "owned"][:, :, 0]  # any heads: of the same positions
         steps, mesh = np.arange(len(domain.steps)), domain.loops.mesh
         if value == OWN:
             return Origin(np.broadcast_to(owned, (len(steps), *owned.shape)), HERE)
@@ -149,11 +147,18 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
         chunks = sides.q.chunk[rows][:, :, None], sides.kv.chunk[cols][:, None, :]
         left = live_chunks[chunks]
         for who, queries, keys in attended.get(i, []):
-            on = (rows[who][:, :, None] == queries[:, None, :]).any(2)
-            of = (cols[who][:, :, None] == keys[:, None, :]).any(2)
+            on, of = (
+                (side.chunk[x[who]][:, :, None] == chunks_at(side, y)[:, None, :]).any(2)
+                for side, x, y in ((sides.q, rows, queries), (sides.kv, cols, keys))
+            )
             left[who] &= ~(on[:, :, None] & of[:, None, :])
         if left.any():
             raise PlanError("ranks do not attend all that the mask leaves of two values")
+
+
+def chunks_at(side: Side, blocks: Ints) -> Ints:
+    """The positions of blocks by number, -1 for no block."""
+    return np.where(blocks >= 0, side.chunk[blocks], -1)
 
 
 def triangular(plan: Plan, q: Origin, kv: Origin) -> bool:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from codegen.text import Names
+from codegen.text import Names, call, statement
 from codegen.torch.attends import Attending, indented
 from codegen.torch.conditions import AXES, SIZES, Definitions, Domain, both, conditions
 from codegen.torch.exchanges import Exchanges
 from codegen.torch.holdings import Holdings, zeros
-from codegen.torch.messages import Messages
+from codegen.torch.messages import CARRIED, Messages
 from codegen.torch.origins import Origins
 from codegen.torch.tiles import Meeting, unit_of
 from codegen.torch.transfers import Transfer, transfers
@@ -73,7 +73,6 @@ class Pass(Messages):
     """The text of one pass."""
 
     def __init__(self, plan: Plan, loops: Loops, text: Definitions, keep: bool) -> None:
-        check_form(plan, loops)
         self.plan, self.text = plan, text
         self.backward = plan.pass_ == "backward"
         loops, self.walked = walk(plan, loops)
@@ -203,6 +202,7 @@ class Pass(Messages):
             for tensor in ACCUMULATORS[self.plan.pass_]
             if self.have.anew(cell := attending.cell(m, tensor))
         }
+        exchanged = self.exchanges(frame, bool(meetings))
         begun = [*self.beginning(frame, meetings, moves, attending)]
         self.begin([cell for cell in begun if frame.loop or cell not in anew])
         if frame.loop:
@@ -237,7 +237,7 @@ class Pass(Messages):
         for move, handle in handles:
             if not move.into:
                 self.receive(move, handle)
-        self.exchanges(frame, bool(meetings))
+        self.paste(exchanged)
         if frame.loop:
             self.margin -= 4
 
@@ -307,21 +307,41 @@ class Pass(Messages):
         if any(names[other] == names[cell] for other in older):
             raise PlanError(f"sums for {cell[1]} begin while others of their name leave")
 
-    def exchanges(self, frame: Frame, busy: bool) -> None:
-        """All with all: what everybody has, and sums back over the same ways."""
+    def exchanges(self, frame: Frame, busy: bool) -> list[str]:
+        """All with all: what everybody has, and sums back; returns the lines after attends.
+
+        Beside attends exchanges are started before these, and waited for after them.
+        """
+        late, before = list[str](), len(self.lines)
         for i, s in enumerate(self.loops.statements):
             if isinstance(s, Gather | AllToAll | Return | Scatter) and any(
                 s.when.on(t) for t in range(frame.first, frame.last + 1)
             ):
-                if frame.loop or busy:
-                    raise PlanError("an exchange of all with all beside attends or in a loop")
+                if frame.loop:
+                    raise PlanError("an exchange of all with all in a loop")
                 if isinstance(s, Return | Scatter):
                     if self.keep_all and not self.backward:
-                        self.write(self.kept_line())
-                    line = self.exchanging.returned(s, self.walked.into[i][frame.first])
+                        late.append(self.kept_line())
+                    started, lines = self.exchanging.returned(
+                        s, self.walked.into[i][frame.first], busy
+                    )
+                    kind = "returning"
                 else:
-                    line = self.exchanging.brought(s)
-                self.write(line)
+                    started, name, came = self.exchanging.brought(s, busy)
+                    lines, kind = [f"{name} = {came}"], "arriving"
+                    if came.startswith("["):
+                        lines = call(self.margin, f"{name} = [", [came[1:-1]], "]")
+                        lines = [line[self.margin :] for line in lines]
+                if started:
+                    handle = f"{kind}_{CARRIED[s.tensors[0]]}"
+                    if any(line.strip().startswith(f"{handle} = ") for line in self.lines[before:]):
+                        raise PlanError("several exchanges of one kind are under way at once")
+                    self.paste(
+                        [x[self.margin :] for x in statement(self.margin, f"{handle} = ", started)]
+                    )
+                    lines = [line.replace("{}", f"{handle}.wait()") for line in lines]
+                late += lines
+        return late
 
     def kept_line(self) -> str:
         """The tensors that the backward pass takes over."""
@@ -369,26 +389,3 @@ class Pass(Messages):
             for s in groups.values()
             for q, kv in [(s[0].q[0].value, s[0].kv[0].value)]
         ]
-
-
-KNOWN = (Start, Send, Gather, AllToAll, Return, Scatter, Attend)
-
-
-def check_form(plan: Plan, loops: Loops) -> None:
-    """Raise PlanError for statements that are not printed, and for pieces of several sizes."""
-    if len(loops.mesh) > 2:
-        raise PlanError(f"a mesh of {len(loops.mesh)} axes")
-    for s in loops.statements:
-        if not isinstance(s, KNOWN):
-            raise PlanError(f"a {type(s).__name__.lower()} is not printed")
-        if isinstance(s, Send) and len(s.parts) > 1:
-            raise PlanError("a message of several values")
-    cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))
-    sizes = {*plan.partition.q.sizes.tolist(), *plan.partition.kv.sizes.tolist()}
-    if cut and len(sizes) > 1:
-        raise PlanError("pieces of queries and of keys are of different sizes")
-    for name, side in (("queries", plan.partition.q), ("keys", plan.partition.kv)):
-        if len(set(side.sizes.tolist())) > 1:
-            raise PlanError(f"pieces of {name} are of different sizes")
-        if (side.owned(plan.ranks) < 0).any():
-            raise PlanError(f"some ranks own more pieces of {name} than others")

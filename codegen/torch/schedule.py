@@ -14,7 +14,13 @@ from planner.ir import Plan
 from planner.loops.form import (
     HELD,
     AllToAll,
+    Attend,
+    Gather,
     Loops,
+    Return,
+    Scatter,
+    Send,
+    Start,
 )
 
 
@@ -54,6 +60,8 @@ def likes_function(loops: Loops, unequal: bool) -> list[str]:
 
 def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     """The schedule of a program: its passes, and the functions that they share."""
+    for plan, each in zip(plans, loops, strict=True):
+        check_form(plan, each)
     text = Definitions()
     keep = any(plan.start for plan in plans)
     passes = [Pass(plan, each, text, keep) for plan, each in zip(plans, loops, strict=True)]
@@ -108,3 +116,26 @@ def piece_functions(plan: Plan, body: str) -> list[str]:
         "    return tuple(sorted(own, key=lambda x: x.start))",
     ]
     return ["", "", "@cache", *lines, *(of if "pieces_of(" in body else [])]
+
+
+KNOWN = (Start, Send, Gather, AllToAll, Return, Scatter, Attend)
+
+
+def check_form(plan: Plan, loops: Loops) -> None:
+    """Raise PlanError for statements that are not printed, and for pieces of several sizes."""
+    if len(loops.mesh) > 2:
+        raise PlanError(f"a mesh of {len(loops.mesh)} axes")
+    for s in loops.statements:
+        if not isinstance(s, KNOWN):
+            raise PlanError(f"a {type(s).__name__.lower()} is not printed")
+        if isinstance(s, Send) and len(s.parts) > 1:
+            raise PlanError("a message of several values")
+    cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))
+    sizes = {*plan.partition.q.sizes.tolist(), *plan.partition.kv.sizes.tolist()}
+    if cut and len(sizes) > 1:
+        raise PlanError("pieces of queries and of keys are of different sizes")
+    for name, side in (("queries", plan.partition.q), ("keys", plan.partition.kv)):
+        if len(set(side.sizes.tolist())) > 1:
+            raise PlanError(f"pieces of {name} are of different sizes")
+        if (side.owned(plan.ranks) < 0).any():
+            raise PlanError(f"some ranks own more pieces of {name} than others")

@@ -39,6 +39,18 @@ class Meeting:
         """The names of the two values."""
         return self.attends[0].q[0].value, self.attends[0].kv[0].value
 
+    def picked(self, slices: int) -> str:
+        """The text behind a tensor that takes the heads that queries meet keys with, "" for all."""
+        if any(s.kv[0].heads is not None for s in self.attends):
+            raise PlanError("a rank attends some of the heads of keys that it has")
+        heads = {s.q[0].heads for s in self.attends}
+        if heads == {None}:
+            return ""
+        (ends, *others) = heads
+        if ends is None or others or ends != (Expr(ends[0].constant),) * 2:
+            raise PlanError("a rank attends several slices of the heads that it has")
+        return f".chunk({slices}, 1)[{ends[0].constant}]"
+
     @property
     def shape(self) -> tuple[int, int]:
         """Steps and ranks."""
@@ -63,8 +75,7 @@ class Meeting:
     def simple(self) -> bool:
         """True if all rectangles are whole, and causal or full."""
         return all(
-            s.kind in ("full", "causal")
-            and all(p.pieces is None and p.heads is None for p in (*s.q, *s.kv))
+            s.kind in ("full", "causal") and all(p.pieces is None for p in (*s.q, *s.kv))
             for s in self.attends
         )
 
@@ -149,9 +160,6 @@ def joined(before: Sequence[str], answer: str) -> str:
 
 def bounds_of(s: Attend, meeting: Meeting, used: set[str]) -> tuple[str, str]:
     """The slices of one rectangle; a strict one is causal without first row and last column."""
-    for part in (s.q[0], s.kv[0]):
-        if part.heads is not None:
-            raise PlanError("a rank attends some of the heads that it has")
     parts = list(zip((s.q[0], s.kv[0]), meeting.pieces, (1, 0), strict=True))
     if s.kind == "strict":
         rows, cols = (shifted(p, meeting, first) for p, _, first in parts)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from planner.loops.form import (
     OWN,
     AllToAll,
     Attend,
+    Ends,
     Gather,
     Guard,
     Ints,
@@ -35,7 +37,7 @@ from planner.loops.form import (
     Start,
     Statement,
 )
-from planner.loops.values import owned, pack, same, together
+from planner.loops.values import owned, same
 
 Cell = tuple[str, str]  # tensor, value
 Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]; or rank, q, kv
@@ -65,10 +67,15 @@ class Walk:
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
     anew: set[tuple[int, int]] = field(default_factory=set)  # statement, step: after what left
     beside: set[Cell] = field(default_factory=set)  # sums come that some ranks have already
+    parted: set[Cell] = field(default_factory=set)  # additions are of some heads each
 
     def accumulates(self, cell: Cell) -> bool:
         """True if sums begin with nothing."""
-        return cell in self.crowded or not self.whole[cell]
+        return cell in self.parted or not self.complete(cell)
+
+    def complete(self, cell: Cell) -> bool:
+        """True if what is added once is all there is of it."""
+        return cell not in self.crowded and self.whole[cell]
 
     def relayed(self, cell: Cell) -> bool:
         """True if sums come from other ranks and go on."""
@@ -103,7 +110,7 @@ class _Walker:
         self.state = Expansion(loops, plan)
         self.result = Walk()
         self.sums = ACCUMULATORS[plan.pass_]
-        self.full: dict[Cell, Ints] = {}
+        self.full: dict[Cell, NDArray[np.bool_]] = {}  # [ranks, slices of heads]
         self.cut = {
             (s.q[0].value, s.kv[0].value)
             for s in loops.statements
@@ -258,11 +265,12 @@ class _Walker:
             return
         if not full.all() and not (isinstance(s, Send) and s.when.guard != Guard()):
             self.result.crowded.add(cell)  # some ranks send zeros
+        full = np.asarray(full.any(1))
         left = full & (self.taken[t, cell] < 0).all(1) if isinstance(s, Send) else full & False
         if (left & ~self.at_home.get(cell, left & False)).any():
             raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")
         self.left[cell] = np.logical_or(full, self.left.get(cell, False))
-        full[:] = False
+        self.full[cell][:] = False
         if left.any():  # what never left: these ranks own it
             own = cell[0], OWN
             self.result.kept[cell] = t
@@ -293,8 +301,8 @@ class _Walker:
             self.left.pop(cell, None)
             if (s.q[0].value, s.kv[0].value) in self.cut:
                 self.result.crowded.add(cell)
-            uncut = parts[0].pieces is None and parts[0].heads is None
-            self.add(cell, t, who, whole=uncut and s.kind != "strict")
+            uncut = parts[0].pieces is None and s.kind != "strict"
+            self.add(cell, t, who, whole=uncut, heads=self.heads(parts[0].heads, t))
 
     def home(self, tensor: str, part: Part, t: int, who: Ints) -> Cell:
         """The cell of a value: one that a later message empties, else that of what stays."""
@@ -326,6 +334,7 @@ class _Walker:
     def bring(self, i: int, s: Send | Return | Scatter, t: int) -> None:
         """The message arrives: into the cell that its blocks belong to."""
         tensor, side = s.tensors[0], TENSORS[s.tensors[0]].side
+        heads: Ints | None = None
         if isinstance(s, Scatter):
             dst, into = np.arange(self.ranks), (tensor, OWN)
         elif isinstance(s, Return):
@@ -333,14 +342,24 @@ class _Walker:
             dst = np.arange(self.ranks)
             moved = [flat(to, blocks) for _, to, blocks in rows]
             rank, block = (np.concatenate(x) for x in zip(*moved, strict=True))
-            into = self.returned(tensor, side, rank, block)
+            if (self.plan.partition.side(side).homes[block] != rank).any():
+                raise PlanError(f"{tensor} comes back to ranks that do not own its blocks")
+            into = tensor, OWN
+            heads = np.unique(self.plan.partition.side(side).slice[block])
         else:
             ((_, dst, blocks),) = self.state.send(s, t)
             into = self.receiver(tensor, side, t, dst, blocks)
         self.result.into.setdefault(i, {})[t] = into
         self.result.arrivals.setdefault(into, []).append(t)
         self.replace(i, into, t, dst)
-        self.add(into, t, dst, whole=True)
+        self.add(into, t, dst, whole=True, heads=heads)
+
+    def heads(self, ends: Ends | None, t: int) -> Ints | None:
+        """The slices of heads that any rank says, from the first to the last; None for all."""
+        if ends is None:
+            return None
+        low, high = (e.at(t, self.state.coordinates) for e in ends)
+        return np.arange(low.min(), high.max() + 1)
 
     def replace(self, i: int, into: Cell, t: int, dst: Ints) -> None:
         """Note sums that take the place of those that left; all of them, or none."""
@@ -363,30 +382,15 @@ class _Walker:
                 return tensor, name
         raise PlanError(f"step {t}: {tensor} arrives for different values on different ranks")
 
-    def returned(self, tensor: str, side: str, rank: Ints, block: Ints) -> Cell:
-        """The value whose blocks come back over an exchange."""
-        for name, source in self.sources(side):
-            here = np.zeros((self.ranks, len(self.plan.partition.side(side))), bool)
-            r, b = flat(np.arange(self.ranks), source.reshape(self.ranks, -1))
-            here[r, b] = True
-            if here[rank, block].all():
-                return tensor, name
-        raise PlanError(f"{tensor} comes back to ranks that did not send its blocks")
-
-    def sources(self, side: str) -> Iterator[tuple[str, Ints]]:
-        yield OWN, owned(self.ranks, self.plan.partition.side(side))
-        for s in self.loops.statements:
-            if isinstance(s, Gather | AllToAll) and TENSORS[s.tensors[0]].side == side:
-                rows = self.state.brought.get(s.name, [])
-                if rows:
-                    copies = together([(dst, blocks) for _, dst, blocks in rows])
-                    yield s.name, pack(self.ranks, self.plan.partition.side(side), *copies)
-
-    def add(self, cell: Cell, t: int, who: Ints, whole: bool) -> None:
-        full = self.full.setdefault(cell, np.zeros(self.ranks, bool))
-        if full[who].any():
+    def add(self, cell: Cell, t: int, who: Ints, whole: bool, heads: Ints | None = None) -> None:
+        slices = len(self.plan.side(cell[0]).slices)
+        full = self.full.setdefault(cell, np.zeros((self.ranks, slices), bool))
+        rows: Any = who if heads is None else np.ix_(who, heads)
+        if full[rows].any():
             self.result.crowded.add(cell)
-        full[who] = True
+        full[rows] = True
+        if heads is not None and len(heads) < slices:
+            self.result.parted.add(cell)
         self.result.last.pop(cell, None)  # it lives on
         self.result.first.setdefault(cell, t)
         self.result.whole[cell] = self.result.whole.get(cell, True) and whole

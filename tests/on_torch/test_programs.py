@@ -138,6 +138,26 @@ def test_regular_schedules_on_request_are_printed_as_loops(
     assert_exact(pair)
 
 
+@pytest.mark.parametrize("mask", [Full(), Causal()], ids=str)
+@pytest.mark.parametrize("schedule", ["llama3", "ulysses-stages", "head-chunks"])
+def test_exchanges_of_some_heads_are_printed_as_loops(schedule: str, mask: Mask) -> None:
+    work = Workload(seq=32, heads=16, kv_heads=8, head_dim=4, mask=mask, dtype="float64")
+    pair = both(schedule, work, 4)
+    assert "as tables" not in emit(pair, "torch")
+    assert_exact(pair)
+
+
+@pytest.mark.parametrize("schedule", ["llama3", "head-chunks"])
+def test_heads_come_while_others_are_attended(schedule: str) -> None:
+    work = Workload(seq=32, heads=16, kv_heads=8, head_dim=4, mask=Full(), dtype="float64")
+    lines = emit(both(schedule, work, 4), "torch").partition("def forward")[2].splitlines()
+    started, attended, waited = (
+        next(n for n, line in enumerate(lines) if text in line)
+        for text in ("arriving_kv = ", " attend(", "arriving_kv.wait()")
+    )
+    assert started < attended < waited
+
+
 @FEW
 @given(st.data(), st.integers(1, 4), workloads(dtype="float32"), st.integers(0, 99))
 def test_programs_are_exact_in_float32(

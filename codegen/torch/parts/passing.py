@@ -49,6 +49,43 @@ class reduction(exchange):
         self.received = self.sent if group.rank() == root else []
 
 
+class swapping(exchange):
+    """`swap` of several tensors, to be waited for."""
+
+    def __init__(self, tensors: Any, split: int, join: int, group: Any):
+        self.join = join
+        self.sent = [torch.stack(x.chunk(group.size(), split)) for x in tensors]
+        self.received = [torch.empty_like(x) for x in self.sent]
+        pairs, options = zip(self.received, self.sent, strict=True), {"async_op": True}
+        self.works = [dist.all_to_all_single(*x, group=group, **options) for x in pairs]
+
+    def wait(self) -> list[Tensor]:
+        return [torch.cat([*x], self.join) for x in super().wait()]
+
+
+class gathering(exchange):
+    """`gather` of several tensors, to be waited for."""
+
+    def __init__(self, tensors: Any, group: Any):
+        self.sent, self.many = [x.contiguous() for x in tensors], group.size()
+        self.received = [x.new_empty((self.many * len(x), *x.shape[1:])) for x in self.sent]
+        pairs, options = zip(self.received, self.sent, strict=True), {"async_op": True}
+        self.works = [dist.all_gather_into_tensor(*x, group=group, **options) for x in pairs]
+
+    def wait(self) -> list[Tensor]:
+        return [torch.cat(x.chunk(self.many), 2) for x in super().wait()]
+
+
+class reducing(exchange):
+    """`reduce` of several tensors, to be waited for."""
+
+    def __init__(self, sums: Any, group: Any):
+        self.sent = [torch.cat(x.chunk(group.size(), 2)) for x in sums]
+        self.received = [torch.empty_like(x.chunk(group.size())[0]) for x in self.sent]
+        pairs, options = zip(self.received, self.sent, strict=True), {"async_op": True}
+        self.works = [dist.reduce_scatter_tensor(*x, group=group, **options) for x in pairs]
+
+
 def swap(x: Tensor, split: int, join: int, group: ProcessGroup) -> Tensor:
     """Give rank i of the group part i along one axis; join what all gave us along another."""
     sent = torch.stack(x.chunk(group.size(), split))
