@@ -189,7 +189,10 @@ class Attending:
 
     def pick(self, meeting: Meeting) -> str:
         """The text behind tensors of queries that takes the heads of a meeting."""
-        pick = meeting.picked(len(self.origins.plan.partition.q.slices))
+        side = self.origins.plan.partition.q
+        pick = meeting.picked(len(side.slices))
+        if pick and len(set(side.head_counts.tolist())) > 1:
+            raise PlanError("slices of heads are of different sizes")
         if pick and meeting.values[0] != OWN:
             raise PlanError("a rank attends some of the heads of queries that came")
         return pick

@@ -68,7 +68,9 @@ class Exchanges:
             set(side.head_counts.tolist()),
         )
         first, last = s.share.heads or (None, None)
-        if s.share.pieces or first is None or first != last or first.modulo or first.step:
+        if s.share.pieces or first is None or first != last:
+            raise PlanError("heads are shared in several slices")
+        if first.modulo or first.step or first.table:
             raise PlanError("heads are shared in another order than ranks")
         axes = {a: k for a, k in enumerate(first.axes) if k}
         every = axes.get(s.axis, slices)
@@ -143,7 +145,8 @@ class Exchanges:
                 raise PlanError("sums of some heads are added to others")
             if reduces and s.tensors == ("OUT",):
                 raise PlanError("results are merged beside attends")
-            sums = self.have.message(source) if reduces else self.have.cast(source)
+            narrow = complete and not reduces
+            sums = self.have.cast(source) if narrow else self.have.message(source)
             sent = f"[x{order} for x in {sums}]" if order else sums
             started = (
                 f"reducing({sent}, {group})" if reduces else f"swapping({sent}, 2, 1, {group})"
