@@ -194,7 +194,7 @@ class Exchanges:
 class Shares:
     """The heads that ranks get: of `slices` of them the `first` and `every` n-th one from there.
 
-    They are dealt out among the ranks in turn, unless all ranks get the same (`gathered`).
+    Each rank gets the next of them in turn, unless all ranks get the same (`gathered`).
     """
 
     slices: int
