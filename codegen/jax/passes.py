@@ -138,7 +138,15 @@ class Pass(Attends):
                     continue  # what the plan sends stays at home here
                 text = self.message(n, s, run, steps, names)
                 if {self.made.sums[cell], self.made.sums[taken]} & added or cell == taken:
-                    name = ", ".join(f"arriving_{x}" for x in self.made.sums[cell].split(", "))
+                    same = (
+                        on
+                        for (c, _), on in late.items()
+                        if self.made.sums[c] == self.made.sums[cell]
+                    )
+                    others = [on for on in same if {*on} & {*steps}]
+                    mark = f"_{len(others) + 1}" if others else ""
+                    words = self.made.sums[cell].split(", ")
+                    name = ", ".join(f"arriving_{word}{mark}" for word in words)
                     yield from self.at(run, steps, indent, partial(self.simple, name, text))
                     text = name
                 late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))

@@ -44,6 +44,7 @@ CASES: list[tuple[str, int, Workload]] = [
     *((s, 8, WORK) for s in ("double-ring", "double-ring:node=2", "mesh2d")),
     *((s, 8, replace(WORK, mask=Full())) for s in ("double-ring", "mesh2d", "double-ring:node=2")),
     ("startrail", 4, replace(WORK, mask=Full())),
+    ("broadcast", 3, replace(WORK, seq=60, kv_seq=60, mask=Full())),  # sums from two sides at once
 ]
 
 
