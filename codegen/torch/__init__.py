@@ -5,8 +5,9 @@ from codegen.header import constants, docstring
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
-from codegen.torch import dynamic, layer, table
-from codegen.torch.dynamic import tables
+from codegen.torch import layer
+from codegen.torch.by_tables import dynamic, table
+from codegen.torch.by_tables.dynamic import tables
 from codegen.torch.schedule import print_loops
 from planner.errors import PlanError
 
@@ -40,8 +41,8 @@ def written(program: Program, loops: str = "") -> str:
     texts += [shapes(program, layout), mask_function(program.work, "torch")]
     special = program.unequal or program.work.sinks
     whole = program.free and program.backward and not special
-    check = "check_whole" if whole else "check_rows"
-    texts += parts(*(layer.parts(program) if program.layer else (check, "check")))
+    check = "checks/check_whole" if whole else "checks/check_rows"
+    texts += parts(*(layer.parts(program) if program.layer else (check, "checks/check")))
     usage = layer.usage(program) if program.layer else []
     keep = [*KEEP, *["kv_positions"] * ("def kv_positions" in layout)]
     return assemble(docstring(program, usage), texts, keep + [*layer.KEEP] * program.layer)

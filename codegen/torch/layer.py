@@ -14,8 +14,8 @@ USAGE = (
 def parts(program: Program) -> tuple[str, ...]:
     """The names of the parts, the self-check last."""
     if program.dynamic:
-        return "layer", "layer_given", "given_check"
-    return "layer", "layer_here", "check"
+        return "layers/layer", "layers/layer_given", "tables/given_check"
+    return "layers/layer", "layers/layer_here", "checks/check"
 
 
 def text(program: Program) -> str:

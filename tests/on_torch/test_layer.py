@@ -9,7 +9,8 @@ import pytest
 from codegen import emit
 from codegen.layout import layout_of
 from codegen.programs import Program
-from codegen.torch import dynamic, write
+from codegen.torch import write
+from codegen.torch.by_tables import dynamic
 from planner.errors import PlanError
 from planner.masks import Causal, Documents, Mask, Window
 from planner.planning import plan

@@ -18,7 +18,8 @@ from codegen.emitting import save_tables
 from codegen.layout import layout_of
 from codegen.programs import Program
 from codegen.tables.steps import shared_heads, steps
-from codegen.torch import dynamic, table, write
+from codegen.torch import write
+from codegen.torch.by_tables import dynamic, table
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.masks import Causal, Documents, Full, Mask, Window

@@ -20,4 +20,4 @@ def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
 def padded(*tensors: Tensor) -> list[Tensor]:
     """Tensors of the larger of both dimensions: kernels take queries and values of the same."""
     size = max(HEAD_DIM, V_HEAD_DIM)
-    return [torch.nn.functional.pad(x, (0, size - x.shape[3])) for x in tensors]
+    return [torch.nn.functional.pad(x, (0, max(0, size - x.shape[3]))) for x in tensors]

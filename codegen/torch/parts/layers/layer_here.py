@@ -6,8 +6,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.check import dense
-from codegen.torch.parts.layer import Params, init, layer_of, leaf, names, reference_layer, world
+from codegen.torch.parts.checks.check import dense
+from codegen.torch.parts.layers.layer import (
+    Params,
+    init,
+    layer_of,
+    leaf,
+    names,
+    reference_layer,
+    world,
+)
 
 
 def positions(rank: int, seq: int) -> Tensor:

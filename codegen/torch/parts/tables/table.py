@@ -9,7 +9,7 @@ from torch import Tensor
 
 from codegen.torch.parts.merge import merge, wide
 from codegen.torch.parts.sinks import sunk
-from codegen.torch.parts.statistics import copied, outputs
+from codegen.torch.parts.tables.statistics import copied, outputs
 from codegen.torch.parts.windows import attend, attend_backward
 
 HEAD_DIM = V_HEAD_DIM = 1

@@ -9,7 +9,8 @@ from codegen.header import constants, docstring
 from codegen.masks import boxes
 from codegen.programs import Program
 from codegen.tables.steps import Arrays, refuse
-from codegen.torch import layer, table
+from codegen.torch import layer
+from codegen.torch.by_tables import table
 from planner.partitions import Side
 
 FORMAT = 2
@@ -25,13 +26,13 @@ def write(program: Program) -> str:
     """The file, for any plan of the same ranks and heads."""
     usage = [line.format(program.work.head_dim) for line in USAGE]
     texts: list[str | Part] = [constants(program), f"FORMAT = {FORMAT}  # of tables\n"]
-    keep, last, made = [*KEEP], ["given_check"], table.parts(program)
+    keep, last, made = [*KEEP], ["tables/given_check"], table.parts(program)
     if program.layer:
         texts.append(layer.text(program))
         keep, usage = [*KEEP, *layer.KEEP], layer.usage(program)
         last = [*layer.parts(program)]
     run, *others = table.interpreter(program)
-    texts += [*made("given"), *made(run, without=("group_named",))]
+    texts += [*made("tables/given"), *made(run, without=("group_named",))]
     texts += made(*others, table.kernels(program))
     texts += [*table.operators(program), *made(*last)]
     return assemble(docstring(program, usage), texts, keep)

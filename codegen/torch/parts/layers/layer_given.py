@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.given import Tables, positions
-from codegen.torch.parts.given_check import allowed
-from codegen.torch.parts.layer import Params, layer_of, reference_layer, world
+from codegen.torch.parts.layers.layer import Params, layer_of, reference_layer, world
+from codegen.torch.parts.tables.given import Tables, positions
+from codegen.torch.parts.tables.given_check import allowed
 
 KV_HEADS = 1
 PLAN: dict[str, Any] = {}

@@ -30,7 +30,7 @@ def text(program: Program) -> list[str | Part]:
     """
     refuse(program.forward, program.backward)
     printed, packed = print_table(program)
-    names = ["packed"] * packed, interpreter(program)
+    names = ["tables/packed"] * packed, interpreter(program)
     before, after = (parts(program)(*x) for x in names)
     return [*before, printed, *after]
 
@@ -58,8 +58,10 @@ def parts(program: Program) -> Callable[..., list[Part]]:
 def interpreter(program: Program) -> tuple[str, ...]:
     """The parts that run tables, and those that know what travels of OUT."""
     travels = program.backward and any("STATS" in m.tensors for _, m in program.backward.moves())
-    statistics = ("statistics", "visitors") if travels or program.dynamic else ("outputs",)
-    return ("table", *statistics, "merge")
+    statistics = (
+        ("tables/statistics", "visitors") if travels or program.dynamic else ("tables/outputs",)
+    )
+    return ("tables/table", *statistics, "merge")
 
 
 def kernels(program: Program) -> str:

@@ -11,7 +11,7 @@ import torch.distributed.nn.functional
 from torch import Tensor
 from torch.distributed.run import main as torchrun
 
-from codegen.torch.parts.given import Tables, attention, example, load, positions, shard
+from codegen.torch.parts.tables.given import Tables, attention, example, load, positions, shard
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = 1
 PLAN: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from codegen.torch.parts.function import operator
-from codegen.torch.parts.table import forms, group_of
+from codegen.torch.parts.tables.table import forms, group_of
 
 RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 2
 PLAN: dict[str, Any] = {}
