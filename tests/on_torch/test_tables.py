@@ -290,6 +290,7 @@ def test_any_plan_of_its_ranks_is_exact(
 @pytest.mark.parametrize("scale", [-0.5, 0.0])
 def test_scales_that_kernels_cannot_take_are_exact(scale: float) -> None:
     pair = both("zigzag", Workload(seq=23, mask=Causal(), scale=scale, **HEADS), 3)
+    assert_exact(load(write(program_of(pair))), pair)  # has kernels without windows
     program = load(dynamic.write(program_of(pair, dynamic=True)))
     assert_exact(program, pair, program.Tables(arrays_of(pair)))
 
