@@ -29,7 +29,8 @@ class Workload:
     `head_dim` is that of queries and keys, `v_head_dim` that of values and results, the same by
     default. `kv_seq` defaults to `seq` and `kv_heads` to `heads`; `scale` to 1/sqrt(head_dim). A
     mask may be written as on the command line: "causal & window:4096". `sinks`: one logit per query
-    head beside those of the keys. Raises PlanError where the numbers cannot mean anything.
+    head beside those of the keys. `dataclasses.replace` keeps every size that it is not given,
+    those that were defaults, too. Raises PlanError where the numbers cannot mean anything.
     """
 
     seq: int

@@ -197,7 +197,8 @@ def test_a_program_asks_for_sinks_of_all_heads() -> None:
 )
 def test_each_dtype_is_exact_and_leaks_nothing(dtype: str, schedule: str, mask: Mask) -> None:
     """Programs of loops under a causal mask, tables under a window of uneven pieces."""
-    work = replace(EVEN if mask == Causal() else SMALL, mask=mask, head_dim=8, dtype=dtype)
+    work = EVEN if mask == Causal() else SMALL
+    work = replace(work, mask=mask, head_dim=8, v_head_dim=8, dtype=dtype)
     verdict = check(plan(schedule, work, 4, pass_="both"), "jax")
     assert verdict.leak_free, verdict.leaks
     assert verdict.exact, verdict
