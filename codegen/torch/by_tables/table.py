@@ -16,7 +16,7 @@ from codegen.programs import Program
 from codegen.tables.steps import blocks, kept, refuse, steps
 
 WIDTH = 100
-LINES = 150  # of tables that are printed as lists
+LINES = 60  # of tables that are printed as lists
 HEADING = """\
 # ---- Tables: per rank and step what it sends [to, tensor, block, finished], what it receives
 # [from, tensor, block, finished], rectangles [query blocks, key blocks, kernel calls], and copies
