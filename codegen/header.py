@@ -81,6 +81,8 @@ def in_words(loops: Loops) -> list[str]:
         match s:
             case Gather(tensors=tensors):
                 said[f"{_named(tensors)} gathered"] = None
+            case AllToAll(tensors=tensors) if s.gathers:
+                said[f"{_named(tensors)} gathered by heads"] = None
             case AllToAll():
                 said["heads exchanged all-to-all"] = None
             case Return(exchange=_):

@@ -220,6 +220,12 @@ class AllToAll:
     axis: int
     share: Part
 
+    @property
+    def gathers(self) -> bool:
+        """True if all receivers get the same share: a gather of some heads or pieces."""
+        slices = (ends for ends in (self.share.pieces, self.share.heads) if ends)
+        return not any(e.axes for ends in slices for e in ends)
+
 
 @dataclass(frozen=True, slots=True)
 class Return:

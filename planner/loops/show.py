@@ -85,8 +85,10 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
             return f"{s.name} <- gather {what} along {axes[s.axis]}"
         case AllToAll():
             what = f"{' '.join(s.tensors)} {_part(s.part, axes)}"
-            share = _slices(s.share, axes)
-            return f"{s.name} <- all-to-all {what}, {share} of receiver, along {axes[s.axis]}"
+            share, along = _slices(s.share, axes), f"along {axes[s.axis]}"
+            if s.gathers:
+                return f"{s.name} <- gather {what}, {share}, {along}"
+            return f"{s.name} <- all-to-all {what}, {share} of receiver, {along}"
         case Scatter():
             what = f"{' '.join(s.tensors)} sum for {_part(s.part, axes)}"
             how = "reduce-scatter" if s.same else "all-to-all"
