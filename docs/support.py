@@ -1,5 +1,6 @@
 """The support matrix: schedule x workload x pass x program, each cell tried as it is written."""
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -118,7 +119,8 @@ def support() -> Lines:
     yield from ("## Layouts", "", *layouts(), "")
     yield from ("## Refused by name", "")
     yield from ("Weights are not masks, and no plan expresses them:", "", "```text")
-    yield from map(refused_word, ("dropout", "alibi", "softcap", "sinks"))
+    for word in ("dropout", "alibi", "softcap", "sinks"):
+        yield from textwrap.wrap(refused_word(word), 88, subsequent_indent="    ")
     yield from ("```", "")
 
 

@@ -1,5 +1,6 @@
 """Tables and bars for the terminal; plain text when piped."""
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ from simulator.prediction import Prediction
 BUSY, IDLE, WAITING = "cyan", "bright_black", "red"
 BAR = 40  # characters of the longest bar
 LINE = 80  # characters of a line of pseudo-code
+NAME = 26  # characters of a schedule in a table of lines of 80
 
 
 def layout(plan: Plan) -> str:
@@ -77,7 +79,7 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
         best = row.schedule == advice.schedule
         texts = (
             "*" if best else "~" if row.schedule in advice.close_to else "",
-            row.schedule,
+            in_lines(row.schedule),
             *(cell.text for cell in columns.cells(row)),
             *([_ran(row)] if ran else []),
         )
@@ -86,6 +88,18 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
         table.caption = Text("\n".join(f"{x.schedule} cannot run: {x.reason}" for x in refused))
         table.caption.justify = "left"
     return table
+
+
+def in_lines(schedule: str) -> str:
+    """A schedule on as many lines as it needs, broken before a parameter."""
+    first, *more = re.split("(?=[: ])", schedule)
+    lines = [first]
+    for part in more:
+        if len(lines[-1] + part) > NAME:
+            lines.append(f"  {part.strip()}")
+        else:
+            lines[-1] += part
+    return "\n".join(lines)
 
 
 def _ran(row: Row) -> str:
