@@ -8,6 +8,7 @@ import pytest
 import ringloom as rl
 from ringloom.advice import CLOSE, recommend
 from ringloom.cli import main
+from ringloom.views.tables import in_lines
 
 WORK = rl.Workload(seq=65536, heads=32, head_dim=128, dtype="bfloat16")
 NAMES = ["ring", "usp:ulysses=3", "zigzag", "striped", "balanced"]
@@ -80,3 +81,15 @@ def test_no_name_is_cut_off_in_eighty_columns(capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert "…" not in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lines"),
+    [
+        ("zigzag", ["zigzag"]),
+        ("usp:ulysses=2:order=context", ["usp:ulysses=2", "  :order=context"]),
+        ("usp:ulysses=2 --trim blocks", ["usp:ulysses=2 --trim", "  blocks"]),
+    ],
+)
+def test_a_long_schedule_is_broken_before_a_parameter(schedule: str, lines: list[str]) -> None:
+    assert in_lines(schedule).splitlines() == lines

@@ -244,6 +244,13 @@ def test_gathered_and_held_values_have_collectives() -> None:
     assert_exact(kept, recover(kept), 3)
 
 
+def test_exchanges_whose_receivers_get_the_same_heads_are_called_gathers() -> None:
+    work = Workload(seq=32, heads=4, head_dim=4, mask=Full())
+    texts = [show(recover(plan(name, work, 4))) for name in ("llama3", "ulysses")]
+    assert ["gather" in text for text in texts] == [True, False]
+    assert ["all-to-all" in text for text in texts] == [False, True]
+
+
 def test_an_irregular_plan_says_why() -> None:
     made = plan("ring", work(8, Full()), 8)
     moves = [m for s in made.steps for m in s.moves]
