@@ -37,14 +37,8 @@ class Line:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {
-            "what": self.what,
-            "published": self.published,
-            "ours": self.ours,
-            "error": self.error,
-            "equal": self.equal,
-            "note": self.note,
-        }
+        names = "what", "published", "ours", "error", "equal", "note"
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def predicted(schedule: str, ranks: int, block: int) -> dict[str, Fraction]:
         "w": 4,
     }
     found = {}
-    for name, expr in formulas(schedule).expressions().items():
+    for name, expr in formulas(schedule).items():
         value = expr.subs({symbol: numbers[symbol.name] for symbol in expr.free_symbols})
         found[name] = Fraction(int(value.p), int(value.q))
     return found
@@ -132,7 +132,7 @@ def test_slots_are_what_liveness_counts(schedule: str, ranks: int, block: int) -
 def test_slots_are_what_the_simulators_memory_holds_beside_the_home_blocks() -> None:
     found = planned("striped", 8, 16)
     used, kv = memory(found), int(found.block_bytes("KV")[0])
-    assert used.peak.max() == used.home.max() + formulas("striped").slots_kv * kv
+    assert used.peak.max() == used.home.max() + formulas("striped")["slots_kv"] * kv
 
 
 def test_a_schedule_that_no_polynomial_describes_is_refused(
@@ -150,13 +150,13 @@ def test_a_schedule_that_no_polynomial_describes_is_refused(
 
 def test_the_printed_idle_shares_and_speedups_come_out() -> None:
     ring, balanced = formulas("ring"), formulas("balanced")
-    assert sympy.simplify(ring.idle_cells_of_square - (P**2 - P) / (2 * P**2)) == 0
-    assert sympy.limit(ring.idle_areas, c, sympy.oo) == (P - 1) / (2 * P - 1)
-    even, odd = (parities(balanced.idle_cells_of_square)[name] for name in ("even P", "odd P"))
+    assert sympy.simplify(ring["idle_cells_of_square"] - (P**2 - P) / (2 * P**2)) == 0
+    assert sympy.limit(ring["idle_areas"], c, sympy.oo) == (P - 1) / (2 * P - 1)
+    even, odd = (parities(balanced["idle_cells_of_square"])[name] for name in ("even P", "odd P"))
     assert even == 1 / (2 * P)
     assert odd == 0
-    assert parities(balanced.idle_cells)["even P"] == 1 / (P + 2)
-    areas = parities(balanced.idle_areas)["even P"]
+    assert parities(balanced["idle_cells"])["even P"] == 1 / (P + 2)
+    areas = parities(balanced["idle_areas"])["even P"]
     assert sympy.simplify(sympy.limit(areas, c, sympy.oo) - 1 / (P + 1)) == 0
     assert cells_speedup(planned("ring", 8, 4)) == 4.5
     assert cells_speedup(planned("balanced", 8, 4)) == 7.2

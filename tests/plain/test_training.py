@@ -117,7 +117,7 @@ def test_megatron_moves_10nd_and_with_checkpoints_14nd() -> None:
 
 def test_ulysses_traffic_falls_with_the_devices_and_a_rings_does_not() -> None:
     more = replace(SHAPE, devices=16)
-    assert traffic("ulysses", SHAPE).total == 2 * traffic("ulysses", more).total
+    assert traffic("ulysses-system", SHAPE).total == 2 * traffic("ulysses-system", more).total
     assert traffic("ring self-attention", SHAPE) == traffic("ring self-attention", more)
 
 
@@ -169,9 +169,8 @@ def test_states_take_12_bytes_per_parameter_over_all_devices() -> None:
 
 def test_context_grows_with_memory_and_falls_with_the_model() -> None:
     small, large = (Cluster("", 8, gb * 1e9, 8) for gb in (40, 80))
-    for scheme in SCHEMES:
+    for scheme in SCHEMES[:-1]:
         assert longest_context(scheme, LLAMA, small) <= longest_context(scheme, LLAMA, large)
         found = longest_context(scheme, LLAMA, large)
-        if scheme != "ring":
-            assert training_need(scheme, LLAMA, large, found).total <= large.memory
-            assert training_need(scheme, LLAMA, large, 2 * found).total > large.memory
+        assert training_need(scheme, LLAMA, large, found).total <= large.memory
+        assert training_need(scheme, LLAMA, large, 2 * found).total > large.memory

@@ -4,6 +4,7 @@ Causal, P ranks of c tokens (n = P c), h query heads and g KV heads of d element
 input and w bytes of a partial result; for USP, P = U R.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -29,34 +30,22 @@ SYMBOLS = {
 }
 
 
-@dataclass(frozen=True)
-class Formulas:
-    """One schedule under a causal mask; sympy expressions.
-
-    Pairs are (query, key, head) triples of one batch row; traffic is what a rank sends on average;
-    slots are copies away from home, in blocks of c tokens with all heads.
-    """
-
-    schedule: str
-    about: str
-    rounds: Expr
-    pairs: Expr  # of the busiest rank of each round, summed
-    all_pairs: Expr  # of all ranks
-    idle_cells: Expr  # idle (rank, round) places over P x rounds
-    idle_cells_of_square: Expr  # the same over P^2, as DistFlashAttn prints
-    idle_areas: Expr  # 1 - all pairs / (P x pairs)
-    forward_elements: Expr
-    backward_elements: Expr
-    forward_bytes: Expr
-    backward_bytes: Expr
-    slots_kv: Expr
-    slots_q: Expr
-    speedup: Expr  # over one rank, counting pairs
-    speedup_over_ring: Expr
-
-    def expressions(self) -> dict[str, Expr]:
-        """The formulas by name."""
-        return {k: v for k, v in vars(self).items() if k not in ("schedule", "about")}
+NAMES = {
+    "rounds": "rounds",
+    "pairs": "pairs on the critical path",
+    "all_pairs": "pairs in all",
+    "idle_cells": "idle share, cells of the schedule",
+    "idle_cells_of_square": "idle share, cells over P^2",
+    "idle_areas": "idle share, areas",
+    "forward_elements": "forward traffic, elements",
+    "backward_elements": "backward traffic, elements",
+    "forward_bytes": "forward traffic, bytes",
+    "backward_bytes": "backward traffic, bytes",
+    "slots_kv": "slots of KV",
+    "slots_q": "slots of Q",
+    "speedup": "speedup over one rank",
+    "speedup_over_ring": "speedup over ring",
+}
 
 
 def parities(expr: Expr) -> dict[str, Expr]:
@@ -85,43 +74,47 @@ def _traffic(counted: dict[str, Expr], pass_: Pass, in_bytes: bool) -> Expr:
         every, finished = (counted.get(f"{pass_} {tensor}{end}", 0) for end in ("", " finished"))
         total += c * (every - finished) * _width(tensor, in_bytes)
         total += c * finished * _width(tensor, in_bytes, finished=True)
-    return sympy.factor(total)
+    return total
 
 
 @cache
-def formulas(schedule: str) -> Formulas:
-    """The formulas of a schedule. Raises RingloomError for one that has none."""
+def formulas(schedule: str) -> Mapping[str, Expr]:
+    """The formulas of a schedule under a causal mask, by the keys of `NAMES`.
+
+    Pairs are (query, key, head) triples of one batch row; the critical path is that of the busiest
+    rank of each round; traffic is what a rank sends on average; slots are copies away from home, in
+    blocks of c tokens with all heads; a speedup counts pairs. Raises RingloomError for a schedule
+    that has none.
+    """
     if schedule not in classic():
         raise RingloomError(f"no formulas of {schedule!r}: choose one of {', '.join(classic())}")
-    row, counted = SCHEDULES[schedule], interpolated(schedule)
-    ranks = U * R if schedule == "usp" else P
+    counted, ranks = interpolated(schedule), U * R if schedule == "usp" else P
     rounds, pairs = counted["rounds"], counted["pairs"] * h
     total = h * ranks * c * (ranks * c + 1) / 2
-    ring = interpolated("ring")["pairs"].subs(P, ranks) * h
     idle = ranks * (rounds - counted["busy"])
-    traffic = {
-        f"{pass_}_{'bytes' if in_bytes else 'elements'}": _traffic(counted, pass_, in_bytes)
-        for pass_ in PASSES
-        for in_bytes in (False, True)
+    expressions = {
+        "rounds": rounds,
+        "pairs": pairs,
+        "all_pairs": total,
+        "idle_cells": idle / (ranks * rounds),
+        "idle_cells_of_square": idle / ranks**2,  # as DistFlashAttn prints
+        "idle_areas": 1 - total / (ranks * pairs),
+        "forward_elements": _traffic(counted, "forward", in_bytes=False),
+        "backward_elements": _traffic(counted, "backward", in_bytes=False),
+        "forward_bytes": _traffic(counted, "forward", in_bytes=True),
+        "backward_bytes": _traffic(counted, "backward", in_bytes=True),
+        "slots_kv": counted["slots KV"],
+        "slots_q": counted["slots Q"],
+        "speedup": total / pairs,
+        "speedup_over_ring": interpolated("ring")["pairs"].subs(P, ranks) * h / pairs,
     }
-    return Formulas(
-        schedule=schedule,
-        about=f"{row.travels} over {row.path}; causal, P divides the KV heads, from 7 ranks on",
-        rounds=rounds,
-        pairs=sympy.factor(pairs),
-        all_pairs=sympy.factor(total),
-        idle_cells=sympy.factor(idle / (ranks * rounds)),
-        idle_cells_of_square=sympy.factor(idle / ranks**2),
-        idle_areas=sympy.factor(1 - total / (ranks * pairs)),
-        **traffic,
-        slots_kv=sympy.factor(counted["slots KV"]),
-        slots_q=sympy.factor(counted["slots Q"]),
-        speedup=sympy.factor(total / pairs),
-        speedup_over_ring=sympy.factor(ring / pairs),
-    )
+    return {name: sympy.factor(expr) for name, expr in expressions.items()}
 
 
-PASSES: tuple[Pass, ...] = ("forward", "backward")
+def about(schedule: str) -> str:
+    """Returns what travels in a schedule, and where its formulas hold."""
+    row = SCHEDULES[schedule]
+    return f"{row.travels} over {row.path}; causal, P divides the KV heads, from 7 ranks on"
 
 
 @dataclass(frozen=True)

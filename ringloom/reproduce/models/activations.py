@@ -99,27 +99,8 @@ def training_need(scheme: str, model: Model, cluster: Cluster, seq: int) -> Need
 
 
 def longest_context(scheme: str, model: Model, cluster: Cluster) -> int:
-    """The largest power of two of tokens that fits, at least 256; `ring` takes the best baseline.
-
-    Ring Attention holds on every device what the best baseline holds on one, so its context is
-    that of the baseline times the devices (Ring Attention, section 5.1).
-    """
-    if scheme == "ring":
-        return longest_context("blockwise FFN", model, cluster) * cluster.devices
+    """The largest power of two of tokens that fits, at least 256, without ring attention."""
     seq = 256
     while training_need(scheme, model, cluster, 2 * seq).total <= cluster.memory:
         seq *= 2
     return seq
-
-
-def sequence_flops(model: Model, seq: int, batch: int = 1) -> float:
-    """Training flop of one sequence: (24 b s h^2 + 4 b s^2 h) per layer (Ring Attention, B)."""
-    width = model.width
-    return (24 * batch * seq * width**2 + 4 * batch * seq**2 * width) * model.layers
-
-
-def dataset_ratio(width: int, before: int, after: int) -> float:
-    """Cost of a dataset at context `after` over `before`: (6h + s2) / (6h + s1)."""
-    model = Model("", width, 4 * width, 1, 1)
-    per_token = [sequence_flops(model, seq) / seq for seq in (before, after)]
-    return per_token[1] / per_token[0]

@@ -77,8 +77,9 @@ MOVES: dict[str, tuple[dict[str, int], dict[str, int]]] = {  # times a whole ten
 
 def traffic(system: str, shape: Shape) -> Traffic:
     """Elements per device and layer of a baseline."""
-    if system == "ulysses":
-        return ulysses(shape)
+    if system == "ulysses-system":  # Q, K, V and the output: each device sends its 1/G of a tensor
+        each = 4 * shape.tensor / shape.devices
+        return Traffic(each, each)
     if system == "burst":
         vectors, scalars = 3 * shape.tensor, 2 * shape.tensor / shape.head_dim
         return Traffic(2 * shape.tensor, vectors + scalars)
@@ -86,12 +87,6 @@ def traffic(system: str, shape: Shape) -> Traffic:
         sum(COLLECTIVE[kind] * times for kind, times in moves.items()) for moves in MOVES[system]
     )
     return Traffic(*(shape.tensor * times for times in passes))
-
-
-def ulysses(shape: Shape) -> Traffic:
-    """All-to-alls of Q, K, V and of the output: each device sends its 1/G of a tensor."""
-    each = 4 * shape.tensor / shape.devices
-    return Traffic(each, each)
 
 
 def checkpointed(system: str, shape: Shape) -> float:

@@ -120,10 +120,8 @@ def sent_share(planned: Plan, partial_bytes: int) -> float:
     for number, move in planned.moves():
         sent, home = message_bytes(planned, number, move), brings_home(planned, number, move)
         partial = ~home if move.accumulates else home
-        copies, partials = (
-            copies + float(sent[~partial].sum()),
-            partials + float(sent[partial].sum()),
-        )
+        copies += float(sent[~partial].sum())
+        partials += float(sent[partial].sum())
     total = copies + partials
     return (copies + partials * partial_bytes / 4) / total if total else 1.0
 
@@ -186,17 +184,15 @@ def matrix_seconds(setting: Setting) -> float:
 def transfer_seconds(setting: Setting) -> float:
     """Exposed collectives of one layer over a whole iteration, the recomputation included."""
     model, on, ranks = setting.model, setting.hardware, setting.ranks
+    if not head_parallel(setting.system):
+        return 0.0
     shape = Shape(ranks, 1, heads_computed(setting), model.head_dim, setting.seq, model.width, 1)
+    moved = traffic(setting.system, shape)
     forwards = 1 if setting.rematerialise else 2
-    if setting.system.startswith("megatron"):
-        moved = traffic(setting.system, shape)
-        elements = (forwards * moved.forward + moved.backward) * (ranks - 1) / ranks
-        return elements * WIDTH / collective_bandwidth(on, ranks)
-    if setting.system == "ulysses-system":
-        moved = traffic("ulysses", shape)
-        elements = (forwards * moved.forward + moved.backward) * (ranks - 1) / ranks
-        return elements * WIDTH / all_to_all_bandwidth(on, ranks)
-    return 0.0
+    elements = (forwards * moved.forward + moved.backward) * (ranks - 1) / ranks
+    all_to_all = setting.system == "ulysses-system"
+    bandwidth = all_to_all_bandwidth if all_to_all else collective_bandwidth
+    return elements * WIDTH / bandwidth(on, ranks)
 
 
 def sharding_seconds(setting: Setting) -> float:

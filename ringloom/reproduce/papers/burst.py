@@ -1,5 +1,8 @@
 """BurstAttention: traffic counted from plans, the cost table from models, the claims predicted."""
 
+import re
+from math import prod
+
 from planner.ir import TENSORS, Pass, Plan
 from planner.masks import Full
 from planner.planning import REGULAR, plan
@@ -87,22 +90,25 @@ def costs() -> Table:
 
 
 def _term(name: str) -> float:
-    """The value of a term of the printed table."""
-    s, squared = SHAPE, SHAPE.batch * SHAPE.heads * SHAPE.seq**2
-    rows = s.sram / (4 * s.head_dim)
-    return {
-        "HZd": s.width * s.heads * s.head_dim,
-        "HZd/G": s.width * s.heads * s.head_dim / s.devices,
-        "BZNd": s.batch * s.heads * s.seq * s.head_dim,
-        "BZNd/G": s.batch * s.heads * s.seq * s.head_dim / s.devices,
-        "BZN": s.batch * s.heads * s.seq,
-        "BNH": s.batch * s.seq * s.width,
-        "BNH/G": s.batch * s.seq * s.width / s.devices,
-        "BZN2/G": squared / s.devices,
-        "BZN2/G2": squared / s.devices**2,
-        "BZN2/R2G": squared / (rows**2 * s.devices),
-        "BZN2/R2G2": squared / (rows**2 * s.devices**2),
-    }[name]
+    """The value of a term of the printed table: BZN2/R2G is B Z N^2 / (R^2 G)."""
+    above, _, below = name.partition("/")
+    return _product(above) / _product(below)
+
+
+def _product(letters: str) -> float:
+    return prod(SIZES[letter] ** int(power or 1) for letter, power in re.findall(POWER, letters))
+
+
+POWER = r"([A-Za-z])(\d?)"
+SIZES: dict[str, float] = {
+    "B": SHAPE.batch,
+    "Z": SHAPE.heads,
+    "d": SHAPE.head_dim,
+    "N": SHAPE.seq,
+    "H": SHAPE.width,
+    "G": SHAPE.devices,
+    "R": SHAPE.rows,
+}
 
 
 def _modelled(system: str, quantity: str) -> float:

@@ -18,6 +18,7 @@ from ringloom.reproduce.papers.distflash_time import (
     setting,
 )
 from ringloom.reproduce.tables import Line, Table
+from ringloom.views.grids import cells
 
 BLOCK = 16384  # tokens per rank where pairs are counted: (c + 1)/c is then near enough to 1
 GRID = (  # DistFlashAttn, figure 1, workers counted from 1: "query,key" per step
@@ -57,15 +58,11 @@ def _planned(name: str, ranks: int, pass_: Pass = "forward", block: int = BLOCK)
 
 def grid(plan: Plan) -> list[list[str]]:
     """ "query,key" owners, counted from 1, per rank and round; "--" where a rank is idle."""
-    rounds = [step for step in plan.steps if step.attends]
-    cells = [["--"] * len(rounds) for _ in range(plan.ranks)]
-    homes = plan.partition.q.homes, plan.partition.kv.homes
-    for t, step in enumerate(rounds):
-        for attend in step.attends:
-            owners = zip(attend.rank, attend.q[:, 0], attend.kv[:, 0], strict=True)
-            for rank, q, kv in owners:
-                cells[rank][t] = f"{homes[0][q] + 1}{homes[1][kv] + 1}"
-    return cells
+    drawn = [["--"] * plan.rounds for _ in range(plan.ranks)]
+    q, kv = plan.partition.q.homes, plan.partition.kv.homes
+    for cell in cells(plan):
+        drawn[cell.rank][cell.round] = f"{q[cell.q[0]] + 1}{kv[cell.kv[0]] + 1}"
+    return drawn
 
 
 def schedule() -> Table:
@@ -73,9 +70,9 @@ def schedule() -> Table:
     ours = grid(_planned("balanced", 8))
     lines = [
         Line(
-            f"worker {n}: {row}", 5, sum(a == b for a, b in zip(row.split(), cells, strict=True)), 0
+            f"worker {n}: {row}", 5, sum(a == b for a, b in zip(row.split(), here, strict=True)), 0
         )
-        for n, (row, cells) in enumerate(zip(GRID, ours, strict=True), 1)
+        for n, (row, here) in enumerate(zip(GRID, ours, strict=True), 1)
     ]
     for name, rounds in (("ring", 8), ("balanced", 5)):
         lines.append(Line(f"steps, {name}", rounds, _planned(name, 8).rounds, 0))
@@ -107,11 +104,11 @@ def idle_shares() -> Table:
 
 def speedups() -> Table:
     """Expected speedup of 8 workers over one: 36 cells in 8 or in 5 steps."""
-    cells = [cells_speedup(_planned(name, 8)) for name in ("ring", "balanced")]
+    counted = [cells_speedup(_planned(name, 8)) for name in ("ring", "balanced")]
     areas = [8 * (1 - idle(_planned(name, 8)).areas) for name in ("ring", "balanced")]
     lines = (
-        Line("ring, cells", 4.5, cells[0], 1),
-        Line("balanced, cells", 7.2, cells[1], 1),
+        Line("ring, cells", 4.5, counted[0], 1),
+        Line("balanced, cells", 7.2, counted[1], 1),
         Line("ring, areas", 4.27, areas[0]),
         Line("balanced, areas", 7.11, areas[1]),
         Line(
