@@ -44,6 +44,11 @@ class Leg:
             case "prologue":
                 return f"rank {self.rank} sums {self.name}"
 
+    def as_row(self) -> dict[str, str | int | float | None]:
+        """Returns plain values for JSON."""
+        place = {"kind": self.kind, "rank": self.rank, "step": self.step, "link": self.link or None}
+        return {**place, "start_s": self.start, "end_s": self.end, "words": self.words}
+
 
 def critical_path(timeline: Timeline) -> tuple[Leg, ...]:
     """Return the chain that ends last, by time; raises RingloomError where rows were not kept."""

@@ -7,6 +7,7 @@ when the command runs, or when its own help is asked for.
 
 import ast
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -48,10 +49,11 @@ class Commands(click.Group):
                 formatter.write_dl([(name.ljust(10), first_sentence(name)) for name in names])
 
 
+@cache
 def command_of(name: str) -> click.Command:
-    """A command, imported now; the examples of its docstring stand below its options."""
-    module = import_module(f"{__name__}.{name}")
-    command: click.Command = module.command
+    """A command, imported now, with --json; its docstring's examples stand below its options."""
+    module, output = (import_module(f"{__name__}.{file}") for file in (name, "output"))
+    command: click.Command = output.json_option(module.command)
     text, _, example = (module.__doc__ or "").partition(EXAMPLE)
     command.help, command.epilog = text, f"\b{EXAMPLE}{example}"
     return command
@@ -73,9 +75,10 @@ def docstring(name: str) -> str:
     return ast.get_docstring(ast.parse(text), clean=False) or ""
 
 
-@click.group(
-    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80}
-)
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80, "show_default": True}
+
+
+@click.group(cls=Commands, context_settings=SETTINGS)
 @click.version_option(VERSION, prog_name="ringloom")
 def cli() -> None:
     """Plan distributed attention, verify it, predict it, run it."""

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from planner.errors import RingloomError
 from ringloom.calibrating import Calibration, calibrate
-from ringloom.cli.output import json_option, show, write
+from ringloom.cli.output import show, write
 from ringloom.cli.progress import progress
 from simulator.hardware.measured import as_toml
 
@@ -28,8 +28,7 @@ from simulator.hardware.measured import as_toml
     type=click.Choice(["cuda", "cpu", "numpy"]),
     help="By default the first one available.",
 )
-@json_option
-def command(output: str, quick: bool, device: str | None, as_json: bool) -> None:
+def command(output: str, quick: bool, device: str | None) -> None:
     if not Path(output).resolve().parent.is_dir():
         raise RingloomError(f"cannot write {output}: no such folder")
     calibration = calibrate(device or "", quick, partial(progress, verb="measuring"))
@@ -42,7 +41,7 @@ def command(output: str, quick: bool, device: str | None, as_json: bool) -> None
         "median_error": {p: kernel.median_error for p, kernel in calibration.kernels.items()},
         "constants": {key: c.value for key, c in calibration.hardware.constants.items()},
     }
-    show(as_json, document, *_summary(calibration), f"written to {output}")
+    show(document, *_summary(calibration), f"written to {output}")
 
 
 def _summary(calibration: Calibration) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from planner.errors import RingloomError
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import show
 from ringloom.cli.progress import working
 
 KEPT = 4000  # characters of a program's last words that are shown
@@ -22,9 +22,8 @@ KEPT = 4000  # characters of a program's last words that are shown
 @click.command()
 @click.argument("file", type=click.Path())
 @click.option("--seq", type=int, help="Query tokens of the check, by default the program's choice.")
-@click.option("--time-limit", type=float, default=600.0, show_default=True, help="Seconds.")
-@json_option
-def command(file: str, seq: int | None, time_limit: float, as_json: bool) -> int:
+@click.option("--time-limit", type=float, default=600.0, help="Seconds.")
+def command(file: str, seq: int | None, time_limit: float) -> int:
     if not Path(file).is_file():
         raise RingloomError(f"no file {file}")
     command = [sys.executable, file, *([] if seq is None else ["--seq", str(seq)])]
@@ -37,5 +36,5 @@ def command(file: str, seq: int | None, time_limit: float, as_json: bool) -> int
         raise RingloomError(f"{file} ran for more than {time_limit:g} s") from None
     output = (done.stdout + done.stderr).strip()[-KEPT:]
     exact = done.returncode == 0
-    show(as_json, {"file": file, "exact": exact, "output": output}, output)
+    show({"file": file, "exact": exact, "output": output}, output)
     return 0 if exact else 1

@@ -12,8 +12,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from ringloom.cli.output import csv_option, json_option, show
-from ringloom.cli.scenarios import compared, comparison_options
+from ringloom.cli.options import compared, comparison_options
+from ringloom.cli.output import csv_option, show
 from ringloom.views.tables import bars, comparison_table
 from ringloom.views.units import length
 
@@ -33,8 +33,7 @@ from ringloom.views.units import length
     help="GiB that a rank has for attention.  [default: the chip's]",
 )
 @csv_option
-@json_option
-def command(checked: bool, memory: float | None, as_json: bool, **given: Any) -> int:
+def command(checked: bool, memory: float | None, **given: Any) -> int:
     room = None if memory is None else memory * 2**30
     comparison = compared(given, checked=checked, memory=room)
     rows, advice = comparison.rows, comparison.recommendation
@@ -56,7 +55,6 @@ def command(checked: bool, memory: float | None, as_json: bool, **given: Any) ->
     table = comparison_table(rows, checked, comparison.refused)
     drawn = bars(rows, Console())
     show(
-        as_json,
         document,
         comparison.title,
         table,

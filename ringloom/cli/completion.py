@@ -8,16 +8,15 @@ Example:
 import click
 from click.shell_completion import get_completion_class
 
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import show
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@json_option
-def command(shell: str, as_json: bool) -> None:
+def command(shell: str) -> None:
     cli = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"this click completes nothing in {shell}")
     script = kind(cli, {}, "ringloom", "_RINGLOOM_COMPLETE").source()
-    show(as_json, {"shell": shell, "script": script}, script)
+    show({"shell": shell, "script": script}, script)

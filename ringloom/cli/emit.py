@@ -11,7 +11,7 @@ import click
 from codegen.emitting import emit
 from codegen.programs import PLATFORMS, TARGETS
 from ringloom.cli.options import is_file, max_calls_option, plans_of, trim_option, workload_options
-from ringloom.cli.output import json_option, show, typed_command, write
+from ringloom.cli.output import json_is_asked_for, show, typed_command, write
 
 
 @click.command()
@@ -32,11 +32,9 @@ from ringloom.cli.output import json_option, show, typed_command, write
     "--platform",
     type=click.Choice(PLATFORMS),
     default="all",
-    show_default=True,
     help="Leave out the kernels of other platforms (JAX).",
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the program there.")
-@json_option
 def command(
     target: str,
     source: str,
@@ -45,7 +43,6 @@ def command(
     layer: bool,
     platform: str,
     output: str | None,
-    as_json: bool,
     **given: Any,
 ) -> None:
     program = emit(
@@ -61,8 +58,8 @@ def command(
     document = {"target": target, "file": output, "lines": lines, "bytes": size}
     if output:
         write(output, program)
-        show(as_json, document, f"{output}: {lines} lines; python {output} checks itself")
-    elif as_json:
-        show(True, document | {"source": program})
+        show(document, f"{output}: {lines} lines; python {output} checks itself")
+    elif json_is_asked_for():
+        show(document | {"source": program})
     else:
         click.echo(program, nl=False)

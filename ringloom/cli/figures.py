@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from ringloom.cli.output import json_option, show
+from ringloom.cli.options import compared, comparison_options
+from ringloom.cli.output import show
 from ringloom.cli.progress import progress
-from ringloom.cli.scenarios import compared, comparison_options
 from ringloom.optional import needing
 
 FIGURES = {  # name of the file: module and function
@@ -28,12 +28,11 @@ FORMATS = ("svg", "png")
 
 @click.command()
 @comparison_options("ring,zigzag")
-@click.option("-o", "--output", default="figures", show_default=True, help="A folder.")
+@click.option("-o", "--output", default="figures", help="A folder.")
 @click.option(
     "--format", "kind", type=click.Choice([*FORMATS, "both"]), default="both", help="Of the files."
 )
-@json_option
-def command(output: str, kind: str, as_json: bool, **given: Any) -> None:
+def command(output: str, kind: str, **given: Any) -> None:
     sheet = needing("plots", "ringloom.figures.sheet")
     formats = FORMATS if kind == "both" else (kind,)
     own_case = given["ranks"] is not None or given["seq"] is not None
@@ -47,4 +46,4 @@ def command(output: str, kind: str, as_json: bool, **given: Any) -> None:
     files = list[Path]()
     for name in progress(drawings, "drawing"):
         files += sheet.write(drawings[name], name, Path(output), formats)
-    show(as_json, {"files": [str(file) for file in files]}, *map(str, files))
+    show({"files": [str(file) for file in files]}, *map(str, files))

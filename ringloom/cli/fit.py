@@ -14,7 +14,7 @@ import click
 from rich.table import Table
 
 from planner.errors import RingloomError
-from ringloom.cli.output import csv_option, json_option, show
+from ringloom.cli.output import csv_option, show
 from ringloom.csv_rows import records
 from simulator.hardware.fit import Fit, fit_curve, fit_link
 
@@ -25,15 +25,14 @@ UNITS = {"alpha": "s", "bandwidth": "bytes/s", "tmax": "TF/s", "s_half": ""}
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @csv_option
-@json_option
-def command(file: Path, as_json: bool) -> None:
+def command(file: Path) -> None:
     names, rows = _read(file)
     fit = FORMS[names](*zip(*rows, strict=True))
     table = Table(*names, "fitted", "error", box=None)
     for (x, y), fitted, error in zip(rows, fit.fitted, fit.errors, strict=True):
         table.add_row(f"{x:g}", f"{y:.4g}", f"{fitted:.4g}", f"{error:+.1%}")
     document = _document(fit, names, rows)
-    show(as_json, document, table, _summary(fit), rows=document["rows"])
+    show(document, table, _summary(fit), rows=document["rows"])
 
 
 def _summary(fit: Fit) -> str:

@@ -10,15 +10,14 @@ from typing import Any
 
 import click
 
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import show
 from ringloom.optional import needing
 from ringloom.views.tables import plain_table
 
 
 @click.command()
 @click.argument("schedule")
-@json_option
-def command(schedule: str, as_json: bool) -> None:
+def command(schedule: str) -> None:
     symbolic = needing("formulas", "ringloom.reproduce.formulas.symbolic")
     chosen, crossovers = symbolic.formulas(schedule), symbolic.crossovers()
     about = symbolic.about(schedule)
@@ -40,7 +39,7 @@ def command(schedule: str, as_json: bool) -> None:
     symbols = "; ".join(f"{name} {meaning}" for name, meaning in symbolic.SYMBOLS.items())
     head, below = f"[bold]{schedule}[/]: {about}", f"[dim]{symbols}[/]"
     between = "", "[bold]crossovers, whatever the schedule[/]"
-    show(as_json, document, head, table, *between, ends, below)
+    show(document, head, table, *between, ends, below)
 
 
 def _text(expr: Any) -> str:

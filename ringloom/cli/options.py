@@ -1,35 +1,84 @@
-"""Options that commands share: the workload, the source of a plan, the hardware."""
+"""Options that commands share: the workload, the source of a plan, the hardware, a scenario."""
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from planner.errors import PlanError
 from planner.files import load
-from planner.ir import Pass
-from planner.masks import forms
+from planner.masks import forms as mask_forms
 from planner.parse import tokens
-from planner.planning import TRIMS, Trim, plan
+from planner.planning import TRIMS, plan
 from planner.plans import Plans
 from planner.workload import DTYPES, Workload
-from ringloom.cli.progress import working
+from ringloom.cli.progress import progress, working
+from ringloom.comparison import Comparison, compare
+from simulator.network.routes import ends_of
+from simulator.network.topology import forms as topology_forms
+from simulator.scenario import Scenario
+from simulator.scenario_tables import factor_of, scenario_file
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-WORKLOAD = (
-    *("ranks", "seq", "kv_seq", "heads", "kv_heads", "head_dim", "v_head_dim", "batch"),
-    *("sinks", "mask", "dtype", "pass_", "trim"),
-)
+TYPED = click.core.ParameterSource.COMMANDLINE
+
+
+class Written(click.ParamType[Any]):
+    """A value in a form of its own, such as RANK=FACTOR; `read` raises ValueError for no such."""
+
+    def __init__(self, form: str, example: str, read: Callable[[str], Any]) -> None:
+        self.name, self.example, self.read = form, example, read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns what the text means; a default that is no text is taken as it is."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.read(value)
+        except PlanError:
+            raise
+        except ValueError:
+            self.fail(f"{value!r} is not {self.name}, such as {self.example}", param, ctx)
+
+
+def _names(value: str) -> list[str]:
+    if chosen := [name.strip() for name in value.split(",") if name.strip()]:
+        return chosen
+    raise click.UsageError("--schedules names none")
+
+
+def _straggler(value: str) -> tuple[int, float]:
+    rank, _, factor = value.partition("=")
+    return int(rank), float(factor)
+
+
+def _slow_link(value: str) -> tuple[Any, float]:
+    link, _, factor = value.partition("=")
+    return ends_of(link), factor_of(factor)
+
+
+def _buffers(value: str) -> int | str:
+    if value != "plan" and not (value.isdecimal() and int(value)):
+        raise ValueError(value)
+    return value if value == "plan" else int(value)
+
+
+TOKENS = Written("tokens", "256k", tokens)
 trim_option = click.option(
     "--trim",
     type=click.Choice(list(TRIMS)),
     default="messages",
-    show_default=True,
     help="Drop unused messages whole, or block by block.",
 )
 hardware_option = click.option(
-    "--hardware", default="a100-nvlink", show_default=True, help="A preset or a TOML/JSON file."
+    "--hardware", default="a100-nvlink", help="A preset or a TOML/JSON file."
+)
+max_calls_option = click.option(
+    "--max-calls",
+    type=click.IntRange(1),
+    help="Most tiles per step of a dynamic JAX program.  [default: twice the plan's]",
 )
 
 
@@ -46,41 +95,13 @@ def grouped(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
 
 def schedules_option(default: str | None) -> Callable[[Function], Function]:
     """Names of schedules, separated by commas; None: those that matter on the machine."""
-
-    def read(_: click.Context, __: click.Parameter, names: str | None) -> list[str] | None:
-        if names is None:
-            return None
-        if chosen := [name.strip() for name in names.split(",") if name.strip()]:
-            return chosen
-        raise click.UsageError("--schedules names none")
-
-    shown = default or "the usual ones, in all variants that matter on the hardware"
+    usual = "  [default: the usual ones, in all variants that matter on the hardware]"
     return click.option(
-        *("--schedules", "schedules"),
+        "--schedules",
+        type=Written("names", "ring,zigzag", _names),
         default=default,
-        callback=read,
-        help=f"Comma-separated.  [default: {shown}]",
+        help=f"Comma-separated.{'' if default else usual}",
     )
-
-
-overlap_option = click.option(
-    "--overlap/--no-overlap", default=True, help="Overlap transfers with compute."
-)
-max_calls_option = click.option(
-    "--max-calls",
-    type=click.IntRange(1),
-    help="Most tiles per step of a dynamic JAX program.  [default: twice the plan's]",
-)
-
-
-class Tokens(click.ParamType[int]):
-    """A length such as 4096, 256k or 1M."""
-
-    name = "tokens"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The length as a number."""
-        return value if isinstance(value, int) else tokens(value)
 
 
 def workload_options(
@@ -89,54 +110,95 @@ def workload_options(
     """The options of a workload, with the defaults of one command."""
     return grouped(
         click.option("--ranks", type=int, help="Devices that share the sequence."),
-        click.option("--seq", type=Tokens(), help="Query tokens, such as 4096, 256k or 1M."),
-        click.option("--kv-seq", type=Tokens(), help="Key tokens; defaults to --seq."),
-        click.option("--heads", type=int, default=32, show_default=True, help="Query heads."),
+        click.option("--seq", type=TOKENS, help="Query tokens, such as 4096, 256k or 1M."),
+        click.option("--kv-seq", type=TOKENS, help="Key tokens; defaults to --seq."),
+        click.option("--heads", type=int, default=32, help="Query heads."),
         click.option("--kv-heads", type=int, help="Number of KV heads (GQA); defaults to --heads."),
-        click.option(
-            "--head-dim", type=int, default=128, show_default=True, help="Elements of a head."
-        ),
+        click.option("--head-dim", type=int, default=128, help="Elements of a head."),
         click.option("--v-head-dim", type=int, help="That of values; defaults to --head-dim."),
         click.option("--sinks", is_flag=True, help="One learned logit per head beside the keys'."),
-        click.option("--batch", type=int, default=1, show_default=True, help="Sequences."),
+        click.option("--batch", type=int, default=1, help="Sequences."),
         click.option(
             "--mask",
             default="causal",
-            show_default=True,
-            help=f"{forms()}; joined by & and |, with parentheses.",
+            help=f"{mask_forms()}; joined by & and |, with parentheses.",
         ),
         click.option(
-            "--dtype",
-            type=click.Choice(list(DTYPES)),
-            default=dtype,
-            show_default=True,
-            help="Of the inputs.",
+            "--dtype", type=click.Choice(list(DTYPES)), default=dtype, help="Of the inputs."
         ),
         click.option(
-            "--pass",
-            "pass_",
+            *("--pass", "pass_"),
             type=click.Choice(["forward", "backward", "both"]),
             default=pass_,
-            show_default=True,
             help="Passes to plan.",
         ),
     )
+
+
+scenario_options = grouped(
+    click.option("--scenario", "scenario", help="A TOML or JSON file of what is not as usual."),
+    click.option("--overlap/--no-overlap", default=True, help="Overlap transfers with compute."),
+    click.option(
+        *("--straggler", "speeds"),
+        type=Written("RANK=FACTOR", "3=0.5", _straggler),
+        multiple=True,
+        help="A rank and its speed, such as 3=0.5; may be repeated.",
+    ),
+    click.option(
+        *("--slow-link", "links"),
+        type=Written("A-B=FACTOR", "6-7=0.1 or 6-7=cut", _slow_link),
+        multiple=True,
+        help="A link and the factor on its bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
+    ),
+    click.option("--topology", help=f"{topology_forms()} or a JSON file of links."),
+    click.option(
+        "--buffers",
+        type=Written("N|PLAN", "2 or plan", _buffers),
+        help="Receive buffers per input that travels.",
+    ),
+    click.option("--launch", type=click.FloatRange(0), help="Seconds of a kernel's launch."),
+)
+
+
+def comparison_options(schedules: str | None) -> Callable[[Function], Function]:
+    """The options of a comparison, with a command's own schedules; None: all that matter."""
+    return grouped(
+        workload_options(), hardware_option, schedules_option(schedules), scenario_options
+    )
+
+
+# ---- their values
 
 
 def workload(given: dict[str, Any]) -> tuple[Workload, int]:
     """The workload and the ranks that the options of `workload_options` describe."""
     if missing := [f"--{name}" for name in ("ranks", "seq") if given[name] is None]:
         raise click.UsageError(f"missing {' and '.join(missing)}")
-    sizes = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "v_head_dim", "batch")
-    work = Workload(
-        **{name: given[name] for name in sizes if given[name] is not None},
-        mask=given["mask"],
-        dtype=given["dtype"],
-        sinks=given["sinks"],
-    )
+    sizes = {field.name: given.get(field.name) for field in fields(Workload)}
+    work = Workload(**{name: size for name, size in sizes.items() if size is not None})
     if given["ranks"] < 1:
         raise PlanError(f"ranks must be a whole number from 1 up, not {given['ranks']}")
     return work, given["ranks"]
+
+
+def scenario_of(given: dict[str, Any]) -> Scenario:
+    """Takes the values of `scenario_options` out of `given`, and returns the scenario."""
+    file = given.pop("scenario")
+    scenario = Scenario() if file is None else scenario_file(file)
+    changes = {name: given.pop(name) for name in ("topology", "buffers", "launch")}
+    for name in ("speeds", "links"):
+        changes[name] = dict(given.pop(name)) or None
+    changes["overlap"] = None if given.pop("overlap") else False
+    return replace(
+        scenario, **{name: value for name, value in changes.items() if value is not None}
+    )
+
+
+def compared(given: dict[str, Any], **more: Any) -> Comparison:
+    """Compare schedules as the options of `comparison_options` say."""
+    work, ranks = workload(given)
+    chosen = {name: given[name] for name in ("hardware", "schedules", "pass_")}
+    return compare(work, ranks, **chosen, scenario=scenario_of(given), track=progress, **more)
 
 
 def is_file(source: str) -> bool:
@@ -145,20 +207,17 @@ def is_file(source: str) -> bool:
 
 
 def plans_of(source: str, given: dict[str, Any]) -> Plans:
-    """The plan of a plan file, or of a schedule for the workload that the options describe."""
+    """The plan of a plan file, or of a schedule; `given` are the workload's options and the trim.
+
+    Raises click's UsageError where one of them is typed beside a plan file.
+    """
     if not is_file(source):
         work, ranks = workload(given)
-        pass_: Pass | Literal["both"] = given["pass_"]
-        trim: Trim = given.get("trim", "messages")
+        trim = given.get("trim", "messages")
         with working("planning"):
-            return Plans.of(plan(source, work, ranks, pass_=pass_, trim=trim))
+            return Plans.of(plan(source, work, ranks, pass_=given["pass_"], trim=trim))
     context = click.get_current_context()
-    typed = [
-        name
-        for name in WORKLOAD
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    ]
-    if typed:
+    if typed := [name for name in given if context.get_parameter_source(name) is TYPED]:
         option = "--" + typed[0].rstrip("_").replace("_", "-")
         raise click.UsageError(f"{source} holds its own workload: leave out {option}")
     with working("reading and verifying"):

@@ -3,9 +3,10 @@
 import csv
 import json
 import shlex
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -13,31 +14,36 @@ from rich.console import Console
 
 from planner.errors import RingloomError
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-CSV = "ringloom.csv"  # in a context: rows are asked for
+Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
+TYPED = click.core.ParameterSource.COMMANDLINE
 
 
-def _remember(context: click.Context, _: click.Parameter, chosen: bool) -> None:
-    context.meta[CSV] = chosen
+def _form(name: str, meaning: str) -> Callable[[Command], Command]:
+    """An option that asks for an answer in a form, which `show` finds in the context."""
+
+    def remember(context: click.Context, _: click.Parameter, chosen: bool) -> None:
+        context.meta[name] = chosen
+
+    return click.option(name, is_flag=True, expose_value=False, callback=remember, help=meaning)
 
 
-csv_option = click.option(
-    "--csv", is_flag=True, expose_value=False, callback=_remember, help="The table as CSV."
-)
+json_option = _form("--json", "One JSON object on stdout.")
+csv_option = _form("--csv", "The table as CSV.")
+
+
+def json_is_asked_for() -> bool:
+    """Returns True where the command was given --json."""
+    return bool(click.get_current_context().meta["--json"])
 
 
 def show(
-    as_json: bool,
-    document: dict[str, Any],
-    *pictures: Any,
-    rows: list[dict[str, Any]] | None = None,
+    document: dict[str, Any], *pictures: Any, rows: list[dict[str, Any]] | None = None
 ) -> None:
     """The one JSON object, or the rows of its table as CSV, or the pictures of it."""
-    context = click.get_current_context(silent=True)
-    as_csv = rows is not None and context is not None and context.meta.get(CSV, False)
-    if as_json and as_csv:
+    as_csv = click.get_current_context().meta.get("--csv", False)
+    if json_is_asked_for() and as_csv:
         raise click.UsageError("either --json or --csv")
-    if as_json:
+    if json_is_asked_for():
         click.echo(json.dumps(document, default=_plain))
     elif as_csv and rows is not None:
         click.echo(_as_csv(rows), nl=False)
@@ -80,17 +86,13 @@ def typed_command() -> str:
     """The command of this context as it was typed, without where its answer goes."""
     context = click.get_current_context()
     words = ["ringloom", str(context.info_name)]
-    options = list[str]()
+    options, ours = list[str](), context.params.keys() - {"output"}
     for parameter in context.command.params:
         name, value = str(parameter.name), context.params.get(str(parameter.name))
         if isinstance(parameter, click.Argument):
             words.append(str(value))
-        elif name not in ANSWERS and context.get_parameter_source(name) is TYPED:
+        elif name in ours and context.get_parameter_source(name) is TYPED:
             options.append(parameter.opts[0])
             if not (isinstance(parameter, click.Option) and parameter.is_flag):
                 options.append(",".join(value) if isinstance(value, list) else str(value))
     return shlex.join([*words, *options])
-
-
-ANSWERS = ("output", "as_json")
-TYPED = click.core.ParameterSource.COMMANDLINE

@@ -13,7 +13,7 @@ from planner.analysis.balance import imbalance
 from planner.files import save
 from planner.ir import SMALL, Plan
 from ringloom.cli.options import plans_of, trim_option, workload_options
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import show
 from ringloom.cli.progress import working
 from ringloom.looping import Looped, looped
 from ringloom.views import tables
@@ -26,8 +26,7 @@ from ringloom.views.units import length
 @workload_options()
 @trim_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan file.")
-@json_option
-def command(source: str, output: str | None, as_json: bool, **given: Any) -> None:
+def command(source: str, output: str | None, **given: Any) -> None:
     plans = plans_of(source, given)
     if output:
         save(plans, output)
@@ -36,7 +35,7 @@ def command(source: str, output: str | None, as_json: bool, **given: Any) -> Non
     pictures = [picture for form in forms for picture in _portrait(*form)]
     written = [f"written to {output}"] if output else []
     document = {"plans": [_summary(*form) for form in forms], "verified": True}
-    show(as_json, document, *pictures, *written)
+    show(document, *pictures, *written)
 
 
 def _portrait(plan: Plan, form: Looped) -> list[Any]:

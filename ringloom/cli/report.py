@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from ringloom.cli.output import json_option, show, typed_command, write
+from ringloom.cli.options import compared, comparison_options
+from ringloom.cli.output import show, typed_command, write
 from ringloom.cli.progress import working
-from ringloom.cli.scenarios import compared, comparison_options
 from ringloom.optional import needing
 
 
@@ -22,9 +22,8 @@ from ringloom.optional import needing
 @click.option(
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
 )
-@click.option("-o", "--output", default="report.html", show_default=True, help="The page.")
-@json_option
-def command(trace: str | None, output: str, as_json: bool, **given: Any) -> None:
+@click.option("-o", "--output", default="report.html", help="The page.")
+def command(trace: str | None, output: str, **given: Any) -> None:
     page = needing("report", "ringloom.report.page")
     run = import_module("ringloom.report.facts.recorded").recorded(trace) if trace else None
     comparison = compared(given, variants=False)
@@ -38,4 +37,4 @@ def command(trace: str | None, output: str, as_json: bool, **given: Any) -> None
         "rows": comparison.as_rows(),
         "measured_s": run.makespan if run else None,
     }
-    show(as_json, document, comparison.why, f"{output}: open it in a browser")
+    show(document, comparison.why, f"{output}: open it in a browser")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ringloom.cli.output import csv_option, json_option, show
+from ringloom.cli.output import csv_option, show
 from ringloom.cli.progress import progress, working
 from ringloom.reproduce import pages
 from ringloom.reproduce.papers import PAPERS, distflash_time, striped
@@ -25,32 +25,29 @@ from ringloom.reproduce.tables import Table
 )
 @click.option("--fit", "fitting", is_flag=True, help="striped, distflash: refit, print constants.")
 @csv_option
-@json_option
-def command(paper: str, rows: str | None, fitting: bool, as_json: bool) -> None:
+def command(paper: str, rows: str | None, fitting: bool) -> None:
     if rows and paper != "striped":
         raise click.UsageError(f"--rows predicts rows of striped, not of {paper}")
     if fitting:
-        _refit(paper, rows, as_json)
+        _refit(paper, rows)
     elif paper == "striped":
         with working("reproducing"):
             judged = striped.judged(rows) if rows else striped.judged()
             shown = striped.tables(judged)
         document = striped.as_json(judged) | {"tables": [table.as_dict() for table in shown]}
-        show(as_json, document, *pages.pages(shown), rows=_rows(shown))
+        show(document, *pages.pages(shown), rows=_rows(shown))
     else:
         chosen = PAPERS if paper == "all" else {paper: PAPERS[paper]}
         shown = [table for name in progress(chosen, "reproducing") for table in chosen[name]()]
         pictures = pages.pages(shown) if paper != "all" else pages.overview(shown)
-        show(
-            as_json, {"tables": [table.as_dict() for table in shown]}, *pictures, rows=_rows(shown)
-        )
+        show({"tables": [table.as_dict() for table in shown]}, *pictures, rows=_rows(shown))
 
 
 def _rows(tables: list[Table]) -> list[dict[str, Any]]:
     return [{"table": table.title} | row for table in tables for row in table.as_dict()["rows"]]
 
 
-def _refit(paper: str, rows: str | None, as_json: bool) -> None:
+def _refit(paper: str, rows: str | None) -> None:
     if paper == "striped":
         with working("fitting"):
             fits = striped.fits(striped.judged(rows) if rows else striped.judged())
@@ -59,11 +56,11 @@ def _refit(paper: str, rows: str | None, as_json: bool) -> None:
             " others; halves: of each half, fitted to the other[/]"
         )
         document = {"constants": {name: fit.as_dict(CONSTANTS) for name, fit in fits.items()}}
-        show(as_json, document, pages.fitted(fits), note)
+        show(document, pages.fitted(fits), note)
     elif paper == "distflash":
         attention, matrix = distflash_time.refit().tolist()
         constants = {"attention": attention, "matrix": matrix}
         text = "\n".join(f"{name} {value:.4g}" for name, value in constants.items())
-        show(as_json, {"constants": constants}, text, "fitted on the one-node rows alone")
+        show({"constants": constants}, text, "fitted on the one-node rows alone")
     else:
         raise click.UsageError(f"--fit refits striped or distflash, not {paper}")

@@ -14,7 +14,7 @@ import click
 
 from planner.ir import Plan
 from ringloom.cli.options import plans_of, trim_option, workload_options
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import show
 from ringloom.cli.progress import working
 from ringloom.running import refuse_huge, run_random
 from ringloom.views.tables import verdict
@@ -31,20 +31,17 @@ from runtimes.validation import check
     "--backend",
     type=click.Choice(list(BACKENDS)),
     default="numpy",
-    show_default=True,
     help="What executes it.",
 )
 @click.option("--check", "checked", is_flag=True, help="Compare with dense attention; 1 if wrong.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random arrays.")
+@click.option("--seed", type=int, default=0, help="Of the random arrays.")
 @click.option("--trace", "trace_file", help="Record the run: a Chrome trace, .json or .json.gz.")
-@json_option
 def command(
     source: str,
     backend: str,
     checked: bool,
     seed: int,
     trace_file: str | None,
-    as_json: bool,
     **given: Any,
 ) -> int:
     plans = plans_of(source, given)
@@ -58,7 +55,7 @@ def command(
             run_random(plans, backend, seed, trace_file)
         with working("running and comparing with dense attention"):
             result = check(plans, backend=backend, seed=seed)
-        show(as_json, document | asdict(result), head, verdict(result))
+        show(document | asdict(result), head, verdict(result))
         return int(not result.exact)
     began = perf_counter()
     with working("running"):
@@ -68,7 +65,7 @@ def command(
     took = seconds(document["seconds"])
     written = [f"recorded in {trace_file}"] if trace_file else []
     ran = f"ran in {took}: {', '.join(results)}; --check verifies the result"
-    show(as_json, document, head, ran, *written)
+    show(document, head, ran, *written)
     return 0
 
 

@@ -7,14 +7,13 @@ Example:
 import click
 
 from planner.schedules import SCHEDULES
-from ringloom.cli.output import csv_option, json_option, show
+from ringloom.cli.output import csv_option, show
 from ringloom.views.tables import plain_table
 
 
 @click.command()
 @csv_option
-@json_option
-def command(as_json: bool) -> None:
+def command() -> None:
     rows = [
         {
             "name": s.name,
@@ -29,4 +28,4 @@ def command(as_json: bool) -> None:
     table = plain_table("schedule", "travels", "over", "parameters", "from")
     for s in SCHEDULES.values():
         table.add_row(s.name, s.travels, s.path, " ".join(s.parameters) or "-", s.paper)
-    show(as_json, {"schedules": rows}, table, rows=rows)
+    show({"schedules": rows}, table, rows=rows)

@@ -15,10 +15,9 @@ from rich.table import Table
 
 from planner.planning import plan
 from planner.plans import Plans
-from ringloom.cli.options import hardware_option, schedules_option, workload, workload_options
-from ringloom.cli.output import json_option, show
+from ringloom.cli.options import Written, comparison_options, scenario_of, workload
+from ringloom.cli.output import show
 from ringloom.cli.progress import working
-from ringloom.cli.scenarios import scenario_of, scenario_options
 from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds
 from simulator.confidence import Sensitivity, sensitivity
@@ -40,34 +39,23 @@ def tornado(rows: list[Sensitivity], schedule: str, usual: float) -> Table:
     return table
 
 
-def vary(value: str) -> tuple[str, float, float]:
-    """Read KEY=LOW:HIGH."""
+def _range(value: str) -> tuple[str, float, float]:
     key, _, ends = value.partition("=")
-    try:
-        low, high = map(float, ends.split(":"))
-    except ValueError:
-        message = f"{value!r} is not KEY=LOW:HIGH, such as intra.bandwidth=1e10:4e11"
-        raise click.BadParameter(message) from None
+    low, high = map(float, ends.split(":"))
     return key, low, high
 
 
 @click.command()
-@workload_options()
-@hardware_option
-@schedules_option("ring,zigzag,ulysses")
-@scenario_options
+@comparison_options("ring,zigzag,ulysses")
 @click.option(
     "--vary",
-    type=vary,
-    metavar="KEY=LOW:HIGH",
+    type=Written("KEY=LOW:HIGH", "intra.bandwidth=1e10:4e11", _range),
     help="Also sweep a constant, or the scenario's share or launch, and show the crossings.",
 )
-@json_option
 def command(
     hardware: str,
     schedules: list[str],
     vary: tuple[str, float, float] | None,
-    as_json: bool,
     **given: Any,
 ) -> None:
     scenario, machine = scenario_of(given), find_hardware(hardware)
@@ -90,4 +78,4 @@ def command(
     }
     title = f"{best} on {hardware}: {seconds(usual[best])}; * not calibrated"
     said = curve.sentences if curve else []
-    show(as_json, document, title, tornado(rows, best, usual[best]), advice, *said)
+    show(document, title, tornado(rows, best, usual[best]), advice, *said)

@@ -14,12 +14,13 @@ from rich.table import Table
 from ringloom.cli.options import (
     hardware_option,
     plans_of,
+    scenario_of,
+    scenario_options,
     trim_option,
     workload_options,
 )
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import show
 from ringloom.cli.progress import working
-from ringloom.cli.scenarios import scenario_of, scenario_options
 from ringloom.views.tables import plain_table, prediction
 from ringloom.views.units import seconds
 from simulator.chrome_trace import save_trace, trace
@@ -31,22 +32,6 @@ from simulator.prediction import simulate
 
 SHOWN = 12  # parts of a critical path that are printed
 VERBS = {"attend": "attends", "merge": "merging", "message": "messages", "prologue": "prologue"}
-
-
-def path_rows(legs: tuple[Leg, ...]) -> list[dict[str, Any]]:
-    """A critical path as plain values for JSON."""
-    return [
-        {
-            "kind": leg.kind,
-            "rank": leg.rank,
-            "step": leg.step,
-            "link": leg.link or None,
-            "start_s": leg.start,
-            "end_s": leg.end,
-            "words": leg.words,
-        }
-        for leg in legs
-    ]
 
 
 def path_picture(legs: tuple[Leg, ...]) -> Table:
@@ -76,18 +61,15 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
     "--engine",
     type=click.Choice(ENGINES),
     default="auto",
-    show_default=True,
     help="auto takes the fast one where it applies.",
 )
 @scenario_options
 @click.option("--trace", "trace_file", help="Write a Chrome trace, .json or .json.gz.")
-@json_option
 def command(
     source: str,
     hardware: str,
     engine: Engine,
     trace_file: str | None,
-    as_json: bool,
     **given: Any,
 ) -> None:
     scenario = scenario_of(given)
@@ -108,7 +90,7 @@ def command(
         "uncalibrated": rests,
         "engine": result.engine,
         "contended": result.contended,
-        "critical_path": [row for legs in paths for row in path_rows(legs)] if paths else None,
+        "critical_path": [leg.as_row() for legs in paths for leg in legs] if paths else None,
     }
     pictures = [f"[bold]{plans.name}[/] on {hardware}", prediction(result)]
     pictures.append(f"nine of ten would be measured between {seconds(low)} and {seconds(high)}")
@@ -118,4 +100,4 @@ def command(
     if trace_file:
         file = save_trace(trace(result), trace_file)
         pictures.append(f"trace written to {file}; https://ui.perfetto.dev shows it")
-    show(as_json, document, *pictures)
+    show(document, *pictures)

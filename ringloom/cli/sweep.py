@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import show
 from ringloom.cli.progress import progress
 from ringloom.sweeps.run import Sweep, sweep
 from ringloom.sweeps.standings import CLOSE, standings
@@ -40,15 +40,11 @@ def standing_table(result: Sweep) -> Table:
     "--backend",
     type=click.Choice(BACKENDS),
     default="loky",
-    show_default=True,
     help="Processes of this machine, or a cluster.",
 )
 @click.option("--address", help="A Dask scheduler or a Ray cluster.  [default: one of its own]")
 @click.option("--jobs", type=click.IntRange(1), help="Processes.  [default: all there are]")
-@json_option
-def command(
-    grid: Path, output: str, backend: str, address: str | None, jobs: int | None, as_json: bool
-) -> None:
+def command(grid: Path, output: str, backend: str, address: str | None, jobs: int | None) -> None:
     bar = partial(progress, verb="predicting")
     result = sweep(grid, output, backend=backend, address=address, jobs=jobs, track=bar)
     files = [str(file) for file in result.files]
@@ -59,4 +55,4 @@ def command(
         "files": files,
     }
     said = f"{len(result.rows)} points, {len(result.refused)} of which cannot run"
-    show(as_json, document, said, standing_table(result), *files)
+    show(document, said, standing_table(result), *files)

@@ -21,7 +21,7 @@ from ringloom.cli.options import (
     workload,
     workload_options,
 )
-from ringloom.cli.output import json_option, show
+from ringloom.cli.output import show
 
 
 @click.command()
@@ -33,10 +33,7 @@ from ringloom.cli.output import json_option, show
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), required=True, help="An .npz file."
 )
-@json_option
-def command(
-    target: str, source: str, max_calls: int | None, output: str, as_json: bool, **given: Any
-) -> None:
+def command(target: str, source: str, max_calls: int | None, output: str, **given: Any) -> None:
     masked: dict[str, Any] = {}
     if target == "jax" and not is_file(source):  # the program's plans, and the mask to run
         masked = {"mask": workload(given)[0].mask}
@@ -45,4 +42,4 @@ def command(
     save_tables(arrays, output)
     size = Path(output).stat().st_size
     document = {"target": target, "file": output, "arrays": sorted(arrays), "bytes": size}
-    show(as_json, document, f"{output}: {size} bytes; a dynamic program's load() reads it")
+    show(document, f"{output}: {size} bytes; a dynamic program's load() reads it")

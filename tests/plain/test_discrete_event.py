@@ -301,7 +301,7 @@ def test_the_command_line_takes_every_condition(
         (["--slow-link", "2-3=cut"], "link 2-3 is cut, and no other way leads from rank 2"),
         (["--slow-link", "2=cut"], "'2=cut' is not A-B=FACTOR"),
         (["--straggler", "x=1"], "'x=1' is not RANK=FACTOR"),
-        (["--buffers", "0"], "'0' is neither a number from 1 up nor plan"),
+        (["--buffers", "0"], "'0' is not N|PLAN, such as 2"),
         (["--buffers", "1", "--mask", "full"], "stuck in step 1: rank"),
         (["--topology", "mesh"], "unknown topology 'mesh'"),
         (["--trace", "t.txt"], "a trace file ends in .json or .json.gz"),
