@@ -22,6 +22,7 @@ class Names:
     at: int | None = None  # the step, where there is only one
     sizes: Mapping[int, str] = field(default_factory=dict)  # names of the sizes of axes
     step: str = "step"
+    rank: str = "rank"  # "" where another one is meant, along one axis of several
 
     @property
     def clock(self) -> str:
@@ -41,15 +42,16 @@ class Names:
 
     def but(self, axis: int, name: str) -> "Names":
         """The names where another rank is meant, elsewhere along one axis."""
-        return replace(self, axes=(*self.axes[:axis], name, *self.axes[axis + 1 :]))
+        axes = *self.axes[:axis], name, *self.axes[axis + 1 :]
+        return replace(self, axes=axes, rank=name if len(axes) == 1 else "")
 
     def coordinate(self, axis: int) -> str:
         """The name of a coordinate; of the rank itself for axis -1."""
         if axis >= 0:
             return self.axes[axis]
-        if len(self.axes) > 1:
+        if not self.rank:
             raise PlanError("a condition on ranks counted across axes")
-        return self.axes[0]
+        return self.rank
 
 
 def expression(e: Expr, names: Names) -> str:

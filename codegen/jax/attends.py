@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from codegen.jax.cases import WHOLE, Case, Group, groups, switched
-from codegen.jax.conditions import Domain
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, Steps
 from codegen.jax.pieces import Slices, origin, rows_of, tiling
@@ -15,6 +14,7 @@ from codegen.jax.runs import Op
 from codegen.jax.trace import Trace
 from codegen.jax.values import Kept, Key, values
 from codegen.layout import Pieces
+from codegen.lowered.conditions import Domain
 from codegen.text import Names, call, statement
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
@@ -109,15 +109,13 @@ class Attends:
                 return
         if len(steps) < len(group.cases[0].active):
             (group,) = self.groups(steps, group.cells)
-        on = Domain(steps, self.coordinates)
+        on = Domain(self.loops, steps)
         bases = [self.base(cell, group.cases[0]) for cell in group.cells]
         first = bases[0].startswith("nothing(")
         only = len(group.cases) == 1 and group.always
         calls = [self.call(c, group, first and only, steps, names) for c in group.cases]
         targets = ", ".join(self.made.sums[cell] for cell in group.cells)
-        lines, reads = switched(
-            group, calls, bases, targets, names, self.loops, on, indent, closures
-        )
+        lines, reads = switched(group, calls, bases, targets, names, on, indent, closures)
         self.written |= set(group.cells)
         self.defined |= set(group.cells)
         yield self.op(lines, targets, reads)
@@ -202,8 +200,8 @@ class Attends:
         if exchange := brought.get(value):
             every, order = "jnp.arange(RANKS)", self.exchanges.order(exchange, self.loops)
             if len(self.loops.mesh) > 1:
-                every = "place * GROUP + jnp.arange(GROUP)"
-                every = "jnp.arange(RING) * GROUP + member" if exchange.axis == 0 else every
+                every = "outer * INNER + jnp.arange(INNER)"
+                every = "jnp.arange(OUTER) * INNER + inner" if exchange.axis == 0 else every
             name = "all_kv_at" if side == "kv" else "all_at"
             self.positions[name] = f"{of}({every}{seq}).reshape(-1)"
             if order is None:

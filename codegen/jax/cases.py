@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from codegen.jax.conditions import Domain, both, comparison, conditions
 from codegen.jax.trace import Trace
 from codegen.jax.values import Key, Values
+from codegen.lowered.conditions import Domain, bounds, needed, on_arrays
 from codegen.text import WIDTH, Flags, Names, call
 from planner.errors import PlanError
-from planner.loops.form import Attend, Guard, Ints, Loops
+from planner.loops.form import Attend, Expr, Guard, Ints, Loops
 
 Slice = tuple[int, int, int]  # first and last piece, of so many
 MOST = 4  # cases of one statement
@@ -115,20 +115,13 @@ def _choice(on: Flags, active: Flags, at: Ints) -> tuple[int, int, int]:
     raise PlanError("rectangles whose shapes follow no coordinate")
 
 
-def condition(case: Case, names: Names, loops: Loops, on: Domain) -> str:
-    """When a device has the case, as text; "" if always on this domain."""
-    texts = conditions(case.guard, names, loops, on)
+def condition(case: Case, names: Names, on: Domain, known: Flags) -> str:
+    """When a device has the case, as text; "" if always where `known` holds."""
+    guard = case.guard
     if case.choice:
         axis, low, high = case.choice
-        x = on.coordinates[:, axis]
-        ends = (
-            (low, high)
-            if low == high
-            else (None if low == x.min() else low, None if high == x.max() else high)
-        )
-        bounds = (None if end is None else str(end) for end in ends)
-        texts.append(comparison(names.axes[axis], *bounds))
-    return both(texts) if texts else ""
+        guard = replace(guard, bounds=(*guard.bounds, (axis, Expr(low), Expr(high))))
+    return on_arrays(needed([*bounds(guard, on, names, known)], known))
 
 
 Call = tuple[str, list[str]]  # up to the bracket, arguments
@@ -140,7 +133,6 @@ def switched(
     bases: Sequence[str],
     targets: str,
     names: Names,
-    loops: Loops,
     on: Domain,
     indent: int,
     closures: bool,
@@ -151,7 +143,7 @@ def switched(
     """
     texts, rest = list[str](), np.ones_like(group.cases[0].active)
     for case in group.cases:
-        texts.append(condition(case, names, loops, on.but(rest)))
+        texts.append(condition(case, names, on, rest))
         rest = rest & ~case.active
     exhaustive = not rest.any()
     if exhaustive:
@@ -218,15 +210,6 @@ def check(group: Group, texts: Sequence[str], names: Names, on: Domain) -> None:
     """Raise PlanError unless the conditions, as they are read one by one, give the cases."""
     rest = np.ones_like(group.cases[0].active)
     for case, text in zip(group.cases, texts, strict=True):
-        said = np.stack([_holds(text, names, t, on) for t in on.steps]) & rest
-        if not np.array_equal(said, case.active):
+        if not np.array_equal(on.evaluate(text, names) & rest, case.active):
             raise PlanError(f"a condition that is not the plan's: {text}")
         rest = rest & ~case.active
-
-
-def _holds(text: str, names: Names, t: int, on: Domain) -> Flags:
-    ranks = len(on.coordinates)
-    known: dict[str, object] = {name: on.coordinates[:, a] for a, name in enumerate(names.axes)}
-    known |= {"rank": on.coordinates[:, -1], "step": t - names.first, **names.values}
-    holds = eval(text, {"__builtins__": {}}, known) if text else True
-    return np.broadcast_to(np.asarray(holds, np.bool_), (ranks,))

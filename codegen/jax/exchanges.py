@@ -106,7 +106,7 @@ class Exchanges:
             raise PlanError("sinks of outputs that ranks have of all heads")
         copies, index = self.copies(s, loops), "lax.axis_index(axis)"
         if len(loops.mesh) > 1:
-            index = f"{index} {'%' if s.axis else '//'} GROUP"
+            index = f"{index} {'%' if s.axis else '//'} INNER"
         index = f"({index}) // {copies}" if copies > 1 else index
         self.functions["share_of"] = [
             "def share_of(sinks, axis):",
@@ -141,7 +141,7 @@ class Exchanges:
             raise PlanError("an exchange of something else than what a rank owns")
         if len(loops.mesh) == 1:
             return ""
-        name, groups = "ACROSS", "[[*range(r, RANKS, GROUP)] for r in range(GROUP)]"
+        name, groups = "ACROSS", "[[*range(r, RANKS, INNER)] for r in range(INNER)]"
         if s.axis == 1:
             name, size = "GROUPS", loops.mesh[1]
             groups = f"[[*range(r, r + {size})] for r in range(0, RANKS, {size})]"

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from codegen.jax.conditions import comparison, numbers
 from codegen.jax.trace import (
     HOME,
     Trace,
@@ -14,7 +13,8 @@ from codegen.jax.trace import (
     senders,
     trace,
 )
-from codegen.text import WIDTH, Names, affine, call, expression
+from codegen.lowered.conditions import SIZES, Domain, both, bounds
+from codegen.text import WIDTH, Names, affine, call
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
 from planner.loops.form import (
@@ -67,6 +67,12 @@ class Hops:
     loops: Loops
     texts: dict[str, list[str]] = field(default_factory=dict)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the mesh by their names."""
+        named = zip(SIZES[len(self.loops.mesh)], self.loops.mesh, strict=True)
+        return {"RANKS": len(self.loops.coordinates()), **dict(named)}
+
     def add(self, title: str, s: Send, names: Names) -> Hop:
         """The function for a send; `title` is its name unless that is taken.
 
@@ -98,7 +104,7 @@ class Hops:
             way = affine([(1, "r")], int(by[0])) if near else way
         start = f"{low}, " if low else ""
         pairs = f"[(r, {way}) for r in range({start}{names.count(high + 1)})]"
-        made = eval(pairs, {"range": range, **numbers(self.loops.mesh)})
+        made = eval(pairs, {"range": range, **self.sizes})
         if made != [(r, int(to[r])) for r in range(low, high + 1)]:
             raise PlanError("pairs of ranks that are not the plan's")
         partly = len(made) < len(ranks)
@@ -113,7 +119,7 @@ class Hops:
         condition = f" if {re.sub(TO, way, where)}" if where else ""
         pairs = f"[(r, {way}) for r in range(RANKS){condition}]"
         for t in (t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)):
-            known = {"range": range, "step": t - names.first, **numbers(self.loops.mesh)}
+            known = {"range": range, "step": t - names.first, **self.sizes}
             to = receivers(self.loops, s, t)
             if eval(pairs, known) != [(int(r), int(to[r])) for r in senders(self.loops, s, t)]:
                 raise PlanError("pairs of ranks that are not the plan's")
@@ -148,28 +154,21 @@ def _way(s: Send, loops: Loops, names: Names) -> str:
     (slope, constant), inner = far
     if inner == (0, 0):
         text = affine([(slope, names.clock)], constant)
-        groups = {"1": "+ GROUP", "-1": "- GROUP"}.get(text, f"+ ({text}) * GROUP")
+        groups = {"1": "+ INNER", "-1": "- INNER"}.get(text, f"+ ({text}) * INNER")
         return f"(r {groups}) % RANKS"
-    group = affine([(1, "r // GROUP"), (slope, names.clock)], constant)
-    group = group if (slope, constant) == (0, 0) else f"({group}) % RING"
+    group = affine([(1, "r // INNER"), (slope, names.clock)], constant)
+    group = group if (slope, constant) == (0, 0) else f"({group}) % OUTER"
     member = affine([(1, "r"), (inner[0], names.clock)], inner[1])
-    return f"{group} * GROUP + ({member}) % GROUP"
+    return f"{group} * INNER + ({member}) % INNER"
 
 
 def _guard(s: Send, loops: Loops, names: Names) -> str:
     """Plain Python for a guard in a step, of r or of its receiver `to`."""
-    guard = s.when.guard
-    if guard.tabled or (len(loops.mesh) > 1 and guard.bounds):
-        raise PlanError("messages of some ranks only, by a list or along an axis")
-    name, texts = "to" if guard.receiver else "r", list[str]()
-    for _, low, high in guard.bounds:
-        if any(e is not None and any(e.axes) for e in (low, high)):
-            raise PlanError("messages of ranks that depend on the rank in another way")
-        lo, hi = (None if e is None else expression(replace(e), names) for e in (low, high))
-        if lo == str(loops.mesh[0] - 1):
-            lo, hi = "RANKS - 1", "RANKS - 1"
-        texts.append(comparison(name, lo, hi).replace(") & (", ") and ("))
-    return " and ".join(texts)
+    guard, on = s.when.guard, [t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)]
+    if len(loops.mesh) > 1 and guard.bounds:
+        raise PlanError("messages of some ranks only, along an axis")
+    here = names.but(0, "to" if guard.receiver else "r")
+    return both([*bounds(guard, Domain(loops, on), here)])
 
 
 def settled(loops: Loops, plan: Plan) -> tuple[Loops, Trace]:

@@ -8,11 +8,11 @@ import numpy as np
 
 from codegen.jax.attends import Attends
 from codegen.jax.cases import Group
-from codegen.jax.conditions import in_steps
 from codegen.jax.hops import Steps
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.trace import everybody, is_stepwise, senders, without
 from codegen.jax.values import Key
+from codegen.lowered.conditions import Domain, both, times
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import TENSORS
@@ -189,7 +189,7 @@ class Pass(Attends):
         if run.kind != "unrolled" or steps == run.steps:
             yield from make(indent)
             return
-        condition = in_steps(steps, run.steps, self.names)
+        condition = both(times(steps, Domain(self.loops, run.steps), self.names))
         for op in make(indent + 4):
             yield replace(op, condition=condition)
 

@@ -141,7 +141,7 @@ def origin(
         _place({t: int(far[axis]) for t, far in away.items()}, names.axes[axis], size, names)
         for axis, size in enumerate(loops.mesh)
     ]
-    return along[0] if len(along) == 1 else f"{along[0]} * GROUP + {along[1]}"
+    return along[0] if len(along) == 1 else f"{along[0]} * INNER + {along[1]}"
 
 
 def _place(away: dict[int, int], name: str, size: int, names: Names) -> str:

@@ -1,11 +1,11 @@
 """The schedule of a program, printed from its loops: `forward`, `backward`, and their messages."""
 
-from codegen.jax.conditions import SIZES
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, settled
 from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
 from codegen.jax.values import Kept, kept
+from codegen.lowered.conditions import AXES, SIZES
 from codegen.programs import Program
 from codegen.text import Names
 from planner.errors import PlanError
@@ -81,8 +81,8 @@ def print_pass(
         head.append(f"    rank = {index}")
         index = "rank"
     if len(loops.mesh) > 1 and places:
-        sign = {"place": f"{index} // GROUP", "member": f"{index} % GROUP"}
-        value = sign[places[0]] if len(places) == 1 else f"divmod({index}, GROUP)"
+        sign = {"outer": f"{index} // INNER", "inner": f"{index} % INNER"}
+        value = sign[places[0]] if len(places) == 1 else f"divmod({index}, INNER)"
         head.append(f"    {', '.join(places)} = {value}")
     if "seq" in words:
         head.append("    seq = RANKS * q.shape[2]")
@@ -126,4 +126,4 @@ def named(loops: Loops) -> Names:
         raise PlanError(f"a mesh of {len(mesh)} axes")
     sizes = {ranks: "RANKS", **dict(reversed([*zip(mesh, SIZES[len(mesh)], strict=True)]))}
     few = {size: name for size, name in sizes.items() if size > FEW}
-    return Names(("rank",) if len(mesh) == 1 else ("place", "member"), first, sizes=few)
+    return Names(AXES[len(mesh)], first, sizes=few)

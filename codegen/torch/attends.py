@@ -62,7 +62,7 @@ class Attending:
             return False
         part = first[0].q[0]
         whole = part.pieces is part.heads is None and first[0].kind in ("full", "causal")
-        return whole and bool(meeting.everywhere[t - meeting.domain.first].all())
+        return whole and bool(meeting.everywhere[t - meeting.domain.steps[0]].all())
 
     def forward(self, meeting: Meeting) -> list[str]:
         """Attend, and merge what is seen."""
@@ -89,7 +89,7 @@ class Attending:
 
     def _begun(self, meeting: Meeting, cell: Cell, cut: bool, arguments: list[str]) -> list[str]:
         """The first part begins the sums."""
-        first = self.have.walked.first[cell] - meeting.domain.first
+        first = self.have.walked.first[cell] - meeting.domain.steps[0]
         lines = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
         steps = meeting.everywhere.any(axis=1)
         if steps.sum() == 1:
@@ -150,7 +150,7 @@ class Attending:
             if any(s is x for x in meeting.attends):
                 for t, rows in self.have.walked.attended[i].items():
                     if t in meeting.domain.steps:
-                        attended.setdefault(t - meeting.domain.first, []).append(rows)
+                        attended.setdefault(t - meeting.domain.steps[0], []).append(rows)
         check_everything(self.origins.plan, q, kv, attended)
         if triangular(self.origins.plan, q, kv):
             return "triangles", pieces_of(self.origins.plan, ", seq")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from codegen.torch.conditions import AXES, SIZES
+from codegen.lowered.conditions import AXES, SIZES
 from codegen.torch.holdings import Holdings
 from codegen.torch.variables import returned_from, side_of
 from codegen.torch.walk import Cell

@@ -171,7 +171,7 @@ class Messages:
             begun = [t for cell, t in self.walked.kept.items() if cell[0] == into[0]]
             if not move.guarded:
                 self.when(move, handle, f"{target} = {came}")
-            elif begun and max(begun) < move.domain.first:
+            elif begun and max(begun) < move.domain.steps[0]:
                 self.replace(move, handle, target, f" or {target}")
             else:
                 self.when(move, handle, f"if came := {came}:")

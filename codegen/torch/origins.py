@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from codegen.layout import layout_of
+from codegen.lowered.conditions import SIZES, Domain
 from codegen.text import Names, affine
-from codegen.torch.conditions import SIZES, Domain
 from codegen.torch.walk import Walk
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
+from codegen.lowered.conditions import AXES, SIZES, Domain, both, conditions
 from codegen.text import Names, call, statement
 from codegen.torch.attends import Attending, indented
-from codegen.torch.conditions import AXES, SIZES, Definitions, Domain, both, conditions
 from codegen.torch.exchanges import Exchanges
 from codegen.torch.holdings import Holdings, zeros
 from codegen.torch.messages import CARRIED, Messages
 from codegen.torch.origins import Origins
-from codegen.torch.tiles import Meeting, unit_of
+from codegen.torch.tiles import Definitions, Meeting, unit_of
 from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import side_of, sums, variables
 from codegen.torch.walk import Cell, walk
@@ -166,7 +166,7 @@ class Pass(Messages):
 
     def frame(self, frame: Frame) -> None:
         """A loop, or a step of its own."""
-        domain = Domain(self.loops, frame.first, frame.last)
+        domain = Domain(self.loops, range(frame.first, frame.last + 1))
         names = Names(
             self.axes,
             frame.first,
@@ -275,7 +275,7 @@ class Pass(Messages):
                 if len(domain.steps) == 1:
                     self.write(line)
                 else:
-                    self.paste([f"if step == {t - domain.first}:", f"    {line}"])
+                    self.paste([f"if step == {t - domain.steps[0]}:", f"    {line}"])
 
     def beginning(
         self,

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from codegen.lowered.conditions import SIZES
 from codegen.text import WIDTH
-from codegen.torch.conditions import SIZES, Definitions
 from codegen.torch.origins import pieces_of, step_of
 from codegen.torch.passes import Pass
+from codegen.torch.tiles import Definitions
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import (

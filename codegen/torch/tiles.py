@@ -4,14 +4,14 @@ Rectangles that are full, causal or strict become cases of `tile(step, rank, siz
 they are attended if there is but one. All others are cut at run time by the mask's own bands.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 import numpy as np
 
+from codegen.lowered.conditions import Condition, Domain, both, conditions, needed
 from codegen.text import WIDTH, Flags, Names, call, expression
-from codegen.torch.conditions import Condition, Domain, both, conditions, needed
 from planner.errors import PlanError
 from planner.loops.form import Attend, Ends, Expr, Part
 
@@ -51,17 +51,14 @@ class Meeting:
             raise PlanError("a rank attends several slices of the heads that it has")
         return f".chunk({slices}, 1)[{ends[0].constant}]"
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Steps and ranks."""
-        return len(self.domain.steps), len(self.domain.loops.coordinates())
-
     def cases(self) -> list[tuple[Attend, list[Condition], Flags]]:
         """Each rectangle with its conditions, and where they all hold; never two at once."""
         made = []
         for s in self.attends:
             said = conditions(s.when, self.domain, self.names)
-            made.append((s, said, np.logical_and.reduce([np.ones(self.shape, bool), *holds(said)])))
+            made.append(
+                (s, said, np.logical_and.reduce([np.ones(self.domain.shape, bool), *holds(said)]))
+            )
         if (np.sum([on for _, _, on in made], axis=0) > 1).any():
             raise PlanError("a rank attends two rectangles of the same values in a step")
         return made
@@ -124,7 +121,7 @@ def covering(
 
 def tile_function(name: str, meeting: Meeting) -> tuple[list[str], bool]:
     """The cases as a function, and whether there are steps and ranks with nothing to do."""
-    left, lines, slices = np.ones(meeting.shape, bool), list[str](), set[str]()
+    left, lines, slices = np.ones(meeting.domain.shape, bool), list[str](), set[str]()
     cases = sorted(meeting.cases(), key=lambda case: case[0].when.first)
     for s, said, on in cases:
         rows, cols = bounds_of(s, meeting, slices)
@@ -226,3 +223,26 @@ def times(text: str) -> str:
     if text in ("0", "1"):
         return "0" if text == "0" else "size"
     return f"({text}) * size" if " " in text else f"{text} * size"
+
+
+# ---- functions that both passes share, each written once
+
+
+@dataclass
+class Definitions:
+    """The functions of a program by their names."""
+
+    functions: dict[str, list[str]] = field(default_factory=dict)
+
+    def define(self, name: str, lines: Sequence[str]) -> str:
+        """The name of a function of these lines, whose first one has NAME in it."""
+        for n in ("", "_backward", *(f"_{i}" for i in range(3, 20))):
+            body = [line.replace("NAME", name + n, 1) for line in lines[:1]] + [*lines[1:]]
+            if self.functions.setdefault(name + n, body) == body:
+                return name + n
+        raise PlanError(f"too many functions {name}")
+
+    def lines(self) -> Iterator[str]:
+        """All of them, two empty lines before each."""
+        for body in self.functions.values():
+            yield from ("", "", *body)

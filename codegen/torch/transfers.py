@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from codegen.lowered.conditions import SIZES, Domain, active_bounds, both, conditions, needed
 from codegen.text import Names, affine, expression
-from codegen.torch.conditions import SIZES, Domain, both, bounds, conditions, needed
 from codegen.torch.variables import sums
 from codegen.torch.walk import Cell, Walk
 from planner.errors import PlanError
@@ -63,7 +63,7 @@ class Transfer:
     @property
     def guarded(self) -> bool:
         """True if not all ranks send."""
-        return not all(c.holds.all() for c in bounds(self.s.when, self.domain, self.names))
+        return not all(c.holds.all() for c in active_bounds(self.s.when, self.domain, self.names))
 
     def peers(self, names: Names) -> tuple[str, str]:
         """The texts of the ranks that are sent to and received from, in the group of the axes."""
@@ -88,16 +88,14 @@ class Transfer:
             self.s.when, guard=replace(self.s.when.guard, bounds=(), spans=(), ranks=())
         )
         said = conditions(plain, self.domain, self.names)
-        shape = len(self.domain.steps), len(self.domain.loops.coordinates())
-        return both(needed(said, np.ones(shape, bool)))
+        return both(needed(said, np.ones(self.domain.shape, bool)))
 
     def asked(self, to: str, source: str) -> str:
         """The values that say if this rank sends, and if something comes to it."""
         receiver = self.s.when.guard.receiver
         here = self.names.axes[self.axis]
         said = conditions(self.s.when, self.domain, self.names.but(self.axis, "r"))
-        shape = len(self.domain.steps), len(self.domain.loops.coordinates())
-        asked = both(needed(said, np.ones(shape, bool)))
+        asked = both(needed(said, np.ones(self.domain.shape, bool)))
         return f"({asked} for r in ({to if receiver else here}, {here if receiver else source}))"
 
 

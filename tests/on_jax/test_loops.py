@@ -8,16 +8,16 @@ import pytest
 
 from codegen import emit
 from codegen.jax.cases import check, groups
-from codegen.jax.conditions import Domain, conditions
 from codegen.jax.hops import Hops
 from codegen.jax.schedule import named, print_loops
 from codegen.jax.trace import trace
 from codegen.jax.values import values
+from codegen.lowered.conditions import Domain
 from codegen.programs import Program, program_of
 from jax_devices import jax
 from jax_in_numpy import replay, replayed
 from planner.errors import PlanError
-from planner.loops.form import Expr, Guard, Send
+from planner.loops.form import Send
 from planner.masks import Causal, Documents, Full, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
@@ -106,22 +106,13 @@ def test_conditions_that_are_not_the_plans_are_refused() -> None:
     rows = trace(loops[0], forward)
     made, names = values(loops[0], "forward", rows), named(loops[0])
     (group,) = groups(loops[0], rows, made, (1, 2, 3), ("q",))
-    on = Domain((1, 2, 3), loops[0].coordinates())
+    on = Domain(loops[0], (1, 2, 3))
     ours, theirs = ("rank < step", "rank <= step")
     if group.cases[0].rows == (0, 1, 2):
         ours, theirs = ("rank >= step", "rank > step")
     check(group, [ours, ""], names, on)
     with pytest.raises(PlanError, match="not the plan's"):
         check(group, [theirs, ""], names, on)
-
-
-def test_a_condition_that_holds_anyway_is_not_asked() -> None:
-    loops = program("zigzag", 8, WORK).loops
-    assert loops
-    names, on = named(loops[0]), Domain((1, 2, 3), loops[0].coordinates())
-    anyway, needed = (0, Expr(0), Expr(7)), (0, Expr(4), None)
-    assert conditions(Guard((anyway, needed)), names, loops[0], on) == ["rank >= 4"]
-    assert conditions(Guard((anyway,)), names, loops[0], on) == []
 
 
 def emitted(source: str) -> ModuleType:

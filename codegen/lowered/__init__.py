@@ -1,0 +1,1 @@
+"""Lowering: facts of a program that its loops give, found once for all targets."""

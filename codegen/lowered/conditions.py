@@ -1,0 +1,211 @@
+"""Conditions of a loop form as Python text, each checked by evaluating it.
+
+A condition is a guess at what a person would write, the simplest first; the first guess that holds
+on exactly the steps and ranks that the form means is taken. Nothing else says what a text means.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+
+import numpy as np
+
+from codegen.text import Flags, Names, expression, signed
+from planner.errors import PlanError
+from planner.loops.form import Expr, Guard, Ints, Loops, When
+
+AXES = {1: ("rank",), 2: ("outer", "inner"), 3: ("outer", "middle", "inner")}
+SIZES = {1: ("RANKS",), 2: ("OUTER", "INNER"), 3: ("OUTER", "MIDDLE", "INNER")}
+Bound = tuple[int, Expr | None, Expr | None]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Some steps, on all ranks."""
+
+    loops: Loops
+    steps: Sequence[int]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Steps and ranks."""
+        return len(self.steps), int(np.prod(self.loops.mesh))
+
+    def table(self, told: Callable[[int, Ints], Ints | Flags]) -> Ints:
+        """Returns the values of `told(step, coordinates)`: [steps, ranks]."""
+        coordinates = self.loops.coordinates()
+        return np.array([told(t, coordinates) for t in self.steps], np.intp)
+
+    def evaluate(self, text: str, names: Names) -> Flags:
+        """Where a text for arrays holds: [steps, ranks]."""
+        known: dict[str, object] = {
+            "RANKS": self.shape[1],
+            names.rank: self.loops.coordinates()[:, -1],
+        }
+        known |= names.values | dict(zip(names.axes, self.loops.coordinates().T, strict=False))
+        known[names.step] = np.array(self.steps)[:, None] - names.first
+        holds = eval(text or "True", {"__builtins__": {}}, known)
+        return np.broadcast_to(np.asarray(holds, np.bool_), self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """Comparisons that all hold where `holds` says: [steps, ranks].
+
+    `text` is for one rank, `comparisons` are for arrays of ranks; none where arrays cannot ask.
+    """
+
+    text: str
+    comparisons: tuple[str, ...]
+    holds: Flags
+
+
+def conditions(when: When, domain: Domain, names: Names) -> list[Condition]:
+    """The conditions under which a statement runs; all of them hold where it does."""
+    steps = [t for t in domain.steps if when.on(t)]
+    made = [*times(steps, domain, names), *active_bounds(when, domain, names)]
+    return [c for c in made if not c.holds.all()]
+
+
+def times(steps: Sequence[int], domain: Domain, names: Names) -> list[Condition]:
+    """The conditions under which a step of a domain is one of some."""
+    step, wanted = names.step, np.isin(domain.steps, steps)
+    first, last = steps[0] - names.first, steps[-1] - names.first
+    low, high = steps[0] > domain.steps[0], steps[-1] < domain.steps[-1]
+    least, most = (
+        f"{step} {'> 0' if first == 1 else f'>= {first}'}",
+        f"{step} < {names.count(last + 1)}",
+    )
+    if high and first == last:
+        return [_said(domain, names, f"{step} == {first}")]
+    ends: list[tuple[str, ...]] = [(), *[(least,)] * low, *[(most,)] * high]
+    if low and high:
+        chain = f"{'0 <' if first == 1 else f'{first} <='} {most}"
+        ends.append((chain, least, most))
+    for end, pause in product(ends, [(), *_pauses(steps, domain, names)]):
+        made = [_said(domain, names, *texts) for texts in (end, pause) if texts]
+        if np.array_equal(_all(made, domain.shape)[:, 0], wanted):
+            return made
+    raise PlanError("statements that pause in a loop")
+
+
+def _pauses(steps: Sequence[int], domain: Domain, names: Names) -> Iterator[tuple[str]]:
+    """Conditions that repeat where steps pause at equal distances, or leave out one step."""
+    step = names.step
+    rest = [t for t in domain.steps if steps[0] <= t <= steps[-1] and t not in steps]
+    pauses = [(a, b) for a, b in pairwise(steps) if b - a > 1]
+    ends, begins = [*(a for a, _ in pauses), steps[-1]], [steps[0], *(b for _, b in pauses)]
+    for every in [ends[1] - ends[0], begins[1] - begins[0]] if pauses else []:
+        size, since = names.sizes.get(every, every), steps[0] - names.first
+        left = sorted({(t - names.first) % every for t in steps})
+        yield (f"{step} % {size} {_among(left, every)}",)
+        left = sorted({(t - steps[0]) % every for t in steps})
+        yield (f"({step} {signed(-since)}) % {size} {_among(left, every)}",)
+    if len(rest) == 1:
+        yield (f"{step} != {rest[0] - names.first}",)
+
+
+def _among(left: Sequence[int], every: int) -> str:
+    """The comparison of a remainder with the numbers that are left, if these follow each other."""
+    if len(left) == 1:
+        return f"== {left[0]}"
+    return f">= {left[0]}" if left[-1] == every - 1 else f"< {left[-1] + 1}"
+
+
+def active_bounds(when: When, domain: Domain, names: Names) -> list[Condition]:
+    """The conditions on a rank's coordinates in the steps of a statement."""
+    active = np.array([when.on(t) for t in domain.steps])
+    return [*bounds(when.guard, domain, names, active[:, None])]
+
+
+def bounds(
+    guard: Guard, domain: Domain, names: Names, known: Flags | None = None
+) -> Iterator[Condition]:
+    """The conditions on a rank's coordinates; where nothing is `known` they may say anything."""
+    asked = np.ones(domain.shape, bool) if known is None else np.broadcast_to(known, domain.shape)
+    if guard.ranks:
+        if len(guard.ranks) > 1 or len(names.axes) > 1:
+            raise PlanError("a list of ranks per step")
+        on = domain.table(lambda _, x: np.isin(x[:, -1], guard.ranks[0])).astype(bool)
+        yield Condition(f"{names.axes[0]} in {guard.ranks[0]}", (), on)
+    if guard.spans:
+        raise PlanError("first and last steps of each rank")
+    for bound in guard.bounds:
+        meant = domain.table(Guard((bound,)).at).astype(bool)
+        for text, *comparisons in _guesses(bound, domain, names):
+            said = _said(domain, names, text, *comparisons)
+            if (said.holds == meant)[asked].all():
+                yield said
+                break
+        else:
+            raise PlanError("a condition on ranks that has no text")
+
+
+def _said(domain: Domain, names: Names, text: str, *comparisons: str) -> Condition:
+    """A condition that holds where its comparisons do."""
+    made = comparisons or (text,)
+    holds = np.logical_and.reduce([domain.evaluate(x, names) for x in made])
+    return Condition(text, made, holds)
+
+
+def _guesses(bound: Bound, domain: Domain, names: Names) -> Iterator[tuple[str, ...]]:
+    """Texts for a bound, each with comparisons that say the same where it is more than one."""
+    axis, low, high = bound
+    x = names.coordinate(axis)
+    ends = [f"{x} {_compared(e, k, names)}" for e, k in ((low, -1), (high, 1)) if e]
+    lo, hi = (e and expression(e, names) for e in (low, high))
+    if lo and hi:
+        yield (f"{x} == {lo}",)
+    yield from ((end,) for end in ends)
+    if not high or not lo or not hi:
+        return
+    yield f"{lo} <= {x} <= {hi}", *ends
+    n = domain.loops.mesh[axis] if axis >= 0 else domain.shape[1]
+    yield (f"{x} != {expression(_more(high, 1), names)}",)
+    yield f"not {hi} < {x} < {lo}", f"({x} >= {lo}) | ({x} <= {hi})"
+    yield (f"({_difference(x, lo)}) % {n} <= ({_difference(hi, lo)}) % {n}",)
+
+
+def _difference(left: str, right: str) -> str:
+    return f"{left} - ({right})" if " " in right else f"{left} - {right}"
+
+
+def _more(e: Expr, by: int) -> Expr:
+    return replace(e, constant=e.constant + by)
+
+
+def _compared(e: Expr, beside: int, names: Names) -> str:
+    """At least a number, or at most (`beside` it is the next one that is not)."""
+    plain, strict = expression(e, names), expression(_more(e, beside), names)
+    if not e.modulo and len(strict) < len(plain):
+        return f"{'>' if beside < 0 else '<'} {strict}"
+    return f"{'>=' if beside < 0 else '<='} {plain}"
+
+
+def _all(said: Sequence[Condition], shape: tuple[int, int]) -> Flags:
+    holds: Flags = np.logical_and.reduce([np.ones(shape, bool), *(c.holds for c in said)])
+    return holds
+
+
+def needed(said: Sequence[Condition], where: Flags) -> list[Condition]:
+    """The conditions that are left to be asked where `where` is known to hold."""
+    kept = list(said)
+    goal = np.logical_and.reduce([where, *(c.holds for c in said)])
+    for c in said:
+        others = [x for x in kept if x is not c]
+        if (np.logical_and.reduce([where, *(x.holds for x in others)]) == goal).all():
+            kept = others
+    return kept
+
+
+def both(said: Sequence[Condition]) -> str:
+    """The text of all conditions together; "" for none."""
+    return " and ".join(c.text for c in said)
+
+
+def on_arrays(said: Sequence[Condition]) -> str:
+    """The text of all conditions together for arrays of ranks; "" for none."""
+    if not all(c.comparisons for c in said):
+        raise PlanError("a condition that is a list of ranks")
+    texts = [text for c in said for text in c.comparisons]
+    return texts[0] if len(texts) == 1 else " & ".join(f"({text})" for text in texts)
