@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from codegen import emit
+from planner.analysis.tiles import tiles
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.passes.trim import trim
 from planner.plans import Plans
@@ -44,37 +45,17 @@ def _bringing(plan: Plan, held: Held) -> Iterator[Move]:
     tensors = tuple("STATS" if tensor == "OUT" else tensor for tensor in held.tensors)
     homes = plan.side(tensors[0]).homes
     for block in held.blocks.T:
-        away = (block >= 0) & (homes[block] != held.rank)
-        yield Move(tensors, block[away], homes[block[away]], held.rank[away])
+        yield Move(tensors, block, homes[block], held.rank)
 
 
 def gathered(plan: Plan) -> Plan:
     """A forward plan of the same layout: every rank gets all keys, and attends to them."""
     q, kv = plan.side("Q"), plan.side("KV")
-    away = [
-        (block, home, rank)
-        for block, home in enumerate(kv.homes.tolist())
-        for rank in range(plan.ranks)
-        if rank != home
-    ]
-    meeting = [
-        (home, one, other)
-        for one, home in enumerate(q.homes.tolist())
-        for other in range(len(kv.blocks))
-        if _share_heads(plan, one, other)
-    ]
-    block, src, dst = np.array(away, np.int32).reshape(-1, 3).T
-    rank, one, other = np.array(meeting, np.int32).reshape(-1, 3).T
+    block, dst = np.indices((len(kv), plan.ranks), np.int32).reshape(2, -1)
+    one, other = np.nonzero(tiles(plan).shared_heads[np.ix_(q.slice, kv.slice)])
     steps = (
-        Step((), (Move(("KV",), block, src, dst),)),
-        Step((Attend(rank, one[:, None], other[:, None]),), ()),
+        Step((), (Move(("KV",), block, kv.homes[block], dst),)),
+        Step((Attend(q.homes[one], one[:, None], other[:, None]),), ()),
     )
     ahead = replace(plan, pass_="forward", start=(), buffers=(), steps=steps)
     return verify(trim(ahead))
-
-
-def _share_heads(plan: Plan, q: int, kv: int) -> bool:
-    """True if some query head of a query block belongs to a head of a key block."""
-    group = plan.workload.group
-    q_heads, kv_heads = plan.side("Q").blocks[q].heads, plan.side("KV").blocks[kv].heads
-    return q_heads.start < kv_heads.stop * group and kv_heads.start * group < q_heads.stop

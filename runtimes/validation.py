@@ -128,11 +128,11 @@ def forward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
     `run(q, k, v)` returns out. In 16 bit a row that may move need not.
     """
     q, k, v, _ = _probe_inputs(work, seed)
-    before, leaks = run(q, k, v), list[str]()
+    before, leaks, certain = run(q, k, v), list[str](), not _is_16_bit(work)
     for key in probes(work, seed)[1]:
-        after = run(q, _changed(k, key, 1), _changed(v, key, _by(work)))
+        after = run(q, _changed(k, key, 1), _changed(v, key))
         may = work.allowed(range(work.seq), [key])[:, 0]
-        leaks += _compare("out", f"key {key}", _moved(before, after), may, _certain(work))
+        leaks += _compare("out", f"key {key}", _moved(before, after), may, certain)
     return leaks
 
 
@@ -143,15 +143,15 @@ def backward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
     in 16 bit.
     """
     q, k, v, dout = _probe_inputs(work, seed)
-    before, leaks = run(q, k, v, dout)[1:4], list[str]()
+    before, leaks, certain = run(q, k, v, dout)[1:4], list[str](), not _is_16_bit(work)
     for query in probes(work, seed)[0]:
-        after = run(q, k, v, _changed(dout, query, _by(work)))[1:4]
+        after = run(q, k, v, _changed(dout, query))[1:4]
         dq, dk, dv = map(_moved, before, after)
         row, may = np.arange(work.seq) == query, work.allowed([query], range(work.kv_seq))[0]
         cause = f"query {query}"
         leaks += _compare("dq", cause, dq, row, certain=False)
         leaks += _compare("dk", cause, dk, may, certain=False)
-        leaks += _compare("dv", cause, dv, may, _certain(work))
+        leaks += _compare("dv", cause, dv, may, certain)
     return leaks
 
 
@@ -178,19 +178,11 @@ def _probe_inputs(work: Workload, seed: int) -> tuple[Array, Array, Array, Array
     return (q.astype(np.float64) / steep).astype(q.dtype), k, v, dout
 
 
-def _by(work: Workload) -> float:
-    return QUIET if _is_16_bit(work) else LOUD
-
-
-def _certain(work: Workload) -> bool:
-    """Returns True if everything that may move must: not in 16 bit, where rounding can hide it."""
-    return not _is_16_bit(work)
-
-
-def _changed(array: Array, token: int, by: float) -> Array:
+def _changed(array: Array, token: int, by: float | None = None) -> Array:
     """The array with one token changed in every head; the others are the same to the last bit."""
+    loud = QUIET if array.dtype.itemsize == 2 else LOUD
     changed = array.copy()
-    changed[:, :, token] += array.dtype.type(by)
+    changed[:, :, token] += array.dtype.type(loud if by is None else by)
     return changed
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from codegen import emit
 from jax_devices import jax
 from runtimes.emitted import RESULTS, SIDES
+from runtimes.jax import mesh
 
 tree = jax.tree
 HERE = threading.local()
@@ -30,8 +31,7 @@ def replay(plans: Any, *arrays: Any, sinks: Any = None) -> list[Any]:
 
 def replayed(source: str, ranks: int, *arrays: Any, sinks: Any = None) -> list[Any]:
     """Output and gradients by an emitted program; arrays in sequence order, in and out."""
-    module = ModuleType("emitted")
-    exec(compile(source, "<emitted>", "exec"), module.__dict__)
+    module = mesh.module(source)
     install(module)
     shards = [
         [module.shard(array(x), rank, side=side) for rank in range(ranks)]

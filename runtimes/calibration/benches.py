@@ -1,5 +1,6 @@
 """The protocol of a bench: it makes a kernel call, merge, copy or product, and times it."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -50,3 +51,8 @@ class Bench(Protocol):
     def seconds(self, run: Callable[[], object], times: int) -> float:
         """Returns the seconds that `times` calls in a row take."""
         ...
+
+
+def memory_bytes() -> float:
+    """Returns the bytes of memory of this machine."""
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -7,7 +7,7 @@ cuda   copies from one device to the next, where there are two
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -57,37 +57,46 @@ def _rank(rank: int, store: str, sizes: Sequence[int], repeats: int, answer: Any
 
 
 def _exchange(rank: int, size: int, repeats: int) -> float:
-    """Returns median seconds of sending and receiving at once; the first time is not counted."""
+    """Returns median seconds of sending and receiving at once."""
     sent, received = (torch.ones(size // 4) for _ in range(2))
-    times = []
-    for _ in range(repeats + 1):
-        dist.barrier()
-        began = time.perf_counter()
+
+    def exchange() -> None:
         both = [
             dist.P2POp(dist.isend, sent, 1 - rank),
             dist.P2POp(dist.irecv, received, 1 - rank),
         ]
         for work in dist.batch_isend_irecv(both):
             work.wait()
-        times.append(time.perf_counter() - began)
-    return float(np.median(times[1:]))
+
+    return _median(exchange, dist.barrier, repeats)
 
 
-def between_devices(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> Rows:
+def between_devices() -> Rows:
     """Returns (bytes, median seconds) of copies between two CUDA devices; [] for a single one."""
     if torch.cuda.device_count() < 2:
         return []
+
+    def ready() -> None:
+        torch.cuda.synchronize(0)
+        torch.cuda.synchronize(1)
+
+    def copy() -> None:
+        second.copy_(first)
+        ready()
+
     rows = Rows()
-    for size in (*sizes, 4 * sizes[-1]):
+    for size in (*SIZES, 4 * SIZES[-1]):
         first, second = (torch.ones(size // 4, device=f"cuda:{n}") for n in (0, 1))
-        times = []
-        for _ in range(repeats + 1):
-            torch.cuda.synchronize(0)
-            torch.cuda.synchronize(1)
-            began = time.perf_counter()
-            second.copy_(first)
-            torch.cuda.synchronize(0)
-            torch.cuda.synchronize(1)
-            times.append(time.perf_counter() - began)
-        rows.append((size, float(np.median(times[1:]))))
+        rows.append((size, _median(copy, ready, REPEATS)))
     return rows
+
+
+def _median(run: Callable[[], None], ready: Callable[[], object], repeats: int) -> float:
+    """Returns the median seconds of a call, each after `ready`; the first is not counted."""
+    times = []
+    for _ in range(repeats + 1):
+        ready()
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return float(np.median(times[1:]))

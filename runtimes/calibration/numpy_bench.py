@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtimes.calibration.benches import Sample
-from runtimes.calibration.machine import memory_bytes
+from runtimes.calibration.benches import Sample, memory_bytes
 
 
 class NumpyBench:

@@ -4,13 +4,17 @@ On a CPU that is one core, timed by the thread's own clock; on a CUDA device, by
 """
 
 import os
+import platform
+import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 
-from runtimes.calibration.benches import Sample
-from runtimes.calibration.machine import cpu_seconds, memory_bytes, processor
+from runtimes.calibration.benches import Sample, memory_bytes
 
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 
@@ -47,44 +51,24 @@ class TorchBench:
             self._random(1, kv_heads, sample.columns, sample.head_dim, dtype=dtype)
             for _ in range(2)
         )
-        make = self._on_cuda if self._cuda else self._on_cpu
-        forward, backward = make(q, k, v, sample)
-        run: Callable[[], object] = forward if sample.pass_ == "forward" else backward()
-        return run
-
-    def _on_cpu(self, q: Any, k: Any, v: Any, sample: Sample) -> tuple[Any, Any]:
-        causal, mask = sample.kind == "causal", None
-        if sample.kind == "masked":
-            seen = torch.rand(sample.rows, sample.columns) < 0.5
-            seen[:, 0] = True
-            mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -torch.inf)
-        op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-
-        def forward() -> Any:
-            return op(q, k, v, 0.0, causal, attn_mask=mask)
-
-        def backward() -> Callable[[], object]:
-            (out, lse), dout = forward(), torch.randn_like(q)
-            back = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-            return lambda: back(dout, q, k, v, out, lse, 0.0, causal, attn_mask=mask)
-
-        return forward, backward
-
-    def _on_cuda(self, q: Any, k: Any, v: Any, sample: Sample) -> tuple[Any, Any]:
-        causal = sample.kind == "causal"
-        op = torch.ops.aten._scaled_dot_product_flash_attention
-
-        def forward() -> Any:
-            return op(q, k, v, 0.0, causal, False)
-
-        def backward() -> Callable[[], object]:
-            (out, lse), dout = forward()[:2], torch.randn_like(q)
-            back = torch.ops.aten._scaled_dot_product_flash_attention_backward
-            seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
-            rest = (None, None, sample.rows, sample.columns, 0.0, causal, seed, seed[:0])
-            return lambda: back(dout, q, k, v, out, lse, *rest)
-
-        return forward, backward
+        rule, aten = (0.0, sample.kind == "causal"), torch.ops.aten
+        if self._cuda:
+            seed = torch.zeros(2, dtype=torch.uint64, device=self._device)
+            saved: tuple[Any, ...] = None, None, sample.rows, sample.columns, *rule, seed, seed[:0]
+            forward = partial(aten._scaled_dot_product_flash_attention, q, k, v, *rule, False)
+            kernel = aten._scaled_dot_product_flash_attention_backward
+        else:
+            mask, saved = _half_hidden(sample, q.dtype), rule
+            forward = partial(
+                aten._scaled_dot_product_flash_attention_for_cpu, q, k, v, *rule, attn_mask=mask
+            )
+            kernel = partial(
+                aten._scaled_dot_product_flash_attention_for_cpu_backward, attn_mask=mask
+            )
+        if sample.pass_ == "forward":
+            return forward
+        out, lse = forward()[:2]
+        return partial(kernel, torch.randn_like(q), q, k, v, out, lse, *saved)
 
     def merging(self, rows: int, heads: int, head_dim: int) -> Callable[[], object]:
         """Returns a function that merges a partial output into another, as emitted programs do."""
@@ -118,7 +102,10 @@ class TorchBench:
     def seconds(self, run: Callable[[], object], times: int) -> float:
         """Returns the seconds of `times` calls: of the device on CUDA, else of this thread."""
         if not self._cuda:
-            return cpu_seconds(run, times)
+            began = time.thread_time()
+            for _ in range(times):
+                run()
+            return time.thread_time() - began
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         first.record()
@@ -127,3 +114,21 @@ class TorchBench:
         last.record()
         torch.cuda.synchronize()
         return float(first.elapsed_time(last)) / 1e3
+
+
+def _half_hidden(sample: Sample, dtype: Any) -> Any:
+    """An explicit mask of a masked call, None for other calls; every row sees a column."""
+    if sample.kind != "masked":
+        return None
+    seen = torch.rand(sample.rows, sample.columns) < 0.5
+    seen[:, 0] = True
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
+
+
+def processor() -> str:
+    """Returns the name of this machine's processor."""
+    named = list[str]()
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:  # on Linux
+        named = [line for line in file if line.startswith("model name")]
+    name = named[0].partition(":")[2].strip() if named else ""
+    return name or platform.processor() or platform.machine() or socket.gethostname()

@@ -35,31 +35,19 @@ class Event:
 Recorded = tuple[Plan, list[Event]]  # a pass and its events
 
 
-class Log:
-    """Collects the passes of a run."""
-
-    def __init__(self) -> None:
-        self.passes = list[Recorded]()
-
-    def begin(self, plan: Plan) -> list[Event]:
-        """Starts one more pass; returns the list for its events."""
-        self.passes.append((plan, []))
-        return self.passes[-1][1]
-
-
 class Step:
-    """Numbers and stores the events of one step; without a list to store them in, does nothing."""
+    """Numbers the events of one step, and adds them to a list."""
 
-    def __init__(self, events: list[Event] | None, step: int) -> None:
+    def __init__(self, events: list[Event], step: int) -> None:
         self.events, self.step = events, step
         self.numbers = Counter[tuple[Kind, int]]()
 
     def __call__(self, kind: Kind, rank: int, start: float, end: float | None = None) -> None:
-        """Store an event from `start` until now, or until `end`."""
-        if self.events is not None:
-            number, at = self.numbers[kind, rank], end if end is not None else perf_counter()
-            self.numbers[kind, rank] += 1
-            self.events.append(Event(kind, rank, self.step, number, start, at))
+        """Add an event from `start` until now, or until `end`."""
+        end = perf_counter() if end is None else end
+        number = self.numbers[kind, rank]
+        self.numbers[kind, rank] += 1
+        self.events.append(Event(kind, rank, self.step, number, start, end))
 
 
 def turns(plan: Plan) -> list[list[int]]:

@@ -7,31 +7,38 @@ anything else is refused. It runs twice on each rank; the second run is the one 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from planner.errors import RingloomError
-from planner.ir import TENSORS, Plan
+from planner.ir import Plan
 from planner.plans import Plans
 from runtimes.arrays import Array
-from runtimes.recording.events import Event, Log, turns
+from runtimes.recording.events import Event, Kind, Recorded, turns
 from runtimes.recording.watching import CAME, HERE, KERNEL, SENT, Note, watch
 from runtimes.torch.launch import TIMEOUT, Launch, launched, wholes
 from runtimes.torch.rank import BODIES, Body, Parts
 
-Place = tuple[int, int]  # a step, and the number of its kind that the rank does in it
+
+class Row(NamedTuple):
+    """A row of the plan: its step, its number of its kind in it, its pairs or elements."""
+
+    step: int
+    number: int
+    size: int
+    added: bool = False
 
 
 def execute(
     plans: Plans,
     function: str,
     *arrays: Array,
-    log: Log,
+    log: list[Recorded],
     sinks: Array | None = None,
     launch: Launch | None = None,
     timeout: float = TIMEOUT,
@@ -44,7 +51,7 @@ def execute(
     program, parts = launched(plans, arrays, body, launch, timeout)
     tables = [part.pop() for part in parts]
     notes = [[Note(*row) for row in table.tolist()] for table in tables]
-    log.passes += [(plan, events_of(plan, notes)) for plan in plans]
+    log += [(plan, events_of(plan, notes)) for plan in plans]
     return wholes(program, function, parts)
 
 
@@ -72,7 +79,7 @@ def events_of(plan: Plan, notes: list[list[Note]]) -> list[Event]:
     ]
     events, start = list[Event](), min((n.start for rank in own for n in rank), default=0.0)
     for rank, (steps, left) in enumerate(zip(turns(plan), own, strict=True)):
-        happened = [e for find in (_computed, _sent, _came) for e in find(plan, rank, left, start)]
+        happened = [e for kind in (_computed, _moved) for e in kind(plan, rank, left, start)]
         begins = dict[int, float]()
         for event in happened:
             begins[event.step] = min(begins.get(event.step, np.inf), event.start)
@@ -85,13 +92,13 @@ def _computed(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterato
     """Attends, and merges behind them, which take no time of their own."""
     calls = [note for note in notes if note.kind == KERNEL]
     rows = _attends(plan, rank)
-    for place, begin, end in _matched(plan, rank, "attends", rows, calls, start):
-        yield Event("attend", rank, *place, begin, end)
-        yield Event("merge", rank, *place, end, end)
+    for row, begin, end in _matched(plan, rank, "attends", rows, calls, start):
+        yield Event("attend", rank, row.step, row.number, begin, end)
+        yield Event("merge", rank, row.step, row.number, end, end)
 
 
-def _attends(plan: Plan, rank: int) -> Iterator[tuple[Place, int]]:
-    """Yields (place, pairs times heads) of every rectangle of a rank."""
+def _attends(plan: Plan, rank: int) -> Iterator[Row]:
+    """Yields every rectangle of a rank; its size is pairs times heads."""
     work, counts = plan.workload, Counter[int]()
     q_side, kv_side = plan.partition.q.blocks, plan.partition.kv.blocks
     for step, node in plan.attends():
@@ -106,63 +113,55 @@ def _attends(plan: Plan, rank: int) -> Iterator[tuple[Place, int]]:
             own, other = q_side[queries[0]].heads, kv_side[keys[0]].heads
             low = max(own.start, other.start * work.group)
             heads = max(0, min(own.stop, other.stop * work.group) - low)
-            yield (step, counts[step]), int(work.allowed(at, where).sum()) * heads * work.batch
+            pairs = int(work.allowed(at, where).sum())
+            yield Row(step, counts[step], pairs * heads * work.batch)
             counts[step] += 1
 
 
-def _sent(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterator[Event]:
-    for peer, rows in _moves(plan, rank, "src", "dst").items():
-        taken = [n for n in notes if n.kind == SENT and n.peer == peer]
-        sizes = [(place, size) for place, size, _ in rows]
-        what = f"sends to {peer}"
-        for place, begin, end in _matched(plan, rank, what, sizes, taken, start):
-            yield Event("send", rank, *place, begin, end)
+def _moved(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterator[Event]:
+    """Messages of both directions, and arrivals of what is added, which take no time either."""
+    for kind, own, other in ((SENT, "src", "dst"), (CAME, "dst", "src")):
+        for peer, rows in _moves(plan, rank, own, other).items():
+            messages = [n for n in notes if n.kind == kind and n.peer == peer]
+            what = f"sends to {peer}" if kind == SENT else f"receives from {peer}"
+            for row, begin, end in _matched(plan, rank, what, rows, messages, start):
+                name: Kind = "send" if kind == SENT else "receive"
+                yield Event(name, rank, row.step, row.number, begin, end)
+                if row.added and kind == CAME:
+                    yield Event("arrive", rank, row.step, row.number, end, end)
 
 
-def _came(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterator[Event]:
-    for peer, rows in _moves(plan, rank, "dst", "src").items():
-        taken = [n for n in notes if n.kind == CAME and n.peer == peer]
-        sizes, sums = [(place, size) for place, size, _ in rows], {p: s for p, _, s in rows}
-        what = f"receives from {peer}"
-        for place, begin, end in _matched(plan, rank, what, sizes, taken, start):
-            yield Event("receive", rank, *place, begin, end)
-            if sums[place]:
-                yield Event("arrive", rank, *place, end, end)
-
-
-def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[tuple[Place, int, bool]]]:
-    """Returns, by the rank at the other end, (place, elements, accumulates) of every message."""
+def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[Row]]:
+    """Returns, by the rank at the other end, every message; sizes are elements."""
     wide = replace(plan, workload=replace(plan.workload, dtype="float64"))
-    rows, counts = defaultdict[int, list[tuple[Place, int, bool]]](list), Counter[int]()
+    rows, counts = defaultdict[int, list[Row]](list), Counter[int]()
     for step, move in plan.moves():
         sizes = [np.append(wide.block_bytes(t) // 8, 0) for t in move.tensors]
         for row in np.flatnonzero(getattr(move, own) == rank):
             size = int(sum(s[move.blocks[row]].sum() for s in sizes))
-            place = step, counts[step]
-            sums = TENSORS[move.tensors[0]].accumulates
-            rows[int(getattr(move, other)[row])].append((place, size, sums))
+            message = Row(step, counts[step], size, move.accumulates)
+            rows[int(getattr(move, other)[row])].append(message)
             counts[step] += 1
     return rows
 
 
 def _matched(
-    plan: Plan, rank: int, what: str, rows: Any, notes: list[Note], start: float
-) -> Iterator[tuple[Place, float, float]]:
-    """Yields the place of each row, and the start and end of the notes whose sizes add up to its.
+    plan: Plan, rank: int, what: str, rows: Iterable[Row], notes: list[Note], start: float
+) -> Iterator[tuple[Row, float, float]]:
+    """Yields each row, and the start and end of the notes whose sizes add up to its own.
 
     A row without an element leaves no note and takes no time; `start` is that of the pass.
     """
     waiting, end = iter(notes), start
-    for place, size in rows:
+    for row in rows:
         taken = list[Note]()
-        while sum(note.size for note in taken) < size:
-            note = next(waiting, None)
-            if note is None:
+        while (missing := row.size - sum(note.size for note in taken)) > 0:
+            if (note := next(waiting, None)) is None:
                 break
             taken.append(note)
-        if sum(note.size for note in taken) != size:
+        if missing:
             raise RingloomError(
-                f"{plan.name}: rank {rank} {what} differently from step {place[0]} of the plan"
+                f"{plan.name}: rank {rank} {what} differently from step {row.step} of the plan"
             )
         begin, end = (taken[0].start, max(n.end for n in taken)) if taken else (end, end)
-        yield place, begin, end
+        yield row, begin, end

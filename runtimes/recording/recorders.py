@@ -12,7 +12,7 @@ from planner.errors import RingloomError
 from planner.plans import AnyPlans
 from runtimes.arrays import Array
 from runtimes.backends import executor, run
-from runtimes.recording.events import Log, Recorded
+from runtimes.recording.events import Recorded
 
 RECORDERS = {"numpy": "runtimes.reference.oracle", "torch": "runtimes.recording.of_torch"}
 
@@ -38,6 +38,6 @@ def record(
             f"a {backend} run cannot be recorded: its ranks are parts of one compiled program,"
             f" which does not say what each did when; backends that can: {', '.join(RECORDERS)}"
         )
-    log = Log()
+    log = list[Recorded]()
     execute = partial(import_module(RECORDERS[backend]).execute, log=log, **options)
-    return run(plan, q, k, v, dout, sinks=sinks, backend=execute), log.passes
+    return run(plan, q, k, v, dout, sinks=sinks, backend=execute), log

@@ -83,6 +83,16 @@ def pairs(rows: int, columns: int, band: bool | Sequence[int]) -> int:
     return int(np.maximum(np.minimum(i + high + 1, columns) - np.maximum(i + low, 0), 0).sum())
 
 
+# Of each collective, the numbers that one rank sends another.
+SIZES: dict[str, Callable[..., int]] = {
+    "all_to_all_single": lambda output, input, *_, group, **__: input.numel() // group.size(),
+    "all_gather_into_tensor": lambda output, input, **_: input.numel(),
+    "reduce_scatter_tensor": lambda output, input, **_: output.numel(),
+    "broadcast": lambda tensor, **_: tensor.numel(),
+    "reduce": lambda tensor, **_: tensor.numel(),
+}
+
+
 class Watching:
     """A `torch.distributed` that notes when messages leave and when they have come."""
 
@@ -90,6 +100,8 @@ class Watching:
         self.plain = plain
 
     def __getattr__(self, name: str) -> Any:
+        if name in SIZES:
+            return partial(self._collective, name)
         return getattr(self.plain, name)
 
     def batch_isend_irecv(self, ops: list[Any]) -> list[Any]:
@@ -107,55 +119,31 @@ class Watching:
             for work, op, kind, peer in zip(works, ops, kinds, peers, strict=True)
         ]
 
-    def all_to_all_single(self, output: Any, input: Any, *splits: Any, **rest: Any) -> Any:
-        """Every rank's share to every other."""
-        size = input.numel() // rest["group"].size()
-        return self._collective("all_to_all_single", size, output, input, *splits, **rest)
-
-    def all_gather_into_tensor(self, output: Any, input: Any, **rest: Any) -> Any:
-        """Every rank's tensor to every other."""
-        return self._collective("all_gather_into_tensor", input.numel(), output, input, **rest)
-
-    def reduce_scatter_tensor(self, output: Any, input: Any, **rest: Any) -> Any:
-        """Every rank's share of a sum to its owner."""
-        return self._collective("reduce_scatter_tensor", output.numel(), output, input, **rest)
-
-    def broadcast(self, tensor: Any, group_src: int, **rest: Any) -> Any:
-        """One rank's tensor to all others."""
-        own, (root, *others) = self.plain.get_rank(), self._first(group_src, rest["group"])
-        told = [(SENT, x) for x in others] if own == root else [(CAME, root)]
-        size = tensor.numel()
-        return self._noted("broadcast", size, told, tensor, group_src=group_src, **rest)
-
-    def reduce(self, tensor: Any, group_dst: int, **rest: Any) -> Any:
-        """The sum of every rank's tensor to one of them."""
-        own, (root, *others) = self.plain.get_rank(), self._first(group_dst, rest["group"])
-        told = [(CAME, x) for x in others] if own == root else [(SENT, root)]
-        size = tensor.numel()
-        return self._noted("reduce", size, told, tensor, group_dst=group_dst, **rest)
-
-    def _first(self, place: int, group: Any) -> list[int]:
-        """The ranks of a group, one of them first."""
-        ranks = list(self.plain.get_process_group_ranks(group))
-        return [ranks.pop(place), *ranks]
-
-    def _collective(self, name: str, size: int, *args: Any, **rest: Any) -> Any:
-        own, ranks = self.plain.get_rank(), self.plain.get_process_group_ranks(rest["group"])
-        told = [(kind, peer) for peer in ranks if peer != own for kind in (SENT, CAME)]
-        return self._noted(name, size, told, *args, **rest)
-
-    def _noted(
-        self, name: str, size: int, told: Sequence[tuple[int, int]], *args: Any, **rest: Any
-    ) -> Any:
+    def _collective(self, name: str, *args: Any, **rest: Any) -> Any:
         """A collective that is waited for, and notes of what it brought and sent."""
-        began = perf_counter()
+        began, notes = perf_counter(), HERE.notes
         work = getattr(self.plain, name)(*args, **rest)
-        if work is not None and HERE.notes is not None:
+        if notes is None:
+            return work
+        if work is not None:
             work.wait()
-        if HERE.notes is not None:
-            for kind, peer in told:
-                HERE.notes.append(Note(HERE.backward, kind, peer, size, began, perf_counter()))
-        return None if HERE.notes is not None and not rest.get("async_op") else work
+        size = SIZES[name](*args, **rest)
+        for kind, peer in self._messages(**rest):
+            notes.append(Note(HERE.backward, kind, peer, size, began, perf_counter()))
+        return work if rest.get("async_op") else None
+
+    def _messages(
+        self, group: Any, group_src: int | None = None, group_dst: int | None = None, **_: Any
+    ) -> list[tuple[int, int]]:
+        """(kind, rank at the other end) of this rank's messages, with a root or among all."""
+        own, ranks = self.plain.get_rank(), self.plain.get_process_group_ranks(group)
+        others = [rank for rank in ranks if rank != own]
+        if group_src is group_dst is None:
+            return [(kind, rank) for rank in others for kind in (SENT, CAME)]
+        root = ranks[group_dst if group_src is None else group_src]
+        if own != root:
+            return [(SENT if group_src is None else CAME, root)]
+        return [(CAME if group_src is None else SENT, rank) for rank in others]
 
 
 class Watched:

@@ -11,10 +11,14 @@ One query head of one batch row at a time. A query that sees nothing has o = 0 a
 the sink, and no gradient passes through it.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from planner.workload import Workload
 from runtimes.arrays import Array, check_arrays, dtype_of, wide
+
+Place = tuple[int, int]  # batch row and head
 
 
 def forward(
@@ -34,13 +38,8 @@ def forward(
     number = wide(precision)
     out = np.zeros((*q.shape[:3], work.v_head_dim), number)
     lse = np.zeros(q.shape[:3], number)
-    sees = work.allowed(range(work.seq), range(work.kv_seq))
-    for batch, head in np.ndindex(work.batch, work.heads):
-        shared = batch, head // work.group
-        queries, keys, values = (x.astype(number) for x in (q[batch, head], k[shared], v[shared]))
-        scores = np.where(sees, queries @ keys.T * _scale(work, number), -np.inf)
-        p, lse[batch, head] = softmax(_beside(scores, sinks, head))
-        out[batch, head] = p[:, : work.kv_seq] @ values
+    for own, shared, p, _, rows in _weights(work, q, k, sinks, number):
+        out[own], lse[own] = p @ v[shared].astype(number), rows
     return out.astype(dtype_of(precision)), lse
 
 
@@ -60,33 +59,34 @@ def backward(
     """
     check_arrays(work, sinks, q=q, k=k, v=v, dout=dout)
     number = wide(precision)
-    dq, dk, dv = np.zeros(q.shape, number), np.zeros(k.shape, number), np.zeros(v.shape, number)
+    scale = np.asarray(work.softmax_scale, number)
+    dq, dk, dv = (np.zeros(x.shape, number) for x in (q, k, v))
     dsinks = np.zeros(work.heads, number)
-    sees, scale = work.allowed(range(work.seq), range(work.kv_seq)), _scale(work, number)
-    for batch, head in np.ndindex(work.batch, work.heads):
-        own, shared = (batch, head), (batch, head // work.group)
-        queries, keys, values, do = (
-            x.astype(number) for x in (q[own], k[shared], v[shared], dout[own])
-        )
-        scores = np.where(sees, queries @ keys.T * scale, -np.inf)
-        weights, _ = softmax(_beside(scores, sinks, head))
-        p, of_sink = weights[:, : work.kv_seq], weights[:, work.kv_seq :]
+    for own, shared, p, of_sink, _ in _weights(work, q, k, sinks, number):
+        values, do = v[shared].astype(number), dout[own].astype(number)
         rowsum = np.sum(do * (p @ values), axis=-1, keepdims=True)
         ds = p * (do @ values.T - rowsum)
-        dq[own] = ds @ keys * scale
-        dk[shared] += ds.T @ queries * scale
+        dq[own] = ds @ k[shared].astype(number) * scale
+        dk[shared] += ds.T @ q[own].astype(number) * scale
         dv[shared] += p.T @ do
-        dsinks[head] -= np.sum(of_sink * rowsum)
+        dsinks[own[1]] -= np.sum(of_sink * rowsum)
     gradients = (dq, dk, dv) if sinks is None else (dq, dk, dv, dsinks)
     return tuple(x.astype(dtype_of(precision)) for x in gradients)
 
 
-def _beside(scores: Array, sinks: Array | None, head: int) -> Array:
-    """The scores of a head [seq, kv_seq], with those of its sink as a last column if it has one."""
-    if sinks is None:
-        return scores
-    column = np.full((len(scores), 1), sinks[head], scores.dtype)
-    return np.concatenate([scores, column], axis=1)
+def _weights(
+    work: Workload, q: Array, k: Array, sinks: Array | None, number: np.dtype[np.generic]
+) -> Iterator[tuple[Place, Place, Array, Array, Array]]:
+    """Yields (query head, its KV head, weights of keys, of the sink, lse) of every query head."""
+    sees = work.allowed(range(work.seq), range(work.kv_seq))
+    scale = np.asarray(work.softmax_scale, number)
+    for batch, head in np.ndindex(work.batch, work.heads):
+        shared = batch, head // work.group
+        scores = q[batch, head].astype(number) @ k[shared].astype(number).T * scale
+        logits = np.zeros(0) if sinks is None else sinks[[head]]
+        columns = np.broadcast_to(logits.astype(number), (work.seq, len(logits)))
+        weights, lse = softmax(np.hstack([np.where(sees, scores, -np.inf), columns]))
+        yield (batch, head), shared, weights[:, : work.kv_seq], weights[:, work.kv_seq :], lse
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:
@@ -96,8 +96,3 @@ def softmax(scores: Array) -> tuple[Array, Array]:
     weights = np.exp(scores - np.where(nothing, 0, top))
     total = np.where(nothing, 1, weights.sum(axis=-1, keepdims=True))
     return weights / total, (top + np.log(total))[:, 0]
-
-
-def _scale(work: Workload, number: np.dtype[np.generic]) -> Array:
-    """The factor on the scores, in the precision of the computation."""
-    return np.asarray(work.softmax_scale, number)

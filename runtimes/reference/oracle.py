@@ -16,7 +16,7 @@ from planner.ir import INPUTS, Plan
 from planner.partitions import Block
 from planner.plans import Plans
 from runtimes.arrays import Array, dtype_of, wide
-from runtimes.recording.events import Log
+from runtimes.recording.events import Recorded
 from runtimes.reference.online_softmax import sink_gradient, sunk
 from runtimes.reference.virtual_ranks import Arrays, VirtualRanks
 
@@ -27,37 +27,37 @@ def execute(
     q: Array,
     k: Array,
     v: Array,
-    *rest: Array,
+    dout: Array | None = None,
+    out: Array | None = None,
+    lse: Array | None = None,
+    *,
     sinks: Array | None = None,
-    log: Log | None = None,
+    log: list[Recorded] | None = None,
 ) -> Arrays:
-    """The backend `numpy`, see `runtimes.backends`; events are stored in the log."""
-    rounded = dtype_of(plans.workload.dtype)
-    if plans.forward is None or function == "backward":
-        assert plans.backward is not None
-        dout, out, lse = rest
-        return backward(plans.backward, q, k, v, dout, out, lse[..., 0], sinks, log)
-    out, lse = forward(plans.forward, q, k, v, sinks, log)
-    if function == "forward":
-        return out.astype(rounded), lse[..., None]
-    if plans.backward is None:
-        return (out.astype(rounded),)
-    (dout,) = rest
-    return out.astype(rounded), *backward(plans.backward, q, k, v, dout, out, lse, sinks, log)
+    """The backend `numpy`, see `runtimes.backends`; events are added to the log."""
+    log = [] if log is None else log
+    rounded, results = dtype_of(plans.workload.dtype), list[Array]()
+    if plans.forward is not None and function != "backward":
+        out, lse = forward(plans.forward, q, k, v, sinks, log)
+        results = [out.astype(rounded)]
+        lse = lse[..., None]
+        if function == "forward":
+            return *results, lse
+    if plans.backward is not None:
+        assert dout is not None
+        assert out is not None
+        assert lse is not None
+        results += backward(plans.backward, q, k, v, dout, out, lse[..., 0], sinks, log)
+    return tuple(results)
 
 
 def forward(
-    plan: Plan,
-    q: Array,
-    k: Array,
-    v: Array,
-    sinks: Array | None = None,
-    log: Log | None = None,
+    plan: Plan, q: Array, k: Array, v: Array, sinks: Array | None, log: list[Recorded]
 ) -> tuple[Array, Array]:
     """out, and lse [batch, heads, seq], as they were accumulated, sinks included."""
-    ranks = VirtualRanks(plan, log)
+    ranks = VirtualRanks(plan)
     shard(ranks, {"Q": (q,), "KV": (k, v)})
-    ranks.run()
+    log.append((plan, ranks.run()))
     out = collect(ranks, "OUT", 0, (*q.shape[:3], v.shape[-1]))
     lse = collect(ranks, "OUT", 1, q.shape[:3], fill=-np.inf)
     return (out, lse) if sinks is None else sunk(out, lse, sinks.astype(lse.dtype))
@@ -71,16 +71,15 @@ def backward(
     dout: Array,
     out: Array,
     lse: Array,
-    sinks: Array | None = None,
-    log: Log | None = None,
+    sinks: Array | None,
+    log: list[Recorded],
 ) -> Arrays:
     """dq, dk, dv and dsinks in the workload's dtype, after a forward pass that gave out and lse."""
-    number = wide(plan.workload.dtype)
-    ranks = VirtualRanks(plan, log)
+    rounded, number = (of(plan.workload.dtype) for of in (dtype_of, wide))
+    ranks = VirtualRanks(plan)
     given = {"Q": (q,), "KV": (k, v), "DOUT": (dout,)}
     shard(ranks, given, out.astype(number), lse.astype(number))
-    ranks.run()
-    rounded = dtype_of(plan.workload.dtype)
+    log.append((plan, ranks.run()))
     shares = ("DQ", 0, q), ("DKV", 0, k), ("DKV", 1, v)
     gradients = [collect(ranks, t, n, like.shape) for t, n, like in shares]
     if sinks is not None:

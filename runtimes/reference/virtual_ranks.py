@@ -7,7 +7,6 @@ and what arrived is added, in node order. A copy whose last use is over is fille
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import cached_property
 from time import perf_counter
 
 import numpy as np
@@ -17,7 +16,7 @@ from planner.errors import PlanError
 from planner.ir import INPUTS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints
 from runtimes.arrays import Array, wide
-from runtimes.recording.events import Log, Step
+from runtimes.recording.events import Event, Step
 from runtimes.reference.online_softmax import attend, gradients, merge
 
 Arrays = tuple[Array, ...]  # the arrays of a tensor: KV is (k, v), OUT is (o, lse), and so on
@@ -84,20 +83,22 @@ class Rank:
 class VirtualRanks:
     """All ranks of a plan. `memory` [ranks] is filled by the caller with the shards of owners."""
 
-    def __init__(self, plan: Plan, log: Log | None = None) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.memory = [Rank(number) for number in range(plan.ranks)]
         self.scale = plan.workload.softmax_scale
         self.number = wide(plan.workload.dtype)
-        self.events = log.begin(plan) if log else None
+        self.events = list[Event]()
+        self._over = self._last_uses()
         self.tokens = {
             side: [b.tokens() for b in plan.partition.side(side).blocks] for side in ("q", "kv")
         }
 
-    def run(self) -> None:
-        """Every step of the plan."""
+    def run(self) -> list[Event]:
+        """Every step of the plan; returns the events."""
         for number in range(len(self.plan.steps)):
             self.advance(number)
+        return self.events
 
     def advance(self, number: int) -> None:
         """One step; raises PlanError for absent data and for more copies than `buffers` allow."""
@@ -178,8 +179,7 @@ class VirtualRanks:
                     f" but {needed} are in use"
                 )
 
-    @cached_property
-    def _over(self) -> dict[int, list[tuple[int, Place]]]:
+    def _last_uses(self) -> dict[int, list[tuple[int, Place]]]:
         """Step -> the copies whose last use is in it."""
         over = defaultdict[int, list[tuple[int, Place]]](list)
         for tensor in INPUTS[self.plan.pass_]:

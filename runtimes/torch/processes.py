@@ -128,15 +128,11 @@ def _raise_failure(workers: list[BaseProcess], folder: Path) -> None:
 
 def _stop(workers: list[BaseProcess]) -> None:
     """Leave no process behind."""
-    for worker in workers:
-        if worker.is_alive():
-            worker.terminate()
-    for worker in workers:
-        if worker.pid is not None:
-            worker.join(5)
-            if worker.is_alive():
-                worker.kill()
-                worker.join()
+    started = [worker for worker in workers if worker.pid is not None]
+    for worker in started:
+        worker.kill()
+    for worker in started:
+        worker.join()
 
 
 def _results(folder: Path, rank: int, name: str) -> Parts:

@@ -54,7 +54,7 @@ def attend(
 ) -> Parts:
     """out of q, k, v, or with dout also dq, dk, dv and this rank's part of dsinks."""
     *qkv, dout = (*shards(program, group.rank(), arrays), None)[:4]
-    inputs = [x.requires_grad_(dout is not None) for x in (*qkv, *logits(sinks))]
+    inputs = [x.requires_grad_(dout is not None) for x in (*qkv, *_logits(sinks))]
     more = {"sinks": inputs[3]} if len(inputs) > 3 else {}
     out = program.attention(*inputs[:3], group=group, **more)
     if dout is None:
@@ -66,8 +66,8 @@ def ahead(
     program: ModuleType, group: Any, arrays: Sequence[Array], sinks: Array | None = None
 ) -> Parts:
     """out and lse [batch, heads, tokens, 1] of q, k, v."""
-    inputs = *shards(program, group.rank(), arrays), *logits(sinks)
-    out, lse = program.forward(*inputs, place(program, group))[:2]
+    inputs = *shards(program, group.rank(), arrays), *_logits(sinks)
+    out, lse = program.forward(*inputs, program.group_named(group.group_name))[:2]
     return [to_numpy(out), to_numpy(lse)]
 
 
@@ -76,19 +76,14 @@ def back(
 ) -> Parts:
     """dq, dk, dv of q, k, v, dout, out, lse, with nothing kept from a forward pass; and dsinks."""
     q, k, v, dout, out, lse = shards(program, group.rank(), arrays)
-    gradients = program.backward(dout, q, k, v, out, lse, place(program, group))
-    more = (program.sink_gradient(dout, x, out, lse) for x in logits(sinks))
+    place = program.group_named(group.group_name)
+    gradients = program.backward(dout, q, k, v, out, lse, place)
+    more = (program.sink_gradient(dout, x, out, lse) for x in _logits(sinks))
     return [to_numpy(x) for x in (*gradients, *more)]
 
 
-def logits(sinks: Array | None) -> list[Any]:
-    """The sinks, where there are any."""
+def _logits(sinks: Array | None) -> list[Any]:
     return [] if sinks is None else [to_torch(sinks)]
-
-
-def place(program: ModuleType, group: Any) -> Any:
-    """Returns the group as the passes of a program take it."""
-    return program.group_named(group.group_name)
 
 
 BODIES: dict[str, Body] = {"attention": attend, "forward": ahead, "backward": back}
