@@ -63,9 +63,8 @@ class Machine:
                         copies.append((d, key, self.inputs[s][key]))
                     elif key in self.sums[s]:
                         handed.append((d, key, self.sums[s].pop(key)))
-        if step.attends:
-            for rank, q, kv, kind in zip(*step.attends, step.kinds, strict=True):
-                self.attend(int(rank), q[q >= 0].tolist(), kv[kv >= 0].tolist(), KINDS[kind])
+        for rank, q, kv, kind in zip(*step.attends, step.kinds, strict=True):
+            self.attend(int(rank), q[q >= 0].tolist(), kv[kv >= 0].tolist(), KINDS[kind])
         for rank, key, value in handed:
             self.add(rank, key, value)
         for rank, key, value in copies:

@@ -126,7 +126,7 @@ def trace(loops: Loops, plan: Plan, at_home: bool = False) -> Trace:
         for number, s in enumerate(loops.statements):
             if s.when.on(t):
                 step.read(number, s)
-        state.arrive(t, step.exchanged)
+        state.arrive()
         for side, rank, block in step.arrivals:
             there[side][rank, block] = True
         result.rows.append(step.rows)
@@ -150,7 +150,6 @@ class _Step:
         self.made: list[tuple[Source, Ints, Ints]] = []
         self.taken: list[tuple[int, str, Ints, Ints]] = []
         self.arrivals: list[tuple[str, Ints, Ints]] = []
-        self.exchanged = set[str]()
 
     def read(self, number: int, s: object) -> None:
         match s:
@@ -170,7 +169,6 @@ class _Step:
                 self.send_sums(number, TENSORS[s.tensors[0]].side, self.state.scatter(s, self.t))
             case Gather() | AllToAll():
                 self.state.exchange(s, self.t)
-                self.exchanged.add(s.name)
             case _:
                 raise PlanError("a broadcast or a reduction")
 

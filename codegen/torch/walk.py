@@ -136,7 +136,7 @@ class _Walker:
                     rows[self.cell(s)] += self.state.send(s, t)
                 else:
                     self.follow(s, t)
-            self.arrive(t)
+            self.state.arrive()
             for cell, messages in rows.items():
                 yield (t, cell), self.table(messages, f"step {t}")
 
@@ -151,10 +151,6 @@ class _Walker:
                 self.state.send(s, t)
             case Gather() | AllToAll():
                 self.state.exchange(s, t)
-
-    def arrive(self, t: int) -> None:
-        exchanged = {s.name for _, s in self.active(t) if isinstance(s, Gather | AllToAll)}
-        self.state.arrive(t, exchanged)
 
     def table(self, messages: list[Rows], where: str) -> Ints:
         """The blocks that each rank sends; a rank sends a sum once."""
@@ -201,7 +197,7 @@ class _Walker:
                 elif not isinstance(s, Start):
                     self.follow(s, t)
             self.note()
-            self.arrive(t)
+            self.state.arrive()
         self.note()
         self.result.beside = {cell for cell in self.result.beside if cell in self.result.last}
         self.result.crowded |= self.result.beside

@@ -22,9 +22,9 @@ def check(loops: Loops, plan: Plan) -> None:
     for t, (made, step) in enumerate(zip(expand(loops, plan), plan.steps, strict=True)):
         real = rows_of(step)
         _check_messages(t, made.moves, real.moves, plan.ranks, blocks)
-        _check_rectangles(t, made.attends, real.attends)
-        if made.attends:
-            _check_kinds(t, made, kinds)
+        if not _alike(made.attends, real.attends):
+            raise PlanError(f"step {t}: rectangles are not the plan's")
+        _check_kinds(t, made, kinds)
 
 
 def claimed(said: Ints, true: Codes) -> Bools:
@@ -33,7 +33,6 @@ def claimed(said: Ints, true: Codes) -> Bools:
 
 
 def _check_kinds(t: int, made: Expanded, kinds: Kinds) -> None:
-    assert made.attends
     rank, q, kv = made.attends
     true = kinds.of(q, kv)
     wrong = np.flatnonzero(~claimed(made.kinds, true))
@@ -54,29 +53,16 @@ def _check_messages(
     if made.keys() != real.keys():
         raise PlanError(f"step {t}: the loops move {sorted(made)}, the plan {sorted(real)}")
     for tensors in real:
-        if _alike(made[tensors], real[tensors]):
-            continue
         here, there = (codes(x[tensors], ranks, blocks) for x in (made, real))
         if not np.array_equal(here, there):
             raise PlanError(f"step {t}: messages of {' '.join(tensors)} are not the plan's")
 
 
-def _alike(made: Messages | Rectangles, real: Messages | Rectangles) -> bool:
-    """True if the same rows stand in the same order, as they mostly do."""
-    return all(map(np.array_equal, made, real))
-
-
-def _check_rectangles(t: int, made: Rectangles | None, real: Rectangles | None) -> None:
-    if made is None or real is None:
-        if made is not real:
-            raise PlanError(f"step {t}: only one of loops and plan attends anything")
-        return
-    if _alike(made, real):
-        return
-    widths = [max(made[i].shape[1], real[i].shape[1]) for i in (1, 2)]
+def _alike(made: Rectangles, real: Rectangles) -> bool:
+    """True for the same rectangles, in whatever order they and their blocks stand."""
+    widths = [max(x.shape[1], y.shape[1]) for x, y in zip(made[1:], real[1:], strict=True)]
     here, there = (_lines(x, widths) for x in (made, real))
-    if not np.array_equal(here, there):
-        raise PlanError(f"step {t}: rectangles are not the plan's")
+    return np.array_equal(here, there)
 
 
 def _lines(rows: Rectangles, widths: list[int]) -> Ints:

@@ -17,7 +17,7 @@ from planner.ir import TENSORS, Plan
 from planner.loops.fitting import line
 from planner.loops.form import AllToAll, Ends, Expr, Gather, Ints, Part, Return, Scatter, When
 from planner.loops.places import Places, Value
-from planner.loops.values import Bools, Copies, Messages, Rows, codes, joined, sliced, together
+from planner.loops.values import Bools, Copies, Messages, Rows, codes, joined, sliced
 from planner.partitions import Side
 
 Exchange = Gather | AllToAll | Return | Scatter
@@ -166,7 +166,7 @@ class Exchanges:
             return None
         name, part = f"G{len(self.brought)}", Part(value.name, Expr(value.age(t)))
         self.brought[name] = side, axis, made
-        copies = together([kept[1:], (dst, blocks)])
+        copies = joined([kept[1:], (dst, blocks)])
         if share == WHOLE:
             return Gather(When(t, t), name, tensors, part, axis), copies
         return AllToAll(When(t, t), name, tensors, part, axis, share), copies
@@ -207,9 +207,8 @@ class Exchanges:
         there = blocks >= 0
         origin[flat(dst, blocks)] = np.repeat(hops, there.sum(axis=1))
         for rows in self.rows[t + 1 :]:
-            if rows.attends:
-                read = rows.attends[1 if side == "q" else 2]
-                seen = origin[rows.attends[0][:, None], read]  # -1 for the block -1
-                if ((seen >= 0) & (seen < seen.max(axis=1, keepdims=True))).any():
-                    return True
+            read = rows.attends[1 if side == "q" else 2]
+            seen = origin[rows.attends[0][:, None], read]  # -1 for the block -1
+            if ((seen >= 0) & (seen < seen.max(axis=1, keepdims=True))).any():
+                return True
         return False

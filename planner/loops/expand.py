@@ -1,16 +1,15 @@
 """expand(loops, plan)   what the loop form means: the rows of each step."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import TENSORS, Plan
 from planner.loops.exchanges import Filled, alike_along, scattered, shared
 from planner.loops.form import (
-    HELD,
     OWN,
     AllToAll,
     Attend,
@@ -29,26 +28,28 @@ from planner.loops.form import (
 )
 from planner.loops.kinds import KINDS
 from planner.loops.values import (
+    NOTHING,
     Copies,
     Messages,
     Pairs,
     Rectangles,
-    held,
+    Rows,
+    initial,
     joined,
-    owned,
     pack,
+    same,
     sliced,
-    together,
-    widened,
+    without,
 )
+
+Coming = dict[tuple[str, str, int], list[Copies]]  # by name, side, first step they are read in
+STAYS = -1  # instead of that step
 
 
 @dataclass(frozen=True, slots=True)
-class Expanded:
-    """One step: messages by tensors, rectangles, and the kind (of KINDS) said of each of these."""
+class Expanded(Rows):
+    """One step, and the kind (of KINDS) said of each of its rectangles."""
 
-    moves: dict[tuple[str, ...], Messages]
-    attends: Rectangles | None
     kinds: Ints
 
 
@@ -66,8 +67,8 @@ class Expansion:
     aged: dict[tuple[str, str, int], Ints] = field(default_factory=dict)
     sums: dict[tuple[str, str, int], Ints] = field(default_factory=dict)
     brought: dict[str, list[Messages]] = field(default_factory=dict)
-    coming: dict[tuple[str, str], list[Copies]] = field(default_factory=dict)
-    following: dict[tuple[str, str, int], list[Copies]] = field(default_factory=dict)
+    coming: Coming = field(default_factory=lambda: defaultdict(list))
+    following: Coming = field(default_factory=lambda: defaultdict(list))
     added: list[tuple[str, Ints, Ints]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,10 +77,7 @@ class Expansion:
         self.everyone = np.arange(self.ranks)
         self.filled = Filled(self.plan)
         for side in ("q", "kv"):
-            self.stay[OWN, side] = owned(self.ranks, self.plan.partition.side(side))
-            copies = held(self.plan, side)
-            if copies is not None:
-                self.stay[HELD, side] = copies
+            self.stay |= {(name, side): x for name, x in initial(self.plan, side).items()}
 
     def blocks(
         self,
@@ -113,7 +111,7 @@ class Expansion:
         self.aged[s.name, side, t] = self._packed(side, [(self.everyone, blocks)])
 
     def _packed(self, side: str, parts: list[Copies]) -> Ints:
-        return pack(self.ranks, self.plan.partition.side(side), *together(parts))
+        return pack(self.ranks, self.plan.partition.side(side), *joined(parts))
 
     def send(self, s: Send, t: int) -> list[Messages]:
         """The messages of a send; what they bring has its name from the next step on."""
@@ -124,7 +122,7 @@ class Expansion:
             self.added.append((side, dst, sent))
         if s.into:
             self._add(s.into, side, t, dst, sent)
-        self.coming.setdefault((s.name, side), []).append((dst, sent))
+        self.coming[s.name, side, t + 1].append((dst, sent))
         return [(src, dst, sent)]
 
     def _pairs(self, s: Send, t: int) -> Pairs:
@@ -139,16 +137,14 @@ class Expansion:
     def _add(self, into: Part, side: str, t: int, dst: Ints, sent: Ints) -> None:
         """Sums are for the very blocks of `into` on their receivers, or there is nothing of it."""
         here = self.blocks(into, side, t, dst, sums=True)
-        width = max(here.shape[1], sent.shape[1])
-        here, coming = (np.sort(widened(x, width), axis=1) for x in (here, sent))
         new = (here < 0).all(axis=1)
-        if (here != coming)[~new].any():
+        if not same(here[~new], sent[~new]):
             raise PlanError(f"step {t}: sums are added into {into.value}, but are for other blocks")
         if new.any():
             key = into.value, side, t - int(into.lag.at(t, self.coordinates[:1])[0])
             if key not in self.aged or into.pieces or into.heads:
                 raise PlanError(f"step {t}: sums are added into {into.value}, which is not there")
-            self.following.setdefault(key, []).append((dst[new], sent[new]))
+            self.following[key].append((dst[new], sent[new]))
 
     def exchange(self, s: Gather | AllToAll, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
@@ -156,7 +152,7 @@ class Expansion:
         table = self._table(s.part, side, t)
         share = s.share if isinstance(s, AllToAll) else s.part
         made = shared(table, share, t, self.loops.mesh, self.coordinates, s.axis)
-        self.coming.setdefault((s.name, side), []).extend((dst, sent) for _, dst, sent in made)
+        self.coming[s.name, side, STAYS].extend((dst, sent) for _, dst, sent in made)
         self.brought[s.name] = made[1:]
         return made[1:]
 
@@ -167,43 +163,35 @@ class Expansion:
         if s.same != alike_along(table, self.loops.mesh, s.axis):
             raise PlanError(f"step {t}: ranks of a scatter have the same blocks, or have not")
         made = scattered(table, self.plan.partition.side(side), self.coordinates, s.axis)
-        return [self._with_sums(side, made)]
+        return [self.filled.of(side, made)]
 
     def returned(self, s: Return) -> list[Messages]:
         """The messages of an exchange, the other way round, but for those with no sums in them."""
         if s.exchange not in self.brought:
             raise PlanError(f"{s.exchange} is returned before it is there")
         side, sent = TENSORS[s.tensors[0]].side, self.brought[s.exchange]
-        return [self._with_sums(side, (dst, src, blocks)) for src, dst, blocks in sent]
+        return [self.filled.of(side, (dst, src, blocks)) for src, dst, blocks in sent]
 
-    def _with_sums(self, side: str, messages: Messages) -> Messages:
-        return self.filled.of(side, messages)
+    def arrive(self) -> None:
+        """Makes readable what was under way.
 
-    def arrive(self, t: int, exchanged: set[str]) -> None:
-        """Makes readable what was under way."""
+        Of the values that stay, but for what ranks own, the last one to get a block has it.
+        """
         for key, more in self.following.items():
             table = self.sums.get(key, self.aged[key]).reshape(self.ranks, -1)
             self.sums[key] = self._packed(key[1], [(self.everyone, table), *more])
-        for (name, side), parts in self.coming.items():
-            table = self._packed(side, parts)
-            if name in exchanged:
-                self._take(side, *flat(self.everyone, table.reshape(self.ranks, -1)))
-                self.stay[name, side] = table
-            else:
-                self.aged[name, side, t + 1] = table
+        for (name, side, born), parts in self.coming.items():
+            if born != STAYS:
+                self.aged[name, side, born] = self._packed(side, parts)
+                continue
+            whole = self.plan.partition.side(side)
+            for other in [o for o in self.stay if o[1] == side and o[0] != OWN]:
+                self.stay[other] = without(self.stay[other], whole, *joined(parts))
+            self.stay[name, side] = self._packed(side, parts)
         for side, rank, blocks in self.added:
             self.filled.note(side, rank, blocks)
-        self.coming, self.following, self.added = {}, {}, []
-
-    def _take(self, side: str, rank: Ints, block: Ints) -> None:
-        """Of the values that stay, but for what ranks own, the last one to get a block has it."""
-        taken = np.zeros((self.ranks, len(self.plan.partition.side(side))), np.bool_)
-        taken[rank, block] = True
-        for other in [o for o in self.stay if o[1] == side and o[0] != OWN]:
-            r, b = flat(self.everyone, self.stay[other].reshape(self.ranks, -1))
-            left = ~taken[r, b]
-            if not left.all():
-                self.stay[other] = self._packed(side, [(r[left], b[left][:, None])])
+        for waiting in (self.coming, self.following, self.added):
+            waiting.clear()
 
     def attend(self, s: Attend, t: int) -> Rectangles:
         """The rectangles of an attend."""
@@ -238,7 +226,7 @@ def expand(loops: Loops, plan: Plan) -> Iterator[Expanded]:
 
 def _step(state: Expansion, t: int) -> Expanded:
     moves = dict[tuple[str, ...], list[Messages]]()
-    rectangles, kinds, exchanged = list[Rectangles](), list[Ints](), set[str]()
+    rectangles, kinds = list[Rectangles](), list[Ints]()
     for s in state.loops.statements:
         if not s.when.on(t):
             continue
@@ -259,11 +247,10 @@ def _step(state: Expansion, t: int) -> Expanded:
                 messages = state.scatter(s, t)
             case Gather() | AllToAll():
                 messages = state.exchange(s, t)
-                exchanged.add(s.name)
         moves.setdefault(s.tensors, []).extend(messages)
-    state.arrive(t, exchanged)
+    state.arrive()
     return Expanded(
         {k: joined(v) for k, v in moves.items()},
-        joined(rectangles) if rectangles else None,
-        np.concatenate(kinds) if kinds else np.zeros(0, np.intp),
+        joined(rectangles or [NOTHING]),
+        np.concatenate([np.zeros(0, np.intp), *kinds]),
     )

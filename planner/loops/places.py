@@ -10,10 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.columns import flat
 from planner.errors import PlanError
 from planner.loops.form import OWN, Ints
-from planner.loops.values import Bools, pack
+from planner.loops.values import Bools, pack, without
 from planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block
@@ -81,12 +80,8 @@ class Places:
         Of values that stay, the last one to get a block has it; but a rank owns what it owns.
         """
         if born is None:
-            taken = np.zeros(self.code.shape, np.bool_)
-            taken[rank[:, None], blocks] = True
             for i in self.stays:
-                r, b = flat(np.arange(self.ranks), self.values[i].table.reshape(self.ranks, -1))
-                left = ~taken[r, b]
-                self.values[i].hold(pack(self.ranks, self.side, r[left], b[left][:, None]))
+                self.values[i].hold(without(self.values[i].table, self.side, rank, blocks))
                 self._put(i)
             self.stays += [len(self.values)] * (name != OWN)
         self.values.append(Value(name, born, pack(self.ranks, self.side, rank, blocks)))

@@ -5,15 +5,17 @@ them, counted from the lowest that it has. -1 stands for nothing. Rows of a step
 messages by tensors, and rectangles.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import flat, twice
+from planner.columns import flat
 from planner.ir import Plan, Step
-from planner.loops.form import Ints, Part
+from planner.loops.form import HELD, OWN, Ints, Part
 from planner.partitions import Side
 
 FAR = 1 << 30
@@ -22,39 +24,40 @@ Pairs = tuple[Ints, Ints]  # src [n], dst [n]
 Copies = tuple[Ints, Ints]  # rank [n], blocks [n, w]
 Messages = tuple[Ints, Ints, Ints]  # src [n], dst [n], blocks [n, w]
 Rectangles = tuple[Ints, Ints, Ints]  # rank [n], q [n, a], kv [n, b]
+Columns = TypeVar("Columns", Copies, Messages)
+NOTHING: Rectangles = np.zeros(0, np.int32), *np.zeros((2, 0, 1), np.int32)
 
 
 def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
     """The table of what each rank [n] has, from its blocks [n, w] in any order."""
-    if len(side) == len(side.chunks) and _in_order(blocks) and not twice(rank):
-        table = np.full((ranks, blocks.shape[1], 1), -1, np.int32)
-        table[rank, :, 0] = blocks
-        return table
     rank, block = flat(rank, blocks)
     if not len(block):
         return np.full((ranks, 1, 1), -1, np.int32)
-    code = rank * len(side.chunks) + side.chunk[block]
-    if (code[1:] <= code[:-1]).any():
-        order = np.argsort(code, kind="stable")
-        rank, block, code = rank[order], block[order], code[order]
-    number = np.zeros(len(code), np.intp)  # of each different (rank, chunk)
-    np.cumsum(code[1:] != code[:-1], out=number[1:])
-    piece = number - number[np.searchsorted(rank, np.arange(ranks)).clip(max=len(rank) - 1)][rank]
-    head = np.zeros(len(block), np.intp)
-    if len(side.slices) > 1:
-        low = np.full(ranks, FAR)
-        np.minimum.at(low, rank, side.slice[block])
-        head = side.slice[block] - low[rank]
+    chunks = len(side.chunks)
+    known, number = np.unique(rank * chunks + side.chunk[block], return_inverse=True)
+    piece = number - np.searchsorted(known, np.arange(ranks) * chunks)[rank]
+    low = np.full(ranks, FAR)
+    np.minimum.at(low, rank, side.slice[block])
+    head = side.slice[block] - low[rank]
     table = np.full((ranks, int(piece.max()) + 1, int(head.max()) + 1), -1, np.int32)
     table[rank, piece, head] = block
     return table
 
 
-def _in_order(blocks: Ints) -> bool:
-    """True if each row [w] ascends up to its absent blocks, and none is absent from all rows."""
-    left, right = blocks[:, :-1], blocks[:, 1:]
-    ascending = (right < 0) | ((left >= 0) & (right > left))
-    return bool(ascending.all() and (blocks[:, -1:] >= 0).any())
+def without(table: Ints, side: Side, rank: Ints, blocks: Ints) -> Ints:
+    """The table but for some blocks [n, w] of some ranks [n]."""
+    taken = np.zeros((len(table), len(side) + 1), np.bool_)
+    taken[rank[:, None], blocks] = True
+    owner, block = flat(np.arange(len(table)), table.reshape(len(table), -1))
+    left = ~taken[owner, block]
+    return pack(len(table), side, owner[left], block[left][:, None])
+
+
+def initial(plan: Plan, side: str) -> dict[str, Ints]:
+    """Returns what ranks have before the first step by name: own blocks, held ones if any."""
+    table = {OWN: owned(plan.ranks, plan.partition.side(side))}
+    copies = held(plan, side)
+    return table if copies is None else table | {HELD: copies}
 
 
 def owned(ranks: int, side: Side) -> Ints:
@@ -64,13 +67,14 @@ def owned(ranks: int, side: Side) -> Ints:
 
 def held(plan: Plan, side: str) -> Ints | None:
     """Returns the blocks that each rank has from the start, and its own in rectangles of both."""
-    copies = [h.flat() for h in plan.start if h.side == side]
-    if not copies:
-        return None
     blocks = plan.partition.side(side)
     here = np.zeros((plan.ranks, len(blocks)), np.bool_)
-    for block, rank in copies:
-        here[rank, block] = True
+    for node in plan.start:
+        if node.side == side:
+            block, rank = node.flat()
+            here[rank, block] = True
+    if not here.any():
+        return None
     kept = np.zeros_like(here)
     for _, attend in plan.attends():
         read = attend.q if side == "q" else attend.kv
@@ -106,62 +110,42 @@ class Rows:
     """The messages and rectangles of one step."""
 
     moves: dict[tuple[str, ...], Messages]
-    attends: Rectangles | None
+    attends: Rectangles
 
 
 def rows_of(step: Step) -> Rows:
     """A step's nodes joined; int32 as they stand in the plan."""
-    moves = dict[tuple[str, ...], list[Messages]]()
+    moves = defaultdict[tuple[str, ...], list[Messages]](list)
     for m in step.moves:
-        moves.setdefault(m.tensors, []).append((m.src, m.dst, m.blocks))
+        moves[m.tensors].append((m.src, m.dst, m.blocks))
     attends = [(a.rank, a.q, a.kv) for a in step.attends]
-    return Rows({k: joined(v) for k, v in moves.items()}, joined(attends) if attends else None)
+    return Rows({k: joined(v) for k, v in moves.items()}, joined(attends or [NOTHING]))
 
 
-def joined(parts: list[tuple[Ints, Ints, Ints]]) -> tuple[Ints, Ints, Ints]:
+def joined(parts: Sequence[Columns]) -> Columns:
     """Columns of several nodes as one."""
-    if len(parts) == 1:
-        return parts[0]
-    first, second, third = zip(*parts, strict=True)
-    return np.concatenate(first), stack(second), stack(third)
-
-
-def together(parts: list[Copies]) -> Copies:
-    """Copies from several messages as one."""
-    if len(parts) == 1:
-        return parts[0]
-    rank, blocks = zip(*parts, strict=True)
-    return np.concatenate(rank), stack(blocks)
+    columns: Columns = parts[0]
+    if len(parts) > 1:
+        columns = cast(Columns, tuple(map(stack, zip(*parts, strict=True))))
+    return columns
 
 
 def stack(tables: Sequence[Ints]) -> Ints:
     """Columns [n], or tables [n, w] of any widths filled with -1, one below the other."""
-    if tables[0].ndim == 1:
-        return np.concatenate(tables)
-    width = max(t.shape[1] for t in tables)
-    return np.concatenate([widened(t, width) for t in tables])
+    if tables[0].ndim == 2:
+        width = max(t.shape[1] for t in tables)
+        tables = [widened(t, width) for t in tables]
+    return np.concatenate(tables)
 
 
 def widened(table: Ints, width: int) -> Ints:
     """A table [n, w] with columns of -1 up to a width."""
-    if table.shape[1] == width:
-        return table
-    filled = np.full((len(table), width), -1, table.dtype)
-    filled[:, : table.shape[1]] = table
-    return filled
-
-
-def ordered(blocks: Ints) -> Ints:
-    """The blocks of each row in one order, absent ones last."""
-    return -np.sort(-blocks, axis=1)
+    more = width - table.shape[1]
+    return np.pad(table, ((0, 0), (0, more)), constant_values=-1) if more else table
 
 
 def same(a: Ints, b: Ints) -> bool:
     """True if rows hold the same blocks."""
-    if a.shape == b.shape and (a == b).all():
-        return True
     width = max(a.shape[1], b.shape[1])
-    left, right = (
-        np.pad(ordered(x), ((0, 0), (0, width - x.shape[1])), constant_values=-1) for x in (a, b)
-    )
-    return bool((left == right).all())
+    left, right = (np.sort(widened(x, width), axis=1) for x in (a, b))
+    return np.array_equal(left, right)

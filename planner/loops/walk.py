@@ -12,7 +12,7 @@ from planner.columns import flat, twice
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
 from planner.loops.exchanges import Exchange, Exchanges, Filled
-from planner.loops.form import HELD, OWN, Ints, Loops
+from planner.loops.form import Ints, Loops
 from planner.loops.kinds import Kinds
 from planner.loops.places import Cut, Places
 from planner.loops.transfers import Transfers, Way, find_mesh
@@ -22,11 +22,11 @@ from planner.loops.values import (
     Messages,
     Rectangles,
     Rows,
-    held,
+    initial,
+    joined,
     rows_of,
-    together,
 )
-from planner.passes.pieces import joined
+from planner.passes import pieces
 
 Key = tuple[str, str, tuple[str, ...]]  # what it does, the name it makes, tensors
 SIDES = ("q", "kv")
@@ -88,11 +88,11 @@ class Source:
             for src, dst, _ in rows.moves.values()
         )
         if self.several:
-            self.joint = [rows_of(step) for step in joined(plan).steps]
+            self.joint = [rows_of(step) for step in pieces.joined(plan).steps]
         self.mesh = find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks)
         self.coordinates = Loops(self.mesh, 0, ()).coordinates()
         kinds = Kinds(plan)
-        self.kinds = [kinds.of(*r.attends[1:]) if r.attends else None for r in self.rows]
+        self.kinds = [kinds.of(*rows.attends[1:]) for rows in self.rows]
 
 
 @dataclass
@@ -116,12 +116,9 @@ class Reading:
         self.filled = Filled(plan)
         self.known = Exchanges(self.source.mesh, self.source.coordinates, steps, self.filled)
         for side in SIDES:
-            blocks = plan.partition.side(side)
-            self.places[side].add(OWN, None, blocks.homes, np.arange(len(blocks))[:, None])
-            copies = held(plan, side)
-            if copies is not None:
-                table = copies.reshape(plan.ranks, -1)
-                self.places[side].add(HELD, None, np.arange(plan.ranks), table)
+            for name, table in initial(plan, side).items():
+                copies = np.arange(plan.ranks), table.reshape(plan.ranks, -1)
+                self.places[side].add(name, None, *copies)
         for t, rows in enumerate(steps):
             self._step(t, rows)
 
@@ -146,7 +143,7 @@ class Reading:
                 else:
                     self.records += [r for _, r in records]
                     coming.append((side, name, t + 1, part[1:]))
-        if rows.attends:
+        if len(rows.attends[0]):
             self._attends(t, rows.attends)
         for tensor, rank, block in handed:
             self.places[tensor].drop(rank, block)
@@ -230,7 +227,6 @@ class Reading:
         self.filled.note("q", rank, q)
         self.filled.note("kv", rank, kv)
         kinds = self.source.kinds[t]
-        assert kinds is not None
         for at, queries in self.places["q"].read(rank, q):
             for rows, keys in self.places["kv"].read(rank[at], kv[at]):
                 cuts = (*(cut.take(rows) for cut in queries), *keys)
@@ -272,7 +268,7 @@ class Reading:
         if (table[dst[row]] >= 0).any():
             return False
         more = dst[row], blocks[row, column][:, None]
-        copies = together([(np.arange(len(table)), table), more])
+        copies = joined([(np.arange(len(table)), table), more])
         self.places[tensor].add(value.name, value.born, *copies)
         return True
 
