@@ -1,6 +1,5 @@
 """Results of a sweep as files: Parquet and CSV by pyarrow, and a summary picture."""
 
-import io
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,20 +7,21 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from planner.errors import RingloomError
 from ringloom.figures import sheet
 from ringloom.sweeps.picture import profiles
 from ringloom.sweeps.points import Row
 from ringloom.sweeps.standings import standings
-from ringloom.sweeps.store import write_whole
 
 
 def write(rows: Sequence[Row], keys: Sequence[str], folder: Path) -> Iterator[Path]:
     """Writes results.parquet, results.csv and summary.svg; yields their paths."""
     columns = table(rows)
     for name, save in (("results.parquet", parquet.write_table), ("results.csv", csv.write_csv)):
-        content = io.BytesIO()
-        save(columns, content)
-        write_whole(folder / name, content.getvalue())
+        try:
+            save(columns, folder / name)
+        except OSError as error:
+            raise RingloomError(f"cannot write {folder / name}: {error}") from None
         yield folder / name
     yield from sheet.write(partial(profiles, standings(rows, keys)), "summary", folder, ("svg",))
 

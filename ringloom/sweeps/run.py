@@ -14,7 +14,7 @@ from planner.version import VERSION
 from ringloom.optional import needing
 from ringloom.sweeps.grid import Grid, grid_of, read_grid
 from ringloom.sweeps.points import Row, outcome
-from ringloom.sweeps.store import Store
+from ringloom.sweeps.store import Store, opened
 from ringloom.sweeps.workers import workers
 
 Batch = list[int]
@@ -62,11 +62,10 @@ def sweep(
     """
     results = needing("sweep", "ringloom.sweeps.results")
     points = grid_of(grid) if isinstance(grid, Mapping) else read_grid(Path(grid))
-    with Store.opened(Path(folder), points.digest) as store:
+    with opened(Path(folder), points.digest) as store:
         missing = [number for number in range(len(points)) if number not in store.rows]
         if missing:
             with workers(backend, address, jobs) as count:
-                store.log(f"{len(missing)} of {len(points)} points for {count} jobs of {backend}")
                 compute(points, store, batches(missing, PER_WORKER * count), track)
         rows = [store.rows[number] for number in range(len(points))]
     keys = tuple(points.axes)

@@ -1,113 +1,97 @@
-"""Store: the rows of a sweep that are computed, one file per batch, and a log beside them.
+"""Store: the rows of a sweep that are computed, a line of sweep.jsonl per batch.
 
-DIR/sweep.json              the grid's digest: a folder belongs to one grid and one version
-DIR/batches/00000064.json   a checksum, then the rows of a batch by number; named by its first
-DIR/sweep.log               hosts and times
-
-A batch is written under another name, flushed to disk and renamed, so that it is there whole or not
-at all, whenever the sweep is killed.
+The first line holds the grid's digest: a folder belongs to one grid and one version. Every other
+one holds a checksum, then the points of a batch by number: row, host and seconds. A line is flushed
+to disk before the next batch begins; what a killed sweep left of its last one is cut off.
 """
 
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from planner.errors import RingloomError
 from planner.version import VERSION
 from ringloom.sweeps.points import Outcome, Row
+
+NAME = "sweep.jsonl"
 
 
 @dataclass(frozen=True)
 class Store:
     """Rows by the numbers of their points, those that are on disk."""
 
-    folder: Path
     digest: str
     rows: dict[int, Row]
-    lines: TextIO
-
-    @classmethod
-    @contextmanager
-    def opened(cls, folder: Path, digest: str) -> Iterator["Store"]:
-        """Opens the store of a folder, which one process has at a time.
-
-        Raises RingloomError where the folder belongs to another grid or process, cannot be written,
-        or holds a batch that is damaged.
-        """
-        import fcntl  # Unix has it; elsewhere all but sweeps works
-
-        try:
-            (folder / "batches").mkdir(parents=True, exist_ok=True)
-            lines = (folder / "sweep.log").open("a", encoding="utf-8")
-        except OSError as error:
-            raise RingloomError(f"cannot write {folder}: {error.strerror}") from None
-        with lines:
-            try:
-                fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RingloomError(f"another process works on the sweep in {folder}") from None
-            store = cls(folder, digest, {}, lines)
-            store._claim()
-            for path in sorted((folder / "batches").glob("*.json")):
-                store._read(path)
-            yield store
+    file: BinaryIO
 
     def add(self, outcomes: Mapping[int, Outcome]) -> None:
         """Stores a batch: on disk, whole, once this returns."""
-        rows = {number: made.row for number, made in outcomes.items()}
-        text = json.dumps(list(rows.items()))
-        path = self.folder / "batches" / f"{min(rows):08d}.json"
-        write_whole(path, f"{self._checksum(text)}\n{text}\n".encode())
-        self.rows.update(rows)
-        for number, made in outcomes.items():
-            self.log(f"point {number} on {made.host} took {made.seconds:.3f} s")
+        batch = json.dumps({number: asdict(made) for number, made in outcomes.items()}).encode()
+        self.write(self.checksum(batch) + b" " + batch)
+        self.rows.update({number: made.row for number, made in outcomes.items()})
 
-    def log(self, line: str) -> None:
-        """Adds a line with the time to the log."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self.lines.write(f"{now} {line}\n")
-        self.lines.flush()
-
-    def _claim(self) -> None:
-        """Writes the digest into an empty folder; otherwise it must be there already."""
-        path, mine = self.folder / "sweep.json", {"ringloom": VERSION, "grid": self.digest}
-        if not path.exists():
-            write_whole(path, (json.dumps(mine) + "\n").encode())
-        elif path.read_text(encoding="utf-8") != json.dumps(mine) + "\n":
-            raise RingloomError(
-                f"{self.folder} holds the sweep of another grid, other files that it names, or"
-                " another version of ringloom: choose another folder"
-            )
-
-    def _read(self, path: Path) -> None:
-        checksum, _, text = path.read_text(encoding="utf-8", errors="replace").partition("\n")
-        if checksum != self._checksum(text.removesuffix("\n")):
-            raise RingloomError(f"{path} is damaged: delete it, and its points are computed again")
-        self.rows.update(json.loads(text))
-
-    def _checksum(self, text: str) -> str:
-        return sha256(f"{self.digest}{text}".encode()).hexdigest()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that is there whole or not at all; raises RingloomError where it cannot be."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
+    def write(self, line: bytes) -> None:
+        """Appends a line; raises RingloomError where it cannot be written."""
         try:
-            os.fsync(folder)  # the rename, too
-        finally:
-            os.close(folder)
+            self.file.write(line + b"\n")
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise RingloomError(f"cannot write {self.file.name}: {error.strerror}") from None
+
+    def checksum(self, batch: bytes) -> bytes:
+        """Returns what stands before a batch of this grid."""
+        return sha256(self.digest.encode() + batch).hexdigest().encode()
+
+
+@contextmanager
+def opened(folder: Path, digest: str) -> Iterator[Store]:
+    """Opens the store of a folder, which one process has at a time.
+
+    Raises RingloomError where the folder belongs to another grid or process, cannot be written, or
+    holds a batch that is damaged.
+    """
+    import fcntl  # Unix has it; elsewhere all but sweeps works
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / NAME).open("a+b")
     except OSError as error:
-        raise RingloomError(f"cannot write {path}: {error.strerror}") from None
+        raise RingloomError(f"cannot write {folder}: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RingloomError(f"another process works on the sweep in {folder}") from None
+        store = Store(digest, {}, file)
+        _read(store, folder)
+        yield store
+
+
+def _read(store: Store, folder: Path) -> None:
+    """Takes the rows of all whole lines; the first one is written where there is none."""
+    store.file.seek(0)
+    content = store.file.read()
+    *lines, rest = content.split(b"\n")
+    store.file.truncate(len(content) - len(rest))
+    own = json.dumps({"ringloom": VERSION, "grid": store.digest}).encode()
+    if not lines:
+        store.write(own)
+    elif lines[0] != own:
+        raise RingloomError(
+            f"{folder} holds the sweep of another grid, other files that it names, or another"
+            " version of ringloom: choose another folder"
+        )
+    for number, line in enumerate(lines[1:], 2):
+        checksum, _, batch = line.partition(b" ")
+        if checksum != store.checksum(batch):
+            raise RingloomError(
+                f"line {number} of {store.file.name} is damaged: delete it, and its points are"
+                " computed again"
+            )
+        store.rows.update({int(n): made["row"] for n, made in json.loads(batch).items()})

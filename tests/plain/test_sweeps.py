@@ -155,48 +155,52 @@ class Killed(BaseException):
     """Ends a sweep as SIGKILL does: nothing catches it."""
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("half", [False, True], ids=["whole", "half"])
 def test_a_sweep_that_dies_at_any_write_ends_with_the_same_files(
-    call: str,
+    half: bool,
     grid: Path,
     whole: tuple[Path, run.Sweep],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls, last, computed = 0, random.Random(call).randint(1, 3), 0
-    patched = os if call == "fsync" else Path
-    original = getattr(patched, call)
+    """A line is on disk when a sweep dies, or only the first half of it."""
+    calls, last, computed = 0, random.Random(half).randint(1, 3), 0
+    original, path = os.fsync, tmp_path / store.NAME
 
-    def dying(*arguments: Any) -> Any:
+    def dying(file: int) -> None:
         nonlocal calls
         calls += 1
         if calls == last:
+            if half:
+                line = path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2]
+                os.ftruncate(file, path.stat().st_size - 1 - len(line) // 2)
             raise Killed
-        return original(*arguments)
+        original(file)
 
-    monkeypatch.setattr(patched, call, dying)
+    monkeypatch.setattr(os, "fsync", dying)
     for run_number in range(40):
         calls, jobs = 0, 1 + run_number % 2
         monkeypatch.setattr(run, "PER_WORKER", 8 // jobs + run_number)
         monkeypatch.setattr("ringloom.sweeps.workers._loky", lambda *_: {})
-        before = len(list((tmp_path / "batches").glob("*.json")))
+        before = batches(tmp_path)
         try:
             result = rl.sweep(grid, tmp_path, jobs=1)
         except Killed:
-            assert len(list((tmp_path / "batches").glob("*.json"))) >= before
+            assert batches(tmp_path) >= before
             last += 1
             continue
         computed = result.computed
         break
-    assert run_number > 2
+    assert run_number > 1
     assert computed < POINTS
     assert contents(tmp_path) == contents(whole[0])
-    assert points_logged_twice(tmp_path) == []
+    assert points_stored_twice(tmp_path) == []
 
 
-def points_logged_twice(folder: Path) -> list[str]:
-    counts = Counter(re.findall(r"point \d+ ", (folder / "sweep.log").read_text()))
-    assert counts
+def points_stored_twice(folder: Path) -> list[str]:
+    _, *lines = (folder / store.NAME).read_text().splitlines()
+    counts = Counter(point for line in lines for point in json.loads(line.partition(" ")[2]))
+    assert len(counts) > 1
     return [point for point, count in counts.items() if count > 1]
 
 
@@ -224,7 +228,8 @@ def kill_and_resume(grid: Path, folder: Path, kills: int, jobs: int) -> dict[str
 
 
 def batches(folder: Path) -> int:
-    return len(list((folder / "batches").glob("*.json")))
+    path = folder / store.NAME
+    return max(0, path.read_bytes().count(b"\n") - 1) if path.exists() else 0
 
 
 def test_a_killed_sweep_ends_with_the_same_files(
@@ -233,7 +238,7 @@ def test_a_killed_sweep_ends_with_the_same_files(
     said = kill_and_resume(grid, tmp_path, kills=2, jobs=1)
     assert said["computed"] < POINTS
     assert contents(tmp_path) == contents(whole[0])
-    assert points_logged_twice(tmp_path) == []
+    assert points_stored_twice(tmp_path) == []
 
 
 @pytest.mark.skipif(not NIGHTLY, reason="minutes: 2,000 points, killed five times")
@@ -245,7 +250,7 @@ def test_two_thousand_points_killed_five_times_end_with_the_same_files(tmp_path:
     assert said["points"] == 2000
     assert 0 < said["computed"] < 1000
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
-    assert points_logged_twice(tmp_path / "killed") == []
+    assert points_stored_twice(tmp_path / "killed") == []
 
 
 # ---- the store
@@ -258,23 +263,25 @@ def test_a_damaged_batch_is_noticed_and_computed_again_once_it_is_deleted(
     monkeypatch.setattr(run, "PER_WORKER", 1)
     grid = {"ranks": 2, "seq": 64, "hardware": "h100", "schedule": ["ring", "zigzag"]}
     rl.sweep(grid, tmp_path, jobs=1)
-    path, whole = tmp_path / "batches" / "00000000.json", contents(tmp_path)
-    content = path.read_bytes()
+    path, whole = tmp_path / store.NAME, contents(tmp_path)
+    head, first, second = path.read_bytes().splitlines(keepends=True)
     other = rl.sweep(grid | {"seq": 32}, tmp_path / "other", jobs=1)
     assert other.computed == 2
     changed = {
-        "cut": content[:-9],
-        "flip": content.replace(b"makespan_s", b"makespam_s", 1),
-        "empty": b"",
-        "other": (tmp_path / "other" / "batches" / path.name).read_bytes(),
+        "cut": first[:-9] + b"\n",
+        "flip": first.replace(b"makespan_s", b"makespam_s", 1),
+        "empty": b"\n",
+        "other": (tmp_path / "other" / store.NAME).read_bytes().splitlines(keepends=True)[1],
     }
-    path.write_bytes(changed[damage])
-    with pytest.raises(rl.RingloomError, match=r"00000000\.json is damaged: delete it") as caught:
+    path.write_bytes(head + changed[damage] + second)
+    with pytest.raises(
+        rl.RingloomError, match=r"line 2 of .*jsonl is damaged: delete it"
+    ) as caught:
         rl.sweep(grid, tmp_path, jobs=1)
     assert "\n" not in str(caught.value)
-    path.unlink()
+    path.write_bytes(head + second)
     assert rl.sweep(grid, tmp_path, jobs=1).computed == 1
-    assert path.read_bytes() == content
+    assert path.read_bytes().startswith(head + second)
     assert contents(tmp_path) == whole
 
 
@@ -297,7 +304,7 @@ def test_a_folder_belongs_to_one_grid_its_files_and_one_process(tmp_path: Path) 
         rl.sweep(grid, tmp_path / "out", jobs=1)
     (tmp_path / "here.toml").write_text(text)
     with (
-        store.Store.opened(tmp_path / "out", grid_of(grid).digest),
+        store.opened(tmp_path / "out", grid_of(grid).digest),
         pytest.raises(rl.RingloomError, match="another process"),
     ):
         rl.sweep(grid, tmp_path / "out", jobs=1)
