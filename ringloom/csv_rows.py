@@ -2,9 +2,11 @@
 
 import csv
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 
 from planner.errors import RingloomError
+from planner.reading import read
 
 LARGEST_FILE = 2**24  # bytes
 
@@ -17,21 +19,18 @@ def records(path: Path, columns: Sequence[str] = ()) -> list[Record]:
     Raises RingloomError for a file that is missing, unreadable, too large, empty, or lacks one of
     `columns`.
     """
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ValueError(f"the file is larger than {LARGEST_FILE} bytes")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            names = reader.fieldnames = [n.strip().lower() for n in reader.fieldnames or ()]
-            rows = [
-                {k: (v or "").strip() for k, v in row.items() if k is not None} for row in reader
-            ]
-    except (OSError, ValueError, csv.Error) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise RingloomError(f"{path}: cannot be read: {why}") from None
+    names, rows = read(path, _parse, f"{path}: cannot be read", LARGEST_FILE)
     if missing := [name for name in columns if name not in names]:
         known = ", ".join(names) or "none"
         raise RingloomError(f"{path}: no column {missing[0]!r}; there are {known}")
     if not rows:
         raise RingloomError(f"{path}: no rows")
     return rows
+
+
+def _parse(content: bytes) -> tuple[list[str], list[Record]]:
+    reader = csv.DictReader(StringIO(content.decode("utf-8-sig"), newline=""))
+    names = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+    return names, [
+        {k: (v or "").strip() for k, v in row.items() if k is not None} for row in reader
+    ]

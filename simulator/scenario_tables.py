@@ -6,18 +6,16 @@ links = { "6-7" = 0.1 }               0 or "cut" cuts a link
 topology = "nodes:nics=2"             or a JSON file of links, which is read now
 """
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from planner.errors import RingloomError
+from planner.reading import parse_table, read
 from simulator.network.routes import ends_of
 from simulator.network.topology import graph_of
 from simulator.scenario import Scenario
 
-LARGEST_FILE = 2**20  # bytes
 TYPES: dict[str, tuple[type, ...]] = {
     "overlap": (bool,),
     "speeds": (dict, list),
@@ -74,13 +72,5 @@ def scenario_file(path: str | Path) -> Scenario:
 
     Raises RingloomError, in one line, for a file that is unreadable or is no scenario.
     """
-    file = Path(path)
-    try:
-        if file.stat().st_size > LARGEST_FILE:
-            raise ValueError(f"the file is larger than {LARGEST_FILE} bytes")
-        text = file.read_text(encoding="utf-8")
-        table = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
-        return scenario_of(dict(table))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        why = " ".join(str(error).split())[:200]
-        raise RingloomError(f"scenario file {file}: {why}") from None
+    file, what = Path(path), f"scenario file {path}"
+    return read(file, lambda content: scenario_of(dict(parse_table(file, content))), what)

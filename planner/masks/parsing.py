@@ -9,10 +9,12 @@ A file name with spaces or signs in it is put in double quotes: documents@"my fi
 """
 
 import re
+from pathlib import Path
 
 from planner.errors import PlanError, RingloomError
 from planner.masks.mask import MASKS, Mask
 from planner.parse import brief
+from planner.reading import read
 
 LARGEST_FILE = 64 * 2**20
 MOST_WORDS, MOST_NESTED = 500, 50
@@ -98,14 +100,5 @@ def _word(word: str) -> Mask:
 
 def _read(name: str) -> str:
     """Returns the text of a file; raises RingloomError if it cannot be read or is over 64 MiB."""
-    try:
-        with open(name.replace('"', ""), "rb") as file:
-            raw = file.read(LARGEST_FILE + 1)
-        text = raw.decode()
-    except OSError as error:
-        raise RingloomError(f"cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise RingloomError(f"cannot be read: {error}") from None
-    if len(raw) > LARGEST_FILE:
-        raise RingloomError(f"is larger than {LARGEST_FILE} bytes")
-    return text
+    path = Path(name.replace('"', ""))
+    return read(path, bytes.decode, "cannot be read", LARGEST_FILE)

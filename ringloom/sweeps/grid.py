@@ -25,6 +25,7 @@ from planner.ir import Pass
 from planner.masks import parse
 from planner.parse import tokens
 from planner.planning import TRIMS, find_schedule
+from planner.reading import read
 from planner.version import VERSION
 from planner.workload import DTYPES
 from ringloom.sweeps.points import Named, Point
@@ -34,7 +35,6 @@ from simulator.scenario import Scenario
 from simulator.scenario_tables import scenario_of
 
 MOST_POINTS = 2**18
-LARGEST_FILE = 2**20  # bytes
 NEEDED = ("ranks", "seq", "hardware", "schedule")
 
 
@@ -80,13 +80,7 @@ def fingerprint(value: Any) -> str:
 
 def read_grid(path: Path) -> Grid:
     """Reads a TOML file of a grid; raises RingloomError, in one line, for anything else."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ValueError(f"the file is larger than {LARGEST_FILE} bytes")
-        return grid_of(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError) as error:
-        why = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise RingloomError(f"grid {path}: {why}") from None
+    return read(path, lambda content: grid_of(tomllib.loads(content.decode())), f"grid {path}")
 
 
 def grid_of(table: Mapping[str, Any]) -> Grid:

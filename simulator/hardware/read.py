@@ -1,17 +1,16 @@
 """Hardware from files: the presets that come with ringloom, and TOML or JSON files like them."""
 
-import json
-import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import simulator.costs.terms  # noqa: F401  registers the constants that cost terms bring along
 from planner.errors import RingloomError
+from planner.reading import parse_table, read
 from simulator.hardware.schema import Constant, Hardware
 
 PRESETS = Path(__file__).parent / "presets"
-LARGEST_FILE = 2**20  # bytes
 
 
 def presets() -> tuple[str, ...]:
@@ -38,14 +37,8 @@ def hardware(name: str | Path) -> Hardware:
 
 def load(path: Path) -> Hardware:
     """Read and check one hardware file; a name ending in .json is JSON, all else TOML."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ValueError(f"the file is larger than {LARGEST_FILE} bytes")
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        why = " ".join(str(error).split())[:200]
-        raise RingloomError(f"hardware file {path}: cannot be read: {why}") from None
+    what = f"hardware file {path}: cannot be read"
+    content = read(path, partial(parse_table, path), what)
     try:
         return Hardware(*_named(content, path.stem))
     except RingloomError as error:

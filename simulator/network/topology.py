@@ -24,6 +24,7 @@ import networkx as nx
 import numpy as np
 
 from planner.errors import RingloomError
+from planner.reading import read as read_file
 from simulator.hardware import Hardware, Link
 
 Place = int | str
@@ -274,20 +275,19 @@ def read(path: Path, ranks: int) -> Topology:
 
 def graph_of(path: Path) -> nx.DiGraph:
     """Read the graph of a JSON file of links, whatever the ranks; raises RingloomError likewise."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ValueError(f"the file is larger than {LARGEST_FILE} bytes")
-        content = json.loads(path.read_text(encoding="utf-8"))
-        links = [tuple(row) if len(row) == 4 else (*row, 0.0) for row in content["links"]]
-        for a, b, _, _ in links:
-            for place in (a, b):
-                if isinstance(place, bool) or not isinstance(place, int | str):
-                    raise ValueError(f"a place is a rank or a name, not {place!r}")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        form = '{"links": [[0, 1, bandwidth, alpha], ...]}'
-        why = " ".join(str(error).split())[:200]
-        raise RingloomError(f"topology file {path}: not of the form {form}: {why}") from None
-    return graph_of_links(links)
+    form = '{"links": [[0, 1, bandwidth, alpha], ...]}'
+    what = f"topology file {path}: not of the form {form}"
+    return graph_of_links(read_file(path, _links, what, LARGEST_FILE))
+
+
+def _links(content: bytes) -> Links:
+    rows = json.loads(content)["links"]
+    links = [tuple(row) if len(row) == 4 else (*row, 0.0) for row in rows]
+    for a, b, _, _ in links:
+        for place in (a, b):
+            if isinstance(place, bool) or not isinstance(place, int | str):
+                raise ValueError(f"a place is a rank or a name, not {place!r}")
+    return links
 
 
 def graph_of_links(links: Links) -> nx.DiGraph:

@@ -4,16 +4,15 @@ The file is what `ringloom run --trace` writes, in the form of simulated traces:
 ranks, threads are named after streams, slices are in microseconds times `time_scale`.
 """
 
-import gzip
 import json
 import math
-import zlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from planner.errors import RingloomError
+from planner.reading import read
 from ringloom.report.facts.spans import SHOWN, STREAMS, Bars, columns
 from simulator.timeline import Span, Stream
 
@@ -42,7 +41,9 @@ class Recorded:
 
 def recorded(path: str | Path) -> Recorded:
     """Read a trace, .json or .json.gz; raises RingloomError for what is not one, in one line."""
-    document = _document(Path(path))
+    document = read(Path(path), json.loads, f"cannot read the trace {path}", LARGEST)
+    if not isinstance(document, dict):
+        raise RingloomError(f"{path} is not a trace of a run: not a JSON object")
     about, events = document.get("otherData"), document.get("traceEvents")
     if not isinstance(about, dict) or not isinstance(events, list):
         raise RingloomError(f"{path} is not a trace of a run: no traceEvents and otherData")
@@ -71,21 +72,6 @@ def _done(spans: list[Span], sizes: list[int], stream: Stream, verb: str) -> Cou
     )
 
 
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"more than {LARGEST} bytes")
-        document = json.loads(content)
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise RingloomError(f"cannot read the trace {path}: {why}") from None
-    if not isinstance(document, dict):
-        raise RingloomError(f"{path} is not a trace of a run: not a JSON object")
-    return document
-
-
 def _spans(path: str | Path, events: list[Any], scale: float) -> tuple[list[int], list[Span]]:
     """Returns the bytes and the slices of all streams; raises RingloomError for none."""
     streams = {
@@ -101,25 +87,18 @@ def _spans(path: str | Path, events: list[Any], scale: float) -> tuple[list[int]
             continue
         stream = streams.get((event.get("pid"), event.get("tid")), "")
         if stream in STREAMS:
-            spans.append(_span(f"{path}: event {number}", event, _stream(stream), scale))
-            sizes.append(_bytes(event))
+            spans.append(_span(f"{path}: event {number}", event, cast(Stream, stream), scale))
+            sizes.append(_argument(event, "bytes", 0))
     if not spans:
         raise RingloomError(f"{path} holds no slice of a stream: {', '.join(STREAMS)}")
     return sizes, spans
 
 
-def _bytes(event: dict[str, Any]) -> int:
+def _argument(event: dict[str, Any], name: str, usual: int) -> int:
+    """Returns a whole number among the args of an event, or the usual one."""
     args = event.get("args")
-    size = args.get("bytes", 0) if isinstance(args, dict) else 0
-    return size if isinstance(size, int) else 0
-
-
-def _stream(name: str) -> Stream:
-    match name:
-        case "compute" | "merge" | "send" | "receive":
-            return name
-        case _:
-            raise RingloomError(f"no stream {name!r}")
+    value = args.get(name) if isinstance(args, dict) else None
+    return value if isinstance(value, int) else usual
 
 
 def _span(where: str, event: dict[str, Any], stream: Stream, scale: float) -> Span:
@@ -128,11 +107,9 @@ def _span(where: str, event: dict[str, Any], stream: Stream, scale: float) -> Sp
         raise RingloomError(f"{where}: {rank!r} is no rank")
     if not _number(start) or not _number(takes) or takes < 0:
         raise RingloomError(f"{where}: from {start!r} for {takes!r} is no time")
-    args = event.get("args")
-    step = args.get("step", -1) if isinstance(args, dict) else -1
     begin, end = start * 1e-6 / scale, (start + takes) * 1e-6 / scale
     name = str(event.get("name", ""))[:200].removeprefix(PREFIX)
-    return Span(rank, stream, name, step if isinstance(step, int) else -1, begin, end)
+    return Span(rank, stream, name, _argument(event, "step", -1), begin, end)
 
 
 def _number(value: Any) -> TypeGuard[float]:

@@ -1,0 +1,41 @@
+"""read(path, parse, what)   what a parser makes of a file, or an error of one line."""
+
+import csv
+import gzip
+import json
+import tomllib
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from planner.errors import RingloomError
+
+Content = TypeVar("Content")
+FAILURES = (
+    *(OSError, EOFError, ValueError, TypeError, LookupError, RecursionError),
+    *(csv.Error, zlib.error),
+)
+
+
+def read(
+    path: Path, parse: Callable[[bytes], Content], what: str, largest: int = 1 << 20
+) -> Content:
+    """Returns what `parse` makes of a file of at most `largest` bytes; .gz is unpacked.
+
+    Raises RingloomError, one line that begins with `what`, for whatever reading or parsing raises.
+    """
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            content = file.read(largest + 1)
+        if len(content) > largest:
+            raise ValueError(f"the file is larger than {largest} bytes")
+        return parse(content)
+    except FAILURES as error:
+        why = " ".join((getattr(error, "strerror", None) or str(error)).split())
+        raise RingloomError(f"{what}: {why[:200]}") from None
+
+
+def parse_table(path: Path, content: bytes) -> Any:
+    """Returns the values of a file: of JSON where its name ends in .json, else of TOML."""
+    return (json.loads if path.suffix == ".json" else tomllib.loads)(content.decode())
