@@ -156,6 +156,11 @@ scenario_options = grouped(
         type=Written("N|PLAN", "2 or plan", _buffers),
         help="Receive buffers per input that travels.",
     ),
+    click.option(
+        "--share",
+        type=click.FloatRange(0, 1, max_open=True),
+        help="Share of the chip that a transfer takes from compute.",
+    ),
     click.option("--launch", type=click.FloatRange(0), help="Seconds of a kernel's launch."),
 )
 
@@ -185,7 +190,7 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
     """Takes the values of `scenario_options` out of `given`, and returns the scenario."""
     file = given.pop("scenario")
     scenario = Scenario() if file is None else scenario_file(file)
-    changes = {name: given.pop(name) for name in ("topology", "buffers", "launch")}
+    changes = {name: given.pop(name) for name in ("topology", "buffers", "share", "launch")}
     for name in ("speeds", "links"):
         changes[name] = dict(given.pop(name)) or None
     changes["overlap"] = None if given.pop("overlap") else False

@@ -3,8 +3,9 @@
 An address may come from anybody: every part is checked, and no part may name a file.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any
 
 from planner.errors import RingloomError
@@ -13,16 +14,28 @@ from planner.parse import tokens
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from ringloom.comparison import Passes
-from simulator.hardware import presets
+from simulator.hardware import hardware, presets
+from simulator.scenario import Scenario
+from simulator.scenario_tables import scenario_of
 
 MOST_RANKS = 128  # beyond these, pictures are slow and show little
+MOST_HEADS = 1024
 LONGEST = 1 << 24  # tokens
+WIDEST = 200  # characters of an entry
 PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
+
+
+class ChoiceError(RingloomError):
+    """Raised for choices that make no sense; `at` has a sentence by the name of each wrong one."""
+
+    def __init__(self, at: dict[str, str]) -> None:
+        super().__init__("; ".join(at.values()))
+        self.at = at
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Values of the controls; raises RingloomError for invalid ones."""
+    """Values of the controls; raises ChoiceError for invalid ones."""
 
     schedule: str = "ring"
     ranks: int = 8
@@ -30,27 +43,22 @@ class Choices:
     mask: str = "causal"
     heads: int = 32
     kv_heads: int = 32
+    v_head_dim: int = 128
+    sinks: bool = False
     hardware: str = "a100-nvlink"
     pass_: Passes = "forward"
     overlap: bool = True
+    stragglers: str = ""
+    slow_links: str = ""
+    share: float = 0.0
 
     def __post_init__(self) -> None:
-        if "@" in self.mask or any(mark in self.hardware for mark in "./\\"):
-            raise RingloomError("an address names no files: write the mask out, name a preset")
-        if self.hardware not in presets():
-            raise RingloomError(
-                f"unknown hardware {self.hardware!r}: choose {', '.join(presets())}"
-            )
-        if parse_schedule(self.schedule)[0] not in SCHEDULES:
-            raise RingloomError(
-                f"unknown schedule {self.schedule!r}: choose {', '.join(SCHEDULES)}"
-            )
-        if not 1 <= self.ranks <= MOST_RANKS:
-            raise RingloomError(f"ranks must be 1 to {MOST_RANKS}, not {self.ranks}")
-        if not 1 <= tokens(self.seq) <= LONGEST:
-            raise RingloomError(f"tokens must be 1 to {LONGEST}, not {self.seq}")
-        if self.pass_ not in PASSES:
-            raise RingloomError(f"pass must be {', '.join(PASSES)}, not {self.pass_!r}")
+        wrong = dict[str, str]()
+        for name, (after, check) in CHECKS.items():
+            if after not in wrong:
+                _collect(wrong, name, partial(check, self))
+        if wrong:
+            raise ChoiceError(wrong)
 
     @property
     def work(self) -> Workload:
@@ -59,44 +67,144 @@ class Choices:
             seq=tokens(self.seq),
             heads=self.heads,
             kv_heads=self.kv_heads,
-            head_dim=128,
+            head_dim=Choices().v_head_dim,
+            v_head_dim=self.v_head_dim,
+            sinks=self.sinks,
             mask=self.mask,
         )
 
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario of its stragglers, slow links, overlap and share."""
+        speeds, links = dict(pairs(self.stragglers)), dict(pairs(self.slow_links))
+        changes = {"speeds": speeds, "links": links, "share": self.share}
+        given = {name: value for name, value in changes.items() if value}
+        return scenario_of({"overlap": self.overlap, **given})
+
+    def texts(self) -> dict[str, str]:
+        """The entries of the controls, by their names."""
+        return {name.rstrip("_"): _text(value) for name, value in asdict(self).items()}
+
     def query(self) -> dict[str, str]:
         """The parts of an address that bring these choices back; defaults are left out."""
-        usual = asdict(Choices()) | {"kv_heads": self.heads}
-        chosen = {name: value for name, value in asdict(self).items() if value != usual[name]}
-        words = {True: "on", False: "off"}
-        return {
-            name.rstrip("_"): words[value] if isinstance(value, bool) else str(value)
-            for name, value in chosen.items()
-        }
+        usual = Choices().texts() | {"kv_heads": str(self.heads)}
+        return {name: text for name, text in self.texts().items() if text != usual[name]}
+
+
+def pairs(text: str) -> list[list[str]]:
+    """Splits entries such as `3=0.5, 6=0.8`; raises RingloomError for one without a factor."""
+    parts = [part.split("=") for part in text.replace(",", " ").split()]
+    if wrong := next((part for part in parts if len(part) != 2), None):
+        raise RingloomError(f"{'='.join(wrong)!r} has no factor: write it as 3=0.5 or 6-7=0.1")
+    return parts
 
 
 def from_query(query: Mapping[str, str]) -> Choices:
-    """Returns the choices of an address; raises RingloomError for invalid parts."""
-    chosen: dict[str, Any] = {}
+    """Returns the choices of an address; raises ChoiceError for invalid parts."""
+    chosen, wrong = dict[str, Any](), dict[str, str]()
     for field in fields(Choices):
-        if (text := query.get(field.name.rstrip("_"))) is None:
-            continue
-        if field.name == "overlap":
-            chosen[field.name] = _switch(field.name, text)
-        elif field.name in ("ranks", "heads", "kv_heads"):
-            chosen[field.name] = _whole(field.name, text)
-        else:
-            chosen[field.name] = text[:200]
+        name = field.name.rstrip("_")
+        if (text := query.get(name)) is not None:
+            chosen[field.name] = _collect(wrong, name, partial(_value, text, field))
+    if wrong:
+        raise ChoiceError(wrong)
     chosen.setdefault("kv_heads", chosen.get("heads", Choices().heads))
-    return replace(Choices(), **chosen)
+    return Choices(**chosen)
 
 
-def _whole(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 6:
-        raise RingloomError(f"{name} must be a whole number, not {text[:40]!r}")
-    return int(text)
+def _collect(wrong: dict[str, str], name: str, ask: Callable[[], Any]) -> Any:
+    """Returns an answer; None where there is an error, which is kept under the name."""
+    try:
+        return ask()
+    except RingloomError as error:
+        wrong[name] = str(error)
+        return None
 
 
-def _switch(name: str, text: str) -> bool:
-    if text not in ("on", "off"):
-        raise RingloomError(f"{name} must be on or off, not {text[:40]!r}")
-    return text == "on"
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value).removesuffix(".0")
+
+
+def _value(text: str, field: Any) -> Any:
+    """Reads an entry as a value of the type that the field has by default."""
+    name, usual = field.name.rstrip("_"), field.default
+    if len(text) > WIDEST:
+        raise RingloomError(f"{name} has at most {WIDEST} characters, not {len(text)}")
+    if isinstance(usual, bool):
+        if text not in ("on", "off"):
+            raise RingloomError(f"{name} must be on or off, not {text[:40]!r}")
+        return text == "on"
+    if isinstance(usual, int):
+        if not text.isascii() or not text.isdigit() or len(text) > 6:
+            raise RingloomError(f"{name} must be a whole number, not {text[:40]!r}")
+        return int(text)
+    try:
+        return float(text) if isinstance(usual, float) else text
+    except ValueError:
+        raise RingloomError(f"{name} must be a number, not {text[:40]!r}") from None
+
+
+# ---- checks, one per choice: each may rely on that of the choice named before it
+
+
+def _schedule(given: Choices) -> None:
+    _one_of("schedule", parse_schedule(given.schedule)[0], SCHEDULES)
+
+
+def _one_of(what: str, value: str, known: Any) -> None:
+    if value not in known:
+        raise RingloomError(f"unknown {what} {value!r}: choose {', '.join(known)}")
+
+
+def _within(what: str, value: int, most: int, shown: object = None) -> None:
+    if not 1 <= value <= most:
+        raise RingloomError(f"{what} must be 1 to {most}, not {shown or value}")
+
+
+def _mask(given: Choices) -> None:
+    if "@" in given.mask:
+        raise RingloomError("an address names no files: write the mask out")
+    Workload(seq=tokens(given.seq), mask=given.mask)
+
+
+def _kv_heads(given: Choices) -> None:
+    _within("kv_heads", given.kv_heads, MOST_HEADS)
+    Workload(seq=1, heads=given.heads, kv_heads=given.kv_heads)
+
+
+def _hardware(given: Choices) -> None:
+    if any(mark in given.hardware for mark in "./\\"):
+        raise RingloomError("an address names no files: name a preset")
+    _one_of("hardware", given.hardware, presets())
+
+
+def _stragglers(given: Choices) -> None:
+    scenario_of({"speeds": dict(pairs(given.stragglers))}).speed(given.ranks)
+
+
+def _slow_links(given: Choices) -> None:
+    links = scenario_of({"links": dict(pairs(given.slow_links))})
+    if links.links and given.hardware in presets():
+        links.routes(hardware(given.hardware), given.ranks)
+
+
+def _share(given: Choices) -> None:
+    Scenario(share=given.share)
+
+
+CHECKS: dict[str, tuple[str, Callable[[Choices], None]]] = {
+    "schedule": ("", _schedule),
+    "ranks": ("", lambda given: _within("ranks", given.ranks, MOST_RANKS)),
+    "seq": ("", lambda given: _within("tokens", tokens(given.seq), LONGEST, given.seq)),
+    "mask": ("seq", _mask),
+    "heads": ("", lambda given: _within("heads", given.heads, MOST_HEADS)),
+    "kv_heads": ("heads", _kv_heads),
+    "v_head_dim": ("", lambda given: _within("v_head_dim", given.v_head_dim, MOST_HEADS)),
+    "hardware": ("", _hardware),
+    "pass": ("", lambda given: _one_of("pass", given.pass_, PASSES)),
+    "stragglers": ("ranks", _stragglers),
+    "slow_links": ("ranks", _slow_links),
+    "share": ("", _share),
+}

@@ -1,19 +1,19 @@
-"""The controls of the page, to and from choices."""
+"""The controls of the page: entries as text, as they stand there, to be read as an address is."""
 
 from typing import Any
 
 import panel as pn
 
 from planner.schedules import SCHEDULES
-from ringloom.comparison import Passes
-from ringloom.explore.choices import MOST_RANKS, PASSES, Choices
+from ringloom.explore.choices import PASSES, Choices
 from simulator.hardware import presets
 
 WIDGET_STYLE = """
 :host { color: var(--ink); }
 label, span { color: var(--ink); font-size: 14px; }
 .bk-input, .bk-input-container select {
-  background-color: var(--card); color: var(--ink); border-color: var(--soft); font-size: 15px;
+  background-color: var(--card); color: var(--ink); border-color: var(--edge, var(--soft));
+  font-size: 15px;
 }
 .bk-btn, .bk-btn a {
   background-color: var(--card); color: var(--ink); border-color: var(--soft); font-size: 15px;
@@ -24,58 +24,51 @@ select.bk-input {
   background-position: calc(100% - 14px) 50%, calc(100% - 9px) 50%;
   background-size: 5px 5px; background-repeat: no-repeat;
 }
-.bk-spin-btn { filter: invert(50%); }
 .bk-slider-title, .bk-slider-value { color: var(--ink); font-size: 15px; }
 .noUi-target { background-color: var(--idle); border-color: var(--soft); }
 .noUi-connect { background-color: var(--busy); }
 """
 FULL = {"sizing_mode": "stretch_width", "stylesheets": [WIDGET_STYLE], "margin": 0}
-POWERS = [f"{1 << n}k" for n in range(2, 10)] + ["1M", "2M", "4M", "8M", "16M"]
+LABELS = {
+    "seq": "tokens",
+    "heads": "query heads",
+    "kv_heads": "key-value heads",
+    "v_head_dim": "elements of a value head",
+    "sinks": "a sink per query head",
+    "overlap": "transfers overlap compute",
+    "stragglers": "stragglers, such as 3=0.5",
+    "slow_links": "slow links, such as 6-7=0.1",
+    "share": "share of a chip per transfer",
+}
+OPTIONS = {"schedule": SCHEDULES, "hardware": presets(), "pass": PASSES}
+WORDS = {True: "on", False: "off"}
 
 
 class Controls:
-    """Widgets by name, in the order of the page."""
+    """Widgets by the names of their choices, in the order of the page."""
 
     def __init__(self) -> None:
-        number = {"start": 1, "step": 1, **FULL}
-        self.schedule = pn.widgets.Select(label="schedule", options=list(SCHEDULES), **FULL)
-        self.ranks = pn.widgets.IntInput(label="ranks", end=MOST_RANKS, **number)
-        self.seq = pn.widgets.AutocompleteInput(
-            label="tokens", options=POWERS, restrict=False, min_characters=1, **FULL
-        )
-        self.mask = pn.widgets.TextInput(label="mask", **FULL)
-        self.heads = pn.widgets.IntInput(label="query heads", end=1024, **number)
-        self.kv_heads = pn.widgets.IntInput(label="key-value heads", end=1024, **number)
-        self.hardware = pn.widgets.Select(label="hardware", options=list(presets()), **FULL)
-        self.pass_ = pn.widgets.Select(label="pass", options=list(PASSES), **FULL)
-        self.overlap = pn.widgets.Checkbox(label="transfers overlap compute", **FULL)
+        self.widgets = {name: _widget(name, text) for name, text in Choices().texts().items()}
         for widget in self.widgets.values():
             widget._debounce = 1  # milliseconds rather than 50: a choice is one change
 
-    @property
-    def widgets(self) -> dict[str, Any]:
-        """Every widget under the name of its choice."""
-        return dict(vars(self))
-
-    def say(self, choices: Choices) -> None:
-        """Set the controls to choices; a schedule with parameters joins the list."""
-        if choices.schedule not in self.schedule.options:
-            self.schedule.options = [*SCHEDULES, choices.schedule]
+    def say(self, texts: dict[str, str]) -> None:
+        """Set the controls; a schedule with parameters joins the list."""
+        if texts["schedule"] not in (schedule := self.widgets["schedule"]).options:
+            schedule.options = [*SCHEDULES, texts["schedule"]]
         for name, widget in self.widgets.items():
-            widget.value = getattr(choices, name)
+            ticked = isinstance(widget, pn.widgets.Checkbox)
+            widget.value = texts[name] == "on" if ticked else texts[name]
 
     @property
-    def choices(self) -> Choices:
-        """Read the controls; raises RingloomError for invalid values."""
-        passes: Passes = self.pass_.value
-        return Choices(
-            schedule=self.schedule.value,
-            ranks=self.ranks.value or 0,
-            seq=self.seq.value or "",
-            mask=self.mask.value,
-            heads=self.heads.value or 0,
-            kv_heads=self.kv_heads.value or 0,
-            hardware=self.hardware.value,
-            pass_=passes,
-            overlap=self.overlap.value,
-        )
+    def texts(self) -> dict[str, str]:
+        """The entry of each control, right or wrong."""
+        return {name: WORDS.get(one.value, one.value) for name, one in self.widgets.items()}
+
+
+def _widget(name: str, text: str) -> Any:
+    """Returns a list of options, a tick or a field of text."""
+    about = {"label": LABELS.get(name, name), **FULL}
+    if name in OPTIONS:
+        return pn.widgets.Select(options=list(OPTIONS[name]), **about)
+    return pn.widgets.Checkbox(**about) if text in WORDS.values() else pn.widgets.TextInput(**about)

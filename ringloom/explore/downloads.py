@@ -12,7 +12,7 @@ from codegen import TARGETS, emit
 from planner.files import dumps
 from ringloom.explore.choices import Choices
 from ringloom.explore.controls import WIDGET_STYLE
-from ringloom.explore.view import case_of, planned
+from ringloom.explore.view import planned, predicted
 from simulator.chrome_trace import trace
 
 
@@ -23,7 +23,7 @@ def plan_file(choices: Choices) -> str:
 
 def trace_file(choices: Choices) -> str:
     """A Chrome trace of the prediction."""
-    return json.dumps(trace(case_of(choices).prediction), separators=(",", ":"))
+    return json.dumps(trace(predicted(choices).prediction), separators=(",", ":"))
 
 
 def program(choices: Choices, target: str) -> str:

@@ -1,5 +1,10 @@
-"""One reader: controls that redraw the pictures, an address that brings them back."""
+"""One reader: controls that redraw the pictures, an address that brings them back.
 
+The page holds what stands in its controls against the entries that its results belong to, which
+come with them (`shown`), and dims results of other entries; none are said while they change.
+"""
+
+import json
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -9,21 +14,25 @@ import panel as pn
 from markupsafe import Markup
 
 from planner.errors import RingloomError
-from ringloom.explore.choices import Choices, from_query
+from ringloom.explore.choices import ChoiceError, Choices, from_query
 from ringloom.explore.controls import FULL, Controls
+from ringloom.explore.copies import command, python
 from ringloom.explore.downloads import buttons
+from ringloom.explore.table import Table
 from ringloom.explore.view import View, compared
 from ringloom.explore.words import Words
 from ringloom.report.assets import asset
 from ringloom.report.facts.tiles import TileFacts
-from ringloom.report.summary import summary
 
 PAGE = Path(__file__).parent / "page"
 STYLES = asset("style.css") + (PAGE / "explore.css").read_text("utf-8")
 SCRIPTS = "".join(map(asset, ("theme.js", "bars.js", "sheets.js"))) + (
     PAGE / "explore.js"
 ).read_text("utf-8")
-WORDS = "title", "finding", "trouble", "note", "said", "summary"
+WORDS = (
+    *("title", "finding", "trouble", "note", "said", "summary", "progress", "shown"),
+    *("command", "python", *(f"wrong-{name}" for name in Choices().texts())),
+)
 
 
 class Session:
@@ -33,11 +42,13 @@ class Session:
         self.view, self.controls = View(), Controls()
         self.words = Words(*WORDS)
         self.words.ride(self.view.stepper.tiles)
+        self.table = Table(self.words)
         self.step = pn.widgets.IntSlider(label="step", start=1, end=2, **FULL)
         self.cut = pn.widgets.Select(label="heads", **FULL)
         self.leg = pn.widgets.Select(label="pass shown", **FULL)
         self.tiles: tuple[TileFacts, ...] = ()
-        self.downloads = buttons(lambda: self.controls.choices, self._tell)
+        self.shown = Choices()
+        self.downloads = buttons(lambda: self.shown, self._trouble)
         self._quiet = False
         self._begin()
         for widget in self.controls.widgets.values():
@@ -45,38 +56,48 @@ class Session:
         self.step.param.watch(self._stepped, "value")
         self.cut.param.watch(self._stepped, "value")
         self.leg.param.watch(self._legged, "value")
+        pn.state.onload(self.table.begin)
 
     def _begin(self) -> None:
         """Read the choices of the address, or take the defaults and tell why it is invalid."""
-        query = {k: v[0].decode() for k, v in pn.state.session_args.items() if v}
+        query, wrong = {k: v[0].decode() for k, v in pn.state.session_args.items() if v}, ""
         try:
-            choices, wrong = from_query(query), ""
-            self._draw(choices, address=False)
+            choices = from_query(query)
+            self._draw(choices, choices.texts(), address=False)
         except RingloomError as error:
             choices, wrong = Choices(), f"Invalid link: {error}"
-            self._draw(choices, address=False)
-        self.controls.say(choices)
-        self._tell(wrong)
+            self._draw(choices, choices.texts(), address=False)
+        self.controls.say(choices.texts())
+        self._trouble(wrong)
 
     def _chosen(self, _event: Any) -> None:
-        """Redraw, or tell why the choices cannot be planned and dim what is shown."""
+        """Redraw, or tell at each entry why it is invalid."""
+        self.table.stop()
+        texts = self.controls.texts
         try:
-            self._draw(self.controls.choices)
+            self._draw(from_query(texts), texts)
+        except ChoiceError as error:
+            self._tell(error.at)
         except RingloomError as error:
-            self._tell(str(error), stale=True)
+            self._tell({"schedule": str(error)})
+        else:
+            self.table.begin()
 
-    def _draw(self, choices: Choices, address: bool = True) -> None:
+    def _draw(self, choices: Choices, texts: dict[str, str], address: bool = True) -> None:
         """Three messages, each as soon as it is known; RingloomError comes before the first.
 
         The last one has the finding, for which the ring is predicted too, and the address.
         """
         with pn.io.hold():
             self._draw_plan(choices)
+            self.words.say(shown="")
         with pn.io.hold():
             self.view.show_times(choices)
         with pn.io.hold():
             self._draw_finding(choices)
-            self._tell("")
+            self._tell({})
+            self.shown = choices
+            self.words.say(shown=escape(json.dumps(texts), quote=False))
             if address and pn.state.location is not None:
                 pn.state.location.search = _search(choices)
 
@@ -92,8 +113,10 @@ class Session:
 
     def _draw_finding(self, choices: Choices) -> None:
         comparison = compared(choices)
-        texts = {"title": escape(comparison.title), "finding": escape(comparison.why)}
-        self.words.say(**texts, summary=summary(comparison.rows))
+        texts = {"title": comparison.title, "finding": comparison.why}
+        texts |= {"command": command(choices), "python": python(choices)}
+        self.words.say(**{name: escape(text) for name, text in texts.items()})
+        self.table.take(choices, comparison.rows)
 
     def _legged(self, _event: Any) -> None:
         """Another pass: its own steps and heads."""
@@ -118,12 +141,13 @@ class Session:
         state = {"leg": [self.leg.value], "step": [step], "cut": [self.cut.value]}
         self.view.stepper.state.data = state
 
-    def _tell(self, wrong: str, stale: bool = False) -> None:
-        """Show what is wrong; `stale` results, not those of the controls, are dim and stay here."""
-        look = ' class="stale"' if stale else ""
-        self.words.say(trouble=f'<p role="alert"{look}>{escape(wrong)}</p>' if wrong else "")
-        for button in self.downloads.values():
-            button.disabled = stale
+    def _trouble(self, wrong: str) -> None:
+        self.words.say(trouble=_alert(wrong))
+
+    def _tell(self, wrong: dict[str, str]) -> None:
+        """Show at each entry what is wrong with it, and nothing at the others."""
+        said = {name: _alert(wrong.get(name, "")) for name in self.controls.widgets}
+        self.words.say(trouble="", **{f"wrong-{name}": html for name, html in said.items()})
 
     def page(self) -> Any:
         """The template with everything in its place."""
@@ -155,6 +179,10 @@ class Session:
         template.add_variable("downloads", list(downloads))
         template.add_variable("steppers", list(steppers))
         return template
+
+
+def _alert(wrong: str) -> str:
+    return f'<p role="alert">{escape(wrong)}</p>' if wrong else ""
 
 
 def _search(choices: Choices) -> str:

@@ -4,14 +4,15 @@ A plan's pictures are drawn first: a browser paints them while its times, and th
 the finding compares them with, are still being predicted.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bokeh.models import Range1d
 
-from planner.errors import RingloomError
+from planner.errors import PlanError, RingloomError
 from planner.planning import plan
 from planner.plans import Plans
+from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.comparison import Case, Comparison, Passes, beside, case
 from ringloom.explore.choices import Choices
@@ -22,9 +23,10 @@ from ringloom.report.pictures import heat
 from ringloom.report.pictures.memory import MemoryPicture
 from ringloom.report.pictures.stepper import StepperPicture, drawable
 from ringloom.report.pictures.timeline import TimelinePicture
+from ringloom.rows import Refusal, Row, shortage
 from simulator.facts import usage
 from simulator.hardware import hardware
-from simulator.prediction import simulate
+from simulator.prediction import ratio, simulate
 
 KEPT = 64  # plans and predictions that are kept (benchmarks/bench_explore.py)
 
@@ -36,18 +38,15 @@ def planned(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Plans:
 
 
 @lru_cache(maxsize=KEPT)
-def predicted(
-    schedule: str, work: Workload, ranks: int, pass_: Passes, name: str, overlap: bool
-) -> Case:
-    """Predict how that plan runs."""
-    plans = planned(schedule, work, ranks, pass_)
-    return case(schedule, plans, simulate(plans, hardware(name), overlap=overlap))
+def predicted(choices: Choices) -> Case:
+    """Predict how the plan of the choices runs."""
+    plans = planned(choices.schedule, choices.work, choices.ranks, choices.pass_)
+    return _case(choices, plans)
 
 
-def case_of(choices: Choices, schedule: str = "") -> Case:
-    """Plans and predicts the choices, or another schedule in the place of theirs."""
-    asked = choices.work, choices.ranks, choices.pass_, choices.hardware, choices.overlap
-    return predicted(schedule or choices.schedule, *asked)
+def _case(choices: Choices, plans: Plans) -> Case:
+    prediction = simulate(plans, hardware(choices.hardware), choices.scenario)
+    return case(choices.schedule, plans, prediction)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +70,34 @@ def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
 
 def compared(choices: Choices) -> Comparison:
     """The chosen schedule, with the ring beside it; raises PlanError as planning does."""
-    ring, names = case_of(choices, "ring"), dict.fromkeys((choices.schedule, "ring"))
-    cases = tuple(case_of(choices, name) for name in names)
+    ring, names = predicted(_ring(choices)), dict.fromkeys((choices.schedule, "ring"))
+    cases = tuple(predicted(replace(choices, schedule=name)) for name in names)
     about = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.overlap
     return beside(ring, Comparison(*about, cases))
+
+
+def _ring(choices: Choices) -> Choices:
+    return replace(choices, schedule="ring")
+
+
+def others(choices: Choices) -> list[str]:
+    """The schedules to compare with on the machine, but the chosen one and the ring."""
+    machine = hardware(choices.hardware)
+    names = comparable(choices.work, choices.ranks, machine.ranks_per_node)
+    return [name for name in names if name not in (choices.schedule, "ring")]
+
+
+def row_of(choices: Choices) -> Row | Refusal:
+    """A row of the table of all schedules, or why there is none; nothing of it is kept."""
+    try:
+        plans = Plans.of(plan(choices.schedule, choices.work, choices.ranks, pass_=choices.pass_))
+    except PlanError as error:
+        return Refusal(choices.schedule, str(error))
+    row = _case(choices, plans).row
+    if lack := shortage(row.peak_bytes, hardware(choices.hardware)["memory.capacity"]):
+        return Refusal(choices.schedule, lack)
+    ring = predicted(_ring(choices)).row.makespan_s
+    return replace(row, speedup_vs_ring=ratio(ring, row.makespan_s))
 
 
 class View:
@@ -101,7 +124,7 @@ class View:
 
     def show_times(self, choices: Choices) -> None:
         """Draw what is predicted of the plan on its hardware."""
-        shown = case_of(choices)
+        shown = predicted(choices)
         self.axis.update(start=0, end=1e3 * shown.row.makespan_s or 1.0)
         self.timeline.show(bars_of(shown.prediction), choices.ranks)
         held = usage(shown.prediction)

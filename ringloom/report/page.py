@@ -61,7 +61,7 @@ def page(compared: Comparison, run: Recorded | None = None, command: str = "") -
     html: str = TEMPLATES.get_template("page.html").render(
         title=compared.title,
         finding=compared.why,
-        summary=Markup(summary(compared.rows)),
+        summary=Markup(summary(compared.rows, compared.refused)),
         steps=[{"title": f.title, "steps": max(1, f.steps)} for f in facts],
         skipped=skipped,
         pictures={name: Markup(drawn[name]) for name in ("tiles", "ways") if facts},
@@ -203,7 +203,5 @@ def _memory(compared: Comparison, axis: Range1d, figures: Figures) -> list[dict[
 
 
 def _notes(compared: Comparison) -> str:
-    notes = [f"{each.schedule} cannot run: {each.reason}." for each in compared.refused]
-    if compared.ranks > SHOWN:
-        notes.append(f"Timelines and maps show the first {SHOWN} of {compared.ranks} ranks.")
-    return " ".join(notes)
+    shown = f"Timelines and maps show the first {SHOWN} of {compared.ranks} ranks."
+    return shown if compared.ranks > SHOWN else ""

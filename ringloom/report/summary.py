@@ -1,12 +1,12 @@
 """Schedules side by side: a table of numbers and bars that needs no script to be read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ringloom.report.assets import PAGE
-from ringloom.rows import Row
+from ringloom.rows import Refusal, Row
 from ringloom.views.columns import LABELS, cells
 from ringloom.views.units import seconds
 
@@ -18,13 +18,24 @@ TEMPLATES = Environment(
 )
 
 
-def summary(rows: Sequence[Row]) -> str:
-    """HTML of the comparison; every cell carries its number unrounded as data-value."""
+def summary(
+    rows: Sequence[Row],
+    refused: Sequence[Refusal] = (),
+    links: Mapping[str, str] | None = None,
+    whole: bool = True,
+) -> str:
+    """HTML of the comparison; every cell carries its number unrounded as data-value.
+
+    Schedules that cannot run come last, with the reason; names may be `links`. Of one row, and
+    where others are to come, none is the fastest.
+    """
     slowest = max(row.makespan_s for row in rows) or 1.0
-    best = min(row.makespan_s for row in rows) if len(rows) > 1 else None  # of one, no best
+    best = min(row.makespan_s for row in rows) if whole and len(rows) > 1 else None
     html: str = TEMPLATES.get_template("summary.html").render(
         labels=LABELS,
         rows=[_row(row, slowest) | {"best": row.makespan_s == best} for row in rows],
+        refused=refused,
+        links=links or {},
     )
     return html
 
@@ -36,9 +47,7 @@ def _row(row: Row, slowest: float) -> dict[str, Any]:
         "cells": cells(row),
         "busy": share * (1 - row.idle_fraction),
         "idle": share * row.idle_fraction,
-        "exposed": 100 * row.exposed_comm_s / slowest,
         "bound": 100 * row.bound_s / slowest,
         "words": f"{seconds(row.makespan_s)}, {1 - row.idle_fraction:.0%} busy,"
-        f" {row.idle_fraction:.0%} idle, waiting for transfers up to {seconds(row.exposed_comm_s)},"
-        f" lower bound {seconds(row.bound_s)}",
+        f" {row.idle_fraction:.0%} idle, lower bound {seconds(row.bound_s)}",
     }

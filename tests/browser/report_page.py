@@ -102,10 +102,9 @@ def test_bars_are_as_long_as_the_numbers_say(
         " e.getBoundingClientRect().width / bar.getBoundingClientRect().width))"
     )
     slowest = max(row.makespan_s for row in compared.rows)
-    for (busy, idle, exposed, _), row in zip(widths, compared.rows, strict=True):
+    for (busy, idle, _), row in zip(widths, compared.rows, strict=True):
         assert busy + idle == pytest.approx(row.makespan_s / slowest, abs=2e-3)
         assert idle == pytest.approx(row.idle_fraction * row.makespan_s / slowest, abs=2e-3)
-        assert exposed == pytest.approx(row.exposed_comm_s / slowest, abs=2e-3)
 
 
 def test_timelines_hold_every_span(reader: Readers, report: str, compared: Comparison) -> None:

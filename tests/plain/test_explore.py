@@ -2,9 +2,12 @@
 
 import ast
 import json
+import re
+import shlex
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +23,10 @@ from ringloom.cli import main
 from ringloom.comparison import compare
 from ringloom.explore import session as sessions
 from ringloom.explore.choices import MOST_RANKS, PASSES, Choices, from_query
+from ringloom.explore.copies import command, python
 from ringloom.explore.downloads import plan_file, program, trace_file
 from ringloom.explore.serving import free, serve
-from ringloom.explore.view import View, compared
+from ringloom.explore.view import View, compared, others, predicted
 from ringloom.report.facts.loads import links_of, load_of
 from ringloom.report.facts.spans import bars_of
 from simulator.facts import usage
@@ -37,10 +41,14 @@ chosen = st.builds(
     seq=st.sampled_from(["1", "203", "256k", "1M"]),
     mask=st.sampled_from(["causal", "full", "causal & (window:4096 | global:64)"]),
     heads=st.integers(1, 64),
-    kv_heads=st.integers(1, 64),
+    kv_heads=st.just(1),
+    v_head_dim=st.integers(1, 256),
+    sinks=st.booleans(),
     hardware=st.sampled_from(presets()),
     pass_=st.sampled_from(PASSES),
     overlap=st.booleans(),
+    stragglers=st.sampled_from(["", "0=0.5", "0=0.5, 0=0.25"]),
+    share=st.floats(0, 0.9),
 )
 
 
@@ -60,14 +68,22 @@ BAD = [
     ({"ranks": "0"}, "ranks must be 1 to 128, not 0"),
     ({"ranks": "129"}, "ranks must be 1 to 128, not 129"),
     ({"ranks": "-4"}, "ranks must be a whole number"),
-    ({"ranks": "9" * 400}, "ranks must be a whole number"),
+    ({"ranks": "9" * 40}, "ranks must be a whole number"),
     ({"seq": "999M"}, "tokens must be 1 to 16777216, not 999M"),
     ({"seq": "long"}, "not a number of tokens"),
     ({"mask": "documents@/etc/passwd"}, "names no files"),
     ({"mask": 'blocks@"x"'}, "names no files"),
     ({"hardware": "/etc/passwd"}, "names no files"),
     ({"hardware": "abacus"}, "unknown hardware"),
-    ({"pass": "sideways"}, "pass must be forward, backward, both"),
+    ({"pass": "sideways"}, "unknown pass 'sideways': choose forward, backward, both"),
+    ({"kv_heads": "5"}, "32 query heads cannot share 5 KV heads evenly"),
+    ({"mask": "documents:1", "seq": "2"}, "documents"),
+    ({"mask": "x" * 201}, "mask has at most 200 characters, not 201"),
+    ({"stragglers": "3"}, "'3' has no factor"),
+    ({"stragglers": "9=0.5"}, "no rank 9 to slow down"),
+    ({"slow_links": "3-9=0.5"}, "9"),
+    ({"share": "1"}, "a share of the chip below 1, not 1"),
+    ({"share": "much"}, "share must be a number, not 'much'"),
     ({"overlap": "maybe"}, "on or off"),
 ]
 
@@ -114,7 +130,7 @@ def test_what_cannot_be_drawn_changes_nothing() -> None:
     show(view, SMALL)
     before = view.timeline.source.data["right"].copy()
     with pytest.raises(rl.PlanError):
-        show(view, replace(SMALL, heads=3))
+        show(view, replace(SMALL, schedule="usp:ulysses=3:ring=2"))
     np.testing.assert_array_equal(view.timeline.source.data["right"], before)
 
 
@@ -127,10 +143,29 @@ def test_files_are_those_of_the_commands() -> None:
     assert {"attention"} <= {getattr(n, "name", "") for n in ast.parse(source).body}
 
 
+class Later:
+    """A document that calls back when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting = list[Callable[[], None]]()
+        self.session_context = SimpleNamespace(session=SimpleNamespace(connection_count=1))
+
+    def add_timeout_callback(self, call: Callable[[], None], milliseconds: int) -> None:
+        assert milliseconds <= 100
+        self.waiting.append(call)
+
+    def go_on(self) -> None:
+        """Do what waits, and not what is then to wait."""
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            call()
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, list[bytes]]], Any]:
     def open_(arguments: dict[str, list[bytes]]) -> sessions.Session:
-        state = type("State", (), {"session_args": arguments, "location": None})
+        about = {"session_args": arguments, "location": None, "curdoc": Later()}
+        state = type("State", (), {**about, "onload": staticmethod(lambda begin: begin())})
         monkeypatch.setattr(sessions.pn, "state", state)
         return sessions.Session()
 
@@ -144,26 +179,86 @@ def test_a_session_follows_its_controls(opened: Callable[..., Any]) -> None:
     session.step.value = 3
     assert session.view.stepper.state.data["step"] == [2]
     assert session.words["said"].startswith("step 3 of 4")
-    session.controls.schedule.value = "ulysses"
+    session.controls.widgets["schedule"].value = "ulysses"
     assert "ulysses" in session.words["summary"]
     assert session.cut.visible
-    assert session.step.end == max(
-        2, len(rl.plan("ulysses", session.controls.choices.work, 4).steps)
-    )
-    session.controls.mask.value = "documents:1"
-    assert 'class="stale"' in session.words["trouble"]
-    assert all(button.disabled for button in session.downloads.values())
-    assert "ulysses" in session.words["summary"]
-    session.controls.mask.value = "full"
-    assert session.words["trouble"] == ""
-    assert not any(button.disabled for button in session.downloads.values())
+    assert session.step.end == max(2, len(rl.plan("ulysses", session.shown.work, 4).steps))
+
+
+def test_what_is_wrong_is_told_at_its_entry(opened: Callable[..., Any]) -> None:
+    session = opened({"ranks": [b"4"], "seq": [b"4k"]})
+    told, entries = session.words, json.loads(session.words["shown"])
+    for name, entry, words in (
+        ("mask", "documents:1", "documents"),
+        ("ranks", "<b>", "ranks must be a whole number, not &#x27;&lt;b&gt;&#x27;"),
+        ("kv_heads", "5", "32 query heads cannot share 5 KV heads evenly"),
+        ("stragglers", "9=0.5", "no rank 9 to slow down"),
+        ("share", "1", "a share of the chip below 1"),
+    ):
+        widget, usual = session.controls.widgets[name], session.controls.texts[name]
+        widget.value = entry
+        assert words in told[f"wrong-{name}"]
+        others = [told[f"wrong-{n}"] for n in session.controls.widgets if n != name]
+        assert set(others) == {""}
+        assert json.loads(told["shown"]) == entries  # the page holds these against its controls
+        assert session.controls.texts != entries
+        widget.value = usual
+        assert told[f"wrong-{name}"] == ""
+
+
+def test_nothing_belongs_to_what_is_half_drawn(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened({"ranks": [b"4"], "seq": [b"4k"]})
+    monkeypatch.setattr(View, "show_times", lambda *_: panel.no_such_name)
+    with pytest.raises(AttributeError):
+        session.controls.widgets["seq"].value = "8k"
+    assert session.words["shown"] == ""
+
+
+def test_the_table_is_filled_row_by_row_until_the_next_change(opened: Callable[..., Any]) -> None:
+    session = opened({"ranks": [b"4"], "seq": [b"4k"], "heads": [b"4"], "schedule": [b"zigzag"]})
+    words, later, names = session.words, sessions.pn.state.curdoc, others(session.shown)
+    assert words["progress"].endswith(f" 0 of {len(names)} other schedules compared")
+    later.go_on()
+    assert words["progress"].endswith(f" 1 of {len(names)} other schedules compared")
+    assert words["summary"].count("<tbody") == 3
+    assert "fastest" not in words["summary"]
+    session.controls.widgets["seq"].value = "8k"
+    assert words["summary"].count("<tbody") == 2
+    for _ in names:
+        later.go_on()
+    assert (later.waiting, words["progress"]) == ([], "")
+    work = rl.Workload(seq=8192, heads=4)
+    whole = compare(work, 4, hardware("a100-nvlink"), variants=False)
+    told = re.findall(r'data-field="makespan_s" data-value="(.+?)"', words["summary"])
+    assert list(map(float, told)) == sorted(row.makespan_s for row in whole.rows)
+    assert words["summary"].count("cannot run") == len(whole.refused)
+    assert words["summary"].count("fastest") == told.count(told[0])
+
+
+def test_copies_say_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    links = {"stragglers": "1=0.5 2=0.25", "slow_links": "1-2=0.5"}
+    for choices in (
+        replace(SMALL, v_head_dim=64, sinks=True, mask="causal & window:100", **links),
+        replace(SMALL, overlap=False, pass_="forward"),
+        replace(SMALL, share=0.25),
+    ):
+        row, _ = predicted(choices).row, capsys.readouterr()
+        assert main([*shlex.split(command(choices))[1:], "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert {r["schedule"]: r["makespan_s"] for r in rows}["zigzag"] == row.makespan_s
+        scope = dict[str, Any]()
+        exec(python(choices), scope)
+        assert scope["result"].makespan == row.makespan_s
 
 
 def test_a_bad_address_is_told_in_words(opened: Callable[..., Any]) -> None:
     session = opened({"mask": [b"<script>alert(1)</script>"]})
     assert "&lt;script&gt;" in session.words["trouble"]
     assert "<script>" not in session.words["trouble"]
-    assert session.controls.choices == Choices()
+    assert session.shown == Choices()
+    assert session.controls.texts == Choices().texts()
 
 
 def test_the_server_listens_on_this_machine_only() -> None:

@@ -6,5 +6,44 @@
   ringloomSheets()
   ringloomFollow(doc)
   doc.get_model_by_name("state").properties.data.change.emit() // the server drew before we listened
+  judging()
+  copying()
   document.documentElement.dataset.ready = "yes"
+
+  // Results are dim, and nothing can be taken along, while other entries stand in the controls than
+  // those that the server told the results to belong to.
+  function judging() {
+    const shown = document.getElementById("shown"), places = [...document.querySelectorAll("[data-control]")]
+    const judge = () => {
+      const entries = JSON.parse(shown.textContent || "{}")
+      const stale = places.some((place) => entry(place) !== entries[place.dataset.control])
+      document.querySelector("main").classList.toggle("stale", stale)
+      for (const part of document.querySelectorAll(".taken")) part.inert = stale
+    }
+    for (const kind of ["input", "change"]) addEventListener(kind, judge, true)
+    new MutationObserver(judge).observe(shown.parentElement, {childList: true, subtree: true})
+    judge()
+  }
+  function entry(place) {
+    const field = inside(place)
+    return field.type !== "checkbox" ? field.value : field.checked ? "on" : "off"
+  }
+  function inside(root) {
+    for (const e of root.querySelectorAll("*")) {
+      if (e.matches("input, select")) return e
+      const field = e.shadowRoot && inside(e.shadowRoot)
+      if (field) return field
+    }
+    return null
+  }
+
+  function copying() {
+    for (const button of document.querySelectorAll("[data-copy]")) {
+      button.addEventListener("click", async () => {
+        const source = document.getElementById(button.dataset.copy)
+        await navigator.clipboard.writeText(source ? source.textContent : location.href)
+        document.getElementById("copied").textContent = button.textContent.replace("copy", "copied")
+      })
+    }
+  }
 })()
