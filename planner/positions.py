@@ -5,7 +5,6 @@ from typing import Literal
 import numpy as np
 
 from planner.ir import Plan
-from planner.masks.packing import origins
 from planner.masks.regions import Ints
 
 
@@ -16,7 +15,7 @@ def document_positions(plan: Plan, side: Literal["q", "kv"] = "q") -> tuple[Ints
     being at its last key; of a tree along the path from its root; without either the sequence.
     Raises PlanError where the mask has documents, but not one for every token.
     """
-    begins, zero = origins(plan.workload.mask, side)
+    begins, zero = plan.workload.mask.origins(side) or (np.zeros(1, np.int64),) * 2
     ahead = plan.workload.offset if side == "q" else 0
     places = (plan.partition.side(side).positions(rank) + ahead for rank in range(plan.ranks))
     return tuple(x - zero[(np.searchsorted(begins, x, "right") - 1).clip(0)] for x in places)

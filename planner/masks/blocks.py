@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from planner.errors import PlanError
 from planner.masks.areas import LIMIT
 from planner.masks.mask import Allowed, Mask, Names, whole
-from planner.masks.regions import FAR, Region, rectangles
+from planner.masks.regions import Region, rectangles
 from planner.parse import from_json, tokens
 
 
@@ -42,8 +42,7 @@ class Blocks(Mask):
 
     def region(self) -> Region:
         top, bottom, left, right = rectangles(np.array(self.grid)) * self.size
-        far = np.full(len(top), FAR)
-        return Region.of(np.stack([top, bottom, left, right, -far, far], axis=1))
+        return Region.boxes(top, bottom, left, right)
 
     def check(self, seq: int, kv_seq: int) -> None:
         shape = len(self.grid), len(self.grid[0])

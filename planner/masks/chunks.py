@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.errors import PlanError
-from planner.masks.areas import LIMIT
-from planner.masks.mask import Mask, whole
+from planner.masks.mask import Mask, Packed
 from planner.masks.regions import FAR, Ints, Region
 
 
@@ -20,16 +19,10 @@ class Chunked(Mask):
     below 1.
     """
 
+    least = 1
+
     size: int
     tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        name = type(self).__name__
-        size = min(whole(f"{name} size", self.size, least=1), LIMIT - 1)
-        object.__setattr__(self, "size", size)
-        if self.tokens is not None:
-            tokens = min(whole(f"{name} tokens", self.tokens, least=1), LIMIT)
-            object.__setattr__(self, "tokens", tokens)
 
     def up_to(self, tokens: int) -> Chunked:
         return replace(self, tokens=tokens)
@@ -54,8 +47,11 @@ class Chunks(Chunked):
 
     def region(self) -> Region:
         begins, ends = self.bounds()
-        far = np.full(len(begins), FAR)
-        return Region.of(np.stack([begins, ends, begins, ends, -far, far], axis=1))
+        return Region.boxes(begins, ends, begins, ends)
+
+    def packed(self) -> Packed:
+        bounds = np.append(self.bounds()[0], [self.tokens])
+        return Packed((bounds, bounds))
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,5 +66,4 @@ class BlockCausal(Chunked):
 
     def region(self) -> Region:
         begins, ends = self.bounds()
-        far = np.full(len(begins), FAR)
-        return Region.of(np.stack([begins, ends, -far, ends, -far, far], axis=1))
+        return Region.boxes(begins, ends, -FAR, ends)

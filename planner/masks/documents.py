@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import numpy as np
 
 from planner.errors import PlanError
 from planner.masks.areas import LIMIT
-from planner.masks.mask import Mask, Names, whole
+from planner.masks.mask import Mask, Names, Packed, whole
 from planner.masks.regions import FAR, Ints, Region
 from planner.masks.window import Window
 from planner.parse import tokens
@@ -52,13 +53,14 @@ class Documents(Mask):
         return queries + keys[-1] - queries[-1], keys
 
     def region(self) -> Region:
-        return Region.of(self.boxes())
-
-    def boxes(self) -> Ints:
-        """Returns each document as a box: int64 [documents, 6]."""
         q, kv = self.bounds()
-        far = np.full(len(self.lengths), FAR)
-        return np.stack([q[:-1], q[1:], kv[:-1], kv[1:], -far, far], axis=1)
+        return Region.boxes(q[:-1], q[1:], kv[:-1], kv[1:])
+
+    def packed(self) -> Packed:
+        return Packed(self.bounds())
+
+    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+        return self.packed().origins(side)
 
     def check(self, seq: int, kv_seq: int) -> None:
         if sum(self.lengths) != kv_seq:
@@ -136,10 +138,17 @@ class Varlen(Mask):
         return {"near": self.documents}
 
     def region(self) -> Region:
-        boxes, ahead = self.documents.boxes(), self.ahead()
-        boxes[:, 4] = -FAR if self.left is None else ahead - self.left
-        boxes[:, 5] = FAR if self.right is None else ahead + self.right
-        return Region.of(boxes)
+        (q, kv), ahead = self.documents.bounds(), self.ahead()
+        low = -FAR if self.left is None else ahead - self.left
+        high = FAR if self.right is None else ahead + self.right
+        return Region.boxes(q[:-1], q[1:], kv[:-1], kv[1:], low, high)
+
+    def packed(self) -> Packed:
+        left, right = Window(self.left, self.right).reach
+        return Packed(self.documents.bounds(), left, right, from_ends=True)
+
+    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+        return self.packed().origins(side)
 
     def check(self, seq: int, kv_seq: int) -> None:
         self.documents.check(seq, kv_seq)

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from operator import index
-from typing import Any, ClassVar, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,27 @@ ALL = (-FAR, FAR)
 MASKS: dict[str, type[Mask]] = {}  # by the beginning of a form: causal, window:, documents@
 
 
+class Packed(NamedTuple):
+    """Documents, one after the other, and a band in each: j - i from -left to right.
+
+    sides      where documents begin and end, in aligned queries and in keys, [documents + 1] each;
+               None: the sequence is one
+    from_ends  True: the band counts from the last query and the last key of each document
+    """
+
+    sides: tuple[Ints, Ints] | None = None
+    left: int = FAR
+    right: int = FAR
+    from_ends: bool = False
+
+    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+        """Returns where documents begin, and which position is the zeroth of each."""
+        if self.sides is None:
+            return None
+        q, k = self.sides
+        return (q[:-1], q[1:] - np.diff(k)) if side == "q" else (k[:-1], k[:-1])
+
+
 @dataclass(frozen=True, repr=False)
 class Mask(ABC):
     """A rule which pairs of query and key positions are allowed.
@@ -43,11 +64,13 @@ class Mask(ABC):
     forms         how it is typed, such as "causal", "window:4096" or "documents@FILE"
     from_zero     True: queries before position 0 see nothing, and its expression leaves them out
     fixed_length  False: its region names no position, so a program may hold for any length
+    least         of its numbers
     """
 
     forms: ClassVar[tuple[str, ...]] = ()
     from_zero: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = True
+    least: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
         for form in vars(cls).get("forms", ()):
@@ -59,8 +82,9 @@ class Mask(ABC):
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            number = whole(f"{type(self).__name__} {field.name}", getattr(self, field.name))
-            object.__setattr__(self, field.name, min(number, LIMIT - 1))  # beyond every position
+            if (value := getattr(self, field.name)) is not None or field.default is not None:
+                number = whole(f"{type(self).__name__} {field.name}", value, self.least)
+                object.__setattr__(self, field.name, min(number, LIMIT - 1))  # beyond all positions
 
     @property
     @abstractmethod
@@ -86,6 +110,21 @@ class Mask(ABC):
     def up_to(self, tokens: int) -> Mask:
         """Returns the mask for the keys 0..tokens - 1: itself, if its region ends by itself."""
         return self
+
+    def packed(self) -> Packed:
+        """Returns the mask as documents, one after the other, with a band in each.
+
+        Raises PlanError for masks that are more than that.
+        """
+        raise PlanError(f"cumulative lengths cannot say {self}")
+
+    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+        """Returns where documents begin on a side, and which position is the zeroth of each.
+
+        Both int64 [documents], of aligned queries or of keys; None for masks without documents.
+        Raises PlanError where there are documents, but not one for every token.
+        """
+        return None
 
     def allowed(self, q: Positions, kv: Positions) -> Allowed:
         """Evaluates the expression for aligned query and key positions: bool [len(q), len(kv)].
@@ -197,6 +236,24 @@ class And(Pair):
     def region(self) -> Region:
         return self.left.region().intersect(self.right.region())
 
+    def packed(self) -> Packed:
+        one, other = self.left.packed(), self.right.packed()
+        if Packed() in (one, other):
+            return one if other == Packed() else other
+        if one.sides and other.sides:
+            raise undivided(self)
+        for mask, part in ((self.left, one), (self.right, other)):
+            if part.from_ends:
+                raise PlanError(f"cumulative lengths cannot say {mask}, a part of {self}")
+        left, right = min(one.left, other.left), min(one.right, other.right)
+        return Packed(one.sides or other.sides, left, right)
+
+    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+        one, other = self.left.origins(side), self.right.origins(side)
+        if one and other:
+            raise undivided(self)
+        return one or other
+
 
 @dataclass(frozen=True, repr=False)
 class Or(Pair):
@@ -207,6 +264,20 @@ class Or(Pair):
 
     def region(self) -> Region:
         return self.left.region().union(self.right.region())
+
+    def packed(self) -> Packed:
+        raise undivided(self)
+
+    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+        if self.left.origins(side) or self.right.origins(side):
+            raise undivided(self)
+        return None
+
+
+def undivided(mask: Mask) -> PlanError:
+    """The error of a mask without a document for every token."""
+    said = "does not divide queries and keys into documents, one after the other"
+    return PlanError(f"{mask!s:.200} {said}")
 
 
 def whole(name: str, value: SupportsIndex, least: int = 0) -> int:

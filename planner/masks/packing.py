@@ -1,22 +1,16 @@
 """Packed batches: documents by their cumulative lengths, as flash-attn takes them, and back."""
 
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.errors import PlanError
-from planner.masks.chunks import Chunks
 from planner.masks.documents import Documents, Varlen
-from planner.masks.mask import And, Mask, Pair
-from planner.masks.plain import Causal, Full
-from planner.masks.regions import FAR, Ints
-from planner.masks.slices import Slices
-from planner.masks.tree import Tree, ancestors
+from planner.masks.mask import Mask, undivided
+from planner.masks.plain import Causal
+from planner.masks.regions import FAR
 from planner.masks.window import Window
-
-WIDE = (-1, -1)
 
 
 class CuSeqlens(NamedTuple):
@@ -35,7 +29,7 @@ def from_cu_seqlens(
     cu_seqlens_k: ArrayLike | None = None,
     *,
     causal: bool = False,
-    window_size: tuple[int, int] = WIDE,
+    window_size: tuple[int, int] = (-1, -1),
 ) -> Mask:
     """Returns the mask of packed documents with flash-attn's meaning, -1 being unbounded.
 
@@ -44,21 +38,18 @@ def from_cu_seqlens(
     count from the end of each document: its last query is at its last key. Raises PlanError for
     numbers that are not cumulative lengths.
     """
-    q = _ascending("cu_seqlens_q", cu_seqlens_q)
-    k = q if cu_seqlens_k is None else _ascending("cu_seqlens_k", cu_seqlens_k)
+    q = _lengths("cu_seqlens_q", cu_seqlens_q)
+    k = q if cu_seqlens_k is None else _lengths("cu_seqlens_k", cu_seqlens_k)
     if len(q) != len(k):
-        raise PlanError(f"{len(q) - 1} documents of queries, but {len(k) - 1} of keys")
+        raise PlanError(f"{len(q)} documents of queries, but {len(k)} of keys")
     left, right = (None if side < 0 else side for side in window_size)
-    if causal:
-        right = 0
-    if np.array_equal(q, k):
-        mask: Mask = Documents(_lengths(k))
-        if (left, right) == (None, 0):
-            return Causal() & mask
-        return mask if left is right is None else mask & Window(left, right)
+    right = 0 if causal else right
+    documents = Documents(k) if q == k else Documents(k, q)
     if left is right is None:
-        return Documents(_lengths(k), _lengths(q))
-    return Varlen(_lengths(k), _lengths(q), left, right)
+        return documents
+    if q != k:
+        return Varlen(k, q, left, right)
+    return Causal() & documents if (left, right) == (None, 0) else documents & Window(left, right)
 
 
 def to_cu_seqlens(mask: Mask) -> CuSeqlens:
@@ -67,99 +58,25 @@ def to_cu_seqlens(mask: Mask) -> CuSeqlens:
     Raises PlanError for any other mask, and for documents that are causal by their places in the
     sequence where flash-attn would count from the end of each.
     """
-    factors, left, right = [*_factors(mask)], FAR, FAR
-    q, k, kind = _documents(factors, Documents, Varlen, Chunks, Slices)
-    for factor in factors:
-        match factor:
-            case Causal():
-                right = min(right, 0)
-            case Window():
-                left = min(left, FAR if factor.left is None else factor.left)
-                right = min(right, FAR if factor.right is None else factor.right)
-            case Varlen() if len(factors) == 1:
-                left = FAR if factor.left is None else factor.left
-                right = FAR if factor.right is None else factor.right
-            case Full() | Documents() | Chunks() | Slices():
-                pass
-            case _:
-                raise PlanError(f"cumulative lengths cannot say {factor}, a part of {mask}")
+    sides, left, right, from_ends = mask.packed()
+    if sides is None:
+        raise undivided(mask)
+    q, k = sides
     banded = left < FAR or right < FAR
-    if banded and kind != "varlen" and (kind == "causal" or (q[1:] != k[1:]).any()):
+    if banded and not from_ends and (q[1:] != k[1:]).any():
         raise PlanError(f"{mask}: flash-attn would count from the end of each document")
-    right = 0 if kind == "causal" else right
-    cu_q, cu_k = ((side - side[0]).astype(np.int32) for side in (q, k))
-    most_q, most_k = (int(np.diff(side).max()) for side in (q, k))
+    cu_q, cu_k = ((side - side[0]).astype(np.int32) for side in sides)
+    most_q, most_k = (int(np.diff(side).max()) for side in sides)
     window = -1 if left == FAR else left, -1 if right == FAR else right
     return CuSeqlens(cu_q, cu_k, most_q, most_k, right == 0, window)
 
 
-def origins(mask: Mask, side: Literal["q", "kv"]) -> tuple[Ints, Ints]:
-    """Returns where documents begin on a side, and which position is the zeroth of each.
-
-    Both int64 [documents], of aligned queries or of keys. A tree's nodes are documents that begin
-    where their path begins; without documents the sequence is one. Raises PlanError where the mask
-    has documents, but not one for every token.
-    """
-    factors = [*_factors(mask)]
-    for factor in factors:
-        if isinstance(factor, Tree):
-            begins = factor.bounds()[:-1]
-            return begins, begins - ancestors(factor.parents) @ np.array(factor.lengths)
-    if not any(isinstance(leaf, Documents | Varlen | Slices | Tree) for leaf in _leaves(mask)):
-        return np.zeros(1, np.int64), np.zeros(1, np.int64)
-    q, k, _ = _documents(factors, Documents, Varlen, Slices)
-    return (q[:-1], q[1:] - np.diff(k)) if side == "q" else (k[:-1], k[:-1])
-
-
-def _factors(mask: Mask) -> Iterator[Mask]:
-    """Yields the masks that are joined by &."""
-    if isinstance(mask, And):
-        yield from (*_factors(mask.left), *_factors(mask.right))
-    else:
-        yield mask
-
-
-def _leaves(mask: Mask) -> Iterator[Mask]:
-    """Yields the masks that are joined by anything."""
-    if isinstance(mask, Pair):
-        yield from (*_leaves(mask.left), *_leaves(mask.right))
-    else:
-        yield mask
-
-
-def _documents(factors: list[Mask], *types: type[Mask]) -> tuple[Ints, Ints, str]:
-    """Returns bounds of documents in aligned queries and in keys, and the kind of their rules."""
-    packed = [factor for factor in factors if isinstance(factor, types)]
-    match packed:
-        case [Documents() as documents]:
-            return *documents.bounds(), ""
-        case [Varlen() as varlen]:
-            return *varlen.documents.bounds(), "varlen"
-        case [Chunks() as chunks]:
-            bounds = np.append(chunks.bounds()[0], [chunks.tokens])
-            return bounds, bounds, ""
-        case [Slices() as slices]:
-            q, k = ([*(row[at] for row in slices.rows), slices.rows[-1][at + 1]] for at in (0, 2))
-            ends = [(row[1], row[3]) for row in slices.rows]
-            kinds = {row[4] for row in slices.rows}
-            if ends == [*zip(q[1:], k[1:], strict=True)] and kinds in ({"full"}, {"causal"}):
-                return np.array(q), np.array(k), kinds.pop()
-    mask = " & ".join(map(str, factors))
-    raise PlanError(
-        f"{mask:.200} does not divide queries and keys into documents, one after the other"
-    )
-
-
-def _ascending(name: str, values: ArrayLike) -> Ints:
-    """Cumulative lengths as numbers; raises PlanError unless they ascend from 0."""
+def _lengths(name: str, values: ArrayLike) -> tuple[int, ...]:
+    """The lengths of cumulative ones; raises PlanError unless they ascend from 0."""
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 2 or array[0] != 0:
         raise PlanError(f"{name} must be whole numbers that ascend from 0, not {values!r:.60}")
-    numbers = array.astype(np.int64)
-    if (np.diff(numbers) < 0).any():
+    lengths = np.diff(array.astype(np.int64))
+    if (lengths < 0).any():
         raise PlanError(f"{name} must ascend, not {values!r:.60}")
-    return numbers
-
-
-def _lengths(bounds: Ints) -> tuple[int, ...]:
-    return tuple(np.diff(bounds).tolist())
+    return tuple(lengths.tolist())

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from planner.masks.mask import ALL, Mask
+from planner.masks.mask import ALL, Mask, Packed
 from planner.masks.regions import FAR, Region
 
 
@@ -17,6 +17,9 @@ class Full(Mask):
     def region(self) -> Region:
         return Region.of([(*ALL, *ALL, *ALL)])
 
+    def packed(self) -> Packed:
+        return Packed()
+
 
 @dataclass(frozen=True, repr=False)
 class Causal(Mask):
@@ -28,3 +31,6 @@ class Causal(Mask):
 
     def region(self) -> Region:
         return Region.of([(*ALL, *ALL, -FAR, 0)])
+
+    def packed(self) -> Packed:
+        return Packed(right=0)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int64]
 
@@ -36,6 +36,18 @@ class Region:
         pieces = _alive(np.array(rows, np.int64).reshape(-1, 6))
         pieces.flags.writeable = False
         return Region(pieces)
+
+    @staticmethod
+    def boxes(
+        i0: ArrayLike,
+        i1: ArrayLike,
+        j0: ArrayLike,
+        j1: ArrayLike,
+        lo: ArrayLike = -FAR,
+        hi: ArrayLike = FAR,
+    ) -> Region:
+        """Returns the region of disjoint pieces from their columns, numbers or [K] each."""
+        return Region.of(np.stack(np.broadcast_arrays(i0, i1, j0, j1, lo, hi), axis=-1))
 
     def __len__(self) -> int:
         return len(self.pieces)

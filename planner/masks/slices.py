@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from planner.errors import PlanError
 from planner.masks.areas import LIMIT
-from planner.masks.mask import Allowed, Mask, Names, whole
+from planner.masks.mask import Allowed, Mask, Names, Packed, undivided, whole
 from planner.masks.plain import Causal, Full
 from planner.masks.regions import FAR, Ints, Region, first_overlap
 from planner.parse import from_json, tokens
@@ -94,6 +94,18 @@ class Slices(Mask):
                     f"slice {number} has queries {q0} to {q1}, but the positions of {seq} queries"
                     f" aligned with {kv_seq} keys are {first} to {kv_seq}"
                 )
+
+    def packed(self) -> Packed:
+        """Returns documents where each row is one, all of them full or all causal."""
+        q, k = ([*(row[at] for row in self.rows), self.rows[-1][at + 1]] for at in (0, 2))
+        ends, kinds = [(row[1], row[3]) for row in self.rows], {row[4] for row in self.rows}
+        if ends != [*zip(q[1:], k[1:], strict=True)] or kinds not in ({"full"}, {"causal"}):
+            raise undivided(self)
+        causal = kinds == {"causal"}
+        return Packed((np.array(q), np.array(k)), right=0 if causal else FAR, from_ends=causal)
+
+    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+        return self.packed().origins(side)
 
     @classmethod
     def parse(cls, text: str) -> Mask:

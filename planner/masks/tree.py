@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from planner.errors import PlanError
 from planner.masks.documents import Documents
 from planner.masks.mask import Allowed, Mask, Names, whole
 from planner.masks.plain import Causal
-from planner.masks.regions import FAR, Ints, Region, rectangles
+from planner.masks.regions import Ints, Region, rectangles
 from planner.parse import from_json, tokens
 
 EXPECTED = 'expected JSON {"lengths": [8, 4, 4], "parents": [null, 0, 0]}'
@@ -56,11 +56,16 @@ class Tree(Mask):
         return {"own": own, "BOUNDS": self.bounds(), "GRID": np.pad(ancestors(self.parents), 1)}
 
     def region(self) -> Region:
-        at, far = self.bounds(), FAR
-        own = [(a, b, a, b, -far, 0) for a, b in pairwise(at)]
+        at = self.bounds()
+        own = Region.boxes(at[:-1], at[1:], at[:-1], at[1:], hi=0)
         top, bottom, left, right = at[rectangles(ancestors(self.parents))]
-        whole_nodes = np.stack([top, bottom, left, right, 0 * top - far, 0 * top + far], axis=1)
-        return Region.of(np.concatenate([np.array(own, np.int64), whole_nodes]))
+        above = Region.boxes(top, bottom, left, right)
+        return Region.of(np.concatenate([own.pieces, above.pieces]))
+
+    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints]:
+        """Returns where nodes begin, and for each where its path from the root begins."""
+        begins = self.bounds()[:-1]
+        return begins, begins - ancestors(self.parents) @ np.array(self.lengths)
 
     def check(self, seq: int, kv_seq: int) -> None:
         if sum(self.lengths) != kv_seq:

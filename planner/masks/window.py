@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from planner.masks.areas import LIMIT
-from planner.masks.mask import ALL, Mask, whole
+from planner.masks.mask import ALL, Mask, Packed, whole
 from planner.masks.plain import Full
 from planner.masks.regions import FAR, Region
 
@@ -38,5 +38,14 @@ class Window(Mask):
         return sides[0] if sides else Full.expression
 
     def region(self) -> Region:
-        left, right = (FAR if side is None else side for side in (self.left, self.right))
+        left, right = self.reach
         return Region.of([(*ALL, *ALL, -left, right)])
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The keys before a query and after it; FAR is unbounded."""
+        left, right = (FAR if side is None else side for side in (self.left, self.right))
+        return left, right
+
+    def packed(self) -> Packed:
+        return Packed(None, *self.reach)
