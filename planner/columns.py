@@ -10,12 +10,25 @@ Index = NDArray[np.intp]
 NARROW = 8  # columns up to which they are combined one by one: benchmarks/bench_scale.py
 
 
-def rowwise(combine: np.ufunc, table: NDArray[Any]) -> NDArray[Any]:
+def rowwise(combine: np.ufunc, table: NDArray[Any], axis: int = 1) -> NDArray[Any]:
     """The combination of the columns of a table [n, w], e.g. by np.maximum: [n]."""
-    if 0 < table.shape[1] <= NARROW:
-        combined: NDArray[Any] = reduce(combine, table.T)
+    if 0 < table.shape[axis] <= NARROW:
+        combined: NDArray[Any] = reduce(combine, np.moveaxis(table, axis, 0))
         return combined
-    return np.asarray(combine.reduce(table, axis=1))
+    return np.asarray(combine.reduce(table, axis=axis))
+
+
+def beside(combine: np.ufunc, table: NDArray[Any], column: NDArray[Any]) -> NDArray[Any]:
+    """Each column of a table [n, w] combined with one more [n], e.g. by np.add: [n, w]."""
+    if not 1 < table.shape[1] <= NARROW:
+        return np.asarray(combine(table, column[:, None]))
+    combined = np.array([combine(part, column) for part in table.T])
+    return combined.T  # columns in one piece are faster to read
+
+
+def present(blocks: NDArray[Any]) -> int:
+    """The number of blocks in a table [n, w] with -1 for none; a single column has no such."""
+    return int(blocks.size if blocks.shape[1] == 1 else np.count_nonzero(blocks >= 0))
 
 
 def flat(rank: NDArray[Any], blocks: NDArray[Any]) -> tuple[Index, Index]:

@@ -13,6 +13,7 @@ start; (3) what attends produce, then what arrives, is added, in node order.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -151,8 +152,8 @@ def _keep(node: Node, rows: Rows, fields: Sequence[str]) -> None:
         if not (rows is np.True_ or rows.all()):
             values = values[rows]
         if values.ndim == 2 and values.min(initial=0) < 0:
-            used = (values >= 0).any(axis=0)
-            values = values if used.all() else values[:, used]
+            used = [column.max(initial=-1) >= 0 for column in values.T]
+            values = values if all(used) else values[:, used]
         if values is not whole:
             object.__setattr__(node, name, values)
 
@@ -296,6 +297,11 @@ class Step:
         return bool(self.attends or self.moves)
 
 
+@lru_cache(maxsize=8)  # every pass makes a plan of the same partition
+def _check_partition(partition: Partition, work: Workload, ranks: int) -> None:
+    partition.check(work, ranks)
+
+
 @dataclass(frozen=True)
 class Plan:
     """The attends and moves of one pass of one workload, step by step.
@@ -318,7 +324,7 @@ class Plan:
             raise PlanError(f"a pass is forward or backward, not {self.pass_!r}")
         if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
             raise PlanError(f"ranks must be a whole number from 1 up, not {self.ranks!r}")
-        self.partition.check(self.workload, self.ranks)
+        _check_partition(self.partition, self.workload, self.ranks)
         blocks = max(len(self.partition.q), len(self.partition.kv))
         if self.ranks * blocks > LARGEST:
             raise PlanError(

@@ -9,23 +9,28 @@ With them: inputs are where moves and attends read them, copies fit the declared
 slices agree.
 """
 
+from functools import reduce
+from itertools import combinations
+
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.batches import attends
 from planner.analysis.inputs import NEVER, arrivals, check_inputs
-from planner.analysis.liveness import slots
+from planner.analysis.liveness import held_away
+from planner.analysis.marks import cells, companies
 from planner.analysis.messages import ALWAYS, last_ways
 from planner.analysis.partial_sums import check_partial_sums
-from planner.analysis.tiles import Tiles, dead_edges, tiles
-from planner.columns import rowwise
+from planner.analysis.tiles import Tiles, dead_edges, parts, tiles
+from planner.columns import NARROW, rowwise
 from planner.errors import PlanError
 from planner.ir import INPUTS, Attend, Index, Plan
 from planner.partitions import Ints, Side
 from planner.plans import AnyPlans, Plans
 
-CELLS = 1 << 24  # tiles looked at at a time
+DUE, ATTENDED = np.uint8(1), np.uint8(2)
 MARK = "_verified"
+Bytes = NDArray[np.uint8]
 
 
 def verify(plan: Plan) -> Plan:
@@ -91,7 +96,7 @@ def _left_by(forward: Plan, tensor: str, block: Index, rank: Index) -> NDArray[n
         return np.asarray((source[block] == rank) | (step[block] == ALWAYS))
     if tensor not in INPUTS["forward"]:
         return np.zeros(len(block), bool)
-    return np.asarray(arrivals(forward, tensor).reshape(forward.ranks, -1)[rank, block] != NEVER)
+    return np.asarray(arrivals(forward, tensor)[cells(forward, tensor).flat(rank, block)] != NEVER)
 
 
 def check_rectangles(plan: Plan, table: Tiles) -> None:
@@ -127,6 +132,9 @@ def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
 
 def _repeating(blocks: Ints) -> NDArray[np.bool_]:
     """Returns which rows [n, w] name a block twice: bool [n]."""
+    if blocks.shape[1] <= NARROW:
+        pairs = combinations(blocks.T, 2)
+        return reduce(np.logical_or, ((one == other) & (one >= 0) for one, other in pairs))
     ordered = np.sort(blocks, axis=1)
     return rowwise(np.logical_or, (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
 
@@ -143,25 +151,25 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
     Counted per pair of head slices, so memory is bounded by the blocks of one slice.
     """
     q, kv = plan.partition.q, plan.partition.kv
-    parts = [joined for _, _, joined in attends(plan)]
-    slices = [(_slices(q, part.q), _slices(kv, part.kv)) for part in parts]
+    nodes = [joined for _, _, joined in attends(plan)]
+    slices = [(_slices(q, node.q), _slices(kv, node.kv)) for node in nodes]
     for q_slice, kv_slice in np.argwhere(table.shared_heads > 0).tolist():
         q_ids, kv_ids = np.flatnonzero(q.slice == q_slice), np.flatnonzero(kv.slice == kv_slice)
-        due = np.zeros((len(q_ids) + 1, len(kv_ids) + 1), np.bool_)  # the last: "no block"
-        due[:-1, :-1] = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
-        seen, attended = np.zeros_like(due), 0
+        state = np.zeros((len(q_ids) + 1, len(kv_ids) + 1), np.uint8)  # the last: "no block"
+        state[:-1, :-1] = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
+        due, attended = int(np.count_nonzero(state)), 0
         places = _places(len(q), q_ids), _places(len(kv), kv_ids)
-        for joined, (q_has, kv_has) in zip(parts, slices, strict=True):
+        for node, (q_has, kv_has) in zip(nodes, slices, strict=True):
             rows = np.flatnonzero(q_has[:, q_slice] & kv_has[:, kv_slice])
-            attended += _mark(seen, due, joined, rows, *places)
-        missing = due & ~seen
+            attended += _mark(state, node, rows, *places)
+        missing = state == DUE
         if missing.any():
             a, b = np.argwhere(missing)[0]
             raise PlanError(
                 f"q block {q_ids[a]} never attends kv block {kv_ids[b]};"
-                f" {int(missing.sum())} live tiles of {int(due.sum())} are missing"
+                f" {int(missing.sum())} live tiles of {due} are missing"
             )
-        if attended > int(due.sum()):
+        if attended > due:
             _blame_twice(plan, table, q_ids, kv_ids)
 
 
@@ -179,24 +187,16 @@ def _places(blocks: int, ids: Index) -> Index:
     return place
 
 
-def _mark(
-    seen: NDArray[np.bool_],
-    due: NDArray[np.bool_],
-    attend: Attend,
-    rows: Index,
-    place_q: Index,
-    place_kv: Index,
-) -> int:
-    """Mark the tiles of some rows in `seen`; how many of them are due, repeats included."""
-    marked = 0
-    height = max(1, CELLS // max(1, attend.q.shape[1] * attend.kv.shape[1]))
-    for at in range(0, len(rows), height):
-        batch = rows[at : at + height]
-        first = place_q[attend.q[batch]] * due.shape[1]
-        tile = first[:, :, None] + place_kv[attend.kv[batch]][:, None, :]
-        marked += int(np.count_nonzero(due.reshape(-1)[tile]))
-        seen.reshape(-1)[tile] = True
-    return marked
+def _mark(state: Bytes, attend: Attend, rows: Index, place_q: Index, place_kv: Index) -> int:
+    """Mark the tiles of some rows as attended; how many of them are live, repeats included."""
+    live, flat = 0, state.reshape(-1)
+    q, kv = place_q[attend.q[rows]] * state.shape[1], place_kv[attend.kv[rows]]
+    for some, a, b in parts(len(rows), q.shape[1], kv.shape[1]):
+        tile = q[some, a, None] + kv[some, None, b]
+        before = flat[tile]
+        live += int(np.count_nonzero(before & DUE))
+        flat[tile] = before | ATTENDED
+    return live
 
 
 def _blame_twice(plan: Plan, table: Tiles, q_ids: Index, kv_ids: Index) -> None:
@@ -223,16 +223,24 @@ def check_buffers(plan: Plan) -> None:
 
     Inputs that always go together need as many.
     """
-    known = dict[frozenset[tuple[str, ...]], NDArray[np.int64]]()
-    nodes = {m.tensors for _, m in plan.moves()} | {held.tensors for held in plan.start}
+    company, known = companies(plan), dict[object, tuple[int, int, int]]()
     for tensor, allowed in plan.buffers:
-        company = frozenset(n for n in nodes if tensor in n)
-        if not company or company not in known or tensor not in INPUTS[plan.pass_]:
-            known[company] = slots(plan, tensor)
-        needed = known[company]
-        if needed.size and needed.max() > allowed:
-            step, rank = np.unravel_index(int(needed.argmax()), needed.shape)
+        alike = company[tensor] if tensor in INPUTS[plan.pass_] else tensor
+        if alike not in known:
+            known[alike] = _most_slots(plan, tensor)
+        needed, step, rank = known[alike]
+        if needed > allowed:
             raise PlanError(
-                f"step {step}: rank {rank} needs {needed.max()} slots for {tensor},"
+                f"step {step}: rank {rank} needs {needed} slots for {tensor},"
                 f" but buffers allow {allowed}"
             )
+
+
+def _most_slots(plan: Plan, tensor: str) -> tuple[int, int, int]:
+    """Returns the most slots that a rank needs for a tensor, the first step and rank that do."""
+    most, at = 0, (0, 0)
+    for step, held in held_away(plan, tensor, np.ones(len(plan.side(tensor)), np.int64)):
+        needed = int(held.max())
+        if needed > most or (needed == most and (step, 0) < at):
+            most, at = needed, (step, int(held.argmax()))
+    return most, *at

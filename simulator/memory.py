@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.liveness import occupancy, readable
+from planner.analysis.liveness import held_away
+from planner.analysis.marks import readable
 from planner.ir import ACCUMULATORS, INPUTS, Plan
 
 Bytes = NDArray[np.int64]
@@ -35,7 +36,8 @@ def memory(plan: Plan) -> Memory:
         np.add.at(home, plan.side(tensor).homes, plan.block_bytes(tensor))
     live = np.tile(home, (len(plan.steps), 1))
     for tensor in sorted(_travelling(plan)):
-        live += occupancy(plan, tensor, plan.block_bytes(tensor))
+        for number, held in held_away(plan, tensor, plan.block_bytes(tensor)):
+            live[number] += held
     peak = np.maximum(home, live.max(axis=0, initial=0))
     return Memory(home, peak, (live == peak).argmax(axis=0) if len(live) else home * 0, live)
 

@@ -1,11 +1,13 @@
 """Arrival steps of inputs, and the check that moves and attends read them no earlier."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from planner.analysis.marks import attended_blocks, places
-from planner.columns import again
+from planner.analysis.marks import Marks, at_home, cells, companies, places
+from planner.columns import again, present
 from planner.errors import PlanError
-from planner.ir import HELD, INPUTS, TENSORS, Attend, Index, Plan
+from planner.ir import INPUTS, TENSORS, Index, Plan
 from planner.partitions import Ints
 
 NEVER = np.iinfo(np.int32).max
@@ -15,39 +17,85 @@ def arrivals(plan: Plan, tensor: str) -> Ints:
     """The first step in which each rank can read each block of an input, by `places`.
 
     0 for what is there from the start, NEVER where it never comes. STATS of a block are also there
-    from the step on in which DOUT is, on a rank that holds its OUT. Raises PlanError when a copy
-    comes to a rank that has the block already, at any time: a rank gets a block once.
+    from the step on in which DOUT is, on a rank that holds its OUT.
     """
-    ready, known = _at_start(plan, tensor)
-    flat = ready.reshape(-1)
+    ready = np.full(cells(plan, tensor).size, NEVER, np.int32)
     for number, move in plan.moves():
         if tensor in move.tensors:
-            flat[places(plan, tensor, move.dst, move.blocks)] = number + 1
-            known += int((move.blocks >= 0).sum())
-    if int((ready[:, :-1] != NEVER).sum()) < known:
-        _blame_second(plan, tensor)
-    ready[:, -1] = 0  # what block -1 finds
-    return flat
-
-
-def _at_start(plan: Plan, tensor: str) -> tuple[Ints, int]:
-    """The table of arrivals without any move, and how many copies should be in it."""
-    side = plan.side(tensor)
-    ready = np.full((plan.ranks, len(side) + 1), NEVER, np.int32)
-    ready[side.homes, np.arange(len(side))] = 0
-    known = len(side)
+            entries = places(plan, tensor, move.dst, move.blocks)
+            ready[entries] = np.minimum(ready[entries], number + 1)
     for held in plan.start:
         if tensor in held.tensors:
-            block, rank = held.flat()
-            ready[rank, block] = 0
-            known += len(block)
-    if tensor == "STATS" and (left := [h for h in plan.start if h.tensors == ("OUT",)]):
-        dout = arrivals(plan, "DOUT").reshape(ready.shape)
-        for held in left:
-            block, rank = held.flat()
-            ready[rank, block] = np.minimum(ready[rank, block], dout[rank, block])
-            known += int((dout[rank, block] != NEVER).sum())
-    return ready, known
+            ready[places(plan, tensor, held.rank, held.blocks)] = 0
+        elif tensor == "STATS" and held.tensors == ("OUT",):
+            entries = places(plan, tensor, held.rank, held.blocks)
+            ready[entries] = np.minimum(ready[entries], arrivals(plan, "DOUT")[entries])
+    ready[at_home(plan, tensor)] = ready[cells(plan, tensor).nowhere] = 0
+    return ready
+
+
+def check_inputs(plan: Plan) -> None:
+    """Raises PlanError unless inputs are where moves and attends read them, and come there once."""
+    copies = _Copies(plan)
+    for step in plan.steps:
+        inputs = [move for move in step.moves if not move.accumulates]
+        for move in inputs:
+            copies.read(move.tensors, move.src, move.blocks)
+        for attend in step.attends:
+            for side, blocks in (("q", attend.q), ("kv", attend.kv)):
+                copies.read(copies.attended[side], attend.rank, blocks)
+        for move in inputs:
+            copies.add(move.tensors, move.dst, move.blocks)
+    copies.check_once()
+
+
+class _Copies:
+    """Where the copies of inputs are while steps go by; tensors of one company share a table."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, company = plan, companies(plan)
+        alike = {t: (TENSORS[t].side, others) for t, others in company.items()}
+        self._first = {t: next(o for o in alike if alike[o] == alike[t]) for t in alike}
+        self.attended = {
+            side: [t for t in INPUTS[plan.pass_] if TENSORS[t].side == side] for side in ("q", "kv")
+        }
+        self._here = {t: Marks(plan, t, nothing=True) for t in set(self._first.values())}
+        self._came = {t: len(plan.side(t)) for t in self._here}
+        for tensor, here in self._here.items():
+            here.set(at_home(plan, tensor), True)
+        self._out = Marks(plan, "OUT") if "STATS" in company else None
+        for held in plan.start:
+            if self._out and held.tensors == ("OUT",):
+                self._out.set(places(plan, "OUT", held.rank, held.blocks), True)
+        for held in plan.start:
+            self.add(held.tensors, held.rank, held.blocks)
+
+    def read(self, tensors: Sequence[str], rank: Ints, blocks: Ints) -> None:
+        """Raises PlanError unless the blocks of some tensors are on each row's rank."""
+        entries = places(self._plan, tensors[0], rank, blocks)
+        for first in dict.fromkeys(self._first[t] for t in tensors):
+            if not self._here[first].bits[entries].all():
+                self.check_once()
+                for tensor in tensors:
+                    _blame_absent(self._plan, tensor)
+
+    def add(self, tensors: Sequence[str], rank: Ints, blocks: Ints) -> None:
+        """Note what arrives on each row's rank."""
+        entries = places(self._plan, tensors[0], rank, blocks)
+        for first in dict.fromkeys(self._first[t] for t in tensors):
+            self._here[first].set(entries, True)
+            self._came[first] += present(blocks)
+        if self._out and "DOUT" in tensors:  # where OUT is held, STATS are made of both
+            made = entries[blocks >= 0]
+            made = made[self._out.bits[made]]
+            self._here[self._first["STATS"]].set(made, True)
+            self._came[self._first["STATS"]] += len(made)
+
+    def check_once(self) -> None:
+        """Raises PlanError if a copy came to a rank that has the block already, at any time."""
+        for first, here in self._here.items():
+            if np.count_nonzero(here.bits) - self._plan.ranks < self._came[first]:
+                _blame_second(self._plan, first)
 
 
 def _blame_second(plan: Plan, tensor: str) -> None:
@@ -73,53 +121,30 @@ def _blame_second(plan: Plan, tensor: str) -> None:
     raise PlanError(f"a rank is sent {tensor} that it computes from OUT and DOUT")
 
 
-def check_inputs(plan: Plan) -> None:
-    """Raises PlanError unless the inputs of every move and attend are where they are read."""
-    ready = {tensor: arrivals(plan, tensor) for tensor in HELD[plan.pass_]}
-    for number, step in enumerate(plan.steps):
-        for move in step.moves:
-            if move.accumulates:
-                continue
-            entries = places(plan, move.tensors[0], move.src, move.blocks)
-            for tensor in move.tensors:
-                if (ready[tensor][entries] > number).any():
-                    _blame_absent(plan, tensor, ready[tensor])
-        for attend in step.attends:
-            _check_reads(plan, number, attend, ready)
-
-
-def _check_reads(plan: Plan, number: int, attend: Attend, ready: dict[str, Ints]) -> None:
-    entries = {
-        side: places(plan, tensor, attend.rank, attended_blocks(attend, tensor))
-        for side, tensor in (("q", "Q"), ("kv", "KV"))
-    }
-    for tensor in INPUTS[plan.pass_]:
-        if (ready[tensor][entries[TENSORS[tensor].side]] > number).any():
-            _blame_absent(plan, tensor, ready[tensor])
-
-
-def _blame_absent(plan: Plan, tensor: str, ready: Ints) -> None:
-    """Say which move or attend reads what is not there."""
-    table = ready.reshape(plan.ranks, -1)
+def _blame_absent(plan: Plan, tensor: str) -> None:
+    """Raises PlanError of the first move or attend that reads what is not there, if any does."""
+    ready = arrivals(plan, tensor)
     for number, step in enumerate(plan.steps):
         for move in step.moves:
             if tensor in move.tensors:
                 block, src, dst = move.flat()
-                _refuse_absent(table, number, block, src, f"{tensor} to rank {{}}", dst)
+                late = ready[cells(plan, tensor).flat(src, block)]
+                _refuse_absent(late, number, block, src, f"{tensor} to rank {{}}", dst)
         for attend in step.attends:
             block, rank = attend.flat(TENSORS[tensor].side)
-            _refuse_absent(table, number, block, rank, f"{tensor}")
+            late = ready[cells(plan, tensor).flat(rank, block)]
+            _refuse_absent(late, number, block, rank, f"{tensor}")
 
 
 def _refuse_absent(
     ready: Ints, number: int, block: Index, rank: Index, what: str, dst: Index | None = None
 ) -> None:
-    late = ready[rank, block] > number
+    late = ready > number
     if late.any():
         at = int(np.argmax(late))
         verb = "attends" if dst is None else "sends"
         what = what if dst is None else what.format(dst[at])
-        comes = int(ready[rank[at], block[at]])
+        comes = int(ready[at])
         when = "never comes there" if comes == NEVER else f"is there from step {comes} only"
         raise PlanError(
             f"step {number}: rank {rank[at]} {verb} {what}, but block {block[at]} {when}"

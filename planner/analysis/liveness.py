@@ -5,25 +5,19 @@ slot from the step in which it is received, for a slot received into is not read
 Home inputs, and accumulators at home, live throughout and are not counted here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.marks import attended_blocks, places
-from planner.columns import again, rowwise
-from planner.ir import ACCUMULATORS, INPUTS, Held, Plan
+from planner.analysis.marks import Marks, attended_blocks, places
+from planner.columns import again, beside, rowwise
+from planner.ir import ACCUMULATORS, INPUTS, Plan, Step
 from planner.partitions import Ints
 
 Weights = NDArray[np.int64]  # one number per block
 Whole = NDArray[np.integer]
 AT_START = -1
-SLAB = 1 << 20  # copies looked at at a time
-
-
-def readable(held: Held) -> tuple[str, ...]:
-    """The inputs that attends may read of a held copy; with DOUT beside it, OUT makes STATS."""
-    return ("STATS",) if held.tensors == ("OUT",) else held.tensors
 
 
 def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
@@ -38,7 +32,7 @@ def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
         if tensor in held.tensors:
             block, rank = held.flat()
             received[rank, block] = AT_START
-    _walk(plan, tensor, received.reshape(-1), last.reshape(-1))
+    _walk(plan, tensor, received, last)
     received, last = received[:, :-1], last[:, :-1]
     if tensor in ("OUT", "STATS") and any(h.tensors == ("OUT",) for h in plan.start):
         _make_stats(plan, tensor, received, last)
@@ -51,10 +45,10 @@ def _walk(plan: Plan, tensor: str, received: Ints, last: Ints) -> None:
     for number, step in enumerate(plan.steps):
         for move in step.moves:
             if tensor in move.tensors:
-                received[places(plan, tensor, move.dst, move.blocks)] = number
-                last[places(plan, tensor, move.src, move.blocks)] = number
+                received[move.dst[:, None], move.blocks] = number
+                last[move.src[:, None], move.blocks] = number
         for attend in step.attends if attended else ():
-            last[places(plan, tensor, attend.rank, attended_blocks(attend, tensor))] = number
+            last[attend.rank[:, None], attended_blocks(attend, tensor)] = number
 
 
 def _make_stats(plan: Plan, tensor: str, received: Ints, last: Ints) -> None:
@@ -75,69 +69,116 @@ def slots(plan: Plan, tensor: str) -> NDArray[np.int64]:
 
 def occupancy(plan: Plan, tensor: str, weights: Weights) -> NDArray[np.int64]:
     """Total weight of what `slots` counts, e.g. in bytes: int64 [steps, ranks]."""
-    if tensor not in ACCUMULATORS[plan.pass_]:
-        return _copied(plan, tensor, weights)
-    return np.array(list(_accumulated(plan, tensor, weights)), np.int64).reshape(-1, plan.ranks)
+    table = np.zeros((len(plan.steps), plan.ranks), np.int64)
+    for number, held in held_away(plan, tensor, weights):
+        table[number] = held
+    return table
 
 
-def _copied(plan: Plan, tensor: str, weights: Weights) -> NDArray[np.int64]:
-    """The copies held in each step, incoming ones included; a slab of ranks at a time."""
-    received, last = lifetimes(plan, tensor)
-    steps = len(plan.steps)
-    held = np.zeros((steps, plan.ranks), np.int64)
-    height = max(1, SLAB // max(1, len(weights)))
-    for low in range(0, plan.ranks if steps else 0, height):
-        rank, block = np.nonzero(received[low : low + height] > -2)
-        first = np.maximum(received[low + rank, block], 0)
-        over = np.maximum(last[low + rank, block], first) + 1  # never read: gone at once
-        ranks = len(received[low : low + height])
-        size, weight = (steps + 1) * ranks, weights[block]
-        begun = np.bincount(first.astype(np.int64) * ranks + rank, weight, size)
-        ended = np.bincount(over.astype(np.int64) * ranks + rank, weight, size)
-        change = (begun - ended).reshape(steps + 1, ranks)[:-1]  # exact: far below 2**53
-        held[:, low : low + height] = np.cumsum(change, axis=0)
-    return held
+def held_away(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
+    """Yields each step, copies from the last one on, and its row of `occupancy`."""
+    held = _accumulated if tensor in ACCUMULATORS[plan.pass_] else _copied
+    return held(plan, tensor, weights)
 
 
-def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[NDArray[np.int64]]:
-    """Per step: what is held, what arrives beside it, and what attends begin anew.
+class _Away:
+    """What ranks have at a time, and how much that which is not at home weighs."""
+
+    def __init__(self, plan: Plan, tensor: str, weights: Weights) -> None:
+        self._ranks, self._marks = plan.ranks, Marks(plan, tensor, nothing=True)
+        self._homes, self._weight = np.append(plan.side(tensor).homes, -1), np.append(weights, 0)
+        self.held = np.zeros(plan.ranks, np.int64)  # weight per rank
+
+    def weight(self, rank: Whole, blocks: Whole, counted: NDArray[np.bool_] | bool) -> Weights:
+        """Returns the weight per rank of those blocks of a node [n, w] that are counted."""
+        weight = rowwise(np.add, self._weight[blocks] * counted)
+        return np.bincount(rank, weight, self._ranks).astype(np.int64)  # exact: far below 2**53
+
+    def add(self, rank: Ints, blocks: Ints) -> None:
+        """Have these as well."""
+        entries = self._marks.cells.of(rank, blocks)
+        fresh = ~self._marks.bits[entries]
+        if not fresh.any():
+            return
+        if (rank[1:] <= rank[:-1]).any():  # a rank may occur twice, with the same block
+            fresh.reshape(-1)[again(entries.reshape(-1))] = False
+        self._marks.set(entries, True)
+        self.held += self.weight(rank, blocks, fresh & self._away(rank, blocks))
+
+    def take(self, rank: Ints, blocks: Ints) -> NDArray[np.bool_]:
+        """Have these no longer; returns which were there: bool [n, w]."""
+        entries = self._marks.cells.of(rank, blocks)
+        present = self._marks.bits[entries]
+        self._marks.set(entries, False)
+        self.held -= self.weight(rank, blocks, present & self._away(rank, blocks))
+        return present
+
+    def _away(self, rank: Ints, blocks: Ints) -> NDArray[np.bool_]:
+        return beside(np.not_equal, self._homes.take(blocks), rank)
+
+
+def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
+    """What is read in a step or later, and what arrives in it, were it never read."""
+    now, made = _Away(plan, tensor, weights), _stats_made(plan)
+    for number in reversed(range(len(plan.steps) + 1)):
+        step = plan.steps[number] if number < len(plan.steps) else Step()
+        moves = [move for move in step.moves if tensor in move.tensors]
+        read = [(move.src, move.blocks) for move in moves]
+        comes = [(move.dst, move.blocks) for move in moves]
+        if tensor in INPUTS[plan.pass_]:
+            read += [(attend.rank, attended_blocks(attend, tensor)) for attend in step.attends]
+        if made and tensor in ("OUT", "STATS"):
+            (read if tensor == "OUT" else comes).extend(made(number))
+        if not number:
+            comes += [(held.rank, held.blocks) for held in plan.start if tensor in held.tensors]
+        for rank, blocks in read:
+            now.add(rank, blocks)
+        most = now.held.copy()
+        for rank, blocks in comes:
+            most += now.weight(rank, blocks, ~now.take(rank, blocks))
+        if number < len(plan.steps):
+            yield number, most
+
+
+def _stats_made(plan: Plan) -> Callable[[int], list[tuple[Ints, Ints]]] | None:
+    """Returns the STATS that ranks compute from initial copies of OUT, by step, if any do.
+
+    Each is made, and its OUT read, in the step after DOUT arrives.
+    """
+    out = Marks(plan, "OUT")
+    for held in plan.start:
+        if held.tensors == ("OUT",):
+            out.set(places(plan, "OUT", held.rank, held.blocks), True)
+    if not out.bits.any():
+        return None
+
+    def made(number: int) -> list[tuple[Ints, Ints]]:
+        before = plan.steps[number - 1].moves if number else ()
+        comes = [(move.dst, move.blocks) for move in before if "DOUT" in move.tensors]
+        if not number:
+            comes = [(held.rank, held.blocks) for held in plan.start if "DOUT" in held.tensors]
+        at = ((rank, blocks, out.bits[out.cells.of(rank, blocks)]) for rank, blocks in comes)
+        return [(rank, np.where(there, blocks, -1)) for rank, blocks, there in at]
+
+    return made
+
+
+def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
+    """What is held, what arrives beside it, and what attends begin anew.
 
     Of a message that arrives all is there, zeros too: it came whole.
     """
-    side = plan.side(tensor)
-    filled = np.zeros((plan.ranks, len(side) + 1), bool)  # one more: what block -1 finds
-    bits, held = filled.reshape(-1), np.zeros(plan.ranks, np.int64)
-    homes, weight = np.append(side.homes, -1), np.append(weights, 0)
-
-    def total(rank: Whole, blocks: Whole, of: NDArray[np.bool_] | bool, home: bool) -> Weights:
-        """Weight per rank of some blocks of a node, with or without those at home."""
-        counted = np.where(of, weight[blocks], 0)
-        if not home:
-            counted = counted * (homes[blocks] != rank[:, None])
-        return np.bincount(rank, rowwise(np.add, counted), plan.ranks).astype(np.int64)  # exact
-
-    def fill(rank: Ints, blocks: Ints) -> Weights:
-        """Have these; the weight per rank of what was not there before and is not at home."""
-        entries = places(plan, tensor, rank, blocks)
-        fresh = ~bits[entries]
-        if (rank[1:] <= rank[:-1]).any():  # a rank may occur twice, with the same block
-            fresh.reshape(-1)[again(entries.reshape(-1))] = False
-        bits[entries] = True
-        filled[:, -1] = False
-        return total(rank, blocks, fresh, home=False)
-
-    for step in plan.steps:
-        handed = [m for m in step.moves if tensor in m.tensors]
-        outgoing = held.copy()
+    now = _Away(plan, tensor, weights)
+    for number, step in enumerate(plan.steps):
+        handed = [move for move in step.moves if tensor in move.tensors]
+        most = now.held.copy()
         for move in handed:
-            entries = places(plan, tensor, move.src, move.blocks)
-            held -= total(move.src, move.blocks, bits[entries], home=False)
-            bits[entries] = False
-        begun = held.copy()
+            now.take(move.src, move.blocks)
+        most -= now.held
         for attend in step.attends:
-            held += fill(attend.rank, attended_blocks(attend, tensor))
-        peak = outgoing + held - begun
+            now.add(attend.rank, attended_blocks(attend, tensor))
+        most += now.held
         for move in handed:
-            peak += total(move.dst, move.blocks, True, home=True)
-            held += fill(move.dst, move.blocks)
-        yield peak
+            most += now.weight(move.dst, move.blocks, True)
+            now.add(move.dst, move.blocks)
+        yield number, most

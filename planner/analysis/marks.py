@@ -1,43 +1,109 @@
 """Tables with an entry per rank and block, read for whole nodes at a time."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import rowwise
-from planner.ir import TENSORS, Attend, Index, Plan
-from planner.partitions import Ints
+from planner.columns import beside, rowwise
+from planner.ir import HELD, TENSORS, Attend, Held, Index, Plan
+from planner.partitions import Ints, Side
 
 Bits = NDArray[np.bool_]
 
 
-def places(plan: Plan, tensor: str, rank: Ints, blocks: Ints) -> Index:
-    """Entry of each block [n, w] on its row's rank [n] in a flat table; block -1 has a spare one.
+class Cells:
+    """The order of a table of ranks x blocks, with one more entry per rank for block -1.
 
-    The table has an entry more per rank than there are blocks.
+    The entries of all ranks for the blocks of the rank d places further lie side by side: in a
+    ring, all that ranks touch in one step is one stretch of memory, and a ring of 4,096 ranks takes
+    two thirds of the time (benchmarks/bench_scale.py). Entries may be negative, from the table's
+    end.
     """
-    first = rank.astype(np.intp) * (len(plan.side(tensor)) + 1)
-    entries: Index = first[:, None] + blocks
-    return entries
+
+    def __init__(self, ranks: int, homes: Ints) -> None:
+        blocks, order = len(homes), np.argsort(homes, kind="stable")
+        self._ranks, self._order, self._shift = ranks, order, max(1, blocks // ranks)
+        self._rows = max(ranks, blocks + 1)
+        self._block = np.empty(blocks + 1, np.intp)
+        self._block[order], self._block[-1] = np.arange(blocks) * ranks, -ranks
+        self._rank = np.arange(ranks) * (1 - self._shift * ranks)
+        self.size = ranks * self._rows
+        self.nowhere: Index = self._rank - ranks  # of block -1 on each rank
+
+    def of(self, rank: NDArray[np.integer], blocks: Ints) -> Index:
+        """Returns the entries of the blocks [n, w] of each row's rank [n]."""
+        return beside(np.add, self._block.take(blocks), self._rank.take(rank))
+
+    def flat(self, rank: NDArray[np.integer], blocks: NDArray[np.integer]) -> Index:
+        """Returns the entry of each block [n] on its rank [n]."""
+        entries: Index = self._block[blocks] + self._rank[rank]
+        return entries
+
+    def at(self, entry: int) -> tuple[int, int]:
+        """Returns the rank and the block of an entry."""
+        row, rank = divmod(entry % self.size, self._ranks)
+        return rank, int(self._order[(row + self._shift * rank) % self._rows])
+
+
+@lru_cache(maxsize=8)  # every step asks again
+def _cells(ranks: int, side: Side) -> Cells:
+    return Cells(ranks, side.homes)
+
+
+def cells(plan: Plan, tensor: str) -> Cells:
+    """Returns the order of tables of ranks x blocks of a tensor."""
+    return _cells(plan.ranks, plan.side(tensor))
+
+
+def places(plan: Plan, tensor: str, rank: Ints, blocks: Ints) -> Index:
+    """Returns the entries of the blocks [n, w] of each row's rank [n] in a flat table."""
+    return cells(plan, tensor).of(rank, blocks)
+
+
+def at_home(plan: Plan, tensor: str) -> Index:
+    """Returns the entry of each block of a tensor on its owner."""
+    homes = plan.side(tensor).homes
+    return cells(plan, tensor).flat(homes, np.arange(len(homes)))
 
 
 def attended_blocks(attend: Attend, tensor: str) -> Ints:
-    """The blocks of the side of a tensor in each rectangle: [n, w]."""
+    """Returns the blocks of the side of a tensor in each rectangle: [n, w]."""
     return attend.q if TENSORS[tensor].side == "q" else attend.kv
 
 
 class Marks:
-    """One bit per rank and block of a tensor; block -1 is never marked."""
+    """One bit per rank and block of a tensor; that of block -1 is always `nothing`."""
 
-    def __init__(self, plan: Plan, tensor: str) -> None:
-        self.width = len(plan.side(tensor)) + 1
-        self.bits = np.zeros(plan.ranks * self.width, np.bool_)
+    def __init__(self, plan: Plan, tensor: str, nothing: bool = False) -> None:
+        self.cells, self._nothing = cells(plan, tensor), nothing
+        self.bits = np.zeros(self.cells.size, np.bool_)
+        self.bits[self.cells.nowhere] = nothing
 
     def set(self, entries: Index, value: bool) -> None:
-        """Mark or unmark entries."""
+        """Mark or unmark entries [n, w] or [n]."""
         self.bits[entries] = value
-        if value:
-            self.bits[self.width - 1 :: self.width] = False
+        if value != self._nothing and entries.ndim > 1 and entries.shape[1] > 1:
+            self.bits[self.cells.nowhere] = self._nothing
 
     def any(self, entries: Index) -> Bits:
         """Returns True for rows with a marked entry: bool [n]."""
         return rowwise(np.logical_or, self.bits[entries])
+
+
+def companies(plan: Plan) -> dict[str, frozenset[tuple[str, ...]]]:
+    """Maps each tensor that may be held to the messages and initial copies that it is part of.
+
+    What is true of one is true of all others of its side with the same company. STATS that ranks
+    make of initial copies of OUT have a company of their own.
+    """
+    nodes = {move.tensors for _, move in plan.moves()} | {held.tensors for held in plan.start}
+    company = {t: frozenset(n for n in nodes if t in n) for t in HELD[plan.pass_]}
+    if ("OUT",) in nodes and "STATS" in company:
+        company["STATS"] |= {("OUT", "DOUT")}
+    return company
+
+
+def readable(held: Held) -> tuple[str, ...]:
+    """The inputs that attends may read of a held copy; with DOUT beside it, OUT makes STATS."""
+    return ("STATS",) if held.tensors == ("OUT",) else held.tensors

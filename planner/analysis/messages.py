@@ -7,7 +7,7 @@ still to be added to, at home too, and what goes elsewhere, is sent as it was ac
 
 import numpy as np
 
-from planner.analysis.marks import Bits, attended_blocks, places
+from planner.analysis.marks import Bits, attended_blocks, cells, places
 from planner.cached import cached_on_plan
 from planner.columns import rowwise
 from planner.ir import ACCUMULATORS, Index, Move, Plan
@@ -73,7 +73,7 @@ def _ways_home(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     total = _added(plan, tensor)
     step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
     source_of = np.full(len(total), NEVER, np.int32)
-    held = np.zeros(plan.ranks * len(total), np.int32)  # contributions in each accumulator
+    held = np.zeros(cells(plan, tensor).size, np.int32)  # contributions in each accumulator
     for number, step in enumerate(plan.steps):
         handed = [move for move in step.moves if tensor in move.tensors]
         taken = [places(plan, tensor, move.src, move.blocks) for move in handed]
@@ -88,7 +88,7 @@ def _ways_home(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
             np.add.at(held, entries, np.int32(1))
         for move, part in zip(handed, parts, strict=True):
             np.add.at(held, places(plan, tensor, move.dst, move.blocks), part)
-        held[len(total) - 1 :: len(total)] = 0
+        held[cells(plan, tensor).nowhere] = 0
     return step_of, source_of
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.analysis.marks import Bits, attended_blocks, places
+from planner.analysis.marks import Bits, Marks, at_home, attended_blocks, cells, places
 from planner.columns import again, rowwise, twice
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, Move, Plan
@@ -16,23 +16,23 @@ def check_partial_sums(plan: Plan) -> None:
     An absent accumulator counts as zero, as long as another one of its message is present.
     """
     for tensor in ACCUMULATORS[plan.pass_]:
-        side = plan.side(tensor)
-        filled = np.zeros((plan.ranks, len(side) + 1), bool)  # one more: what block -1 finds
+        filled = Marks(plan, tensor)
         for number, handed, present in _transfers(plan, tensor, filled):
             _refuse_transfers(plan, number, tensor, handed, present)
-        filled[side.homes, np.arange(len(side))] = False
-        if filled.any():
-            rank, block = np.argwhere(filled)[0]
+        filled.set(at_home(plan, tensor), False)
+        if filled.bits.any():
+            away = [filled.cells.at(entry) for entry in np.flatnonzero(filled.bits).tolist()]
+            rank, block = min(away)
             raise PlanError(
                 f"end: rank {rank} still holds {tensor} block {block}, whose home is rank"
-                f" {side.homes[block]}; {int(filled.sum())} such in all"
+                f" {plan.side(tensor).homes[block]}; {len(away)} such in all"
             )
 
 
 def absent_sums(plan: Plan) -> bool:
     """Returns True if any message lists an accumulator that is absent."""
     for tensor in ACCUMULATORS[plan.pass_]:
-        filled = np.zeros((plan.ranks, len(plan.side(tensor)) + 1), bool)
+        filled = Marks(plan, tensor)
         for _, handed, present in _transfers(plan, tensor, filled):
             pairs = zip(handed, present, strict=True)
             if any((~held & (move.blocks >= 0)).any() for move, held in pairs):
@@ -41,24 +41,22 @@ def absent_sums(plan: Plan) -> bool:
 
 
 def _transfers(
-    plan: Plan, tensor: str, filled: Bits
+    plan: Plan, tensor: str, filled: Marks
 ) -> Iterator[tuple[int, list[Move], list[Bits]]]:
     """Yields (step, moves of an accumulator, which blocks are present); updates `filled`."""
-    bits = filled.reshape(-1)
     for number, step in enumerate(plan.steps):
         handed = [m for m in step.moves if tensor in m.tensors]
         taken = [places(plan, tensor, m.src, m.blocks) for m in handed]
-        present = [bits[entries] for entries in taken]
+        present = [filled.bits[entries] for entries in taken]
         if handed:
             yield number, handed, present
         for entries in taken:
-            bits[entries] = False
+            filled.set(entries, False)
         for move, held in zip(handed, present, strict=True):
             to = places(plan, tensor, move.dst, move.blocks)
-            bits[to if held.all() else to[held]] = True
+            filled.set(to if held.all() else to[held], True)
         for attend in step.attends:
-            bits[places(plan, tensor, attend.rank, attended_blocks(attend, tensor))] = True
-        filled[:, -1] = False
+            filled.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
 
 
 def _refuse_transfers(
@@ -76,7 +74,7 @@ def _refuse_transfers(
             )
     keys = [places(plan, tensor, m.src, m.blocks)[m.blocks >= 0] for m in handed]
     if twice(key := np.concatenate(keys)):
-        rank, block = divmod(int(key[again(key)][0]), len(plan.side(tensor)) + 1)
+        rank, block = cells(plan, tensor).at(int(key[again(key)][0]))
         raise PlanError(
             f"step {number}: rank {rank} sends {tensor} block {block} twice in one step"
         )

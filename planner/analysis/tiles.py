@@ -5,18 +5,21 @@ distinct sets of positions (chunks), head slices are compared apart, so that a h
 partition of many blocks costs no more than its token layout.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import Attend, Plan
+from planner.columns import NARROW, rowwise
+from planner.ir import Attend, Index, Plan
 from planner.masks.areas import areas
-from planner.partitions import Ints, Partition, shifted
+from planner.partitions import Ints, Partition, Side, shifted
 from planner.workload import Workload
 
-CELLS = 1 << 24  # tiles of a node looked at at a time
+CELLS = 1 << 22  # tiles of a node looked at at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +35,7 @@ class Tiles:
         """Chunk pairs with at least one allowed pair."""
         return self.areas > 0
 
-    @property
+    @cached_property
     def shared_heads(self) -> NDArray[np.int64]:
         """Query heads that a q slice and a kv slice compute together under the GQA grouping."""
         group, q, kv = self.work.group, self.partition.q.slices, self.partition.kv.slices
@@ -48,13 +51,41 @@ class Tiles:
 
     def live(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
         """Returns True for tiles (q, kv), broadcast together, with an allowed pair; not for -1."""
-        present = (q >= 0) & (kv >= 0)
-        q_side, kv_side = self.partition.q, self.partition.kv
-        rows, columns = _alike(q_side.chunk[q], 0), _alike(kv_side.chunk[kv], 0)
-        slices = _alike(q_side.slice[q], 1), _alike(kv_side.slice[kv], 2)
-        shared = self.shared_heads[slices] > 0
-        live: NDArray[np.bool_] = _looked_up(self.live_chunks, rows, columns) & shared & present
+        rows, columns = (_alike(of[b], 0) for of, b in zip(self._entries, (q, kv), strict=True))
+        live: NDArray[np.bool_] = _looked_up(self._live, rows, columns)
+        if not self.one_slice:
+            q_side, kv_side = self.partition.q, self.partition.kv
+            slices = _alike(q_side.slice[q], 1), _alike(kv_side.slice[kv], 2)
+            live = live & (self.shared_heads[slices] > 0)
         return live
+
+    def full(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
+        """Returns True for tiles (q, kv), broadcast together, without a hidden pair, and for -1."""
+        rows, columns = (of[b] for of, b in zip(self._entries, (q, kv), strict=True))
+        full: NDArray[np.bool_] = _looked_up(self._full, rows, columns)
+        return full
+
+    @cached_property  # every step looks its tiles up: benchmarks/bench_scale.py
+    def _live(self) -> NDArray[np.bool_]:
+        """`live_chunks`, flat, with a row and a column for block -1."""
+        return np.pad(self.live_chunks, ((0, 1), (0, 1))).reshape(-1)
+
+    @cached_property
+    def _full(self) -> NDArray[np.bool_]:
+        sizes = (np.array([sum(map(len, c)) for c in s.chunks]) for s in self._sides)
+        full = self.areas == np.multiply.outer(*sizes)
+        return np.pad(full, ((0, 1), (0, 1)), constant_values=True).reshape(-1)
+
+    @property
+    def _sides(self) -> tuple[Side, Side]:
+        return self.partition.q, self.partition.kv
+
+    @cached_property
+    def _entries(self) -> tuple[Index, Index]:
+        """Per side: what each block, and block -1, adds to the entry of a tile in those tables."""
+        (rows, columns), (q, kv) = self.areas.shape, self._sides
+        entries = np.append(q.chunk, rows) * np.intp(columns + 1)
+        return entries, np.append(kv.chunk, columns).astype(np.intp)
 
     def pairs(self, q: Ints, kv: Ints) -> NDArray[np.int64]:
         """Allowed (query, key) pairs of tiles x shared query heads (not x batch); -1 counts 0."""
@@ -69,40 +100,49 @@ class Tiles:
         return int(self.areas.sum()) * self.work.heads
 
 
-def _alike(table: Ints, axis: int) -> Ints:
+def _alike(table: NDArray[Any], axis: int) -> NDArray[Any]:
     """A table of rectangles, cut to one entry along an axis along which nothing changes.
 
     Ranks that attend the same positions with different heads are looked at together: ulysses on
     256 ranks takes 1.6 times as long to plan without.
     """
-    if table.ndim != 3 or table.shape[axis] < 2:
+    if table.ndim != 3 or table.shape[axis] < 2 or table.size == len(table):
         return table
     first = table.take([0], axis=axis)
     return first if (table == first).all() else table
 
 
-def _looked_up(table: NDArray[np.bool_], rows: Ints, columns: Ints) -> NDArray[np.bool_]:
-    """table[rows, columns], broadcast together; rectangles like the one before only once."""
-    if rows.ndim != 3 or not len(rows) == len(columns) > 1:
-        every: NDArray[np.bool_] = table[rows, columns]
-        return every
+def _looked_up(table: NDArray[np.bool_], rows: Index, columns: Index) -> Any:
+    """table[rows + columns], broadcast together; rectangles like the one before only once."""
+    if rows.ndim != 3 or rows.size == len(rows) or not len(rows) == len(columns) > 1:
+        return table[rows + columns]
     fresh = np.arange(len(rows)) == 0
-    for chunks in (rows, columns):
-        fresh[1:] |= (chunks[1:] != chunks[:-1]).any(axis=(1, 2))
-    entries: NDArray[np.bool_] = table[rows[fresh], columns[fresh]][np.cumsum(fresh) - 1]
-    return entries
+    for part in (rows, columns):
+        fresh[1:] |= (part[1:] != part[:-1]).any(axis=(1, 2))
+    if fresh.all():
+        return table[rows + columns]
+    return table[rows[fresh] + columns[fresh]][np.cumsum(fresh) - 1]
+
+
+def parts(rows: int, q: int, kv: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Cut the tiles of some rectangles: all rows of one tile, or of wide ones some rows of all."""
+    if q * kv <= NARROW:
+        for a, b in np.ndindex(q, kv):
+            yield slice(None), slice(a, a + 1), slice(b, b + 1)
+        return
+    height = max(1, CELLS // (q * kv))
+    for at in range(0, rows, height):
+        yield slice(at, at + height), slice(None), slice(None)
 
 
 def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Blocks of each rectangle without any live tile in it: bool [n, a] of q, [n, b] of kv."""
-    q, kv = attend.q >= 0, attend.kv >= 0  # present, then: present and dead
-    height = max(1, CELLS // max(1, q.shape[1] * kv.shape[1]))
-    for at in range(0, len(attend), height):
-        rows = slice(at, at + height)
-        live = table.live(attend.q[rows, :, None], attend.kv[rows, None, :])
-        q[rows] &= ~live.any(axis=2)
-        kv[rows] &= ~live.any(axis=1)
-    return q, kv
+    q, kv = np.zeros(attend.q.shape, np.bool_), np.zeros(attend.kv.shape, np.bool_)
+    for rows, a, b in parts(len(attend), attend.q.shape[1], attend.kv.shape[1]):
+        live = table.live(attend.q[rows, a, None], attend.kv[rows, None, b])
+        q[rows, a] |= rowwise(np.logical_or, live, axis=2)
+        kv[rows, b] |= rowwise(np.logical_or, live, axis=1)
+    return ~q & (attend.q >= 0), ~kv & (attend.kv >= 0)
 
 
 @lru_cache(maxsize=8)  # every analysis asks again: benchmarks/bench_scale.py

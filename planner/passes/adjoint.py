@@ -70,7 +70,7 @@ def _query_side(move: Move, made: Marks | None, kept: bool) -> list[Move]:
     """The messages that bring DOUT, STATS where they are not made there, and Q where it is not."""
     rows = np.zeros(len(move), np.bool_)
     if made is not None:
-        entries = move.dst.astype(np.intp)[:, None] * made.width + move.blocks
+        entries = made.cells.of(move.dst, move.blocks)
         rows = rowwise(np.logical_and, made.bits[entries] | (move.blocks < 0))
     inputs = QUERY_SIDE["backward"][kept:]
     return [

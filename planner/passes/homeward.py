@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from planner.analysis.liveness import slots
-from planner.analysis.marks import Bits, Marks, attended_blocks, places
+from planner.analysis.marks import Bits, Marks, at_home, attended_blocks, cells, places
 from planner.columns import rowwise
 from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Index, Move, Plan, Step
 from planner.partitions import Ints
@@ -64,7 +64,7 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
     total = sum(sizes)
     following, relays = np.full(total, -1, np.intp), np.zeros(total, np.bool_)
     count = np.zeros(total, np.intp)  # blocks of each message
-    came = np.zeros(plan.ranks * (len(plan.side(tensor)) + 1), np.int32)
+    came = np.zeros(cells(plan, tensor).size, np.int32)
     touched, at = Marks(plan, tensor), 0
     for step in plan.steps:
         handed = [move for move in step.moves if move.tensors == (tensor,)]
@@ -127,10 +127,7 @@ def _from_there_on(marked: Bits, before: Index, moves: list[Move]) -> Bits:
 
 def _away(plan: Plan, tensor: str, marks: Marks) -> bool:
     """True if an accumulator is not at home."""
-    side = plan.side(tensor)
-    bits = marks.bits.reshape(plan.ranks, -1).copy()
-    bits[side.homes, np.arange(len(side))] = False
-    return bool(bits.any())
+    return bool(np.count_nonzero(marks.bits) > np.count_nonzero(marks.bits[at_home(plan, tensor)]))
 
 
 def _rerouted(
@@ -212,7 +209,7 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular
 def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
     """For each message: the one that brought just its blocks to its source, or -1."""
     count = np.concatenate([rowwise(np.add, (m.blocks >= 0).astype(np.intp)) for m in moves])
-    came = np.zeros(plan.ranks * (len(plan.side(tensor)) + 1), np.int32)
+    came = np.zeros(cells(plan, tensor).size, np.int32)
     ends = np.cumsum([0, *map(len, moves)])
     spans = [np.arange(a, b) for a, b in pairwise(ends.tolist())]
     for move, numbers in zip(moves, spans, strict=True):
@@ -227,8 +224,8 @@ def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
 def _users(plan: Plan, side: Literal["q", "kv"]) -> Marks:
     """Returns the ranks that attend with each block of a side, or own it."""
     tensor = next(t for t in INPUTS[plan.pass_] if TENSORS[t].side == side)
-    marks, blocks = Marks(plan, tensor), plan.partition.side(side)
-    marks.set(blocks.homes.astype(np.intp) * marks.width + np.arange(len(blocks)), True)
+    marks = Marks(plan, tensor)
+    marks.set(at_home(plan, tensor), True)
     for _, attend in plan.attends():
         marks.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
     return marks

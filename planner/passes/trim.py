@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.analysis.batches import attends
-from planner.analysis.liveness import readable
-from planner.analysis.marks import Bits, Marks, attended_blocks, places
+from planner.analysis.marks import Bits, Marks, attended_blocks, places, readable
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import rowwise
 from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Index, Move, Plan, Step
@@ -38,7 +37,8 @@ def drop_dead(plan: Plan) -> Plan:
 def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
     for together, _, joined in attends(plan):
         dead_q, dead_kv = dead_edges(table, joined)
-        dead, end = np.logical_or(dead_q.any(axis=1), dead_kv.any(axis=1)), 0
+        dead = rowwise(np.logical_or, dead_q) | rowwise(np.logical_or, dead_kv)
+        end = 0
         for attend in together:
             rows = slice(end, end := end + len(attend))
             if dead[rows].any():

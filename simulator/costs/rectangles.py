@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import tiles
+from planner.analysis.tiles import parts, tiles
+from planner.columns import rowwise
 from planner.ir import Attend, Plan
 from planner.kernel_calls import Call, rectangle_calls
 from planner.masks.areas import kinds, sizes
@@ -59,11 +60,13 @@ class Rectangles:
         """Return the `Cut` of each row, by columns: float64 [4, rows]."""
         q, kv = _chunks(self._q, node.q), _chunks(self._kv, node.kv)
         rows, columns = map(_tokens, self._extents, (q, kv))
-        present = (q >= 0)[:, :, None] & (kv >= 0)[:, None, :]
-        areas = tiles(self._plan).areas[q[:, :, None], kv[:, None, :]]
-        whole = np.where(present, areas, 0).sum(axis=(1, 2)) == rows * columns
+        whole, table = np.ones(len(node), np.bool_), tiles(self._plan)
+        for some, a, b in parts(len(node), q.shape[1], kv.shape[1]):
+            full = table.full(node.q[some, a, None], node.kv[some, None, b])
+            whole[some] &= rowwise(np.logical_and, rowwise(np.logical_and, full, axis=2))
         for chunks, interleaved in zip((q, kv), self._interleaved, strict=True):
-            whole &= ~(interleaved & ((chunks >= 0).sum(axis=1) > 1))
+            if interleaved:
+                whole &= (chunks >= 0).sum(axis=1) < 2
         cuts = np.zeros((4, len(node)))
         cuts[0], cuts[1] = 1.0, self._kernels.full(rows, columns)
         cut = np.flatnonzero(~whole)
@@ -142,7 +145,7 @@ def _chunks(side: Side, blocks: Ints) -> Ints:
 
 def _tokens(extents: Numbers, chunks: Ints) -> Numbers:
     """Count the tokens of each row of chunks, -1 for none: [rows]."""
-    tokens: Numbers = np.append(extents, 0)[chunks].sum(axis=1)
+    tokens: Numbers = rowwise(np.add, np.append(extents, 0)[chunks])
     return tokens
 
 

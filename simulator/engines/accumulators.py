@@ -6,12 +6,11 @@ attend or an arrival adds to it or, where it is absent, begins it.
 
 import numpy as np
 
-from planner.analysis.marks import attended_blocks
+from planner.analysis.marks import attended_blocks, cells
 from planner.columns import rowwise
 from planner.ir import ACCUMULATORS, Attend, Move
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
-from simulator.engines.cells import Cells
 from simulator.timeline import Floats
 
 
@@ -21,10 +20,8 @@ class Accumulators:
     def __init__(self, costs: Costs) -> None:
         plan = costs.plan
         self._add, self._merge = costs.add, costs.merge
-        self._cells = {t: Cells(plan.ranks, len(plan.side(t))) for t in ACCUMULATORS[plan.pass_]}
-        self._present = {
-            tensor: np.zeros(cells.size, bool) for tensor, cells in self._cells.items()
-        }
+        self._cells = {t: cells(plan, t) for t in ACCUMULATORS[plan.pass_]}
+        self._present = {tensor: np.zeros(c.size, bool) for tensor, c in self._cells.items()}
 
     def leave(self, move: Move) -> None:
         """Take the accumulators of a partial-sum transfer from their sources."""

@@ -9,11 +9,10 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.liveness import readable
+from planner.analysis.marks import at_home, cells, companies, readable
 from planner.columns import rowwise
 from planner.ir import INPUTS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints
-from simulator.engines.cells import Cells
 from simulator.timeline import Floats
 
 Pairs = NDArray[np.complex128]  # (offered, arrives) as one number
@@ -26,17 +25,15 @@ class Arrivals:
     """
 
     def __init__(self, plan: Plan, tensor: str) -> None:
-        side = plan.side(tensor)
-        self._cells = Cells(plan.ranks, len(side))
+        self._cells = cells(plan, tensor)
         self._times = np.full(self._cells.size, complex(np.inf, np.inf))
-        self._times[self._cells.of(side.homes, np.arange(len(side), dtype=np.int32)[:, None])] = 0.0
-        self._times[self._cells.nowhere()] = 0.0
+        self._times[at_home(plan, tensor)] = self._times[self._cells.nowhere] = 0.0
 
     def put(self, rank: Ints, blocks: Ints, times: Floats) -> None:
         """Note that each row's blocks were offered and arrive on its rank at `times` [rows, 2]."""
         self._times[self._cells.of(rank, blocks)] = times.view(np.complex128)
         if blocks.shape[1] > 1:
-            self._times[self._cells.nowhere()] = 0.0
+            self._times[self._cells.nowhere] = 0.0
 
     def of(self, rank: Ints, blocks: Ints) -> Pairs:
         """Return when each row's blocks were offered and arrive on its rank: [rows, width]."""
@@ -94,7 +91,7 @@ def exposed(times: list[Pairs], free: Floats) -> Floats:
 
 def _together(plan: Plan) -> dict[str, Arrivals]:
     """Map each input that travels or has initial copies to the table of those it goes with."""
-    messages = {m.tensors for _, m in plan.moves()} | {h.tensors for h in plan.start}
-    company = {t: frozenset(m for m in messages if t in m) for t in INPUTS[plan.pass_]}
-    tables = {seen: Arrivals(plan, t) for t, seen in company.items() if seen}
-    return {t: tables[seen] for t, seen in company.items() if seen}
+    company = companies(plan)
+    travels = {t: (TENSORS[t].side, company[t]) for t in INPUTS[plan.pass_] if company[t]}
+    tables = {key: Arrivals(plan, t) for t, key in travels.items()}
+    return {t: tables[key] for t, key in travels.items()}

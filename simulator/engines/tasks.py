@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.analysis.marks import attended_blocks, places
+from planner.analysis.marks import attended_blocks, cells, places
 from planner.analysis.messages import message_bytes
 from planner.ir import INPUTS, Attend, Move, Step
 from planner.partitions import Ints
@@ -73,7 +73,7 @@ class Builder:
         self._plan, self._costs, self._accumulators = plan, costs, Accumulators(costs)
         travelling = {t for _, m in plan.moves() for t in m.tensors}
         self._origins = {  # which message brought a block to a rank last
-            t: np.full((plan.ranks, len(plan.side(t)) + 1), AT_HOME, np.int64)
+            t: np.full(cells(plan, t).size, AT_HOME, np.int64)
             for t in INPUTS[plan.pass_]
             if t in travelling
         }
@@ -114,8 +114,8 @@ class Builder:
         numbers = np.arange(first, first + len(move))[:, None]
         for tensor, blocks in read:
             origins = self._origins[tensor]
-            origins.reshape(-1)[places(self._plan, tensor, move.dst, blocks)] = numbers
-            origins[:, -1] = AT_HOME  # for block -1
+            origins[places(self._plan, tensor, move.dst, blocks)] = numbers
+            origins[cells(self._plan, tensor).nowhere] = AT_HOME
         if move.accumulates:
             self._accumulators.leave(move)
         return first
@@ -135,7 +135,7 @@ class Builder:
     def _needs(self, ranks: Ints, read: list[tuple[str, Ints]]) -> list[Needs]:
         """Return the messages that each row waits for, in plan order."""
         columns = [
-            self._origins[tensor].reshape(-1)[places(self._plan, tensor, ranks, blocks)]
+            self._origins[tensor][places(self._plan, tensor, ranks, blocks)]
             for tensor, blocks in read
         ]
         origins = np.concatenate([np.empty((len(ranks), 0), np.int64), *columns], axis=1)
