@@ -29,6 +29,7 @@ Dim = Literal["head_dim", "v_head_dim"]  # a field of the workload
 Index = NDArray[np.intp]
 Rows = NDArray[np.bool_] | np.bool_
 LARGEST = 1 << 28  # ranks x blocks: the verifier and the passes keep tables of this size
+check_partition = lru_cache(maxsize=8)(Partition.check)  # every pass makes a plan of the same one
 SMALL = 4000  # rows up to which a plan prints as the Python that builds it
 
 
@@ -297,11 +298,6 @@ class Step:
         return bool(self.attends or self.moves)
 
 
-@lru_cache(maxsize=8)  # every pass makes a plan of the same partition
-def _check_partition(partition: Partition, work: Workload, ranks: int) -> None:
-    partition.check(work, ranks)
-
-
 @dataclass(frozen=True)
 class Plan:
     """The attends and moves of one pass of one workload, step by step.
@@ -324,7 +320,7 @@ class Plan:
             raise PlanError(f"a pass is forward or backward, not {self.pass_!r}")
         if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
             raise PlanError(f"ranks must be a whole number from 1 up, not {self.ranks!r}")
-        _check_partition(self.partition, self.workload, self.ranks)
+        check_partition(self.partition, self.workload, self.ranks)
         blocks = max(len(self.partition.q), len(self.partition.kv))
         if self.ranks * blocks > LARGEST:
             raise PlanError(

@@ -191,8 +191,8 @@ def _mark(state: Bytes, attend: Attend, rows: Index, place_q: Index, place_kv: I
     """Mark the tiles of some rows as attended; how many of them are live, repeats included."""
     live, flat = 0, state.reshape(-1)
     q, kv = place_q[attend.q[rows]] * state.shape[1], place_kv[attend.kv[rows]]
-    for some, a, b in parts(len(rows), q.shape[1], kv.shape[1]):
-        tile = q[some, a, None] + kv[some, None, b]
+    for batch, a, b in parts(len(rows), q.shape[1], kv.shape[1]):
+        tile = q[batch, a, None] + kv[batch, None, b]
         before = flat[tile]
         live += int(np.count_nonzero(before & DUE))
         flat[tile] = before | ATTENDED

@@ -82,7 +82,7 @@ def held_away(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, 
 
 
 class _Away:
-    """What ranks have at a time, and how much that which is not at home weighs."""
+    """Marks of the blocks that ranks have at a time, and the weight of those away from home."""
 
     def __init__(self, plan: Plan, tensor: str, weights: Weights) -> None:
         self._ranks, self._marks = plan.ranks, Marks(plan, tensor, nothing=True)
@@ -118,7 +118,7 @@ class _Away:
 
 
 def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
-    """What is read in a step or later, and what arrives in it, were it never read."""
+    """Yields what is read in a step or later, and what arrives in it, were it never read."""
     now, made = _Away(plan, tensor, weights), _stats_made(plan)
     for number in reversed(range(len(plan.steps) + 1)):
         step = plan.steps[number] if number < len(plan.steps) else Step()
@@ -164,7 +164,7 @@ def _stats_made(plan: Plan) -> Callable[[int], list[tuple[Ints, Ints]]] | None:
 
 
 def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
-    """What is held, what arrives beside it, and what attends begin anew.
+    """Yields what is held, what arrives beside it, and what attends begin anew.
 
     Of a message that arrives all is there, zeros too: it came whole.
     """

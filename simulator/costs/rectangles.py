@@ -61,9 +61,9 @@ class Rectangles:
         q, kv = _chunks(self._q, node.q), _chunks(self._kv, node.kv)
         rows, columns = map(_tokens, self._extents, (q, kv))
         whole, table = np.ones(len(node), np.bool_), tiles(self._plan)
-        for some, a, b in parts(len(node), q.shape[1], kv.shape[1]):
-            full = table.full(node.q[some, a, None], node.kv[some, None, b])
-            whole[some] &= rowwise(np.logical_and, rowwise(np.logical_and, full, axis=2))
+        for batch, a, b in parts(len(node), q.shape[1], kv.shape[1]):
+            full = table.full(node.q[batch, a, None], node.kv[batch, None, b])
+            whole[batch] &= rowwise(np.logical_and, rowwise(np.logical_and, full, axis=2))
         for chunks, interleaved in zip((q, kv), self._interleaved, strict=True):
             if interleaved:
                 whole &= (chunks >= 0).sum(axis=1) < 2
