@@ -6,6 +6,7 @@ from typing import Any
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops import recover, show
+from ringloom.views.units import SHOWN, both_ends
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,4 @@ def tabled(plan: Plan) -> list[str]:
         tensors = sorted({t for move in step.moves for t in move.tensors})
         what = f"{messages} messages of {', '.join(tensors)}" if messages else "no message"
         lines.append(f"    step {number}: {attends} rectangles, {what}")
-    if len(lines) <= SHOWN:
-        return lines
-    left = f"    ... {len(lines) - SHOWN} more steps ..."
-    return [*lines[: SHOWN // 2], left, *lines[-SHOWN // 2 :]]
-
-
-SHOWN = 12
+    return both_ends(lines, f"    ... {len(lines) - SHOWN} more steps ...")

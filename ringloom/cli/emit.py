@@ -10,15 +10,13 @@ import click
 
 from codegen.emitting import emit
 from codegen.programs import PLATFORMS, TARGETS
-from ringloom.cli.options import is_file, max_calls_option, plans_of, trim_option, workload_options
+from ringloom.cli.options import is_file, max_calls_option, plans_of, source_options
 from ringloom.cli.output import json_is_asked_for, show, typed_command, write
 
 
 @click.command()
 @click.argument("target", type=click.Choice(TARGETS))
-@click.argument("source", metavar="SCHEDULE|PLAN.json")
-@workload_options(pass_="both")
-@trim_option
+@source_options(pass_="both")
 @click.option(
     "--dynamic", is_flag=True, help="Take the mask at run time, so it can change per batch."
 )

@@ -66,12 +66,6 @@ def _buffers(value: str) -> int | str:
 
 
 TOKENS = Written("tokens", "256k", tokens)
-trim_option = click.option(
-    "--trim",
-    type=click.Choice(list(TRIMS)),
-    default="messages",
-    help="Drop unused messages whole, or block by block.",
-)
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", help="A preset or a TOML/JSON file."
 )
@@ -131,6 +125,22 @@ def workload_options(
             type=click.Choice(["forward", "backward", "both"]),
             default=pass_,
             help="Passes to plan.",
+        ),
+    )
+
+
+def source_options(
+    pass_: str = "forward", dtype: str = "bfloat16"
+) -> Callable[[Function], Function]:
+    """A plan file, or a schedule with the options of its workload and of what is dropped."""
+    return grouped(
+        click.argument("source", metavar="SCHEDULE|PLAN.json"),
+        workload_options(pass_, dtype),
+        click.option(
+            "--trim",
+            type=click.Choice(list(TRIMS)),
+            default="messages",
+            help="Drop unused messages whole, or block by block.",
         ),
     )
 

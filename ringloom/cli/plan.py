@@ -12,7 +12,7 @@ from rich.console import Console
 from planner.analysis.balance import imbalance
 from planner.files import save
 from planner.ir import SMALL, Plan
-from ringloom.cli.options import plans_of, trim_option, workload_options
+from ringloom.cli.options import plans_of, source_options
 from ringloom.cli.output import show
 from ringloom.cli.progress import working
 from ringloom.looping import Looped, looped
@@ -22,9 +22,7 @@ from ringloom.views.units import length
 
 
 @click.command()
-@click.argument("source", metavar="SCHEDULE|PLAN.json")
-@workload_options()
-@trim_option
+@source_options()
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan file.")
 def command(source: str, output: str | None, **given: Any) -> None:
     plans = plans_of(source, given)

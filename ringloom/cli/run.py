@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from planner.ir import Plan
-from ringloom.cli.options import plans_of, trim_option, workload_options
+from ringloom.cli.options import plans_of, source_options
 from ringloom.cli.output import show
 from ringloom.cli.progress import working
 from ringloom.running import refuse_huge, run_random
@@ -24,9 +24,7 @@ from runtimes.validation import check
 
 
 @click.command()
-@click.argument("source", metavar="SCHEDULE|PLAN.json")
-@workload_options(dtype="float64")
-@trim_option
+@source_options(dtype="float64")
 @click.option(
     "--backend",
     type=click.Choice(list(BACKENDS)),

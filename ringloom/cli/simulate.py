@@ -16,13 +16,12 @@ from ringloom.cli.options import (
     plans_of,
     scenario_of,
     scenario_options,
-    trim_option,
-    workload_options,
+    source_options,
 )
 from ringloom.cli.output import show
 from ringloom.cli.progress import working
 from ringloom.views.tables import plain_table, prediction
-from ringloom.views.units import seconds
+from ringloom.views.units import SHOWN, both_ends, seconds
 from simulator.chrome_trace import save_trace, trace
 from simulator.confidence import constants_of, interval, spread
 from simulator.critical_path import Leg, critical_path
@@ -30,7 +29,6 @@ from simulator.engines.choice import ENGINES, Engine
 from simulator.hardware import hardware as find_hardware
 from simulator.prediction import simulate
 
-SHOWN = 12  # parts of a critical path that are printed
 VERBS = {"attend": "attends", "merge": "merging", "message": "messages", "prologue": "prologue"}
 
 
@@ -43,19 +41,14 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
         if any(leg.kind == kind for leg in legs)
     ]
     table = plain_table(f"critical path: {', '.join(shares)}", "from", "takes")
-    for number, leg in enumerate(legs):
-        if SHOWN // 2 <= number < len(legs) - SHOWN // 2 and len(legs) > SHOWN:
-            if number == SHOWN // 2:
-                table.add_row(f"... {len(legs) - SHOWN} more ...", "", "")
-        else:
-            table.add_row(leg.words, seconds(leg.start), seconds(leg.end - leg.start))
+    rows = [(leg.words, seconds(leg.start), seconds(leg.end - leg.start)) for leg in legs]
+    for row in both_ends(rows, (f"... {len(legs) - SHOWN} more ...", "", "")):
+        table.add_row(*row)
     return table
 
 
 @click.command()
-@click.argument("source", metavar="SCHEDULE|PLAN.json")
-@workload_options()
-@trim_option
+@source_options()
 @hardware_option
 @click.option(
     "--engine",

@@ -17,18 +17,15 @@ from ringloom.cli.options import (
     is_file,
     max_calls_option,
     plans_of,
-    trim_option,
+    source_options,
     workload,
-    workload_options,
 )
 from ringloom.cli.output import show
 
 
 @click.command()
 @click.argument("target", type=click.Choice(TARGETS))
-@click.argument("source", metavar="SCHEDULE|PLAN.json")
-@workload_options(pass_="both")
-@trim_option
+@source_options(pass_="both")
 @max_calls_option
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), required=True, help="An .npz file."

@@ -17,13 +17,8 @@ def drawings(compared: Comparison) -> dict[str, Callable[[], Figure]]:
     for case in compared.cases:
         name, one = case.row.schedule, case.prediction
         file = name.replace(":", "-").replace("=", "")
-        plots = {
-            "timeline": one.plot_timeline,
-            "load": one.plot_load,
-            "memory": one.plot_memory,
-            "traffic": one.plot_traffic,
-        }
-        for what, plot in plots.items():
+        for what in ("timeline", "load", "memory", "traffic"):
+            plot = getattr(one, f"plot_{what}")
             figures[f"{file}_{what}"] = partial(_alone, plot, f"{name}: {what}")
     return figures
 

@@ -20,6 +20,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from planner.errors import RingloomError
 from planner.ir import Pass
 from planner.masks import parse
@@ -52,12 +54,11 @@ class Grid:
 
     def point(self, number: int) -> Point:
         """Returns the point of a number below the length."""
-        labels, values = dict[str, Any](), dict[str, Any]()
-        for key, axis in reversed(self.axes.items()):
-            number, place = divmod(number, len(axis))
-            label = labels[key] = list(axis)[place]
-            values["pass_" if key == "pass" else key] = axis[label]
-        return Point({key: labels[key] for key in self.axes}, values)
+        places = np.unravel_index(number, [len(axis) for axis in self.axes.values()])
+        chosen = zip(self.axes.items(), places, strict=True)
+        labels = {key: list(axis)[place] for (key, axis), place in chosen}
+        values = {key.replace("pass", "pass_"): self.axes[key][labels[key]] for key in self.axes}
+        return Point(labels, values)
 
     @property
     def digest(self) -> str:

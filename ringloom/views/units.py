@@ -1,6 +1,17 @@
 """Numbers as people read them: lengths, durations, sizes, ratios, runs of block numbers."""
 
 from collections.abc import Iterable
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
+SHOWN = 12  # entries of a list that is cut
+
+
+def both_ends(entries: list[Entry], between: Entry) -> list[Entry]:
+    """A list, or of a long one its first and last entries, and something between them."""
+    if len(entries) <= SHOWN:
+        return entries
+    return [*entries[: SHOWN // 2], between, *entries[-SHOWN // 2 :]]
 
 
 def length(tokens: int) -> str:

@@ -1,14 +1,15 @@
 """Published charts: distributed forward passes on H100 and H800, and single kernels over length."""
 
+from collections.abc import Callable
 from itertools import combinations
 from math import log
-from typing import Literal
+from typing import Literal, cast
 
 from planner.analysis.tiles import tiles
 from planner.ir import Pass
-from planner.masks import Causal, Full
 from planner.planning import plan
 from planner.workload import Workload
+from ringloom.csv_rows import Record
 from ringloom.reproduce.published import records
 from ringloom.reproduce.tables import Line, Table, pair
 from simulator.hardware import hardware
@@ -72,7 +73,7 @@ def h800() -> Table:
     """Share of a single GPU's rate, 32:8 heads of 128, 8 GPUs, 8k tokens per GPU."""
     work, lines = Workload(seq=8 * PER_GPU, heads=32, kv_heads=8, head_dim=128), []
     for record in records("charts_h800.csv"):
-        pass_: Passes = "both" if record["pass"] == "both" else "forward"
+        pass_ = cast(Passes, record["pass"])
         ideal = seconds("ring", "h800", work, 1, pass_) / 8
         ours = 100 * ideal / seconds(record["strategy"], "h800", work, 8, pass_)
         what = "forward" if pass_ == "forward" else "forward + backward"
@@ -95,39 +96,36 @@ def residuals() -> list[tuple[str, str, str, float]]:
 
 def curves() -> Table:
     """The two-parameter curve Tmax S / (S + S_half) beside the charts."""
-    lines = [
-        Line(f"{_name(record)} {length}", float(record[str(length)]), _curve(record, length), 0)
-        for record in records("charts_kernels.csv")
-        for length in LENGTHS
-    ]
-    return Table("Kernel charts: TF(S) = Tmax S / (S + S_half)", tuple(lines))
+    return _charted("Kernel charts: TF(S) = Tmax S / (S + S_half)", _curve)
 
 
-def _name(record: dict[str, str]) -> str:
-    return f"{record['kernel']} {record['pass']} d{record['head_dim']} {record['mask']}"
+def _charted(title: str, ours: Callable[[Record, int], float]) -> Table:
+    """TF/s of every kernel at every length, as published and as some function says."""
+    lines = []
+    for record in records("charts_kernels.csv"):
+        name = f"{record['kernel']} {record['pass']} d{record['head_dim']} {record['mask']}"
+        for length in LENGTHS:
+            published = float(record[str(length)])
+            lines.append(Line(f"{name} {length}", published, ours(record, length), 0))
+    return Table(title, tuple(lines))
 
 
-def _curve(record: dict[str, str], length: int) -> float:
+def _curve(record: Record, length: int) -> float:
     return float(record["tmax"]) * length / (length + float(record["s_half"]))
 
 
 def kernels() -> Table:
     """Price the same kernel calls on one rank by the simulator's costs."""
-    lines = []
-    for record in records("charts_kernels.csv"):
-        head_dim = int(record["head_dim"])
-        pass_: Passes = "both"
-        if record["pass"] != "both":
-            pass_ = "forward" if record["pass"] == "forward" else "backward"
-        for length in LENGTHS:
-            work = Workload(
-                seq=length,
-                heads=HIDDEN // head_dim,
-                head_dim=head_dim,
-                batch=TOKENS // length,
-                mask=Causal() if record["mask"] == "causal" else Full(),
-            )
-            took = seconds("ring", record["hardware"], work, 1, pass_)
-            ours = flop(work, pass_) / took / 1e12
-            lines.append(Line(f"{_name(record)} {length}", float(record[str(length)]), ours, 0))
-    return Table("Kernel charts: TF/s by the simulator's costs", tuple(lines))
+    return _charted("Kernel charts: TF/s by the simulator's costs", _priced)
+
+
+def _priced(record: Record, length: int) -> float:
+    head_dim, pass_ = int(record["head_dim"]), cast(Passes, record["pass"])
+    work = Workload(
+        seq=length,
+        heads=HIDDEN // head_dim,
+        head_dim=head_dim,
+        batch=TOKENS // length,
+        mask=record["mask"],
+    )
+    return flop(work, pass_) / seconds("ring", record["hardware"], work, 1, pass_) / 1e12
