@@ -1,18 +1,16 @@
 """calibrate()   fits the constants of a hardware file to timings of this machine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.ir import Pass
 from runtimes.calibration.measuring import KINDS, PASSES, Measurement, measure
 from runtimes.calibration.timing import Track, about
-from simulator.hardware import Hardware
+from simulator.hardware import Constant, Hardware
 from simulator.hardware.fit import fit_link
 from simulator.hardware.measured import (
     SKIPS,
     Kernel,
-    Machine,
-    Peak,
     Timed,
     fit_kernel,
     measured_hardware,
@@ -44,47 +42,42 @@ def calibrate(kind: str = "", quick: bool = False, track: Track = iter) -> Calib
     skips: Sequence[tuple[int, int]] = SKIPS if measured.on.kind == "cpu" else (tile,)
     kernels = {pass_: fit_kernel(calls, pass_, tile, skips) for pass_ in PASSES}
     own = max(measured.products[measured.on.dtype], *(kernel.rate for kernel in kernels.values()))
-    hardware = measured_hardware(_machine(measured, own), kernels, tile)
+    note, dtype, name = about(measured.on), measured.on.dtype, measured.on.name
+    others = dict(beside_kernels(measured, own, note))
+    hardware = measured_hardware(name, others, note, dtype, kernels, tile)
     return Calibration(hardware, calls, kernels)
 
 
-def _machine(measured: Measurement, own: float) -> Machine:
-    on = measured.on
-    alpha, link, note = _link(measured)
-    return Machine(
-        name=on.name,
-        note=about(on),
-        ranks=on.ranks,
-        dtype=on.dtype,
-        peaks=_peaks(measured, own),
-        bandwidth=measured.bandwidth,
-        capacity=on.capacity,
-        merge=measured.merge,
-        alpha=alpha,
-        link=link,
-        link_note=note,
-        linked=bool(measured.messages),
-    )
-
-
-def _peaks(measured: Measurement, own: float) -> dict[str, Peak]:
-    """Peaks by dtype of inputs; `own` is that of the timed calls' dtype.
+def beside_kernels(measured: Measurement, own: float, here: str) -> Iterator[tuple[str, Constant]]:
+    """Yields all constants but the kernels'; `own` is the peak of the timed calls' dtype [flop/s].
 
     Without matrix products of a dtype, its peak is in proportion to the speed of its kernels.
     """
-    rates = measured.products | {measured.on.dtype: own}
-    peaks = {kind: Peak(rate, "matrix products", True) for kind, rate in rates.items()}
-    for kind in (k for k in KINDS if k not in peaks):
+    on, rates = measured.on, measured.products | {measured.on.dtype: own}
+    for kind in KINDS:
         speed = measured.speeds.get(kind)
-        base = measured.on.dtype
-        how = f"as {base}: not timed" if speed is None else f"{base} by the time of kernels"
-        peaks[kind] = Peak(own * (speed or 1.0), how, speed is not None)
-    return peaks
+        if kind in rates:
+            rate, how = rates[kind], "matrix products"
+        elif speed is not None:
+            rate, how = own * speed, f"{on.dtype} by the time of kernels"
+        else:
+            rate, how = own, f"as {on.dtype}: not timed"
+        yield f"peak.{kind}", Constant(rate, f"{here}; {how}", kind in rates or speed is not None)
+    merge = max(1.0, measured.merge)
+    yield "attention.merge", Constant(merge, f"{here}; merging as emitted programs do", True)
+    yield "memory.bandwidth", Constant(measured.bandwidth, f"{here}; copies, both ways", True)
+    yield "memory.capacity", Constant(on.capacity, f"{here}; by the system", True)
+    yield "node.ranks", Constant(on.ranks, f"{here}; by the system", True)
+    alpha, bandwidth, note = _link(measured, here)
+    linked = bool(measured.messages)
+    for section, source in (("intra", note), ("inter", f"{note}; carried over")):
+        known = linked and section == "intra"
+        yield f"{section}.alpha", Constant(alpha, source, known)
+        yield f"{section}.bandwidth", Constant(bandwidth, source, known)
 
 
-def _link(measured: Measurement) -> tuple[float, float, str]:
+def _link(measured: Measurement, here: str) -> tuple[float, float, str]:
     """Returns alpha, bandwidth, and their source."""
-    here = about(measured.on)
     if not measured.messages:
         note = f"{here}; no second rank to send to: a copy in memory stands in for a link"
         return 0.0, measured.bandwidth, note

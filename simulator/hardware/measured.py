@@ -132,66 +132,36 @@ def _kernel(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """flop/s of matrix products for inputs of one dtype, and how that was determined."""
+def measured_hardware(
+    name: str,
+    others: Mapping[str, Constant],
+    note: str,
+    dtype: str,
+    kernels: Mapping[Pass, Kernel],
+    tile: Tile,
+) -> Hardware:
+    """Return the hardware of kernels that were fitted, and of constants measured beside them.
 
-    rate: float
-    how: str
-    measured: bool
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Measurements beside kernel calls; `note` says where, when and with what."""
-
-    name: str
-    note: str
-    ranks: int  # that share the fast links
-    dtype: str  # of the inputs of the timed kernel calls
-    peaks: Mapping[str, Peak]  # by dtype
-    bandwidth: float  # of the memory, bytes/s
-    capacity: float  # bytes
-    merge: float  # traffic of a merge relative to a fused one
-    alpha: float  # s
-    link: float  # bytes/s
-    link_note: str
-    linked: bool  # whether a link was measured at all
-
-
-def measured_hardware(machine: Machine, kernels: Mapping[Pass, Kernel], tile: Tile) -> Hardware:
-    """Return the measured hardware; constants that were not measured are uncalibrated."""
-    here, constants = machine.note, dict[str, Constant]()
-    for key, value in _kernel_constants(machine, kernels, tile).items():
+    `note` says where and when calls with inputs of `dtype` were timed; `tile` is what the fit
+    assumed.
+    """
+    constants, peak = dict(others), others[f"peak.{dtype}"].value
+    for key, value in _kernel_constants(peak, kernels, tile).items():
         pass_: Pass = "backward" if key.startswith("attention.backward") else "forward"
         kernel = kernels[pass_]
         fitted = f"fitted to {len(kernel.errors)} calls, median error {kernel.median_error:.1%}"
-        constants[key] = Constant(value, f"{here}; {fitted}", True)
-    for kind, peak in machine.peaks.items():
-        constants[f"peak.{kind}"] = Constant(peak.rate, f"{here}; {peak.how}", peak.measured)
+        constants[key] = Constant(value, f"{note}; {fitted}", True)
     programs = "emitted programs call kernels that know full and causal"
     constants["attention.split"] = Constant(1, programs, True)
-    constants["attention.tile_q"] = Constant(tile[0], "tile that the fit assumed", True)
-    constants["attention.tile_kv"] = Constant(tile[1], "tile that the fit assumed", True)
-    merging = f"{here}; merging as emitted programs do"
-    constants["attention.merge"] = Constant(max(1.0, machine.merge), merging, True)
-    constants["memory.bandwidth"] = Constant(machine.bandwidth, f"{here}; copies, both ways", True)
-    constants["memory.capacity"] = Constant(machine.capacity, f"{here}; by the system", True)
-    constants["node.ranks"] = Constant(machine.ranks, f"{here}; by the system", True)
-    for section in ("intra", "inter"):
-        near = section == "intra"
-        note = machine.link_note if near else f"{machine.link_note}; carried over"
-        constants[f"{section}.alpha"] = Constant(machine.alpha, note, machine.linked and near)
-        constants[f"{section}.bandwidth"] = Constant(machine.link, note, machine.linked and near)
-    return Hardware(machine.name, constants)
+    for side, size in zip(("q", "kv"), tile, strict=True):
+        constants[f"attention.tile_{side}"] = Constant(size, "tile that the fit assumed", True)
+    return Hardware(name, constants)
 
 
-def _kernel_constants(
-    machine: Machine, kernels: Mapping[Pass, Kernel], tile: Tile
-) -> dict[str, float]:
+def _kernel_constants(peak: float, kernels: Mapping[Pass, Kernel], tile: Tile) -> dict[str, float]:
     constants = dict[str, float]()
     for name, kernel in kernels.items():
-        constants[f"attention.{name}"] = min(1.0, kernel.rate / machine.peaks[machine.dtype].rate)
+        constants[f"attention.{name}"] = min(1.0, kernel.rate / peak)
         constants[f"attention.{name}_rows"] = kernel.rows
         constants[f"attention.{name}_columns"] = kernel.columns
         own = "attention." if name == "forward" else f"attention.{name}_"

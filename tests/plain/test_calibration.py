@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,17 +18,17 @@ from planner.kernel_calls import Call
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.calibrating import calibrate
+from ringloom.calibrating import beside_kernels, calibrate
 from ringloom.cli import main
 from runtimes.calibration import measuring
 from runtimes.calibration.benches import Sample
-from runtimes.calibration.measuring import samples
+from runtimes.calibration.measuring import Measurement, samples
 from runtimes.calibration.numpy_bench import NumpyBench
 from runtimes.calibration.timing import bench, medians
 from simulator.costs.kernels import Kernels
-from simulator.hardware import Hardware, hardware, load
+from simulator.hardware import Constant, Hardware, hardware, load
 from simulator.hardware.fit import fit_curve, fit_link, positive, robust
-from simulator.hardware.measured import Machine, Peak, Timed, as_toml, fit_kernel, measured_hardware
+from simulator.hardware.measured import Kernel, Timed, as_toml, fit_kernel, measured_hardware
 from simulator.hardware.schema import OPTIONAL, UNITS
 from simulator.prediction import simulate
 
@@ -128,20 +129,18 @@ KNOWN = {
     "attention.split": 1,
 }
 PEAKS = {"bfloat16": 4e11, "float16": 1e11, "tf32": 1.5e11, "float32": 1.5e11, "float64": 7e10}
-MACHINE = Machine(
-    name="here",
-    note="measured here",
-    ranks=2,
-    dtype="float32",
-    peaks={kind: Peak(value, "matrix products", True) for kind, value in PEAKS.items()},
-    bandwidth=1e10,
-    capacity=1e10,
-    merge=1.7,
-    alpha=1e-4,
-    link=2e9,
-    link_note="measured here",
-    linked=True,
-)
+RATES = {"memory.bandwidth": 1e10, "attention.merge": 1.7, "intra.bandwidth": 2e9}
+RATES |= {"memory.capacity": 1e10, "node.ranks": 2, "intra.alpha": 1e-4}
+RATES |= {f"peak.{kind}": value for kind, value in PEAKS.items()}
+OTHERS = {key: Constant(value, "measured here", True) for key, value in RATES.items()}
+OTHERS |= {
+    f"inter.{key}": Constant(RATES[f"intra.{key}"], "carried over", False)
+    for key in ("alpha", "bandwidth")
+}
+
+
+def measured(dtype: str, kernels: dict[Pass, Kernel]) -> Hardware:
+    return measured_hardware("here", OTHERS, "measured here", dtype, kernels, (1, 1))
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +149,7 @@ def found() -> Hardware:
     known = hardware("h100").changed({**KNOWN, **peaks})
     passes: tuple[Pass, Pass] = "forward", "backward"
     calls = [call for pass_ in passes for call in timed(known, pass_)]
-    return measured_hardware(MACHINE, {p: fit_kernel(calls, p) for p in passes}, (1, 1))
+    return measured("float32", {p: fit_kernel(calls, p) for p in passes})
 
 
 @pytest.mark.parametrize("key", KNOWN)
@@ -165,12 +164,17 @@ def test_what_was_measured_is_marked_and_says_where(found: Hardware) -> None:
         assert len(constant.source) > 3
 
 
-def test_a_machine_without_a_second_rank_has_an_uncalibrated_link(found: Hardware) -> None:
-    calls = timed(found, "forward")
-    kernel = fit_kernel(calls, "forward")
-    alone = replace(MACHINE, linked=False)
-    other = measured_hardware(alone, {"forward": kernel, "backward": kernel}, (1, 1))
-    assert not other.constants["intra.bandwidth"].calibrated
+def test_a_machine_without_a_second_rank_has_an_uncalibrated_link() -> None:
+    messages = [(1000, 1e-5), (1000000, 1e-3)]
+    on = SimpleNamespace(dtype="float32", capacity=1e10, ranks=1, libraries="numpy")
+    linked = Measurement(on, (), {"float32": 1e12}, {}, 1e10, 1.0, messages, "by a pipe")
+    for measurement in (linked, replace(linked, messages=[])):
+        constants = dict(beside_kernels(measurement, 1e12, "measured here"))
+        near, far = constants["intra.bandwidth"], constants["inter.bandwidth"]
+        assert near.calibrated is bool(measurement.messages)
+        assert not far.calibrated
+        assert far.value == near.value
+        assert not constants["peak.float64"].calibrated
 
 
 def test_a_measured_machine_reads_back_from_its_file(found: Hardware, tmp_path: Path) -> None:
