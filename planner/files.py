@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.analysis.partial_sums import absent_sums
+from planner.disk import writing
 from planner.errors import PlanError, RingloomError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.partitions import Block, Partition, Side
@@ -55,10 +56,8 @@ def save(plans: AnyPlans, path: str | Path) -> None:
     data = dumps(plans).encode()
     if str(path).endswith(".gz"):
         data = gzip.compress(data, mtime=0)
-    try:
+    with writing(path):
         Path(path).write_bytes(data)
-    except OSError as error:
-        raise RingloomError(f"cannot write {path}: {error.strerror}") from None
 
 
 def load(path: str | Path) -> Plan | Plans:

@@ -10,6 +10,7 @@ from types import ModuleType
 
 from codegen.digest import digest
 from codegen.emitting import emit
+from planner.disk import writing
 from planner.errors import RingloomError
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
@@ -58,13 +59,11 @@ def cache() -> Path:
 
 def write(path: Path, text: str) -> None:
     """Write a file atomically; raises RingloomError where it cannot be written."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
             file.write(text)
         os.replace(file.name, path)
-    except OSError as error:
-        raise RingloomError(f"cannot write {path}: {error.strerror}") from None
 
 
 def module(name: str, path: Path) -> ModuleType:

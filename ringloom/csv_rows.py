@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
+from planner.disk import read
 from planner.errors import RingloomError
-from planner.reading import read
 
 LARGEST_FILE = 2**24  # bytes
 

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from planner.disk import writing
 from planner.errors import RingloomError
 from simulator.memory import Memory
 from simulator.timeline import Timeline, entries
@@ -222,10 +223,8 @@ def save_trace(document: dict[str, Any], path: str | Path) -> Path:
     content = json.dumps(document, separators=(",", ": "), allow_nan=False).encode()
     if file.name.endswith(".gz"):
         content = gzip.compress(content, mtime=0)
-    try:
+    with writing(file):
         file.write_bytes(content)
-    except OSError as error:
-        raise RingloomError(f"cannot write {file}: {error.strerror}") from None
     return file
 
 

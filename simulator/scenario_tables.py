@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from planner.disk import parse_table, read
 from planner.errors import RingloomError
-from planner.reading import parse_table, read
 from simulator.network.routes import ends_of
 from simulator.network.topology import graph_of
 from simulator.scenario import Scenario

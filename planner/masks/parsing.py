@@ -11,10 +11,10 @@ A file name with spaces or signs in it is put in double quotes: documents@"my fi
 import re
 from pathlib import Path
 
+from planner.disk import read
 from planner.errors import PlanError, RingloomError
 from planner.masks.mask import MASKS, Mask
 from planner.parse import brief
-from planner.reading import read
 
 LARGEST_FILE = 64 * 2**20
 MOST_WORDS, MOST_NESTED = 500, 50

@@ -12,7 +12,7 @@ import click
 import numpy as np
 from rich.console import Console
 
-from planner.errors import RingloomError
+from planner.disk import writing
 
 Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 TYPED = click.core.ParameterSource.COMMANDLINE
@@ -72,10 +72,8 @@ def _as_csv(rows: list[dict[str, Any]]) -> str:
 
 def write(path: str, text: str) -> None:
     """Write a file; raises RingloomError where that cannot be."""
-    try:
+    with writing(path):
         Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RingloomError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _plain(value: Any) -> Any:

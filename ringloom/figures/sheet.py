@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from planner.errors import RingloomError
+from planner.disk import writing
 
 STYLE: Mapping[str, Any] = {
     "svg.hashsalt": "ringloom",  # ids of clip paths depend on nothing else
@@ -45,10 +45,8 @@ def write(
         figure, files = draw(), []
         for kind in formats:
             file = folder / f"{name}.{kind}"
-            try:
+            with writing(file):
                 folder.mkdir(parents=True, exist_ok=True)
                 figure.savefig(file, format=kind, metadata=dict(NO_DATE[kind]), bbox_inches="tight")
-            except OSError as error:
-                raise RingloomError(f"cannot write {file}: {error.strerror}") from None
             files.append(file)
     return files

@@ -22,12 +22,12 @@ from typing import Any, get_args
 
 import numpy as np
 
+from planner.disk import read
 from planner.errors import RingloomError
 from planner.ir import Pass
 from planner.masks import parse
 from planner.parse import tokens
 from planner.planning import TRIMS, find_schedule
-from planner.reading import read
 from planner.version import VERSION
 from planner.workload import DTYPES
 from ringloom.sweeps.points import Named, Point

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from planner.errors import RingloomError
+from planner.disk import writing
 from ringloom.figures import sheet
 from ringloom.sweeps.picture import profiles
 from ringloom.sweeps.points import Row
@@ -18,10 +18,8 @@ def write(rows: Sequence[Row], keys: Sequence[str], folder: Path) -> Iterator[Pa
     """Writes results.parquet, results.csv and summary.svg; yields their paths."""
     columns = table(rows)
     for name, save in (("results.parquet", parquet.write_table), ("results.csv", csv.write_csv)):
-        try:
+        with writing(folder / name):
             save(columns, folder / name)
-        except OSError as error:
-            raise RingloomError(f"cannot write {folder / name}: {error}") from None
         yield folder / name
     yield from sheet.write(partial(profiles, standings(rows, keys)), "summary", folder, ("svg",))
 

@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
+from planner.disk import writing
 from planner.errors import RingloomError
 from planner.version import VERSION
 from ringloom.sweeps.points import Outcome, Row
@@ -37,12 +38,10 @@ class Store:
 
     def write(self, line: bytes) -> None:
         """Appends a line; raises RingloomError where it cannot be written."""
-        try:
+        with writing(self.file.name):
             self.file.write(line + b"\n")
             self.file.flush()
             os.fsync(self.file.fileno())
-        except OSError as error:
-            raise RingloomError(f"cannot write {self.file.name}: {error.strerror}") from None
 
     def checksum(self, batch: bytes) -> bytes:
         """Returns what stands before a batch of this grid."""
@@ -58,11 +57,9 @@ def opened(folder: Path, digest: str) -> Iterator[Store]:
     """
     import fcntl  # Unix has it; elsewhere all but sweeps works
 
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / NAME).open("a+b")
-    except OSError as error:
-        raise RingloomError(f"cannot write {folder}: {error.strerror}") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import simulator.costs.terms  # noqa: F401  registers the constants that cost terms bring along
+from planner.disk import parse_table, read
 from planner.errors import RingloomError
-from planner.reading import parse_table, read
 from simulator.hardware.schema import Constant, Hardware
 
 PRESETS = Path(__file__).parent / "presets"

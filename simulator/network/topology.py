@@ -23,8 +23,8 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
+from planner.disk import read as read_file
 from planner.errors import RingloomError
-from planner.reading import read as read_file
 from simulator.hardware import Hardware, Link
 
 Place = int | str

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
+from planner.disk import read
 from planner.errors import RingloomError
-from planner.reading import read
 from ringloom.report.facts.spans import SHOWN, STREAMS, Bars, columns
 from simulator.timeline import Span, Stream
 

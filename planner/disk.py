@@ -1,11 +1,14 @@
-"""read(path, parse, what)   what a parser makes of a file, or an error of one line."""
+"""read(path, parse, what)   what a parser makes of a file, or an error of one line.
+writing(path)             around what writes a file: an error of one line where that fails.
+"""
 
 import csv
 import gzip
 import json
 import tomllib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,3 +42,12 @@ def read(
 def parse_table(path: Path, content: bytes) -> Any:
     """Returns the values of a file: of JSON where its name ends in .json, else of TOML."""
     return (json.loads if path.suffix == ".json" else tomllib.loads)(content.decode())
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Raises RingloomError where what is done inside cannot write a file or folder."""
+    try:
+        yield
+    except OSError as error:
+        raise RingloomError(f"cannot write {path}: {error.strerror or error}") from None
