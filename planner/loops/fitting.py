@@ -15,9 +15,8 @@ import numpy as np
 from planner.loops.form import Expr, Guard, Ints
 from planner.loops.values import Bools
 
-Box = list[tuple[int, int, int]]  # axis, first, last
-MANY = 64  # pieces after which nothing regular is to be expected
 SAMPLE = 64  # points of a plane that are looked at before all of them are
+MANY = 64  # pieces after which nothing regular is to be expected
 
 
 def line(
@@ -54,8 +53,8 @@ def centred(x: int, modulo: int) -> int:
 def plane(coordinates: Ints, t: Ints, values: Ints) -> Expr | None:
     """The expression of coordinates [n, axes] and steps [n] that gives all values [n], or None."""
     if len(t) > SAMPLE:
-        part = np.linspace(0, len(t) - 1, SAMPLE).astype(np.intp)
-        if plane(coordinates[part], t[part], values[part]) is None:
+        few = np.linspace(0, len(t) - 1, SAMPLE).astype(np.intp)
+        if plane(coordinates[few], t[few], values[few]) is None:
             return None
     columns = np.column_stack([coordinates, t])
     varies = np.flatnonzero((columns != columns[0]).any(axis=0))
@@ -83,21 +82,19 @@ def intervals(on: Bools) -> tuple[Ints, Ints, Bools]:
     return np.where(round_, end + 1, low), np.where(round_, start - 1, high), plain | round_
 
 
-def boxes(on: Bools, mesh: tuple[int, ...]) -> list[Box | None]:
-    """Sets of ranks [n, ranks] as intervals of coordinates, else of ranks in a row, else None."""
-    cube, axes, each = on.reshape(-1, *mesh), range(len(mesh)), on.sum(axis=1)
+def boxes(on: Bools, mesh: tuple[int, ...]) -> tuple[Ints, Ints]:
+    """Returns a form for each set of ranks [n, ranks], and the ends of their intervals.
+
+    0: by their coordinates along all axes, 1: as ranks in a row, 2: not at all. The ends are first
+    and last coordinate along each axis, then rank: [n, axes + 1, 2].
+    """
+    cube, axes = on.reshape(-1, *mesh), range(len(mesh))
     sides = [np.asarray(cube.any(axis=tuple(j + 1 for j in axes if j != i))) for i in axes]
-    ends = [intervals(s) for s in sides]
-    filled = np.prod([s.sum(axis=1) for s in sides], axis=0) == each
-    good = filled & np.all([ok for *_, ok in ends], axis=0)
-    low, high, ok = intervals(on)
-    results = list[Box | None]()
-    for k in range(len(on)):
-        if good[k]:
-            results.append([(i, int(a[k]), int(b[k])) for i, (a, b, _) in enumerate(ends)])
-        else:
-            results.append([(len(mesh), int(low[k]), int(high[k]))] if ok[k] else None)
-    return results
+    ends = [intervals(side) for side in (*sides, on)]
+    filled = np.prod([s.sum(axis=1) for s in sides], axis=0) == on.sum(axis=1)
+    *along, in_row = [whole for *_, whole in ends]
+    how = np.where(filled & np.all(along, axis=0), 0, np.where(in_row, 1, 2))
+    return how, np.stack([np.stack(pair, axis=1) for *pair, _ in ends], axis=1)
 
 
 @dataclass(frozen=True)
@@ -123,62 +120,38 @@ class Sets:
     ) -> None:
         self.first, self.on, self.mesh, self.numbers = first, on, mesh, numbers
         self.sizes = (*mesh, int(np.prod(mesh)))
-        self.boxes = boxes(on, mesh)
-        self.shapes = [None if b is None else [e[0] for e in b] for b in self.boxes]
+        self.how, self.ends = boxes(on, mesh)
 
     def piece(self, i: int, most: int) -> Piece:
         """The longest fit from the i-th step on, of at most so many steps."""
-        t, bounds = self.first + i, self.boxes[i]
-        if bounds is None:
-            ranks = tuple(np.flatnonzero(self.on[i]).tolist())
-            return Piece(
-                t, t, Guard(ranks=(ranks,), since=t), [Expr(int(x[i])) for x, _ in self.numbers]
-            )
-        end = i
-        while end < min(i + most, len(self.on)) and self.shapes[end] == self.shapes[i]:
-            end += 1
-        table = np.array([[e for b in each or () for e in b[1:]] for each in self.boxes[i:end]])
-        columns = [
-            (table[:, 2 * k + e], self.sizes[b[0]]) for k, b in enumerate(bounds) for e in (0, 1)
-        ]
-        columns += [(x[i:end], n) for x, n in self.numbers]
+        t, alike = self.first + i, self.how[i : i + most] == self.how[i]
+        if self.how[i] == 2:
+            guard = Guard(ranks=(tuple(np.flatnonzero(self.on[i]).tolist()),), since=t)
+            return Piece(t, t, guard, [Expr(int(x[i])) for x, _ in self.numbers])
+        stop = i + (len(alike) if alike.all() else int(alike.argmin()))
+        axes = range(len(self.mesh)) if self.how[i] == 0 else [len(self.mesh)]
+        columns = [(self.ends[i:stop, a, e], self.sizes[a]) for a in axes for e in (0, 1)]
+        columns += [(x[i:stop], n) for x, n in self.numbers]
         many = min(line(x, n, t, self.mesh[1:])[0] for x, n in columns)
         fits = [line(x[:many], n, t, self.mesh[1:])[1] for x, n in columns]
-        ends = len(bounds) * 2
-        cyclic = [
-            bool((table[:many, 2 * k] > table[:many, 2 * k + 1]).any()) for k in range(len(bounds))
-        ]
-        return Piece(t, t + many - 1, self._guard(bounds, cyclic, fits[:ends]), fits[ends:])
-
-    def _guard(self, bounds: Box, cyclic: list[bool], fits: list[Expr]) -> Guard:
-        """Bounds that leave nothing out are not said."""
+        low, high = self.ends[i : i + many].transpose(2, 1, 0)
         said = []
-        for k, (axis, *_) in enumerate(bounds):
-            low: Expr | None = fits[2 * k]
-            high: Expr | None = fits[2 * k + 1]
-            if not cyclic[k]:
-                low = None if low == Expr() else low
-                high = None if high == Expr(self.sizes[axis] - 1) else high
-            if low or high:
-                said.append((axis if axis < len(self.mesh) else -1, low, high))
-        return Guard(tuple(said))
-
-    def longest(self) -> list[Piece] | None:
-        """Pieces as long as can be, one after the other; None for too many."""
-        pieces, i = list[Piece](), 0
-        while i < len(self.on):
-            pieces.append(self.piece(i, len(self.on)))
-            i = pieces[-1].last - self.first + 1
-            if len(pieces) > MANY:
-                return None
-        return pieces
+        for k, axis in enumerate(axes):  # bounds that leave nothing out are not said
+            cyclic = (low[axis] > high[axis]).any()
+            pair = zip(fits[2 * k :], (Expr(), Expr(self.sizes[axis] - 1)), strict=False)
+            first, last = (e if cyclic or e != end else None for e, end in pair)
+            if first or last:
+                said.append((axis if axis < len(self.mesh) else -1, first, last))
+        return Piece(t, t + many - 1, Guard(tuple(said)), fits[2 * len(axes) :])
 
     def simplest(self) -> list[Piece]:
         """As few pieces as can be, and of those the simplest: two steps suggest any slope."""
         n = len(self.on)
+        if len(self.on) == (whole := self.piece(0, n)).last - self.first + 1:
+            return [whole]
         best: dict[int, tuple[float, list[Piece]]] = {n: (0.0, [])}
         for i in reversed(range(n)):
-            for most in (1, 2, n):
+            for most in (1, 2, n) if self.mesh[1:] else (n,):
                 piece = self.piece(i, most)
                 weight, rest = best[piece.last - self.first + 1]
                 if i not in best or piece.weight + weight < best[i][0]:
@@ -210,15 +183,12 @@ def guards(
 ) -> list[Piece] | None:
     """The fewest pieces for sets [steps, ranks] from step `first` on; None for too many."""
     sets = Sets(first, on, mesh, numbers)
-    pieces = sets.longest()
-    if pieces and len(pieces) > 1 and mesh[1:]:
-        pieces = sets.simplest()
-    if pieces and len(pieces) < 3:
+    pieces = sets.simplest()
+    if len(pieces) < 3 or sum(1 + 2 * p.guard.tabled for p in pieces) <= 3:
         return pieces
-    table = sets.table()
-    if table is None or (pieces and sum(1 + 2 * p.guard.tabled for p in pieces) <= 3):
-        return pieces
-    return [table]
+    if table := sets.table():
+        return [table]
+    return pieces if len(pieces) <= MANY else None
 
 
 def runs(steps: Sequence[int]) -> Iterator[list[int]]:

@@ -18,6 +18,10 @@ guard     ::= axis in lo..hi & ... [of the receiver]     cyclic where lo > hi; a
 expr      ::= (c + b * ((t - phase) // period) + a . coordinates) mod m | TABLE[that]
 kind      ::= full | causal | strict | end | other | any
 
+A causal rectangle has as many keys as queries, and allows key index <= query index, a strict one
+key index < query index; `end` is causal, aligned at the last query and the last key; `other` is
+cut in another way, and `any` differs between ranks or steps.
+
 In a step every message reads its source as it was at the step's start; then attends add, then
 arrivals. A value that was sent is readable from the next step on ("age" t - lag); what was
 gathered or exchanged all-to-all stays readable, with what each rank kept of it itself.
@@ -45,14 +49,6 @@ from numpy.typing import NDArray
 Ints = NDArray[np.signedinteger[Any]]
 Kind = Literal["full", "causal", "strict", "end", "other", "any"]
 OWN, HELD = "own", "held"  # what a rank owns; what it has from the start beside that
-KINDS: dict[str, str] = {
-    "full": "every pair",
-    "causal": "as many keys as queries, and key index <= query index in the rectangle",
-    "strict": "as many keys as queries, and key index < query index",
-    "end": "causal, aligned at the last query and the last key",
-    "other": "none of these: the mask cuts the rectangle in another way",
-    "any": "different kinds on different ranks or steps",
-}
 
 
 @dataclass(frozen=True, slots=True)

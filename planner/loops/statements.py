@@ -35,7 +35,6 @@ from planner.loops.naming import Group, Item, constant
 from planner.loops.places import Cut, encoded
 
 Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
-FEW = 16
 MOST = 64  # clusters, and slices of one step, after which it is no loop
 
 
@@ -130,14 +129,7 @@ class Clusters:
         return made
 
     def _fitted(self, items: list[Item], by_rank: bool) -> Slices | None:
-        """Expressions for the slices of all items; a few are asked before all are."""
-        if len(items) > FEW:
-            few = [items[i] for i in np.linspace(0, len(items) - 1, FEW).astype(int)]
-            if self._fit(few, by_rank) is None:
-                return None
-        return self._fit(items, by_rank)
-
-    def _fit(self, items: list[Item], by_rank: bool) -> Slices | None:
+        """Expressions for the slices of all items."""
         t: Ints | None = None
         fitted = list[tuple[Ends | None, Ends | None]]()
         for k in range(len(items[0].cuts)):
