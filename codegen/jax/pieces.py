@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from codegen.jax.cases import Case, Slice
-from codegen.jax.trace import Rectangles, Trace
+from codegen.lowered.sums import Rectangles, Walk
 from codegen.text import Names, affine
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
@@ -160,11 +160,11 @@ def _place(away: dict[int, int], name: str, size: int, names: Names) -> str:
 
 
 def rows_of(
-    trace: Trace, attends: Sequence[int], steps: Sequence[int], side: str
+    walked: Walk, attends: Sequence[int], steps: Sequence[int], side: str
 ) -> list[tuple[int, Ints, Ints]]:
     """The ranks of some attends and the blocks of their value, in each of these steps."""
     made = []
     for t, n in ((t, n) for t in steps for n in attends):
-        if (r := trace.rows[t].get(n)) and len(r.rank):
+        if (r := walked.attended[n].get(t)) and len(r.rank):
             made.append((t, r.rank, r.q_row if side == "q" else r.kv_row))
     return made

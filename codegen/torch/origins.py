@@ -6,8 +6,8 @@ import numpy as np
 
 from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES, Domain
+from codegen.lowered.sums import Rectangles, Walk
 from codegen.text import Names, affine
-from codegen.torch.walk import Walk
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -136,7 +136,7 @@ def along(owned: Ints, mesh: tuple[int, ...], axis: int) -> Ints:
     return np.asarray(np.moveaxis(rows, -2, axis).reshape(len(owned), -1))
 
 
-Attended = dict[int, list[tuple[Ints, Ints, Ints]]]  # by number of the step: rank, q, kv
+Attended = dict[int, list[Rectangles]]  # by number of the step
 
 
 def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> None:
@@ -146,12 +146,12 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
     for i, (rows, cols) in enumerate(zip(q.blocks, kv.blocks, strict=True)):
         chunks = sides.q.chunk[rows][:, :, None], sides.kv.chunk[cols][:, None, :]
         left = live_chunks[chunks]
-        for who, queries, keys in attended.get(i, []):
+        for r in attended.get(i, []):
             on, of = (
-                (side.chunk[x[who]][:, :, None] == chunks_at(side, y)[:, None, :]).any(2)
-                for side, x, y in ((sides.q, rows, queries), (sides.kv, cols, keys))
+                (side.chunk[x[r.rank]][:, :, None] == chunks_at(side, y)[:, None, :]).any(2)
+                for side, x, y in ((sides.q, rows, r.q), (sides.kv, cols, r.kv))
             )
-            left[who] &= ~(on[:, :, None] & of[:, None, :])
+            left[r.rank] &= ~(on[:, :, None] & of[:, None, :])
         if left.any():
             raise PlanError("ranks do not attend all that the mask leaves of two values")
 
