@@ -9,11 +9,12 @@ import numpy as np
 from codegen.jax.cases import WHOLE, Case, Group, groups, switched
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, Steps
-from codegen.jax.pieces import Slices, origin, rows_of, tiling
+from codegen.jax.pieces import Slices, tiling
 from codegen.jax.runs import Op
 from codegen.jax.values import Kept, Key, values
 from codegen.layout import Pieces
 from codegen.lowered.conditions import Domain
+from codegen.lowered.owners import owner
 from codegen.lowered.sums import Walk
 from codegen.text import Names, call, statement
 from planner.analysis.tiles import tiles
@@ -211,8 +212,8 @@ class Attends:
                 return name
             return f"jnp.arange({seq.removeprefix(', ') or ('KV_SEQ' if side == 'kv' else 'SEQ')})"
         self.positions |= {"at": f"tokens_of(rank{seq})", "kv_at": "keys_of(rank)"}
-        rows = rows_of(self.walked, case.statements, steps, side)
-        rank = origin(value, rows, self.plan.partition.side(side), self.loops, names)
+        on = [t for t in steps if any(t in self.walked.attended[n] for n in case.statements)]
+        rank = owner(self.plan, self.walked, side, value, Domain(self.loops, on), names).text
         return ("kv_at" if of == "keys_of" else "at") if rank == "rank" else f"{of}({rank}{seq})"
 
     # ---- assignments

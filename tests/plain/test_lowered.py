@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from codegen.lowered.conditions import Domain, both, bounds, conditions, needed, on_arrays, times
+from codegen.lowered.owners import owner
 from codegen.lowered.staying import settled
 from codegen.lowered.sums import Cell, Walk
 from codegen.lowered.walk import walk
@@ -141,7 +142,7 @@ class Counted:
     def step(self, t: int) -> None:
         """Messages take, then attends add, then arrivals are added."""
         active = [(i, s) for i, s in enumerate(self.loops.statements) if s.when.on(t)]
-        arriving, exchanged = [], {s.name for _, s in active if isinstance(s, Gather | AllToAll)}
+        arriving = []
         for i, s in active:
             if isinstance(s, Start):
                 self.state.start(s, t)
@@ -164,7 +165,7 @@ class Counted:
                     np.add.at(self.added[tensor], block, pairs)
         for into, rank, block, pairs in arriving:
             np.add.at(self.cell(into), (rank, block), pairs)
-        self.state.arrive(t, exchanged)
+        self.state.arrive()
 
     def taken(self, i: int, s: Send | Return | Scatter, t: int) -> tuple[np.ndarray, ...]:
         """The receivers, blocks and numbers of what leaves."""
@@ -230,3 +231,25 @@ def test_sums_that_are_added_elsewhere_do_not_come_home() -> None:
     target[min(target)] = "DKV", "elsewhere"
     with pytest.raises(AssertionError):
         Counted(made, loops, walked).check()
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("ring", 4), ("double-ring", 8), ("balanced", 5)])
+def test_the_owner_of_a_value_is_who_has_its_blocks(name: str, ranks: int) -> None:
+    made = plan(name, LONG, ranks)
+    loops, walked = walk(made, recover(made))
+    axes, sizes = (("rank",), ("RANKS",)), (("outer", "inner"), ("OUTER", "INNER"))
+    axis, size = axes if len(loops.mesh) == 1 else sizes
+    asked = 0
+    for side, value, t in walked.aged:
+        if side != "kv" or value == OWN:
+            continue
+        names = Names(axis, t, sizes=dict(zip(loops.mesh, size, strict=True)))
+        said = owner(made, walked, side, value, Domain(loops, [t]), names)
+        table = walked.aged[side, value, t][:, 0, 0]
+        homes = made.partition.kv.homes[table]
+        for rank, at in enumerate(loops.coordinates()[:, :-1].tolist()):
+            known = names.values | dict(zip(axis, at, strict=True)) | {"RANKS": ranks, "step": 0}
+            assert table[rank] < 0 or eval(said.text, known | {"rank": rank}) == homes[rank]
+            assert table[rank] < 0 or said.ranks[0, rank] == homes[rank]
+            asked += 1
+    assert asked
