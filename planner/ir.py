@@ -148,11 +148,11 @@ class Node:
 
 def _keep(node: Node, rows: Rows, fields: Sequence[str]) -> None:
     """Drop rows without a block, then columns that are empty in all rows that are left."""
-    every = rows is np.True_ or rows.all()
+    kept = chosen(rows) if isinstance(rows, np.ndarray) and not rows.all() else None
     for name in fields:
         values = whole = getattr(node, name)
-        if not every:
-            values = values[chosen(rows)]
+        if kept is not None:
+            values = values[kept]
         if values.ndim == 2 and values.min(initial=0) < 0:
             used = np.array([column.max(initial=-1) >= 0 for column in values.T])
             values = values if used.all() else values[:, chosen(used)]
