@@ -24,15 +24,21 @@ for _name in ("planner", "simulator", "codegen", "runtimes"):
         )
 
 
+__version__: str = import_module("planner.version").VERSION
+
+
 def __getattr__(name: str) -> Any:
     """Load the names of `rl.` when one is first asked for: `ringloom --help` need not wait."""
-    api = import_module("ringloom.api")
-    if name != "__all__" and name not in api.__all__:
+    if name == "__all__":
+        return __dir__()
+    api = vars(import_module("ringloom.api"))
+    if name.startswith("_") or name not in api:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals().update({word: getattr(api, word) for word in ("__all__", *api.__all__)})
-    return globals()[name]
+    globals()[name] = api[name]
+    return api[name]
 
 
 def __dir__() -> list[str]:
     """The names that users need."""
-    return list(import_module("ringloom.api").__all__)
+    names = vars(import_module("ringloom.api"))
+    return [*(name for name in names if not name.startswith("_")), "__version__"]

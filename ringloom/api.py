@@ -1,129 +1,74 @@
-"""The names of `rl.`, loaded when one of them is first asked for."""
+"""The names of `rl.`, loaded when one of them is first asked for.
 
-from codegen.emitting import emit, tables
-from planner.errors import PlanError, RingloomError
-from planner.files import load, save
-from planner.ir import Attend, Held, Move, Plan, Step
-from planner.layouts import balance, by_tokens
-from planner.masks import (
-    And,
-    BlockCausal,
-    Blocks,
-    Causal,
-    Chunks,
-    Documents,
-    Full,
-    Global,
-    Keys,
-    Mask,
-    Or,
-    Prefix,
-    Slices,
-    Tree,
-    Varlen,
-    Window,
-)
-from planner.masks.packing import from_cu_seqlens, to_cu_seqlens
-from planner.partitions import Block, Partition, Side
-from planner.passes.adjoint import adjoint
-from planner.passes.homeward import direct, homeward
-from planner.passes.trim import trim
-from planner.planning import derive, plan
-from planner.plans import Plans
-from planner.positions import document_positions
-from planner.schedules import SCHEDULES
-from planner.verify import verify
-from planner.version import VERSION as __version__
-from planner.workload import Workload
-from ringloom.adapters import (
-    from_block_mask,
-    shard_batch,
-    to_block_mask,
-    transformers_attention,
-)
-from ringloom.comparison import Comparison, compare
-from ringloom.compiling import compile
-from ringloom.recording import Recording, record
-from ringloom.registering import schedule
-from ringloom.sweeps.run import sweep
-from runtimes.backends import run
-from runtimes.validation import Check, check
-from simulator.bounds import Bounds
-from simulator.chrome_trace import save_trace, trace
-from simulator.hardware import Hardware, hardware
-from simulator.network.topology import Topology, topology
-from simulator.prediction import Prediction, simulate
-from simulator.scenario import Scenario
+An import under its own name is how Python says that a name is for others to use.
+"""
 
-__all__ = [
-    "SCHEDULES",
-    "And",
-    "Attend",
-    "Block",
-    "BlockCausal",
-    "Blocks",
-    "Bounds",
-    "Causal",
-    "Check",
-    "Chunks",
-    "Comparison",
-    "Documents",
-    "Full",
-    "Global",
-    "Hardware",
-    "Held",
-    "Keys",
-    "Mask",
-    "Move",
-    "Or",
-    "Partition",
-    "Plan",
-    "PlanError",
-    "Plans",
-    "Prediction",
-    "Prefix",
-    "Recording",
-    "RingloomError",
-    "Scenario",
-    "Side",
-    "Slices",
-    "Step",
-    "Topology",
-    "Tree",
-    "Varlen",
-    "Window",
-    "Workload",
-    "__version__",
-    "adjoint",
-    "balance",
-    "by_tokens",
-    "check",
-    "compare",
-    "compile",
-    "derive",
-    "direct",
-    "document_positions",
-    "emit",
-    "from_block_mask",
-    "from_cu_seqlens",
-    "hardware",
-    "homeward",
-    "load",
-    "plan",
-    "record",
-    "run",
-    "save",
-    "save_trace",
-    "schedule",
-    "shard_batch",
-    "simulate",
-    "sweep",
-    "tables",
-    "to_block_mask",
-    "to_cu_seqlens",
-    "topology",
-    "trace",
-    "transformers_attention",
-    "trim",
-    "verify",
-]
+from codegen.emitting import emit as emit
+from codegen.emitting import tables as tables
+from planner.errors import PlanError as PlanError
+from planner.errors import RingloomError as RingloomError
+from planner.files import load as load
+from planner.files import save as save
+from planner.ir import Attend as Attend
+from planner.ir import Held as Held
+from planner.ir import Move as Move
+from planner.ir import Plan as Plan
+from planner.ir import Step as Step
+from planner.layouts import balance as balance
+from planner.layouts import by_tokens as by_tokens
+from planner.masks import And as And
+from planner.masks import BlockCausal as BlockCausal
+from planner.masks import Blocks as Blocks
+from planner.masks import Causal as Causal
+from planner.masks import Chunks as Chunks
+from planner.masks import Documents as Documents
+from planner.masks import Full as Full
+from planner.masks import Global as Global
+from planner.masks import Keys as Keys
+from planner.masks import Mask as Mask
+from planner.masks import Or as Or
+from planner.masks import Prefix as Prefix
+from planner.masks import Slices as Slices
+from planner.masks import Tree as Tree
+from planner.masks import Varlen as Varlen
+from planner.masks import Window as Window
+from planner.masks.packing import from_cu_seqlens as from_cu_seqlens
+from planner.masks.packing import to_cu_seqlens as to_cu_seqlens
+from planner.partitions import Block as Block
+from planner.partitions import Partition as Partition
+from planner.partitions import Side as Side
+from planner.passes.adjoint import adjoint as adjoint
+from planner.passes.homeward import direct as direct
+from planner.passes.homeward import homeward as homeward
+from planner.passes.trim import trim as trim
+from planner.planning import derive as derive
+from planner.planning import plan as plan
+from planner.plans import Plans as Plans
+from planner.positions import document_positions as document_positions
+from planner.schedules import SCHEDULES as SCHEDULES
+from planner.verify import verify as verify
+from planner.workload import Workload as Workload
+from ringloom.adapters import from_block_mask as from_block_mask
+from ringloom.adapters import shard_batch as shard_batch
+from ringloom.adapters import to_block_mask as to_block_mask
+from ringloom.adapters import transformers_attention as transformers_attention
+from ringloom.comparison import Comparison as Comparison
+from ringloom.comparison import compare as compare
+from ringloom.compiling import compile as compile
+from ringloom.recording import Recording as Recording
+from ringloom.recording import record as record
+from ringloom.registering import schedule as schedule
+from ringloom.sweeps.run import sweep as sweep
+from runtimes.backends import run as run
+from runtimes.validation import Check as Check
+from runtimes.validation import check as check
+from simulator.bounds import Bounds as Bounds
+from simulator.chrome_trace import save_trace as save_trace
+from simulator.chrome_trace import trace as trace
+from simulator.hardware import Hardware as Hardware
+from simulator.hardware import hardware as hardware
+from simulator.network.topology import Topology as Topology
+from simulator.network.topology import topology as topology
+from simulator.prediction import Prediction as Prediction
+from simulator.prediction import simulate as simulate
+from simulator.scenario import Scenario as Scenario

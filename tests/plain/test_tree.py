@@ -33,7 +33,7 @@ QUESTIONS = {
     "Where does a run count as exact?": "runtimes/validation.py:Check.exact",
     "Where does `compare` say why one schedule is slower?": "ringloom/advice.py:why",
     "Where is a finished batch of a sweep written?": "ringloom/sweeps/store.py:Store.add",
-    "Which names does `rl` have?": "ringloom/api.py:__all__",
+    "Which names does `rl` have?": "ringloom/__init__.py:__dir__",
 }
 
 
