@@ -8,13 +8,7 @@ from runtimes.calibration.measuring import KINDS, PASSES, Measurement, measure
 from runtimes.calibration.timing import Track, about
 from simulator.hardware import Constant, Hardware
 from simulator.hardware.fit import fit_link
-from simulator.hardware.measured import (
-    SKIPS,
-    Kernel,
-    Timed,
-    fit_kernel,
-    measured_hardware,
-)
+from simulator.hardware.measured import SKIPS, Kernel, Timed, fit_kernel, measured_hardware
 
 GPU_TILE = 128, 64  # queries and keys of torch's flash kernels, d 128
 

@@ -54,13 +54,5 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
     }
     table = comparison_table(rows, checked, comparison.refused)
     drawn = bars(rows, Console())
-    show(
-        document,
-        comparison.title,
-        table,
-        *drawn,
-        faint,
-        advice.reason,
-        rows=document["rows"],
-    )
+    show(document, comparison.title, table, *drawn, faint, advice.reason, rows=document["rows"])
     return int(any(row.exact is False for row in rows))

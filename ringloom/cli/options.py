@@ -113,9 +113,7 @@ def workload_options(
         click.option("--sinks", is_flag=True, help="One learned logit per head beside the keys'."),
         click.option("--batch", type=int, default=1, help="Sequences."),
         click.option(
-            "--mask",
-            default="causal",
-            help=f"{mask_forms()}; joined by & and |, with parentheses.",
+            "--mask", default="causal", help=f"{mask_forms()}; joined by & and |, with parentheses."
         ),
         click.option(
             "--dtype", type=click.Choice(list(DTYPES)), default=dtype, help="Of the inputs."

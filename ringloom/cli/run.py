@@ -12,61 +12,89 @@ from typing import Any
 
 import click
 
-from planner.ir import Plan
+from planner.errors import RingloomError
+from planner.plans import Plans
+from planner.workload import Workload
 from ringloom.cli.options import plans_of, source_options
 from ringloom.cli.output import show
 from ringloom.cli.progress import working
-from ringloom.running import refuse_huge, run_random
+from ringloom.recording import record
 from ringloom.views.tables import verdict
 from ringloom.views.units import seconds
-from runtimes.backends import BACKENDS
+from runtimes.arrays import draw, draw_sinks
+from runtimes.backends import BACKENDS, run
 from runtimes.validation import check
+from simulator.chrome_trace import trace_file
+
+LARGEST = 4 << 30  # bytes of one dense score matrix
 
 
 @click.command()
 @source_options(dtype="float64")
 @click.option(
-    "--backend",
-    type=click.Choice(list(BACKENDS)),
-    default="numpy",
-    help="What executes it.",
+    "--backend", type=click.Choice(list(BACKENDS)), default="numpy", help="What executes it."
 )
 @click.option("--check", "checked", is_flag=True, help="Compare with dense attention; 1 if wrong.")
 @click.option("--seed", type=int, default=0, help="Of the random arrays.")
-@click.option("--trace", "trace_file", help="Record the run: a Chrome trace, .json or .json.gz.")
+@click.option("--trace", "trace", help="Record the run: a Chrome trace, .json or .json.gz.")
 def command(
-    source: str,
-    backend: str,
-    checked: bool,
-    seed: int,
-    trace_file: str | None,
-    **given: Any,
+    source: str, backend: str, checked: bool, seed: int, trace: str | None, **given: Any
 ) -> int:
     plans = plans_of(source, given)
     refuse_huge(plans.workload)
     document: dict[str, Any] = {"schedule": plans.name, "backend": backend}
-    head = f"[bold]{_headline(plans.first)}[/]"
-    if trace_file:
-        document["trace"] = trace_file
+    work = plans.workload
+    sizes = f"{plans.ranks} ranks, {work.seq} tokens, {work.mask}, {work.dtype}"
+    head = f"[bold]{plans.name}, {sizes}[/]"
+    if trace:
+        document["trace"] = trace
     if checked:
-        if trace_file:
-            run_random(plans, backend, seed, trace_file)
+        if trace:
+            run_random(plans, backend, seed, trace)
         with working("running and comparing with dense attention"):
             result = check(plans, backend=backend, seed=seed)
         show(document | asdict(result), head, verdict(result))
         return int(not result.exact)
     began = perf_counter()
     with working("running"):
-        shapes = run_random(plans, backend, seed, trace_file)
+        shapes = run_random(plans, backend, seed, trace)
     document |= {"seconds": perf_counter() - began, "shapes": shapes}
     results = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
     took = seconds(document["seconds"])
-    written = [f"recorded in {trace_file}"] if trace_file else []
+    written = [f"recorded in {trace}"] if trace else []
     ran = f"ran in {took}: {', '.join(results)}; --check verifies the result"
     show(document, head, ran, *written)
     return 0
 
 
-def _headline(plan: Plan) -> str:
-    work = plan.workload
-    return f"{plan.name}, {plan.ranks} ranks, {work.seq} tokens, {work.mask}, {work.dtype}"
+def run_random(
+    plans: Plans, backend: str, seed: int, trace: str | None = None
+) -> dict[str, list[int]]:
+    """Run a plan on random arrays of its workload; returns the shapes of the results.
+
+    The run is recorded, and the recording written to `trace`, where that is given.
+    """
+    forward_only = plans.backward is None
+    q, k, v, dout = draw(plans.workload, seed)
+    given: dict[str, Any] = {"dout": None if forward_only else dout, "backend": backend}
+    given["sinks"] = draw_sinks(plans.workload, seed)
+    if trace is None:
+        outputs = run(plans, q, k, v, **given)
+    else:
+        trace_file(trace)  # raises before the run if it cannot be written
+        outputs, recording = record(plans, q, k, v, **given)
+        recording.save(trace)
+    results = (outputs,) if forward_only else outputs
+    names = ("out", "dq", "dk", "dv", "dsinks")
+    return {name: list(x.shape) for name, x in zip(names, results, strict=False)}
+
+
+def refuse_huge(work: Workload) -> None:
+    """Raises RingloomError if the dense scores, heads x seq x kv_seq, would not fit in memory."""
+    scores = work.batch * work.heads * work.seq * work.kv_seq * 8
+    if scores > LARGEST:
+        raise RingloomError(
+            f"{work.seq} x {work.kv_seq} tokens and {work.heads} heads make dense scores of"
+            f" {scores / 2**30:.3g} GiB, more than the {LARGEST / 2**30:.3g} GiB that run takes:"
+            " give a smaller --seq; verification itself has no such limit"
+        )

@@ -53,10 +53,7 @@ def _range(value: str) -> tuple[str, float, float]:
     help="Also sweep a constant, or the scenario's share or launch, and show the crossings.",
 )
 def command(
-    hardware: str,
-    schedules: list[str],
-    vary: tuple[str, float, float] | None,
-    **given: Any,
+    hardware: str, schedules: list[str], vary: tuple[str, float, float] | None, **given: Any
 ) -> None:
     scenario, machine = scenario_of(given), find_hardware(hardware)
     work, ranks = workload(given)

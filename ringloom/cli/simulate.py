@@ -59,11 +59,7 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
 @scenario_options
 @click.option("--trace", "trace_file", help="Write a Chrome trace, .json or .json.gz.")
 def command(
-    source: str,
-    hardware: str,
-    engine: Engine,
-    trace_file: str | None,
-    **given: Any,
+    source: str, hardware: str, engine: Engine, trace_file: str | None, **given: Any
 ) -> None:
     scenario = scenario_of(given)
     plans, record = plans_of(source, given), True if trace_file else None

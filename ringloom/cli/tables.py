@@ -13,13 +13,7 @@ import click
 
 from codegen.emitting import save_tables, tables
 from codegen.programs import TARGETS
-from ringloom.cli.options import (
-    is_file,
-    max_calls_option,
-    plans_of,
-    source_options,
-    workload,
-)
+from ringloom.cli.options import is_file, max_calls_option, plans_of, source_options, workload
 from ringloom.cli.output import show
 
 
