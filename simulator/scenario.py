@@ -16,7 +16,9 @@ from simulator.network.routes import Links, Routes
 from simulator.network.topology import Topology, nodes, topology
 
 Speeds = Mapping[int, float] | Sequence[float]
-LAUNCHES = "attention.launch", "attention.backward_launch"
+LAUNCHES = tuple(
+    f"attention.{way}{name}" for way in ("", "backward_") for name in ("launch", "host")
+)
 CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into
 
 
@@ -71,7 +73,7 @@ class Scenario:
     @property
     def events_only(self) -> bool:
         """True if the recurrence cannot follow this scenario, whatever the plan."""
-        return self.buffers is not None or self.late or bool(self.share)
+        return self.buffers is not None or self.late
 
     def speed(self, ranks: int) -> NDArray[np.float64]:
         """Return the speed of each rank [ranks]; raises RingloomError for ranks that are not."""

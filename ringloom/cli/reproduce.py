@@ -10,25 +10,35 @@ import click
 
 from ringloom.cli.output import csv_option, show
 from ringloom.cli.progress import progress, working
-from ringloom.reproduce import pages
+from ringloom.reproduce import pages, validation
+from ringloom.reproduce.measured import measured
 from ringloom.reproduce.papers import PAPERS, distflash_time, striped
 from ringloom.reproduce.papers.striped_time import CONSTANTS
 from ringloom.reproduce.tables import Table
 
 
 @click.command()
-@click.argument("paper", type=click.Choice([*PAPERS, "all"]))
+@click.argument("paper", type=click.Choice([*PAPERS, "all"]), default="all")
 @click.option(
     "--rows",
     type=click.Path(exists=True, dir_okay=False, readable=True),
     help="striped: predict the rows of a CSV file of the same form.",
 )
+@click.option(
+    "--blind",
+    type=click.Path(exists=True, dir_okay=False, readable=True),
+    help="Judge the frozen constants by rows of a CSV file that they never saw.",
+)
 @click.option("--fit", "fitting", is_flag=True, help="striped, distflash: refit, print constants.")
 @csv_option
-def command(paper: str, rows: str | None, fitting: bool) -> None:
+def command(paper: str, rows: str | None, blind: str | None, fitting: bool) -> None:
     if rows and paper != "striped":
         raise click.UsageError(f"--rows predicts rows of striped, not of {paper}")
-    if fitting:
+    if blind:
+        if rows or fitting or paper != "all":
+            raise click.UsageError("--blind judges its file alone")
+        _judge(blind)
+    elif fitting:
         _refit(paper, rows)
     elif paper == "striped":
         with working("reproducing"):
@@ -45,6 +55,13 @@ def command(paper: str, rows: str | None, fitting: bool) -> None:
 
 def _rows(tables: list[Table]) -> list[dict[str, Any]]:
     return [{"table": table.title} | row for table in tables for row in table.as_dict()["rows"]]
+
+
+def _judge(path: str) -> None:
+    with working("judging"):
+        given = measured(path, use="blind")
+        document, shown = validation.as_json(given), validation.tables(given)
+    show(document, *pages.pages(shown), rows=document["rows"])
 
 
 def _refit(paper: str, rows: str | None) -> None:

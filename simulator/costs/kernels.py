@@ -1,4 +1,4 @@
-"""Prices of kernel calls: launch + (pairs computed + overheads) x seconds per pair.
+"""Prices of kernel calls: launch + (pairs computed + overheads) x seconds per pair x idle.
 
     full     ceil(rows / tq) tq x ceil(columns / tk) tk pairs: tiles are computed whole
     causal   per run of rows that is skipped together, the columns up to its last row, likewise
@@ -10,6 +10,10 @@ per row and per column of a call, `overheads` pairs: loading, the softmax's begi
 storing. For a square full call of S tokens that is TF(S) = Tmax S / (S + S_half), the curve that
 measurements follow, with S_half = both overheads together; for a causal one S_half comes out twice
 as large plus the width of a tile, the half-empty tiles on the diagonal, and so it is measured.
+
+A kernel's work comes in blocks: per head and batch row one for each tile of rows, in the backward
+pass of columns. The chip runs so many at once, wave after wave, and a last wave that is not full
+leaves part of it `idle`. No call takes less than the host needs to prepare it.
 """
 
 from dataclasses import dataclass
@@ -54,6 +58,20 @@ class Kernels:
         """Seconds of a call that does nothing."""
         return self.hardware.launch(self.pass_)
 
+    def blocks(self, rows: Any, columns: Any) -> Any:
+        """Count the blocks per head of calls."""
+        tq, tk = self.tile
+        return -(-rows // tq) if self.pass_ == "forward" else -(-columns // tk)
+
+    def total(self, calls: Any, pairs: Any, blocks: Any, heads: Any) -> Any:
+        """Return the seconds of some calls in a row, of so many pairs and blocks per head."""
+        work = pairs * heads * self.seconds_per_pair
+        if at_once := self.hardware.option("attention.blocks"):
+            waves = blocks * heads * self.work.batch / np.maximum(calls, 1) / at_once
+            work = work * np.ceil(waves) / np.where(waves > 0, waves, 1.0)
+        host = self.hardware.of_kernels("host", self.pass_)
+        return np.maximum(host * calls, self.launch * calls + work)
+
     @property
     def tile(self) -> tuple[int, int]:
         """Queries and keys of one kernel tile."""
@@ -65,7 +83,7 @@ class Kernels:
         """All constants that the pairs of calls depend on."""
         both = (self.hardware.of_kernels(name, self.pass_) for name in ("causal", "masked"))
         skips = self.hardware.skips(self.tile, self.pass_)
-        return self.tile, skips, self.hardware.overheads(self.pass_), *both
+        return self.pass_, self.tile, skips, self.hardware.overheads(self.pass_), *both
 
     @property
     def splits(self) -> bool:
@@ -95,7 +113,8 @@ class Kernels:
 
     def seconds(self, call: Call, heads: int) -> float:
         """Return the seconds of one call for some query heads, all batch rows together."""
-        return self.launch + self.pairs(call) * heads * self.seconds_per_pair
+        blocks = self.blocks(len(call.rows), len(call.columns))
+        return float(self.total(1, self.pairs(call), blocks, heads))
 
 
 def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> int:

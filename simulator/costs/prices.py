@@ -78,17 +78,16 @@ class Costs:
             q.chunk[node.q][:, :, None], kv.chunk[node.kv][:, None, :]
         ]
         pairs = np.where(present, touched, 0).sum(axis=(1, 2)) * (rows * columns)
-        whole = -(-q.sizes[node.q] // rows) * rows
-        pairs = pairs + per_row * np.where(node.q >= 0, whole, 0).sum(axis=1)
-        launch = self.kernels.launch * (node.q >= 0).sum(axis=1)
-        seconds: Floats = launch + pairs * self._heads(node) * self.kernels.seconds_per_pair
+        whole = np.where(node.q >= 0, -(-q.sizes[node.q] // rows) * rows, 0)
+        pairs = pairs + per_row * whole.sum(axis=1)
+        calls, blocks = (node.q >= 0).sum(axis=1), whole.sum(axis=1) // rows
+        seconds: Floats = self.kernels.total(calls, pairs, blocks, self._heads(node))
         return seconds
 
     def _price(self, cuts: Floats, heads: Ints) -> Floats:
         """Price cut rectangles, as `Rectangles` counts them, for some heads each: [rows]."""
-        calls, pairs, rows, columns = cuts
-        seconds: Floats = self.kernels.launch * calls
-        seconds = seconds + pairs * heads * self.kernels.seconds_per_pair
+        calls, pairs, blocks, rows, columns = cuts
+        seconds: Floats = self.kernels.total(calls, pairs, blocks, heads)
         again = {"OUT": rows, "DQ": rows, "DKV": columns / self.plan.workload.group}
         for tensor in ACCUMULATORS[self.plan.pass_]:
             seconds = seconds + again[tensor] * heads * self._per_token("add", tensor)
@@ -98,8 +97,8 @@ class Costs:
     def _of_blocks(self) -> Floats:
         """Prices for one block each way, where heads are all the same: [q blocks, kv blocks]."""
         heads = tiles(self.plan).shared_heads[0, :1]
-        pairs = self.rectangles.full() * heads
-        table: Floats = self.kernels.launch + pairs * self.kernels.seconds_per_pair
+        calls, pairs, blocks = self.rectangles.full()
+        table: Floats = self.kernels.total(calls, pairs, blocks, heads)
         q, kv, cuts = self.rectangles.partial()
         table[q, kv] = self._price(cuts, heads)
         sides = self.plan.partition

@@ -35,6 +35,7 @@ class Cut(NamedTuple):
 
     calls: float
     pairs: float  # overheads included
+    blocks: float
     rows: float  # of results that are merged into those of the rectangle's other calls
     columns: float  # the same for gradients of keys
 
@@ -57,7 +58,7 @@ class Rectangles:
         return kernel_tiles(self._plan.workload, self._plan.partition, self._kernels.tile)
 
     def of(self, node: Attend) -> Floats:
-        """Return the `Cut` of each row, by columns: float64 [4, rows]."""
+        """Return the `Cut` of each row, by columns: float64 [5, rows]."""
         q, kv = _chunks(self._q, node.q), _chunks(self._kv, node.kv)
         rows, columns = map(_tokens, self._extents, (q, kv))
         whole, table = np.ones(len(node), np.bool_), tiles(self._plan)
@@ -67,13 +68,13 @@ class Rectangles:
         for chunks, interleaved in zip((q, kv), self._interleaved, strict=True):
             if interleaved:
                 whole &= (chunks >= 0).sum(axis=1) < 2
-        cuts = np.zeros((4, len(node)))
-        cuts[0], cuts[1] = 1.0, self._kernels.full(rows, columns)
+        cuts = np.zeros((5, len(node)))
+        cuts[:3] = self._whole(rows, columns)
         cut = np.flatnonzero(~whole)
         both = np.concatenate([q[cut], kv[cut]], axis=1)
         _, at, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
         distinct = [self._cut(q[row], kv[row]) for row in cut[at]]
-        cuts[:, cut] = np.array(distinct, np.float64).reshape(-1, 4)[which.reshape(-1)].T
+        cuts[:, cut] = np.array(distinct, np.float64).reshape(-1, 5)[which.reshape(-1)].T
         return cuts
 
     def _cut(self, q: Ints, kv: Ints) -> Cut:
@@ -83,22 +84,26 @@ class Rectangles:
             self._cuts[key] = self._summary(*chunks)
         return self._cuts[key]
 
+    def _whole(self, rows: Numbers, columns: Numbers) -> Floats:
+        """Return the first fields of the `Cut` of full calls, broadcast together: [3, ...]."""
+        pairs, blocks = (f(rows, columns) for f in (self._kernels.full, self._kernels.blocks))
+        return np.array(np.broadcast_arrays(1.0, pairs, blocks))
+
     def full(self) -> Floats:
-        """Count pairs, overheads included, of a full call per pair of chunks: [q, kv chunks]."""
+        """Return (calls, pairs, blocks) of a full call per pair of chunks: [3, q, kv chunks]."""
         (heights, row), (widths, column) = (
             np.unique(extents, return_inverse=True) for extents in self._extents
         )
-        pairs: Floats = self._kernels.full(heights[:, None], widths)[np.ix_(row, column)]
-        return pairs
+        return self._whole(heights[:, None], widths)[:, row[:, None], column]
 
     def partial(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-        """Return (q chunk, kv chunk, cut [4]) of each pair of which the mask hides a part."""
+        """Return (q chunk, kv chunk, cut [5]) of each pair of which the mask hides a part."""
         q, kv = np.nonzero(kinds(tiles(self._plan).areas, *self._extents) == PARTIAL)
         keys = self._shapes.keys(q, kv)
         _, at, which = np.unique(keys, return_index=True, return_inverse=True)
         pairs = zip(q[at].tolist(), kv[at].tolist(), strict=True)
         cuts = [self._summary((a,), (b,)) for a, b in pairs]
-        return q, kv, np.array(cuts, np.float64).reshape(-1, 4).T[:, which]
+        return q, kv, np.array(cuts, np.float64).reshape(-1, 5).T[:, which]
 
     def calls(self, q: Ints, kv: Ints) -> list[Call]:
         """Return the calls of one rectangle of blocks, in the order of a program."""
@@ -119,11 +124,15 @@ class Rectangles:
         if self._work > WORK:
             tq, tk = self._kernels.tile
             pairs = int(self.touched[np.ix_(q, kv)].sum()) * tq * tk
-            return Cut(len(q), pairs + self._kernels.full(height, 0), 0, 0)
+            blocks = sum(int(self._extents[1][c]) for c in kv)
+            blocks = self._kernels.blocks(height, blocks)
+            return Cut(len(q), pairs + self._kernels.full(height, 0), blocks, 0, 0)
         calls = rectangle_calls(rows, columns, boxes)
         work = sum(self._kernels.pairs(call) for call in calls)
         again = _again([call.rows for call in calls]), _again([call.columns for call in calls])
-        return Cut(len(calls), work, *again)
+        spans = ((len(call.rows), len(call.columns)) for call in calls)
+        blocks = sum(self._kernels.blocks(*span) for span in spans)
+        return Cut(len(calls), work, blocks, *again)
 
     def _rectangle(
         self, q: Sequence[int], kv: Sequence[int]

@@ -21,6 +21,8 @@ from planner.ir import TENSORS
 from planner.workload import DTYPES
 from simulator.hardware.schema import OPTIONAL, RATIO, SECONDS, Unit
 
+SHARE = Unit("share of a kernel of its own", most=1.0, zero=True)
+
 Event = Literal["attend", "add", "merge", "prologue"]
 Seconds = Callable[..., Any]
 
@@ -69,13 +71,17 @@ def row_sums(costs: Any) -> NDArray[np.float64]:
     return summed
 
 
-@term("add")
+@term("add", "attention.gradients", SHARE, default=1.0)
 def add_result(costs: Any, tensor: str) -> float:
-    """Read a partial result as the kernel wrote it, read and write the accumulator."""
+    """Read a partial result as the kernel wrote it, read and write the accumulator.
+
+    The constant is for gradients: 0 where attention kernels themselves add to accumulators.
+    """
     work, kind = costs.plan.workload, TENSORS[tensor]
     narrow = kind.elements(work) * DTYPES[work.dtype]
     narrow += kind.scalars * max(4, DTYPES[work.dtype])
-    return _traffic(costs, tensor, work.batch * narrow)
+    apart = 1.0 if kind.scalars else costs.hardware.option("attention.gradients")
+    return float(apart * _traffic(costs, tensor, work.batch * narrow))
 
 
 @term("merge", "attention.merge", RATIO, default=1.0)

@@ -16,7 +16,6 @@ from planner.errors import PlanError
 from planner.ir import Attend, Move
 from simulator.costs.prices import Costs
 from simulator.engines.buffers import Buffers
-from simulator.engines.chips import Chips
 from simulator.engines.events import Clock
 from simulator.engines.recurrence import KEPT, Sums
 from simulator.engines.tasks import RankStep, tasks
@@ -25,7 +24,7 @@ from simulator.network.routes import Traffic
 from simulator.scenario import Scenario
 from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
 
-Want = int | float | None  # a message by number, a time, or the end of the kernel on the chip
+Want = int | float  # a message by number, or a time
 Node = TypeVar("Node", Attend, Move)
 Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, end of attends, of all
 
@@ -53,10 +52,7 @@ class DiscreteEvent:
         self._prologue: list[float] = (costs.prologue / speed).tolist()
         room = scenario.room(plan)
         self._buffers = Buffers(plan, rows, room) if room is not None else None
-        takes = any(path.share for path in traffic.paths)
-        takes = takes if scenario.share is None else bool(scenario.share)
-        self._chips = Chips(clock, plan.ranks, self._resume) if takes else None
-        told = self._resume, self._buffers, self._chips
+        told = self._resume, self._buffers
         self._transfers = Transfers(clock, rows.messages, traffic, scenario, *told)
         calls, messages = len(self._rows.calls.rank), len(self._rows.messages.src)
         self._call_start, self._call_end = [0.0] * calls, [0.0] * calls
@@ -92,8 +88,10 @@ class DiscreteEvent:
             self._offer(step, begin)
             if not self._scenario.overlap:
                 yield from self._wait_for_all(rank, step, begin)
+            taken = self._transfers.taken(step) if self._scenario.overlap else 0.0
             for call in step.calls:
-                yield from self._attend(rank, step, call)
+                yield from self._attend(rank, step, call, taken)
+                taken = 0.0
             end = clock.now
             first = self._call_start[step.calls[0]] if step.calls else end
             for message in step.merges:
@@ -126,19 +124,14 @@ class DiscreteEvent:
             wait = max(wait, arrived[message] - max(begin, self._offered[message]))
         self._exposed[rank] += wait
 
-    def _attend(self, rank: int, step: RankStep, call: int) -> Iterator[Want]:
+    def _attend(self, rank: int, step: RankStep, call: int, taken: float) -> Iterator[Want]:
         calls, clock = self._rows.calls, self._clock
         if needs := calls.needs[call]:
             yield from self._wait_for(rank, needs)
         start = self._call_start[call] = clock.now
-        if self._chips:
-            self._chips.start(rank, calls.seconds[call])
-            yield None
-            end = clock.now
-        else:
-            end = start + calls.seconds[call]
-            if self._buffers or self._scenario.late:
-                yield end
+        end = start + calls.seconds[call] + taken
+        if self._buffers or self._scenario.late:
+            yield end
         self._call_end[call] = end
         if self._buffers:
             self._buffers.count_down(self._buffers.reads[call])

@@ -2,11 +2,13 @@
 
     begin[s]     = when the attends and merges of step s - 1 have ended, on each rank
     message      = offered at begin[s] of its source; it starts when its blocks are there and both
-                   its sender's out-port and its receiver's in-port are free, and keeps both for
-                   bytes / bandwidth; it arrives alpha later
+                   its sender's out-port and its receiver's in-port are free, and keeps both until
+                   it arrives, alpha + bytes / bandwidth later
     attend       = starts when the rank is free and its blocks have arrived; then its results are
                    added to the accumulators on its rank
     arrival      = of an accumulator: merged after the attends of the step in which it was sent
+    share        = transfers that go beside attends take, of those of the step in which they are
+                   offered, share x bytes / bandwidth from the first one on both their ranks
 
 Ports serve messages in plan order (step, node, row), first in first out. A rank has one pair of
 ports for the links inside its node and one for those between nodes, or those of a topology on
@@ -69,7 +71,7 @@ class Recurrence:
         self._busy, self._exposed = self._now.copy(), np.zeros(ranks)
         self._out, self._in = np.zeros(ports.out), np.zeros(ports.into)  # when they are free
         self._sending, self._receiving = np.zeros(ports.out), np.zeros(ports.into)
-        self._sent = np.zeros(ranks, np.int64)
+        self._sent, self._taken = np.zeros(ranks, np.int64), np.zeros(ranks)
         kept = len(costs.plan.steps) if record or len(costs.plan.steps) * ranks <= KEPT else 0
         self._steps = np.empty((3, kept, ranks))  # begin, start of attends, end of attends
         self._begin, self._start, self._end = np.empty((3, ranks))
@@ -78,7 +80,7 @@ class Recurrence:
     def step(self, number: int, step: Step) -> None:
         """Offer the step's messages, attend, then merge what arrives."""
         self._begin, self._start, self._end = times = self._times_of(number)
-        self._begin[:], self._start[:] = self._now, np.inf
+        self._begin[:], self._start[:], self._taken[:] = self._now, np.inf, 0.0
         moves = [part for move in step.moves for part in move_rounds(move)]
         arrived = [(move, self._send(number, move)) for move in moves]
         if not self._overlap:
@@ -120,10 +122,14 @@ class Recurrence:
         self, move: Move, size: NDArray[np.int64], start: Floats
     ) -> tuple[Floats, Floats, Floats]:
         """Return (start, end, arrival) of messages that could start then, and take both ports."""
-        out, into, bandwidth, alpha = self._ports.of(move)
+        out, into, bandwidth, alpha, share = self._ports.of(move)
         seconds = size / bandwidth
+        if self._overlap:
+            self._taken[move.src] += share * seconds
+            self._taken[move.dst] += share * seconds
         start = np.maximum(np.maximum(start, self._out[out]), self._in[into])
-        self._out[out] = self._in[into] = end = start + seconds
+        end = start + seconds
+        self._out[out] = self._in[into] = end + alpha
         self._sent[move.src] += size
         self._sending[out] += seconds
         self._receiving[into] += seconds
@@ -143,7 +149,8 @@ class Recurrence:
     def _attend(self, number: int, node: Attend) -> None:
         rank = node.rank
         start = self._ready(node)
-        seconds = self._costs.attend(node) / self._speed[rank]
+        seconds = self._costs.attend(node) / self._speed[rank] + self._taken[rank]
+        self._taken[rank] = 0.0
         adding = self._accumulators.attended(node) / self._speed[rank]
         end = start + seconds
         self._start[rank] = np.minimum(self._start[rank], start)

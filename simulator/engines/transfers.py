@@ -1,7 +1,7 @@
 """Messages under way: streams that take turns, links that are shared, buffers that must be free.
 
 stream    a rank handles the messages of one link that leaves (or enters) it in plan order, one at
-          a time, from their start to the end of their last byte
+          a time, from their start to their arrival
 message   starts when it is launched, its blocks are at its source, it is first in both its streams
           and its destination has a free slot; it arrives the way's alpha after its last byte
 link      serves chunks in the order in which they come to it; a chunk goes on over its next link
@@ -16,9 +16,8 @@ import math
 import numpy as np
 
 from simulator.engines.buffers import Buffers
-from simulator.engines.chips import Chips
 from simulator.engines.events import Action, Clock
-from simulator.engines.tasks import Messages
+from simulator.engines.tasks import Messages, RankStep
 from simulator.network.routes import Traffic
 from simulator.scenario import Scenario
 
@@ -38,11 +37,9 @@ class Transfers:
         scenario: Scenario,
         wake: Action,  # called with a rank at each arrival that it awaits
         buffers: Buffers | None,
-        chips: Chips | None,
     ) -> None:
         self._clock, self._messages, self._most = clock, messages, scenario.chunk
-        self._wake, self._buffers, self._chips = wake, buffers, chips
-        self._share = scenario.share
+        self._wake, self._buffers, self._share = wake, buffers, scenario.share
         count = len(messages.src)
         self.start, self.end, self.arrived = ([NEVER] * count for _ in range(3))
         self._waiting = [list[int]() for _ in range(count)]
@@ -108,8 +105,6 @@ class Transfers:
     def _begin(self, message: int) -> None:
         now, pair = self._clock.now, self._pair[message]
         self.start[message] = now
-        if self._chips:
-            self._load(message, 1.0)
         size = self._messages.size[message]
         if self._alone[pair]:
             self._clock.at(now + size / self._paths[pair].bandwidth, self._through, message)
@@ -143,13 +138,8 @@ class Transfers:
             self._clock.at(before, self._through, message)
 
     def _through(self, message: int) -> None:
-        """Free both streams: the last byte has left the last link."""
+        """Free the buffer: the last byte has left the last link."""
         now = self.end[message] = self._clock.now
-        if self._chips:
-            self._load(message, -1.0)
-        for after in self._after:
-            if after[message] >= 0:
-                self.count_down(after[message])
         if self._buffers:
             self._buffers.count_down(self._buffers.sends[message])
             self.room(self._messages.src[message])
@@ -159,14 +149,21 @@ class Transfers:
         else:
             self._arrive(message)
 
-    def _load(self, message: int, sign: float) -> None:
-        assert self._chips is not None
-        share = self._paths[self._pair[message]].share if self._share is None else self._share
-        for rank in (self._messages.src[message], self._messages.dst[message]):
-            self._chips.take(rank, sign * share)
+    def taken(self, step: RankStep) -> float:
+        """Return the seconds that a rank's messages of a step take from compute beside them."""
+        seconds = 0.0
+        for message in (*step.sends, *step.receives):
+            path = self._paths[self._pair[message]]
+            share = path.share if self._share is None else self._share
+            seconds += share * self._messages.size[message] / path.bandwidth
+        return seconds
 
     def _arrive(self, message: int) -> None:
+        """Free both streams, and tell all who wait."""
         self.arrived[message] = self._clock.now
+        for after in self._after:
+            if after[message] >= 0:
+                self.count_down(after[message])
         if self._buffers:
             self._buffers.arrived(message)
             self.room(self._messages.dst[message])

@@ -13,6 +13,9 @@ attention.forward_rows ...    what a kernel spends per row (or column) of a call
                               row: TF(S) = Tmax S / (S + S_half) with S_half = rows + columns
 attention.head_half           head_dim at which scores cost as much as products with them; `forward`
                               and `backward` are shares of the peak at head_dim 128
+attention.blocks              kernel blocks that the chip runs at once, such as one per SM
+attention.host                seconds in which the host prepares a call, so that none takes less
+attention.narrow_tile_q       queries of a kernel tile for head_dim up to 64, where they differ
 attention.split               1: programs cut rectangles into full, causal and masked calls, as
                               torch programs do; 0: one kernel per q block skips what masks hide
 attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they differ from `tile`
@@ -83,6 +86,7 @@ SWITCH = Unit("0 or 1", most=1, whole=True, zero=True)
 # What the backward pass may have of its own; without, it is as in the forward pass.
 OWN = {
     "launch": SECONDS,
+    "host": SECONDS,
     "head_half": Unit("head_dim", zero=True),
     "skip_q": TOKENS,
     "skip_kv": TOKENS,
@@ -97,6 +101,9 @@ OPTIONAL: dict[str, tuple[Unit, float | None]] = {
     "attention.backward_columns": (HALF, 0.0),
     "attention.head_half": (Unit("head_dim", zero=True), 0.0),
     **{f"attention.backward_{name}": (unit, None) for name, unit in OWN.items()},
+    "attention.blocks": (Unit("blocks", whole=True, zero=True), 0.0),
+    "attention.host": (SECONDS, 0.0),
+    "attention.narrow_tile_q": (TOKENS, None),
     "attention.split": (SWITCH, 0.0),
     "attention.skip_q": (TOKENS, None),
     "attention.skip_kv": (TOKENS, None),
@@ -106,6 +113,7 @@ OPTIONAL: dict[str, tuple[Unit, float | None]] = {
     "intra.sm_share": (PART, 0.0),
     "inter.sm_share": (PART, 0.0),
 }
+NARROW = 64  # elements of a head up to which kernels may have a tile of their own
 REFERENCE_DIM = 128  # the head_dim for which shares of the peak are stated
 
 
@@ -223,7 +231,9 @@ class Hardware:
         blocks (q, k of one dimension; v, o of another) fit (FlashAttention, algorithm 1).
         """
         if "attention.sram" not in self.constants:
-            return self.tile
+            narrow = max(head_dim, v_head_dim) <= NARROW
+            key = "attention.narrow_tile_q" if narrow else "attention.tile_q"
+            return int(self[key]) if key in self.constants else self.tile[0], self.tile[1]
         keys = math.ceil(self["attention.sram"] / width / (2 * (head_dim + v_head_dim)))
         return min(keys, head_dim), keys
 

@@ -160,10 +160,10 @@ def test_a_straggler_at_half_speed_doubles_what_it_computes_and_the_time_of_a_ba
     None
 ):
     one = plan("striped", WORK, 8)
-    even, slow = (simulate(one, A100, speeds=s) for s in (None, {3: 0.5}))
+    even, slow = (simulate(one, A100, speeds=s, share=0.0) for s in (None, {3: 0.5}))
     close(slow.busy[3], 2 * even.busy[3])
     close(np.delete(slow.busy, 3), np.delete(even.busy, 3))
-    assert slow.makespan >= 2 * even.busy[3]
+    assert slow.makespan * ROUNDING >= 2 * even.busy[3]
     assert slow.makespan == pytest.approx(2 * even.makespan, rel=0.05)
 
 
@@ -268,7 +268,6 @@ def test_a_keyword_replaces_a_field_of_the_scenario() -> None:
         ({"engine": "magic"}, "unknown engine 'magic'"),
         ({"engine": "recurrence", "buffers": 2}, "wait for buffers, which only the event engine"),
         ({"engine": "recurrence", "late": True}, "launched late, which only the event engine"),
-        ({"engine": "recurrence", "share": 0.1}, "a share of the chip, which only the event"),
         ({"topology": "torus:3x3"}, "torus:3x3 has 9 ranks, the plan has 8"),
     ],
 )

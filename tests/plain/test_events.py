@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engines.chips import LEAST, Chips
 from simulator.engines.events import Clock
 
 times = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 3.0]) | st.floats(0, 9), max_size=30)
@@ -49,24 +48,3 @@ def test_time_passes_for_a_process_only_where_it_yields() -> None:
     clock.at(0.0, resume, life())
     clock.run()
     assert (seen, clock.now) == ([0.0, 1.0, 3.0], 7.0)
-
-
-def kernel(transfers: list[tuple[float, float, float]]) -> float:
-    """When a kernel of one second ends while transfers (begin, end, share) come and go."""
-    clock, ends = Clock(), list[float]()
-    chips = Chips(clock, 1, lambda rank: ends.append(clock.now))
-    for begin, end, share in transfers:
-        clock.at(begin, lambda s: chips.take(0, s), share)
-        clock.at(end, lambda s: chips.take(0, s), -share)
-    clock.at(0.0, lambda s: chips.start(0, s), 1.0)
-    clock.run()
-    assert len(ends) == 1, "a kernel ends once"
-    return ends[0]
-
-
-def test_a_kernel_slows_by_the_share_while_a_transfer_lasts() -> None:
-    assert kernel([]) == 1.0
-    assert abs(kernel([(0.0, 9.0, 0.2)]) - 1.25) < 1e-12
-    assert abs(kernel([(0.5, 0.7, 0.5)]) - 1.1) < 1e-12
-    assert abs(kernel([(0.0, 9.0, 0.2), (0.0, 9.0, 0.3)]) - 2.0) < 1e-12
-    assert abs(kernel([(0.0, 99.0, 0.6), (0.0, 99.0, 0.6)]) - 1 / LEAST) < 1e-9

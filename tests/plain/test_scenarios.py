@@ -89,7 +89,8 @@ def test_a_placement_that_keeps_nodes_together_changes_nothing(
 
 
 def test_ranks_spread_over_nodes_take_the_slow_links() -> None:
-    one, machine = plan("striped", WORK, 8), H100.changed({"node.ranks": 4, "inter.bandwidth": 1e9})
+    slow = {"node.ranks": 4, "inter.bandwidth": 1e9, "intra.sm_share": 0, "inter.sm_share": 0}
+    one, machine = plan("striped", WORK, 8), H100.changed(slow)
     ring = simulate(one, machine).busiest_link
     spread = simulate(one, machine, placement=[0, 4, 1, 5, 2, 6, 3, 7])
     assert spread.makespan > simulate(one, machine).makespan

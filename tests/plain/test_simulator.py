@@ -34,8 +34,10 @@ def test_no_plan_beats_its_bounds(one: Plan, machine: Hardware, overlap: bool) -
 
 
 @given(plans() | crowded(), machines)
-def test_overlap_is_never_slower(one: Plan, machine: Hardware) -> None:
-    with_, without = (simulate(one, machine, overlap=overlap) for overlap in (True, False))
+def test_overlap_is_never_slower_where_transfers_take_nothing_from_the_chip(
+    one: Plan, machine: Hardware
+) -> None:
+    with_, without = (simulate(one, machine, overlap=o, share=0.0) for o in (True, False))
     assert with_.makespan <= without.makespan * ROUNDING
     np.testing.assert_allclose(with_.busy, without.busy)
 
@@ -116,7 +118,7 @@ def test_a_causal_ring_wastes_nearly_half_of_eight_gpus() -> None:
     ring = found.pop("ring")
     assert 0.4 < ring.idle_fraction < 0.5
     for name, other in found.items():
-        gain = {"balanced": 1.6, "striped": 1.7}.get(name, 1.8)  # rests at the end; half tiles
+        gain = {"balanced": 1.6, "striped": 1.7}.get(name, 1.75)  # rests at the end; half tiles
         assert gain < ring.makespan / other.makespan < 15 / 8
 
 

@@ -42,6 +42,10 @@ SLOW = {  # a chip and links slow enough for small workloads to matter on all of
     "attention.causal": st.sampled_from([1.0, 1.5]),
     "attention.masked": st.sampled_from([1.0, 2.0]),
     "attention.merge": st.sampled_from([1.0, 4.0]),
+    "attention.gradients": st.sampled_from([0.0, 0.5, 1.0]),
+    "attention.blocks": st.sampled_from([0, 1, 3]),
+    "attention.host": st.sampled_from([0.0, 1e-3]),
+    "intra.sm_share": st.sampled_from([0.0, 0.3]),
     "node.ranks": st.integers(1, 4),
 }
 machines = st.fixed_dictionaries(SLOW).map(hardware("a100-nvlink").changed)
@@ -110,6 +114,7 @@ class Reference:
     held: set[tuple[str, int, int]] = field(default_factory=set)
     parts: dict[tuple[str, int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     flying: list[tuple[tuple[str, int, int], set[int]]] = field(default_factory=list)
+    taken: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     rows: int = 0  # rectangles so far
     last: float = 0.0
     times: list[list[list[float]]] = field(default_factory=list)
@@ -121,6 +126,7 @@ class Reference:
         kernel = DTYPES[work.dtype] * what.elements(work) + wide * what.scalars
         read = there if arriving else work.batch * kernel
         again = self.machine["attention.merge"] if tensor == "OUT" else 1.0
+        again *= self.machine["attention.gradients"] if tensor != "OUT" and not arriving else 1.0
         return again * (2 * there + read) / self.machine["memory.bandwidth"]
 
     def price(self, tensor: str, block: int, arriving: bool) -> float:
@@ -141,9 +147,10 @@ class Reference:
         """One kernel per q block that skips the tiles in which nothing is allowed."""
         (rows, columns), work = self.machine.tile, self.plan.workload
         per_row, _ = self.machine.overheads(self.plan.pass_)
-        pairs = 0.0
+        pairs, blocks = 0.0, 0
         for q in qs:
-            pairs += per_row * up(q.size, rows) * self.heads(q, kvs[0])
+            pairs += per_row * up(q.size, rows)
+            blocks += up(q.size, rows) // rows
             for kv in kvs:
                 allowed = work.allowed(merge(q.positions), merge(kv.positions))
                 tiles = sum(
@@ -151,18 +158,30 @@ class Reference:
                     for i in range(0, allowed.shape[0], rows)
                     for j in range(0, allowed.shape[1], columns)
                 )
-                pairs += tiles * rows * columns * self.heads(q, kv)
-        return self.machine.launch(self.plan.pass_) * len(qs) + pairs * self.per_pair()
+                pairs += tiles * rows * columns
+        return self.total(len(qs), pairs, blocks, self.heads(qs[0], kvs[0]))
+
+    def total(self, calls: int, pairs: float, blocks: int, heads: int) -> float:
+        """Seconds of calls one after the other: in waves of blocks, and prepared by the host."""
+        seconds, at_once = pairs * heads * self.per_pair(), self.machine["attention.blocks"]
+        if at_once and blocks and heads:
+            each = blocks * heads * self.plan.workload.batch / calls
+            seconds *= np.ceil(each / at_once) * at_once / each
+        launches = self.machine.launch(self.plan.pass_) * calls
+        return float(max(self.machine["attention.host"] * calls, launches + seconds))
 
     def split(self, qs: list[Block], kvs: list[Block]) -> float:
         """The calls of an emitted program, and the merging of their results."""
         calls = program_calls(self.plan, qs, kvs)
-        seconds, per_head = self.machine.launch(self.plan.pass_) * len(calls), 0.0
         rows, columns = list[int](), list[int]()
+        pairs, blocks, per_head = 0.0, 0, 0.0
         for call in calls:
-            per_head += self.per_pair() * self.pairs(call)
+            tile = self.machine.tile[self.plan.pass_ == "backward"]
+            side = call.rows if self.plan.pass_ == "forward" else call.columns
+            pairs, blocks = pairs + self.pairs(call), blocks + up(len(side), tile) // tile
             rows += call.rows
             columns += call.columns
+        seconds = self.total(len(calls), pairs, blocks, self.heads(qs[0], kvs[0]))
         again, group = len(rows) - len(set(rows)), self.plan.workload.group
         more = {"OUT": again, "DQ": again, "DKV": (len(columns) - len(set(columns))) / group}
         per_head += sum(more[t] * self.per_token(t, False) for t in ACCUMULATORS[self.plan.pass_])
@@ -241,8 +260,10 @@ class Reference:
                         self.flying.append(((tensor, block, dst), carried))
                     else:
                         began = max(began, self.ready[tensor, block, src][1])
-            self.port[out] = self.port[in_] = began + size / link.bandwidth
             arrival = began + size / link.bandwidth + link.alpha
+            self.port[out] = self.port[in_] = arrival
+            for rank in (src, dst) if self.overlap else ():
+                self.taken[rank] += link.share * size / link.bandwidth
             if not move.accumulates:
                 new = {(t, b, dst): (begin[src], arrival) for t in move.tensors for b in blocks}
                 self.ready.update(new)
@@ -263,6 +284,7 @@ class Reference:
             waits = [arrival - max(free, offered) for offered, arrival in inputs]
             q, kv = ([getattr(self.plan.partition, s).blocks[b] for b in sides[s]] for s in sides)
             seconds = (self.split if self.machine["attention.split"] else self.whole)(q, kv)
+            seconds += self.taken.pop(rank, 0.0)
             self.rows += 1
             for tensor in ACCUMULATORS[self.plan.pass_]:
                 seconds += self.add(rank, tensor, sides[TENSORS[tensor].side], arriving=False)
@@ -275,6 +297,7 @@ class Reference:
 
     def step(self, step: Step) -> None:
         begin = {rank: self.now[rank] for rank in range(self.plan.ranks)}
+        self.taken.clear()
         arrivals = [message for move in step.moves for message in self.send(move, begin)]
         if not self.overlap:
             waits = defaultdict[int, float](float)

@@ -1,0 +1,218 @@
+"""Published measurements of attention, fully stated, and what the simulator predicts for each.
+
+A row of a CSV file says how attention ran, and how fast. Columns, of which the first nine must be
+there:
+
+    hardware    a preset, or a hardware file
+    pass        forward, backward or both
+    schedule    as on the command line: zigzag, usp:ulysses=4; with one rank, any
+    ranks, seq, heads, head_dim            seq: tokens of the whole sequence
+    quantity    seconds, ms, per_s (runs a second), tflops (matrix flop/s of the mask's pairs per
+                rank, 1e12), or ratio (the time over that of the schedule in the column `versus`)
+    value       what was measured
+    kv_heads (heads), batch (1), mask (causal), dtype (bfloat16), source, versus
+    use         fitted: constants were fitted to this row and others; given: it was at hand; order:
+                something of its setting is assumed, so it judges order alone
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import log
+from pathlib import Path
+from typing import Literal, get_args
+
+from planner.analysis.balance import loads
+from planner.analysis.tiles import tiles
+from planner.errors import RingloomError
+from planner.planning import find_schedule, plan
+from planner.plans import Plans
+from planner.workload import Workload
+from ringloom import csv_rows
+from ringloom.csv_rows import Record
+from ringloom.machine import on_machine
+from ringloom.reproduce.published import DATA, chosen, maybe, whole
+from simulator.confidence import Interval, interval, spread
+from simulator.costs.kernels import Kernels
+from simulator.hardware import Hardware, hardware
+from simulator.prediction import Prediction, simulate
+from simulator.scenario import Scenario
+
+Passes = Literal["forward", "backward", "both"]
+Use = Literal["fitted", "given", "order", "blind"]
+ROWS = DATA / "measured.csv"
+COLUMNS = ("hardware", "pass", "schedule", "ranks", "seq", "heads", "head_dim")
+QUANTITIES = ("seconds", "ms", "per_s", "tflops", "ratio")
+FLOP = {"forward": 4, "backward": 10}  # per pair and element of a head, as charts count them
+EVEN = Scenario()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One published row; `value` in the unit of its quantity."""
+
+    source: str
+    on: str
+    pass_: Passes
+    schedule: str
+    ranks: int
+    work: Workload
+    quantity: str
+    value: float
+    versus: str
+    use: Use
+
+    @property
+    def name(self) -> str:
+        """The row in words, short."""
+        return f"{self.schedule if self.ranks > 1 else 'kernel'} {self.setting}"
+
+    @property
+    def setting(self) -> str:
+        """Everything but the schedule: rows of one setting can be put in order."""
+        work = self.work
+        size = f"{work.seq // 1024}k" if work.seq % 1024 == 0 else f"{work.seq}"
+        batch = f" x{work.batch}" if work.batch > 1 else ""
+        heads = f"{work.heads}" if work.heads == work.kv_heads else f"{work.heads}:{work.kv_heads}"
+        ranks = f"{self.ranks} ranks " if self.ranks > 1 else ""
+        return f"{ranks}{size}{batch} {heads}x{work.head_dim} {work.mask} {self.pass_}"
+
+    @cached_property
+    def machine(self) -> Hardware:
+        """The hardware itself."""
+        return hardware(self.on)
+
+    def plans(self, schedule: str) -> Plans:
+        """Return the plans of a schedule, with nodes as the hardware has them."""
+        name = on_machine(schedule, self.ranks, self.machine)
+        return Plans.of(plan(name, self.work, self.ranks, pass_=self.pass_))
+
+    @cached_property
+    def predicted(self) -> Prediction:
+        """The prediction for the row's schedule."""
+        return simulate(self.plans(self.schedule), self.machine, record=False)
+
+    @cached_property
+    def times(self) -> tuple[float, float]:
+        """(published, predicted) seconds, or ratios of seconds."""
+        seconds = self.predicted.makespan
+        if self.quantity == "ratio":
+            other = simulate(self.plans(self.versus), self.machine, record=False).makespan
+            return self.value, seconds / other
+        published = {
+            "seconds": self.value,
+            "ms": self.value / 1e3,
+            "per_s": 1 / self.value,
+            "tflops": self.flop / self.ranks / self.value / 1e12,
+        }
+        return published[self.quantity], seconds
+
+    @property
+    def error(self) -> float:
+        """log(predicted / published) of the time."""
+        published, predicted = self.times
+        return log(predicted / published)
+
+    @property
+    def ours(self) -> float:
+        """The prediction in the unit of the row's value."""
+        published, predicted = self.times
+        rate = self.quantity in ("per_s", "tflops")
+        return self.value * (published / predicted if rate else predicted / published)
+
+    @cached_property
+    def flop(self) -> float:
+        """Matrix flop of the allowed pairs, all ranks together, as charts count them."""
+        pairs = tiles(plan("ring", self.work, 1)).total_pairs()
+        both = ("forward", "backward") if self.pass_ == "both" else (self.pass_,)
+        return float(sum(FLOP[p] for p in both) * self.work.head_dim * self.work.batch * pairs)
+
+    @cached_property
+    def spread(self) -> Mapping[str, float]:
+        """What each constant does to the time at the end of its range."""
+        return spread(self.plans(self.schedule), self.machine, EVEN, self.predicted.makespan)
+
+    @property
+    def interval(self) -> Interval:
+        """The seconds between which nine of ten such rows are expected."""
+        return interval(self.machine, self.predicted.makespan, self.spread)
+
+    @cached_property
+    def baselines(self) -> Mapping[str, float]:
+        """Seconds by simpler models: see `BASELINES`."""
+        flop_rate = self.machine.peak(self.work.dtype) * self.ranks
+        compute = transfers = alphas = overlapped = 0.0
+        parts = self.predicted.passes or (self.predicted,)
+        for one, part in zip(self.plans(self.schedule), parts, strict=True):
+            pair = Kernels(self.machine, self.work, one.pass_).seconds_per_pair
+            busy, link = float(loads(one).sum(axis=0).max()) * pair, part.busiest_link
+            compute, transfers = compute + busy, transfers + link
+            far = self.ranks > self.machine.ranks_per_node
+            alphas += self.machine.links[far].alpha * (len(one.steps) if link else 0)
+            overlapped += max(busy, link)
+        return {
+            "peak": self.flop / flop_rate,
+            "serial": compute + transfers + alphas,
+            "formula": overlapped,
+        }
+
+
+BASELINES = {
+    "peak": "the flop at the data sheet's peak, spread evenly",
+    "serial": "the busiest rank's pairs at the kernels' full rate, then alpha and bytes / bandwidth"
+    " of its transfers, without overlap",
+    "formula": "max(compute, transfer), as Ring Attention and BurstAttention have it",
+}
+
+
+def measured(path: str | Path = ROWS, use: Use | None = None) -> list[Measured]:
+    """Read rows of a CSV file; `use` stands in for what the file says.
+
+    Raises RingloomError, naming file and row, for one that makes no sense.
+    """
+    columns = (*COLUMNS, "quantity", "value")
+    rows = enumerate(csv_rows.records(Path(path), columns), 1)
+    return [_row(f"{path}, row {n}", record, use) for n, record in rows]
+
+
+def _row(where: str, record: Record, use: Use | None) -> Measured:
+    pass_ = chosen(where, record["pass"], get_args(Passes), "pass")
+    quantity = chosen(where, record["quantity"], QUANTITIES, "quantity")
+    ranks, seq, heads, head_dim = (whole(where, record, column) for column in COLUMNS[3:])
+    kv_heads, batch = (
+        whole(where, record, name) if record.get(name) else usual
+        for name, usual in (("kv_heads", heads), ("batch", 1))
+    )
+    value = maybe(where, record, "value")
+    versus = record.get("versus", "")
+    if value is None or (quantity == "ratio") != bool(versus):
+        wrong = "a value is missing" if value is None else "a ratio, and nothing else, has a versus"
+        raise RingloomError(f"{where}: {wrong}")
+    try:
+        work = Workload(
+            seq,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            batch=batch,
+            mask=record.get("mask") or "causal",
+            dtype=record.get("dtype") or "bfloat16",
+        )
+        row = Measured(
+            source=record.get("source") or Path(where.partition(", row")[0]).stem,
+            on=record["hardware"],
+            pass_=pass_,  # type: ignore[arg-type]
+            schedule=record["schedule"],
+            ranks=ranks,
+            work=work,
+            quantity=quantity,
+            value=value,
+            versus=versus,
+            use=use or chosen(where, record.get("use") or "given", get_args(Use), "use"),  # type: ignore[arg-type]
+        )
+        row.machine.peak(work.dtype)
+        for name in filter(None, (row.schedule, versus)):
+            find_schedule(name)
+        return row
+    except RingloomError as error:
+        raise RingloomError(f"{where}: {error}") from None

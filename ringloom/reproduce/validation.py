@@ -1,0 +1,248 @@
+"""Judgement of the simulator by published rows: errors, intervals, orders of schedules.
+
+The constants of the presets were frozen together with the errors that they leave on the rows of
+whole schedules: `simulator/hardware/residuals.csv`, with its date and the digest of the rows that
+were at hand in `simulator/hardware/frozen.toml`. Rows of another file are judged by the same.
+"""
+
+import hashlib
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import exp, expm1, log
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ringloom.reproduce.measured import ROWS, Measured, measured
+from ringloom.reproduce.tables import Line, Table
+from simulator.confidence import RESIDUALS, Residual, model_error, ratio_interval, residuals
+from simulator.hardware import hardware, presets
+
+APART = 1.1  # schedules whose published times differ by more must come out in their order
+FROZEN = RESIDUALS.with_name("frozen.toml")
+UNITS = {"tflops": "TF/s per rank", "per_s": "runs/s", "ratio": "time over the other's"}
+Verdict = Literal["right", "wrong", "too close"]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How many rows, and their errors: relative, of the time, absolute values."""
+
+    rows: int
+    mean: float
+    worst: float
+
+    @staticmethod
+    def of(logs: Iterable[float]) -> "Errors":
+        """Sum up logarithms of predicted over published."""
+        sizes = [abs(expm1(error)) for error in logs]
+        return Errors(len(sizes), float(np.mean(sizes)), max(sizes))
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain values for JSON."""
+        return {"rows": self.rows, "mean_error": self.mean, "worst_error": self.worst}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Two schedules of one setting: published and predicted seconds of the first over the other."""
+
+    setting: str
+    first: str
+    second: str
+    published: float
+    predicted: float
+    interval: tuple[float, float]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Too close where the interval of the ratio holds 1."""
+        low, high = self.interval
+        if low <= 1 <= high:
+            return "too close"
+        return "right" if (self.published > 1) == (self.predicted > 1) else "wrong"
+
+
+def stated(rows: Sequence[Measured]) -> list[Measured]:
+    """Return the rows that judge errors, not only the order."""
+    return [row for row in rows if row.use != "order"]
+
+
+def decisions(rows: Sequence[Measured]) -> list[Decision]:
+    """Return pairs of schedules, in one setting of one source, published more than 10% apart."""
+    made = list[Decision]()
+    for row in rows:
+        if row.quantity == "ratio":
+            other = replace(row, schedule=row.versus)
+            made.append(_decision(row, other, *row.times))
+    plain = [row for row in rows if row.ranks > 1 and row.quantity != "ratio"]
+    for one, other in combinations(plain, 2):
+        if (one.source, one.on, one.setting) == (other.source, other.on, other.setting):
+            published, predicted = (a / b for a, b in zip(one.times, other.times, strict=True))
+            made.append(_decision(one, other, published, predicted))
+    return [each for each in made if abs(log(each.published)) > log(APART)]
+
+
+def _decision(one: Measured, other: Measured, published: float, predicted: float) -> Decision:
+    interval = ratio_interval(one.machine.name, predicted, one.spread, other.spread)
+    where = f"{one.source}, {one.on}: {one.setting}"
+    return Decision(where, one.schedule, other.schedule, published, predicted, interval)
+
+
+def by(rows: Sequence[Measured], *names: str) -> dict[tuple[str, ...], list[Measured]]:
+    """Group rows by attributes."""
+    groups = dict[tuple[str, ...], list[Measured]]()
+    for row in rows:
+        key = tuple(str(getattr(row, name)) for name in names)
+        groups.setdefault(key, []).append(row)
+    return groups
+
+
+# ---- intervals
+
+
+@dataclass(frozen=True)
+class Left:
+    """A source, judged by the intervals that all other sources give."""
+
+    source: str
+    rows: int
+    inside: int
+    half_width: float  # relative
+
+
+def left_out(rows: Sequence[Residual] | None = None) -> list[Left]:
+    """Leave out one source at a time."""
+    rows, parts = residuals() if rows is None else rows, list[Left]()
+    for source in dict.fromkeys(row.source for row in rows):
+        own = [row for row in rows if row.source == source]
+        half = model_error(own[0].hardware, [row for row in rows if row.source != source])
+        parts.append(Left(source, len(own), sum(abs(r.error) <= half for r in own), expm1(half)))
+    return parts
+
+
+# ---- the frozen fit
+
+
+def scatter() -> list[Residual]:
+    """Return the errors of all published rows of whole schedules, as they are now."""
+    rows = [row for row in stated(measured()) if row.ranks > 1 and row.quantity != "ratio"]
+    return [Residual(row.on, row.source, row.name, row.error) for row in rows]
+
+
+def digest(path: Path = ROWS) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def frozen() -> dict[str, Any]:
+    """Return when the constants were fitted, and to what."""
+    return tomllib.loads(FROZEN.read_text(encoding="utf-8"))
+
+
+def freeze(date: str) -> None:
+    """Write today's errors, and what the constants were fitted to, for intervals to rest on."""
+    lines = [f'{r.hardware},{r.source},"{r.what}",{r.error:.4f}' for r in scatter()]
+    RESIDUALS.write_text("\n".join(["hardware,source,what,error", *lines, ""]))
+    head = "# The fit that predictions rest on; written by ringloom.reproduce.validation.freeze."
+    parts = [head, f'date = "{date}"', f"rows = {len(measured())}", f'sha256 = "{digest()}"']
+    for name in presets():
+        if fitted := fitted_constants(name):
+            parts += ["", f"[constants.{name}]"]
+            parts += [f'"{key}" = {value!r}' for key, value in fitted.items()]
+    FROZEN.write_text("\n".join([*parts, ""]))
+
+
+def fitted_constants(name: str) -> dict[str, float]:
+    """Return the constants of a preset that were fitted to rows of that very chip."""
+    constants = hardware(name).constants.items()
+    return {k: c.value for k, c in constants if c.calibrated and c.source.startswith("fitted to ")}
+
+
+# ---- as tables and as JSON
+
+
+def tables(rows: Sequence[Measured] | None = None) -> list[Table]:
+    """Return published beside predicted values, source by source, then the order of schedules."""
+    rows = measured() if rows is None else rows
+    listed = list[Table]()
+    for (source, on, quantity), own in by(rows, "source", "on", "quantity").items():
+        lines = tuple(Line(r.name, r.value, r.ours, _digits(r), r.use) for r in own)
+        title = f"{source} on {on}: {UNITS.get(quantity, quantity)}"
+        listed.append(Table(title, lines))
+    return [*listed, *order(decisions(rows))]
+
+
+def _digits(row: Measured) -> int:
+    return 1 if row.quantity == "per_s" else 0 if row.quantity == "tflops" else 3
+
+
+def order(made: Sequence[Decision]) -> Iterator[Table]:
+    """Count, setting by setting, the pairs that come out in the published order, or too close."""
+    if not made:
+        return
+    lines = list[Line]()
+    for setting in dict.fromkeys(one.setting for one in made):
+        verdicts = [one.verdict for one in made if one.setting == setting]
+        note = ", ".join(
+            f"{verdicts.count(v)} {v}" for v in ("wrong", "too close") if v in verdicts
+        )
+        lines.append(Line(setting, len(verdicts), verdicts.count("right"), 0, note))
+    yield Table("Order of schedules more than 10% apart", tuple(lines))
+
+
+def as_json(rows: Sequence[Measured]) -> dict[str, Any]:
+    """{"rows", "summary", "by", "decisions", "frozen"}: see docs/predictions.md."""
+    judged = [_as_dict(row) for row in rows]
+    plain = stated(rows)
+    summary: dict[str, Any] = Errors.of(r.error for r in plain).as_dict() if plain else {"rows": 0}
+    timed = [row for row in judged if row["inside"] is not None]
+    if timed:
+        summary["inside_interval"] = sum(row["inside"] for row in timed) / len(timed)
+        summary["median_half_width"] = float(np.median([row["half_width"] for row in timed]))
+    groups = {
+        name: {"/".join(key): Errors.of(r.error for r in own).as_dict() for key, own in of.items()}
+        for name in ("on", "schedule", "pass_")
+        if (of := by(plain, name))
+    }
+    made = decisions(rows)
+    return {
+        "rows": judged,
+        "summary": summary,
+        "by": {"hardware": groups.get("on"), "schedule": groups.get("schedule")}
+        | {"pass": groups.get("pass_")},
+        "decisions": [
+            {"setting": d.setting, "first": d.first, "second": d.second, "verdict": d.verdict}
+            | {"published_ratio": d.published, "predicted_ratio": d.predicted}
+            for d in made
+        ],
+        "frozen": frozen(),
+    }
+
+
+def _as_dict(row: Measured) -> dict[str, Any]:
+    published, predicted = row.times
+    timed = row.quantity != "ratio"
+    low, high = row.interval if timed else (None, None)
+    return {
+        "source": row.source,
+        "hardware": row.on,
+        "pass": row.pass_,
+        "schedule": row.schedule,
+        "ranks": row.ranks,
+        "setting": row.setting,
+        "use": row.use,
+        "quantity": row.quantity,
+        "published": row.value,
+        "predicted": row.ours,
+        "published_s": published if timed else None,
+        "predicted_s": predicted if timed else None,
+        "error": expm1(row.error),
+        "interval_s": [low, high] if timed else None,
+        "inside": low <= published <= high if low is not None and high is not None else None,
+        "half_width": exp(log(high / low) / 2) - 1 if low and high else None,
+        "baselines": {k: v / published - 1 for k, v in row.baselines.items()} if timed else {},
+    }
