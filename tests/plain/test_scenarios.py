@@ -89,12 +89,13 @@ def test_a_placement_that_keeps_nodes_together_changes_nothing(
 
 
 def test_ranks_spread_over_nodes_take_the_slow_links() -> None:
-    slow = {"node.ranks": 4, "inter.bandwidth": 1e9, "intra.sm_share": 0, "inter.sm_share": 0}
-    one, machine = plan("striped", WORK, 8), H100.changed(slow)
+    one, machine = plan("striped", WORK, 8), H100.changed({"node.ranks": 4, "inter.bandwidth": 1e9})
+    apart = [0, 4, 1, 5, 2, 6, 3, 7]
     ring = simulate(one, machine).busiest_link
-    spread = simulate(one, machine, placement=[0, 4, 1, 5, 2, 6, 3, 7])
-    assert spread.makespan > simulate(one, machine).makespan
+    spread = simulate(one, machine, placement=apart)
     assert spread.busiest_link == pytest.approx(ring)  # a hop each time, to the other node
+    near = plan("usp:ulysses=4:ring=2", WORK, 8)  # all-to-all inside a node
+    assert simulate(near, machine, placement=apart).makespan > simulate(near, machine).makespan
     torus = simulate(one, H100, topology="torus:8", placement=[7, 6, 5, 4, 3, 2, 1, 0])
     assert torus.makespan == pytest.approx(simulate(one, H100, topology="torus:8").makespan)
     with pytest.raises(rl.RingloomError, match="each of 0 to 7 once"):
