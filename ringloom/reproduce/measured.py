@@ -129,7 +129,7 @@ class Measured:
 
     @cached_property
     def spread(self) -> Mapping[str, float]:
-        """What each constant does to the time at the end of its range."""
+        """The change of the time at the end of each constant's range."""
         return spread(self.plans(self.schedule), self.machine, EVEN, self.predicted.makespan)
 
     @property

@@ -29,7 +29,7 @@ Verdict = Literal["right", "wrong", "too close"]
 
 @dataclass(frozen=True)
 class Errors:
-    """How many rows, and their errors: relative, of the time, absolute values."""
+    """A number of rows, and the mean and the largest relative error of their times."""
 
     rows: int
     mean: float
