@@ -6,7 +6,7 @@ way, and a report lays the one over the other.
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +19,20 @@ from planner.plans import AnyPlans
 from runtimes.recording import recorders
 from runtimes.recording.events import Event, Kind
 from simulator.chrome_trace import save_trace, trace
-from simulator.memory import Memory
+from simulator.runs import Run
 from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
 
 Row = Attended | Merged | Sent
 Times = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, step, number
 
 
-@dataclass(frozen=True, eq=False)
-class Recording:
+class Recording(Run):
     """A recorded run of one pass, or of a forward and a backward pass in turn, in seconds.
 
     `hardware` is the backend. Of a pair, `passes` holds both recordings, and the `makespan` of the
     first is the time after which the second began: some ranks may still have been in the first. A
     single pass has its `timeline` instead.
     """
-
-    name: str
-    hardware: str
-    ranks: int
-    makespan: float
-    messages: int
-    timeline: Timeline | None = None
-    memory: Memory | None = None
-    passes: tuple["Recording", ...] = ()
 
     def __repr__(self) -> str:
         where = f"{self.ranks} ranks of {self.hardware}"
@@ -77,12 +67,11 @@ def record(
     first, second = recordings
     if len(begins) == 2:
         first = replace(first, makespan=begins[1] - begins[0])
-    whole = Recording(
-        first.name,
-        backend,
-        first.ranks,
-        max(recordings[0].makespan, first.makespan + second.makespan),
-        first.messages + second.messages,
+    whole = replace(
+        first,
+        makespan=max(recordings[0].makespan, first.makespan + second.makespan),
+        messages=first.messages + second.messages,
+        timeline=None,
         passes=(first, second),
     )
     return results, whole
@@ -91,7 +80,14 @@ def record(
 def _one(plan: Plan, events: list[Event], backend: str) -> Recording:
     times = timeline(plan, events)
     messages = sum(len(move) for _, move in plan.moves())
-    return Recording(plan.name, backend, plan.ranks, times.end, messages, times)
+    return Recording(
+        name=plan.name,
+        hardware=backend,
+        ranks=plan.ranks,
+        makespan=times.end,
+        messages=messages,
+        timeline=times,
+    )
 
 
 def timeline(plan: Plan, events: Iterable[Event]) -> Timeline:

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from planner.disk import writing
 from planner.errors import RingloomError
 from simulator.memory import Memory
+from simulator.runs import Run
 from simulator.timeline import Timeline, entries
 
 Event = dict[str, Any]
@@ -31,27 +32,6 @@ STREAMS: tuple[Stream, ...] = ("compute", "merge", "send", "receive")
 TRANSFER = "ncclDevKernel_SendRecv"  # what analysers take for a transfer
 LANES = 100  # thread = stream * LANES + lane
 LARGEST = 2_000_000  # events
-
-
-class Traceable(Protocol):
-    """A prediction or a recorded run; passes begin `makespan` apart."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def hardware(self) -> str: ...
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def makespan(self) -> float: ...
-    @property
-    def messages(self) -> int: ...
-    @property
-    def timeline(self) -> Timeline | None: ...
-    @property
-    def memory(self) -> Memory | None: ...
-    @property
-    def passes(self) -> "tuple[Traceable, ...]": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +65,7 @@ class Slice:
 
 
 def trace(
-    run: Traceable,
+    run: Run,
     *,
     scale: float = 1.0,
     whole: bool = False,
@@ -99,15 +79,14 @@ def trace(
     if not scale > 0:
         raise RingloomError(f"a time scale is more than 0, not {scale:g}")
     chosen = range(run.ranks) if ranks is None else sorted(set(ranks))
-    passes, offset, flows = run.passes or (run,), 0.0, 0
-    slices, counters = list[Slice](), list[Event]()
-    for one in passes:
+    slices, counters, flows = list[Slice](), list[Event](), 0
+    for one, offset in run.in_turn():
         timeline, ticks = one.timeline, Ticks(scale, whole, offset)
         if timeline is None:
             raise RingloomError(f"{one.name}: the rows were not kept; simulate with record=True")
         slices += _slices(timeline, ticks, flows)
         counters += _counters(timeline, one.memory, ticks, chosen)
-        offset, flows = offset + one.makespan, flows + one.messages
+        flows += one.messages
     if len(slices) > LARGEST:
         raise RingloomError(
             f"a trace of {len(slices)} events is more than the {LARGEST} that one holds"

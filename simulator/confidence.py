@@ -23,7 +23,7 @@ import numpy as np
 from planner.plans import Plans
 from simulator.hardware import Hardware
 from simulator.hardware.schema import unit_of
-from simulator.prediction import simulate
+from simulator.prediction import makespans, simulate
 from simulator.scenario import Scenario
 
 RESIDUALS = Path(__file__).parent / "hardware" / "residuals.csv"
@@ -209,18 +209,12 @@ def sensitivity(
     The constant to measure first is at the head: the uncalibrated one of the most doubt. Calibrated
     ones follow; constants that change nothing are left out.
     """
-    times = {n: simulate(p, hardware, scenario, record=False).makespan for n, p in plans.items()}
+    times = makespans(plans, hardware, scenario)
     best, rows = plans[min(times, key=times.__getitem__)], list[Sensitivity]()
-
-    def moved(key: str, value: float) -> dict[str, float]:
-        return {
-            name: times[name] * math.exp(effects(one, hardware, scenario, {key: value})[key])
-            for name, one in plans.items()
-        }
-
     for key in constants_of(best, hardware):
         constant, limits = hardware.constants[key], hardware.range(key)
-        less, more = (moved(key, unit_of(key).clip(x * constant.value)) for x in (0.9, 1.1))
+        values = (unit_of(key).clip(share * constant.value) for share in (0.9, 1.1))
+        less, more = (makespans(plans, hardware.changed({key: v}), scenario) for v in values)
         if less == more:
             continue
         doubt = max(abs(effects(best, hardware, scenario, {key: end})[key]) for end in limits)

@@ -26,12 +26,11 @@ class Leg:
 
 def legs(prediction: Prediction) -> tuple[Leg, ...]:
     """Returns the passes of a prediction, one after the other."""
-    parts, offset = list[Leg](), 0.0
-    for one in prediction.passes or (prediction,):
-        if one.timeline is not None and one.memory is not None:
-            parts.append(Leg(one.timeline, one.memory, offset, one.makespan))
-        offset += one.makespan
-    return tuple(parts)
+    return tuple(
+        Leg(one.timeline, one.memory, offset, one.makespan)
+        for one, offset in prediction.in_turn()
+        if one.timeline is not None and one.memory is not None
+    )
 
 
 @dataclass(frozen=True, eq=False)

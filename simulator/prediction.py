@@ -1,5 +1,6 @@
 """simulate(plan, hardware)   how a plan would run: time, idle time, bytes, memory and bounds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -16,10 +17,10 @@ from simulator.costs.prices import Costs
 from simulator.engines.choice import Engine, timed
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as hardware_named
-from simulator.memory import Memory, memory
+from simulator.memory import memory
 from simulator.network.topology import topology
+from simulator.runs import Run
 from simulator.scenario import Scenario
-from simulator.timeline import Timeline
 
 Floats = NDArray[np.float64]
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
@@ -29,8 +30,8 @@ SUMMED = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prediction(Run):
     """The run of one pass, or of a forward and a backward pass in turn, on some hardware.
 
     Seconds and bytes. For a pair, times and bytes are the sums over its passes, `peak_bytes` is
@@ -38,11 +39,7 @@ class Prediction:
     and its `memory` instead.
     """
 
-    name: str
-    hardware: str
-    ranks: int
     overlap: bool
-    makespan: float
     busy: Floats  # attending and merging: [ranks]
     exposed: float  # the longest that any rank waits for messages their sources had offered
     bytes_sent: NDArray[np.int64]  # [ranks]
@@ -53,9 +50,6 @@ class Prediction:
     busiest_link: float  # seconds that this plan's busiest port or link is taken
     own_limit: float  # the same of its busiest rank or link: what no order of its work is below
     rounds: int
-    messages: int
-    timeline: Timeline | None = None
-    memory: Memory | None = None
     passes: tuple["Prediction", ...] = ()
     engine: Engine = "recurrence"  # the one that timed it
     contended: bool = False  # messages may have met on a link
@@ -164,6 +158,16 @@ def simulate(
         for one in plans
     ]
     return passes[0] if len(passes) == 1 else _both(*passes)
+
+
+def makespans(
+    plans: Mapping[str, AnyPlans], hardware: Hardware, scenario: Scenario
+) -> dict[str, float]:
+    """Returns the seconds of schedules by name; nothing else of their runs is kept."""
+    return {
+        name: simulate(one, hardware, scenario, record=False).makespan
+        for name, one in plans.items()
+    }
 
 
 def _one_pass(

@@ -14,7 +14,7 @@ from planner.errors import RingloomError
 from planner.plans import Plans
 from simulator.hardware import Hardware
 from simulator.hardware.schema import OPTIONAL, UNITS
-from simulator.prediction import simulate
+from simulator.prediction import makespans
 from simulator.scenario import Scenario
 
 POINTS = 9  # of a sweep, evenly in the logarithm
@@ -68,7 +68,7 @@ def sweep(
 
     def times(value: float) -> dict[str, float]:
         machine, what_if = changed(hardware, scenario, key, value)
-        return {n: simulate(p, machine, what_if, record=False).makespan for n, p in plans.items()}
+        return makespans(plans, machine, what_if)
 
     values = tuple(np.geomspace(low, high, points).tolist())
     rows = [times(value) for value in values]

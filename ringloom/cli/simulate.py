@@ -70,7 +70,7 @@ def command(
         low, high = interval(machine, result.makespan, own)
         rests = [k for k in constants_of(plans, machine) if not machine.constants[k].calibrated]
     # None where the rows of a large plan were not kept.
-    timelines = [one.timeline for one in result.passes or (result,)]
+    timelines = [one.timeline for one, _ in result.in_turn()]
     paths = [critical_path(t) for t in timelines if t is not None and t.rows is not None]
     document = {
         "schedule": plans.name,

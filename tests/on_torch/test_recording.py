@@ -216,7 +216,9 @@ def test_no_message_arrives_before_it_is_sent() -> None:
         Event(e.kind, e.rank, e.step, e.number, e.start, e.end + 9.0 * (e.kind == "send"))
         for e in events
     ]
-    keeps_the_schema(trace(Recording("ring", "numpy", 2, 1.0, 1, timeline(one, late))), 2)
+    sizes = {"ranks": 2, "makespan": 1.0, "messages": 1}
+    run = Recording(name="ring", hardware="numpy", **sizes, timeline=timeline(one, late))
+    keeps_the_schema(trace(run), 2)
 
 
 def test_jax_is_refused_and_says_who_can() -> None:
