@@ -15,7 +15,7 @@ scenario.straggler = { speeds = { 3 = 0.5 } }
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
@@ -29,7 +29,7 @@ from planner.masks import parse
 from planner.parse import tokens
 from planner.planning import TRIMS, find_schedule
 from planner.version import VERSION
-from planner.workload import DTYPES
+from planner.workload import DTYPES, Workload
 from ringloom.sweeps.points import Named, Point
 from simulator.hardware import Hardware, hardware
 from simulator.network.topology import Topology
@@ -144,7 +144,7 @@ def choice(options: Sequence[Any]) -> Callable[[Any], Any]:
     return read
 
 
-SIZES = ("ranks", "seq", "kv_seq", "heads", "kv_heads", "head_dim", "v_head_dim", "batch")
+SIZES = ("ranks", *(field.name for field in fields(Workload) if field.type is int))
 READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(SIZES, size),
     "sinks": choice((False, True)),

@@ -14,6 +14,7 @@ from ringloom.cli.progress import progress, working
 from ringloom.comparison import compare
 from ringloom.views import tables
 from ringloom.views.grids import grid
+from ringloom.views.units import SHOWN, both_ends
 
 WORK = rl.Workload(seq=4096, heads=8, mask=rl.Causal())
 NAMES = ["ring", "striped", "usp:ulysses=2:ring=4"]
@@ -86,3 +87,9 @@ def test_progress_is_seen_on_a_terminal_and_nowhere_else(monkeypatch: pytest.Mon
         said = console.file.getvalue()
         assert ("counting" in said) is seen
         assert ("thinking" in said) is seen
+
+
+def test_of_a_long_list_both_ends_are_shown() -> None:
+    assert both_ends(list(range(SHOWN)), -1) == list(range(SHOWN))
+    shown = both_ends(list(range(SHOWN + 1)), -1)
+    assert shown == [*range(SHOWN // 2), -1, *range(SHOWN // 2 + 1, SHOWN + 1)]
