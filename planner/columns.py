@@ -31,6 +31,12 @@ def present(blocks: NDArray[Any]) -> int:
     return int(blocks.size if blocks.shape[1] == 1 else np.count_nonzero(blocks >= 0))
 
 
+def chosen(rows: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
+    """An index for the marked rows; where they are one stretch a slice, which copies nothing."""
+    first, count = int(rows.argmax()), int(np.count_nonzero(rows))
+    return slice(first, first + count) if rows[first : first + count].all() else rows
+
+
 def flat(rank: NDArray[Any], blocks: NDArray[Any]) -> tuple[Index, Index]:
     """Each block of a table [n, w] beside the rank [n] of its row, absent blocks left out."""
     if blocks.shape[1] == 1 and (blocks >= 0).all():

@@ -8,22 +8,29 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from planner.analysis.partial_sums import absent_sums
 from planner.disk import writing
 from planner.errors import PlanError, RingloomError
 from planner.ir import Attend, Held, Move, Plan, Step
-from planner.partitions import Block, Partition, Side
+from planner.partitions import Block, Ints, Partition, Side
 from planner.plans import AnyPlans, Plans
+from planner.runs import LONG, expanded, length, runs_of
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
 
 # 2: messages of which some accumulators are absent, or OUT held at the start
 # 3: values of another dimension than keys, or sinks
-VERSIONS = (1, 2, 3)
+# 4: columns of many rows as runs, where those are shorter
+VERSIONS = (1, 2, 3, 4)
 LARGEST = 256 << 20  # bytes of JSON text
+EXPANDED = 1 << 28  # numbers that the runs of a plan may stand for
 Json = Any
 
 
@@ -36,6 +43,9 @@ def dumps(given: AnyPlans) -> str:
 
 def _version(plan: Plan) -> int:
     """Returns the first version whose readers accept a plan."""
+    moves, attends = ((node for _, node in nodes) for nodes in (plan.moves(), plan.attends()))
+    if any(len(node) >= LONG for node in chain[Held | Move | Attend](plan.start, moves, attends)):
+        return 4
     if _added(plan.workload):
         return 3
     loosened = any(held.tensors == ("OUT",) for held in plan.start) or absent_sums(plan)
@@ -116,7 +126,7 @@ def _plan_out(plan: Plan) -> Json:
         "workload": _workload_out(plan.workload),
         "partition": {s: [_block_out(b) for b in plan.partition.side(s).blocks] for s in SIDES},
         "start": [
-            {"tensors": h.tensors, "blocks": h.blocks.tolist(), "rank": h.rank.tolist()}
+            {"tensors": h.tensors, "blocks": _table_out(h.blocks), "rank": _column_out(h.rank)}
             for h in plan.start
         ],
         "buffers": [list(pair) for pair in plan.buffers],
@@ -146,18 +156,29 @@ def _block_out(block: Block) -> Json:
 
 def _step_out(step: Step) -> Json:
     attends = [
-        {"rank": a.rank.tolist(), "q": a.q.tolist(), "kv": a.kv.tolist()} for a in step.attends
+        {"rank": _column_out(a.rank), "q": _table_out(a.q), "kv": _table_out(a.kv)}
+        for a in step.attends
     ]
     moves = [
         {
             "tensors": m.tensors,
-            "blocks": m.blocks.tolist(),
-            "src": m.src.tolist(),
-            "dst": m.dst.tolist(),
+            "blocks": _table_out(m.blocks),
+            "src": _column_out(m.src),
+            "dst": _column_out(m.dst),
         }
         for m in step.moves
     ]
     return {"attends": attends, "moves": moves}
+
+
+def _column_out(column: Ints) -> Json:
+    runs = runs_of(column)
+    return column.tolist() if runs is None else {"runs": [runs]}
+
+
+def _table_out(table: Ints) -> Json:
+    runs = [runs_of(column) for column in table.T]
+    return table.tolist() if None in runs else {"runs": runs}
 
 
 # ---- in
@@ -184,6 +205,7 @@ def _whole(value: Json, what: str) -> int:
 def _plan_in(value: Json) -> Plan:
     plan = _fields(value, "a plan")
     sides = _fields(plan["partition"], "partition")
+    _check_sizes(plan)
     blocks = {s: tuple(_block_in(b) for b in _list(sides[s], f"{s} blocks")) for s in SIDES}
     return Plan(
         name=_text(plan["name"], "name"),
@@ -192,7 +214,7 @@ def _plan_in(value: Json) -> Plan:
         partition=Partition(q=Side(blocks["q"]), kv=Side(blocks["kv"])),
         pass_=plan["pass"],
         start=tuple(
-            Held(_names(h), _table(h["blocks"]), _table(h["rank"]))
+            Held(_names(h), _table(h["blocks"]), _column(h["rank"]))
             for h in (_fields(h, "a held copy") for h in _list(plan["start"], "start"))
         ),
         buffers=tuple(
@@ -229,8 +251,28 @@ def _names(node: Mapping[str, Json]) -> tuple[str, ...]:
     return tuple(_text(t, "a tensor") for t in _list(node["tensors"], "tensors"))
 
 
-def _table(value: Json) -> list[Json]:
+def _column(value: Json) -> ArrayLike:
+    if isinstance(value, dict):
+        (runs,) = _list(value["runs"], "runs")
+        return expanded(runs)
     return _list(value, "a column")
+
+
+def _table(value: Json) -> ArrayLike:
+    if isinstance(value, dict):
+        return np.stack([expanded(runs) for runs in _list(value["runs"], "runs")], axis=1)
+    return _list(value, "a table")
+
+
+def _check_sizes(plan: Mapping[str, Json]) -> None:
+    """Raises PlanError where the runs of a plan stand for too many numbers, before any is made."""
+    steps = [_fields(step, "a step") for step in _list(plan["steps"], "steps")]
+    kinds = [plan["start"], *(step[kind] for step in steps for kind in ("attends", "moves"))]
+    nodes = [_fields(node, "a node") for kind in kinds for node in _list(kind, "nodes")]
+    values = (value for node in nodes for value in node.values() if isinstance(value, dict))
+    total = sum(length(runs) for value in values for runs in _list(value["runs"], "runs"))
+    if total > EXPANDED:
+        raise PlanError(f"the runs of a plan stand for {total} numbers, more than {EXPANDED}")
 
 
 def _step_in(value: Json) -> Step:
@@ -238,8 +280,9 @@ def _step_in(value: Json) -> Step:
     attends = [_fields(a, "an attend") for a in _list(step["attends"], "attends")]
     moves = [_fields(m, "a move") for m in _list(step["moves"], "moves")]
     return Step(
-        tuple(Attend(_table(a["rank"]), _table(a["q"]), _table(a["kv"])) for a in attends),
+        tuple(Attend(_column(a["rank"]), _table(a["q"]), _table(a["kv"])) for a in attends),
         tuple(
-            Move(_names(m), _table(m["blocks"]), _table(m["src"]), _table(m["dst"])) for m in moves
+            Move(_names(m), _table(m["blocks"]), _column(m["src"]), _column(m["dst"]))
+            for m in moves
         ),
     )

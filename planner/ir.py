@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.columns import flat, rowwise
+from planner.columns import chosen, flat, rowwise
 from planner.errors import PlanError
 from planner.partitions import Ints, Partition, Side
 from planner.workload import DTYPES, Workload
@@ -148,13 +148,14 @@ class Node:
 
 def _keep(node: Node, rows: Rows, fields: Sequence[str]) -> None:
     """Drop rows without a block, then columns that are empty in all rows that are left."""
+    kept = chosen(rows) if isinstance(rows, np.ndarray) and not rows.all() else None
     for name in fields:
         values = whole = getattr(node, name)
-        if not (rows is np.True_ or rows.all()):
-            values = values[rows]
+        if kept is not None:
+            values = values[kept]
         if values.ndim == 2 and values.min(initial=0) < 0:
-            used = [column.max(initial=-1) >= 0 for column in values.T]
-            values = values if all(used) else values[:, used]
+            used = np.array([column.max(initial=-1) >= 0 for column in values.T])
+            values = values if used.all() else values[:, chosen(used)]
         if values is not whole:
             object.__setattr__(node, name, values)
 

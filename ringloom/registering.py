@@ -1,6 +1,7 @@
 """schedule(build)   registers a function from a workload and ranks to a plan, by its name."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar, overload
 
 from planner.ir import Plan
@@ -26,10 +27,7 @@ def schedule(
     paths they take, and the paper. Keyword parameters with defaults become parameters of the
     schedule. The function ignores the mask; `plan` applies it, and verifies the result.
     """
-
-    def register(function: Build) -> Build:
-        name = function.__name__
-        SCHEDULES[name] = Schedule(name, function, travels, path, paper)
-        return function
-
-    return register if build is None else register(build)
+    if build is None:
+        return partial(schedule, travels=travels, path=path, paper=paper)
+    SCHEDULES[build.__name__] = Schedule(build.__name__, build, travels, path, paper)
+    return build

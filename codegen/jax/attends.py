@@ -9,12 +9,13 @@ import numpy as np
 from codegen.jax.cases import WHOLE, Case, Group, groups, switched
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops, Steps
-from codegen.jax.pieces import Slices, origin, rows_of, tiling
+from codegen.jax.pieces import Slices, tiling
 from codegen.jax.runs import Op
-from codegen.jax.trace import Trace
 from codegen.jax.values import Kept, Key, values
 from codegen.layout import Pieces
 from codegen.lowered.conditions import Domain
+from codegen.lowered.owners import owner
+from codegen.lowered.sums import Walk
 from codegen.text import Names, call, statement
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
@@ -44,7 +45,7 @@ class Attends:
 
     plan: Plan
     loops: Loops
-    rows: Trace
+    walked: Walk
     names: Names
     hops: Hops
     exchanges: Exchanges
@@ -56,10 +57,8 @@ class Attends:
 
     def __post_init__(self) -> None:
         self.forward = self.plan.pass_ == "forward"
-        if self.rows.mixed:
-            raise PlanError("a message of sums beside others of their kind that go elsewhere")
         self.made = values(
-            self.loops, self.plan.pass_, self.rows, self.kept.names if self.forward else ()
+            self.loops, self.plan.pass_, self.walked, self.kept.names if self.forward else ()
         )
         self.sides = [TENSORS[t].side for t in ACCUMULATORS[self.plan.pass_]]
         self.coordinates = self.loops.coordinates()
@@ -69,7 +68,7 @@ class Attends:
 
     def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
         """The attends of some steps, if told so only those that add to these sums."""
-        made = groups(self.loops, self.rows, self.made, steps, self.sides)
+        made = groups(self.loops, self.walked, self.made, steps, self.sides)
         for case in (case for group in made for case in group.cases if self.uneven):
             case.kind = MASKED.get(case.kind, case.kind)
         return [group for group in made if group.cells == (cells or group.cells)]
@@ -84,7 +83,7 @@ class Attends:
 
     def fresh(self, cell: Key) -> bool:
         """True for sums that a message takes along in the next step, all of them."""
-        return cell[0].isdecimal() and cell[0] not in self.made.returned
+        return cell in self.made.sent and cell not in self.made.returned
 
     def starts(self, cell: Key) -> bool:
         """True if what is added next to these sums is the first."""
@@ -122,7 +121,7 @@ class Attends:
 
     def tiles(self, case: Case, cells: tuple[Key, ...], t: int, indent: int) -> Iterator[Op]:
         """A loop over tiles of one shape; PlanError where ranks have none."""
-        rectangles = self.rows.rows[t][case.statements[0]]
+        rectangles = self.walked.attended[case.statements[0]][t]
         if self.uneven or self.stats or len(case.statements) > 1:
             raise PlanError("tiles that are not of one shape")
         ends, diagonal = tiling(self.plan, rectangles, self.coordinates, self.names)
@@ -178,7 +177,7 @@ class Attends:
     def check_whole(self, case: Case, steps: Steps) -> None:
         """Raise PlanError if queries and keys see each other outside of the rectangle."""
         areas, sides = tiles(self.plan).areas, self.plan.partition
-        for r in (self.rows.rows[t].get(n) for t in steps for n in case.statements):
+        for r in (self.walked.attended[n].get(t) for t in steps for n in case.statements):
             if r is None:
                 continue
             if (r.q_row < 0).any() or (r.kv_row < 0).any():
@@ -213,8 +212,8 @@ class Attends:
                 return name
             return f"jnp.arange({seq.removeprefix(', ') or ('KV_SEQ' if side == 'kv' else 'SEQ')})"
         self.positions |= {"at": f"tokens_of(rank{seq})", "kv_at": "keys_of(rank)"}
-        rows = rows_of(self.rows, case.statements, steps, side)
-        rank = origin(value, rows, self.plan.partition.side(side), self.loops, names)
+        on = [t for t in steps if any(t in self.walked.attended[n] for n in case.statements)]
+        rank = owner(self.plan, self.walked, side, value, Domain(self.loops, on), names).text
         return ("kv_at" if of == "keys_of" else "at") if rank == "rank" else f"{of}({rank}{seq})"
 
     # ---- assignments

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from codegen.jax.trace import Trace
 from codegen.jax.values import Key, Values
 from codegen.lowered.conditions import Domain, bounds, needed, on_arrays
+from codegen.lowered.sums import Walk
 from codegen.text import WIDTH, Flags, Names, call
 from planner.errors import PlanError
-from planner.loops.form import Attend, Expr, Guard, Ints, Loops
+from planner.loops.form import Attend, Expr, Guard, Ints, Loops, Part
 
 Slice = tuple[int, int, int]  # first and last piece, of so many
 MOST = 4  # cases of one statement
@@ -47,7 +47,7 @@ class Group:
 
 
 def groups(
-    loops: Loops, rows: Trace, made: Values, steps: Sequence[int], sides: Sequence[str]
+    loops: Loops, walked: Walk, made: Values, steps: Sequence[int], sides: Sequence[str]
 ) -> list[Group]:
     """The attends that run in these steps."""
     open_groups: list[tuple[tuple[Key, ...], list[Case]]] = []
@@ -55,7 +55,7 @@ def groups(
         if not isinstance(s, Attend) or not any(s.when.on(t) for t in steps):
             continue
         cells = tuple(made.cells[n, side] for side in sides)
-        for case in _cases(n, s, loops, rows, steps):
+        for case in _cases(n, s, loops, walked, steps):
             for other, cases in open_groups:
                 if other == cells and not any((case.active & c.active).any() for c in cases):
                     cases.append(case)
@@ -79,30 +79,42 @@ def _joined(cases: list[Case]) -> list[Case]:
     return [replace(whole[0], active=everywhere, guard=Guard(), statements=statements)]
 
 
-def _cases(n: int, s: Attend, loops: Loops, rows: Trace, steps: Sequence[int]) -> list[Case]:
+def _cases(n: int, s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) -> list[Case]:
     """A statement as cases of fixed pieces."""
     at = loops.coordinates()
     q, kv = (s.q[0].value, "q"), (s.kv[0].value, "kv")
-    shape = 2 * (rows.widths[q],) + 2 * (rows.widths[kv],)
+    widths = [walked.width(*reversed(value)) for value in (q, kv)]
+    shape = widths[0], widths[0], widths[1], widths[1]
     codes = np.full((len(steps), len(at)), -1)
     for i, t in enumerate(steps):
-        if r := rows.rows[t].get(n):
-            codes[i, r.rank] = np.ravel_multi_index(tuple(r.pieces.T), shape)
+        if r := walked.attended[n].get(t):
+            parts = zip((s.q[0], s.kv[0]), widths, strict=True)
+            pieces = [x for p, width in parts for x in _pieces(p, width, t, at[r.rank])]
+            codes[i, r.rank] = np.ravel_multi_index(tuple(pieces), shape)
     active = codes >= 0
     different = np.unique(codes[active])
     if len(s.q) + len(s.kv) > 2 or len(different) > MOST:
-        everything, keys = ((0, rows.widths[v] - 1, rows.widths[v]) for v in (q, kv))
+        everything, keys = ((0, width - 1, width) for width in widths)
         return [Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statements=(n,))]
     made = []
     for code in different:
         on, ends = codes == code, np.unravel_index(code, shape)
         choice = None if len(different) == 1 else _choice(on, active, at)
-        rows_, cols = (
-            (int(a), int(b), rows.widths[v]) for a, b, v in ((*ends[:2], q), (*ends[2:], kv))
+        rows, cols = (
+            (int(a), int(b), width)
+            for a, b, width in ((*ends[:2], widths[0]), (*ends[2:], widths[1]))
         )
         kind = "masked" if s.kind in LEFT_OPEN else s.kind
-        made.append(Case(q, kv, rows_, cols, kind, on, s.when.guard, choice, (n,)))
+        made.append(Case(q, kv, rows, cols, kind, on, s.when.guard, choice, (n,)))
     return made
+
+
+def _pieces(p: Part, width: int, t: int, at: Ints) -> list[Ints]:
+    """The first and the last piece of a part, on ranks at these coordinates: [n] each."""
+    if p.heads is not None:
+        raise PlanError("an attend of some heads of a value")
+    ends = p.pieces or (Expr(0), Expr(width - 1))
+    return [e.at(t, at).clip(0, width - 1) for e in ends]
 
 
 def _choice(on: Flags, active: Flags, at: Ints) -> tuple[int, int, int]:

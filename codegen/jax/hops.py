@@ -1,33 +1,16 @@
 """Messages from device to device: one ppermute each, as functions that the schedule calls."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from codegen.jax.trace import (
-    HOME,
-    Trace,
-    everybody,
-    is_stepwise,
-    receivers,
-    senders,
-    trace,
-)
+from codegen.jax.ways import everybody, is_stepwise, receivers, senders
 from codegen.lowered.conditions import SIZES, Domain, both, bounds
 from codegen.text import WIDTH, Names, affine, call
 from planner.errors import PlanError
-from planner.ir import TENSORS, Plan
 from planner.loops.form import (
-    OWN,
-    Attend,
     Loops,
-    Part,
-    Return,
-    Scatter,
     Send,
     Shift,
-    Start,
-    Statement,
 )
 
 Steps = tuple[int, ...]
@@ -169,53 +152,3 @@ def _guard(s: Send, loops: Loops, names: Names) -> str:
         raise PlanError("messages of some ranks only, along an axis")
     here = names.but(0, "to" if guard.receiver else "r")
     return both([*bounds(guard, Domain(loops, on), here)])
-
-
-def settled(loops: Loops, plan: Plan) -> tuple[Loops, Trace]:
-    """The loops, changed where some sums stay on their ranks and others of the kind go on.
-
-    There all sums for what ranks own stay with them. Returns the loops with their rows. Raises
-    PlanError where that does not help.
-    """
-    rows = trace(loops, plan)
-    if not some_stay(loops, rows):
-        return loops, rows
-    apart = replace(loops, statements=tuple(own_apart(loops.statements)))
-    made = trace(apart, plan, at_home=True)
-    if some_stay(apart, made):
-        raise PlanError("sums of which some stay on a rank where others go on")
-    return apart, made
-
-
-def some_stay(loops: Loops, rows: Trace) -> bool:
-    """True if what an attend or a message adds stays on some ranks and goes on from others."""
-    returns = {n for n, s in enumerate(loops.statements) if isinstance(s, Return | Scatter)}
-    return any(HOME in ends and ends - returns - {HOME} for ends in rows.sinks.values())
-
-
-def own_apart(statements: Sequence[Statement]) -> Iterator[Statement]:
-    """Attends read what ranks own by that name, not by that of what begins to travel."""
-    for s in statements:
-        if not isinstance(s, Attend):
-            yield s
-            continue
-        q, kv = (
-            tuple(_owned(p, side, s.when.first, statements) for p in parts)
-            for side, parts in (("q", s.q), ("kv", s.kv))
-        )
-        if (q, kv) == (s.q, s.kv):
-            yield s
-            continue
-        yield Attend(replace(s.when, last=s.when.first), q, kv, s.kind)
-        if s.when.last > s.when.first:
-            yield replace(s, when=replace(s.when, first=s.when.first + 1))
-
-
-def _owned(p: Part, side: str, t: int, statements: Sequence[Statement]) -> Part:
-    """A part of a value that begins in this step as what ranks own, by that name."""
-    starts = (s for s in statements if isinstance(s, Start) and s.when.on(t))
-    own = any(
-        (s.name, s.part) == (p.value, Part(OWN)) and TENSORS[s.tensors[0]].side == side
-        for s in starts
-    )
-    return replace(p, value=OWN) if own else p

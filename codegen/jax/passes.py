@@ -10,8 +10,8 @@ from codegen.jax.attends import Attends
 from codegen.jax.cases import Group
 from codegen.jax.hops import Steps
 from codegen.jax.runs import Block, Op, Run
-from codegen.jax.trace import everybody, is_stepwise, senders, without
 from codegen.jax.values import Key
+from codegen.jax.ways import is_stepwise
 from codegen.lowered.conditions import Domain, both, times
 from codegen.text import Names
 from planner.errors import PlanError
@@ -216,19 +216,7 @@ class Pass(Attends):
         else:
             title = "pass_on"
         hop = self.hops.add(title, s, self.names)
-        self.check_zero(n, s, steps)
         return hop.of(text, names.clock, steps if run.kind == "rolled" else None, self.names)
-
-    def check_zero(self, n: int, s: Send, steps: Steps) -> None:
-        """Raise PlanError if sums would be sent that the plan leaves where they are."""
-        if is_stepwise(s):
-            return
-        sending, cell = everybody(self.loops, s), self.made.taken[n]
-        for t in steps:
-            more = without(sending, senders(self.loops, s, t))
-            for source, ranks in self.rows.made[t - 1].items():
-                if self.made.cells[source] == cell and np.isin(ranks, more).any():
-                    raise PlanError("sums that only some ranks send on")
 
     def arrive(self, cell: Key, text: str, indent: int) -> Iterator[Op]:
         """Add what arrives to sums, or let it be the sums."""

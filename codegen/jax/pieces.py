@@ -1,25 +1,23 @@
-"""Pieces of values as text: slices of tokens, tiles of one shape, and the ranks that tokens are of.
+"""Pieces of values as text: slices of tokens, and tiles of one shape.
 
 Rectangles that every rank cuts differently become a loop over tiles of one shape. Under a causal
 mask a piece of queries sees all pieces of keys before a certain one, and of that one the keys up to
 itself. Which one that is follows from the rank.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from codegen.jax.cases import Case, Slice
-from codegen.jax.trace import Rectangles, Trace
+from codegen.lowered.sums import Rectangles
 from codegen.text import Names, affine
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import OWN, Ints, Loops
+from planner.loops.form import Ints
 from planner.loops.kinds import KINDS, Kinds
-from planner.loops.values import owned
-from planner.partitions import Side
 
 HALVES = {(0, 1): "front", (1, 2): "back"}
 
@@ -117,54 +115,3 @@ def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:
         if np.array_equal(numbers, first + (other - first) * x):
             return affine([(int(other - first), name)], int(first))
     raise PlanError("rectangles whose tiles follow no coordinate")
-
-
-def origin(
-    value: str, rows: Sequence[tuple[int, Ints, Ints]], side: Side, loops: Loops, names: Names
-) -> str:
-    """The owner of a value, as text; rows: step, ranks [n], all blocks of the value [n, w].
-
-    Raises PlanError unless a rank has all pieces of one other rank, so far away along each axis.
-    """
-    if value == OWN:
-        return "rank"
-    where = loops.coordinates()
-    own, away = owned(len(where), side).reshape(len(where), -1), dict[int, Ints]()
-    for t, who, blocks in rows:
-        homes = side.homes[blocks[:, 0]]
-        if blocks.shape != own[homes].shape or not np.array_equal(blocks, own[homes]):
-            raise PlanError("masked tiles of some pieces of a value")
-        far = np.unique((where[homes] - where[who])[:, :-1] % loops.mesh, axis=0)
-        if len(far) != 1 or (away.setdefault(t, far[0]) != far[0]).any():
-            raise PlanError("masked tiles of values that come from different distances")
-    along = [
-        _place({t: int(far[axis]) for t, far in away.items()}, names.axes[axis], size, names)
-        for axis, size in enumerate(loops.mesh)
-    ]
-    return along[0] if len(along) == 1 else f"{along[0]} * INNER + {along[1]}"
-
-
-def _place(away: dict[int, int], name: str, size: int, names: Names) -> str:
-    """The coordinate so far away in each step, as text."""
-    first = min(away)
-    slope = (away.get(first + 1, away[first]) - away[first] + size // 2) % size - size // 2
-    if any((away[first] + slope * (t - first) - d) % size for t, d in away.items()):
-        raise PlanError("masked tiles of values whose way is not the same in each step")
-    constant = away[first] + slope * (names.first - first)
-    constant = (constant + size // 2) % size - size // 2
-    if names.at is not None:
-        constant = (away[first] + size // 2) % size - size // 2
-        slope = 0
-    text = affine([(1, name), (slope, names.clock)], constant)
-    return text if text == name else f"({text}) % {names.count(size)}"
-
-
-def rows_of(
-    trace: Trace, attends: Sequence[int], steps: Sequence[int], side: str
-) -> list[tuple[int, Ints, Ints]]:
-    """The ranks of some attends and the blocks of their value, in each of these steps."""
-    made = []
-    for t, n in ((t, n) for t in steps for n in attends):
-        if (r := trace.rows[t].get(n)) and len(r.rank):
-            made.append((t, r.rank, r.q_row if side == "q" else r.kv_row))
-    return made

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from codegen.jax.trace import is_stepwise, sends_inputs
 from codegen.jax.values import SPARE
+from codegen.jax.ways import is_stepwise, sends_inputs
 from codegen.text import Flags, Names, call
 from planner.errors import PlanError
 from planner.ir import TENSORS

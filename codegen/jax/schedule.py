@@ -1,11 +1,12 @@
 """The schedule of a program, printed from its loops: `forward`, `backward`, and their messages."""
 
 from codegen.jax.exchanges import Exchanges
-from codegen.jax.hops import Hops, settled
+from codegen.jax.hops import Hops
 from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
 from codegen.jax.values import Kept, kept
 from codegen.lowered.conditions import AXES, SIZES
+from codegen.lowered.staying import settled
 from codegen.programs import Program
 from codegen.text import Names
 from planner.errors import PlanError
@@ -61,11 +62,11 @@ def print_pass(
     plan: Plan, loops: Loops, hops: Hops, exchanges: Exchanges, keeping: Kept
 ) -> list[str]:
     """One function."""
-    loops, rows = settled(loops, plan)
+    loops, walked = settled(plan, loops)
     names = named(loops)
     moves = (s for s in loops.statements if isinstance(s, Send | Gather | AllToAll))
     stats = any("STATS" in s.tensors for s in moves)
-    made = Pass(plan, loops, rows, names, hops, exchanges, stats, keeping)
+    made = Pass(plan, loops, walked, names, hops, exchanges, stats, keeping)
     blocks = made.blocks(runs(loops))
     head, saved = [*HEADS[plan.pass_]], made.saved() if plan.pass_ == "forward" else []
     if plan.pass_ == "backward":

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from codegen.jax.trace import HOME, Source, Trace, sends_inputs, trace
+from codegen.lowered.sums import Cell, Walk
+from codegen.lowered.walk import walk
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass
@@ -32,7 +33,9 @@ from planner.loops.form import (
 from planner.loops.values import held
 
 SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
-Key = tuple[str, str]  # "own", the name of a value, or a number of sums; and the side
+Key = tuple[str, str]  # the name of a value, and the side
+Source = tuple[int, str]  # a statement, and the side of the sums that it adds to
+LEAVING = ", leaving"  # behind a value: of two variables of its sums, the one that is sent
 BASES: dict[tuple[Pass, str, bool], str] = {  # pass, side, sums
     ("forward", "q", False): "q",
     ("forward", "kv", False): "kv",
@@ -55,16 +58,17 @@ class Values:
     sums: dict[Key, str] = field(default_factory=dict)
     cells: dict[Source, Key] = field(default_factory=dict)  # where an attend or a message adds
     taken: dict[int, Key] = field(default_factory=dict)  # the sums that a send or return takes
-    returned: set[str] = field(default_factory=set)  # sums that a return takes
+    sent: set[Key] = field(default_factory=set)  # sums that a send takes
+    returned: set[Key] = field(default_factory=set)  # sums that a return takes
 
 
-def values(loops: Loops, pass_: Pass, rows: Trace, kept: Collection[str] = ()) -> Values:
+def values(loops: Loops, pass_: Pass, walked: Walk, kept: Collection[str] = ()) -> Values:
     """Name everything; `kept`: values of exchanges that are needed at the end, and their sums.
 
     Raises PlanError for what needs more than a variable per value.
     """
     made = Values(pass_)
-    _cells(made, loops, rows)
+    _cells(made, loops, walked)
     spans = dict[tuple[Key, bool], list[int]]()
     for t in range(loops.steps):
         for number, s in enumerate(loops.statements):
@@ -95,7 +99,7 @@ def _returned(made: Values, loops: Loops, kept: Collection[str]) -> Iterator[str
 
 def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
     """Returns the mark that tells a value from another of its side."""
-    if key[0] == HELD:
+    if key[0] == HELD and not sums:
         return "held_{}"
     marks = {s.name: MARKS[type(s)] for s in loops.statements if isinstance(s, Exchange)}
     returned = {
@@ -127,49 +131,34 @@ def _candidates(base: str, mark: str) -> Iterator[str]:
         yield ", ".join(f"{mark.format(word)}_{number}" for word in words)
 
 
-def _cells(made: Values, loops: Loops, rows: Trace) -> None:
-    """Group sums by where they go; a source whose sums go several ways joins these."""
-    group = dict[int, int]()
+def _cells(made: Values, loops: Loops, walked: Walk) -> None:
+    """Where attends and messages add, and what they take; own sums apart if they leave at once."""
 
-    def root(n: int) -> int:
-        while group.setdefault(n, n) != n:
-            n = group[n]
-        return n
+    back = {walked.source[n] for n, s in enumerate(loops.statements) if _goes_back(s)}
 
-    for source, sinks in rows.sinks.items():
-        sends = sorted(sinks - {HOME})
-        if not sends:
-            continue
-        returns = [n for n in sends if isinstance(loops.statements[n], Return | Scatter)]
-        if (len(sends) > len(returns) > 0) or (HOME in sinks and not returns):
-            raise PlanError("sums of which some stay where others go on")
-        if not returns and rows.delays[source] != {1}:
+    def key(cell: Cell, t: int) -> Key:
+        later = min((u for u in walked.taken.get(cell, ()) if u > t), default=t)
+        leaves = later in walked.sent.get(cell, ())
+        if leaves and later > t + 1:
             raise PlanError("sums that wait for several steps before they go on")
-        for n in sends[1:]:
-            group[root(n)] = root(sends[0])
-    for source, sinks in rows.sinks.items():
-        sends = sorted(sinks - {HOME})
-        back = _goes_back(loops, source) if not sends else sends[0]
-        made.cells[source] = (OWN if back is None else str(root(back)), source[1])
-    for n, s in enumerate(loops.statements):
-        back = isinstance(s, Return | Scatter)
-        if isinstance(s, Return | Scatter | Send) and not sends_inputs(s):
-            made.taken[n] = (str(root(n)), TENSORS[s.tensors[0]].side)
-            made.returned |= {str(root(n))} if back else set()
+        apart = leaves and (cell[1] == OWN or cell in back)
+        return (f"{cell[1]}{LEAVING}" if apart else cell[1], TENSORS[cell[0]].side)
+
+    adds = [*((i, cells) for (i, _), cells in walked.targets.items()), *walked.into.items()]
+    for i, cells in adds:
+        keys = {key(cell, t) for t, cell in cells.items()}
+        if len(keys) > 1:
+            raise PlanError("sums that are added to one value first and then to another")
+        (only,) = keys
+        made.cells[i, only[1]] = only
+    for n, cell in walked.source.items():
+        made.taken[n] = key(cell, loops.statements[n].when.first - 1)
+        (made.returned if _goes_back(loops.statements[n]) else made.sent).add(made.taken[n])
 
 
-def _goes_back(loops: Loops, source: Source) -> int | None:
-    """The return that takes the other sums for the value that an attend adds its own to."""
-    s, side = loops.statements[source[0]], source[1]
-    if not isinstance(s, Attend):
-        return None
-    value = (s.q if side == "q" else s.kv)[0].value
-    returns = (
-        n
-        for n, r in enumerate(loops.statements)
-        if isinstance(r, Return) and r.exchange == value and TENSORS[r.tensors[0]].side == side
-    )
-    return next((n for n in returns if loops.statements[n].when.first > s.when.last), None)
+def _goes_back(s: Statement) -> bool:
+    """True for exchanges of sums."""
+    return isinstance(s, Return | Scatter)
 
 
 def _uses(
@@ -239,13 +228,13 @@ def kept(program: Program) -> Kept:
     tensors = {tensor for node in backward.start for tensor in node.tensors}
     if not tensors <= {"Q", "OUT", "KV"} or len(tensors & {"Q", "OUT"}) == 1:
         raise PlanError(f"a backward pass that holds {', '.join(sorted(tensors))}")
-    stay = trace(program.loops[0], program.forward).stay
+    tables = walk(program.forward, program.loops[0])[1].tables
     sides = dict[str, Exchange]()
     for side in ("q", "kv"):
         table = held(backward, side)
         for s in program.loops[0].statements:
             if table is not None and isinstance(s, Exchange):
-                brought = stay.get((s.name, side))
+                brought = tables.get((side, s.name))
                 if brought is not None and np.array_equal(brought, table):
                     sides[side] = s
         if table is not None and side not in sides:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from codegen.lowered.sums import Cell
 from codegen.text import call
 from codegen.torch.holdings import Holdings
 from codegen.torch.origins import (
@@ -14,7 +15,6 @@ from codegen.torch.origins import (
     triangular,
 )
 from codegen.torch.tiles import Meeting, tile_function
-from codegen.torch.walk import Cell
 from planner.errors import PlanError
 from planner.loops.form import OWN, Attend, Loops
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from codegen.lowered.sums import Cell, Walk
 from codegen.torch.variables import Variables, side_of
-from codegen.torch.walk import Cell, Walk
 from planner.errors import PlanError
 from planner.loops.form import HELD, OWN, Part
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES, Domain
-from codegen.text import Names, affine
-from codegen.torch.walk import Walk
+from codegen.lowered.owners import owner
+from codegen.lowered.sums import Rectangles, Walk
+from codegen.text import Names
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -48,52 +49,11 @@ class Origins:
     def of(self, side: str, value: str, domain: Domain, names: Names) -> Origin:
         """The origin of a value: a rank as far away on every rank, or all ranks."""
         owned = self.walked.tables[side, "owned"][:, :, 0]  # any heads: of the same positions
-        steps, mesh = np.arange(len(domain.steps)), domain.loops.mesh
-        if value == OWN:
-            return Origin(np.broadcast_to(owned, (len(steps), *owned.shape)), HERE)
         table = self.walked.tables.get((side, value))
-        if table is not None:
+        if value != OWN and table is not None:
             return self.gathered(side, table[:, :, 0], domain, names)
-        far = [self.distance(side, value, t, domain) for t in domain.steps]
-        known = {i: x for i, x in enumerate(far) if x is not None}
-        if not known:
-            raise PlanError(f"{value} is read before it is there")
-        axes = np.flatnonzero(np.any([*known.values()], axis=0))
-        if len(axes) > 1:
-            raise PlanError(f"{value} travels along several axes")
-        axis = int(axes[0]) if len(axes) else 0
-        away, by = self.line({i: int(x[axis]) for i, x in known.items()}, mesh[axis], value)
-        where = np.stack([domain.loops.coordinates()[:, :-1]] * len(steps))
-        where[:, :, axis] += (away + by * steps)[:, None]
-        owners = np.ravel_multi_index(tuple(np.moveaxis(where, 2, 0)), mesh, mode="wrap")
-        step = names.step if names.at is None else "0"
-        place = affine([(1, names.axes[axis]), (by if names.at is None else 0, step)], away)
-        return Origin(owned[owners], owner_at(place, axis, len(mesh)))
-
-    def line(self, far: dict[int, int], n: int, value: str) -> tuple[int, int]:
-        """Distances modulo n by number of the step, as a first one and what each step adds."""
-        (i, first), (j, last) = min(far.items()), max(far.items())
-        slope = (last - first) // (j - i) if j > i else 0
-        for by in (slope, 1, -1):
-            if all((first + by * (k - i) - x) % n == 0 for k, x in far.items()):
-                away = (first - by * i) % n
-                return away - n * (2 * away > n), by
-        raise PlanError(f"the owner of {value} is not told by the step")
-
-    def distance(self, side: str, value: str, t: int, domain: Domain) -> Ints | None:
-        """The coordinates from ranks to the owner of their value; None if nobody has it."""
-        table = self.walked.aged.get((side, value, t))
-        if table is None:
-            return None
-        blocks, where = table[:, :, 0], domain.loops.coordinates()[:, :-1]
-        here = np.flatnonzero((blocks >= 0).any(axis=1))
-        owners = self.plan.partition.side(side).homes[blocks[here, 0]]
-        owned = self.walked.tables[side, "owned"][owners][:, :, 0]
-        far = (where[owners] - where[here]) % domain.loops.mesh
-        whole = blocks.shape[1] == owned.shape[1] and (blocks[here] == owned).all()
-        if not whole or (far != far[0]).any():
-            raise PlanError(f"{value} is not all that one rank owns, as far away on every rank")
-        return np.asarray(far[0])
+        place = owner(self.plan, self.walked, side, value, domain, names)
+        return Origin(owned[place.ranks], place.text)
 
     def gathered(self, side: str, blocks: Ints, domain: Domain, names: Names) -> Origin:
         """All tokens in the order of the sequence, or those of all ranks along an axis."""
@@ -113,14 +73,6 @@ class Origins:
         raise PlanError("what is gathered is not what the ranks along an axis own")
 
 
-def owner_at(place: str, axis: int, axes: int) -> str:
-    """The rank at a coordinate along one axis, and at ours along the other."""
-    at = f"({place}) % {SIZES[axes][axis]}"
-    if axes == 1:
-        return at
-    return f"{at} * {SIZES[2][1]} + inner" if axis == 0 else f"rank - inner + {at}"
-
-
 def members_of(axes: tuple[str, ...]) -> tuple[str, ...]:
     """The ranks along each axis, as text."""
     if len(axes) == 1:
@@ -136,7 +88,7 @@ def along(owned: Ints, mesh: tuple[int, ...], axis: int) -> Ints:
     return np.asarray(np.moveaxis(rows, -2, axis).reshape(len(owned), -1))
 
 
-Attended = dict[int, list[tuple[Ints, Ints, Ints]]]  # by number of the step: rank, q, kv
+Attended = dict[int, list[Rectangles]]  # by number of the step
 
 
 def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> None:
@@ -146,12 +98,12 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
     for i, (rows, cols) in enumerate(zip(q.blocks, kv.blocks, strict=True)):
         chunks = sides.q.chunk[rows][:, :, None], sides.kv.chunk[cols][:, None, :]
         left = live_chunks[chunks]
-        for who, queries, keys in attended.get(i, []):
+        for r in attended.get(i, []):
             on, of = (
-                (side.chunk[x[who]][:, :, None] == chunks_at(side, y)[:, None, :]).any(2)
-                for side, x, y in ((sides.q, rows, queries), (sides.kv, cols, keys))
+                (side.chunk[x[r.rank]][:, :, None] == chunks_at(side, y)[:, None, :]).any(2)
+                for side, x, y in ((sides.q, rows, r.q), (sides.kv, cols, r.kv))
             )
-            left[who] &= ~(on[:, :, None] & of[:, None, :])
+            left[r.rank] &= ~(on[:, :, None] & of[:, None, :])
         if left.any():
             raise PlanError("ranks do not attend all that the mask leaves of two values")
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import gcd
 
 from codegen.lowered.conditions import AXES, SIZES, Domain, both, conditions
+from codegen.lowered.sums import Cell
+from codegen.lowered.walk import walk
 from codegen.text import Names, call, statement
 from codegen.torch.attends import Attending, indented
 from codegen.torch.exchanges import Exchanges
@@ -19,7 +21,6 @@ from codegen.torch.origins import Origins
 from codegen.torch.tiles import Definitions, Meeting, unit_of
 from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import side_of, sums, variables
-from codegen.torch.walk import Cell, walk
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, Plan
 from planner.loops.form import (

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from codegen.lowered.conditions import SIZES, Domain, active_bounds, both, conditions, needed
+from codegen.lowered.sums import Cell, Walk
 from codegen.text import Names, affine, expression
 from codegen.torch.variables import sums
-from codegen.torch.walk import Cell, Walk
 from planner.errors import PlanError
 from planner.loops.form import Expr, FromRoot, Loops, Send, Shift, ToRoot
 
@@ -122,6 +122,8 @@ def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Itera
         if not sums(s.tensors):
             yield Transfer(s, None, None, domain, names)
             continue
+        if s.parts[0].pieces or s.parts[0].heads:
+            raise PlanError(f"sums of {s.parts[0].value} go in parts")
         into = [walked.into[i][t] for t in steps]
         if len(set(into)) > 1:
             raise PlanError("sums are added to one value first and then to another in a loop")

@@ -7,7 +7,7 @@ go around a ring are `kv` throughout. Sums likewise.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from codegen.torch.walk import Cell, Walk
+from codegen.lowered.sums import Cell, Walk
 from planner.errors import PlanError
 from planner.ir import TENSORS
 from planner.loops.form import (

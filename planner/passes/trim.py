@@ -8,7 +8,7 @@ import numpy as np
 from planner.analysis.batches import attends
 from planner.analysis.marks import Bits, Marks, attended_blocks, places, readable
 from planner.analysis.tiles import Tiles, dead_edges, tiles
-from planner.columns import rowwise
+from planner.columns import chosen, rowwise
 from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
@@ -38,13 +38,17 @@ def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
     for together, _, joined in attends(plan):
         dead_q, dead_kv = dead_edges(table, joined)
         dead = rowwise(np.logical_or, dead_q) | rowwise(np.logical_or, dead_kv)
+        whole = ~rowwise(np.logical_and, dead_q | (joined.q < 0))  # or all tiles are dead
         end = 0
         for attend in together:
             rows = slice(end, end := end + len(attend))
-            if dead[rows].any():
-                q, kv = np.where(dead_q[rows], -1, attend.q), np.where(dead_kv[rows], -1, attend.kv)
-                attend = Attend(attend.rank, q, kv)
-            yield attend
+            if not dead[rows].any():
+                yield attend
+                continue
+            at, q, kv = chosen(whole[rows]), attend.q, attend.kv
+            if (dead & whole)[rows].any():
+                q, kv = np.where(dead_q[rows], -1, q), np.where(dead_kv[rows], -1, kv)
+            yield Attend(attend.rank[at], q[at], kv[at])
 
 
 def drop_unused(plan: Plan, regular: bool = True) -> Plan:
@@ -103,7 +107,8 @@ def only_rows(move: Move, rows: Bits) -> Move:
     """The messages of a move that are marked."""
     if rows.all():
         return move
-    return Move(move.tensors, move.blocks[rows], move.src[rows], move.dst[rows])
+    at = chosen(rows)
+    return Move(move.tensors, move.blocks[at], move.src[at], move.dst[at])
 
 
 def _still_held(plan: Plan, held: Held, needed: Needed, regular: bool) -> Held:

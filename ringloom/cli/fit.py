@@ -8,7 +8,6 @@ Example:
 """
 
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.table import Table
@@ -16,7 +15,7 @@ from rich.table import Table
 from planner.errors import RingloomError
 from ringloom.cli.output import csv_option, show
 from ringloom.csv_rows import records
-from simulator.hardware.fit import Fit, fit_curve, fit_link
+from simulator.hardware.fit import fit_curve, fit_link
 
 FORMS = {("bytes", "seconds"): fit_link, ("size", "tflops"): fit_curve}
 UNITS = {"alpha": "s", "bandwidth": "bytes/s", "tmax": "TF/s", "s_half": ""}
@@ -26,33 +25,23 @@ UNITS = {"alpha": "s", "bandwidth": "bytes/s", "tmax": "TF/s", "s_half": ""}
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @csv_option
 def command(file: Path) -> None:
-    names, rows = _read(file)
-    fit = FORMS[names](*zip(*rows, strict=True))
-    table = Table(*names, "fitted", "error", box=None)
-    for (x, y), fitted, error in zip(rows, fit.fitted, fit.errors, strict=True):
+    names, measured = _read(file)
+    fit = FORMS[names](*zip(*measured, strict=True))
+    table, rows = Table(*names, "fitted", "error", box=None), list[dict[str, float]]()
+    columns = zip(measured, fit.fitted.tolist(), fit.errors.tolist(), strict=True)
+    for (x, y), fitted, error in columns:
+        rows.append({names[0]: x, names[1]: y, "fitted": fitted, "error": error})
         table.add_row(f"{x:g}", f"{y:.4g}", f"{fitted:.4g}", f"{error:+.1%}")
-    document = _document(fit, names, rows)
-    show(document, table, _summary(fit), rows=document["rows"])
-
-
-def _summary(fit: Fit) -> str:
-    constants = ", ".join(f"{k} = {v:.4g} {UNITS[k]}".rstrip() for k, v in fit.constants.items())
-    errors = f"mean error {fit.mean_error:.1%}, worst {fit.worst_error:.1%}"
-    return f"[bold]{constants}[/]; {errors}"
-
-
-def _document(fit: Fit, names: tuple[str, ...], rows: list[tuple[float, float]]) -> dict[str, Any]:
-    columns = zip(rows, fit.fitted.tolist(), fit.errors.tolist(), strict=True)
-    return {
+    document = {
         "form": fit.form,
         **fit.constants,
         "mean_error": fit.mean_error,
         "worst_error": fit.worst_error,
-        "rows": [
-            {**dict(zip(names, row, strict=True)), "fitted": fitted, "error": error}
-            for row, fitted, error in columns
-        ],
+        "rows": rows,
     }
+    constants = ", ".join(f"{k} = {v:.4g} {UNITS[k]}".rstrip() for k, v in fit.constants.items())
+    errors = f"mean error {fit.mean_error:.1%}, worst {fit.worst_error:.1%}"
+    show(document, table, f"[bold]{constants}[/]; {errors}", rows=rows)
 
 
 def _read(file: Path) -> tuple[tuple[str, str], list[tuple[float, float]]]:

@@ -27,15 +27,16 @@ def command(schedule: str) -> None:
         "symbols": symbolic.SYMBOLS,
         "formulas": {name: str(expr) for name, expr in chosen.items()},
         "crossovers": {
-            each.name: {"value": str(each.value), "meaning": each.meaning} for each in crossovers
+            name: {"value": str(value), "meaning": meaning}
+            for name, (value, meaning) in crossovers.items()
         },
     }
     table, ends = plain_table("", ""), plain_table("", "")
     for name, expr in chosen.items():
         for parity, form in symbolic.parities(expr).items():
             table.add_row(f"{symbolic.NAMES[name]}{parity and ', ' + parity}", _text(form))
-    for each in crossovers:
-        ends.add_row(each.name, f"{_text(each.value)}\n[dim]{each.meaning}[/]")
+    for name, (value, meaning) in crossovers.items():
+        ends.add_row(name, f"{_text(value)}\n[dim]{meaning}[/]")
     symbols = "; ".join(f"{name} {meaning}" for name, meaning in symbolic.SYMBOLS.items())
     head, below = f"[bold]{schedule}[/]: {about}", f"[dim]{symbols}[/]"
     between = "", "[bold]crossovers, whatever the schedule[/]"

@@ -10,9 +10,9 @@ from codegen import emit
 from codegen.jax.cases import check, groups
 from codegen.jax.hops import Hops
 from codegen.jax.schedule import named, print_loops
-from codegen.jax.trace import trace
 from codegen.jax.values import values
 from codegen.lowered.conditions import Domain
+from codegen.lowered.walk import walk
 from codegen.programs import Program, program_of
 from jax_devices import jax
 from jax_in_numpy import replay, replayed
@@ -103,9 +103,9 @@ def test_conditions_that_are_not_the_plans_are_refused() -> None:
     loops = program("zigzag", 8, WORK).loops
     assert loops
     forward = plan("zigzag", WORK, 8)
-    rows = trace(loops[0], forward)
-    made, names = values(loops[0], "forward", rows), named(loops[0])
-    (group,) = groups(loops[0], rows, made, (1, 2, 3), ("q",))
+    _, walked = walk(forward, loops[0], every=True)
+    made, names = values(loops[0], "forward", walked), named(loops[0])
+    (group,) = groups(loops[0], walked, made, (1, 2, 3), ("q",))
     on = Domain(loops[0], (1, 2, 3))
     ours, theirs = ("rank < step", "rank <= step")
     if group.cases[0].rows == (0, 1, 2):

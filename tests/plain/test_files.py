@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner import files
+from planner import files, runs
 from planner.errors import PlanError, RingloomError
 from planner.ir import Held
 from planner.plans import Plans
@@ -43,6 +44,33 @@ def test_the_version_rises_only_where_older_readers_would_be_wrong(more: dict[st
     text = files.dumps(plan)
     assert json.loads(text)["ringloom"] == 3
     assert files.loads(text) == plan
+
+
+@pytest.mark.parametrize("name", ["ring", "zigzag", "balanced", "burst", "allgather"])
+def test_columns_of_many_rows_are_stored_as_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of a schedule made by rule grows with its steps, not with its rows."""
+    work = rl.Workload(seq=2**10, heads=4, mask=rl.Causal())
+    plans = rl.plan(name, work, 96, pass_="both")
+    text = files.dumps(plans)
+    assert json.loads(text)["ringloom"] == 4
+    assert files.loads(text) == plans
+    monkeypatch.setattr(runs, "LONG", 1 << 20)
+    by_rows = files.dumps(plans)
+    assert files.loads(by_rows) == plans
+    assert len(text) < len(by_rows) / 3
+
+
+@given(st.lists(st.tuples(st.integers(-1, 99), st.integers(-3, 3), st.integers(1, 40))))
+def test_a_column_comes_back_from_its_runs(parts: list[tuple[int, int, int]]) -> None:
+    pieces = [first + step * np.arange(count) for first, step, count in parts]
+    column = np.concatenate([np.zeros(0, int), *pieces]).clip(-1).astype(np.int32)
+    found = runs.runs_of(column)
+    if found is not None:
+        assert runs.expanded(found).tolist() == column.tolist()
+        assert runs.length(found) == len(column) > 3 * len(found) - 4
+    assert found is not None or len(column) < max(runs.LONG, 3 * 3 * len(parts))
 
 
 @pytest.mark.parametrize("name", ["plan.json", "plan.json.gz"])
@@ -85,8 +113,8 @@ STEP = (*FIRST, "steps", 0)
         ("", "not a plan file"),
         ("[" * 100_000, "not a plan file"),
         ("[1, 2]", "no 'ringloom' version"),
-        ('{"ringloom": 99}', "version 99; this reads 1 to 3"),
-        ('{"ringloom": true}', "version True; this reads 1 to 3"),
+        ('{"ringloom": 99}', "version 99; this reads 1 to 4"),
+        ('{"ringloom": true}', "version True; this reads 1 to 4"),
         ('{"ringloom": 1}', "no 'plans'"),
         ('{"ringloom": 1, "plans": []}', "not 0 plans"),
         ('{"ringloom": 1, "plans": [7]}', "a plan must be an object, not 7"),
@@ -114,6 +142,24 @@ STEP = (*FIRST, "steps", 0)
         (corrupted((*STEP, "moves", 0, "blocks"), [[0], [1, 2]]), "corrupt plan file"),
         (corrupted((*STEP, "moves", 0, "src"), [0, 1, "two"]), "whole numbers|corrupt"),
         (corrupted((*STEP, "moves", 0, "dst"), [0, 1, 0.5]), "whole numbers"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 1, 3], 4]]}), "a run is"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 1, True]]]}), "a run is"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 1, 0]]]}), "leaves -1"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, -1, 3]]]}), "leaves -1"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 10**30, 3]]]}), "leaves -1"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": 5}), "runs must be a list"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": []}), "corrupt plan file"),
+        (corrupted((*STEP, "moves", 0, "src"), {"run": []}), "no 'runs'"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 1, 2]]]}), "2 sources"),
+        (corrupted((*STEP, "moves", 0, "tensors"), {"runs": [[[0, 1, 3]]]}), "must be a list"),
+        (
+            corrupted((*STEP, "moves", 0, "blocks"), {"runs": [[[0, 1, 3]], [[0, 1, 2]]]}),
+            "corrupt plan file",
+        ),
+        (
+            corrupted((*STEP, "attends", 0, "q"), {"runs": [[[0, 0, 2**31]]]}),
+            "runs of a plan stand for 2147483648 numbers, more than 268435456",
+        ),
         (corrupted((*STEP, "moves"), []), "never comes there"),
         (corrupted((*STEP, "attends"), []), "never attends"),
         (corrupted((*FIRST, "buffers"), [["KV", 0]]), "needs 2 slots|needs 1 slots"),

@@ -1,13 +1,41 @@
 """Lowering: what is said once for all targets says what the loops say."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from codegen.lowered.conditions import Domain, both, bounds, conditions, needed, on_arrays, times
+from codegen.lowered.owners import owner
+from codegen.lowered.staying import settled
+from codegen.lowered.sums import Cell, Walk
+from codegen.lowered.walk import walk
 from codegen.text import Names
+from planner.columns import flat
 from planner.errors import PlanError
-from planner.loops.form import Expr, Guard, Loops, When
+from planner.ir import ACCUMULATORS, TENSORS, Plan
+from planner.loops import recover
+from planner.loops.expand import Expansion
+from planner.loops.form import (
+    OWN,
+    AllToAll,
+    Attend,
+    Expr,
+    Gather,
+    Guard,
+    Loops,
+    Return,
+    Scatter,
+    Send,
+    Start,
+    When,
+)
+from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.planning import plan
+from planner.workload import Workload
 
 NUMBERS = st.builds(Expr, st.integers(-3, 8), st.integers(-2, 2), modulo=st.sampled_from([0, 6]))
 MESHES = st.sampled_from([(6,), (2, 3)])
@@ -93,3 +121,135 @@ def test_what_arrays_cannot_ask_is_refused() -> None:
         on_arrays(said)
     with pytest.raises(PlanError, match="first and last steps of each rank"):
         list(bounds(Guard(spans=((0, 1),) * 8), domain, names))
+
+
+# ---- sums
+
+
+class Counted:
+    """The sums of a pass as numbers: how many pairs of blocks each rank has added, by cell."""
+
+    def __init__(self, plan: Plan, loops: Loops, walked: Walk) -> None:
+        self.plan, self.loops, self.walked = plan, loops, walked
+        shape = {side: (plan.ranks, len(plan.partition.side(side))) for side in ("q", "kv")}
+        self.cells: dict[Cell, np.ndarray] = {}
+        self.shape, self.state = shape, Expansion(loops, plan)
+        self.added = {t: np.zeros(shape[TENSORS[t].side][1], int) for t in ACCUMULATORS[plan.pass_]}
+
+    def cell(self, cell: Cell) -> np.ndarray:
+        return self.cells.setdefault(cell, np.zeros(self.shape[TENSORS[cell[0]].side], int))
+
+    def step(self, t: int) -> None:
+        """Messages take, then attends add, then arrivals are added."""
+        active = [(i, s) for i, s in enumerate(self.loops.statements) if s.when.on(t)]
+        arriving = []
+        for i, s in active:
+            if isinstance(s, Start):
+                self.state.start(s, t)
+            elif isinstance(s, Return | Scatter | Send) and TENSORS[s.tensors[0]].accumulates:
+                arriving.append((self.walked.into[i][t], *self.taken(i, s, t)))
+            elif isinstance(s, Send):
+                self.state.send(s, t)
+            elif isinstance(s, Gather | AllToAll):
+                self.state.exchange(s, t)
+        left = {self.walked.source[i] for i, s in active if i in self.walked.source}
+        self.keep(left, t)
+        for i, s in active:
+            if isinstance(s, Attend):
+                who, q, kv = self.state.attend(s, t)
+                for tensor in self.added:
+                    mine, others = (q, kv) if TENSORS[tensor].side == "q" else (kv, q)
+                    rank, block = flat(who, mine)
+                    pairs = (others >= 0).sum(1)[np.searchsorted(who, rank)]
+                    np.add.at(self.cell(self.walked.targets[i, tensor][t]), (rank, block), pairs)
+                    np.add.at(self.added[tensor], block, pairs)
+        for into, rank, block, pairs in arriving:
+            np.add.at(self.cell(into), (rank, block), pairs)
+        self.state.arrive()
+
+    def taken(self, i: int, s: Send | Return | Scatter, t: int) -> tuple[np.ndarray, ...]:
+        """The receivers, blocks and numbers of what leaves."""
+        cell = self.cell(self.walked.source[i])
+        going = np.ones(self.plan.ranks, bool)
+        if isinstance(s, Send):
+            ((src, dst, _),) = self.state.send(s, t)
+            going[:], to = False, np.full(self.plan.ranks, -1)
+            going[src], to[src] = True, dst
+        rank, block = np.nonzero(cell * going[:, None])
+        pairs = cell[rank, block]
+        cell[going] = 0
+        homes = self.plan.side(s.tensors[0]).homes
+        return to[rank] if isinstance(s, Send) else homes[block], block, pairs
+
+    def keep(self, cells: set[Cell], t: int) -> None:
+        """Owners keep what nobody sent, in the step that says so; else there is no such thing."""
+        for cell in cells:
+            if self.walked.kept.get(cell) == t:
+                self.cell((cell[0], OWN))[:] += self.cell(cell)
+                self.cell(cell)[:] = 0
+            assert not self.cell(cell).any(), "sums are left behind"
+
+    def check(self) -> None:
+        """All sums are at home in the end, each pair once."""
+        for t in range(self.loops.steps):
+            self.step(t)
+        for tensor, added in self.added.items():
+            homes = self.plan.side(tensor).homes
+            own = self.cells.pop((tensor, OWN))
+            assert (own[homes, np.arange(len(homes))] == added).all()
+            assert own.sum() == added.sum()
+        assert not any(rest.any() for rest in self.cells.values())
+
+
+LONG = Workload(64, heads=8, kv_heads=4, head_dim=4, dtype="float64")
+Lower = Callable[[Plan, Loops], tuple[Loops, Walk]]
+WALKED: list[tuple[str, int, Mask]] = [
+    *((name, 4, mask) for name in ("ring", "zigzag", "balanced") for mask in (Causal(), Full())),
+    ("ring", 4, Window(20)),
+    ("ring", 8, Documents((20, 11, 13, 20)) & Causal()),
+    *((name, 8, Causal()) for name in ("usp:ulysses=2", "double-ring", "tokenring", "allgather")),
+    ("ulysses", 4, Window(9)),
+    ("bidirectional", 4, Full()),
+    ("decode-a2a", 4, Causal()),
+]
+
+
+@pytest.mark.parametrize("lower", [walk, settled])
+@pytest.mark.parametrize(("name", "ranks", "mask"), WALKED, ids=str)
+def test_sums_come_home_through_the_cells_that_they_are_added_to(
+    name: str, ranks: int, mask: Mask, lower: Lower
+) -> None:
+    for made in plan(name, replace(LONG, mask=mask), ranks, pass_="both"):
+        loops, walked = lower(made, recover(made))
+        Counted(made, loops, walked).check()
+
+
+def test_sums_that_are_added_elsewhere_do_not_come_home() -> None:
+    made = plan("ring", LONG, 4, pass_="backward")
+    loops, walked = walk(made, recover(made))
+    target = next(x for (_, tensor), x in walked.targets.items() if tensor == "DKV")
+    target[min(target)] = "DKV", "elsewhere"
+    with pytest.raises(AssertionError):
+        Counted(made, loops, walked).check()
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("ring", 4), ("double-ring", 8), ("balanced", 5)])
+def test_the_owner_of_a_value_is_who_has_its_blocks(name: str, ranks: int) -> None:
+    made = plan(name, LONG, ranks)
+    loops, walked = walk(made, recover(made))
+    axes, sizes = (("rank",), ("RANKS",)), (("outer", "inner"), ("OUTER", "INNER"))
+    axis, size = axes if len(loops.mesh) == 1 else sizes
+    asked = 0
+    for side, value, t in walked.aged:
+        if side != "kv" or value == OWN:
+            continue
+        names = Names(axis, t, sizes=dict(zip(loops.mesh, size, strict=True)))
+        said = owner(made, walked, side, value, Domain(loops, [t]), names)
+        table = walked.aged[side, value, t][:, 0, 0]
+        homes = made.partition.kv.homes[table]
+        for rank, at in enumerate(loops.coordinates()[:, :-1].tolist()):
+            known = names.values | dict(zip(axis, at, strict=True)) | {"RANKS": ranks, "step": 0}
+            assert table[rank] < 0 or eval(said.text, known | {"rank": rank}) == homes[rank]
+            assert table[rank] < 0 or said.ranks[0, rank] == homes[rank]
+            asked += 1
+    assert asked

@@ -184,11 +184,9 @@ def test_burst_traffic_is_counted_from_its_plan() -> None:
 
 
 def test_hops_are_one_less_than_the_ranks_for_copies_and_all_for_what_returns() -> None:
-    assert burst.hops("burst", "forward", "KV", 8) == 7
-    assert burst.hops("burst", "backward", "Q", 8) == 7
-    assert burst.hops("burst", "backward", "STATS", 8) == 7
-    assert burst.hops("burst", "backward", "DQ", 8) == 8
-    assert burst.hops("ring", "backward", "DKV", 8) == 8
+    assert burst.hops("burst", "forward", 8) == {"KV": 7}
+    assert burst.hops("burst", "backward", 8) == {"Q": 7, "DOUT": 7, "STATS": 7, "DQ": 8}
+    assert burst.hops("ring", "backward", 8) == {"KV": 7, "DKV": 8}
 
 
 def test_every_cell_of_the_cost_table_comes_from_the_models() -> None:

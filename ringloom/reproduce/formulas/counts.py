@@ -9,30 +9,21 @@ from planner.analysis.balance import loads
 from planner.ir import TENSORS, Plan
 
 
-def sent_elements(plan: Plan) -> dict[str, NDArray[np.int64]]:
+def sent_elements(plan: Plan, scalars: bool = True) -> dict[str, NDArray[np.int64]]:
     """Elements of each tensor that each rank sends, batch rows included: int64 [ranks] each.
 
-    A block of t tokens and h heads has t h elements per scalar, and per element of its vectors.
+    A block of t tokens and h heads has t h elements per scalar, and per element of its vectors;
+    without `scalars`, of its vectors only.
     """
     work, elements = plan.workload, dict[str, NDArray[np.int64]]()
     for _, move in plan.moves():
         block, src, _ = move.flat()
         for name in move.tensors:
             tensor, side = TENSORS[name], plan.side(name)
-            each = work.batch * (tensor.elements(work) + tensor.scalars)
+            each = work.batch * (tensor.elements(work) + scalars * tensor.scalars)
             here = elements.setdefault(name, np.zeros(plan.ranks, np.int64))
             np.add.at(here, src, (side.sizes * side.head_counts)[block] * each)
     return elements
-
-
-def sent_vectors(plan: Plan) -> float:
-    """Elements of vectors (scalars left out) that a rank sends on average."""
-    total = 0.0
-    for name, sent in sent_elements(plan).items():
-        tensor = TENSORS[name]
-        vectors = tensor.elements(plan.workload)
-        total += float(sent.mean()) * vectors / (vectors + tensor.scalars)
-    return total
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ input and w bytes of a partial result; for USP, P = U R.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import sympy
@@ -117,44 +116,28 @@ def about(schedule: str) -> str:
     return f"{row.travels} over {row.path}; causal, P divides the KV heads, from 7 ranks on"
 
 
-@dataclass(frozen=True)
-class Crossover:
-    """Where one thing overtakes another: `value` in symbols, and in words."""
-
-    name: str
-    value: Expr
-    meaning: str
-
-
 F, B = sympy.symbols("F B", positive=True)
 a, m, mu = sympy.symbols("a m mu", positive=True)
+EXTRA = "mu is the extra share of time that a tile takes in a block that the mask cuts"
 
 
-def crossovers() -> tuple[Crossover, ...]:
-    """All of them, solved."""
-    return (
-        Crossover(
-            "smallest block that hides the ring",
+def crossovers() -> Mapping[str, tuple[Expr, str]]:
+    """Where one thing overtakes another, solved: by name, the value in symbols and its meaning."""
+    return {
+        "smallest block that hides the ring": (
             hiding_block(),
             "tokens c at F flop/s and B bytes/s one way; F / B for g = h, e = 2",
         ),
-        Crossover(
-            "length from which striping wins",
+        "length from which striping wins": (
             striping_length(),
-            "tokens n above which striped beats ring with tiles of a x a tokens; mu is the extra"
-            " share of time that a tile takes in a block that the mask cuts",
+            f"tokens n above which striped beats ring with tiles of a x a tokens; {EXTRA}",
         ),
-        Crossover(
-            "query heads per KV head, elements",
+        "query heads per KV head, elements": (
             grouping(False),
             "h / g above which KV should travel backward and not the query side, by elements",
         ),
-        Crossover(
-            "query heads per KV head, bytes",
-            grouping(True),
-            "the same by bytes",
-        ),
-    )
+        "query heads per KV head, bytes": (grouping(True), "the same by bytes"),
+    }
 
 
 def hiding_block() -> Expr:

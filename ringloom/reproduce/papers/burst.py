@@ -3,7 +3,7 @@
 import re
 from math import prod
 
-from planner.ir import TENSORS, Pass, Plan
+from planner.ir import TENSORS, Pass
 from planner.masks import Full
 from planner.planning import REGULAR, plan
 from planner.workload import Workload
@@ -25,20 +25,18 @@ def tables() -> list[Table]:
     return [counted_traffic(), costs(), claims()]
 
 
-def _loop(schedule: str, pass_: Pass, ranks: int) -> Plan:
-    """The whole loop, nothing trimmed."""
+def hops(schedule: str, pass_: Pass, ranks: int) -> dict[str, float]:
+    """Blocks of each tensor that a rank sends in a pass: G - 1 for copies, G for what returns.
+
+    In the whole loop, nothing trimmed.
+    """
     work = Workload(seq=64 * ranks, heads=4, head_dim=128, mask=Full())
-    return plan(schedule, work, ranks, pass_=pass_, passes=REGULAR)
-
-
-def hops(schedule: str, pass_: Pass, tensor: str, ranks: int) -> float:
-    """Blocks of a tensor that a rank sends in a pass: G - 1 for copies, G for what returns."""
-    loop = _loop(schedule, pass_, ranks)
-    tokens_heads = loop.workload.seq // ranks * loop.workload.heads
-    kind = TENSORS[tensor]
-    each = kind.elements(loop.workload) + kind.scalars
-    sent = sent_elements(loop).get(tensor)
-    return float(sent.mean()) / (tokens_heads * each) if sent is not None else 0.0
+    loop = plan(schedule, work, ranks, pass_=pass_, passes=REGULAR)
+    block = work.seq // ranks * work.heads
+    return {
+        name: float(sent.mean()) / (block * (TENSORS[name].elements(work) + TENSORS[name].scalars))
+        for name, sent in sent_elements(loop).items()
+    }
 
 
 def per_circle(schedule: str, pass_: Pass, ranks: int) -> tuple[float, float]:
@@ -47,9 +45,9 @@ def per_circle(schedule: str, pass_: Pass, ranks: int) -> tuple[float, float]:
     A copy goes G - 1 of G hops, a gradient that returns home all G; both count as one circle.
     """
     vectors = scalars = 0.0
-    for name in sent_elements(_loop(schedule, pass_, ranks)):
+    for name, blocks in hops(schedule, pass_, ranks).items():
         kind = TENSORS[name]
-        circles = hops(schedule, pass_, name, ranks) / (ranks if kind.accumulates else ranks - 1)
+        circles = blocks / (ranks if kind.accumulates else ranks - 1)
         vectors += circles * len(kind.vectors)
         scalars += circles * kind.scalars
     return vectors, scalars

@@ -5,7 +5,7 @@ from dataclasses import replace
 from planner.ir import Pass, Plan
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.reproduce.formulas.counts import cells_speedup, idle, sent_vectors
+from ringloom.reproduce.formulas.counts import cells_speedup, idle, sent_elements
 from ringloom.reproduce.models import baselines
 from ringloom.reproduce.models.baselines import Shape
 from ringloom.reproduce.models.training import communication_overhead, iteration, waste
@@ -123,7 +123,8 @@ def volume(name: str, pass_: Pass, ranks: int = 8) -> float:
     counted = _planned(name, ranks, pass_, 64)
     work = counted.workload
     whole = work.seq * work.heads * work.head_dim
-    return sent_vectors(counted) / (whole * (ranks - 1) / ranks)
+    sent = sum(float(each.mean()) for each in sent_elements(counted, scalars=False).values())
+    return sent / (whole * (ranks - 1) / ranks)
 
 
 def traffic() -> Table:

@@ -1,21 +1,20 @@
 """walk(plan, loops)   runs a loop form once over the blocks: where sums are added and sent from.
 
-A *cell* is what a program keeps running sums in: (tensor, value), the sums of one tensor for the
-blocks of one value. In the cell of a value that travels is what the next message takes along. The
-walk finds the cell that each attend adds to and that each message is added to, and raises
-PlanError where sums would be left behind or meet others.
+It finds the cell that each attend adds to and that each message is added to, and raises PlanError
+where sums would be left behind or meet others.
 """
 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from codegen.lowered.sums import PLAIN, Cell, Rectangles, Walk
 from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
@@ -39,55 +38,21 @@ from planner.loops.form import (
 )
 from planner.loops.values import owned, same
 
-Cell = tuple[str, str]  # tensor, value
-Rows = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]; or rank, q, kv
-PLAIN = "full", "causal", "strict"  # kinds that need no cutting
+Messages = tuple[Ints, Ints, Ints]  # src, dst, blocks [n, w]
 
 
-@dataclass
-class Walk:
-    """The sums of a pass, by the number of a statement and the step."""
+def walk(
+    plan: Plan, loops: Loops, every: bool = False, at_home: bool = False
+) -> tuple[Loops, Walk]:
+    """Follow the sums of a pass through its steps; in the loops, each attend adds to one cell.
 
-    targets: dict[tuple[int, str], dict[int, Cell]] = field(default_factory=dict)  # attends
-    into: dict[int, dict[int, Cell]] = field(default_factory=dict)  # sends and returns
-    source: dict[int, Cell] = field(default_factory=dict)  # of sends and returns
-    first: dict[Cell, int] = field(default_factory=dict)  # step of the first addition
-    last: dict[Cell, int] = field(default_factory=dict)  # step of the last message
-    arrivals: dict[Cell, list[int]] = field(default_factory=dict)  # steps in which some arrive
-    pieces: dict[tuple[str, str], int] = field(default_factory=dict)  # of each value: side, name
-    tables: dict[tuple[str, str], Ints] = field(default_factory=dict)  # of values that stay
-    aged: dict[tuple[str, str, int], Ints] = field(default_factory=dict)  # side, name, step
-    attended: dict[int, dict[int, Rows]] = field(default_factory=dict)  # statement, step
-    whole: dict[Cell, bool] = field(default_factory=dict)  # every addition is of all pieces
-    kept: dict[Cell, int] = field(default_factory=dict)  # step in which owners keep their sums
-    taken: dict[Cell, set[int]] = field(default_factory=dict)  # steps in which sums leave
-    added: dict[Cell, set[int]] = field(default_factory=dict)  # and in which attends add to them
-    sent: set[Cell] = field(default_factory=set)  # from rank to rank
-    guarded: set[Cell] = field(default_factory=set)  # by some ranks only
-    crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
-    anew: set[tuple[int, int]] = field(default_factory=set)  # statement, step: after what left
-    beside: set[Cell] = field(default_factory=set)  # sums come that some ranks have already
-    parted: set[Cell] = field(default_factory=set)  # additions are of some heads each
-
-    def accumulates(self, cell: Cell) -> bool:
-        """True if sums begin with nothing."""
-        return cell in self.parted or not self.complete(cell)
-
-    def complete(self, cell: Cell) -> bool:
-        """True if what is added once is all there is of it."""
-        return cell not in self.crowded and self.whole[cell]
-
-    def relayed(self, cell: Cell) -> bool:
-        """True if sums come from other ranks and go on."""
-        return cell in self.last and cell in self.arrivals and cell not in self.beside
-
-
-def walk(plan: Plan, loops: Loops) -> tuple[Loops, Walk]:
-    """Follow the sums of a pass through its steps; in the loops, each attend adds to one cell."""
-    walked = _Walker(plan, loops).run()
+    `every`: of every attend its rectangles are kept, and not only of those that the mask cuts.
+    `at_home`: sums for what ranks own stay with them, whatever the plan does.
+    """
+    walked = _Walker(plan, loops, every, at_home).run()
     statements = (x for i, s in enumerate(loops.statements) for x in _apart(i, s, walked))
     apart = replace(loops, statements=tuple(statements))
-    return (loops, walked) if apart == loops else (apart, _Walker(plan, apart).run())
+    return (loops, walked) if apart == loops else walk(plan, apart, every, at_home)
 
 
 def _apart(i: int, s: Statement, walked: Walk) -> Iterator[Statement]:
@@ -105,7 +70,7 @@ def _apart(i: int, s: Statement, walked: Walk) -> Iterator[Statement]:
 
 
 class _Walker:
-    def __init__(self, plan: Plan, loops: Loops) -> None:
+    def __init__(self, plan: Plan, loops: Loops, every: bool, at_home: bool) -> None:
         self.plan, self.loops, self.ranks = plan, loops, plan.ranks
         self.state = Expansion(loops, plan)
         self.result = Walk()
@@ -116,6 +81,7 @@ class _Walker:
             for s in loops.statements
             if isinstance(s, Attend) and s.kind not in PLAIN
         }
+        self.every, self.stays = every, at_home
         self.at_home: dict[Cell, NDArray[np.bool_]] = {}
         self.left: dict[Cell, NDArray[np.bool_]] = {}  # ranks whose variable has sums that left
         self.mixed: dict[Cell, str] = {}  # what is wrong with cells that begin with nothing
@@ -130,7 +96,7 @@ class _Walker:
     def messages(self) -> Iterator[tuple[tuple[int, Cell], Ints]]:
         """((step, cell), the blocks whose sums each rank sends: [ranks, w]) of all sends."""
         for t in range(self.loops.steps):
-            rows: dict[Cell, list[Rows]] = defaultdict(list)
+            rows: dict[Cell, list[Messages]] = defaultdict(list)
             for _, s in self.active(t):
                 if isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
                     rows[self.cell(s)] += self.state.send(s, t)
@@ -152,7 +118,7 @@ class _Walker:
             case Gather() | AllToAll():
                 self.state.exchange(s, t)
 
-    def table(self, messages: list[Rows], where: str) -> Ints:
+    def table(self, messages: list[Messages], where: str) -> Ints:
         """The blocks that each rank sends; a rank sends a sum once."""
         width = max(blocks.shape[1] for _, _, blocks in messages)
         table = np.full((self.ranks, width), -1, np.intp)
@@ -164,12 +130,11 @@ class _Walker:
 
     def cell(self, s: Send) -> Cell:
         """The cell that a message of sums is taken from, all of it."""
-        part, many = s.parts[0], len(s.parts)
-        if many > 1 or part.pieces or part.heads:
-            raise PlanError(f"sums of {' + '.join(p.value for p in s.parts)} go in parts")
+        if len({(p.value, p.lag) for p in s.parts}) > 1:
+            raise PlanError(f"sums of {' + '.join(p.value for p in s.parts)} go together")
         if len(s.tensors) > 1:
             raise PlanError("sums of several tensors go together")
-        return s.tensors[0], part.value
+        return s.tensors[0], s.parts[0].value
 
     # -- the second walk: what is added to which cell
 
@@ -204,9 +169,9 @@ class _Walker:
         for (name, side, born), table in self.state.aged.items():
             self.count(side, name, table)
             self.result.aged[side, name, born] = table
-        for cell in self.result.sent - {(tensor, OWN) for tensor in self.sums}:
+        for cell in [c for c in self.result.sent if c[1] != OWN]:
             self.check_new(cell)
-        for cell in self.result.sent & {(tensor, OWN) for tensor in self.sums}:
+        for cell in [c for c in self.result.sent if c[1] == OWN]:
             self.check_sent(cell)
         for cell, full in self.full.items():
             if cell[1] != OWN and full.any():
@@ -254,7 +219,7 @@ class _Walker:
         self.result.source[i], self.result.last[cell] = cell, t
         self.result.taken.setdefault(cell, set()).add(t)
         if isinstance(s, Send):
-            self.result.sent.add(cell)
+            self.result.sent.setdefault(cell, set()).add(t)
             self.result.guarded |= {cell} if s.when.guard != Guard() else set()
         full = self.full.get(cell)
         if full is None:
@@ -284,53 +249,66 @@ class _Walker:
 
     def attend(self, i: int, s: Attend, t: int) -> None:
         who, q, kv = self.state.attend(s, t)
-        if (s.q[0].value, s.kv[0].value) in self.cut:
-            self.result.attended.setdefault(i, {})[t] = who, q, kv
+        cut = (s.q[0].value, s.kv[0].value) in self.cut
+        if cut or self.every:
+            rows = (self.row(parts, side, t, who) for side, parts in (("q", s.q), ("kv", s.kv)))
+            self.result.attended.setdefault(i, {})[t] = Rectangles(who, q, kv, *rows)
         for tensor in self.sums:
             side = TENSORS[tensor].side
             parts = s.q if side == "q" else s.kv
-            if len(parts) > 1:
+            if len({(p.value, p.lag) for p in parts}) > 1:
                 raise PlanError(f"step {t}: a rectangle of several {side} values")
-            cell = self.home(tensor, parts[0], t, who)
+            cell = self.home(tensor, parts, t, who)
             self.result.targets.setdefault((i, tensor), {})[t] = cell
             self.result.added.setdefault(cell, set()).add(t)
             self.left.pop(cell, None)
-            if (s.q[0].value, s.kv[0].value) in self.cut:
+            if cut:
                 self.result.crowded.add(cell)
             uncut = parts[0].pieces is None and s.kind != "strict"
             self.add(cell, t, who, whole=uncut, heads=self.heads(parts[0].heads, t))
 
-    def home(self, tensor: str, part: Part, t: int, who: Ints) -> Cell:
+    def row(self, parts: tuple[Part, ...], side: str, t: int, who: Ints) -> Ints:
+        """All blocks of the value that a rectangle has parts of."""
+        value, lag = parts[0].value, parts[0].lag
+        table = self.state.stay.get((value, side))
+        if table is None:
+            born = t - int(lag.at(t, self.state.coordinates[:1])[0])
+            table = self.state.aged[value, side, born]
+        self.result.widths.setdefault((side, value), set()).add(table.shape[1])
+        return table.reshape(self.ranks, -1).take(who, axis=0)
+
+    def home(self, tensor: str, parts: tuple[Part, ...], t: int, who: Ints) -> Cell:
         """The cell of a value: one that a later message empties, else that of what stays."""
-        side = TENSORS[tensor].side
-        value = Part(part.value, part.lag)
-        blocks = self.state.blocks(value, side, t, who)
-        for cell, times in sorted(self.times.items(), key=lambda item: item[0][1] != part.value):
-            later = times[bisect_right(times, t) :][:1]
-            if cell[0] == tensor and later and self.leaves(cell, later[0], blocks, who, part):
+        side, value = TENSORS[tensor].side, parts[0].value
+        if self.stays and value == OWN:
+            return tensor, OWN
+        blocks = self.state.blocks(Part(value, parts[0].lag), side, t, who)
+        attended = np.hstack([self.state.blocks(p, side, t, who) for p in parts])
+        for cell, times in sorted(self.times.items(), key=lambda item: item[0][1] != value):
+            if cell[0] != tensor or not (later := times[bisect_right(times, t) :]):
+                continue
+            taken = self.taken[later[0], cell][who]
+            sent = (taken >= 0).any(axis=1)
+            whole = (sent.any() or cell[1] == value) and same(taken[sent], blocks[sent])
+            part = cell[1] == value and within(attended[sent], taken[sent])
+            if (whole or part) and self.own(side, attended[~sent], who[~sent]):
+                self.at_home.setdefault(cell, np.zeros(self.ranks, bool))[who[~sent]] = True
                 return cell
         for name, where in self.state.stay:
             if where == side and same(self.state.blocks(Part(name), side, t, who), blocks):
                 return tensor, name
-        raise PlanError(f"step {t}: sums for {part.value} are nowhere kept")
+        raise PlanError(f"step {t}: sums for {value} are nowhere kept")
 
-    def leaves(self, cell: Cell, t: int, blocks: Ints, who: Ints, part: Part) -> bool:
-        """True if ranks send these blocks at step t, but for those who own them."""
-        taken = self.taken[t, cell][who]
-        sent = (taken >= 0).any(axis=1)
-        if not (sent.any() or cell[1] == part.value) or not same(taken[sent], blocks[sent]):
-            return False
-        homes = self.plan.partition.side(TENSORS[cell[0]].side).homes
-        rest, ranks = blocks[~sent], who[~sent]
-        if ((rest >= 0) & (homes[rest] != ranks[:, None])).any():
-            return False
-        self.at_home.setdefault(cell, np.zeros(self.ranks, bool))[ranks] = True
-        return True
+    def own(self, side: str, blocks: Ints, ranks: Ints) -> bool:
+        """True if ranks own these blocks."""
+        homes = self.plan.partition.side(side).homes
+        return not ((blocks >= 0) & (homes[blocks] != ranks[:, None])).any()
 
     def bring(self, i: int, s: Send | Return | Scatter, t: int) -> None:
         """The message arrives: into the cell that its blocks belong to."""
         tensor, side = s.tensors[0], TENSORS[s.tensors[0]].side
         heads: Ints | None = None
+        whole = True
         if isinstance(s, Scatter):
             dst, into = np.arange(self.ranks), (tensor, OWN)
         elif isinstance(s, Return):
@@ -343,12 +321,15 @@ class _Walker:
             into = tensor, OWN
             heads = np.unique(self.plan.partition.side(side).slice[block])
         else:
-            ((_, dst, blocks),) = self.state.send(s, t)
+            ((src, dst, blocks),) = self.state.send(s, t)
+            if any(p.pieces for p in s.parts):
+                whole, value = False, Part(s.parts[0].value, s.parts[0].lag)
+                blocks = self.state.blocks(value, side, t, src, sums=True)
             into = self.receiver(tensor, side, t, dst, blocks)
         self.result.into.setdefault(i, {})[t] = into
         self.result.arrivals.setdefault(into, []).append(t)
         self.replace(i, into, t, dst)
-        self.add(into, t, dst, whole=True, heads=heads)
+        self.add(into, t, dst, whole=whole, heads=heads)
 
     def heads(self, ends: Ends | None, t: int) -> Ints | None:
         """The slices of heads that any rank says, from the first to the last; None for all."""
@@ -390,3 +371,11 @@ class _Walker:
         self.result.last.pop(cell, None)  # it lives on
         self.result.first.setdefault(cell, t)
         self.result.whole[cell] = self.result.whole.get(cell, True) and whole
+
+
+def within(fewer: Ints, more: Ints) -> bool:
+    """True if each row holds all blocks of the row of fewer."""
+    rank, block = flat(np.arange(len(fewer)), fewer)
+    others, blocks = flat(np.arange(len(more)), more)
+    many = 1 + max(block.max(initial=0), blocks.max(initial=0))
+    return bool(np.isin(rank * many + block, others * many + blocks).all())

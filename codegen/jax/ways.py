@@ -1,0 +1,44 @@
+"""The ranks that a message goes from and to, in a step and in all of them."""
+
+import numpy as np
+
+from planner.columns import distinct
+from planner.errors import PlanError
+from planner.ir import TENSORS
+from planner.loops.expand import ends
+from planner.loops.form import Ints, Loops, Send, Shift
+
+
+def receivers(loops: Loops, s: Send, t: int) -> Ints:
+    """The rank that each rank sends to in a step: [ranks]."""
+    if not isinstance(s.hop, Shift):
+        raise PlanError("messages along a list of ranks, or of a root")
+    return ends(loops, s, t, loops.coordinates())
+
+
+def senders(loops: Loops, s: Send, t: int) -> Ints:
+    """The ranks that send in a step."""
+    at = loops.coordinates()
+    asked = at[receivers(loops, s, t)] if s.when.guard.receiver else at
+    return np.flatnonzero(s.when.guard.at(t, asked))
+
+
+def everybody(loops: Loops, s: Send) -> Ints:
+    """The ranks that run a send whose way is the same in all steps: an interval, or all of them.
+
+    More may be sent then than planned: inputs that nobody reads, or sums that are zero.
+    """
+    steps = [t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)]
+    ranks = distinct(np.concatenate([senders(loops, s, t) for t in steps]))
+    whole = len(ranks) == ranks[-1] - ranks[0] + 1
+    return ranks if whole else loops.coordinates()[:, -1]
+
+
+def is_stepwise(s: Send) -> bool:
+    """True if the way of a message changes with the step."""
+    return isinstance(s.hop, Shift) and any(e.step for e in s.hop.by)
+
+
+def sends_inputs(s: object) -> bool:
+    """True for messages of copies."""
+    return isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates

@@ -1,0 +1,73 @@
+"""Sums   the facts of a pass: what attends and messages add to, and what leaves in which step.
+
+A *cell* is what a program keeps running sums in: (tensor, value), the sums of one tensor for the
+blocks of one value. In the cell of a value that travels is what the next message takes along.
+`walk` finds them.
+"""
+
+from dataclasses import dataclass, field
+
+from planner.errors import PlanError
+from planner.loops.form import Ints
+
+Cell = tuple[str, str]  # tensor, value
+PLAIN = "full", "causal", "strict"  # kinds that need no cutting
+
+
+@dataclass(frozen=True)
+class Rectangles:
+    """The rectangles of an attend in a step: on which ranks, and the blocks of both sides [n, w].
+
+    `q_row` and `kv_row`: all blocks of the two values, in their order.
+    """
+
+    rank: Ints
+    q: Ints
+    kv: Ints
+    q_row: Ints
+    kv_row: Ints
+
+
+@dataclass
+class Walk:
+    """The sums of a pass, by the number of a statement and the step."""
+
+    targets: dict[tuple[int, str], dict[int, Cell]] = field(default_factory=dict)  # attends
+    into: dict[int, dict[int, Cell]] = field(default_factory=dict)  # sends and returns
+    source: dict[int, Cell] = field(default_factory=dict)  # of sends and returns
+    first: dict[Cell, int] = field(default_factory=dict)  # step of the first addition
+    last: dict[Cell, int] = field(default_factory=dict)  # step of the last message
+    arrivals: dict[Cell, list[int]] = field(default_factory=dict)  # steps in which some arrive
+    pieces: dict[tuple[str, str], int] = field(default_factory=dict)  # of each value: side, name
+    widths: dict[tuple[str, str], set[int]] = field(default_factory=dict)  # where attends read it
+    tables: dict[tuple[str, str], Ints] = field(default_factory=dict)  # of values that stay
+    aged: dict[tuple[str, str, int], Ints] = field(default_factory=dict)  # side, name, step
+    attended: dict[int, dict[int, Rectangles]] = field(default_factory=dict)  # statement, step
+    whole: dict[Cell, bool] = field(default_factory=dict)  # every addition is of all pieces
+    kept: dict[Cell, int] = field(default_factory=dict)  # step in which owners keep their sums
+    taken: dict[Cell, set[int]] = field(default_factory=dict)  # steps in which sums leave
+    added: dict[Cell, set[int]] = field(default_factory=dict)  # and in which attends add to them
+    sent: dict[Cell, set[int]] = field(default_factory=dict)  # and from rank to rank
+    guarded: set[Cell] = field(default_factory=set)  # by some ranks only
+    crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
+    anew: set[tuple[int, int]] = field(default_factory=set)  # statement, step: after what left
+    beside: set[Cell] = field(default_factory=set)  # sums come that some ranks have already
+    parted: set[Cell] = field(default_factory=set)  # additions are of some heads each
+
+    def width(self, side: str, name: str) -> int:
+        """The number of pieces of a value where attends read it, the same in all steps."""
+        if len(self.widths[side, name]) > 1:
+            raise PlanError(f"{name} has more pieces in some steps than in others")
+        return min(self.widths[side, name])
+
+    def accumulates(self, cell: Cell) -> bool:
+        """True if sums begin with nothing."""
+        return cell in self.parted or not self.complete(cell)
+
+    def complete(self, cell: Cell) -> bool:
+        """True if what is added once is all there is of it."""
+        return cell not in self.crowded and self.whole[cell]
+
+    def relayed(self, cell: Cell) -> bool:
+        """True if sums come from other ranks and go on."""
+        return cell in self.last and cell in self.arrivals and cell not in self.beside

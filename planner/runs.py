@@ -1,0 +1,56 @@
+"""Columns of whole numbers as runs (first, step, count), short for what schedules make by rule.
+
+5 6 7 0 1 2 3 4   <-->   [[5, 1, 3], [0, 1, 5]]
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.partitions import Ints
+
+LONG = 16  # numbers from which on a column may be runs: older readers read the files of small plans
+MOST = np.iinfo(np.int32).max
+Runs = list[list[int]]
+
+
+def runs_of(column: Ints) -> Runs | None:
+    """The runs of a column [n], None where the numbers themselves are shorter."""
+    if len(column) < LONG:
+        return None
+    steps = np.diff(column)
+    changes = np.flatnonzero(steps[1:] != steps[:-1]) + 1
+    if 3 * len(changes) >= len(column):
+        return None
+    runs, start, last = Runs(), 0, len(column) - 1
+    for end in [*changes.tolist(), last]:
+        if end > start or end == last:  # else the step to a run's second number is no change
+            step = int(steps[start]) if end > start else 0
+            runs.append([int(column[start]), step, end - start + 1])
+            start = end + 1
+    return runs
+
+
+def length(runs: Any) -> int:
+    """The numbers that some runs stand for; raises PlanError for what are no runs of int32s."""
+    if not isinstance(runs, list):
+        raise PlanError(f"corrupt plan file: runs must be a list, not {runs!r:.60}")
+    return sum(_count(run) for run in runs)
+
+
+def _count(run: Any) -> int:
+    whole = isinstance(run, list) and all(type(n) is int for n in run)
+    if not whole or len(run) != 3:
+        raise PlanError(f"corrupt plan file: a run is [first, step, count], not {run!r:.60}")
+    first, step, count = run
+    if count < 1 or not all(-1 <= end <= MOST for end in (first, first + step * (count - 1))):
+        raise PlanError(f"corrupt plan file: the run {run} leaves -1..{MOST}")
+    return int(count)
+
+
+def expanded(runs: Runs) -> NDArray[np.int64]:
+    """The numbers of runs that `length` has accepted: [n]."""
+    parts = [first + step * np.arange(count) for first, step, count in runs]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
