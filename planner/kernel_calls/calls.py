@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.kernel_calls.ramps import ramp
-from planner.kernel_calls.runs import Band, band_calls, runs, triangle
+from planner.kernel_calls.runs import Band, band_calls, joined, runs, triangle
 from planner.kernel_calls.strips import strip_calls
 from planner.masks.regions import FAR
 from planner.partitions import Ranges, merge
@@ -61,8 +61,11 @@ def rectangle_calls(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> l
 
 
 def in_turn(blocks: Sequence[Ranges]) -> list[range]:
-    """The positions of blocks in turn, each block's ascending, as ranges."""
-    return list(chain.from_iterable(_ascending(block) for block in blocks))
+    """The positions of blocks in turn, each block's ascending, as ranges that do not go on."""
+    plain = (
+        block if len(block) == 1 and block[0].step > 0 else _ascending(block) for block in blocks
+    )
+    return joined(chain.from_iterable(plain))
 
 
 def _ascending(block: Ranges) -> Iterator[range]:

@@ -14,6 +14,7 @@ Emitted programs contain the same cuts as code, for lengths that are known when 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from math import lcm
 from typing import NamedTuple
 
@@ -54,20 +55,20 @@ class BandCall(NamedTuple):
 
 def runs(positions: Iterable[range]) -> list[Run]:
     """Ranges in the order of rows or columns, joined where one goes on where the last one ended."""
-    joined, first = list[Run](), 0
+    parts = joined(positions)
+    ends = accumulate(map(len, parts), initial=0)
+    return [Run(range(a, b), x) for (a, b), x in zip(pairwise(ends), parts, strict=True)]
+
+
+def joined(positions: Iterable[range]) -> list[range]:
+    """The same positions in turn, in ranges none of which goes on where the last one ended."""
+    parts = list[range]()
     for x in filter(len, positions):
-        run = Run(range(first, first + len(x)), x)
-        if joined and _goes_on(joined[-1].positions, x):
-            before = joined.pop()
-            whole = range(before.positions.start, x.stop, x.step)
-            run = Run(range(before.at.start, first + len(x)), whole)
-        joined.append(run)
-        first += len(x)
-    return joined
-
-
-def _goes_on(before: range, x: range) -> bool:
-    return before.step == x.step and before[-1] + x.step == x.start
+        if parts and (before := parts[-1]).step == x.step and before[-1] + x.step == x.start:
+            parts[-1] = range(before.start, x.stop, x.step)
+        else:
+            parts.append(x)
+    return parts
 
 
 def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[BandCall]:
