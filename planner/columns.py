@@ -18,14 +18,6 @@ def rowwise(combine: np.ufunc, table: NDArray[Any], axis: int = 1) -> NDArray[An
     return np.asarray(combine.reduce(table, axis=axis))
 
 
-def beside(combine: np.ufunc, table: NDArray[Any], column: NDArray[Any]) -> NDArray[Any]:
-    """Each column of a table [n, w] combined with one more [n], e.g. by np.add: [n, w]."""
-    if not 1 < table.shape[1] <= NARROW:
-        return np.asarray(combine(table, column[:, None]))
-    combined = np.array([combine(part, column) for part in table.T])
-    return combined.T  # columns in one piece are faster to read
-
-
 def present(blocks: NDArray[Any]) -> int:
     """The number of blocks in a table [n, w] with -1 for none; a single column has no such."""
     return int(blocks.size if blocks.shape[1] == 1 else np.count_nonzero(blocks >= 0))

@@ -25,7 +25,7 @@ from planner.analysis.tiles import Tiles, dead_edges, parts, tiles
 from planner.columns import NARROW, rowwise
 from planner.errors import PlanError
 from planner.ir import INPUTS, Attend, Index, Plan
-from planner.partitions import Ints, Side
+from planner.partitions import Ints
 from planner.plans import AnyPlans, Plans
 
 DUE, ATTENDED = np.uint8(1), np.uint8(2)
@@ -151,17 +151,14 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
     Counted per pair of head slices, so memory is bounded by the blocks of one slice.
     """
     q, kv = plan.partition.q, plan.partition.kv
-    nodes = [joined for _, _, joined in attends(plan)]
-    slices = [(_slices(q, node.q), _slices(kv, node.kv)) for node in nodes]
     for q_slice, kv_slice in np.argwhere(table.shared_heads > 0).tolist():
         q_ids, kv_ids = np.flatnonzero(q.slice == q_slice), np.flatnonzero(kv.slice == kv_slice)
         state = np.zeros((len(q_ids) + 1, len(kv_ids) + 1), np.uint8)  # the last: "no block"
         state[:-1, :-1] = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
         due, attended = int(np.count_nonzero(state)), 0
         places = _places(len(q), q_ids), _places(len(kv), kv_ids)
-        for node, (q_has, kv_has) in zip(nodes, slices, strict=True):
-            rows = np.flatnonzero(q_has[:, q_slice] & kv_has[:, kv_slice])
-            attended += _mark(state, node, rows, *places)
+        for _, _, node in attends(plan):
+            attended += _mark(state, places[0][node.q], places[1][node.kv])
         missing = state == DUE
         if missing.any():
             a, b = np.argwhere(missing)[0]
@@ -173,13 +170,6 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
             _blame_twice(plan, table, q_ids, kv_ids)
 
 
-def _slices(side: Side, blocks: Ints) -> NDArray[np.bool_]:
-    """Returns the head slices of the blocks of each row: bool [n, slices + 1], last "no block"."""
-    has = np.zeros((len(blocks), len(side.slices) + 1), np.bool_)
-    has[np.arange(len(blocks))[:, None], np.append(side.slice, -1)[blocks]] = True
-    return has
-
-
 def _places(blocks: int, ids: Index) -> Index:
     """Block number -> row among `ids`, the one after them for "no block"."""
     place = np.full(blocks + 1, len(ids), np.intp)  # the last entry is what block -1 finds
@@ -187,11 +177,17 @@ def _places(blocks: int, ids: Index) -> Index:
     return place
 
 
-def _mark(state: Bytes, attend: Attend, rows: Index, place_q: Index, place_kv: Index) -> int:
-    """Mark the tiles of some rows as attended; how many of them are live, repeats included."""
-    live, flat = 0, state.reshape(-1)
-    q, kv = place_q[attend.q[rows]] * state.shape[1], place_kv[attend.kv[rows]]
-    for batch, a, b in parts(len(rows), q.shape[1], kv.shape[1]):
+def _mark(state: Bytes, q: Index, kv: Index) -> int:
+    """Mark the tiles of rectangles [n, a] x [n, b] as attended.
+
+    Returns how many of them are live, repeats included.
+    """
+    live, flat, (height, width) = 0, state.reshape(-1), state.shape
+    here = (rowwise(np.minimum, q) < height - 1) & (rowwise(np.minimum, kv) < width - 1)
+    if not here.all():  # rows of other head slices
+        q, kv = q[here], kv[here]
+    q = q * width
+    for batch, a, b in parts(len(q), q.shape[1], kv.shape[1]):
         tile = q[batch, a, None] + kv[batch, None, b]
         before = flat[tile]
         live += int(np.count_nonzero(before & DUE))

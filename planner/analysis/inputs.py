@@ -94,7 +94,7 @@ class _Copies:
     def check_once(self) -> None:
         """Raises PlanError if a copy came to a rank that has the block already, at any time."""
         for first, here in self._here.items():
-            if np.count_nonzero(here.bits) - self._plan.ranks < self._came[first]:
+            if np.count_nonzero(here.bits) - 1 < self._came[first]:
                 _blame_second(self._plan, first)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.marks import Marks, attended_blocks, places
-from planner.columns import again, beside, rowwise
+from planner.analysis.marks import Bits, Marks, attended_blocks, places
+from planner.columns import again, rowwise
 from planner.ir import ACCUMULATORS, INPUTS, Plan, Step
 from planner.partitions import Ints
 
@@ -89,10 +89,9 @@ class _Away:
         self._homes, self._weight = np.append(plan.side(tensor).homes, -1), np.append(weights, 0)
         self.held = np.zeros(plan.ranks, np.int64)  # weight per rank
 
-    def weight(self, rank: Whole, blocks: Whole, counted: NDArray[np.bool_] | bool) -> Weights:
-        """Returns the weight per rank of those blocks of a node [n, w] that are counted."""
-        weight = rowwise(np.add, self._weight[blocks] * counted)
-        return np.bincount(rank, weight, self._ranks).astype(np.int64)  # exact: far below 2**53
+    def weigh(self, total: Weights, rank: Whole, blocks: Whole, counted: Bits | np.bool_) -> None:
+        """Add the weight of the counted blocks of a node [n, w] to the total per rank."""
+        np.add.at(total, rank, rowwise(np.add, self._weight.take(blocks.T).T * counted))
 
     def add(self, rank: Ints, blocks: Ints) -> None:
         """Have these as well."""
@@ -101,20 +100,22 @@ class _Away:
         if not fresh.any():
             return
         if (rank[1:] <= rank[:-1]).any():  # a rank may occur twice, with the same block
-            fresh.reshape(-1)[again(entries.reshape(-1))] = False
+            fresh &= ~again(entries.reshape(-1)).reshape(fresh.shape)
         self._marks.set(entries, True)
-        self.held += self.weight(rank, blocks, fresh & self._away(rank, blocks))
+        self.weigh(self.held, rank, blocks, fresh & self._away(rank, blocks))
 
-    def take(self, rank: Ints, blocks: Ints) -> NDArray[np.bool_]:
-        """Have these no longer; returns which were there: bool [n, w]."""
+    def take(self, rank: Ints, blocks: Ints) -> Bits:
+        """Have these no longer; returns which were absent: bool [n, w]."""
         entries = self._marks.cells.of(rank, blocks)
         present = self._marks.bits[entries]
         self._marks.set(entries, False)
-        self.held -= self.weight(rank, blocks, present & self._away(rank, blocks))
-        return present
+        gone = np.zeros_like(self.held)
+        self.weigh(gone, rank, blocks, present & self._away(rank, blocks))
+        self.held -= gone
+        return ~present
 
-    def _away(self, rank: Ints, blocks: Ints) -> NDArray[np.bool_]:
-        return beside(np.not_equal, self._homes.take(blocks), rank)
+    def _away(self, rank: Ints, blocks: Ints) -> Bits:
+        return np.asarray(self._homes.take(blocks.T) != rank).T
 
 
 def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
@@ -135,7 +136,9 @@ def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, We
             now.add(rank, blocks)
         most = now.held.copy()
         for rank, blocks in comes:
-            most += now.weight(rank, blocks, ~now.take(rank, blocks))
+            absent = now.take(rank, blocks)
+            if absent.any():
+                now.weigh(most, rank, blocks, absent)
         if number < len(plan.steps):
             yield number, most
 
@@ -179,6 +182,6 @@ def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[in
             now.add(attend.rank, attended_blocks(attend, tensor))
         most += now.held
         for move in handed:
-            most += now.weight(move.dst, move.blocks, True)
+            now.weigh(most, move.dst, move.blocks, np.True_)
             now.add(move.dst, move.blocks)
         yield number, most

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import beside, rowwise
+from planner.columns import rowwise
 from planner.ir import HELD, TENSORS, Attend, Held, Index, Plan
 from planner.partitions import Ints, Side
 
@@ -13,7 +13,7 @@ Bits = NDArray[np.bool_]
 
 
 class Cells:
-    """The order of a table of ranks x blocks, with one more entry per rank for block -1.
+    """The order of a table of ranks x blocks, with one more entry for block -1 on any rank.
 
     The entries of all ranks for the blocks of the rank d places further lie side by side: in a
     ring, all that ranks touch in one step is one stretch of memory, and a ring of 4,096 ranks takes
@@ -29,11 +29,14 @@ class Cells:
         self._block[order], self._block[-1] = np.arange(blocks) * ranks, -ranks
         self._rank = np.arange(ranks) * (1 - self._shift * ranks)
         self.size = ranks * self._rows
-        self.nowhere: Index = self._rank - ranks  # of block -1 on each rank
+        self.nowhere = -ranks  # the entry of block -1
 
     def of(self, rank: NDArray[np.integer], blocks: Ints) -> Index:
-        """Returns the entries of the blocks [n, w] of each row's rank [n]."""
-        return beside(np.add, self._block.take(blocks), self._rank.take(rank))
+        """Returns the entries of the blocks [n, w] of each row's rank [n], by columns in memory."""
+        entries: Index = (self._block.take(blocks.T) + self._rank.take(rank)).T
+        if blocks.shape[1] > 1 and blocks.min(initial=0) < 0:
+            entries[blocks < 0] = self.nowhere
+        return entries
 
     def flat(self, rank: NDArray[np.integer], blocks: NDArray[np.integer]) -> Index:
         """Returns the entry of each block [n] on its rank [n]."""
@@ -83,8 +86,7 @@ class Marks:
     def set(self, entries: Index, value: bool) -> None:
         """Mark or unmark entries [n, w] or [n]."""
         self.bits[entries] = value
-        if value != self._nothing and entries.ndim > 1 and entries.shape[1] > 1:
-            self.bits[self.cells.nowhere] = self._nothing
+        self.bits[self.cells.nowhere] = self._nothing
 
     def any(self, entries: Index) -> Bits:
         """Returns True for rows with a marked entry: bool [n]."""

@@ -114,6 +114,8 @@ class Costs:
 
     def _heads(self, node: Attend) -> Ints:
         """Return the query heads of each row: all its q blocks, and all its kv blocks, agree."""
+        if tiles(self.plan).one_slice:
+            return np.broadcast_to(tiles(self.plan).shared_heads[0], len(node))
         sides = self.plan.partition.q, self.plan.partition.kv
         q, kv = (
             side.slice[blocks[np.arange(len(node)), (blocks >= 0).argmax(axis=1)]]

@@ -71,6 +71,8 @@ class Rectangles:
         cuts = np.zeros((5, len(node)))
         cuts[:3] = self._whole(rows, columns)
         cut = np.flatnonzero(~whole)
+        if not cut.size:
+            return cuts
         both = np.concatenate([q[cut], kv[cut]], axis=1)
         _, at, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
         distinct = [self._cut(q[row], kv[row]) for row in cut[at]]

@@ -277,9 +277,9 @@ class Case:
         try:
             with np.errstate(all="ignore"):
                 if mutant.pass_ == "forward":
-                    found: tuple[Array, ...] = oracle.forward(mutant, *self.inputs[:3])
+                    found: tuple[Array, ...] = oracle.forward(mutant, *self.inputs[:3], None, [])
                 else:
-                    found = oracle.backward(mutant, *self.inputs, *self.stats)
+                    found = oracle.backward(mutant, *self.inputs, *self.stats, None, [])
         except PlanError:
             return False
         within = 1e-12 if mutant.pass_ == "forward" else 1e-11

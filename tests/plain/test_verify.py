@@ -186,6 +186,15 @@ def test_each_tensor_has_the_slots_that_it_needs_and_not_one_fewer(name: str) ->
                     verify(replace(plan, buffers=fewer))
 
 
+def test_what_a_rank_begins_twice_in_a_step_takes_one_slot() -> None:
+    """Rank 1 attends the q blocks 0 and 1 of rank 0 in two rectangles of one node."""
+    work = replace(WORK, seq=4, kv_seq=4)
+    partition = rl.plan("zigzag", work, 2).partition
+    attend = Attend([1, 1], [[0, 3], [0, 3]], [[1], [2]])
+    plan = Plan("hand-made", work, 2, partition, "forward", (), (), (Step((attend,)),))
+    assert slots(plan, "OUT").tolist() == [[0, 2]]
+
+
 def test_statistics_are_made_of_out_that_is_held_once_dout_is_there() -> None:
     """Rank 1 sends STATS of block 0 on, in the step in which DOUT comes to it or in the next."""
     work = replace(WORK, seq=9, kv_seq=9, mask=rl.Blocks(((1, 0, 0), (0, 1, 0), (0, 0, 1)), 3))
