@@ -1,10 +1,12 @@
 """Facts of a prediction for pictures: its passes in turn, memory over time, bytes between ranks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.balance import loads
 from planner.analysis.messages import message_bytes
 from planner.ir import Plan
 from simulator.memory import Memory
@@ -12,6 +14,7 @@ from simulator.prediction import Prediction
 from simulator.timeline import Timeline
 
 Floats = NDArray[np.float64]
+MOST_CELLS = 128  # of a row of a table that is drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,3 +65,25 @@ def traffic(plan: Plan) -> NDArray[np.int64]:
     for number, move in plan.moves():
         np.add.at(table, (move.src, move.dst), message_bytes(plan, number, move))
     return table
+
+
+def traffic_of(plans: Iterable[Plan]) -> NDArray[np.int64]:
+    """Returns the bytes from rank to rank of several passes: int64 [ranks, ranks]."""
+    table: NDArray[np.int64] = np.sum([traffic(plan) for plan in plans], axis=0)
+    return table
+
+
+def work_of(plans: Iterable[Plan]) -> NDArray[np.int64]:
+    """Returns the (query, key, head) triples that ranks attend in all passes: int64 [ranks]."""
+    work: NDArray[np.int64] = np.sum([loads(plan).sum(axis=0) for plan in plans], axis=0)
+    return work
+
+
+def by_nodes(table: NDArray[np.int64], node: int) -> tuple[NDArray[np.int64], int]:
+    """Returns a table [ranks, ranks], where it is large summed over nodes of so many ranks, or over
+    pairs of them and so on until it is not; and how many ranks a cell stands for."""
+    ranks, cell = len(table), 1
+    while -(-ranks // cell) > MOST_CELLS:
+        cell = 2 * cell if cell > 1 else max(2, node)
+    edges = np.arange(0, ranks, cell)
+    return np.add.reduceat(np.add.reduceat(table, edges, axis=0), edges, axis=1), cell

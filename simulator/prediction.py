@@ -39,6 +39,7 @@ class Prediction(Run):
     and its `memory` instead.
     """
 
+    ranks_per_node: int
     overlap: bool
     busy: Floats  # attending and merging: [ranks]
     exposed: float  # the longest that any rank waits for messages their sources had offered
@@ -183,6 +184,7 @@ def _one_pass(
         name=plan.name,
         hardware=hardware.name,
         ranks=plan.ranks,
+        ranks_per_node=hardware.ranks_per_node,
         overlap=scenario.overlap,
         makespan=timeline.end,
         busy=sums.busy,

@@ -18,7 +18,7 @@ from planner.ir import Attend, Move, Plan
 from planner.partitions import Ints
 
 Floats = NDArray[np.float64]
-Stream = Literal["compute", "merge", "send", "receive"]
+Stream = Literal["compute", "merge", "send", "receive", "wait"]
 Row = Literal["attend", "add", "message", "merge"]
 
 

@@ -22,13 +22,14 @@ from ringloom.optional import needing
 @click.option(
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
 )
+@click.option("--all-ranks", is_flag=True, help="Draw the timelines of all ranks of many.")
 @click.option("-o", "--output", default="report.html", help="The page.")
-def command(trace: str | None, output: str, **given: Any) -> None:
+def command(trace: str | None, all_ranks: bool, output: str, **given: Any) -> None:
     page = needing("report", "ringloom.report.page")
     run = import_module("ringloom.report.facts.recorded").recorded(trace) if trace else None
     comparison = compared(given, variants=False)
     with working("drawing"):
-        content = page.page(comparison, run, typed_command())
+        content = page.page(comparison, run, typed_command(), all_ranks)
     write(output, content)
     document = {
         "file": output,

@@ -46,6 +46,7 @@ class Session:
         self.step = pn.widgets.IntSlider(label="step", start=1, end=2, **FULL)
         self.cut = pn.widgets.Select(label="heads", **FULL)
         self.leg = pn.widgets.Select(label="pass shown", **FULL)
+        self.every = pn.widgets.Checkbox(label="all ranks", **FULL)
         self.tiles: tuple[TileFacts, ...] = ()
         self.shown = Choices()
         self.downloads = buttons(lambda: self.shown, self._trouble)
@@ -56,6 +57,7 @@ class Session:
         self.step.param.watch(self._stepped, "value")
         self.cut.param.watch(self._stepped, "value")
         self.leg.param.watch(self._legged, "value")
+        self.every.param.watch(self._timed, "value")
         pn.state.onload(self.table.begin)
 
     def _begin(self) -> None:
@@ -92,7 +94,7 @@ class Session:
             self._draw_plan(choices)
             self.words.say(shown="")
         with pn.io.hold():
-            self.view.show_times(choices)
+            self.view.show_times(choices, self.every.value)
         with pn.io.hold():
             self._draw_finding(choices)
             self._tell({})
@@ -133,6 +135,9 @@ class Session:
         self._quiet = False
         self._stepped(None)
 
+    def _timed(self, _event: Any) -> None:
+        self.view.show_times(self.shown, self.every.value)
+
     def _stepped(self, _event: Any) -> None:
         if self._quiet or not self.tiles:
             return
@@ -168,6 +173,7 @@ class Session:
             name: pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
             for name, figure in figures.items()
         }
+        template.add_panel("every", self.every)
         steppers = {"step": self.step, "leg": self.leg, "cut": self.cut}
         downloads = {f"get_{name}": one for name, one in self.downloads.items()}
         for name, part in (self.controls.widgets | downloads | panes | steppers).items():

@@ -7,7 +7,9 @@ the finding compares them with, are still being predicted.
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 from bokeh.models import Range1d
+from numpy.typing import NDArray
 
 from planner.errors import PlanError, RingloomError
 from planner.planning import plan
@@ -16,15 +18,15 @@ from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.comparison import Case, Comparison, Passes, beside, case
 from ringloom.explore.choices import Choices
-from ringloom.report.facts.loads import Cells, links_of, load_of
-from ringloom.report.facts.spans import bars_of
 from ringloom.report.facts.tiles import TileFacts, tile_facts
-from ringloom.report.pictures import heat
+from ringloom.report.pictures.load import LoadPicture, most
 from ringloom.report.pictures.memory import MemoryPicture
 from ringloom.report.pictures.stepper import StepperPicture, drawable
 from ringloom.report.pictures.timeline import TimelinePicture
+from ringloom.report.pictures.traffic import TrafficPicture
 from ringloom.rows import Refusal, Row, shortage
-from simulator.facts import usage
+from simulator.bars import FEW, bars_of, representatives
+from simulator.facts import by_nodes, traffic_of, usage, work_of
 from simulator.hardware import hardware
 from simulator.prediction import ratio, simulate
 
@@ -54,8 +56,8 @@ class Still:
     """Facts that do not depend on hardware: tables of each pass for the stepper, load, traffic."""
 
     tiles: tuple[TileFacts, ...]
-    load: Cells
-    links: Cells
+    work: NDArray[np.int64]
+    traffic: NDArray[np.int64]
 
 
 @lru_cache(maxsize=KEPT)
@@ -65,7 +67,7 @@ def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
     tables = tuple(tile_facts(f"{schedule} {one.pass_}", one) for one in plans)
     if not all(map(drawable, tables)):
         raise RingloomError(f"{schedule}: too many tiles to draw; take fewer ranks")
-    return Still(tables, load_of(tuple(plans)), links_of(tuple(plans)))
+    return Still(tables, work_of(plans), traffic_of(plans))
 
 
 def compared(choices: Choices) -> Comparison:
@@ -107,8 +109,8 @@ class View:
         self.axis = Range1d(0, 1, name="seconds")
         self.timeline = TimelinePicture("timeline-0", self.axis)
         self.stepper = StepperPicture(1)
-        self.load = heat.load_picture("load-0")
-        self.links = heat.link_picture("links-0")
+        self.load = LoadPicture("load-0")
+        self.links = TrafficPicture("links-0")
         self.memory = MemoryPicture(self.axis, 1)
         self.still: Still | None = None
 
@@ -118,14 +120,15 @@ class View:
         if facts is not self.still:
             self.still = facts
             self.stepper.show(facts.tiles)
-            self.load.show(facts.load, heat.most(facts.load))
-            self.links.show(facts.links, heat.most(facts.links))
+            self.load.show(facts.work, most(facts.work))
+            self.links.show(*by_nodes(facts.traffic, choices.ranks), float(facts.traffic.max()))
         return facts.tiles
 
-    def show_times(self, choices: Choices) -> None:
-        """Draw what is predicted of the plan on its hardware."""
+    def show_times(self, choices: Choices, every: bool = False) -> None:
+        """Draw what is predicted of the plan on its hardware; `every` rank, or some of many."""
         shown = predicted(choices)
+        ranks = representatives(shown.prediction, choices.ranks if every else FEW)
         self.axis.update(start=0, end=1e3 * shown.row.makespan_s or 1.0)
-        self.timeline.show(bars_of(shown.prediction), choices.ranks)
+        self.timeline.show(bars_of(shown.prediction, ranks), choices.ranks, ranks)
         held = usage(shown.prediction)
         self.memory.show([(choices.schedule, held)] if held else [])

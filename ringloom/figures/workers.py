@@ -11,9 +11,9 @@ import ringloom as rl
 from planner.analysis.balance import loads
 from planner.ir import Plan
 from ringloom.figures.sheet import INK, LINE, WASTE
-from ringloom.report.pictures.palette import COMPUTE, MERGE, SEND
 from ringloom.views.grids import cells
 from ringloom.views.units import numbers
+from simulator.pictures import COMPUTE, MERGE, SEND
 
 RANKS = 8
 SCHEDULES = ("ring", "balanced")

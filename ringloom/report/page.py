@@ -1,7 +1,7 @@
 """The page: facts of a comparison drawn, and put into one HTML file that needs no network."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +15,32 @@ from codegen.digest import digest
 from planner.ir import Plan
 from ringloom.comparison import Case, Comparison
 from ringloom.report.assets import asset
-from ringloom.report.facts.loads import Cells, links_of, load_of
 from ringloom.report.facts.matching import matching
 from ringloom.report.facts.recorded import Recorded
-from ringloom.report.facts.spans import SHOWN, Bars, bars_of
 from ringloom.report.facts.tiles import TileFacts, tile_facts
-from ringloom.report.pictures import heat
+from ringloom.report.pictures.load import LoadPicture, most
 from ringloom.report.pictures.memory import MemoryPicture, colour_of, dash_of, width_of
 from ringloom.report.pictures.stepper import StepperPicture, drawable
 from ringloom.report.pictures.timeline import TimelinePicture
+from ringloom.report.pictures.traffic import TrafficPicture
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.views.units import seconds, size
-from simulator.facts import Usage, usage
+from simulator.bars import FEW, Bars, bars_of, representatives
+from simulator.facts import Usage, by_nodes, traffic_of, usage, work_of
 
 APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent
 Figures = dict[str, Any]
 
 
-def page(compared: Comparison, run: Recorded | None = None, command: str = "") -> str:
+def page(
+    compared: Comparison, run: Recorded | None = None, command: str = "", all_ranks: bool = False
+) -> str:
     """The whole report as HTML; `run` is laid over the schedule of its name.
 
-    The page shows the command that made it, where it is given, and a digest of each plan.
+    Of many ranks, timelines show the busiest, the idlest, the median and the first ones of nodes,
+    with `all_ranks` all. The page shows the command that made it, where it is given, and digests of
+    plans.
 
     Raises RingloomError for a run of another schedule, other ranks or another workload.
     """
@@ -50,9 +54,9 @@ def page(compared: Comparison, run: Recorded | None = None, command: str = "") -
         stepper.show(facts)
         figures |= {"tiles": stepper.tiles, "ways": stepper.ways}
     content = {
-        "timelines": _timelines(compared, run, scale, axis, figures),
-        "loads": _maps(cases, "load", heat.load_picture, load_of, _load_words, figures),
-        "links": _maps(cases, "links", heat.link_picture, links_of, _traffic_words, figures),
+        "timelines": _timelines(compared, run, scale, axis, figures, all_ranks),
+        "loads": _loads(cases, figures),
+        "links": _links(cases, figures),
     }
     memory = _memory(compared, axis, figures)
     scripts, drawn = components(figures) if figures else ("", {})
@@ -68,7 +72,7 @@ def page(compared: Comparison, run: Recorded | None = None, command: str = "") -
         memory=Markup(drawn["memory"]) if memory else "",
         legend=memory,
         run=_run_words(compared, run, scale) if run else "",
-        notes=_notes(compared),
+        few=compared.ranks > FEW and not all_ranks,
         command=command,
         digests=[(case.row.schedule, digest(case.plans)) for case in cases],
         version=ringloom.__version__,
@@ -108,14 +112,20 @@ def _titled(case: Case) -> list[tuple[str, Plan]]:
 
 
 def _timelines(
-    compared: Comparison, run: Recorded | None, scale: float, axis: Range1d, figures: Figures
+    compared: Comparison,
+    run: Recorded | None,
+    scale: float,
+    axis: Range1d,
+    figures: Figures,
+    every: bool,
 ) -> list[dict[str, Any]]:
     drawn = []
     for number, case in enumerate(compared.cases):
-        bars = bars_of(case.prediction)
+        shown = representatives(case.prediction, compared.ranks if every else FEW)
+        bars = bars_of(case.prediction, shown)
         own = run if run is not None and run.plan == case.row.schedule else None
         picture = TimelinePicture(f"timeline-{number}", axis)
-        picture.show(bars, compared.ranks, own, scale)
+        picture.show(bars, compared.ranks, shown, own, scale)
         figures[f"timeline-{number}"] = picture.figure
         words = _time_words(case, bars) + (f"; measured {seconds(own.makespan)}" if own else "")
         drawn.append({"title": case.row.schedule, "words": words, "figure": f"timeline-{number}"})
@@ -150,23 +160,27 @@ def _run_words(compared: Comparison, run: Recorded, scale: float) -> str:
     )
 
 
-def _maps(
-    cases: Sequence[Case],
-    name: str,
-    picture_of: Callable[[str], heat.HeatPicture],
-    cells_of: Callable[[Sequence[Plan]], Cells],
-    words_of: Callable[[Case], str],
-    figures: Figures,
-) -> list[dict[str, Any]]:
-    """A heat map per schedule, all on one scale."""
-    tables = [cells_of([plan for plan, _ in case.passes]) for case in cases]
-    drawn, high = [], heat.most(*tables)
-    for number, (case, table) in enumerate(zip(cases, tables, strict=True)):
-        place = f"{name}-{number}"
-        picture = picture_of(place)
-        picture.show(table, high)
+def _loads(cases: Sequence[Case], figures: Figures) -> list[dict[str, Any]]:
+    """Bars of each schedule, all on one scale."""
+    works = [work_of(case.plans) for case in cases]
+    drawn, high = [], max(map(most, works))
+    for number, (case, work) in enumerate(zip(cases, works, strict=True)):
+        picture = LoadPicture(place := f"load-{number}")
+        picture.show(work, high)
         figures[place] = picture.figure
-        drawn.append({"title": case.row.schedule, "words": words_of(case), "figure": place})
+        drawn.append({"title": case.row.schedule, "words": _load_words(case), "figure": place})
+    return drawn
+
+
+def _links(cases: Sequence[Case], figures: Figures) -> list[dict[str, Any]]:
+    """A heat map of each schedule, all on one scale."""
+    tables = [by_nodes(traffic_of(case.plans), case.prediction.ranks_per_node) for case in cases]
+    drawn, high = [], max(float(table.max()) for table, _ in tables)
+    for number, (case, (table, cell)) in enumerate(zip(cases, tables, strict=True)):
+        picture = TrafficPicture(place := f"links-{number}")
+        picture.show(table, cell, high)
+        figures[place] = picture.figure
+        drawn.append({"title": case.row.schedule, "words": _traffic_words(case), "figure": place})
     return drawn
 
 
@@ -200,8 +214,3 @@ def _memory(compared: Comparison, axis: Range1d, figures: Figures) -> list[dict[
         }
         for number, (name, one) in enumerate(held)
     ]
-
-
-def _notes(compared: Comparison) -> str:
-    shown = f"Timelines and maps show the first {SHOWN} of {compared.ranks} ranks."
-    return shown if compared.ranks > SHOWN else ""

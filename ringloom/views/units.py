@@ -39,7 +39,8 @@ def size(value: float) -> str:
     """Bytes with three digits and a power-of-two unit."""
     for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if value >= scale:
-            return f"{value / scale:.3g} {unit}"
+            amount = value / scale
+            return f"{amount:.0f} {unit}" if amount >= 999.5 else f"{amount:.3g} {unit}"
     return f"{value:.0f} B"
 
 

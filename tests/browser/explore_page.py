@@ -17,8 +17,8 @@ from planner.files import loads
 from ringloom.comparison import compare
 from ringloom.explore.choices import Choices, from_query
 from ringloom.explore.view import compared
-from ringloom.report.facts.spans import bars_of
 from ringloom.report.facts.tiles import tile_facts
+from simulator.bars import bars_of
 from simulator.hardware import hardware
 
 Readers = Callable[..., Reader]

@@ -27,9 +27,8 @@ from ringloom.explore.copies import command, python
 from ringloom.explore.downloads import plan_file, program, trace_file
 from ringloom.explore.serving import free, serve
 from ringloom.explore.view import View, compared, others, predicted
-from ringloom.report.facts.loads import links_of, load_of
-from ringloom.report.facts.spans import bars_of
-from simulator.facts import usage
+from simulator.bars import bars_of
+from simulator.facts import traffic_of, usage, work_of
 from simulator.hardware import hardware, presets
 
 SMALL = Choices(schedule="zigzag", ranks=4, seq="4k", heads=4, kv_heads=2, pass_="both")
@@ -114,10 +113,9 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
         bars, held = bars_of(case.prediction), usage(case.prediction)
         assert held is not None
         np.testing.assert_array_equal(view.timeline.source.data["right"], bars.end * 1e3)
-        for picture, cells in ((view.load, load_of(plans)), (view.links, links_of(plans))):
-            (image,) = picture.source.data["image"]
-            np.testing.assert_array_equal(image[cells.row, cells.column], cells.value)
-            assert np.isnan(image).sum() == image.size - len(cells.value)
+        np.testing.assert_array_equal(view.load.source.data["pairs"], work_of(plans))
+        (image,) = view.links.source.data["image"]
+        np.testing.assert_array_equal(np.nan_to_num(image), traffic_of(plans))
         np.testing.assert_array_equal(view.memory.sources[0].data["y"] * 2**30, held.bytes)
         assert len(view.stepper.facts.data["words"]) == len(plans)
         assert len(view.stepper.colours.palette) == choices.ranks

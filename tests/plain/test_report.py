@@ -22,15 +22,14 @@ from planner.analysis.tiles import tiles
 from ringloom.cli import main
 from ringloom.comparison import Comparison, compare
 from ringloom.report.facts import recorded as recordings
-from ringloom.report.facts.loads import links_of, load_of
 from ringloom.report.facts.recorded import recorded
-from ringloom.report.facts.spans import bars_of
 from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.page import page
 from ringloom.report.pictures.stepper import columns, ink_on
 from ringloom.report.pictures.timeline import TimelinePicture
+from simulator.bars import STREAMS, bars_of, waits
 from simulator.chrome_trace import save_trace, trace
-from simulator.facts import usage
+from simulator.facts import by_nodes, traffic_of, usage, work_of
 from simulator.hardware import hardware
 from simulator.timeline import spans
 from strategies import masks, workloads
@@ -115,7 +114,7 @@ def test_bars_are_the_spans_of_the_simulator(four: Comparison) -> None:
         for one in case.prediction.passes:
             slow += [
                 (s.rank, s.step, s.name, s.start + offset, s.end + offset)
-                for s in spans(one.timeline)
+                for s in [*spans(one.timeline), *waits(one.timeline)]
                 if s.stream != "receive"
             ]
             offset += one.makespan
@@ -132,15 +131,46 @@ def test_too_many_rows_become_the_attends_of_steps() -> None:
     object.__setattr__(timeline, "rows", None)
     bars = bars_of(found.prediction)
     assert not bars.whole
-    assert len(bars) == sum(len(set(a.rank.tolist())) for _, a in timeline.plan.attends())
+    attends = (bars.stream == STREAMS.index("compute")).sum()
+    assert attends == sum(len(set(a.rank.tolist())) for _, a in timeline.plan.attends())
+    waited = timeline.attend_start - timeline.begin
+    assert (bars.end - bars.start)[bars.stream == STREAMS.index("wait")].sum() == waited.sum()
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward"])
+@pytest.mark.parametrize("name", ["ring", "zigzag", "balanced", "ulysses", "tree", "allgather"])
+def test_waits_lie_where_a_rank_is_idle_and_add_up_to_what_is_exposed(
+    name: str, pass_: str
+) -> None:
+    plan = rl.plan(name, rl.Workload(seq=2**14, heads=8), 8, pass_=pass_)
+    result = rl.simulate(plan, "a100-pcie")
+    bars, waited = bars_of(result), np.zeros(8)
+    waiting = bars.stream == STREAMS.index("wait")
+    work = waiting | (bars.stream <= STREAMS.index("merge"))
+    np.add.at(waited, bars.rank[waiting], (bars.end - bars.start)[waiting])
+    assert 0 < waited.max() <= result.exposed * (1 + 1e-9)
+    if (name, pass_) in {("ring", "forward"), ("allgather", "forward"), ("ring", "backward")}:
+        assert waited.max() == pytest.approx(result.exposed)
+    for rank in range(8):
+        own = np.flatnonzero(work & (bars.rank == rank))
+        own = own[np.argsort(bars.start[own], kind="stable")]
+        assert (bars.start[own][1:] >= bars.end[own][:-1] - 1e-12).all()
+
+
+@pytest.mark.parametrize("ranks", [8, 64, 1024])
+def test_large_tables_are_summed_over_nodes(ranks: int) -> None:
+    table = np.arange(ranks * ranks).reshape(ranks, ranks)
+    small, cell = by_nodes(table, 8)
+    assert (cell, len(small)) == ((1, ranks) if ranks <= 128 else (8, 128))
+    assert small.sum() == table.sum()
+    assert small[1, 2] == table[cell : 2 * cell, 2 * cell : 3 * cell].sum()
 
 
 def test_loads_links_and_memory_add_up_to_what_was_predicted(four: Comparison) -> None:
     for case in four.cases:
         plans = [plan for plan, _ in case.passes]
-        load, links = load_of(plans), links_of(plans)
-        assert load.value.sum() == sum(tiles(plan).total_pairs() for plan in plans)
-        out = np.bincount(links.row, links.value, minlength=4)
+        assert work_of(plans).sum() == sum(tiles(plan).total_pairs() for plan in plans)
+        out = traffic_of(plans).sum(axis=1)
         assert out.tolist() == case.prediction.bytes_sent.tolist()
         held = usage(case.prediction)
         assert held is not None
@@ -234,7 +264,7 @@ def test_a_run_is_drawn_below_its_prediction(four: Comparison, tmp_path: Path) -
     assert "is drawn below its prediction" in html
     picture = TimelinePicture("timeline", Range1d(0, 1))
     bars = bars_of(four.cases[0].prediction)
-    picture.show(bars, 4, run)
+    picture.show(bars, 4, range(4), run)
     names = picture.source.data["name"]
     assert len(picture.source.data["left"]) == len(names) == len(bars) + len(run.bars)
     assert sum(name.startswith("predicted: ") for name in names) == len(bars)
@@ -249,7 +279,7 @@ def test_a_far_slower_run_is_drawn_on_its_own_scale_and_says_so(
     assert re.search(r"(999|1000)\.\d\dx the", html)
     assert "its time axis is scaled by 0.001" in html
     picture = TimelinePicture("timeline", Range1d(0, 1))
-    picture.show(bars_of(one.cases[0].prediction), 4, run, 1e-3)
+    picture.show(bars_of(one.cases[0].prediction), 4, range(4), run, 1e-3)
     data = picture.source.data
     mine = np.array([name.startswith("measured: ") for name in data["name"]])
     assert data["right"][mine].max() == pytest.approx(1e3 * one.rows[0].makespan_s, rel=1e-3)
@@ -280,7 +310,7 @@ def test_a_recording_that_unpacks_without_end_is_refused(
     monkeypatch.setattr(recordings, "LARGEST", 1000)
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(b" " * 2000))
-    with pytest.raises(rl.RingloomError, match="more than 1000 bytes"):
+    with pytest.raises(rl.RingloomError, match="larger than 1000 bytes"):
         recorded(bomb)
 
 
@@ -366,4 +396,4 @@ def test_a_page_of_nothing_and_a_page_of_many_ranks_are_pages_too() -> None:
     assert ">fastest<" not in alone  # of one
     assert ">fastest<" in page(compare(WORK, 4, HARDWARE, ["ring", "zigzag"]))
     html = page(compare(WORK, 100, HARDWARE, ["balanced"]))
-    assert "show the first 64 of 100 ranks" in html
+    assert "the busiest, the idlest, the median and the first ranks of" in html

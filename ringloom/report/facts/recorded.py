@@ -13,13 +13,14 @@ from typing import Any, TypeGuard, cast
 
 from planner.disk import read
 from planner.errors import RingloomError
-from ringloom.report.facts.spans import SHOWN, STREAMS, Bars, columns
+from simulator.bars import STREAMS, Bars, columns
 from simulator.timeline import Span, Stream
 
 LARGEST = 1 << 28  # bytes, unpacked
 PREFIX = "ncclDevKernel_SendRecv "  # that traces put before the names of transfers
 
 
+RECORDED = STREAMS[:4]  # a wait is where nothing is recorded
 Done = tuple[int, int, str, int]  # rank, step, what, bytes
 
 
@@ -58,7 +59,7 @@ def recorded(path: str | Path) -> Recorded:
         str(about.get("hardware", "")),
         max(s.rank for s in spans) + 1,
         max(s.end for s in moved),
-        columns([s for s in moved if s.stream != "receive" and s.rank < SHOWN]),
+        columns([s for s in moved if s.stream != "receive"]),
         _done(spans, sizes, "compute", "attend "),
         _done(spans, sizes, "send", "send "),
     )
@@ -86,11 +87,11 @@ def _spans(path: str | Path, events: list[Any], scale: float) -> tuple[list[int]
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
         stream = streams.get((event.get("pid"), event.get("tid")), "")
-        if stream in STREAMS:
+        if stream in RECORDED:
             spans.append(_span(f"{path}: event {number}", event, cast(Stream, stream), scale))
             sizes.append(_argument(event, "bytes", 0))
     if not spans:
-        raise RingloomError(f"{path} holds no slice of a stream: {', '.join(STREAMS)}")
+        raise RingloomError(f"{path} holds no slice of a stream: {', '.join(RECORDED)}")
     return sizes, spans
 
 

@@ -31,7 +31,7 @@ def frame(name: str, **more: Any) -> figure:
 def timed(name: str, **more: Any) -> figure:
     """A frame over milliseconds that a reader can pan and zoom."""
     tools = {"tools": "xpan,xwheel_zoom,xbox_zoom,reset", "toolbar_location": "above"}
-    still = {"active_drag": None, "active_scroll": None, "x_axis_label": "milliseconds"}
+    still = {"active_drag": None, "active_scroll": None, "x_axis_label": "time (ms)"}
     drawn = frame(name, **{"min_width": 240, **tools, **still, **more})
     drawn.toolbar.logo, drawn.toolbar.autohide = None, True
     return drawn

@@ -34,7 +34,7 @@ class MemoryPicture:
 
     def __init__(self, axis: Range1d, lines: int) -> None:
         self.figure = timed(
-            "memory", height=300, x_range=axis, y_range=Range1d(0, 1), y_axis_label="GiB"
+            "memory", height=300, x_range=axis, y_range=Range1d(0, 1), y_axis_label="memory (GiB)"
         )
         self.figure.yaxis.formatter = padded(6)
         self.sources = [ColumnDataSource(data={}, name=f"memory-{n}") for n in range(lines)]

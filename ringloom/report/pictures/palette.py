@@ -1,20 +1,22 @@
 """Colours: told apart by colour-blind eyes, in light and in dark, and never without words.
 
-Streams and schedules: Okabe and Ito, "Color Universal Design". More than eight ranks, and
+Streams and schedules: Okabe and Ito, "Color Universal Design", and two more for those of theirs
+that resemble black, white or grey. More than eight ranks, and
 amounts: cividis (Nuñez, Anderton, Renslow 2018), which looks alike to nearly all eyes.
 """
 
+from simulator.pictures import COMPUTE, MERGE, SEND, WAIT
+
 OKABE_ITO = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
-    *("#56B4E9", "#D55E00", "#B8A900", "#7F7F7F"),
+    *("#56B4E9", "#D55E00", "#6E28C8", "#6E2800"),
 )
-COMPUTE, MERGE, SEND = OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[2]
-STREAM_COLOURS = {"compute": COMPUTE, "merge": MERGE, "send": SEND}
+STREAM_COLOURS = {"compute": COMPUTE, "merge": MERGE, "send": SEND, "wait": WAIT}
 DASHES = ("solid", "dashed", "dotdash", "dotted", "dashdot")
 
 
 # Until `page/theme.js` has asked the reader for light or dark.
-PAPER, COMING, DONE = "#ffffff", "#dfe4ea", "#9aa5b1"
+PAPER, COMING, DONE = "#ffffff", "#dbe1e7", "#b4bcc5"
 
 
 def rank_colours(ranks: int) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from bokeh.models import (
     Arrow,
+    BasicTicker,
+    ColorBar,
     ColumnDataSource,
     CustomJS,
     CustomJSHover,
@@ -25,7 +27,8 @@ from numpy.typing import NDArray
 from ringloom.report.assets import asset
 from ringloom.report.facts.tiles import TileFacts
 from ringloom.report.pictures.frames import LABEL, TIP, cell_axes, frame, padded
-from ringloom.report.pictures.palette import COMING, DONE, PAPER, SEND, rank_colours
+from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours
+from simulator.pictures import SEND
 
 MOST_ARROWS = 16  # ranks; messages of more are cells, from row to column
 MOST = 1 << 19  # head cuts x tiles of one pass that are drawn
@@ -85,7 +88,8 @@ class StepperPicture:
         matrix, last = ranks > MOST_ARROWS, ranks - 0.5
         for one in self.arrows:
             one.visible = not matrix
-        self.cells.visible = self.ways.xaxis.visible = self.ways.yaxis.visible = matrix
+        for one in (self.scale, self.cells, *self.ways.axis):
+            one.visible = matrix
         across, down = ((-0.5, last), (last, -0.5)) if matrix else ((-1.25, 1.25), (-1.25, 1.25))
         self.ways.x_range.update(start=across[0], end=across[1])
         self.ways.y_range.update(start=down[0], end=down[1])
@@ -121,6 +125,11 @@ class StepperPicture:
         )
         cell_axes(drawn)
         drawn.yaxis.formatter = padded(3)
+        whole = BasicTicker(min_interval=1)
+        self.scale = ColorBar(
+            color_mapper=self.colours, title="rank", width=10, padding=4, ticker=whole
+        )
+        drawn.add_layout(self.scale, "right")
         return drawn
 
     def _ways(self) -> figure:

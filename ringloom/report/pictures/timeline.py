@@ -1,22 +1,24 @@
 """The timeline picture: a lane of compute and a lane of links per rank, on an axis of time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from bokeh.models import (
     ColumnDataSource,
     CustomJSHover,
-    CustomJSTickFormatter,
     FixedTicker,
     HoverTool,
     LinearColorMapper,
     Range1d,
 )
+from numpy.typing import NDArray
 
 from ringloom.report.facts.recorded import Recorded
-from ringloom.report.facts.spans import SHOWN, STREAMS, Bars
 from ringloom.report.pictures.frames import timed
-from ringloom.report.pictures.palette import PAPER, SEND, STREAM_COLOURS
+from ringloom.report.pictures.palette import PAPER, STREAM_COLOURS
+from simulator.bars import STREAMS, Bars
+from simulator.pictures import SEND
 
 TIP = """
 <div style="max-width:20rem;color:#111"><b>rank @rank</b> @name<br>
@@ -40,7 +42,6 @@ class TimelinePicture:
             name,
             x_range=axis,
             y_range=Range1d(1, 0),
-            y_axis_label="rank",
             output_backend="canvas",
         )
         place = {"y": "lane", "left": "left", "right": "right", "height": "height"}
@@ -75,45 +76,58 @@ class TimelinePicture:
         self.figure.ygrid.visible = False
         self.ticks = FixedTicker(ticks=[])
         self.figure.yaxis.ticker = self.ticks
-        self.figure.yaxis.formatter = CustomJSTickFormatter(
-            code="return Math.floor(tick).toFixed()"
-        )
 
-    def show(self, bars: Bars, ranks: int, run: Recorded | None = None, scale: float = 1.0) -> None:
-        """Draw bars; those of a recorded run below the predicted ones of the same rank.
+    def show(
+        self,
+        bars: Bars,
+        ranks: int,
+        shown: Sequence[int],
+        run: Recorded | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        """Draw the bars of those `shown` of so many ranks; those of a recorded run below them.
 
         A run may be drawn at another `scale` than its own; what it says of itself stays true.
         """
         lanes = 2 if run is None else 4
-        parts, names = [_columns(bars, 0, lanes)], [f"predicted: {n}" for n in bars.names]
+        bars, rows = bars.only(shown), np.array(shown)
+        parts, names = [_columns(bars, rows, 0, lanes)], [f"predicted: {n}" for n in bars.names]
         if run is not None:
-            parts.append(_columns(run.bars, 2, lanes, scale))
-            names += [f"measured: {name}" for name in run.bars.names]
+            measured_bars = run.bars.only(shown)
+            parts.append(_columns(measured_bars, rows, 2, lanes, scale))
+            names += [f"measured: {name}" for name in measured_bars.names]
         data = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
         self.source.data = data | {"name": names}
         merges = data["stream"] == STREAMS.index("merge")
         measured = np.arange(len(merges)) >= len(bars)
-        hatched = np.flatnonzero(measured | merges)[: MOST_HATCHED if ranks <= LABELLED else 0]
+        hatched = np.flatnonzero(measured | merges)
+        hatched = hatched if len(hatched) <= MOST_HATCHED else hatched[:0]
         self.hatched.data = {key: data[key][hatched] for key in COLUMNS[:4]} | {
             "pattern": ["\\" if own else "/" for own in measured[hatched].tolist()]
         }
-        shown = min(ranks, SHOWN)
-        self.figure.y_range.start, self.figure.y_range.end = shown, 0
-        self.figure.height = 84 + max(60, min(720, shown * lanes * (9 if shown <= 16 else 5)))
-        spacing = -(-shown // LABELLED)
+        count = len(rows)
+        self.figure.y_range.start, self.figure.y_range.end = count, 0
+        self.figure.height = 84 + max(60, min(1600, count * lanes * (9 if count <= 16 else 6)))
+        spacing = -(-count // LABELLED)
         # Another ticker would be another model: the server would search the document for it.
-        self.ticks.ticks = [r + 0.5 for r in range(0, shown, spacing)]
+        self.ticks.ticks = [row + 0.5 for row in range(0, count, spacing)]
+        labels = {row + 0.5: str(rank) for row, rank in enumerate(shown)}
+        self.figure.yaxis.major_label_overrides = labels
+        few = f"{count} of {ranks} ranks"
+        self.figure.yaxis.axis_label = few if count < ranks else "rank"
 
 
-def _columns(bars: Bars, first: int, lanes: int, scale: float = 1.0) -> dict[str, Any]:
-    """Attends and merges on lane `first` of each rank, what it sends on the lane below."""
-    link = bars.stream == STREAMS.index("send")
+def _columns(
+    bars: Bars, rows: NDArray[np.int_], first: int, lanes: int, scale: float = 1.0
+) -> dict[str, Any]:
+    """Attends, merges and waits on lane `first` of each rank, what it sends on the lane below."""
+    link, wait = (bars.stream == STREAMS.index(name) for name in ("send", "wait"))
     return {
-        "lane": bars.rank + (first + link + 0.5) / lanes,
+        "lane": np.searchsorted(rows, bars.rank) + (first + link + 0.5) / lanes,
         "left": bars.start * 1e3 * scale,
         "right": bars.end * 1e3 * scale,
         "since": bars.start * 1e3,
-        "height": np.where(link, 0.6, 0.86) / lanes,
+        "height": np.where(wait, 0.3, np.where(link, 0.6, 0.86)) / lanes,
         "stream": bars.stream,
         "rank": bars.rank,
         "step": bars.step + 1,

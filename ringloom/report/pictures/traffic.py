@@ -1,0 +1,68 @@
+"""The traffic picture: bytes from rank to rank, or from node to node of many ranks."""
+
+import numpy as np
+from bokeh.models import (
+    AdaptiveTicker,
+    ColorBar,
+    ColumnDataSource,
+    CustomJSHover,
+    CustomJSTickFormatter,
+    HoverTool,
+    LinearColorMapper,
+    Range1d,
+)
+from numpy.typing import NDArray
+
+from ringloom.report.assets import asset
+from ringloom.report.pictures.frames import BYTES, TIP, cell_axes, frame
+from ringloom.report.pictures.palette import amounts
+
+POWERS = [1 << n for n in range(10)]  # of steps along a scale of bytes
+
+
+class TrafficPicture:
+    """A table of cells in one image; along both axes stand ranks, whatever a cell stands for."""
+
+    def __init__(self, name: str) -> None:
+        self.source = ColumnDataSource(data={}, name=f"{name}-cells")
+        self.colours = LinearColorMapper(
+            palette=amounts(256), low=0, high=1, nan_color="rgba(0,0,0,0)"
+        )
+        self.figure = frame(
+            name, height=260, min_width=180, x_range=Range1d(0, 1), y_range=Range1d(1, 0)
+        )
+        cells = self.figure.image(
+            image="image",
+            x="x",
+            y="y",
+            dw="dw",
+            dh="dh",
+            color_mapper=self.colours,
+            source=self.source,
+        )
+        formatter = CustomJSHover(args={"cells": self.source}, code=asset("traffic_hover.js"))
+        tip = TIP.format("@image{custom}")
+        self.figure.add_tools(
+            HoverTool(renderers=[cells], tooltips=tip, formatters={"@image": formatter})
+        )
+        scale = ColorBar(
+            color_mapper=self.colours,
+            width=10,
+            padding=4,
+            ticker=AdaptiveTicker(base=1024, mantissas=POWERS),
+            formatter=CustomJSTickFormatter(code=BYTES),
+        )
+        self.figure.add_layout(scale, "right")
+        cell_axes(self.figure)
+
+    def show(self, table: NDArray[np.int64], cell: int, high: float) -> None:
+        """Draw bytes on a scale from 0 to `high`; empty cells, of so many ranks, have none."""
+        ranks = cell * len(table)
+        place = {"x": [-0.5], "y": [-0.5], "dw": [ranks], "dh": [ranks], "cell": [cell]}
+        self.source.data = {"image": [np.where(table > 0, table, np.nan)]} | place
+        self.colours.high = max(high, 1)
+        self.figure.x_range.update(start=-0.5, end=ranks - 0.5)
+        self.figure.y_range.update(start=ranks - 0.5, end=-0.5)
+        cells = f", {cell} to a cell" if cell > 1 else ""
+        self.figure.xaxis.axis_label = f"to rank{cells}"
+        self.figure.yaxis.axis_label = f"from rank{cells}"

@@ -1,0 +1,86 @@
+"""Colours that carry meaning side by side differ to every eye, in light and in dark."""
+
+import re
+from itertools import combinations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ringloom.report.assets import asset
+from ringloom.report.pictures.palette import STREAM_COLOURS, rank_colours
+from simulator.pictures import COMPUTE
+
+# Machado, Oliveira, Fernandes 2009: linear red, green and blue as others see them, at severity 1.
+EYES = {
+    "most": np.eye(3),
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+TO_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+WHITE = [0.9505, 1.0, 1.089]
+LEAST = 10.0  # CIE 1976 colour difference; 2.3 can just be noticed
+
+
+def seen(colour: str, eye: str) -> NDArray[np.float64]:
+    """CIELAB coordinates of a colour as an eye sees it."""
+    channel = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(channel <= 0.04045, channel / 12.92, ((channel + 0.055) / 1.055) ** 2.4)
+    x, y, z = TO_XYZ @ np.clip(np.asarray(EYES[eye]) @ linear, 0, 1) / WHITE
+    x, y, z = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def alike(colours: list[str], eye: str) -> list[tuple[str, str]]:
+    """Pairs that an eye can hardly tell apart."""
+    return [
+        (a, b)
+        for a, b in combinations(colours, 2)
+        if np.linalg.norm(seen(a, eye) - seen(b, eye)) < LEAST
+    ]
+
+
+def scheme(dark: bool) -> dict[str, str]:
+    """Colours of the page by name, as its style sheet and its theme say."""
+    blocks = re.findall(r":root \{(.*?)\}", asset("style.css"), re.S)
+    names = dict(re.findall(r"--(\w+): (#\w+)", blocks[0]))
+    if dark:
+        names |= dict(re.findall(r"--(\w+): (#\w+)", blocks[1]))
+    rest = re.findall(r'"(#\w+)"', asset("theme.js").split("[coming, done] = dark ?")[1])[:4]
+    names["coming"], names["done"] = rest[:2] if dark else rest[2:]
+    return names
+
+
+@pytest.mark.parametrize("eye", EYES)
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_that_carry_meaning_differ(eye: str, dark: bool) -> None:
+    page = scheme(dark)
+    paper = page["paper"]
+    assert alike([*STREAM_COLOURS.values(), paper], eye) == []
+    assert alike([*rank_colours(8), page["coming"], page["done"], paper], eye) == []
+    assert alike([page["busy"], page["idle"], page["ink"], paper], eye) == []
+    assert alike([COMPUTE, paper], eye) == []
+
+
+@pytest.mark.parametrize("eye", EYES)
+def test_amounts_grow_lighter_to_every_eye(eye: str) -> None:
+    lightness = [seen(colour, eye)[0] for colour in rank_colours(64)]
+    assert np.diff(lightness).min() > 0
+
+
+def test_colours_that_resemble_each_other_are_found() -> None:
+    assert alike(["#E69F00", "#B8A900"], "most") == []
+    assert alike(["#E69F00", "#B8A900"], "protanopia") == [("#E69F00", "#B8A900")]
