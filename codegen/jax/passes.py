@@ -11,7 +11,7 @@ from codegen.jax.cases import Group
 from codegen.jax.hops import Steps
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.values import Key
-from codegen.jax.ways import is_stepwise
+from codegen.jax.ways import everybody, is_stepwise, senders
 from codegen.lowered.conditions import Domain, both, times
 from codegen.text import Names
 from planner.errors import PlanError
@@ -216,7 +216,18 @@ class Pass(Attends):
         else:
             title = "pass_on"
         hop = self.hops.add(title, s, self.names)
+        self.check_others(n, s, steps)
         return hop.of(text, names.clock, steps if run.kind == "rolled" else None, self.names)
+
+    def check_others(self, n: int, s: Send, steps: Steps) -> None:
+        """Raise PlanError if ranks run a send beside those of the plan, and have sums."""
+        if is_stepwise(s):
+            return
+        holders = self.walked.holders.get(self.walked.source[n], {})
+        for t in steps:
+            more = np.setdiff1d(everybody(self.loops, s), senders(self.loops, s, t))
+            if np.isin(holders.get(t, more[:0]), more).any():
+                raise PlanError("sums that only some ranks send on")
 
     def arrive(self, cell: Key, text: str, indent: int) -> Iterator[Op]:
         """Add what arrives to sums, or let it be the sums."""

@@ -47,6 +47,7 @@ class Walk:
     kept: dict[Cell, int] = field(default_factory=dict)  # step in which owners keep their sums
     taken: dict[Cell, set[int]] = field(default_factory=dict)  # steps in which sums leave
     added: dict[Cell, set[int]] = field(default_factory=dict)  # and in which attends add to them
+    holders: dict[Cell, dict[int, Ints]] = field(default_factory=dict)  # ranks that have these
     sent: dict[Cell, set[int]] = field(default_factory=dict)  # and from rank to rank
     guarded: set[Cell] = field(default_factory=set)  # by some ranks only
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there

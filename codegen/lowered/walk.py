@@ -227,6 +227,7 @@ class _Walker:
         if not full.all() and not (isinstance(s, Send) and s.when.guard != Guard()):
             self.result.crowded.add(cell)  # some ranks send zeros
         full = np.asarray(full.any(1))
+        self.result.holders.setdefault(cell, {}).setdefault(t, np.flatnonzero(full))
         left = full & (self.taken[t, cell] < 0).all(1) if isinstance(s, Send) else full & False
         if (left & ~self.at_home.get(cell, left & False)).any():
             raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")

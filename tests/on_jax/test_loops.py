@@ -18,7 +18,7 @@ from jax_devices import jax
 from jax_in_numpy import replay, replayed
 from planner.errors import PlanError
 from planner.loops.form import Send
-from planner.masks import Causal, Documents, Full, Prefix, Window
+from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes.arrays import draw
@@ -113,6 +113,14 @@ def test_conditions_that_are_not_the_plans_are_refused() -> None:
     check(group, [ours, ""], names, on)
     with pytest.raises(PlanError, match="not the plan's"):
         check(group, [theirs, ""], names, on)
+
+
+def test_a_message_beside_sums_that_go_elsewhere_is_refused() -> None:
+    rows = ("00000", "00110", "00101", "00110", "00000", "00000")
+    mask = Blocks(tuple(tuple(c == "1" for c in row) for row in rows), 4)
+    work = Workload(14, kv_seq=17, heads=1, kv_heads=1, head_dim=1, mask=mask, dtype="float64")
+    with pytest.raises(PlanError, match="only some ranks send on"):
+        print_loops(program("startrail:layout=even-work", 5, work))
 
 
 def emitted(source: str) -> ModuleType:
