@@ -141,9 +141,9 @@ class Side:
         seen = set[bytes]()
         for low, high in pairwise(cuts):
             over = np.array([s.start <= low and high <= s.stop for s in self.slices], bool)
-            there = self.chunk[over[self.slice]]
-            if (key := there.tobytes()) not in seen:
-                chunks = [self.chunks[c] for c in there]
+            covering = self.chunk[over[self.slice]]
+            if (key := covering.tobytes()) not in seen:
+                chunks = [self.chunks[c] for c in covering]
                 _check_cover(chunks, tokens, f"{name} side, heads {low}..{high - 1}")
                 seen.add(key)
 

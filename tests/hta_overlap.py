@@ -30,23 +30,23 @@ CASES = [
 
 def joined(intervals: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """The same times as disjoint intervals."""
-    found = list[tuple[float, float]]()
+    parts = list[tuple[float, float]]()
     for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if parts and start <= parts[-1][1]:
+            parts[-1] = parts[-1][0], max(parts[-1][1], end)
         else:
-            found.append((start, end))
-    return found
+            parts.append((start, end))
+    return parts
 
 
-def overlap(found: Prediction, rank: int) -> float:
+def overlap(prediction: Prediction, rank: int) -> float:
     """The part of a rank's transfer time, in percent, in which it also computes."""
-    assert found.timeline is not None
-    assert found.timeline.rows is not None
-    mine = [s for s in spans(found.timeline) if s.rank == rank]
-    work = joined([(s.start, s.end) for s in mine if s.stream in ("compute", "merge")])
+    assert prediction.timeline is not None
+    assert prediction.timeline.rows is not None
+    own = [s for s in spans(prediction.timeline) if s.rank == rank]
+    work = joined([(s.start, s.end) for s in own if s.stream in ("compute", "merge")])
     wires = []
-    for rows in found.timeline.rows:
+    for rows in prediction.timeline.rows:
         if isinstance(rows, Sent):
             ends = zip(
                 rows.node.src, rows.node.dst, rows.start, rows.end, rows.arrival, strict=True
@@ -64,12 +64,12 @@ def main() -> int:
     wrong = 0
     for name, under in CASES:
         one = plan(name, Workload(seq=2**15, heads=16, mask=Full()), 4)
-        found = simulate(one, "a100-nvlink", record=True, **under)
+        prediction = simulate(one, "a100-nvlink", record=True, **under)
         with tempfile.TemporaryDirectory() as folder:
-            save_ranks(found, folder, scale=SCALE)
+            save_ranks(prediction, folder, scale=SCALE)
             table = TraceAnalysis(trace_dir=folder).get_comm_comp_overlap(visualize=False)
         for rank, theirs in zip(table["rank"], table["comp_comm_overlap_pctg"], strict=True):
-            ours = overlap(found, int(rank))
+            ours = overlap(prediction, int(rank))
             good = abs(ours - theirs) <= NEAR
             wrong += not good
             said = "ok" if good else "WRONG"

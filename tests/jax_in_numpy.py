@@ -202,16 +202,16 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
     assert len(sources) == len(targets) == len(perm), f"a rank has two messages: {perm}"
     shapes = str(tree.map(np.shape, x))
     values = exchange("ppermute", tuple(perm), shapes, value=x)
-    mine = [source for source, target in perm if target == HERE.rank]
-    return tree.map(array, values[mine[0]]) if mine else tree.map(np.zeros_like, x)
+    own = [source for source, target in perm if target == HERE.rank]
+    return tree.map(array, values[own[0]]) if own else tree.map(np.zeros_like, x)
 
 
 def members(groups: Sequence[Sequence[int]] | None) -> Sequence[int]:
     """The ranks of the group of this one."""
     if groups is None:
         return range(HERE.devices.ranks)
-    (mine,) = (group for group in groups if HERE.rank in group)
-    return mine
+    (own,) = (group for group in groups if HERE.rank in group)
+    return own
 
 
 def grouped(name: str, x: Any, groups: Any, *options: object) -> list[Any]:
@@ -247,11 +247,11 @@ def all_to_all(
     values = grouped("all_to_all", x, axis_index_groups, split_axis, concat_axis)
     place = list(members(axis_index_groups)).index(HERE.rank)
 
-    def dealt(leaves: list[Any]) -> Any:
+    def split(leaves: list[Any]) -> Any:
         parts = [np.split(leaf, len(leaves), split_axis)[place] for leaf in leaves]
         return np.concatenate(parts, concat_axis)
 
-    return each(dealt, values)
+    return each(split, values)
 
 
 def psum_scatter(
@@ -266,8 +266,8 @@ def psum_scatter(
     place = list(members(axis_index_groups)).index(HERE.rank)
 
     def part(leaves: list[Any]) -> Any:
-        mine = np.split(sum(leaves), len(leaves), scatter_dimension)[place]
-        return mine if tiled else mine.squeeze(scatter_dimension)
+        own = np.split(sum(leaves), len(leaves), scatter_dimension)[place]
+        return own if tiled else own.squeeze(scatter_dimension)
 
     return each(part, values)
 

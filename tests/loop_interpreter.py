@@ -93,12 +93,12 @@ class Machine:
 
     def tile(self, rank: int, a: int, b: int, sees: NDArray[np.bool_]) -> None:
         """One q block and one KV block, over the query heads that both have."""
-        mine, theirs = self.place("Q", a)[0], self.place("KV", b)[0]
+        own, theirs = self.place("Q", a)[0], self.place("KV", b)[0]
         group, inputs = self.work.group, self.inputs[rank]
-        heads = range(max(mine.start, theirs.start * group), min(mine.stop, theirs.stop * group))
-        here, there = [h - mine.start for h in heads], [h // group - theirs.start for h in heads]
+        heads = range(max(own.start, theirs.start * group), min(own.stop, theirs.stop * group))
+        here, other = [h - own.start for h in heads], [h // group - theirs.start for h in heads]
         (q,), (k, v) = inputs["Q", a], inputs["KV", b]
-        tensors, scale = (q[here], k[there], v[there]), self.work.softmax_scale
+        tensors, scale = (q[here], k[other], v[other]), self.work.softmax_scale
         if self.plan.pass_ == "forward":
             o, lse = np.zeros_like(q), np.full(q.shape[:2], -np.inf)
             o[here], lse[here] = partial.attend(*tensors, sees, scale)
@@ -106,7 +106,7 @@ class Machine:
         (dout,), (lse, delta) = inputs["DOUT", a], inputs["STATS", a]
         sums = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
         more = partial.gradients(*tensors, dout[here], lse[here], delta[here], sees, scale)
-        for x, at, y in zip(sums, (here, there, there), more, strict=True):
+        for x, at, y in zip(sums, (here, other, other), more, strict=True):
             np.add.at(x, at, y)
         self.add(rank, ("DQ", a), sums[:1])
         self.add(rank, ("DKV", b), sums[1:])

@@ -118,17 +118,17 @@ def masks(seq: int, kv_seq: int, depth: int = 2) -> st.SearchStrategy[Mask]:
 @st.composite
 def range_sets(draw: st.DrawFn, limit: int) -> tuple[range, ...]:
     """Disjoint ranges within [0, limit), some strided, some backwards, some empty."""
-    found = []
+    result = []
     cuts = sorted(draw(st.lists(st.integers(0, limit), max_size=4)))
     for low, high in zip([0, *cuts], [*cuts, limit], strict=True):
         step = draw(st.integers(1, 7))
         one = range(low + draw(st.integers(0, 3)), high, step)
-        found.append(one[::-1] if draw(st.booleans()) else one)
+        result.append(one[::-1] if draw(st.booleans()) else one)
         # Two strides of one interval interlace, as the stripes of a partition do.
         if step > 1 and draw(st.booleans()):
-            found.append(range(one.start + 1, high, step))
-    kept = draw(st.lists(st.booleans(), min_size=len(found), max_size=len(found)))
-    return tuple(r for r, keep in zip(found, kept, strict=True) if keep)
+            result.append(range(one.start + 1, high, step))
+    kept = draw(st.lists(st.booleans(), min_size=len(result), max_size=len(result)))
+    return tuple(r for r, keep in zip(result, kept, strict=True) if keep)
 
 
 @st.composite

@@ -15,11 +15,11 @@ def grid(plan: Plan, x: float, y: float, title: str) -> list[str]:
         left = x + round_ * (SIZE + GAP)
         shapes.append(text(left + SIZE / 2, y + 22, f"round {round_}", 12, "middle"))
         rows = [row for a in attends for row in zip(a.rank, a.q[:, 0], a.kv[:, 0], strict=True)]
-        there = {int(rank): (int(q), int(kv)) for rank, q, kv in rows}
+        tiles = {int(rank): (int(q), int(kv)) for rank, q, kv in rows}
         for rank in range(plan.ranks):
             top = y + 30 + rank * (HIGH + GAP)
-            if rank in there:
-                q, kv = there[rank]
+            if rank in tiles:
+                q, kv = tiles[rank]
                 home = int(plan.partition.kv.homes[kv])
                 shapes.append(cell(left, top, SIZE, HIGH, f"q{q} kv{kv}", home))
             else:

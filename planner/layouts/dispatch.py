@@ -64,13 +64,13 @@ def balanced(loads: Loads, ranks: int, most: int) -> Owners:
     for _ in range(SWAPS):
         sums = summed(loads, owners, ranks)
         busiest = int(sums.max(axis=1).argmax())
-        here, there = np.flatnonzero(owners == busiest), np.flatnonzero(owners != busiest)
-        change = loads[there][None] - loads[here][:, None]
-        after = np.maximum(sums[busiest] + change, sums[owners[there]][None] - change).max(axis=2)
+        here, others = np.flatnonzero(owners == busiest), np.flatnonzero(owners != busiest)
+        change = loads[others][None] - loads[here][:, None]
+        after = np.maximum(sums[busiest] + change, sums[owners[others]][None] - change).max(axis=2)
         a, b = np.unravel_index(int(after.argmin()), after.shape) if after.size else (0, 0)
         if not after.size or after[a, b] >= sums[busiest].max():
             break
-        owners[[here[a], there[b]]] = owners[[there[b], here[a]]]
+        owners[[here[a], others[b]]] = owners[[others[b], here[a]]]
     return owners
 
 

@@ -129,6 +129,6 @@ def _table(given: BlockMask, kind: str) -> Bools:
     table = np.zeros(given.kv_indices.shape, np.bool_)
     counts, columns = (getattr(given, f"{kind}kv_{name}") for name in ("num_blocks", "indices"))
     if counts is not None:
-        there = np.arange(table.shape[-1]) < counts.cpu().numpy()[..., None]
-        np.put_along_axis(table, columns.cpu().numpy().astype(np.int64), there, axis=-1)
+        present = np.arange(table.shape[-1]) < counts.cpu().numpy()[..., None]
+        np.put_along_axis(table, columns.cpu().numpy().astype(np.int64), present, axis=-1)
     return table

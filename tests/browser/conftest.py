@@ -86,9 +86,9 @@ def _driver() -> Any:
 
 @pytest.fixture(scope="session")
 def driver() -> Iterator[Any]:
-    found = _driver()
-    yield found
-    found.quit()
+    result = _driver()
+    yield result
+    result.quit()
 
 
 @pytest.fixture

@@ -389,7 +389,7 @@ def test_every_picture_can_be_taken_along(
 
 def test_bars_are_painted_as_bokeh_paints_them(reader: Readers, report: str) -> None:
     page = reader().open(report)
-    found = page.ask(
+    result = page.ask(
         """
         const figure = model("timeline-0"), view = Bokeh.index.get_one(figure)
         const {glyph} = view.renderer_views.get(figure.renderers[0])
@@ -401,7 +401,7 @@ def test_bars_are_painted_as_bokeh_paints_them(reader: Readers, report: str) -> 
         })
         """
     )
-    by_bokeh, here = (np.array(one, float).reshape(-1, 4) for one in found)
+    by_bokeh, here = (np.array(one, float).reshape(-1, 4) for one in result)
     assert len(np.unique(by_bokeh, axis=0)) > 3
     (seen, ink), (known, other) = (
         (one[:, 3] / 255, one[:, :3] * one[:, 3:] / 255) for one in (by_bokeh, here)

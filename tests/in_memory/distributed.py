@@ -235,10 +235,10 @@ def all_to_all_single(
     room = [x.numel() for x in _parts(output, output_split_sizes, group.size())]
 
     def finish(given: list[Any]) -> None:
-        mine = [shares[place] for shares in given]
-        if [x.numel() for x in mine] != room:
-            raise ValueError(f"all_to_all: {[x.numel() for x in mine]} numbers come, not {room}")
-        _write(output, mine, "all_to_all")
+        own = [shares[place] for shares in given]
+        if [x.numel() for x in own] != room:
+            raise ValueError(f"all_to_all: {[x.numel() for x in own]} numbers come, not {room}")
+        _write(output, own, "all_to_all")
 
     given = [x.detach().clone() for x in parts]
     work = group.start("all_to_all", given, finish, [x.nbytes for x in parts], output)
@@ -273,8 +273,8 @@ def reduce_scatter_tensor(
     size, place = group.size(), group.rank()
 
     def finish(given: list[Any]) -> None:
-        mine = [x.reshape(size, -1)[place] for x in given]
-        _write(output, [_reduced(mine, op)], "reduce_scatter")
+        own = [x.reshape(size, -1)[place] for x in given]
+        _write(output, [_reduced(own, op)], "reduce_scatter")
 
     work = group.start("reduce_scatter", input, finish, [input.nbytes // size] * size, output)
     return _started(work, async_op)
@@ -302,13 +302,13 @@ def broadcast(
 ) -> Any:
     """The tensor of one rank to all others; `group_src` counts in the group."""
     place = group_src if src is None else group.ranks.index(src)
-    mine = place == group.rank()
+    own = place == group.rank()
     work = group.start(
         "broadcast",
         tensor,
         lambda given: tensor.copy_(given[place]),
-        [tensor.nbytes] * group.size() if mine else [],
-        None if mine else tensor,
+        [tensor.nbytes] * group.size() if own else [],
+        None if own else tensor,
     )
     return _started(work, async_op)
 

@@ -66,13 +66,13 @@ class Network:
         """Offer one end of a message; it meets the first other end that nobody has met yet."""
         with self._changed:
             ends: list[Any] = [self._sends[work.between], self._receives[work.between]]
-            mine, theirs = ends if isinstance(work, Send) else reversed(ends)
+            own, theirs = ends if isinstance(work, Send) else reversed(ends)
             self.works[work.rank].append(work)
             if theirs:
                 work.met = theirs.popleft()
                 work.met.met = work
             else:
-                mine.append(work)
+                own.append(work)
             self._changed.notify_all()
 
     def join(self, call: "Collective", key: Key, number: int, place: int) -> None:

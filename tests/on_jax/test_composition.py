@@ -56,8 +56,8 @@ def test_a_mesh_may_shard_batch_and_heads_too() -> None:
     out, *gradients = both(*placed)
     assert out.sharding.is_equivalent_to(sharding, 4)
     np.testing.assert_allclose(in_sequence(module, out), dense.forward(WORK, *inputs)[0], atol=5e-6)
-    for found, truth in zip(gradients, dense.backward(WORK, *inputs, dout), strict=True):
-        np.testing.assert_allclose(in_sequence(module, found), truth, atol=2e-5)
+    for result, truth in zip(gradients, dense.backward(WORK, *inputs, dout), strict=True):
+        np.testing.assert_allclose(in_sequence(module, result), truth, atol=2e-5)
 
 
 def test_programs_batch_by_vmap() -> None:

@@ -95,11 +95,11 @@ def test_two_merged_tiles_are_dense_attention(
             jnp.asarray(random.standard_normal((batch, *size, dim)), number).astype(dtype)
             for size in sizes
         ]
-        found = jax.jit(lambda *x: two_tiles(parts, kind, x, cols))(*arrays)
+        result = jax.jit(lambda *x: two_tiles(parts, kind, x, cols))(*arrays)
     work = Workload(rows, rows + cols, heads, kv_heads, dim, batch, number, Causal(), SCALE)
     *inputs, dout = (np.asarray(x, number) for x in arrays)
     truth = dense.forward(work, *inputs)[0], *dense.backward(work, *inputs, dout)
-    for x, wanted in zip(found, truth, strict=True):
+    for x, wanted in zip(result, truth, strict=True):
         assert distance(np.asarray(x, number), wanted) <= limit
 
 
@@ -151,12 +151,12 @@ def test_a_stand_in_for_the_output_has_its_product_with_dout(parts: ModuleType) 
     ],
 )
 def test_programs_hold_the_kernels_of_their_platform_alone(
-    platform: str, there: set[str], absent: set[str]
+    platform: str, other: set[str], absent: set[str]
 ) -> None:
     keep = ("attend", "attend_backward")
     text = assemble('"""Kernels."""', ["SCALE = 1.0\n", *kernels(platform)], keep=keep)
     names = set(re.findall(r"\w+", text))
-    assert there <= names
+    assert other <= names
     assert not absent & names
     assert text.count("\n") <= (222 if platform == "all" else 105)
     exec(text, {"__name__": "kernels"})

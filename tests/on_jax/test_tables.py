@@ -68,11 +68,11 @@ def both(module: ModuleType, calls: list[int] | None = None) -> Callable[..., An
 def assert_exact(module: ModuleType, work: Workload, run: Callable[..., Any], *tables: Any) -> None:
     """Output and gradients are those of dense attention."""
     inputs = draw(work, 3)
-    found = run(*placed(module, inputs), *tables)
+    result = run(*placed(module, inputs), *tables)
     truth = dense.forward(work, *inputs[:3])[0], *dense.backward(work, *inputs)
-    for x, wanted, side in zip(found, truth, ("q", "q", "kv", "kv"), strict=True):
+    for x, wanted, side in zip(result, truth, ("q", "q", "kv", "kv"), strict=True):
         x = module.unshard(jnp.split(x, module.RANKS, 2), side=side)
-        np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-12 if x is found[0] else 1e-11)
+        np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-12 if x is result[0] else 1e-11)
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ def test_a_layer_is_its_reference(kind: str) -> None:
         params = module.init(1, "float64", dim=24, hidden=20)
         x, dy = jnp.asarray(random.standard_normal((2, 1, 32, 24)))
         inputs = [jnp.concatenate([module.shard(z, r, 1) for r in range(4)], 1) for z in (x, dy)]
-        found = jax.jit(gradients(lambda p, x: layer(p, x, *tables)))(params, *inputs)
+        result = jax.jit(gradients(lambda p, x: layer(p, x, *tables)))(params, *inputs)
         wanted = jax.jit(gradients(module.reference))(params, x, dy)
-    y, dx = (module.unshard(jnp.split(z, 4, 1), 1) for z in (found[0], found[2]))
+    y, dx = (module.unshard(jnp.split(z, 4, 1), 1) for z in (result[0], result[2]))
     np.testing.assert_allclose(y, wanted[0], rtol=0, atol=1e-11)
     np.testing.assert_allclose(dx, wanted[2], rtol=0, atol=1e-11)
     for name, value in wanted[1].items():
-        np.testing.assert_allclose(found[1][name], value, rtol=0, atol=2e-11, err_msg=name)
+        np.testing.assert_allclose(result[1][name], value, rtol=0, atol=2e-11, err_msg=name)
 
 
 def executed(jaxpr: Any, names: tuple[str, ...]) -> int:

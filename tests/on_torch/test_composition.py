@@ -113,12 +113,12 @@ def whole(x: Any) -> Any:
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
-def sum_weights(found: Results, group: Any = None) -> Results:
+def sum_weights(result: Results, group: Any = None) -> Results:
     """Gradients of weights are shares of the tokens: sum them."""
-    for name, value in found.items():
+    for name, value in result.items():
         if name.endswith("weight"):
             torch.distributed.all_reduce(value, group=group)
-    return found
+    return result
 
 
 def world(rank: int) -> tuple[Any, Any, Any]:
@@ -145,9 +145,9 @@ def subgroups(rank: int) -> Results:
     """Two groups of two ranks, neither in the order of the world; each has one batch row."""
     program = load(SOURCES["two"])
     groups = [torch.distributed.new_group(members) for members in ([0, 2], [1, 3])]
-    mine = groups[rank % 2]
-    block = Block(lambda q, k, v: program.attention(q, k, v, group=mine))
-    at = program.positions(mine.rank())
+    own = groups[rank % 2]
+    block = Block(lambda q, k, v: program.attention(q, k, v, group=own))
+    at = program.positions(own.rank())
     return sum_weights(stepped(block, at, slice(rank % 2, rank % 2 + 1)))
 
 
@@ -193,10 +193,10 @@ def tensor_parallel(rank: int) -> Results:
 def tables_in_subgroups(rank: int) -> Results:
     """The same two groups, each with tables of its own schedule, through one program."""
     program = load(SOURCES["dynamic"])
-    mine = [torch.distributed.new_group(members) for members in ([0, 2], [1, 3])][rank % 2]
+    own = [torch.distributed.new_group(members) for members in ([0, 2], [1, 3])][rank % 2]
     made = program.load(Path(SOURCES["folder"], f"tables-{rank % 2}.npz"))
-    block = Block(lambda q, k, v: program.attention(q, k, v, made, group=mine))
-    at = program.positions(mine.rank(), made)
+    block = Block(lambda q, k, v: program.attention(q, k, v, made, group=own))
+    at = program.positions(own.rank(), made)
     return sum_weights(stepped(block, at, slice(rank % 2, rank % 2 + 1)))
 
 

@@ -107,8 +107,8 @@ def test_calls_of_every_mask_merge_to_dense_attention(
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(part, "SIGN", sign)
     for rows, cols, band in cut(*rectangle):
-        some = part.attend(q[:, :, rows], k[:, :, cols], v[:, :, cols], band)
-        merge(*(x[:, :, rows] for x in result), *some)
+        subset = part.attend(q[:, :, rows], k[:, :, cols], v[:, :, cols], band)
+        merge(*(x[:, :, rows] for x in result), *subset)
     delta = (dout * result[0]).sum(-1, keepdim=True)
     last = with_output([dout, q, result[1], delta])[2] if travelled else result[0]
     for rows, cols, band in cut(*rectangle):
@@ -118,11 +118,9 @@ def test_calls_of_every_mask_merge_to_dense_attention(
         for grad, share, at in zip(grads, shares, (rows, cols, cols), strict=True):
             grad[:, :, at] += share
     monkeypatch.undo()
-    for mine, truth in zip(
-        (*result, *grads), (out, lse, *(x.grad for x in (q, k, v))), strict=True
-    ):
+    for own, truth in zip((*result, *grads), (out, lse, *(x.grad for x in (q, k, v))), strict=True):
         if truth is not None:
-            torch.testing.assert_close(mine, truth.detach(), rtol=0, atol=EXACT)
+            torch.testing.assert_close(own, truth.detach(), rtol=0, atol=EXACT)
 
 
 def test_a_long_window_is_cut_into_strips() -> None:

@@ -1,4 +1,4 @@
-"""Emitted torch decoder layers: exact, and a backward pass that repeats no attention."""
+"""Emitted torch decoder layers: exact, and a backward pass that does not recompute attention."""
 
 from dataclasses import replace
 from types import ModuleType

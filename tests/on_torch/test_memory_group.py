@@ -29,7 +29,7 @@ def drawn(rank: int, *shape: int) -> Any:
 def exchanged(dist: Any, group: Any) -> list[Any]:
     """Something of everything, on one rank: over groups in memory or over gloo."""
     rank, size = group.rank(), group.size()
-    mine, results = drawn(rank, 8, 3), list[Any]()
+    own, results = drawn(rank, 8, 3), list[Any]()
 
     def between(tensors: list[Any], to: int, source: int) -> list[Any]:
         buffers = [torch.empty_like(x) for x in tensors]
@@ -40,30 +40,30 @@ def exchanged(dist: Any, group: Any) -> list[Any]:
         return buffers
 
     results += between(
-        [mine, mine.double(), 2 * mine.bfloat16()], (rank + 1) % size, (rank - 1) % size
+        [own, own.double(), 2 * own.bfloat16()], (rank + 1) % size, (rank - 1) % size
     )
-    dealt, gathered, reduced = torch.empty(8, 3), torch.empty(8 * size, 3), torch.empty(2, 3)
+    sharded, gathered, reduced = torch.empty(8, 3), torch.empty(8 * size, 3), torch.empty(2, 3)
     works = [
-        dist.all_to_all_single(dealt, mine, group=group, async_op=True),
-        dist.all_gather_into_tensor(gathered, mine, group=group, async_op=True),
-        dist.reduce_scatter_tensor(reduced, mine, group=group, async_op=True),
+        dist.all_to_all_single(sharded, own, group=group, async_op=True),
+        dist.all_gather_into_tensor(gathered, own, group=group, async_op=True),
+        dist.reduce_scatter_tensor(reduced, own, group=group, async_op=True),
     ]
     for work in reversed(works):
         work.wait()
     sizes = [1, 2, 2, 3]
     ragged = torch.empty(sizes[rank] * size, 3)
-    dist.all_to_all_single(ragged, mine, [sizes[rank]] * size, sizes, group=group)
-    most = mine.clone()
+    dist.all_to_all_single(ragged, own, [sizes[rank]] * size, sizes, group=group)
+    most = own.clone()
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
-    shown, total = mine.clone(), mine.clone()
+    shown, total = own.clone(), own.clone()
     dist.broadcast(shown, group=group, group_src=2)
     dist.reduce(total, group=group, group_dst=1)
-    total = total if rank == 1 else mine  # of the others gloo says nothing
+    total = total if rank == 1 else own  # of the others gloo says nothing
     members = dist.get_process_group_ranks(group)
     row = [members[rank // 2 * 2 + place] for place in range(2)]
     pair = dist.new_group(row[::-1], use_local_synchronization=True)
     halved = torch.empty(4, 3)
-    dist.reduce_scatter_tensor(halved, mine, group=pair)
+    dist.reduce_scatter_tensor(halved, own, group=pair)
     things: list[Any] = [None] * size
     dist.all_gather_object(things, {"rank": rank}, group=group)
     assert [thing["rank"] for thing in things] == list(range(size))
@@ -72,7 +72,7 @@ def exchanged(dist: Any, group: Any) -> list[Any]:
         *results,
         shown,
         total,
-        dealt,
+        sharded,
         gathered,
         reduced,
         ragged,

@@ -53,8 +53,8 @@ def peer_rank(rank: int) -> dict[str, list[Any]]:
     for rotate, balanced in MODES:
         options.rotate_method = ring._RotateMethod[rotate]
         options.enable_load_balance = balanced
-        mine = head_tail(balanced).chunk(RANKS)[rank]
-        q, k, v, dout = (torch.from_numpy(x)[:, :, mine].contiguous() for x in draw(WORK, 5))
+        own = head_tail(balanced).chunk(RANKS)[rank]
+        q, k, v, dout = (torch.from_numpy(x)[:, :, own].contiguous() for x in draw(WORK, 5))
         out, lse = ring._templated_ring_attention(group, 2, forward_op, q, k, v, is_causal=True)[:2]
         grads = ring._templated_ring_attention_backward(
             group, 2, backward_op, dout, "grad_out", q, k, v, out, lse, True
@@ -76,10 +76,8 @@ def test_programs_agree_with_pytorch_s_ring(peer: Path, rotate: str, balanced: b
     pair = plan("zigzag" if balanced else "ring", WORK, RANKS, pass_="both")
     ours = run(pair, *draw(WORK, 5))
     order = head_tail(balanced).numpy()
-    for mine, theirs in zip(
-        ours, results(peer, f"{rotate}-{balanced}", RANKS, axis=2), strict=True
-    ):
-        np.testing.assert_allclose(mine[:, :, order], theirs, rtol=0, atol=1e-12)
+    for own, theirs in zip(ours, results(peer, f"{rotate}-{balanced}", RANKS, axis=2), strict=True):
+        np.testing.assert_allclose(own[:, :, order], theirs, rtol=0, atol=1e-12)
 
 
 def test_our_zigzag_is_pytorch_s_head_tail() -> None:

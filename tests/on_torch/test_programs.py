@@ -49,7 +49,7 @@ def errors(
     truth = dense.backward(work, *arrays, sinks=sinks)
     exact = dense.forward(work, *arrays[:3], sinks=sinks)[0]
     pairs = zip(gradients, truth, strict=True)
-    return distance(out, exact), [distance(mine, right) for mine, right in pairs]
+    return distance(out, exact), [distance(own, right) for own, right in pairs]
 
 
 def assert_exact(pair: Plans, seed: int = 0) -> None:
@@ -91,10 +91,10 @@ def test_programs_of_equal_parts_are_exact(data: st.DataObject, ranks: int, seed
     assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
 
 
-SPELLED = [*CLASSIC, "striped:grain=4", "allgather:keep=1"]
+WRITTEN = [*CLASSIC, "striped:grain=4", "allgather:keep=1"]
 
 
-@pytest.mark.parametrize(("schedule", "mask"), square(SPELLED, MASKS, every=2), ids=str)
+@pytest.mark.parametrize(("schedule", "mask"), square(WRITTEN, MASKS, every=2), ids=str)
 def test_every_schedule_and_mask_is_exact(schedule: str, mask: Mask) -> None:
     work = Workload(seq=63, heads=4, kv_heads=2, head_dim=8, mask=mask, dtype="float64")
     assert_exact(both(schedule, work, 4))

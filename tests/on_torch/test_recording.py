@@ -50,18 +50,18 @@ RECORDERS = {"torch": in_torch, "numpy": in_numpy}
 
 def attends_of(one: Plan) -> Counter[tuple[int, int, str]]:
     """(rank, step, name) of every attend of a plan."""
-    found = Counter[tuple[int, int, str]]()
+    counts = Counter[tuple[int, int, str]]()
     for step, attend in one.attends():
         for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
             blocks = (",".join(str(b) for b in side.tolist() if b >= 0) for side in (q, kv))
-            found[rank, step, "q {} x kv {}".format(*blocks)] += 1
-    return found
+            counts[rank, step, "q {} x kv {}".format(*blocks)] += 1
+    return counts
 
 
-def each_attend_and_message_ran_once(one: Plan, found: list[Span]) -> None:
-    ran = Counter((s.rank, s.step, s.name) for s in found if s.stream == "compute")
+def each_attend_and_message_ran_once(one: Plan, events: list[Span]) -> None:
+    ran = Counter((s.rank, s.step, s.name) for s in events if s.stream == "compute")
     assert ran == attends_of(one)
-    sent = Counter((s.rank, s.step) for s in found if s.stream == "send")
+    sent = Counter((s.rank, s.step) for s in events if s.stream == "send")
     rows = [
         (src, n, size)
         for n, move in one.moves()
@@ -71,9 +71,9 @@ def each_attend_and_message_ran_once(one: Plan, found: list[Span]) -> None:
     assert Counter((src, n) for src, n, size in rows if size) <= sent <= wanted
 
 
-def a_rank_computes_one_thing_at_a_time(found: list[Span]) -> None:
+def a_rank_computes_one_thing_at_a_time(events: list[Span]) -> None:
     busy = defaultdict(list)
-    for s in found:
+    for s in events:
         if s.stream in ("compute", "merge"):
             busy[s.rank].append((s.start, s.end))
     for times in busy.values():
@@ -88,14 +88,14 @@ def a_rank_computes_one_thing_at_a_time(found: list[Span]) -> None:
 def test_every_row_of_the_plan_is_recorded_once(schedule: str, backend: str) -> None:
     pair, arrays = plan(schedule, SMALL, 4, pass_="both"), draw(SMALL, 0)
     results, passes = RECORDERS[backend](pair, *arrays)
-    for mine, theirs in zip(results, run(pair, *arrays), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)
+    for own, theirs in zip(results, run(pair, *arrays), strict=True):
+        np.testing.assert_allclose(own, theirs, rtol=0, atol=1e-12)
     assert [one.pass_ for one, _ in passes] == ["forward", "backward"]
     for one, events in passes:
-        found = spans(timeline(one, events))
-        each_attend_and_message_ran_once(one, found)
-        a_rank_computes_one_thing_at_a_time(found)
-        assert min(s.start for s in found) >= 0
+        result = spans(timeline(one, events))
+        each_attend_and_message_ran_once(one, result)
+        a_rank_computes_one_thing_at_a_time(result)
+        assert min(s.start for s in result) >= 0
 
 
 @settings(max_examples=max(8, settings.default.max_examples // 8))
@@ -204,8 +204,8 @@ def test_a_rank_that_passes_through_a_step_takes_no_time_for_it() -> None:
     one = plan("ring", SMALL, 2)
     assert turns(one) == [[0], [0, 1]]  # rank 0 has nothing to see in step 1
     _, passes = in_numpy(one, *draw(SMALL, 0)[:3])
-    found = timeline(*passes[0])
-    assert found.begin[1, 0] == found.attend_start[1, 0] == found.attend_end[1, 0]
+    events = timeline(*passes[0])
+    assert events.begin[1, 0] == events.attend_start[1, 0] == events.attend_end[1, 0]
 
 
 def test_no_message_arrives_before_it_is_sent() -> None:

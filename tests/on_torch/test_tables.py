@@ -82,8 +82,8 @@ def assert_exact(program: ModuleType, plans: Plans, *tables: Any, seed: int = 0)
     out, *gradients = results(program, plans, arrays, *tables)
     limits = EXACT["float64"]
     np.testing.assert_allclose(out, dense.forward(work, *arrays[:3])[0], rtol=0, atol=limits[0])
-    for mine, truth in zip(gradients, dense.backward(work, *arrays), strict=True):
-        np.testing.assert_allclose(mine, truth, rtol=0, atol=limits[1])
+    for own, truth in zip(gradients, dense.backward(work, *arrays), strict=True):
+        np.testing.assert_allclose(own, truth, rtol=0, atol=limits[1])
 
 
 # ---- tables in the program
@@ -222,19 +222,19 @@ def test_compiled_whole_and_saved_by_a_checkpoint_policy() -> None:
             contexts = lambda: create_selective_checkpoint_contexts(policy)  # noqa: E731
             return checkpoint(attend, *given, use_reentrant=False, context_fn=contexts)
 
-        found = []
+        result = []
         whole = torch.compile(attend, fullgraph=True, backend="aot_eager")
         for function, count in ((attend, 2), (saved, 2), (whole, 2)):
             calls.clear()
             q, k, v = (x.clone().requires_grad_() for x in arrays[:3])
             function(q, k, v).backward(arrays[3])
             assert len(calls) == count
-            found.append([q.grad, k.grad, v.grad])
-        return found
+            result.append([q.grad, k.grad, v.grad])
+        return result
 
-    (found,) = in_threads(1, body)
-    for other in found[1:]:
-        for a, b in zip(found[0], other, strict=True):
+    (result,) = in_threads(1, body)
+    for other in result[1:]:
+        for a, b in zip(result[0], other, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 

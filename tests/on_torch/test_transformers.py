@@ -75,8 +75,8 @@ def trained(model: Any, at: Any, positions: Any, **more: Any) -> dict[str, Any]:
 def assert_the_same(parts: list[dict[str, Any]], truth: dict[str, Any]) -> None:
     for name, right in truth.items():
         # Logits are rounded to 32 bits before the loss.
-        found = sum(part[name] for part in parts)
-        torch.testing.assert_close(found, right, rtol=0, atol=5e-6 if name == "loss" else 1e-7)
+        result = sum(part[name] for part in parts)
+        torch.testing.assert_close(result, right, rtol=0, atol=5e-6 if name == "loss" else 1e-7)
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def sharded(program: ModuleType, name: str, tables: Any = None, **changes: Any) 
     def body(group: Any) -> dict[str, Any]:
         rank = group.rank()
         at = program.positions(*((rank,) if tables is None else (rank, tables)))
-        mine = rl.transformers_attention(program, f"{name}-{rank}", group=group)
+        own = rl.transformers_attention(program, f"{name}-{rank}", group=group)
         more = {} if tables is None else {"tables": tables}
-        return trained(llama(mine, **changes), at, torch.as_tensor(at)[None], **more)
+        return trained(llama(own, **changes), at, torch.as_tensor(at)[None], **more)
 
     return in_threads(program.RANKS, body)
 

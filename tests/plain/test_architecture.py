@@ -38,9 +38,9 @@ Nodes = list[ast.AST]
 
 
 def sources(root: Path, package: str) -> list[Path]:
-    found = sorted((root / package).rglob("*.py"))
-    assert found, f"no file in {package}: a check that finds nothing must not pass"
-    return found
+    files = sorted((root / package).rglob("*.py"))
+    assert files, f"no file in {package}: a check that finds nothing must not pass"
+    return files
 
 
 def modules(root: Path) -> Iterator[tuple[str, str, Nodes]]:

@@ -90,8 +90,8 @@ def test_every_overlap_of_two_lists_of_intervals_is_found_once(
 ) -> None:
     a, b = (np.array(x, np.int64).reshape(-1, 2) for x in (ours, theirs))
     chunks = overlaps(a[:, 0], a.sum(1), b[:, 0], b.sum(1), limit)
-    found = sorted((int(i), int(j)) for ia, ib in chunks for i, j in zip(ia, ib, strict=True))
-    assert found == [
+    result = sorted((int(i), int(j)) for ia, ib in chunks for i, j in zip(ia, ib, strict=True))
+    assert result == [
         (i, j)
         for i, (low, n) in enumerate(ours)
         for j, (start, m) in enumerate(theirs)
@@ -115,11 +115,11 @@ def test_many_boxes_against_stripes_are_counted_by_a_product(
 def test_kinds_agree_with_counting(data: st.DataObject, seq: int) -> None:
     mask = data.draw(masks(seq, seq))
     q, kv = (data.draw(st.lists(range_sets(seq), min_size=1, max_size=3)) for _ in "qk")
-    found = kinds(areas(mask.region(), q, kv), sizes(q), sizes(kv))
+    result = kinds(areas(mask.region(), q, kv), sizes(q), sizes(kv))
     tiles = [[mask.allowed(positions(i), positions(j)) for j in kv] for i in q]
     expected = [[0 if not t.any() else 2 if t.all() else 1 for t in row] for row in tiles]
-    assert found.dtype == np.int8
-    np.testing.assert_array_equal(found, expected)
+    assert result.dtype == np.int8
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("layout", [slabs, stripes])

@@ -166,14 +166,14 @@ def rows(part: dict[Tile, int], joined: bool) -> tuple[Attend, ...]:
 def optimum(one: Plan, machine: Hardware) -> float:
     """The shortest makespan of all these plans; the best of them is verified."""
     ports, pace = NodePorts(machine, one.ranks), np.ones(one.ranks)
-    found = [
+    result = [
         (run(Costs(built, machine), ports, pace)[0].end, number, built)
         for number, built in enumerate(
             built for given_to in assignments(one) for built in schedules(one, given_to)
         )
     ]
-    assert found, "nothing was enumerated"
-    best, _, built = min(found)
+    assert result, "nothing was enumerated"
+    best, _, built = min(result)
     verify(built)
     return best
 
@@ -192,7 +192,7 @@ def bound_of(one: Plan, machine: Hardware, scenario: Scenario = EVEN) -> Bounds:
 
 @settings(max_examples=200 if EVERY else 20)
 @given(machines, st.sampled_from([Full(), Causal(), Window(3, 2)]), st.integers(1, 2))
-def test_two_ranks_cannot_do_better_however_tiles_are_dealt(
+def test_two_ranks_cannot_do_better_however_tiles_are_shared_out(
     machine: Hardware, mask: Mask, kv_heads: int
 ) -> None:
     one = tiny(2, mask, kv_heads)
@@ -215,7 +215,7 @@ THREE = [*zip(MACHINES, [BAND, CELLS, CELLS, BAND], strict=True)]
 @pytest.mark.parametrize(
     ("name", "mask"), THREE + [(name, Causal()) for name in MACHINES if EVERY], ids=str
 )
-def test_three_ranks_cannot_do_better_however_tiles_are_dealt(name: str, mask: Mask) -> None:
+def test_three_ranks_cannot_do_better_however_tiles_are_shared_out(name: str, mask: Mask) -> None:
     plain = {"attention.launch": 1e-6, "attention.tile_q": 1, "attention.tile_kv": 1}
     machine, one = A100.changed(plain | MACHINES[name]), tiny(3, mask)
     assert optimum(one, machine) * ROUNDING >= bound_of(one, machine).seconds > 0

@@ -30,15 +30,15 @@ def test_an_answer_is_found_once_for_each_plan() -> None:
 
 
 def test_what_is_kept_is_no_part_of_the_plan() -> None:
-    found, fresh = plan("ring", WORK, 4), plan("ring", WORK, 4)
-    before = repr(found), dumps(found), hash(found)
-    loads(found)
-    assert (repr(found), dumps(found), hash(found)) == before
-    assert found == fresh
+    kept, fresh = plan("ring", WORK, 4), plan("ring", WORK, 4)
+    before = repr(kept), dumps(kept), hash(kept)
+    loads(kept)
+    assert (repr(kept), dumps(kept), hash(kept)) == before
+    assert kept == fresh
 
 
 def test_kept_loads_cannot_be_changed() -> None:
-    found = plan("ring", WORK, 4)
+    kept = plan("ring", WORK, 4)
     with pytest.raises(ValueError, match="read-only"):
-        loads(found)[0, 0] = 1
-    np.testing.assert_array_equal(loads(found), loads(plan("ring", WORK, 4)))
+        loads(kept)[0, 0] = 1
+    np.testing.assert_array_equal(loads(kept), loads(plan("ring", WORK, 4)))

@@ -38,25 +38,25 @@ SEVERAL = st.lists(st.integers(64, 2**26), min_size=4, max_size=12, unique=True)
 
 @given(st.floats(1e-7, 1e-3), st.floats(1e8, 1e12), SEVERAL)
 def test_a_link_is_found_from_its_times(alpha: float, bandwidth: float, sizes: list[int]) -> None:
-    found = fit_link(sizes, [alpha + n / bandwidth for n in sizes])
-    assert found.mean_error < 1e-6
+    fit = fit_link(sizes, [alpha + n / bandwidth for n in sizes])
+    assert fit.mean_error < 1e-6
     if alpha > 1e-3 * max(sizes) / bandwidth and min(sizes) / bandwidth < 0.1 * alpha:
-        assert found.constants["alpha"] == pytest.approx(alpha, rel=1e-4)
+        assert fit.constants["alpha"] == pytest.approx(alpha, rel=1e-4)
 
 
 @given(st.floats(1, 1e3), st.floats(1, 4000), SEVERAL)
 def test_a_curve_is_found_from_its_rates(tmax: float, half: float, sizes: list[int]) -> None:
-    found = fit_curve(sizes, [tmax * s / (s + half) for s in sizes])
-    assert found.worst_error < 1e-4
+    fit = fit_curve(sizes, [tmax * s / (s + half) for s in sizes])
+    assert fit.worst_error < 1e-4
 
 
 def test_the_published_curve_of_a_kernel_is_found() -> None:
     """FlashAttention-3, forward, H100, d 128, full: 669 TF S / (S + 209) within 2.9%."""
     sizes, rates = (512, 1024, 2048, 4096, 8192, 16384), (467, 565, 625, 638, 646, 648)
-    found = fit_curve(sizes, rates)
-    assert found.constants["tmax"] == pytest.approx(669, abs=1)
-    assert found.constants["s_half"] == pytest.approx(209, abs=1)
-    assert found.worst_error == pytest.approx(0.029, abs=1e-3)
+    fit = fit_curve(sizes, rates)
+    assert fit.constants["tmax"] == pytest.approx(669, abs=1)
+    assert fit.constants["s_half"] == pytest.approx(209, abs=1)
+    assert fit.worst_error == pytest.approx(0.029, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_rows_that_tell_nothing_are_refused(
 
 
 def test_constants_are_never_negative() -> None:
-    found = positive(np.array([[1.0, 10.0], [1.0, 20.0], [1.0, 30.0]]), np.array([1.0, 3.0, 5.0]))
-    assert (found >= 0).all()
-    assert found[0] == 0
+    fit = positive(np.array([[1.0, 10.0], [1.0, 20.0], [1.0, 30.0]]), np.array([1.0, 3.0, 5.0]))
+    assert (fit >= 0).all()
+    assert fit[0] == 0
 
 
 def test_a_disturbed_row_hardly_matters() -> None:
@@ -99,14 +99,14 @@ def timed(machine: Hardware, pass_: Pass) -> list[Timed]:
     """The calls of kernels whose constants are known."""
     calls = [(q, kv, "full") for q, kv in SHAPES] + [(300, 500, "masked"), (64, 700, "masked")]
     calls += [(n, n, "causal") for n in (100, 500, 1024, 1500, 2048)]
-    found = []
+    rows = []
     for d in (32, 64, 128):
         work = Workload(seq=4096, heads=4, head_dim=d, dtype="float32")
         for q, kv, kind in calls:
             call = Call(range(q), range(kv), BANDS[kind])
             seconds = Kernels(machine, work, pass_).seconds(call, 4)
-            found.append(Timed(pass_, q, kv, kind, 4, d, seconds))
-    return found
+            rows.append(Timed(pass_, q, kv, kind, 4, d, seconds))
+    return rows
 
 
 KNOWN = {
@@ -144,7 +144,7 @@ def measured(dtype: str, kernels: dict[Pass, Kernel]) -> Hardware:
 
 
 @pytest.fixture(scope="module")
-def found() -> Hardware:
+def machine() -> Hardware:
     peaks = {f"peak.{kind}": value for kind, value in PEAKS.items()}
     smooth = {"attention.blocks": 0, "attention.host": 0, "attention.narrow_tile_q": 1}
     known = hardware("h100").changed({**KNOWN, **peaks, **smooth})
@@ -154,13 +154,13 @@ def found() -> Hardware:
 
 
 @pytest.mark.parametrize("key", KNOWN)
-def test_the_constants_of_kernels_are_found_from_their_times(found: Hardware, key: str) -> None:
-    assert found[key] == pytest.approx(KNOWN[key], rel=1e-3, abs=1e-9)
+def test_the_constants_of_kernels_are_found_from_their_times(machine: Hardware, key: str) -> None:
+    assert machine[key] == pytest.approx(KNOWN[key], rel=1e-3, abs=1e-9)
 
 
-def test_what_was_measured_is_marked_and_says_where(found: Hardware) -> None:
-    assert UNITS.keys() <= found.constants.keys() <= UNITS.keys() | OPTIONAL.keys()
-    for key, constant in found.constants.items():
+def test_what_was_measured_is_marked_and_says_where(machine: Hardware) -> None:
+    assert UNITS.keys() <= machine.constants.keys() <= UNITS.keys() | OPTIONAL.keys()
+    for key, constant in machine.constants.items():
         assert constant.calibrated == (not key.startswith("inter"))
         assert len(constant.source) > 3
 
@@ -178,8 +178,8 @@ def test_a_machine_without_a_second_rank_has_an_uncalibrated_link() -> None:
         assert not constants["peak.float64"].calibrated
 
 
-def test_a_measured_machine_reads_back_from_its_file(found: Hardware, tmp_path: Path) -> None:
-    strange = replace(found, name='a "chip"\\ of mine')
+def test_a_measured_machine_reads_back_from_its_file(machine: Hardware, tmp_path: Path) -> None:
+    strange = replace(machine, name='a "chip"\\ of mine')
     path = tmp_path / "mine.toml"
     path.write_text(as_toml(strange, "two\nlines"))
     assert load(path) == strange
@@ -188,11 +188,11 @@ def test_a_measured_machine_reads_back_from_its_file(found: Hardware, tmp_path: 
     assert simulate(plan("zigzag", work, 4), path).makespan > 0
 
 
-def test_too_few_calls_are_refused(found: Hardware) -> None:
+def test_too_few_calls_are_refused(machine: Hardware) -> None:
     with pytest.raises(RingloomError, match="3 timed calls do not tell what forward kernels cost"):
-        fit_kernel(timed(found, "forward")[:3], "forward")
+        fit_kernel(timed(machine, "forward")[:3], "forward")
     with pytest.raises(RingloomError, match="backward"):
-        fit_kernel(timed(found, "forward"), "backward")
+        fit_kernel(timed(machine, "forward"), "backward")
 
 
 # ---- this machine
@@ -239,8 +239,8 @@ class Tick:
 
 
 @pytest.fixture
-def clockwork(found: Hardware, monkeypatch: pytest.MonkeyPatch) -> Clockwork:
-    made = Clockwork(found)
+def clockwork(machine: Hardware, monkeypatch: pytest.MonkeyPatch) -> Clockwork:
+    made = Clockwork(machine)
     monkeypatch.setattr(measuring, "bench", lambda kind: made)
     monkeypatch.setattr(
         "runtimes.calibration.links.between_processes",

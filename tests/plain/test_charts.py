@@ -34,7 +34,7 @@ def test_fully_stated_rows_are_predicted_within_five_percent_in_the_mean(
 ) -> None:
     stated, whole = validation.stated(rows), schedules_of(rows)
     assert (len(stated), len(whole)) == (149, 22)
-    every, schedules = (Errors.of(row.error for row in some) for some in (stated, whole))
+    every, schedules = (Errors.of(row.error for row in subset) for subset in (stated, whole))
     assert every.mean < 0.05
     assert schedules.mean < 0.05
     assert schedules.worst < 0.10

@@ -197,11 +197,11 @@ def test_every_schedule_runs_exactly(
     work = [*["--seq", "203", "--head-dim", "16"], *ranks_and_heads.split(), "--mask", mask]
     command = ["run", schedule, "--backend", "numpy", *work, "--pass", "both"]
     assert main([*command, "--check", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["exact"] is True
-    assert found["leak_free"] is True
-    assert max(found["forward_error"], found["lse_error"]) <= 1e-12
-    assert max(found["dq_error"], found["dk_error"], found["dv_error"]) <= 1e-11
+    result = json.loads(capsys.readouterr().out)
+    assert result["exact"] is True
+    assert result["leak_free"] is True
+    assert max(result["forward_error"], result["lse_error"]) <= 1e-12
+    assert max(result["dq_error"], result["dk_error"], result["dv_error"]) <= 1e-11
 
 
 def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(
@@ -210,8 +210,8 @@ def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(
     work = ["--ranks", "8", "--seq", "256k", "--mask", "causal", "--hardware", "a100-nvlink"]
     names = ["ring", "zigzag"]
     assert main(["compare", *work, "--schedules", ",".join(names), "--check", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    rows = {row["schedule"]: row for row in found["rows"]}
+    result = json.loads(capsys.readouterr().out)
+    rows = {row["schedule"]: row for row in result["rows"]}
     assert sorted(rows) == sorted(names)
     assert list(rows) == sorted(rows, key=lambda name: rows[name]["makespan_s"])
     for name in names[1:]:
@@ -219,7 +219,7 @@ def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(
     for row in rows.values():
         assert (row["verified_seq"], row["exact_seq"], row["exact"]) == (256 * 1024, 512, True)
     assert re.search(
-        r"ring takes 1\.\d+x as long as .*rank 7 computes 1\.87x the average work", found["why"]
+        r"ring takes 1\.\d+x as long as .*rank 7 computes 1\.87x the average work", result["why"]
     )
 
 
@@ -350,15 +350,15 @@ def test_messages_split_block_by_block_are_listed_where_that_saves_a_tenth(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     work = ["--ranks", "16", "--seq", "256k", "--hardware", "a100-pcie"]
-    found = {}
+    result = {}
     for mask in ("window:4096", "full"):
         command = ["compare", *work, "--mask", mask, "--schedules", "zigzag,usp", "--json"]
         assert main(command) == 0
         rows = json.loads(capsys.readouterr().out)["rows"]
-        found[mask] = {row["schedule"]: row["makespan_s"] for row in rows}
-    assert set(found["full"]) == {"zigzag", "usp"}
-    assert set(found["window:4096"]) == {"zigzag", "usp", "usp --trim blocks"}
-    assert found["window:4096"]["usp --trim blocks"] <= 0.9 * found["window:4096"]["usp"]
+        result[mask] = {row["schedule"]: row["makespan_s"] for row in rows}
+    assert set(result["full"]) == {"zigzag", "usp"}
+    assert set(result["window:4096"]) == {"zigzag", "usp", "usp --trim blocks"}
+    assert result["window:4096"]["usp --trim blocks"] <= 0.9 * result["window:4096"]["usp"]
 
 
 # Help, examples, tables as CSV, hardware, completion

@@ -75,9 +75,9 @@ def test_a_window_is_one_call_over_what_it_sees() -> None:
 def test_stripes_of_several_tokens_are_full_middles_and_masked_sides() -> None:
     one = plan("striped:grain=64", Workload(seq=2**14, heads=2), 4)
     node = one.steps[1].attends[0]
-    found = sizes(rectangles(one).calls(node.q[1], node.kv[1]))
-    assert {kind for _, _, kind in found} == {"full", "masked"}
-    assert 4096 * 2048 < sum(rows * columns for rows, columns, _ in found) < 4096 * 4096 * 0.6
+    result = sizes(rectangles(one).calls(node.q[1], node.kv[1]))
+    assert {kind for _, _, kind in result} == {"full", "masked"}
+    assert 4096 * 2048 < sum(rows * columns for rows, columns, _ in result) < 4096 * 4096 * 0.6
 
 
 @given(plans())
@@ -172,8 +172,8 @@ def test_a_wider_head_dimension_or_more_heads_or_batches_never_cost_less(mask: M
 
 def test_a_transfer_that_takes_half_of_the_chip_slows_compute() -> None:
     one = plan("zigzag", Workload(seq=2**16, heads=64, kv_heads=8), 8)
-    found = [simulate(one, H100.changed({"intra.sm_share": share})) for share in (0.0, 0.1, 0.5)]
-    assert found[0].makespan < found[1].makespan < found[2].makespan
+    result = [simulate(one, H100.changed({"intra.sm_share": share})) for share in (0.0, 0.1, 0.5)]
+    assert result[0].makespan < result[1].makespan < result[2].makespan
 
 
 def test_a_node_aware_gather_sends_each_block_into_a_node_once() -> None:

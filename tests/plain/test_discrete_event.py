@@ -30,13 +30,13 @@ speeds = st.dictionaries(st.integers(0, 1), st.floats(0.1, 4.0))
 ROUNDING = 1 + 1e-9
 
 
-def close(found: object, expected: object) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)  # type: ignore[arg-type]
+def close(result: object, expected: object) -> None:
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-15)  # type: ignore[arg-type]
 
 
-def rows(found: Prediction) -> list[Span]:
-    assert found.timeline is not None
-    return spans(found.timeline)
+def rows(prediction: Prediction) -> list[Span]:
+    assert prediction.timeline is not None
+    return spans(prediction.timeline)
 
 
 def equal(one: Prediction, other: Prediction) -> None:
@@ -61,12 +61,12 @@ def test_both_engines_agree_on_every_plan_where_no_link_is_shared(
     one: Plan, machine: Hardware, overlap: bool, slow: Mapping[int, float]
 ) -> None:
     slow = {rank: speed for rank, speed in slow.items() if rank < one.ranks}
-    found = [
+    prediction = [
         simulate(one, machine, overlap=overlap, speeds=slow, engine=engine, record=True)
         for engine in ("recurrence", "events")
     ]
-    assert not found[1].contended
-    equal(*found)
+    assert not prediction[1].contended
+    equal(*prediction)
 
 
 TOPOLOGIES = ["switch", "ring", "nodes:nics=1", "nodes:nics=2"]
@@ -90,9 +90,9 @@ def test_both_engines_agree_on_every_topology_where_no_link_is_shared(
 
 @given(plans() | crowded(), machines, st.sampled_from(["nodes:nics=1", "ring", "torus"]))
 def test_a_run_is_the_same_bit_for_bit(one: Plan, machine: Hardware, place: str) -> None:
-    spelled = f"torus:{one.ranks}" if place == "torus" else place
+    written = f"torus:{one.ranks}" if place == "torus" else place
     first, second = (
-        simulate(one, machine, engine="events", topology=spelled, record=True, chunk=64)
+        simulate(one, machine, engine="events", topology=written, record=True, chunk=64)
         for _ in range(2)
     )
     assert rows(first) == rows(second)
@@ -216,8 +216,8 @@ def test_a_full_ring_with_one_buffer_each_is_stuck_and_says_where() -> None:
 
 @given(plans(), machines)
 def test_the_buffers_that_a_plan_states_are_enough(one: Plan, machine: Hardware) -> None:
-    found = simulate(one, machine, buffers="plan")
-    assert found.makespan * ROUNDING >= simulate(one, machine).makespan
+    prediction = simulate(one, machine, buffers="plan")
+    assert prediction.makespan * ROUNDING >= simulate(one, machine).makespan
 
 
 def test_late_launches_put_transfers_behind_the_first_kernel() -> None:
@@ -286,9 +286,9 @@ def test_the_command_line_takes_every_condition(
     under += ["--topology", "ring", "--buffers", "plan", "--engine", "events"]
     trace = tmp_path / "t.json.gz"
     assert main(["simulate", "striped", *SMALL, *under, "--trace", str(trace), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["engine"] == "events"
-    assert found["critical_path"][-1]["end_s"] == pytest.approx(found["makespan_s"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["engine"] == "events"
+    assert answer["critical_path"][-1]["end_s"] == pytest.approx(answer["makespan_s"])
     assert "traceEvents" in json.loads(gzip.decompress(trace.read_bytes()))
     assert main(["simulate", "striped", *SMALL]) == 0
     assert "critical path" in capsys.readouterr().out

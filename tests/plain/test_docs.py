@@ -26,15 +26,15 @@ def modules() -> list[str]:
     """Every module of ours with an example in it."""
     names = ("planner", "simulator", "codegen", "runtimes", "ringloom")
     paths = (path for name in names for path in sorted((ROOT / name).rglob("*.py")))
-    found = [path.relative_to(ROOT) for path in paths if ">>> " in path.read_text()]
-    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in found]
+    pages = [path.relative_to(ROOT) for path in paths if ">>> " in path.read_text()]
+    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in pages]
 
 
 @pytest.mark.parametrize("name", modules())
 def test_the_examples_of_a_module_hold(name: str) -> None:
-    found = doctest.testmod(importlib.import_module(name))
-    assert found.attempted
-    assert not found.failed
+    outcome = doctest.testmod(importlib.import_module(name))
+    assert outcome.attempted
+    assert not outcome.failed
 
 
 EXAMPLES = [p for p in sorted(DOCS.glob("*.md")) if "\n>>> " in p.read_text()]
@@ -42,9 +42,9 @@ EXAMPLES = [p for p in sorted(DOCS.glob("*.md")) if "\n>>> " in p.read_text()]
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.stem)
 def test_the_examples_of_a_page_print_what_they_show(page: Path) -> None:
-    found = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
-    assert found.attempted
-    assert not found.failed
+    outcome = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert outcome.attempted
+    assert not outcome.failed
 
 
 # ---- pages and pictures from code

@@ -42,11 +42,11 @@ def test_bytes_depend_on_neither_process_nor_settings(
     command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "there")]
     env = {**os.environ, "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "1", "TZ": "Asia/Tokyo"}
     subprocess.run(command, check=True, env=env, capture_output=True)
-    here, there = files(tmp_path / "here"), files(tmp_path / "there")
+    here, other = files(tmp_path / "here"), files(tmp_path / "there")
     assert sorted(here) == sorted(f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png"))
     assert len(said) == len(here)
-    assert set(there) == {name for name in here if name.endswith(".svg")} | {"eight_workers.png"}
-    assert {name for name in there if here[name] != there[name]} == set()
+    assert set(other) == {name for name in here if name.endswith(".svg")} | {"eight_workers.png"}
+    assert {name for name in other if here[name] != other[name]} == set()
     assert not any(re.search(rb"<dc:date>|tIME|Matplotlib v", content) for content in here.values())
 
 

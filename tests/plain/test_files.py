@@ -66,11 +66,11 @@ def test_columns_of_many_rows_are_stored_as_runs(
 def test_a_column_comes_back_from_its_runs(parts: list[tuple[int, int, int]]) -> None:
     pieces = [first + step * np.arange(count) for first, step, count in parts]
     column = np.concatenate([np.zeros(0, int), *pieces]).clip(-1).astype(np.int32)
-    found = runs.runs_of(column)
-    if found is not None:
-        assert runs.expanded(found).tolist() == column.tolist()
-        assert runs.length(found) == len(column) > 3 * len(found) - 4
-    assert found is not None or len(column) < max(runs.LONG, 3 * 3 * len(parts))
+    result = runs.runs_of(column)
+    if result is not None:
+        assert runs.expanded(result).tolist() == column.tolist()
+        assert runs.length(result) == len(column) > 3 * len(result) - 4
+    assert result is not None or len(column) < max(runs.LONG, 3 * 3 * len(parts))
 
 
 @pytest.mark.parametrize("name", ["plan.json", "plan.json.gz"])

@@ -49,7 +49,7 @@ def groups(schedule: str, ranks: int) -> int:
     return 2 if schedule == "usp" else ranks
 
 
-def spelled(schedule: str) -> str:
+def written(schedule: str) -> str:
     return "usp:ulysses=2" if schedule == "usp" else schedule
 
 
@@ -73,24 +73,24 @@ def predicted(schedule: str, ranks: int, block: int) -> dict[str, Fraction]:
         "e": 2,
         "w": 4,
     }
-    found = {}
+    values = {}
     for name, expr in formulas(schedule).items():
         value = expr.subs({symbol: numbers[symbol.name] for symbol in expr.free_symbols})
-        found[name] = Fraction(int(value.p), int(value.q))
-    return found
+        values[name] = Fraction(int(value.p), int(value.q))
+    return values
 
 
 def planned(schedule: str, ranks: int, block: int, pass_: Pass = "forward") -> Plan:
-    return plan(spelled(schedule), work(schedule, ranks, block), ranks, pass_=pass_)
+    return plan(written(schedule), work(schedule, ranks, block), ranks, pass_=pass_)
 
 
-def sent_bytes(found: Plan) -> int:
-    return sum(int(message_bytes(found, number, move).sum()) for number, move in found.moves())
+def sent_bytes(plan: Plan) -> int:
+    return sum(int(message_bytes(plan, number, move).sum()) for number, move in plan.moves())
 
 
-def held(found: Plan, tensor: str, block: int) -> Fraction:
-    side = found.side(tensor)
-    most = occupancy(found, tensor, side.sizes * side.head_counts).max(initial=0)
+def held(plan: Plan, tensor: str, block: int) -> Fraction:
+    side = plan.side(tensor)
+    most = occupancy(plan, tensor, side.sizes * side.head_counts).max(initial=0)
     return Fraction(int(most), block * int(side.head_counts.sum() // len(side.chunks)))
 
 
@@ -98,39 +98,39 @@ def held(found: Plan, tensor: str, block: int) -> Fraction:
 def test_work_rounds_and_idle_shares_are_what_the_plan_counts(
     schedule: str, ranks: int, block: int
 ) -> None:
-    said, found = predicted(schedule, ranks, block), planned(schedule, ranks, block)
-    heads, seq = found.workload.heads, ranks * block
-    assert said["rounds"] == found.rounds
-    assert said["pairs"] == critical_pairs(found)
+    said, measured = predicted(schedule, ranks, block), planned(schedule, ranks, block)
+    heads, seq = measured.workload.heads, ranks * block
+    assert said["rounds"] == measured.rounds
+    assert said["pairs"] == critical_pairs(measured)
     assert said["all_pairs"] == seq * (seq + 1) // 2 * heads
-    shares = idle(found)
+    shares = idle(measured)
     assert float(said["idle_cells"]) == pytest.approx(shares.cells_of_schedule, abs=1e-12)
     assert float(said["idle_cells_of_square"]) == pytest.approx(shares.cells_of_square, abs=1e-12)
     assert float(said["idle_areas"]) == pytest.approx(shares.areas, abs=1e-12)
-    ring = critical_pairs(plan("ring", found.workload, ranks))
-    assert said["speedup"] == Fraction(seq * (seq + 1) // 2 * heads, critical_pairs(found))
-    assert said["speedup_over_ring"] == Fraction(ring, critical_pairs(found))
+    ring = critical_pairs(plan("ring", measured.workload, ranks))
+    assert said["speedup"] == Fraction(seq * (seq + 1) // 2 * heads, critical_pairs(measured))
+    assert said["speedup_over_ring"] == Fraction(ring, critical_pairs(measured))
 
 
 @pytest.mark.parametrize(("schedule", "ranks", "block"), CASES)
 @pytest.mark.parametrize("pass_", ["forward", "backward"])
 def test_traffic_is_what_the_plan_sends(schedule: str, ranks: int, block: int, pass_: Pass) -> None:
-    said, found = predicted(schedule, ranks, block), planned(schedule, ranks, block, pass_)
-    elements = sum(int(sent.sum()) for sent in sent_elements(found).values())
+    said, plan = predicted(schedule, ranks, block), planned(schedule, ranks, block, pass_)
+    elements = sum(int(sent.sum()) for sent in sent_elements(plan).values())
     assert said[f"{pass_}_elements"] * ranks == elements
-    assert said[f"{pass_}_bytes"] * ranks == sent_bytes(found)
+    assert said[f"{pass_}_bytes"] * ranks == sent_bytes(plan)
 
 
 @pytest.mark.parametrize(("schedule", "ranks", "block"), [x for x in CASES if x[1] > 2])
 def test_slots_are_what_liveness_counts(schedule: str, ranks: int, block: int) -> None:
-    said, found = predicted(schedule, ranks, block), planned(schedule, ranks, block)
-    assert said["slots_kv"] == held(found, "KV", block)
-    assert said["slots_q"] == held(found, "Q", block)
+    said, plan = predicted(schedule, ranks, block), planned(schedule, ranks, block)
+    assert said["slots_kv"] == held(plan, "KV", block)
+    assert said["slots_q"] == held(plan, "Q", block)
 
 
 def test_slots_are_what_the_simulators_memory_holds_beside_the_home_blocks() -> None:
-    found = planned("striped", 8, 16)
-    used, kv = memory(found), int(found.block_bytes("KV")[0])
+    plan = planned("striped", 8, 16)
+    used, kv = memory(plan), int(plan.block_bytes("KV")[0])
     assert used.peak.max() == used.home.max() + formulas("striped")["slots_kv"] * kv
 
 
@@ -162,8 +162,8 @@ def test_the_printed_idle_shares_and_speedups_come_out() -> None:
 
 
 def test_scalars_are_left_out_of_vectors() -> None:
-    found = planned("burst", 4, 8, "backward")
-    every, vectors = sent_elements(found), sent_elements(found, scalars=False)
+    plan = planned("burst", 4, 8, "backward")
+    every, vectors = sent_elements(plan), sent_elements(plan, scalars=False)
     assert not vectors["STATS"].any()
     assert all((vectors[name] == sent).all() for name, sent in every.items() if name != "STATS")
 
@@ -174,8 +174,8 @@ def test_scalars_are_left_out_of_vectors() -> None:
 def test_the_block_that_hides_the_ring_computes_as_long_as_it_travels() -> None:
     flops, bandwidth, block = 64e9, 1e9, 64
     sizes = {"e": 2, "g": 4, "h": 4, "F": flops, "B": bandwidth}
-    found = hiding_block()
-    assert float(found.subs({s: sizes[s.name] for s in found.free_symbols})) == block
+    measured = hiding_block()
+    assert float(measured.subs({s: sizes[s.name] for s in measured.free_symbols})) == block
     built = plan("ring", Workload(seq=4 * block, heads=4, head_dim=8), 4)
     computes = 4 * 8 * critical_pairs_of_a_full_block(built) / flops
     assert computes == pytest.approx(built.block_bytes("KV")[0] / bandwidth)
@@ -206,9 +206,9 @@ def test_striping_wins_from_the_length_that_is_solved(ranks: int, extra: Fractio
 
 @pytest.mark.parametrize("head_dim", [16, 128])
 def test_queries_travel_backward_until_groups_are_large_enough(head_dim: int) -> None:
-    found = grouping(in_bytes=True)
+    measured = grouping(in_bytes=True)
     numbers = {"d": head_dim, "e": 2, "w": 4}
-    crossing = float(found.subs({s: numbers[s.name] for s in found.free_symbols}))
+    crossing = float(measured.subs({s: numbers[s.name] for s in measured.free_symbols}))
     assert 1 < crossing < 2
     for group in (1, 2, 4):
         sizes = Workload(seq=16, heads=4, kv_heads=4 // group, head_dim=head_dim, mask=Full())
@@ -223,10 +223,10 @@ def test_queries_travel_backward_until_groups_are_large_enough(head_dim: int) ->
     )
 
 
-def hop_bytes(found: Plan, tensors: tuple[str, ...]) -> int:
+def hop_bytes(plan: Plan, tensors: tuple[str, ...]) -> int:
     """Bytes of a rank's own blocks of what travels."""
-    own = {tensor: found.side(tensor).homes == 0 for tensor in tensors}
-    return sum(int(found.block_bytes(tensor)[home].sum()) for tensor, home in own.items())
+    own = {tensor: plan.side(tensor).homes == 0 for tensor in tensors}
+    return sum(int(plan.block_bytes(tensor)[home].sum()) for tensor, home in own.items())
 
 
 # The command

@@ -83,23 +83,23 @@ def test_programs_cut_as_the_planner_does(
         patched.setattr(bands, "BOXES", tuple(map(tuple, boxes)))
         bands.tiles.cache_clear()
         theirs = bands.tiles(rows, columns)
-    assert [(*map(spelled, call[:2]), call[2]) for call in theirs] == [
+    assert [(*map(written, call[:2]), call[2]) for call in theirs] == [
         (tuple(call.rows), tuple(call.columns), call.band) for call in ours
     ]
 
 
-def spelled(part: slice) -> tuple[int, ...]:
+def written(part: slice) -> tuple[int, ...]:
     return tuple(range(part.start, part.stop, part.step or 1))
 
 
 @st.composite
 def of_one_step(draw: st.DrawFn, step: int) -> list[range]:
     """Up to four ascending ranges of one step, here and there without a gap in between."""
-    found, at = [], draw(st.integers(0, 12))
+    result, at = [], draw(st.integers(0, 12))
     for count in draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)):
-        found.append(range(at, at + step * (count - 1) + 1, step))
-        at = found[-1][-1] + draw(st.one_of(st.just(step), st.integers(1, 30)))
-    return found
+        result.append(range(at, at + step * (count - 1) + 1, step))
+        at = result[-1][-1] + draw(st.one_of(st.just(step), st.integers(1, 30)))
+    return result
 
 
 @given(st.data(), st.integers(1, 5))
@@ -109,8 +109,10 @@ def test_a_straight_diagonal_is_a_triangle_however_many_ranges_it_goes_through(
     q, kv = data.draw(of_one_step(step)), data.draw(of_one_step(step))
     rows, columns = order([tuple(q)]), order([tuple(kv)])
     seen = Causal().allowed(rows, columns).sum(axis=1)
-    some = seen[seen > 0]
-    diagonal = (some == np.minimum(some[:1] + np.arange(len(some)), some.max(initial=0))).all()
+    subset = seen[seen > 0]
+    diagonal = (
+        subset == np.minimum(subset[:1] + np.arange(len(subset)), subset.max(initial=0))
+    ).all()
     calls = straight(q, kv)
     steps = {x.step for x in (*q, *kv) if len(x) > 1}
     if len(steps) <= 1:

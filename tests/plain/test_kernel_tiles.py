@@ -20,7 +20,7 @@ SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 @st.composite
 def scattered(draw: st.DrawFn, tokens: int) -> Side:
-    """Blocks of tokens dealt out anyhow: many ranges, interleaved, in any order."""
+    """Blocks of tokens shared out anyhow: many ranges, interleaved, in any order."""
     owner = draw(st.lists(st.integers(0, 3), min_size=tokens, max_size=tokens))
     chunks = [[range(i, i + 1) for i in range(tokens) if owner[i] == o] for o in range(4)]
     return Side(tuple(Block(tuple(draw(st.permutations(c))), range(1), 0) for c in chunks))
@@ -119,9 +119,9 @@ def shifted(case: tuple[Workload, Partition]) -> list[Ranges]:
 @pytest.mark.parametrize("ranks", [1, 7, 64])
 def test_a_causal_block_of_three_tiles_computes_six_of_nine(ranks: int) -> None:
     work = Workload(seq=1536 * ranks, heads=1)
-    found = kernel_tiles(work, by_tokens(work, ranks, "contiguous"), (512, 512))
+    result = kernel_tiles(work, by_tokens(work, ranks, "contiguous"), (512, 512))
     expected: Ints = 9 * np.tri(ranks, k=-1, dtype=np.int64) + 6 * np.eye(ranks, dtype=np.int64)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize(

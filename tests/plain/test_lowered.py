@@ -158,8 +158,8 @@ class Counted:
             if isinstance(s, Attend):
                 who, q, kv = self.state.attend(s, t)
                 for tensor in self.added:
-                    mine, others = (q, kv) if TENSORS[tensor].side == "q" else (kv, q)
-                    rank, block = flat(who, mine)
+                    own, others = (q, kv) if TENSORS[tensor].side == "q" else (kv, q)
+                    rank, block = flat(who, own)
                     pairs = (others >= 0).sum(1)[np.searchsorted(who, rank)]
                     np.add.at(self.cell(self.walked.targets[i, tensor][t]), (rank, block), pairs)
                     np.add.at(self.added[tensor], block, pairs)

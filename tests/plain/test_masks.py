@@ -109,8 +109,8 @@ def meets(mask: Mask, i: int, j: int) -> bool:
             return document_of(i, keys) is not None and document_of(i, keys) == document_of(j, keys)
         case Documents(keys, queries) if queries is not None:
             raw = i - (sum(keys) - sum(queries))
-            mine = document_of(raw, queries)
-            return mine is not None and mine == document_of(j, keys)
+            own = document_of(raw, queries)
+            return own is not None and own == document_of(j, keys)
         case Blocks(grid, size):
             inside = 0 <= i < len(grid) * size and 0 <= j < len(grid[0]) * size
             return inside and grid[i // size][j // size]
@@ -122,10 +122,10 @@ def meets(mask: Mask, i: int, j: int) -> bool:
             return j // size <= i // size
         case Varlen(keys, queries, left, right):
             raw = i - (sum(keys) - sum(queries))
-            mine = document_of(raw, queries)
-            if mine is None or mine != document_of(j, keys):
+            own = document_of(raw, queries)
+            if own is None or own != document_of(j, keys):
                 return False
-            last = sum(keys[: mine + 1]) - 1, sum(queries[: mine + 1]) - 1
+            last = sum(keys[: own + 1]) - 1, sum(queries[: own + 1]) - 1
             near = (last[1] - raw) - (last[0] - j)
             return (left is None or near >= -left) and (right is None or near <= right)
         case Slices(rows):
@@ -183,10 +183,10 @@ def test_any_two_masks_meet_and_join_into_disjoint_regions(left: Mask) -> None:
 def test_a_piece_is_kept_exactly_if_it_allows_a_pair(box: list[int], lo: int, width: int) -> None:
     i0, i1, j0, j1 = box
     kept = Region.of([(*box, lo, lo + width)]).pieces
-    found = [(i, j) for i in range(i0, i1) for j in range(j0, j1) if lo <= j - i <= lo + width]
-    assert len(kept) == bool(found)
-    if found:
-        rows, columns = zip(*found, strict=True)
+    result = [(i, j) for i in range(i0, i1) for j in range(j0, j1) if lo <= j - i <= lo + width]
+    assert len(kept) == bool(result)
+    if result:
+        rows, columns = zip(*result, strict=True)
         tight = [min(rows), max(rows) + 1, min(columns), max(columns) + 1]
         assert kept[0, :4].tolist() == tight
 
@@ -243,7 +243,7 @@ def test_parentheses_appear_only_where_the_grouping_needs_them() -> None:
     assert str((a | b) & (b | c)) == "(causal | window:4096) & (window:4096 | global:64)"
 
 
-def test_masks_spell_themselves_as_on_the_command_line() -> None:
+def test_masks_print_as_they_are_typed_on_the_command_line() -> None:
     assert str(Window(None)) == "window:inf"
     assert str(Window(None, None)) == "window:inf,inf"
     assert str(Window(128, 128)) == "window:128,128"

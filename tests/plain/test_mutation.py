@@ -1,4 +1,4 @@
-"""The proof of the verifier: whatever it accepts is exact, however a plan was damaged.
+"""The verifier under mutation: whatever it accepts is exact, however a plan was damaged.
 
 Valid plans are taken apart into rows, a row is dropped, doubled, redirected, retimed or otherwise
 changed, and the rows are put together again. A mutant that the verifier accepts is run on virtual
@@ -88,10 +88,10 @@ def pack_moves(tensors: tuple[str, ...], moves: list[Move]) -> Move:
 
 
 def pick(rows: Rows, kind: type, random: Random) -> int:
-    found = [at for at, (_, node) in enumerate(rows) if isinstance(node, kind) and len(node)]
-    if not found:
+    places = [at for at, (_, node) in enumerate(rows) if isinstance(node, kind) and len(node)]
+    if not places:
         raise NotHere
-    return random.choice(found)
+    return random.choice(places)
 
 
 def put(rows: Rows, at: int, *instead: tuple[int, Node]) -> Rows:
@@ -277,15 +277,15 @@ class Case:
         try:
             with np.errstate(all="ignore"):
                 if mutant.pass_ == "forward":
-                    found: tuple[Array, ...] = oracle.forward(mutant, *self.inputs[:3], None, [])
+                    result: tuple[Array, ...] = oracle.forward(mutant, *self.inputs[:3], None, [])
                 else:
-                    found = oracle.backward(mutant, *self.inputs, *self.stats, None, [])
+                    result = oracle.backward(mutant, *self.inputs, *self.stats, None, [])
         except PlanError:
             return False
         within = 1e-12 if mutant.pass_ == "forward" else 1e-11
         return all(
             np.allclose(a, b, rtol=0, atol=within)  # -inf equals -inf, NaN equals nothing
-            for a, b in zip(found, self.truth, strict=True)
+            for a, b in zip(result, self.truth, strict=True)
         )
 
 
@@ -397,5 +397,5 @@ def test_a_verifier_without_one_check_accepts_an_inexact_plan(
     module, weaker, kinds = WEAKER[name]
     monkeypatch.setattr(module, name, weaker)
     for kind in kinds:
-        found = (c for c, m in mutants(kind, seed=1, each=4) if accepted(m) and not c.exact(m))
-        assert next(found, None), f"without {name}, every accepted mutant ({kind}) is exact"
+        inexact = (c for c, m in mutants(kind, seed=1, each=4) if accepted(m) and not c.exact(m))
+        assert next(inexact, None), f"without {name}, every accepted mutant ({kind}) is exact"

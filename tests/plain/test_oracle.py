@@ -30,21 +30,21 @@ def plain(name: str, work: Workload, ranks: int, pass_: Pass) -> Plan:
     return planning.plan(name, work, ranks, pass_=pass_)
 
 
-def assert_close(found: Array, truth: Array, within: float) -> None:
-    np.testing.assert_allclose(found, truth, rtol=0, atol=within, equal_nan=False)
+def assert_close(result: Array, truth: Array, within: float) -> None:
+    np.testing.assert_allclose(result, truth, rtol=0, atol=within, equal_nan=False)
 
 
 def assert_exact(
-    found: tuple[Array, ...],
+    result: tuple[Array, ...],
     work: Workload,
     inputs: tuple[Array, ...],
     sinks: Array | None = None,
 ) -> None:
     """(out, lse, dq, dk, dv), and dsinks where there are sinks, against dense attention."""
     out, lse = dense.forward(work, *inputs[:3], sinks=sinks)
-    for array, truth in zip(found[:2], (out, lse), strict=True):
+    for array, truth in zip(result[:2], (out, lse), strict=True):
         assert_close(array, truth, 1e-12)
-    for array, truth in zip(found[2:], dense.backward(work, *inputs, sinks=sinks), strict=True):
+    for array, truth in zip(result[2:], dense.backward(work, *inputs, sinks=sinks), strict=True):
         assert_close(array, truth, 1e-11)
 
 
@@ -99,8 +99,8 @@ def test_partial_attentions_merge_to_the_whole_in_any_order(seed: int, a: int, b
     one, two, three = (attend(q, k[:, :, p], v[:, :, p], sees[:, p], 0.7) for p in pieces)
     whole = attend(q, k, v, sees, 0.7)
     for parts in merge(merge(one, two), three), merge(three, merge(two, one)):
-        for found, truth in zip(parts, whole, strict=True):
-            assert_close(found, truth, 1e-14)
+        for result, truth in zip(parts, whole, strict=True):
+            assert_close(result, truth, 1e-14)
 
 
 def test_a_nan_that_was_read_is_never_taken_for_a_row_that_sees_nothing() -> None:
@@ -113,7 +113,7 @@ def test_a_nan_that_was_read_is_never_taken_for_a_row_that_sees_nothing() -> Non
 # ---- memories are apart
 
 
-def dealt(plan: Plan, *inputs: Array) -> VirtualRanks:
+def sharded(plan: Plan, *inputs: Array) -> VirtualRanks:
     ranks = VirtualRanks(plan)
     q, k, v, *dout = inputs
     given = {"Q": (q,), "KV": (k, v), "DOUT": tuple(dout)}
@@ -123,15 +123,15 @@ def dealt(plan: Plan, *inputs: Array) -> VirtualRanks:
 
 def played(plan: Plan, *inputs: Array) -> None:
     """Run a plan that the verifier need not have seen."""
-    dealt(plan, *inputs).run()
+    sharded(plan, *inputs).run()
 
 
 @pytest.mark.parametrize("name", CLASSIC)
-def test_once_shards_are_dealt_nobody_reads_the_whole_arrays(name: str) -> None:
+def test_once_shards_are_given_out_nobody_reads_the_whole_arrays(name: str) -> None:
     plan = plain(name, SMALL, 4, "forward")
     q, k, v, _ = draw(SMALL, 3)
     truth, _ = dense.forward(SMALL, q, k, v)
-    ranks = dealt(plan, q, k, v)
+    ranks = sharded(plan, q, k, v)
     for array in (q, k, v):
         array.fill(np.nan)
     ranks.run()
@@ -140,7 +140,7 @@ def test_once_shards_are_dealt_nobody_reads_the_whole_arrays(name: str) -> None:
 
 def test_a_copy_is_nan_once_its_last_use_is_over_and_its_home_is_not() -> None:
     inputs = draw(RING.workload, 4)
-    ranks = dealt(RING, *inputs[:3])
+    ranks = sharded(RING, *inputs[:3])
     received, last = lifetimes(RING, "KV")
     homes = RING.partition.kv.homes
     for number in range(len(RING.steps)):
@@ -174,7 +174,7 @@ def test_a_plan_that_sends_a_freed_buffer_onwards_gives_nan() -> None:
     """The plan frees by its own steps; then other steps are run, which read one step too late."""
     first = Step((Attend([0], [[0]], [[3]]),), ())
     late = Step((), (Move(("KV",), [[3]], [0], [1]),)), Step((Attend([1], [[1]], [[3]]),), ())
-    ranks = dealt(replace(RING, start=(LATE,), buffers=(), steps=(first,)), *draw(SMALL, 6)[:3])
+    ranks = sharded(replace(RING, start=(LATE,), buffers=(), steps=(first,)), *draw(SMALL, 6)[:3])
     ranks.advance(0)
     assert all(np.isnan(a).all() for a in ranks.memory[0].inputs["KV", 3])
     ranks.plan = replace(ranks.plan, steps=(first, *late))
@@ -236,7 +236,7 @@ def test_a_partial_sum_transfer_leaves_behind_only_what_its_step_attends() -> No
     steps = Step((first,)), Step((second,), (away,)), Step((), (back,))
     plan = replace(RING, start=(Held(("KV",), [[1]], [0]),), buffers=(), steps=steps)
     q, k, v, _ = draw(plan.workload, 7)
-    ranks = dealt(plan, q, k, v)
+    ranks = sharded(plan, q, k, v)
     ranks.advance(0)
     whole = ranks.memory[0].sums["OUT", 0]
     ranks.advance(1)
@@ -244,8 +244,8 @@ def test_a_partial_sum_transfer_leaves_behind_only_what_its_step_attends() -> No
     rest = ranks.memory[0].sums["OUT", 0]
     ranks.advance(2)
     assert not ranks.memory[1].sums
-    for found, truth in zip(ranks.memory[0].sums["OUT", 0], merge(rest, whole), strict=True):
-        assert_close(found, truth, 1e-15)
+    for result, truth in zip(ranks.memory[0].sums["OUT", 0], merge(rest, whole), strict=True):
+        assert_close(result, truth, 1e-15)
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward"])
@@ -273,9 +273,9 @@ def test_results_have_the_dtype_and_the_shapes_of_the_inputs(dtype: str) -> None
     inputs = draw(work, 9)
     pair = planning.plan("zigzag", work, 3, pass_="both")
     assert run(pair, *inputs[:3]).dtype == dtype_of(dtype)
-    for found, like in zip(run(pair, *inputs), ("dout", "q", "k", "v"), strict=True):
-        assert found.dtype == dtype_of(dtype)
-        assert found.shape == shapes(work)[like]
+    for result, like in zip(run(pair, *inputs), ("dout", "q", "k", "v"), strict=True):
+        assert result.dtype == dtype_of(dtype)
+        assert result.shape == shapes(work)[like]
     _, lse = forward(pair.forward, *inputs[:3])
     assert lse.dtype == np.dtype("float64" if dtype == "float64" else "float32")
 
@@ -362,8 +362,8 @@ def test_dense_attention_is_the_formula(work: Workload, seed: int) -> None:
     pairs = zip(
         dense.forward(work, q, k, v, sinks=sinks), by_hand(work, q, k, v, sinks), strict=True
     )
-    for found, truth in pairs:
-        assert_close(found, truth, 1e-13)
+    for result, truth in pairs:
+        assert_close(result, truth, 1e-13)
 
 
 @given(any_workloads(longest=4), st.integers(0, 99))

@@ -22,12 +22,12 @@ def test_every_layout_is_a_permutation_of_the_sequence(layout: str, tokens: int,
 
 
 @given(lengths, ranks, st.integers(1, 9))
-def test_stripes_deal_out_grains_in_turn(tokens: int, P: int, grain: int) -> None:
+def test_stripes_give_out_grains_in_turn(tokens: int, P: int, grain: int) -> None:
     work = Workload(seq=tokens, heads=2)
     side = by_tokens(work, P, "striped", grain).q
     for rank in range(P):
-        mine = [i for i in range(tokens) if i // grain % P == rank]
-        assert side.positions(rank).tolist() == mine
+        own = [i for i in range(tokens) if i // grain % P == rank]
+        assert side.positions(rank).tolist() == own
 
 
 @given(lengths, ranks)
@@ -35,8 +35,8 @@ def test_zigzag_gives_each_rank_a_piece_from_the_front_and_its_mirror(tokens: in
     pieces = cut(tokens, 2 * P)
     side = by_tokens(Workload(seq=tokens, heads=2), P, "zigzag").q
     for rank in range(P):
-        mine = [*pieces[rank], *pieces[2 * P - 1 - rank]]
-        assert side.positions(rank).tolist() == mine
+        own = [*pieces[rank], *pieces[2 * P - 1 - rank]]
+        assert side.positions(rank).tolist() == own
 
 
 @given(lengths, st.integers(1, 20))

@@ -273,8 +273,8 @@ def flat(plan: Plan) -> list[tuple[int, tuple[str, ...], int, int, int]]:
 
 def labels(P: int, *pairs: tuple[int, int]) -> list[int]:
     src, dst = zip(*pairs, strict=True)
-    (found,) = exchanges(P, [Move(("KV",), [[s] for s in src], src, dst)])
-    return found.tolist()
+    (result,) = exchanges(P, [Move(("KV",), [[s] for s in src], src, dst)])
+    return result.tolist()
 
 
 def everybody(*ranks: int) -> list[tuple[int, int]]:
@@ -297,11 +297,11 @@ def test_an_exchange_is_complete_among_three_ranks_or_more() -> None:
 def test_the_axes_of_a_mesh_are_exchanges_of_their_own() -> None:
     rows = [everybody(r, r + 1, r + 2) for r in (0, 3, 6)]
     columns = [everybody(c, c + 3, c + 6) for c in (0, 1, 2)]
-    found = labels(9, *(pair for group in (*rows, *columns) for pair in group))
-    groups = [set(found[at : at + 6]) for at in range(0, 36, 6)]
+    result = labels(9, *(pair for group in (*rows, *columns) for pair in group))
+    groups = [set(result[at : at + 6]) for at in range(0, 36, 6)]
     assert all(len(group) == 1 for group in groups)
     assert len(set.union(*groups)) == 6
-    assert -1 not in found
+    assert -1 not in result
 
 
 @pytest.mark.parametrize("name", ["allgather", "allgather:layout=contiguous", "allgather:node=3"])
@@ -384,15 +384,17 @@ def test_a_backward_pass_holds_what_its_forward_pass_left(
     data: st.DataObject, work: rl.Workload, P: int, trim_: str
 ) -> None:
     degrees = [u for u in range(1, P + 1) if P % u == 0]
-    dealt = f"usp:layout={data.draw(st.sampled_from(sorted(LAYOUTS)))}"
-    dealt = f"{dealt}:ulysses={data.draw(st.sampled_from(degrees))}"
-    name = data.draw(st.one_of(st.just(dealt), schedules(P)))
+    sharded = f"usp:layout={data.draw(st.sampled_from(sorted(LAYOUTS)))}"
+    sharded = f"{sharded}:ulysses={data.draw(st.sampled_from(degrees))}"
+    name = data.draw(st.one_of(st.just(sharded), schedules(P)))
     forward, backward = rl.plan(name, work, P, pass_="both", trim=trim_)
     assert verify_pair(forward, backward) == Plans(forward, backward)
 
 
 @pytest.mark.parametrize("trim_", ["messages", "blocks"])
-def test_a_copy_that_was_not_dealt_to_be_passed_on_is_not_held_for_that_either(trim_: str) -> None:
+def test_a_copy_that_was_not_sharded_to_be_passed_on_is_not_held_for_that_either(
+    trim_: str,
+) -> None:
     mask = rl.Window(None, 1) & rl.Global(3)
     work = rl.Workload(seq=3, kv_seq=4, heads=15, kv_heads=5, mask=mask)
     _, backward = rl.plan("usp:layout=striped:ulysses=2", work, 6, pass_="both", trim=trim_)

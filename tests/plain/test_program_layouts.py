@@ -81,15 +81,15 @@ def test_the_text_of_a_layout_says_what_the_partition_does(one: Plan, target: st
     built: Any = program(layout, target)
     for side, tokens in (("q", one.workload.seq), ("kv", one.workload.kv_seq)):
         tell = getattr(built, "kv_positions", built.positions) if side == "kv" else built.positions
-        found = [np.asarray(tell(rank)) for rank in range(one.ranks)]
-        for rank, own in enumerate(found):
+        result = [np.asarray(tell(rank)) for rank in range(one.ranks)]
+        for rank, own in enumerate(result):
             right = one.partition.side(side).positions(rank)
             np.testing.assert_array_equal(own[own >= 0], right)
         if target == "jax":
-            assert len({len(own) for own in found}) == 1
+            assert len({len(own) for own in result}) == 1
         whole = library.arange(tokens * 3).reshape(1, tokens, 3) + 1
         parts = [built.shard(whole, rank, 1, side) for rank in range(one.ranks)]
-        for part, own in zip(parts, found, strict=True):
+        for part, own in zip(parts, result, strict=True):
             cut = np.where(own < 0, 0, np.asarray(whole)[0, own, 1])
             np.testing.assert_array_equal(np.asarray(part)[0, :, 1], cut)
         np.testing.assert_array_equal(np.asarray(built.unshard(parts, 1, side)), whole)

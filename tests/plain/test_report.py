@@ -126,10 +126,10 @@ def test_bars_are_the_spans_of_the_simulator(four: Comparison) -> None:
 
 
 def test_too_many_rows_become_the_attends_of_steps() -> None:
-    found = compare(WORK, 4, HARDWARE, ["ring"]).cases[0]
-    timeline = found.prediction.timeline
+    case = compare(WORK, 4, HARDWARE, ["ring"]).cases[0]
+    timeline = case.prediction.timeline
     object.__setattr__(timeline, "rows", None)
-    bars = bars_of(found.prediction)
+    bars = bars_of(case.prediction)
     assert not bars.whole
     attends = (bars.stream == STREAMS.index("compute")).sum()
     assert attends == sum(len(set(a.rank.tolist())) for _, a in timeline.plan.attends())
@@ -192,12 +192,12 @@ def case_bytes(plan: rl.Plan) -> int:
 
 def cells(html: str) -> dict[tuple[str, str], tuple[float, str]]:
     """(schedule, field) -> (number, words) of every cell of the table."""
-    found = {}
+    values = {}
     for name, body in re.findall(r'<tbody[^>]*data-schedule="([^"]*)">(.*?)</tbody>', html, re.S):
         cell = r'data-field="(\w+)" data-value="([^"]*)">([^<]*)<'
         for field, value, text in re.findall(cell, body):
-            found[unescape(name), field] = float(value), unescape(text)
-    return found
+            values[unescape(name), field] = float(value), unescape(text)
+    return values
 
 
 @pytest.fixture(scope="module")
@@ -237,24 +237,26 @@ def test_words_from_files_stay_words(four: Comparison, tmp_path: Path) -> None:
     assert "&lt;b&gt;evil" in html
 
 
-def rewritten(found: Comparison, folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+def rewritten(
+    comparison: Comparison, folder: Path, change: Callable[[dict[str, Any]], Any]
+) -> Path:
     """The trace of the ring's forward pass, changed."""
-    document = trace(found.cases[0].passes[0][1])
+    document = trace(comparison.cases[0].passes[0][1])
     change(document)
     return save_trace(document, folder / "run.json.gz")
 
 
 def test_a_recorded_run_reads_back_as_what_was_written(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
-    (plan, found), *_ = four.cases[0].passes
+    (plan, prediction), *_ = four.cases[0].passes
     assert (run.plan, run.ranks) == (plan.name, 4)
-    assert run.makespan == pytest.approx(found.makespan, abs=2e-9)
-    slow = [s for s in spans(found.timeline) if s.stream != "receive"]
+    assert run.makespan == pytest.approx(prediction.makespan, abs=2e-9)
+    slow = [s for s in spans(prediction.timeline) if s.stream != "receive"]
     ours = zip(run.bars.rank.tolist(), run.bars.step.tolist(), run.bars.start.tolist(), strict=True)
-    for mine, other in zip(
+    for own, other in zip(
         sorted(ours), sorted((s.rank, s.step, s.start) for s in slow), strict=True
     ):
-        assert mine == pytest.approx(other, abs=2e-9)
+        assert own == pytest.approx(other, abs=2e-9)
 
 
 def test_a_run_is_drawn_below_its_prediction(four: Comparison, tmp_path: Path) -> None:
@@ -281,9 +283,9 @@ def test_a_far_slower_run_is_drawn_on_its_own_scale_and_says_so(
     picture = TimelinePicture("timeline", Range1d(0, 1))
     picture.show(bars_of(one.cases[0].prediction), 4, range(4), run, 1e-3)
     data = picture.source.data
-    mine = np.array([name.startswith("measured: ") for name in data["name"]])
-    assert data["right"][mine].max() == pytest.approx(1e3 * one.rows[0].makespan_s, rel=1e-3)
-    assert data["since"][mine].max() > 500 * data["left"][mine].max() > 0
+    own = np.array([name.startswith("measured: ") for name in data["name"]])
+    assert data["right"][own].max() == pytest.approx(1e3 * one.rows[0].makespan_s, rel=1e-3)
+    assert data["since"][own].max() > 500 * data["left"][own].max() > 0
 
 
 BAD = [

@@ -75,17 +75,17 @@ def test_constants_say_where_they_come_from() -> None:
 
 
 def test_the_smallest_blocks_are_printed_alike_but_for_infiniband() -> None:
-    found = ring.min_blocks()
-    differ = [line for line in found.lines if not line.equal]
+    figures = ring.min_blocks()
+    differ = [line for line in figures.lines if not line.equal]
     assert [line.what.split(" ")[1] for line in differ] == ["InfiniBand"] * 2
     assert all("published discrepancy" in line.note for line in differ)
-    assert len(found.lines) == 10
+    assert len(figures.lines) == 10
 
 
 def test_the_ring_plan_holds_six_blocks_like_the_paper() -> None:
-    found = lines(ring.activations())
-    assert found["ring, counted in the plan"].ours == 6
-    assert all(line.equal for line in found.values())
+    figures = lines(ring.activations())
+    assert figures["ring, counted in the plan"].ours == 6
+    assert all(line.equal for line in figures.values())
 
 
 def test_a_dataset_costs_162_6_times_as_much() -> None:
@@ -95,17 +95,17 @@ def test_a_dataset_costs_162_6_times_as_much() -> None:
 
 
 def test_every_ring_context_is_the_best_baseline_times_the_devices() -> None:
-    found = ring.ring_contexts()
-    assert len(found.lines) == 15
-    assert all(line.equal for line in found.lines)
+    figures = ring.ring_contexts()
+    assert len(figures.lines) == 15
+    assert all(line.equal for line in figures.lines)
 
 
 def test_most_baseline_contexts_are_within_a_factor_of_two_and_the_rest_explained() -> None:
-    found = ring.baseline_contexts().lines
-    near = [line for line in found if within_two(line)]
-    assert len(found) == 45
+    figures = ring.baseline_contexts().lines
+    near = [line for line in figures if within_two(line)]
+    assert len(figures) == 45
     assert len(near) >= 0.8 * 45
-    assert all(line.note for line in found if not within_two(line))
+    assert all(line.note for line in figures if not within_two(line))
 
 
 # DistFlashAttn
@@ -113,49 +113,49 @@ def test_most_baseline_contexts_are_within_a_factor_of_two_and_the_rest_explaine
 
 def test_the_grid_steps_and_speedups_are_the_printed_ones() -> None:
     assert all(line.equal for line in distflash.schedule().lines)
-    found = lines(distflash.speedups())
-    assert found["ring, cells"].ours == 4.5
-    assert found["balanced, cells"].ours == 7.2
-    assert all(line.equal for line in found.values())
+    figures = lines(distflash.speedups())
+    assert figures["ring, cells"].ours == 4.5
+    assert figures["balanced, cells"].ours == 7.2
+    assert all(line.equal for line in figures.values())
 
 
 def test_all_idle_shares_agree_in_every_counting() -> None:
-    found = distflash.idle_shares()
-    assert len(found.lines) == 15
-    assert all(line.equal for line in found.lines)
+    figures = distflash.idle_shares()
+    assert len(figures.lines) == 15
+    assert all(line.equal for line in figures.lines)
 
 
 def test_traffic_is_nd_2nd_3nd_from_plans_and_10nd_14nd_from_the_model() -> None:
-    found = lines(distflash.traffic())
+    figures = lines(distflash.traffic())
     for what, times in (("forward", 1), ("backward", 2), ("in all", 3)):
-        assert found[f"causal fetches, {what}"].ours == pytest.approx(times, rel=1e-12)
-    assert found["balanced, forward"].ours == pytest.approx(1, rel=1e-12)
-    assert found["balanced, backward"].ours == pytest.approx(2, rel=0.06)
-    assert found["Megatron v3"].ours == 10
-    assert found["Megatron v3, checkpointed"].ours == 14
+        assert figures[f"causal fetches, {what}"].ours == pytest.approx(times, rel=1e-12)
+    assert figures["balanced, forward"].ours == pytest.approx(1, rel=1e-12)
+    assert figures["balanced, backward"].ours == pytest.approx(2, rel=0.06)
+    assert figures["Megatron v3"].ours == 10
+    assert figures["Megatron v3, checkpointed"].ours == 14
 
 
 def test_overlap_takes_the_overhead_from_105_to_44_percent() -> None:
-    found = lines(distflash.overlap())
-    assert found["128k, one after the other (%)"].ours == pytest.approx(105, abs=15)
-    assert found["128k, overlapped (%)"].ours == pytest.approx(44, abs=10)
-    assert found["256k, overlapped (%)"].ours == pytest.approx(8, abs=5)
-    assert found["512k, overlapped (%)"].ours == pytest.approx(1, abs=5)
+    figures = lines(distflash.overlap())
+    assert figures["128k, one after the other (%)"].ours == pytest.approx(105, abs=15)
+    assert figures["128k, overlapped (%)"].ours == pytest.approx(44, abs=10)
+    assert figures["256k, overlapped (%)"].ours == pytest.approx(8, abs=5)
+    assert figures["512k, overlapped (%)"].ours == pytest.approx(1, abs=5)
 
 
 def test_rematerialisation_gains_what_was_published() -> None:
-    found = distflash.rematerialisation()
-    assert len(found.lines) == 3
-    assert found.summary.worst_error < 0.08
-    ours = [line.ours for line in found.lines]
+    figures = distflash.rematerialisation()
+    assert len(figures.lines) == 3
+    assert figures.summary.worst_error < 0.08
+    ours = [line.ours for line in figures.lines]
     assert ours == sorted(ours)
 
 
 def test_iteration_times_are_near_with_two_constants_from_one_node() -> None:
-    found = distflash.times()
-    assert len(found.lines) == 36
-    assert found.summary.mean_error <= 0.15
-    unseen = Table("", tuple(line for line in found.lines if "16 GPUs" in line.what))
+    figures = distflash.times()
+    assert len(figures.lines) == 36
+    assert figures.summary.mean_error <= 0.15
+    unseen = Table("", tuple(line for line in figures.lines if "16 GPUs" in line.what))
     assert unseen.summary.compared == 18
     assert unseen.summary.mean_error <= 0.15
 
@@ -175,12 +175,12 @@ def test_the_two_constants_are_as_good_as_a_fit_of_the_one_node_rows() -> None:
 
 
 def test_burst_traffic_is_counted_from_its_plan() -> None:
-    found = lines(burst.counted_traffic())
-    assert found["burst forward, BZNd"].ours == 2
-    assert found["burst backward, BZNd"].ours == 3
-    assert found["burst backward, BZN"].ours == 2
-    assert found["our ring backward, BZNd"].ours == 4
-    assert found["our ring backward, BZNd"].published == 6
+    figures = lines(burst.counted_traffic())
+    assert figures["burst forward, BZNd"].ours == 2
+    assert figures["burst backward, BZNd"].ours == 3
+    assert figures["burst backward, BZN"].ours == 2
+    assert figures["our ring backward, BZNd"].ours == 4
+    assert figures["our ring backward, BZNd"].published == 6
 
 
 def test_hops_are_one_less_than_the_ranks_for_copies_and_all_for_what_returns() -> None:
@@ -190,9 +190,9 @@ def test_hops_are_one_less_than_the_ranks_for_copies_and_all_for_what_returns() 
 
 
 def test_every_cell_of_the_cost_table_comes_from_the_models() -> None:
-    found = burst.costs()
-    assert len(found.lines) == 20
-    assert all(line.error == pytest.approx(0, abs=1e-12) for line in found.lines)
+    figures = burst.costs()
+    assert len(figures.lines) == 20
+    assert all(line.error == pytest.approx(0, abs=1e-12) for line in figures.lines)
 
 
 def test_claims_are_predicted_with_errors_beside_them() -> None:

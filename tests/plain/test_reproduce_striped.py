@@ -32,23 +32,23 @@ def test_every_tms_equals_the_paper_to_both_decimals() -> None:
 
 @pytest.mark.parametrize("chip", TARGETS)
 def test_speedups_are_predicted_within_the_target(chip: str) -> None:
-    found = striped.as_json(striped.judged())["summary"]["hardware"][chip]
-    assert found["compared"] >= 8
-    assert found["mean_error"] <= TARGETS[chip]
-    assert found["rank_correlation"] > 0.95
+    fit = striped.as_json(striped.judged())["summary"]["hardware"][chip]
+    assert fit["compared"] >= 8
+    assert fit["mean_error"] <= TARGETS[chip]
+    assert fit["rank_correlation"] > 0.95
 
 
 def test_rows_left_out_of_the_fit_are_predicted_within_the_target_too() -> None:
-    for chip, found in striped.fits(striped.judged()).items():
-        assert len(found.constants) == 3
-        assert found.leave_one_out <= TARGETS[chip]
-        assert found.halves <= TARGETS[chip]
-        assert found.leave_one_out > found.mean_error  # blind rows are harder than seen ones
+    for chip, outcome in striped.fits(striped.judged()).items():
+        assert len(outcome.constants) == 3
+        assert outcome.leave_one_out <= TARGETS[chip]
+        assert outcome.halves <= TARGETS[chip]
+        assert outcome.leave_one_out > outcome.mean_error  # blind rows are harder than seen ones
 
 
 def test_the_shipped_constants_are_those_of_the_fit() -> None:
-    for name, found in striped.fits(striped.judged()).items():
-        assert chips()[name].fitted == pytest.approx(found.constants, rel=2e-3)
+    for name, outcome in striped.fits(striped.judged()).items():
+        assert chips()[name].fitted == pytest.approx(outcome.constants, rel=2e-3)
 
 
 def test_pairs_on_the_critical_path_are_the_papers() -> None:
@@ -139,9 +139,9 @@ def test_rows_are_for_striped_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_fit_prints_constants_and_blind_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "striped", "--fit", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["constants"]
-    assert found.keys() == TARGETS.keys()
-    assert {"projections", "visit", "masked", "leave_one_out"} <= found["A100"].keys()
+    constants = json.loads(capsys.readouterr().out)["constants"]
+    assert constants.keys() == TARGETS.keys()
+    assert {"projections", "visit", "masked", "leave_one_out"} <= constants["A100"].keys()
     assert main(["reproduce", "ring", "--fit"]) == 2
 
 
@@ -156,6 +156,6 @@ def test_least_squares_finds_the_constants_that_made_the_numbers() -> None:
 
     every = np.arange(30)
     measured = model(truth, every)
-    found = least_squares(model, measured, every, np.ones(3))
-    assert found == pytest.approx(truth, rel=1e-3)
+    result = least_squares(model, measured, every, np.ones(3))
+    assert result == pytest.approx(truth, rel=1e-3)
     assert fit(model, measured, np.ones(3)).leave_one_out < 1e-4

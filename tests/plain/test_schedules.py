@@ -221,7 +221,7 @@ def test_layouts_go_by_the_names_of_peers_too(elsewhere: str, here: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("spelled", "message"),
+    ("written", "message"),
     [
         ("spiral", "unknown schedule 'spiral': choose one of ring"),
         ("ring:grain=2", "grain=2 is for striped"),
@@ -233,9 +233,9 @@ def test_layouts_go_by_the_names_of_peers_too(elsewhere: str, here: str) -> None
         ("usp:ulysses=-1", "usp:ulysses takes a whole number, not '-1'"),
     ],
 )
-def test_bad_schedules_are_refused_by_name(spelled: str, message: str) -> None:
+def test_bad_schedules_are_refused_by_name(written: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        rl.plan(spelled, rl.Workload(seq=64, heads=4), 4)
+        rl.plan(written, rl.Workload(seq=64, heads=4), 4)
 
 
 def _source(name: str) -> Path:

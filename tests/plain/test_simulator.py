@@ -28,9 +28,9 @@ ROUNDING = 1 + 1e-9
 
 @given(plans() | crowded(), machines, st.booleans())
 def test_no_plan_beats_its_bounds(one: Plan, machine: Hardware, overlap: bool) -> None:
-    found = simulate(one, machine, overlap=overlap)
-    assert found.makespan * ROUNDING >= found.own_limit >= found.busiest_link
-    assert found.bound_ratio is None or found.bound_ratio * ROUNDING >= 1.0
+    prediction = simulate(one, machine, overlap=overlap)
+    assert prediction.makespan * ROUNDING >= prediction.own_limit >= prediction.busiest_link
+    assert prediction.bound_ratio is None or prediction.bound_ratio * ROUNDING >= 1.0
 
 
 @given(plans() | crowded(), machines)
@@ -59,13 +59,13 @@ def test_a_faster_chip_is_never_slower(one: Plan, machine: Hardware, peak: str) 
 
 @given(plans() | crowded(), machines, st.booleans())
 def test_fractions_waits_and_sums_make_sense(one: Plan, machine: Hardware, overlap: bool) -> None:
-    found = simulate(one, machine, overlap=overlap)
-    assert 0.0 <= found.idle_fraction <= 1.0
-    assert 0.0 <= found.exposed <= found.makespan * ROUNDING
-    assert (found.busy <= found.makespan * ROUNDING).all()
-    assert found.max_bytes_sent == found.bytes_sent.max()
-    assert found.messages == sum(len(move) for _, move in one.moves())
-    assert found.rounds == one.rounds
+    prediction = simulate(one, machine, overlap=overlap)
+    assert 0.0 <= prediction.idle_fraction <= 1.0
+    assert 0.0 <= prediction.exposed <= prediction.makespan * ROUNDING
+    assert (prediction.busy <= prediction.makespan * ROUNDING).all()
+    assert prediction.max_bytes_sent == prediction.bytes_sent.max()
+    assert prediction.messages == sum(len(move) for _, move in one.moves())
+    assert prediction.rounds == one.rounds
 
 
 @given(plans(), machines)
@@ -111,13 +111,13 @@ def test_every_preset_simulates_by_name_forward_and_backward(name: str) -> None:
 
 
 def test_a_causal_ring_wastes_nearly_half_of_eight_gpus() -> None:
-    found = {
+    prediction = {
         s: simulate(plan(s, LONG, 8), A100)
         for s in ("ring", "striped", "zigzag", "balanced", "burst")
     }
-    ring = found.pop("ring")
+    ring = prediction.pop("ring")
     assert 0.4 < ring.idle_fraction < 0.5
-    for name, other in found.items():
+    for name, other in prediction.items():
         gain = {"balanced": 1.6, "striped": 1.7}.get(name, 1.75)  # rests at the end; half tiles
         assert gain < ring.makespan / other.makespan < 15 / 8
 
@@ -167,16 +167,16 @@ def test_ranks_fill_nodes_in_order_and_the_slow_links_show() -> None:
 
 
 def test_exposure_is_the_gather_where_nothing_can_hide_it() -> None:
-    found = simulate(plan("allgather", LONG, 8), A100)
-    assert found.exposed == pytest.approx(found.busiest_link, rel=0.01)
+    prediction = simulate(plan("allgather", LONG, 8), A100)
+    assert prediction.exposed == pytest.approx(prediction.busiest_link, rel=0.01)
     assert simulate(plan("zigzag", LONG, 8), A100).exposed == 0.0
 
 
 def test_a_rank_without_work_that_awaits_results_is_idle_but_not_exposed() -> None:
     """Rank 0 of a causal ring waits for its gradients until the last rank has computed them."""
-    found = simulate(plan("ring", LONG, 8, pass_="backward"), A100)
-    assert found.idle_fraction > 0.4
-    assert found.exposed < 0.01 * found.makespan
+    prediction = simulate(plan("ring", LONG, 8, pass_="backward"), A100)
+    assert prediction.idle_fraction > 0.4
+    assert prediction.exposed < 0.01 * prediction.makespan
 
 
 def timed(one: Prediction) -> list[tuple[str, int, int]]:
@@ -185,30 +185,34 @@ def timed(one: Prediction) -> list[tuple[str, int, int]]:
 
 
 def test_spans_tell_the_story_of_a_small_ring() -> None:
-    found = simulate(plan("ring", Workload(seq=2048, heads=2, mask=Full()), 2), A100)
-    assert found.timeline is not None
-    named = {s.name: s for s in spans(found.timeline) if s.rank == 1}
+    prediction = simulate(plan("ring", Workload(seq=2048, heads=2, mask=Full()), 2), A100)
+    assert prediction.timeline is not None
+    named = {s.name: s for s in spans(prediction.timeline) if s.rank == 1}
     assert list(named) == [
         *("send KV 1 to 0", "receive KV 0 from 0", "q 1 x kv 1", "q 1 x kv 0", "add q 1 x kv 0"),
     ]
     assert named["q 1 x kv 0"].start >= named["receive KV 0 from 0"].end
-    assert ("compute", 0, 1) in timed(found)
+    assert ("compute", 0, 1) in timed(prediction)
 
 
 def test_large_plans_keep_their_sums_but_neither_rows_nor_steps() -> None:
-    found = simulate(plan("ring", LONG, 8), A100, record=False)
-    assert found.timeline is not None
-    assert found.timeline.begin.shape == (8, 8)
+    prediction = simulate(plan("ring", LONG, 8), A100, record=False)
+    assert prediction.timeline is not None
+    assert prediction.timeline.begin.shape == (8, 8)
     with pytest.raises(RingloomError, match="not kept"):
-        spans(found.timeline)
+        spans(prediction.timeline)
     with pytest.raises(RingloomError, match="times of 8 steps on 8 ranks were not kept"):
-        replace(found.timeline, steps=None).begin.sum()
+        replace(prediction.timeline, steps=None).begin.sum()
 
 
 def test_nothing_to_do_takes_no_time() -> None:
     work = Workload(seq=64, mask=Blocks(((False,),), 64))
-    found = simulate(plan("ring", work, 4), A100)
-    assert (found.makespan, found.idle_fraction, found.bound_ratio) == (0.0, 0.0, 1.0)
+    prediction = simulate(plan("ring", work, 4), A100)
+    assert (prediction.makespan, prediction.idle_fraction, prediction.bound_ratio) == (
+        0.0,
+        0.0,
+        1.0,
+    )
     backward = simulate(plan("ring", work, 4, pass_="backward"), A100).bound_ratio
     assert backward is None
 
@@ -223,7 +227,7 @@ def test_a_plan_that_reads_what_never_comes_is_refused() -> None:
 
 
 def test_a_thousand_ranks_are_simulated_by_columns() -> None:
-    found = simulate(plan("striped", Workload(seq=2**16, heads=1), 256), "h100")
-    assert found.messages == 255 * 256
-    assert found.timeline is not None
-    assert found.timeline.rows is None or len(found.timeline.rows) < 5 * 256
+    prediction = simulate(plan("striped", Workload(seq=2**16, heads=1), 256), "h100")
+    assert prediction.messages == 255 * 256
+    assert prediction.timeline is not None
+    assert prediction.timeline.rows is None or len(prediction.timeline.rows) < 5 * 256

@@ -122,16 +122,16 @@ class Reference:
     def per_token(self, tensor: str, arriving: bool) -> float:
         what, work = TENSORS[tensor], self.plan.workload
         wide = max(4, DTYPES[work.dtype])
-        there = work.batch * wide * (what.elements(work) + what.scalars)
+        other = work.batch * wide * (what.elements(work) + what.scalars)
         kernel = DTYPES[work.dtype] * what.elements(work) + wide * what.scalars
-        read = there if arriving else work.batch * kernel
+        read = other if arriving else work.batch * kernel
         again = self.machine["attention.merge"] if tensor == "OUT" else 1.0
         again *= self.machine["attention.gradients"] if tensor != "OUT" and not arriving else 1.0
-        return again * (2 * there + read) / self.machine["memory.bandwidth"]
+        return again * (2 * other + read) / self.machine["memory.bandwidth"]
 
     def price(self, tensor: str, block: int, arriving: bool) -> float:
-        found = self.plan.side(tensor).blocks[block]
-        return found.size * len(found.heads) * self.per_token(tensor, arriving)
+        owned = self.plan.side(tensor).blocks[block]
+        return owned.size * len(owned.heads) * self.per_token(tensor, arriving)
 
     def per_pair(self) -> float:
         work, pass_ = self.plan.workload, self.plan.pass_
@@ -335,8 +335,8 @@ class Reference:
         return [values[rank] for rank in range(self.plan.ranks)]
 
 
-def close(found: object, expected: object) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)  # type: ignore[arg-type]
+def close(result: object, expected: object) -> None:
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-15)  # type: ignore[arg-type]
 
 
 def compare(one: Plan, machine: Hardware, overlap: bool) -> None:
@@ -349,8 +349,8 @@ def compare(one: Plan, machine: Hardware, overlap: bool) -> None:
     close(sums.exposed, slow.of_ranks(slow.exposed))
     close(sums.sent, slow.of_ranks(slow.sent))
     kept = timeline.begin, timeline.attend_start, timeline.attend_end
-    for found, expected in zip(kept, zip(*slow.times, strict=True), strict=bool(slow.times)):
-        close(found, expected)
+    for result, expected in zip(kept, zip(*slow.times, strict=True), strict=bool(slow.times)):
+        close(result, expected)
 
 
 @given(plans(), machines, st.booleans())
@@ -374,30 +374,30 @@ def overlapping(one: list[Span]) -> bool:
 
 
 def recorded(one: Plan, machine: Hardware, overlap: bool) -> tuple[Prediction, list[list[Span]]]:
-    found = simulate(one, machine, overlap=overlap, record=True)
-    assert found.timeline is not None
-    every = spans(found.timeline)
-    return found, [[s for s in every if s.rank == rank] for rank in range(one.ranks)]
+    prediction = simulate(one, machine, overlap=overlap, record=True)
+    assert prediction.timeline is not None
+    every = spans(prediction.timeline)
+    return prediction, [[s for s in every if s.rank == rank] for rank in range(one.ranks)]
 
 
 @given(plans() | crowded(), machines, st.booleans())
 def test_a_rank_does_one_thing_at_a_time_and_spans_add_up_to_its_busy_time(
     one: Plan, machine: Hardware, overlap: bool
 ) -> None:
-    found, ranks = recorded(one, machine, overlap)
+    prediction, ranks = recorded(one, machine, overlap)
     prologue = Costs(one, machine).prologue
-    for rank, mine in enumerate(ranks):
-        work = [s for s in mine if s.stream in ("compute", "merge")]
+    for rank, own in enumerate(ranks):
+        work = [s for s in own if s.stream in ("compute", "merge")]
         assert not overlapping(work)
-        assert all(0 <= s.start < s.end <= found.makespan * (1 + 1e-12) for s in mine)
-        close(prologue[rank] + sum(s.end - s.start for s in work), found.busy[rank])
+        assert all(0 <= s.start < s.end <= prediction.makespan * (1 + 1e-12) for s in own)
+        close(prologue[rank] + sum(s.end - s.start for s in work), prediction.busy[rank])
 
 
 @given(plans() | crowded(), machines)
 def test_without_overlap_nothing_travels_to_or_from_a_rank_while_it_attends(
     one: Plan, machine: Hardware
 ) -> None:
-    for mine in recorded(one, machine, False)[1]:
-        wires = [s for s in mine if s.stream in ("send", "receive")]
-        for attend in (s for s in mine if s.stream == "compute"):
+    for own in recorded(one, machine, False)[1]:
+        wires = [s for s in own if s.stream in ("send", "receive")]
+        for attend in (s for s in own if s.stream == "compute"):
             assert not any(overlapping([attend, wire]) for wire in wires)

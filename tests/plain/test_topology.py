@@ -61,9 +61,9 @@ def test_torus_routes_are_shortest_and_turn_axis_by_axis(
     coordinates = [np.unravel_index(int(p), shape) for p in way]
     turned = [int(np.argmax(np.not_equal(a, b))) for a, b in pairwise(coordinates)]
     assert turned == sorted(turned)
-    found = routes.path(src, dst)
-    assert found.bandwidth == LINK.bandwidth
-    assert found.alpha == pytest.approx((len(way) - 1) * LINK.alpha)
+    result = routes.path(src, dst)
+    assert result.bandwidth == LINK.bandwidth
+    assert result.alpha == pytest.approx((len(way) - 1) * LINK.alpha)
 
 
 @given(shapes)
@@ -145,8 +145,8 @@ def test_faults_that_leave_no_way_or_make_no_sense_are_told(
 
 def test_a_slow_pair_behind_a_switch_is_slow_for_nobody_else() -> None:
     routes = Routes(switch(PLAIN, 4), {(0, 1): 0.1})
-    found = {pair: routes.path(*pair).bandwidth for pair in [(0, 1), (1, 0), (0, 2), (2, 1)]}
-    assert found == {(0, 1): 1e8, (1, 0): 1e8, (0, 2): 1e9, (2, 1): 1e9}
+    bandwidths = {pair: routes.path(*pair).bandwidth for pair in [(0, 1), (1, 0), (0, 2), (2, 1)]}
+    assert bandwidths == {(0, 1): 1e8, (1, 0): 1e8, (0, 2): 1e9, (2, 1): 1e9}
 
 
 def test_a_slowed_link_leaves_the_topology_as_it_was() -> None:
@@ -169,9 +169,9 @@ def test_a_networkx_graph_is_a_topology_too() -> None:
     graph = nx.path_graph(4)
     nx.set_edge_attributes(graph, 1e9, "bandwidth")
     one = plan("ring", Workload(seq=4096, heads=4), 4)
-    found = simulate(one, A100, topology=graph)
-    assert found.makespan > simulate(one, A100).makespan
-    assert not found.contended
+    prediction = simulate(one, A100, topology=graph)
+    assert prediction.makespan > simulate(one, A100).makespan
+    assert not prediction.contended
 
 
 @pytest.mark.parametrize(
@@ -198,19 +198,19 @@ def test_a_file_that_is_no_topology_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("spelled", ["mesh", "torus:", "torus:axb", "torus:0x4", "nodes:nics=0"])
-def test_an_unknown_topology_is_refused(spelled: str) -> None:
+@pytest.mark.parametrize("written", ["mesh", "torus:", "torus:axb", "torus:0x4", "nodes:nics=0"])
+def test_an_unknown_topology_is_refused(written: str) -> None:
     with pytest.raises(RingloomError, match=r"(topology|torus)"):
-        topology(spelled, A100, 4)
+        topology(written, A100, 4)
 
 
 @pytest.mark.parametrize(
-    ("spelled", "ranks", "links"),
+    ("written", "ranks", "links"),
     [("switch", 4, 8), ("nodes", 16, 64), ("ring", 4, 8), ("torus:2x2x2", 8, 24)],
 )
-def test_topologies_are_spelled_as_they_are_named(spelled: str, ranks: int, links: int) -> None:
-    found = topology(spelled, A100, ranks)
-    assert (found.name, found.graph.number_of_edges()) == (spelled, links)
+def test_topologies_are_written_as_they_are_named(written: str, ranks: int, links: int) -> None:
+    network = topology(written, A100, ranks)
+    assert (network.name, network.graph.number_of_edges()) == (written, links)
 
 
 @given(shapes, st.sampled_from(["ring", "allgather", "ulysses", "usp"]))

@@ -43,8 +43,8 @@ def events(document: dict[str, Any], phase: str) -> list[dict[str, Any]]:
 def test_a_trace_keeps_the_schema(
     one: Plan, machine: Hardware, engine: str, whole: bool, scale: float
 ) -> None:
-    found = kept(one, machine, engine=engine)
-    document = trace(found, scale=scale, whole=whole)
+    prediction = kept(one, machine, engine=engine)
+    document = trace(prediction, scale=scale, whole=whole)
     keeps_the_schema(document, one.ranks, whole)
 
 
@@ -72,9 +72,9 @@ def no_two_slices_of_a_thread_overlap(slices: list[dict[str, Any]]) -> None:
     threads = defaultdict(list)
     for e in slices:
         threads[e["pid"], e["tid"]].append((round(e["ts"] * 1e3), round(e["dur"] * 1e3)))
-    for found in threads.values():
-        assert found == sorted(found)
-        assert all(start + took <= after for (start, took), (after, _) in pairwise(found))
+    for prediction in threads.values():
+        assert prediction == sorted(prediction)
+        assert all(start + took <= after for (start, took), (after, _) in pairwise(prediction))
 
 
 def every_arrow_has_two_ends_on_slices(document: dict[str, Any]) -> None:
@@ -97,15 +97,15 @@ def every_thread_is_named(document: dict[str, Any]) -> None:
 
 
 def test_slices_are_the_spans_of_the_timeline() -> None:
-    found = kept(plan("zigzag", WORK, 4, pass_="backward"), A100)
-    assert found.timeline is not None
-    slices = events(trace(found), "X")
-    assert len(slices) == len(spans(found.timeline))
-    assert len(events(trace(found), "s")) == found.messages
+    prediction = kept(plan("zigzag", WORK, 4, pass_="backward"), A100)
+    assert prediction.timeline is not None
+    slices = events(trace(prediction), "X")
+    assert len(slices) == len(spans(prediction.timeline))
+    assert len(events(trace(prediction), "s")) == prediction.messages
     busy = sum(e["dur"] for e in slices if e["tid"] // 100 < 2 and e["pid"] == 1) / 1e6
-    assert found.memory is not None
-    prologue = found.timeline.begin[0, 1]
-    assert busy + prologue == pytest.approx(found.busy[1], rel=1e-4)
+    assert prediction.memory is not None
+    prologue = prediction.timeline.begin[0, 1]
+    assert busy + prologue == pytest.approx(prediction.busy[1], rel=1e-4)
 
 
 def test_messages_on_two_ports_at_once_go_to_two_threads() -> None:
@@ -117,9 +117,9 @@ def test_messages_on_two_ports_at_once_go_to_two_threads() -> None:
 
 
 def test_memory_is_a_counter_that_reaches_the_peak() -> None:
-    found = kept(plan("allgather", WORK, 4), A100)
-    counted = [e["args"]["bytes"] for e in events(trace(found), "C")]
-    assert max(counted) == found.peak_bytes
+    prediction = kept(plan("allgather", WORK, 4), A100)
+    counted = [e["args"]["bytes"] for e in events(trace(prediction), "C")]
+    assert max(counted) == prediction.peak_bytes
 
 
 def test_a_pair_runs_in_turn() -> None:
@@ -158,20 +158,20 @@ def test_one_file_per_rank_for_analysers_that_want_it_so(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_traced_is_told(tmp_path: Path) -> None:
-    found = kept(plan("ring", WORK, 4), A100)
+    prediction = kept(plan("ring", WORK, 4), A100)
     with pytest.raises(RingloomError, match=r"ends in \.json or \.json\.gz, not t\.txt"):
-        save_trace(trace(found), tmp_path / "t.txt")
+        save_trace(trace(prediction), tmp_path / "t.txt")
     with pytest.raises(RingloomError, match="cannot write"):
-        save_trace(trace(found), tmp_path / "nowhere" / "t.json")
+        save_trace(trace(prediction), tmp_path / "nowhere" / "t.json")
     with pytest.raises(RingloomError, match="a time scale is more than 0"):
-        trace(found, scale=0)
+        trace(prediction, scale=0)
     with pytest.raises(RingloomError, match="rows were not kept"):
         trace(simulate(plan("ring", WORK, 4), A100, record=False))
 
 
-def path(found: Prediction) -> tuple[Leg, ...]:
-    assert found.timeline is not None
-    return critical_path(found.timeline)
+def path(prediction: Prediction) -> tuple[Leg, ...]:
+    assert prediction.timeline is not None
+    return critical_path(prediction.timeline)
 
 
 @given(
@@ -185,35 +185,35 @@ def test_the_critical_path_leaves_no_gap_from_beginning_to_end(
     one: Plan, machine: Hardware, engine: str, overlap: bool, place: str | None
 ) -> None:
     engine = "events" if place else engine
-    found = kept(one, machine, engine=engine, overlap=overlap, topology=place)
-    legs = path(found)
-    if found.makespan == 0:
+    prediction = kept(one, machine, engine=engine, overlap=overlap, topology=place)
+    legs = path(prediction)
+    if prediction.makespan == 0:
         return
-    near = 1e-8 * found.makespan
+    near = 1e-8 * prediction.makespan
     assert legs[0].start == pytest.approx(0.0, abs=near)
-    assert legs[-1].end == pytest.approx(found.makespan)
+    assert legs[-1].end == pytest.approx(prediction.makespan)
     assert all(a.end == pytest.approx(b.start, abs=near) for a, b in pairwise(legs))
-    assert sum(leg.end - leg.start for leg in legs) == pytest.approx(found.makespan)
+    assert sum(leg.end - leg.start for leg in legs) == pytest.approx(prediction.makespan)
 
 
 def test_the_critical_path_of_a_slow_link_waits_for_it() -> None:
-    found = kept(plan("ring", FULL, 8), A100, links={(6, 7): 0.01})
-    words = [leg.words for leg in path(found)]
+    prediction = kept(plan("ring", FULL, 8), A100, links={(6, 7): 0.01})
+    words = [leg.words for leg in path(prediction)]
     assert any(w.startswith("rank 7 waits for KV") and w.endswith("over link 6-7") for w in words)
-    waits = sum(leg.end - leg.start for leg in path(found) if leg.link == "6-7")
-    assert waits > 0.9 * found.makespan
+    waits = sum(leg.end - leg.start for leg in path(prediction) if leg.link == "6-7")
+    assert waits > 0.9 * prediction.makespan
 
 
 def test_the_critical_path_of_a_straggler_is_the_straggler() -> None:
-    found = kept(plan("striped", WORK, 8), A100, speeds={3: 0.5})
-    mine = sum(leg.end - leg.start for leg in path(found) if leg.rank == 3 and not leg.link)
-    assert mine > 0.8 * found.makespan
+    prediction = kept(plan("striped", WORK, 8), A100, speeds={3: 0.5})
+    own = sum(leg.end - leg.start for leg in path(prediction) if leg.rank == 3 and not leg.link)
+    assert own > 0.8 * prediction.makespan
 
 
 def test_a_path_needs_the_rows() -> None:
-    found = simulate(plan("ring", WORK, 4), A100, record=False)
+    prediction = simulate(plan("ring", WORK, 4), A100, record=False)
     with pytest.raises(RingloomError, match="not kept"):
-        path(found)
+        path(prediction)
 
 
 def test_nothing_to_do_has_no_path() -> None:

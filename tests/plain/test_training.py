@@ -148,16 +148,16 @@ def test_each_scheme_keeps_less_than_the_one_before() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_a_ring_plan_holds_six_blocks_however_many_ranks(ranks: int) -> None:
-    found = plan("ring", Workload(seq=ranks * 128, heads=4, dtype="float32"), ranks)
-    assert blocks_held(found) == (6 if ranks > 2 else 4)
+    ring = plan("ring", Workload(seq=ranks * 128, heads=4, dtype="float32"), ranks)
+    assert blocks_held(ring) == (6 if ranks > 2 else 4)
 
 
 def test_the_simulators_peak_is_the_six_blocks_and_the_kv_block_kept_at_home() -> None:
     work = Workload(seq=8 * 128, heads=4, head_dim=64, dtype="float32")
-    found = plan("ring", work, 8)
+    ring = plan("ring", work, 8)
     block = 128 * 4 * 64 * 4  # bytes of one vector per token and head
     lse = 128 * 4 * 4
-    assert memory(found).peak.max() == (blocks_held(found) + 2) * block + lse
+    assert memory(ring).peak.max() == (blocks_held(ring) + 2) * block + lse
 
 
 def test_states_take_12_bytes_per_parameter_over_all_devices() -> None:
@@ -171,6 +171,6 @@ def test_context_grows_with_memory_and_falls_with_the_model() -> None:
     small, large = (Cluster("", 8, gb * 1e9, 8) for gb in (40, 80))
     for scheme in SCHEMES[:-1]:
         assert longest_context(scheme, LLAMA, small) <= longest_context(scheme, LLAMA, large)
-        found = longest_context(scheme, LLAMA, large)
-        assert training_need(scheme, LLAMA, large, found).total <= large.memory
-        assert training_need(scheme, LLAMA, large, 2 * found).total > large.memory
+        context = longest_context(scheme, LLAMA, large)
+        assert training_need(scheme, LLAMA, large, context).total <= large.memory
+        assert training_need(scheme, LLAMA, large, 2 * context).total > large.memory

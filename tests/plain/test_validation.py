@@ -50,29 +50,31 @@ SMALL = Workload(29, heads=4, kv_heads=2, head_dim=4, dtype="float64", mask=Caus
     ids=["packed", "sparse", "tree", "sliced"],
 )
 def test_every_schedule_is_exact(name: str, work: Workload, ranks: int) -> None:
-    found = check(planning.plan(name, work, ranks, pass_="both"))
-    assert found.exact
-    assert found.leak_free
-    assert found.leaks == ()
-    assert (found.tolerances["forward"], found.tolerances["lse"]) == (1e-12, 1e-12)
-    assert [found.tolerances[name] for name in ("dq", "dk", "dv")] == [1e-11] * 3
-    assert 0 < found.forward_error <= 1e-12
+    verdict = check(planning.plan(name, work, ranks, pass_="both"))
+    assert verdict.exact
+    assert verdict.leak_free
+    assert verdict.leaks == ()
+    assert (verdict.tolerances["forward"], verdict.tolerances["lse"]) == (1e-12, 1e-12)
+    assert [verdict.tolerances[name] for name in ("dq", "dk", "dv")] == [1e-11] * 3
+    assert 0 < verdict.forward_error <= 1e-12
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CLASSIC)
 def test_every_schedule_is_exact_in_every_dtype(name: str, dtype: str) -> None:
     work = replace(SMALL, seq=61, kv_seq=70, dtype=dtype, batch=2)
-    found = check(planning.plan(name, work, 3, pass_="both"), seed=3)
-    assert found.exact, found
+    verdict = check(planning.plan(name, work, 3, pass_="both"), seed=3)
+    assert verdict.exact, verdict
 
 
 @given(st.data(), ranks, st.sampled_from(sorted(DTYPES)).flatmap(any_workloads), st.integers(0, 9))
 def test_whatever_the_planner_makes_is_exact(
     data: st.DataObject, ranks: int, work: Workload, seed: int
 ) -> None:
-    found = check(planning.plan(data.draw(schedules(ranks)), work, ranks, pass_="both"), seed=seed)
-    assert found.exact, found
+    verdict = check(
+        planning.plan(data.draw(schedules(ranks)), work, ranks, pass_="both"), seed=seed
+    )
+    assert verdict.exact, verdict
 
 
 def test_only_the_passes_of_a_plan_are_judged() -> None:
@@ -166,10 +168,10 @@ def test_a_wrong_lse_is_not_exact() -> None:
     def off(out: Array, *lse: Array) -> tuple[Array, ...]:
         return out, *(x + 1e-9 for x in lse)
 
-    found = check(planning.plan("ring", SMALL, 3), faulty(lambda results: off(*results)))
-    assert found.leak_free
-    assert not found.exact
-    assert found.lse_error == pytest.approx(1e-9, rel=1e-3)
+    verdict = check(planning.plan("ring", SMALL, 3), faulty(lambda results: off(*results)))
+    assert verdict.leak_free
+    assert not verdict.exact
+    assert verdict.lse_error == pytest.approx(1e-9, rel=1e-3)
 
 
 def test_distance_counts_minus_infinity_and_nan() -> None:
@@ -187,13 +189,13 @@ def test_distance_counts_minus_infinity_and_nan() -> None:
 def test_16_bit_results_may_err_twice_as_much_as_dense_attention_does(dtype: str) -> None:
     work = replace(SMALL, dtype=dtype)
     inputs = draw(work, 0)
-    found = check(planning.plan("ring", work, 3, pass_="both"))
+    verdict = check(planning.plan("ring", work, 3, pass_="both"))
     own = distance(dense.forward(work, *inputs[:3], dtype)[0], dense.forward(work, *inputs[:3])[0])
-    assert found.tolerances["forward"] == 2 * own
-    assert found.tolerances["lse"] == 5e-6
+    assert verdict.tolerances["forward"] == 2 * own
+    assert verdict.tolerances["lse"] == 5e-6
     rounded, truth = dense.backward(work, *inputs, dtype), dense.backward(work, *inputs)
     for name, rough, true in zip(("dq", "dk", "dv"), rounded, truth, strict=True):
-        assert found.tolerances[name] == 2 * distance(rough, true)
+        assert verdict.tolerances[name] == 2 * distance(rough, true)
 
 
 # ---- the leak probe
@@ -235,10 +237,10 @@ def test_a_leak_far_below_the_tolerance_is_found() -> None:
         out, *lse = oracle.execute(plans, function, *qkv)
         return [out + 1e-16 * qkv[2].sum(), *lse]
 
-    found = check(planning.plan("ring", SMALL, 3), tainted)
-    assert found.forward_error <= 1e-12
-    assert not found.leak_free
-    assert not found.exact
+    verdict = check(planning.plan("ring", SMALL, 3), tainted)
+    assert verdict.forward_error <= 1e-12
+    assert not verdict.leak_free
+    assert not verdict.exact
 
 
 def test_a_leak_through_the_normaliser_alone_is_found() -> None:

@@ -158,12 +158,12 @@ def test_rows_that_are_looked_at_together_are_all_rows(
     for name in ("ring", "zigzag", "allgather", "balanced"):
         one = rl.plan(name, rl.Workload(seq=96, heads=4, mask=rl.Causal()), 6)
         nodes = [node for _, node in one.attends()]
-        rows, found = (
+        rows, result = (
             [row for n in nodes for row in zip(*map(np.ndarray.tolist, n._fields()), strict=True)]
             for nodes in (nodes, [joined for _, _, joined in attends(one)])
         )
-        assert found == rows
-        assert [node for some, _, _ in attends(one) for node in some] == nodes
+        assert result == rows
+        assert [node for subset, _, _ in attends(one) for node in subset] == nodes
         steps = [n for n, node in one.attends() for _ in range(len(node))]
         assert np.concatenate([step for _, step, _ in attends(one)]).tolist() == steps
 

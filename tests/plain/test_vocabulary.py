@@ -1,12 +1,13 @@
 """The words of the source: nouns for locals, verbs for docstrings, the field's terms throughout.
 
-Each rule is a function from a file's path and syntax tree to the complaints it has. Benchmarks, and
-the Python of the documentation, keep to the same words; tests to the rule for docstrings.
+Each rule is a function from a file's path and syntax tree to the complaints it has. Benchmarks,
+tests, and the Python of the documentation keep to the same words.
 """
 
 import ast
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pages import Block, blocks
@@ -15,6 +16,7 @@ from repository import ROOT
 
 PACKAGES = "planner", "simulator", "codegen", "runtimes", "ringloom"
 VAGUE = {"found", "some"}
+WHOSE = {"mine", "there"}
 QUESTION = re.compile(r"(What|Who|Whether|How)\b")
 PRIVATE = {  # private word: the term of the field
     r"hand(ed|s|ing)?[-_ ]?overs?": "partial-sum transfer",
@@ -42,11 +44,19 @@ Complaints = list[str]
 Rule = Callable[[str, ast.Module], Complaints]
 
 
-def vague_locals(path: str, tree: ast.Module) -> Complaints:
-    """Names that are assigned, and parameters."""
+def named(path: str, tree: ast.Module, vague: set[str]) -> Complaints:
+    """Complains of names that are assigned, and of parameters."""
     names = [(n.id, n.lineno) for n in ast.walk(tree) if isinstance(n, ast.Name)]
     names += [(n.arg, n.lineno) for n in ast.walk(tree) if isinstance(n, ast.arg)]
-    return [f"{path}:{line} calls a value {name}" for name, line in names if name in VAGUE]
+    return [f"{path}:{line} calls a value {name}" for name, line in names if name in vague]
+
+
+def vague_locals(path: str, tree: ast.Module) -> Complaints:
+    return named(path, tree, VAGUE)
+
+
+def whose_locals(path: str, tree: ast.Module) -> Complaints:
+    return named(path, tree, WHOSE)
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -85,10 +95,12 @@ def private_words(path: str, tree: ast.Module) -> Complaints:
     ]
 
 
-RULES: list[Rule] = [vague_locals, questions, private_words]
+RULES: list[Rule] = [vague_locals, whose_locals, questions, private_words]
+OLDER = [rule for rule in RULES if rule is not whose_locals]
 FOLDERS: dict[str, list[Rule]] = {
     **dict.fromkeys((*PACKAGES, "benchmarks", "docs"), RULES),
-    "tests": [questions],
+    **dict.fromkeys(("planner", "codegen"), OLDER),
+    "tests": RULES,
 }
 
 
@@ -97,8 +109,8 @@ def is_code(block: Block) -> bool:
 
 
 def trees(folder: str) -> Iterator[tuple[str, ast.Module]]:
-    """The files of a folder, and the blocks of its pages that are Python."""
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    """The files of a folder but this one, and the blocks of its pages that are Python."""
+    for path in sorted({*(ROOT / folder).rglob("*.py")} - {Path(__file__)}):
         yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
     for page in sorted((ROOT / folder).rglob("*.md")):
         name = page.relative_to(ROOT).as_posix()
@@ -136,6 +148,8 @@ def test_pages_keep_to_the_vocabulary() -> None:
         (vague_locals, "def f(x):\n    found = x\n    return found", "a.py:2"),
         (vague_locals, "def f(some):\n    return 1", "some"),
         (vague_locals, "x = [some for some in y]", "some"),
+        (whose_locals, "mine = [x for x in rows if x.rank == rank]", "mine"),
+        (whose_locals, "def f(x, there):\n    return x + there", "there"),
         (questions, '"""What it is."""', "opens with What"),
         (questions, 'def f():\n    """Whether it is."""', "opens with Whether"),
         (questions, 'class A:\n    """How it is."""', "opens with How"),

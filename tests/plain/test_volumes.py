@@ -70,7 +70,7 @@ def sent(plan: Plan) -> dict[str, float]:
 def test_a_rank_sends_what_the_file_of_its_schedule_states(name: str) -> None:
     formulas = stated(name)
     assert formulas.keys() == {"forward", "backward"}
-    for spelled, ranks, parameters in CASES[name]:
+    for written, ranks, parameters in CASES[name]:
         tokens = 2 * ranks * max(1, ranks - 1) * max(1, ranks - 2)  # what every piece divides
         seq = ranks * tokens
         kv_seq = seq * parameters.get("kv_seq", 1)
@@ -79,5 +79,5 @@ def test_a_rank_sends_what_the_file_of_its_schedule_states(name: str) -> None:
         names |= {"seq": seq} | parameters | {"kv_seq": kv_seq}
         for pass_, terms in formulas.items():
             expected = {tensor: eval(formula, names.copy()) for tensor, formula in terms.items()}
-            plan = rl.plan(spelled, work, ranks, pass_=pass_)
-            assert sent(plan) == pytest.approx({t: x for t, x in expected.items() if x}), spelled
+            plan = rl.plan(written, work, ranks, pass_=pass_)
+            assert sent(plan) == pytest.approx({t: x for t, x in expected.items() if x}), written

@@ -80,8 +80,8 @@ class Shards:
     def _blocks(self, pieces: Ints, slices: Ints) -> Ints:
         """Block numbers of each rank's pieces [n, w] in its slices [n, a]: [n, w * a]."""
         piece, slice_ = pieces[:, :, None], slices[:, None, :]
-        there = (piece >= 0) & (slice_ >= 0)
-        block = np.where(there, piece * self.slices + slice_, np.int32(-1))
+        present = (piece >= 0) & (slice_ >= 0)
+        block = np.where(present, piece * self.slices + slice_, np.int32(-1))
         return block.reshape(len(pieces), -1)
 
     def all_to_all(self, tensors: tuple[str, ...], back: bool = False) -> tuple[Move, ...]:

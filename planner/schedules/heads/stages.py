@@ -38,11 +38,11 @@ def ulysses_stages(
     q: Shards | None = None
     kv: Shards | None = None
     for stage in range(stages):
-        mine = range(stage, len(q_slices), stages)  # the slice of each rank
-        fresh = [sorted({*uses[n]} - {a for u in uses[n - stage : n] for a in u}) for n in mine]
-        q = Shards(queries, ranks, 1, q_slices, [[n] for n in mine], q)
+        numbers = range(stage, len(q_slices), stages)  # the slice of each rank
+        fresh = [sorted({*uses[n]} - {a for u in uses[n - stage : n] for a in u}) for n in numbers]
+        q = Shards(queries, ranks, 1, q_slices, [[n] for n in numbers], q)
         kv = Shards(keys, ranks, 1, kv_slices, fresh, kv or q)
-        used = Shards(keys, ranks, 1, kv_slices, [uses[n] for n in mine], kv)
+        used = Shards(keys, ranks, 1, kv_slices, [uses[n] for n in numbers], kv)
         here, visible = q.attended()[:, 0], used.attended().swapaxes(0, 1)
         moves[pace * stage] += [*q.all_to_all(("Q",)), *kv.all_to_all(("KV",))]
         attends[pace * stage + 1] += [Attend(q.rank, here, part) for part in visible]
