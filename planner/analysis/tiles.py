@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from planner.columns import NARROW, rowwise
 from planner.ir import Attend, Index, Plan
-from planner.masks.areas import areas
-from planner.partitions import Ints, Partition, Side, shifted
+from planner.masks.areas import areas, sizes
+from planner.partitions import Ints, Partition, shifted
 from planner.workload import Workload
 
+LIVE, FULL = np.uint8(1), np.uint8(2)
 CELLS = 1 << 22  # tiles of a node looked at at a time
 
 
@@ -28,12 +29,36 @@ class Tiles:
 
     work: Workload
     partition: Partition
-    areas: NDArray[np.int64]
 
-    @cached_property  # benchmarks/bench_scale.py
+    @cached_property  # several analyses ask for it, and for the kinds
+    def areas(self) -> NDArray[np.int64]:
+        """Allowed pairs of each pair of chunks."""
+        return self._areas(slice(None))
+
+    def _areas(self, rows: slice) -> NDArray[np.int64]:
+        queries = [shifted(chunk, self.work.offset) for chunk in self.partition.q.chunks[rows]]
+        return areas(self.work.mask.region(), queries, self.partition.kv.chunks)
+
+    @cached_property  # every step looks its tiles up: benchmarks/bench_scale.py
+    def _kinds(self) -> NDArray[np.uint8]:
+        """LIVE and FULL of each pair of chunks, with a row and a column for block -1.
+
+        A byte each, made from the areas of some rows at a time.
+        """
+        q, kv = (sizes(side.chunks) for side in (self.partition.q, self.partition.kv))
+        kinds = np.full((len(q) + 1, len(kv) + 1), FULL, np.uint8)
+        height = max(1, CELLS // len(kv))
+        for at in range(0, len(q), height):
+            rows = slice(at, at + height)
+            counted = self._areas(rows)
+            full = counted == np.multiply.outer(q[rows], kv)
+            kinds[:-1][rows, :-1] = np.where(full, FULL, 0) | (counted > 0)
+        return kinds
+
+    @property
     def live_chunks(self) -> NDArray[np.bool_]:
         """Chunk pairs with at least one allowed pair."""
-        return self.areas > 0
+        return np.asarray(self._kinds[:-1, :-1] & LIVE, np.bool_)
 
     @cached_property
     def shared_heads(self) -> NDArray[np.int64]:
@@ -52,7 +77,7 @@ class Tiles:
     def live(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
         """Returns True for tiles (q, kv), broadcast together, with an allowed pair; not for -1."""
         rows, columns = (_alike(of[b], 0) for of, b in zip(self._entries, (q, kv), strict=True))
-        live: NDArray[np.bool_] = _looked_up(self._live, rows, columns)
+        live = np.asarray(_looked_up(self._kinds, rows, columns) & LIVE, np.bool_)
         if not self.one_slice:
             q_side, kv_side = self.partition.q, self.partition.kv
             slices = _alike(q_side.slice[q], 1), _alike(kv_side.slice[kv], 2)
@@ -62,30 +87,14 @@ class Tiles:
     def full(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
         """Returns True for tiles (q, kv), broadcast together, without a hidden pair, and for -1."""
         rows, columns = (of[b] for of, b in zip(self._entries, (q, kv), strict=True))
-        full: NDArray[np.bool_] = _looked_up(self._full, rows, columns)
-        return full
-
-    @cached_property  # every step looks its tiles up: benchmarks/bench_scale.py
-    def _live(self) -> NDArray[np.bool_]:
-        """`live_chunks`, flat, with a row and a column for block -1."""
-        return np.pad(self.live_chunks, ((0, 1), (0, 1))).reshape(-1)
-
-    @cached_property
-    def _full(self) -> NDArray[np.bool_]:
-        sizes = (np.array([sum(map(len, c)) for c in s.chunks]) for s in self._sides)
-        full = self.areas == np.multiply.outer(*sizes)
-        return np.pad(full, ((0, 1), (0, 1)), constant_values=True).reshape(-1)
-
-    @property
-    def _sides(self) -> tuple[Side, Side]:
-        return self.partition.q, self.partition.kv
+        return np.asarray(_looked_up(self._kinds, rows, columns) & FULL, np.bool_)
 
     @cached_property
     def _entries(self) -> tuple[Index, Index]:
-        """Per side: what each block, and block -1, adds to the entry of a tile in those tables."""
-        (rows, columns), (q, kv) = self.areas.shape, self._sides
-        entries = np.append(q.chunk, rows) * np.intp(columns + 1)
-        return entries, np.append(kv.chunk, columns).astype(np.intp)
+        """Per side: what each block, and block -1, adds to the entry of a tile in `_kinds`."""
+        (height, width), (q, kv) = self._kinds.shape, (self.partition.q, self.partition.kv)
+        entries = np.append(q.chunk, height - 1) * np.intp(width)
+        return entries, np.append(kv.chunk, width - 1).astype(np.intp)
 
     def pairs(self, q: Ints, kv: Ints) -> NDArray[np.int64]:
         """Allowed (query, key) pairs of tiles x shared query heads (not x batch); -1 counts 0."""
@@ -112,16 +121,15 @@ def _alike(table: NDArray[Any], axis: int) -> NDArray[Any]:
     return first if (table == first).all() else table
 
 
-def _looked_up(table: NDArray[np.bool_], rows: Index, columns: Index) -> Any:
-    """table[rows + columns], broadcast together; rectangles like the one before only once."""
-    if rows.ndim != 3 or rows.size == len(rows) or not len(rows) == len(columns) > 1:
-        return table[rows + columns]
-    fresh = np.arange(len(rows)) == 0
-    for part in (rows, columns):
-        fresh[1:] |= (part[1:] != part[:-1]).any(axis=(1, 2))
+def _looked_up(table: NDArray[np.uint8], rows: Index, columns: Index) -> NDArray[np.uint8]:
+    """The entries rows + columns, broadcast together; rectangles like the one before only once."""
+    fresh = np.ones(len(rows) if rows.ndim == 3 else 0, np.bool_)
+    if rows.ndim == 3 and rows.size > len(rows) and len(rows) == len(columns):
+        fresh[1:] = (rows[1:] != rows[:-1]).any(axis=(1, 2))
+        fresh[1:] |= (columns[1:] != columns[:-1]).any(axis=(1, 2))
     if fresh.all():
-        return table[rows + columns]
-    return table[rows[fresh] + columns[fresh]][np.cumsum(fresh) - 1]
+        return np.take(table, rows + columns)
+    return np.take(table, rows[fresh] + columns[fresh])[np.cumsum(fresh) - 1]
 
 
 def parts(rows: int, q: int, kv: int) -> Iterator[tuple[slice, slice, slice]]:
@@ -148,8 +156,7 @@ def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray
 @lru_cache(maxsize=8)  # every analysis asks again: benchmarks/bench_scale.py
 def tiles_of(work: Workload, partition: Partition) -> Tiles:
     """The tiles of a partition, counted once."""
-    queries = [shifted(chunk, work.offset) for chunk in partition.q.chunks]
-    return Tiles(work, partition, areas(work.mask.region(), queries, partition.kv.chunks))
+    return Tiles(work, partition)
 
 
 def tiles(plan: Plan) -> Tiles:
