@@ -129,7 +129,8 @@ def _looked_up(table: NDArray[np.uint8], rows: Index, columns: Index) -> NDArray
         fresh[1:] |= (columns[1:] != columns[:-1]).any(axis=(1, 2))
     if fresh.all():
         return np.take(table, rows + columns)
-    return np.take(table, rows[fresh] + columns[fresh])[np.cumsum(fresh) - 1]
+    distinct: NDArray[np.uint8] = np.take(table, rows[fresh] + columns[fresh])
+    return np.take(distinct, np.cumsum(fresh) - 1, axis=0)
 
 
 def parts(rows: int, q: int, kv: int) -> Iterator[tuple[slice, slice, slice]]:
