@@ -13,18 +13,18 @@ only if it gives the positions of every rank, in order.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from codegen.text import affine
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.layouts import LAYOUTS, PEER_NAMES, chunks_of
 from planner.partitions import Side, merge
 
 Ints = NDArray[np.int64]
-Whole = TypeVar("Whole", range, Ints)
 Affine = tuple[int, int]  # a, b of a * group + b
 
 
@@ -37,15 +37,17 @@ class Pieces:
     places: tuple[Affine, ...]
     members: int = 1
 
-    def parts(self, rank: int) -> list[range]:
-        """The parts of pieces that a rank owns, in the order of its shard."""
-        group, member = divmod(rank, self.members)
-        pieces = [piece(self.tokens, self.count, a * group + b) for a, b in self.places]
-        return [_part(p, self.members, member) for p in pieces]
+    @cached_property
+    def pieces(self) -> list[Ints]:
+        """The positions of all pieces."""
+        return np.array_split(np.arange(self.tokens), self.count)
 
     def positions(self, rank: int) -> Ints:
         """The positions of a rank, in the order of its shard."""
-        return np.concatenate([np.arange(p.start, p.stop) for p in self.parts(rank)])
+        group, member = divmod(rank, self.members)
+        numbers = (a * group + b for a, b in self.places)
+        own = [self.pieces[n] for n in numbers if 0 <= n < self.count]
+        return np.concatenate([_part(x, self.members, member) for x in own] or [np.arange(0)])
 
     @property
     def multiple(self) -> int:
@@ -131,31 +133,18 @@ def layout_of(plan: Plan) -> Layout:
 
 def form_of(side: Side, tokens: int, ranks: int, name: str) -> Form:
     """The first form that gives what every rank owns, in the order of its blocks."""
-    _check_heads(side, tokens, ranks, name)
-    held = [[side.chunks[c] for c in dict.fromkeys(cs)] for cs in _chunks_by_rank(side, ranks)]
-    shards = [np.concatenate([*(merge(c) for c in chunks), np.arange(0)]) for chunks in held]
-    for form in _candidates(shards, max(map(len, held)), tokens, ranks):
-        if all(np.array_equal(form.positions(r), shards[r]) for r in range(ranks)):
-            return form
-    return Ranges(tokens, tuple(_ranges(x) for x in shards))
-
-
-def _chunks_by_rank(side: Side, ranks: int) -> list[list[int]]:
-    held: list[list[int]] = [[] for _ in range(ranks)]
-    for chunk, home in zip(side.chunk.tolist(), side.homes.tolist(), strict=True):
-        held[home].append(chunk)
-    return held
-
-
-def _check_heads(side: Side, tokens: int, ranks: int, name: str) -> None:
-    """Raise PlanError where some heads of a token are on one rank and others on another."""
-    places = np.unique(np.stack([side.chunk, side.homes], axis=1), axis=0)
+    chunk, home = np.unique(np.stack([side.chunk, side.homes]), axis=1)
     sizes = np.array([sum(map(len, c)) for c in side.chunks], np.int64)
-    if sizes[places[:, 0]].sum() != tokens:
+    if sizes[chunk].sum() != tokens:
         raise PlanError(
             f"{name} side: some rank owns only some heads of a token, so there are no shards of"
             " local tokens to emit a program for"
         )
+    shards = [side.positions(rank) for rank in range(ranks)]
+    for form in _candidates(shards, int(np.bincount(home).max()), tokens, ranks):
+        if all(np.array_equal(form.positions(r), shards[r]) for r in range(ranks)):
+            return form
+    return Ranges(tokens, tuple(_ranges(x) for x in shards))
 
 
 def _candidates(shards: list[Ints], most: int, tokens: int, ranks: int) -> Iterator[Form]:
@@ -211,18 +200,9 @@ def _ranges(positions: Ints) -> tuple[range, ...]:
     return tuple(ranges)
 
 
-def piece(tokens: int, count: int, number: int) -> range:
-    """Piece `number` of `count` consecutive, nearly equal pieces; empty beyond them."""
-    if not 0 <= number < count:
-        return range(0)
-    size, more = divmod(tokens, count)
-    start = size * number + min(number, more)
-    return range(start, start + size + (number < more))
-
-
-def _part(whole: Whole, members: int, member: int) -> Whole:
-    own = piece(len(whole), members, member)
-    return whole[own.start : own.stop]
+def _part(whole: Ints, members: int, member: int) -> Ints:
+    """One of nearly equal parts, the first ones longer."""
+    return np.array_split(whole, members)[member]
 
 
 # ---- in words
@@ -233,11 +213,11 @@ def described(form: Form, ranks: int) -> str:
     match form:
         case Pieces(tokens, count, places, 1):
             equal = "equal" if tokens % count == 0 else "nearly equal"
-            names = [f"piece {affine(a, b, 'r')}" for a, b in places]
+            names = [f"piece {affine([(a, 'r')], b)}" for a, b in places]
             return f"of {count} {equal} pieces, rank r holds {_listed(names)}"
         case Pieces(tokens, count, places, members):
             equal = "equal" if tokens % form.multiple == 0 else "nearly equal"
-            names = [f"piece {affine(a, b, 'g')}" for a, b in places]
+            names = [f"piece {affine([(a, 'g')], b)}" for a, b in places]
             share = f"each of its {members} ranks one of {members} parts of each"
             return f"of {count} {equal} pieces, group g holds {_listed(names)}, {share}"
         case Stripes(_, grain, groups, members):
@@ -266,16 +246,6 @@ def also_called(form: Form) -> str:
         if all(np.array_equal(np.concatenate(x), whole.positions(g)) for g, x in enumerate(held)):
             return f"{name} = {PEER_NAMES[name]}"
     return ""
-
-
-def affine(a: int, b: int, name: str) -> str:
-    """a * name + b as a person writes it."""
-    if a == 0:
-        return str(b)
-    term = name if abs(a) == 1 else f"{abs(a)} * {name}"
-    if a > 0:
-        return term if not b else f"{term} {'+' if b > 0 else '-'} {abs(b)}"
-    return f"{b} - {term}" if b else f"-{term}"
 
 
 def _listed(names: list[str]) -> str:

@@ -4,8 +4,8 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codegen.layout import Form, Layout, Pieces, Ranges, Stripes, affine, described, piece
-from codegen.text import call
+from codegen.layout import Form, Layout, Pieces, Ranges, Stripes, described
+from codegen.text import affine, call
 
 WIDTH = 100
 IMPORTS = {
@@ -135,7 +135,7 @@ class Text:
         """The body of `positions`: which of the pieces, and which part of each."""
         if form.members > 1:
             yield f"g, h = divmod(rank, {form.members})"
-        longest = len(piece(len(piece(form.tokens, form.count, 0)), form.members, 0))
+        longest = -(-len(form.pieces[0]) // form.members)
         places, pieces = [*_places(form)], self.split(self.arange("seq"), _count(form))
 
         def own(whole: str) -> str:
@@ -233,7 +233,7 @@ def _places(form: Pieces) -> Iterator[str]:
     """The numbers of the pieces of a rank or a group."""
     for a, b in form.places:
         if form.members > 1 or (a, b) != (-1, form.count - 1):
-            yield affine(a, b, "g" if form.members > 1 else "rank")
+            yield affine([(a, "g" if form.members > 1 else "rank")], b)
         else:
             yield f"{_count(form)} - 1 - rank"
 

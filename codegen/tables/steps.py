@@ -13,7 +13,7 @@ A sum is finished (1) if nothing will be added to it. Rows, columns and heads co
 one of the rectangle's blocks, laid one after the other.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -25,8 +25,9 @@ from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import brings_home
 from planner.errors import PlanError
 from planner.ir import INPUTS, Plan
-from planner.kernel_calls.runs import Band, BandCall, Run, box_calls
-from planner.partitions import Ranges, Side, merge
+from planner.kernel_calls.calls import in_turn
+from planner.kernel_calls.runs import Band, BandCall, band_calls, runs
+from planner.partitions import Side, shifted
 
 Lists = list[Any]
 Arrays = dict[str, NDArray[Any]]
@@ -106,64 +107,22 @@ def last_reads(plan: Plan, tensor: str) -> Iterator[tuple[int, int, int]]:
 def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
     """A function that cuts the rectangle of some query and key blocks into kernel calls."""
     work, sides = plan.workload, plan.partition
-    mask = np.array(boxes(work, free=False), np.int64).reshape(-1, 6)
-    q_runs, kv_runs = ([runs(x) for x in side.chunks] for side in (sides.q, sides.kv))
+    mask = boxes(work, free=False)
 
     def cut(queries: tuple[int, ...], keys: tuple[int, ...]) -> Lists:
-        q = laid(sides.q, q_runs, queries, work.offset)
-        kv = laid(sides.kv, kv_runs, keys, 0)
-        heads = shared_heads(
-            sides.q.blocks[queries[0]].heads, sides.kv.blocks[keys[0]].heads, work.group
-        )
-        size = sum(sides.q.sizes[[*queries]]), sum(sides.kv.sizes[[*keys]])
+        q, kv = [sides.q.blocks[n] for n in queries], [sides.kv.blocks[n] for n in keys]
+        rows = runs(in_turn([shifted(block.positions, work.offset) for block in q]))
+        columns = runs(in_turn([block.positions for block in kv]))
+        heads = shared_heads(q[0].heads, kv[0].heads, work.group)
+        size = sum(block.size for block in q), sum(block.size for block in kv)
         return [
-            short(band, [part(rows, size[0]), part(cols, size[1]), *pair])
-            for i in q
-            for j in kv
-            for box in near(mask, i.positions, j.positions)
-            for call in box_calls(i, j, box)
-            for rows, cols, band in strips(call)
+            short(band, [part(at, size[0]), part(to, size[1]), *pair])
+            for call in band_calls(rows, columns, mask)
+            for at, to, band in strips(call)
             for pair in heads
         ]
 
     return cut
-
-
-def runs(positions: Ranges) -> list[Run]:
-    """The rows of a block in which each of its ranges lies, cut where these do not go on evenly.
-
-    The tokens of a block are in ascending order, so ranges that interlace share out the rows.
-    """
-    tokens, made = merge(positions), list[Run]()
-    for x in filter(len, positions):
-        rows, first = np.searchsorted(tokens, x), 0
-        steps = np.diff(rows)
-        while first < len(x):
-            stride = int(steps[first]) if first < len(steps) else 1
-            uneven = np.flatnonzero(steps[first:] != stride)
-            end = first + (int(uneven[0]) if len(uneven) else len(steps) - first) + 1
-            part, row = x[first:end], int(rows[first])
-            step = x.step if len(part) > 1 else 1
-            at = range(row, row + stride * len(part), stride)
-            made.append(Run(at, range(part[0], part[-1] + 1, step)))
-            first = end
-    return sorted(made, key=lambda run: run.at[0])
-
-
-def laid(side: Side, known: Sequence[list[Run]], numbers: Sequence[int], offset: int) -> list[Run]:
-    """The runs of blocks laid one after the other, joined where one goes on with another."""
-    joined, first = list[Run](), 0
-    for number in numbers:
-        for at, x in known[side.chunk[number]]:
-            rows = range(first + at.start, first + at.stop, at.step)
-            x = range(x.start + offset, x.stop + offset, x.step)
-            if joined and follows(joined[-1].at, rows) and follows(joined[-1].positions, x):
-                before = joined.pop()
-                rows = range(before.at.start, rows.stop, rows.step)
-                x = range(before.positions.start, x.stop, x.step)
-            joined.append(Run(rows, x))
-        first += int(side.sizes[number])
-    return joined
 
 
 def strips(call: BandCall) -> Iterator[tuple[range, range, Band]]:
@@ -177,19 +136,6 @@ def strips(call: BandCall) -> Iterator[tuple[range, range, Band]]:
         bottom = min(len(rows), top + step)
         left, right = max(0, top + lo), min(len(cols), bottom + hi)
         yield rows[top:bottom], cols[left:right], (lo + top - left, hi + top - left)
-
-
-def follows(before: range, x: range) -> bool:
-    """True if a range goes on where another one ended."""
-    return before.step == x.step and before[-1] + x.step == x.start
-
-
-def near(mask: Any, i: range, j: range) -> list[tuple[int, ...]]:
-    """The boxes that hold some pair between the first and the last of two ranges."""
-    i0, i1, j0, j1, lo, hi = mask.T
-    inside = (i0 <= i[-1]) & (i1 > i[0]) & (j0 <= j[-1]) & (j1 > j[0])
-    inside &= (lo <= j[-1] - i[0]) & (hi >= j[0] - i[-1])
-    return [tuple(box) for box in mask[inside].tolist()]
 
 
 def shared_heads(q: range, kv: range, group: int) -> list[tuple[list[int], list[int]]]:

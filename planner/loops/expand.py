@@ -31,7 +31,6 @@ from planner.loops.values import (
     NOTHING,
     Copies,
     Messages,
-    Pairs,
     Rectangles,
     Rows,
     initial,
@@ -125,7 +124,7 @@ class Expansion:
         self.coming[s.name, side, t + 1].append((dst, sent))
         return [(src, dst, sent)]
 
-    def _pairs(self, s: Send, t: int) -> Pairs:
+    def _pairs(self, s: Send, t: int) -> tuple[Ints, Ints]:
         """Senders and receivers."""
         to = ends(self.loops, s, t, self.coordinates)
         asked = self.coordinates

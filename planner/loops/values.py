@@ -20,7 +20,6 @@ from planner.partitions import Side
 
 FAR = 1 << 30
 Bools = NDArray[np.bool_]
-Pairs = tuple[Ints, Ints]  # src [n], dst [n]
 Copies = tuple[Ints, Ints]  # rank [n], blocks [n, w]
 Messages = tuple[Ints, Ints, Ints]  # src [n], dst [n], blocks [n, w]
 Rectangles = tuple[Ints, Ints, Ints]  # rank [n], q [n, a], kv [n, b]
@@ -33,12 +32,16 @@ def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
     rank, block = flat(rank, blocks)
     if not len(block):
         return np.full((ranks, 1, 1), -1, np.int32)
-    chunks = len(side.chunks)
-    known, number = np.unique(rank * chunks + side.chunk[block], return_inverse=True)
-    piece = number - np.searchsorted(known, np.arange(ranks) * chunks)[rank]
-    low = np.full(ranks, FAR)
-    np.minimum.at(low, rank, side.slice[block])
-    head = side.slice[block] - low[rank]
+    code = rank * len(side.chunks) + side.chunk[block]
+    order = np.argsort(code, kind="stable")
+    rank, block, code = rank[order], block[order], code[order]
+    number = np.cumsum(np.diff(code, prepend=code[0]) != 0)  # of each different (rank, chunk)
+    piece = number - number[np.searchsorted(rank, np.arange(ranks)).clip(max=len(rank) - 1)][rank]
+    head = np.zeros_like(block)
+    if len(side.slices) > 1:
+        low = np.full(ranks, FAR)
+        np.minimum.at(low, rank, side.slice[block])
+        head = side.slice[block] - low[rank]
     table = np.full((ranks, int(piece.max()) + 1, int(head.max()) + 1), -1, np.int32)
     table[rank, piece, head] = block
     return table

@@ -50,11 +50,6 @@ class Record:
     dst: Ints | None = None
     into: Cut | None = None
 
-    @property
-    def sums(self) -> bool:
-        """True for messages of accumulators."""
-        return bool(self.key[2]) and TENSORS[self.key[2][0]].accumulates
-
     def take(self, rows: Ints) -> "Record":
         """The same for some of the rows."""
         return replace(

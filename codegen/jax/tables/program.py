@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from codegen.assemble import Part, parts_of
 from codegen.jax.tables.slots import Numbers, Tables, tables
 from codegen.programs import Program
-from planner.ir import Plan
+from codegen.tables.steps import blocks as blocks_of
+from planner.partitions import Side
 
 WIDTH = 100
 NUMBERS = {"forward": 5, "backward": 8}  # of a tile: what and which slots it reads, and adds to
@@ -98,24 +99,19 @@ def sides(program: Program) -> Iterator[str]:
     layout, sides = program.layout, program.forward.partition
     apart = not layout.alike or layout.q.tokens != layout.kv.tokens
     same = sides.q.blocks == sides.kv.blocks
-    yield from blocks("QUERIES", program.forward, "Q", "positions")
+    yield from blocks("QUERIES", sides.q, program.work.heads, "positions")
     if same and not apart:
         yield "KEYS = QUERIES"
     else:
-        yield from blocks("KEYS", program.forward, "KV", "kv_positions" if apart else "positions")
+        positions = "kv_positions" if apart else "positions"
+        yield from blocks("KEYS", sides.kv, program.work.kv_heads, positions)
 
 
-def blocks(name: str, plan: Plan, tensor: str, positions: str) -> Iterator[str]:
+def blocks(name: str, side: Side, heads: int, positions: str) -> Iterator[str]:
     """The blocks of a side: owner, first of its tokens, tokens, first head, heads."""
-    side, begin, rows = plan.side(tensor), dict[tuple[int, int], int](), list[str]()
-    seen = [0] * plan.ranks
-    for block, chunk in zip(side.blocks, side.chunk.tolist(), strict=True):
-        if (block.home, chunk) not in begin:
-            begin[block.home, chunk] = seen[block.home]
-            seen[block.home] += block.size
-        first = begin[block.home, chunk]
-        rows.append(f"{block.home} {first} {block.size} {block.heads.start} {len(block.heads)}")
     yield f'{name}_BLOCKS = """'
-    yield from rows
+    for home, (first, end), *part in blocks_of(side, heads):
+        low, high = part[0] if part else (0, heads)
+        yield f"{home} {first} {end - first} {low} {high - low}"
     yield '"""'
     yield f"{name} = side_of({name}_BLOCKS, {positions})"
