@@ -138,7 +138,7 @@ def drawn(number: int, seed: int) -> list[Mutant]:
 
 def runs(path: Path) -> list[list[str]]:
     """The test runs that a mutant of a file has to pass, one after the other."""
-    kind = next((name for name in FIRST if name in str(path)), "")
+    kind = next((name for name in FIRST if name in path.parts), "")
     if kind:
         return [FIRST[kind], [f"tests/on_{kind}", *without(FIRST[kind])], EMITTED]
     near = naming(path)

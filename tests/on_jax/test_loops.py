@@ -9,11 +9,13 @@ import pytest
 from codegen import emit
 from codegen.jax.cases import check, groups
 from codegen.jax.hops import Hops
+from codegen.jax.runs import Block, Op, Run, check_defined, runs
 from codegen.jax.schedule import named, print_loops
 from codegen.jax.values import values
 from codegen.lowered.conditions import Domain
 from codegen.lowered.walk import walk
 from codegen.programs import Program, program_of
+from codegen.text import Names
 from jax_devices import jax
 from jax_in_numpy import replay, replayed
 from planner.errors import PlanError
@@ -113,6 +115,27 @@ def test_conditions_that_are_not_the_plans_are_refused() -> None:
     check(group, [ours, ""], names, on)
     with pytest.raises(PlanError, match="not the plan's"):
         check(group, [theirs, ""], names, on)
+
+
+def test_two_messages_that_bring_one_value_at_once_are_refused() -> None:
+    loops = program("ring", 4, WORK).loops
+    assert loops
+    send = next(s for s in loops[0].statements if isinstance(s, Send))
+    assert runs(loops[0])
+    with pytest.raises(PlanError, match="several messages bring at once"):
+        runs(replace(loops[0], statements=(*loops[0].statements, send)))
+
+
+def test_a_value_is_assigned_in_a_step_that_happens_before_it_is_read() -> None:
+    first, then = Op(("x = q",), ("x",), "q", "step == 0"), Op(("y = x",), ("y",), "x")
+
+    def checked(*ops: Op) -> None:
+        check_defined([Block(Run((0,), "unrolled"), ops)], ["y"], Names(("rank",)))
+
+    checked(first, then)
+    for ops in ((then, first), (replace(first, condition="step == 1"), then)):
+        with pytest.raises(PlanError, match="read before they are there: x"):
+            checked(*ops)
 
 
 def test_a_message_beside_sums_that_go_elsewhere_is_refused() -> None:

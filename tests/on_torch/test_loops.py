@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from codegen.programs import Program, program_of
-from codegen.torch import write
+from codegen.text import Names
+from codegen.torch import transfers, write
 from codegen.torch.schedule import print_loops
 from planner.errors import PlanError
-from planner.loops.form import Attend, Loops, Part, Send
+from planner.loops.form import Attend, Expr, Loops, Part, Send
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.planning import plan
 from planner.workload import Workload
@@ -168,3 +169,10 @@ def test_renaming_a_plan_changes_the_header_and_its_literal_only() -> None:
 def body(text: str) -> str:
     """A program below its constants."""
     return text.partition("# ---- Layout")[2]
+
+
+def test_a_distance_that_changes_every_other_step_is_no_formula_of_the_step() -> None:
+    every_other, names = Expr(1, 1, period=2), Names(("rank",))
+    assert transfers._moved("r", every_other, 1, replace(names, at=5)) == "r + 3"
+    with pytest.raises(PlanError, match="changes in rounds"):
+        transfers._moved("r", every_other, 1, names)

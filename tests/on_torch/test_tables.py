@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from codegen.emitting import save_tables
 from codegen.layout import layout_of
 from codegen.programs import Program
-from codegen.tables.steps import shared_heads, steps
+from codegen.tables.steps import last_reads, shared_heads, steps
 from codegen.torch import write
 from codegen.torch.by_tables import dynamic, table
 from planner.errors import PlanError
@@ -395,3 +395,15 @@ def test_a_file_checks_itself_by_tables_of_the_command_line(
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "90 tokens, largest errors" in done.stdout
+
+
+def test_dout_is_kept_until_the_last_use_of_the_statistics_that_are_computed_of_it() -> None:
+    """Rank 1 has OUT, computes the statistics of DOUT there, and sends them on after its attend."""
+    work = Workload(seq=6, heads=1, head_dim=2, mask=Full(), dtype="float64")
+    backward = plan("ring", work, 3, pass_="backward")
+    comes, attended = Move(("DOUT",), [[0]], [0], [1]), Attend([1], [[0]], [[1]])
+    goes = Move(("STATS",), [[0]], [1], [2])
+    steps = Step((), (comes,)), Step((attended,), ()), Step((), (goes,))
+    start = Held(("OUT",), [[0]], [1]), Held(("Q",), [[0]], [1])
+    made = replace(backward, start=start, buffers=(), steps=steps)
+    assert [*last_reads(made, "DOUT")] == [(1, 0, 2)]
