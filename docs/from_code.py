@@ -4,10 +4,12 @@ Nothing in them is typed in, so nothing in them can be out of date. `docs/conf.p
 docs/generated/ before every build.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 import click
+import judged
 import questions
+from markdown import Lines, table
 from support import support
 
 import ringloom as rl
@@ -17,19 +19,6 @@ from ringloom.reproduce import pages as in_terminal
 from ringloom.reproduce.papers import PAPERS
 from ringloom.reproduce.tables import Line, Table
 from simulator.hardware import presets
-
-Lines = Iterator[str]
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> Lines:
-    """A Markdown table; bars in cells are escaped."""
-    head = list(head)
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
-    yield ""
-
 
 # ---- the command line
 
@@ -140,6 +129,7 @@ PAGES: dict[str, Callable[[], Lines]] = {
     "schedules": schedules,
     "hardware_presets": hardware,
     "reproduction": reproduction,
+    "validation": judged.page,
     "support": support,
     "questions": questions.page,
 }

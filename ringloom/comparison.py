@@ -20,6 +20,7 @@ from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.advice import Recommendation, recommend, why
 from ringloom.frames import bars, data_frame, html
+from ringloom.machine import on_machine
 from ringloom.rows import Load, Refusal, Row, shortage
 from ringloom.views.units import length, seconds
 from runtimes.validation import check
@@ -150,7 +151,8 @@ def compare(
 ) -> Comparison:
     """Plan, verify and simulate schedules, by default those that matter on the machine.
 
-    These are the usual ones, with its nodes and every degree of Ulysses that divides the heads.
+    These are the usual ones, and every degree of Ulysses that divides the heads; collectives know
+    the machine's nodes unless a schedule says otherwise (`allgather:node=1`).
     Ring is always simulated, for the speedup. `scenario` says what differs from the ordinary, and
     `overlap=False` that transfers do not run beside compute. `variants`: a schedule is also listed
     with messages split block by block, where that takes at least a tenth less time. With
@@ -169,7 +171,7 @@ def compare(
         return case(shown, plans, simulate(plans, machine, what_if), trim)
 
     named = comparable(work, ranks, machine.ranks_per_node) if schedules is None else schedules
-    names = list(dict.fromkeys(named))
+    names = list(dict.fromkeys(on_machine(name, ranks, machine) for name in named))
     for name in names:
         find_schedule(name)
     room = machine["memory.capacity"] if memory is None else memory

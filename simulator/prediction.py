@@ -18,6 +18,7 @@ from simulator.engines.choice import Engine, timed
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as hardware_named
 from simulator.memory import memory
+from simulator.network.relays import relayed
 from simulator.network.topology import topology
 from simulator.runs import Run
 from simulator.scenario import Scenario
@@ -174,6 +175,8 @@ def makespans(
 def _one_pass(
     plan: Plan, hardware: Hardware, scenario: Scenario, engine: Engine, record: bool
 ) -> Prediction:
+    if not scenario.links:
+        plan = relayed(plan, scenario.routes(hardware, plan.ranks).topology)
     costs = Costs(plan, hardware)
     result = timed(costs, scenario, engine, record=record)
     timeline, sums, used = result.timeline, result.sums, memory(plan)

@@ -13,7 +13,7 @@ from planner.errors import RingloomError
 from planner.ir import ACCUMULATORS, Plan
 from simulator.hardware import Hardware
 from simulator.network.routes import Links, Routes
-from simulator.network.topology import Topology, nodes, topology
+from simulator.network.topology import Topology, pod, topology
 
 Speeds = Mapping[int, float] | Sequence[float]
 LAUNCHES = tuple(
@@ -93,7 +93,7 @@ class Scenario:
     def routes(self, hardware: Hardware, ranks: int) -> Routes:
         """Return the ways between ranks; raises RingloomError where they do not fit."""
         given = self.topology
-        place = nodes(hardware, ranks) if given is None else topology(given, hardware, ranks)
+        place = pod(hardware, ranks) if given is None else topology(given, hardware, ranks)
         place = place if self.placement is None else place.placed(self.placement)
         return Routes(place, self.links)
 

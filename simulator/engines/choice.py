@@ -43,6 +43,7 @@ def timed(costs: Costs, scenario: Scenario, engine: Engine, *, record: bool) -> 
     events_only = scenario.events_only or engine == "events"
     ports: Ports
     ordinary = scenario.topology is None and scenario.placement is None and not scenario.links
+    ordinary &= not costs.hardware.option("node.axes")
     if ordinary and not events_only:
         ports = NodePorts(costs.hardware, ranks, scenario.share)
     else:

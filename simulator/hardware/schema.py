@@ -22,6 +22,8 @@ attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they di
 attention.sram                bytes of on-chip memory, where tiles of M / 4d rows follow from it
 attention.causal, masked      seconds per pair of a causal or masked call, relative to a full one
 attention.backward_launch ... what the backward pass has of its own
+node.axes                     axes of the torus that joins the chips of a node, as in pods of TPUs
+node.wrap                     length of which an axis has to be a multiple to be closed to a ring
 intra.sm_share ...            share of the chip that a transfer takes from compute at both ends
 """
 
@@ -110,6 +112,8 @@ OPTIONAL: dict[str, tuple[Unit, float | None]] = {
     "attention.sram": (Unit("bytes", least=1), None),
     "attention.causal": (RATIO, 1.0),
     "attention.masked": (RATIO, 1.0),
+    "node.axes": (Unit("axes", most=6, whole=True, zero=True), 0.0),
+    "node.wrap": (Unit("ranks", least=1, whole=True), 1.0),
     "intra.sm_share": (PART, 0.0),
     "inter.sm_share": (PART, 0.0),
 }

@@ -5,6 +5,7 @@ nodes       0 1 -- s0   2 3 -- s1   0 1 2 3 -- fabric           one NIC per GPU
 nodes:nics  0 1 -- s0   0 1 -- n0.0 -- fabric -- n1.0 -- 2 3    NICs shared by the ranks of a node
 ring        0 -- 1 -- 2 -- 3 -- 0
 torus:2x2   rank = x * 2 + y, a link to both neighbours on every axis
+pod         the most even torus of the hardware's axes, ranks along a walk that closes where it can
 
 A place is a rank's number or the name of a switch or NIC. A link has a bandwidth [bytes/s], a
 latency alpha [s] and the share of the chip that a transfer over it takes from compute. A kind of
@@ -40,6 +41,7 @@ class Topology:
     An undirected graph has every link both ways. `relays`: ranks pass on what is not theirs, as
     TPUs and rings do and GPUs behind a switch do not. `route(src, dst)` gives the places that a
     message passes while no link on its way is cut; without, messages take the fewest hops.
+    `tree(src)` gives the rank from which each rank has what `src` sends to many (see `relays`).
     `divisions` give groups of ranks with few links between them: a word for a group, and the group
     of each place that is in one. Raises RingloomError for missing ranks and for links that make no
     sense.
@@ -51,6 +53,7 @@ class Topology:
     relays: bool = True
     route: Callable[[int, int], list[Place]] | None = None
     divisions: tuple[tuple[str, Mapping[Place, int]], ...] = ()
+    tree: Callable[[int], list[int]] | None = None
 
     def __repr__(self) -> str:
         return f"<Topology {self.name}: {self.ranks} ranks, {self.graph.number_of_edges()} links>"
@@ -62,15 +65,22 @@ class Topology:
         """
         if sorted(places) != list(range(self.ranks)):
             raise RingloomError(f"a placement holds each of 0 to {self.ranks - 1} once")
+        numbers = {place: rank for rank, place in enumerate(places)}
         rank: dict[Place, Place] = {place: rank for rank, place in enumerate(places)}
-        route = self.route
+        route, tree = self.route, self.tree
 
         def along(src: int, dst: int) -> list[Place]:
             assert route is not None
             return [rank.get(place, place) for place in route(places[src], places[dst])]
 
+        def parents(src: int) -> list[int]:
+            assert tree is not None
+            before = tree(places[src])
+            return [numbers[before[place]] for place in places]
+
         return replace(
             self,
+            tree=parents if tree else None,
             graph=nx.relabel_nodes(self.graph, rank),
             route=along if route else None,
             divisions=tuple(
@@ -199,37 +209,96 @@ def torus(hardware: Hardware, ranks: int, axes: str) -> Topology:
 
     Messages go axis by axis, the shorter way round, upwards where both are as long.
     """
-    shape = tuple(int(axis) for axis in axes.split("x"))
+    return grid(hardware, tuple(int(axis) for axis in axes.split("x")))
+
+
+def grid(hardware: Hardware, shape: tuple[int, ...], wrap: int = 1) -> Topology:
+    """Build a torus whose axes close where their length is a multiple of `wrap`, or is 2."""
     if min(shape) < 1:
-        raise RingloomError(f"a torus has axes of 1 rank or more, not {axes}")
+        raise RingloomError("a torus has axes of 1 rank or more, not " + "x".join(map(str, shape)))
     graph, link = nx.DiGraph(), hardware.links[0]
+    closed = tuple(length % wrap == 0 for length in shape)
     graph.add_nodes_from(range(math.prod(shape)))
     halves = [dict[Place, int]() for _ in shape]
     for place in product(*map(range, shape)):
         for axis, length in enumerate(shape):
             halves[axis][_rank(place, shape)] = int(place[axis] >= length // 2)
-            if length > 1:
+            if length > 1 and (closed[axis] or place[axis] < length - 1):
                 after = [at + (axis == n) for n, at in enumerate(place)]
                 join(graph, _rank(place, shape), _rank(after, shape), link)
     name = "torus:" + "x".join(map(str, shape))
     divisions = tuple(("half", half) for half, n in zip(halves, shape, strict=True) if n > 1)
-    route = partial(_along_axes, shape)
-    return Topology(name, len(graph), graph, route=route, divisions=divisions)
+    route, tree = partial(_along_axes, shape, closed), partial(_tree, shape, closed)
+    return Topology(name, len(graph), graph, route=route, divisions=divisions, tree=tree)
 
 
-def _rank(place: Iterable[int], shape: tuple[int, ...]) -> int:
-    return int(np.ravel_multi_index(tuple(place), shape, mode="wrap"))
+@kind("pod")
+def pod(hardware: Hardware, ranks: int) -> Topology:
+    """Build the most even torus of as many axes as the hardware has; nodes where it has none."""
+    axes = int(hardware.option("node.axes"))
+    if not axes or ranks > hardware.ranks_per_node:
+        return nodes(hardware, ranks)
+    shape, left = list[int](), ranks
+    for axis in range(axes, 0, -1):
+        most = round(left ** (1 / axis))
+        shape.append(next(n for n in range(most, 0, -1) if left % n == 0) if axis > 1 else left)
+        left //= shape[-1]
+    shape.sort(key=lambda length: (length % 2, -length))  # the first one even, for the walk
+    torus = grid(hardware, tuple(shape), int(hardware.option("node.wrap")))
+    return torus.placed([_rank(place, shape) for place in _walk(tuple(shape))])
 
 
-def _along_axes(shape: tuple[int, ...], src: int, dst: int) -> list[Place]:
+def _walk(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return all places so that neighbours follow each other, the first one the last if it can be.
+
+    Rows of the first axis go to and fro but for their first place: these lead back.
+    """
+    first, across = shape[0], _to_and_fro(shape[1:])
+    if first % 2 or len(across) == 1:
+        return _to_and_fro(shape)
+    walk = [(0, *place) for place in across]
+    for row in range(1, first):
+        walk += [(row, *place) for place in (across[1:] if row % 2 == 0 else across[:0:-1])]
+    return walk + [(row, *across[0]) for row in range(first - 1, 0, -1)]
+
+
+def _to_and_fro(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    if not shape:
+        return [()]
+    rest = _to_and_fro(shape[1:])
+    rows = (rest if row % 2 == 0 else rest[::-1] for row in range(shape[0]))
+    return [(row, *place) for row, places in enumerate(rows) for place in places]
+
+
+def _rank(place: Iterable[int], shape: Sequence[int]) -> int:
+    return int(np.ravel_multi_index(tuple(place), tuple(shape), mode="wrap"))
+
+
+def _along_axes(
+    shape: tuple[int, ...], closed: tuple[bool, ...], src: int, dst: int, first: int = 0
+) -> list[Place]:
+    """Return the places from one to another, axis by axis from axis number `first` on."""
     at, end = (list(map(int, np.unravel_index(rank, shape))) for rank in (src, dst))
     places: list[Place] = [src]
-    for axis, length in enumerate(shape):
-        ahead = (end[axis] - at[axis]) % length
-        for _ in range(min(ahead, length - ahead)):
-            at[axis] += 1 if ahead <= length - ahead else -1
+    for axis in (*range(first, len(shape)), *range(first)):
+        length, away = shape[axis], end[axis] - at[axis]
+        ahead = away % length
+        if closed[axis]:
+            away = ahead if ahead <= length - ahead else ahead - length
+        for _ in range(abs(away)):
+            at[axis] += 1 if away > 0 else -1
             places.append(_rank(at, shape))
     return places
+
+
+def _tree(shape: tuple[int, ...], closed: tuple[bool, ...], src: int) -> list[int]:
+    """Return the place before each one on its way from `src`.
+
+    Sources begin with different axes, so that all links are used alike.
+    """
+    first = sum(map(int, np.unravel_index(src, shape))) % len(shape)
+    ways = (_along_axes(shape, closed, src, dst, first) for dst in range(math.prod(shape)))
+    return [int(way[-2]) if len(way) > 1 else src for way in ways]
 
 
 # ---- words, files and graphs

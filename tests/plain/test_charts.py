@@ -15,6 +15,7 @@ from ringloom.cli import main
 from ringloom.machine import on_machine
 from ringloom.reproduce import validation
 from ringloom.reproduce.measured import ROWS, Measured, measured
+from ringloom.reproduce.soundness import CHECKS, soundness
 from ringloom.reproduce.validation import Decision, Errors
 from simulator.hardware import hardware, presets
 from simulator.prediction import simulate
@@ -166,3 +167,9 @@ def test_the_loss_of_the_ring_has_causes_that_can_be_taken_away() -> None:
     assert whole / fused > 1.2
     assert fused / smooth > 1.02
     assert whole < 1.03 * seconds("zigzag", intra__bandwidth=1e15)
+
+
+def test_every_check_of_soundness_is_made_and_none_fails() -> None:
+    counts = soundness(ranks=4, seq=2**12)
+    assert counts.keys() == CHECKS.keys()
+    assert all(count.runs >= 80 and not count.failed for count in counts.values())

@@ -1,0 +1,85 @@
+"""Soundness of predictions, counted: what must hold of every one, whatever was measured."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.planning import plan
+from planner.schedules import SCHEDULES
+from planner.workload import Workload
+from simulator.hardware import Hardware, hardware
+from simulator.prediction import simulate
+from simulator.timeline import Sent, Timeline, spans
+
+MACHINES = "h100", "tpu-v4"
+FASTER = ("peak.bfloat16", "memory.bandwidth", "intra.bandwidth")
+SLACK = 1 + 1e-9  # for rounding
+CHECKS = {
+    "causality": "messages arrive after they left, and a rank computes one thing at a time",
+    "bounds": "no plan of the class is below its lower bound",
+    "monotonicity": "a tenth more of a rate is never slower",
+    "engines": "the recurrence and the discrete events agree, where both apply",
+    "determinism": "the same twice",
+}
+
+
+@dataclass(frozen=True)
+class Count:
+    """Runs of a check, and those that it failed."""
+
+    runs: int
+    failed: int
+
+
+def soundness(ranks: int = 4, seq: int = 2**13) -> dict[str, Count]:
+    """Check every schedule, both passes, on a machine with a switch and on one with a torus."""
+    runs, failed = Counter[str](), Counter[str]()
+    for one in _plans(ranks, seq):
+        for machine in map(hardware, MACHINES):
+            for check, holds in _checks(one, machine):
+                runs[check] += 1
+                failed[check] += not holds
+    return {check: Count(runs[check], failed[check]) for check in CHECKS}
+
+
+def _plans(ranks: int, seq: int) -> Iterator[Plan]:
+    work = Workload(seq=seq, heads=16, kv_heads=8)
+    for name in SCHEDULES:
+        for pass_ in ("forward", "backward"):
+            try:
+                yield plan(name, work, ranks, pass_=pass_)
+            except PlanError:  # schedules that need other ranks or heads
+                continue
+
+
+def _checks(one: Plan, machine: Hardware) -> Iterator[tuple[str, bool]]:
+    usual = simulate(one, machine, record=True)
+    assert usual.timeline is not None
+    yield "causality", _in_order(usual.timeline)
+    if usual.bound_ratio is not None:
+        yield "bounds", usual.bound_ratio * SLACK >= 1
+    for key in FASTER:
+        faster = simulate(one, machine.changed({key: 1.1 * machine[key]})).makespan
+        yield "monotonicity", faster <= usual.makespan * SLACK
+    if usual.engine == "recurrence":
+        events = simulate(one, machine, engine="events").makespan
+        yield "engines", bool(np.isclose(events, usual.makespan, rtol=1e-9))
+    yield "determinism", simulate(one, machine, record=True).makespan == usual.makespan
+
+
+def _in_order(timeline: Timeline) -> bool:
+    """True if messages arrive after they left, and no rank computes two things at a time."""
+    free = dict[int, float]()
+    sent = [row for row in timeline.rows or () if isinstance(row, Sent)]
+    if not all(((row.start <= row.end) & (row.end <= row.arrival)).all() for row in sent):
+        return False
+    compute = (s for s in spans(timeline) if s.stream in ("compute", "merge"))
+    for span in sorted(compute, key=lambda span: (span.start, span.end)):
+        if span.end < span.start or span.start * SLACK < free.get(span.rank, 0.0):
+            return False
+        free[span.rank] = span.end
+    return True
