@@ -125,8 +125,9 @@ def _orders(rows: Sequence[Measured]) -> Lines:
     verdicts = [one.verdict for one in made]
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("right", "wrong", "too close"))
     yield from (
-        f"Pairs of schedules of one setting whose published times are",
-        f"more than {APART - 1:.0%} apart: {counts}. *Too close*: the interval of the predicted ratio holds 1.",
+        "Pairs of schedules of one setting whose published times are",
+        f"more than {APART - 1:.0%} apart: {counts}.",
+        "*Too close*: the interval of the predicted ratio holds 1.",
         "",
     )
     yield from table(

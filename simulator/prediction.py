@@ -175,7 +175,8 @@ def makespans(
 def _one_pass(
     plan: Plan, hardware: Hardware, scenario: Scenario, engine: Engine, record: bool
 ) -> Prediction:
-    if not scenario.links:
+    torus = scenario.topology is not None or hardware.option("node.axes")
+    if torus and not scenario.links:  # with cut links no tree may be left
         plan = relayed(plan, scenario.routes(hardware, plan.ranks).topology)
     costs = Costs(plan, hardware)
     result = timed(costs, scenario, engine, record=record)
