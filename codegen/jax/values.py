@@ -3,15 +3,17 @@
 Inputs are what statements name: "own", what an exchange brought, what travels. Sums are apart by
 where they go next: those that are at home, those for what an exchange brought, and those that a
 message takes along in the next step. Variables of one side share a name where one follows the
-other, as the copies around a ring do.
+other.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from codegen.lowered.sums import Cell, Walk
+from codegen.lowered.variables import input_spans, named, numbered, sum_spans
 from codegen.lowered.walk import walk
 from codegen.programs import Program
 from planner.errors import PlanError
@@ -20,14 +22,10 @@ from planner.loops.form import (
     HELD,
     OWN,
     AllToAll,
-    Attend,
     Gather,
     Loops,
-    Part,
     Return,
     Scatter,
-    Send,
-    Start,
     Statement,
 )
 from planner.loops.values import held
@@ -67,26 +65,16 @@ def values(loops: Loops, pass_: Pass, walked: Walk, kept: Collection[str] = ()) 
 
     Raises PlanError for what needs more than a variable per value.
     """
-    made = Values(pass_)
-    _cells(made, loops, walked)
-    spans = dict[tuple[Key, bool], list[int]]()
-    for t in range(loops.steps):
-        for number, s in enumerate(loops.statements):
-            if s.when.on(t):
-                for key, sums, at in _uses(made, number, s, t, loops):
-                    spans.setdefault((key, sums), []).append(at)
-    for sums in (False, True):
-        for side in ("q", "kv"):
-            keys = [key for key, is_sums in spans if is_sums == sums and key[1] == side]
-            lives = {key: (min(spans[key, sums]), max(spans[key, sums])) for key in keys}
-            ends = {OWN, *_returned(made, loops, kept)} if sums else set(kept)
-            for key in lives:
-                if key[0] in ends or (pass_, key) == ("forward", (OWN, "q")):
-                    lives[key] = lives[key][0], 2 * loops.steps
-            marks = {key: _mark(key, sums, made, loops) for key in lives}
-            names = made.sums if sums else made.inputs
-            if keys:
-                names |= _named(lives, BASES[pass_, side, sums], marks)
+    made, variable = Values(pass_), partial(_variable, loops, walked)
+    _cells(made, loops, walked, variable)
+    inputs = {(name, side): span for (side, name), span in input_spans(loops, SPARE).items()}
+    lives, end = sum_spans(walked, variable), 4 * loops.steps
+    if pass_ == "forward" and (OWN, "q") in inputs:
+        inputs[OWN, "q"] = inputs[OWN, "q"][0], end
+    for spans, last in ((inputs, {*kept}), (lives, {OWN, *_returned(made, loops, kept)})):
+        spans |= {key: (first, end) for key, (first, _) in spans.items() if key[0] in last}
+    made.inputs = named(inputs, partial(_candidates, made, loops, False))
+    made.sums = named(lives, partial(_candidates, made, loops, True))
     return made
 
 
@@ -108,96 +96,43 @@ def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
     return marks.get(returned.get(key, "") if sums else key[0], "remote_{}")
 
 
-def _named(lives: dict[Key, tuple[int, int]], base: str, marks: dict[Key, str]) -> dict[Key, str]:
-    """One name for variables that follow each other, more where they are needed together."""
-    taken, names = dict[str, list[tuple[int, int]]](), dict[Key, str]()
-    for key in sorted(lives, key=lambda key: (key[0] != OWN, lives[key])):
-        first, last = lives[key]
-        for name in _candidates(base, marks[key]):
-            spans = taken.setdefault(name, [])
-            if all(last <= a or b <= first for a, b in spans):
-                names[key] = name
-                spans.append((first, last))
-                break
-    return names
+def _candidates(made: Values, loops: Loops, sums: bool, key: Key) -> Iterator[str]:
+    """Names for a variable, one or two words each."""
+    base, mark = BASES[made.pass_, key[1], sums], _mark(key, sums, made, loops)
+    marked = ", ".join(map(mark.format, base.split(", ")))
+    return numbered(*[base] * (mark != "held_{}"), marked)
 
 
-def _candidates(base: str, mark: str) -> Iterator[str]:
-    words = base.split(", ")
-    if mark != "held_{}":
-        yield base
-    yield ", ".join(map(mark.format, words))
-    for number in range(2, 100):
-        yield ", ".join(f"{mark.format(word)}_{number}" for word in words)
-
-
-def _cells(made: Values, loops: Loops, walked: Walk) -> None:
-    """Where attends and messages add, and what they take; own sums apart if they leave at once."""
-
+def _variable(loops: Loops, walked: Walk, cell: Cell, t: int) -> Key:
+    """Where sums are that are added to a cell in a step: own ones apart if they leave at once."""
     back = {walked.source[n] for n, s in enumerate(loops.statements) if _goes_back(s)}
+    later = min((u for u in walked.taken.get(cell, ()) if u > t), default=t)
+    leaves = later in walked.sent.get(cell, ())
+    if leaves and later > t + 1:
+        raise PlanError("sums that wait for several steps before they go on")
+    apart = leaves and (cell[1] == OWN or cell in back)
+    return (f"{cell[1]}{LEAVING}" if apart else cell[1], TENSORS[cell[0]].side)
 
-    def key(cell: Cell, t: int) -> Key:
-        later = min((u for u in walked.taken.get(cell, ()) if u > t), default=t)
-        leaves = later in walked.sent.get(cell, ())
-        if leaves and later > t + 1:
-            raise PlanError("sums that wait for several steps before they go on")
-        apart = leaves and (cell[1] == OWN or cell in back)
-        return (f"{cell[1]}{LEAVING}" if apart else cell[1], TENSORS[cell[0]].side)
 
+def _cells(made: Values, loops: Loops, walked: Walk, variable: Callable[[Cell, int], Key]) -> None:
+    """Where attends and messages add, and what they take."""
     adds = [*((i, cells) for (i, _), cells in walked.targets.items()), *walked.into.items()]
     for i, cells in adds:
-        keys = {key(cell, t) for t, cell in cells.items()}
+        keys = {variable(cell, t) for t, cell in cells.items()}
         if len(keys) > 1:
             raise PlanError("sums that are added to one value first and then to another")
         (only,) = keys
         made.cells[i, only[1]] = only
     for n, cell in walked.source.items():
-        made.taken[n] = key(cell, loops.statements[n].when.first - 1)
+        made.taken[n] = variable(cell, loops.statements[n].when.first - 1)
         (made.returned if _goes_back(loops.statements[n]) else made.sent).add(made.taken[n])
+    if made.sent & made.returned:
+        raise PlanError("sums of which some are sent where others go back")
 
 
 def _goes_back(s: Statement) -> bool:
     """True for exchanges of sums."""
     return isinstance(s, Return | Scatter)
-
-
-def _uses(
-    made: Values, number: int, s: Statement, t: int, loops: Loops
-) -> Iterator[tuple[Key, bool, int]]:
-    """Which variables a statement reads and writes in a step, and when: 2 t at its start, 2 t + 1
-    at its end; inputs arrive at the end, and sums of a step are there at its end."""
-    if isinstance(s, Attend):
-        yield _input(s.q[0], "q", t, loops), False, 2 * t
-        yield _input(s.kv[0], "kv", t, loops), False, 2 * t
-        for side in ("q", "kv") if made.pass_ == "backward" else ("q",):
-            yield made.cells[number, side], True, 2 * t + 1
-        return
-    side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
-    match s:
-        case Start() if not sums:
-            yield _input(s.part, side, t, loops), False, 2 * t - 1
-            yield (s.name, side), False, 2 * t - 1
-        case Send() if not sums:
-            yield _input(s.parts[0], side, t, loops), False, 2 * t
-            yield (s.name, side), False, 2 * t + 1
-            yield (s.name, side), False, 2 * (t + SPARE) + 1
-        case Gather() | AllToAll():
-            yield _input(s.part, side, t, loops), False, 2 * t
-            yield (s.name, side), False, 2 * t + 1
-        case Send() | Return() | Scatter():
-            yield made.taken[number], True, 2 * t
-            yield made.cells[number, side], True, 2 * t + 1
-
-
-def _input(part: Part, side: str, t: int, loops: Loops) -> Key:
-    """The variable of a part that is read in step t: the last that came under its name."""
-    age = int(part.lag.at(t, np.zeros((1, len(loops.mesh) + 1), np.intp))[0])
-    came = range(t - age, t)  # the steps in which a later one would be sent
-    named = (s for s in loops.statements if isinstance(s, Send) and s.name == part.value)
-    same = (s for s in named if TENSORS[s.tensors[0]].side == side)
-    if age and any(s.when.on(u) for s in same for u in came):
-        raise PlanError("values of several steps ago of which others came since")
-    return part.value, side
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import numpy as np
 
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.sums import Cell
+from codegen.lowered.variables import side_of
 from codegen.torch.holdings import Holdings
-from codegen.torch.variables import returned_from, side_of
+from codegen.torch.variables import returned_from
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import HELD, OWN, AllToAll, Gather, Ints, Loops, Return, Scatter

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from codegen.lowered.sums import Cell, Walk
-from codegen.torch.variables import Variables, side_of
+from codegen.lowered.variables import side_of
+from codegen.torch.variables import Variables
 from planner.errors import PlanError
 from planner.loops.form import HELD, OWN, Part
 

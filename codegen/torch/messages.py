@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from codegen.lowered.sums import Walk
+from codegen.lowered.variables import side_of, sums
 from codegen.text import WIDTH, call
 from codegen.torch.attends import indented
 from codegen.torch.holdings import Holdings
 from codegen.torch.transfers import Transfer
-from codegen.torch.variables import side_of, sums
 from planner.errors import PlanError
 from planner.loops.form import (
     HELD,

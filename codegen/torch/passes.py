@@ -11,6 +11,7 @@ from math import gcd
 
 from codegen.lowered.conditions import AXES, SIZES, Domain, both, conditions
 from codegen.lowered.sums import Cell
+from codegen.lowered.variables import side_of, sums
 from codegen.lowered.walk import walk
 from codegen.text import Names, call, statement
 from codegen.torch.attends import Attending, indented
@@ -20,7 +21,7 @@ from codegen.torch.messages import CARRIED, Messages
 from codegen.torch.origins import Origins
 from codegen.torch.tiles import Definitions, Meeting, unit_of
 from codegen.torch.transfers import Transfer, transfers
-from codegen.torch.variables import side_of, sums, variables
+from codegen.torch.variables import variables
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, Plan
 from planner.loops.form import (
@@ -210,8 +211,8 @@ class Pass(Messages):
             self.write(f"for step in range({names.count(len(domain.steps))}):")
             self.margin += 4
         for s in starts:
-            when = both(conditions(s.when, domain, names))
-            self.paste(indented(f"if {when}:", self.start(s)) if when else self.start(s))
+            when, lines = both(conditions(s.when, domain, names)), self.start(s)
+            self.paste(indented(f"if {when}:", lines) if when and lines else lines)
         self.peers_said = None
         handles = [(move, self.send(move)) for move in moves]
         started = [handle for _, handle in handles if handle]
@@ -272,7 +273,10 @@ class Pass(Messages):
                 own = cell[0], OWN
                 if self.have.accumulates(own) or cell[0] == "OUT":
                     raise PlanError("sums that stay at home are added to")
-                line = f"{self.have.names.cells[own]} = {self.have.names.cells[cell]}"
+                names = self.have.names.cells
+                line = f"{names[own]} = {names[cell]}"
+                if names[own] == names[cell]:
+                    continue
                 if len(domain.steps) == 1:
                     self.write(line)
                 else:

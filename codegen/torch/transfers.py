@@ -7,8 +7,8 @@ import numpy as np
 
 from codegen.lowered.conditions import SIZES, Domain, active_bounds, both, conditions, needed
 from codegen.lowered.sums import Cell, Walk
+from codegen.lowered.variables import sums
 from codegen.text import Names, affine, expression
-from codegen.torch.variables import sums
 from planner.errors import PlanError
 from planner.loops.form import Expr, FromRoot, Loops, Send, Shift, ToRoot
 

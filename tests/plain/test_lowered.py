@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from codegen.lowered.conditions import Domain, both, bounds, conditions, needed,
 from codegen.lowered.owners import owner
 from codegen.lowered.staying import settled
 from codegen.lowered.sums import Cell, Walk
+from codegen.lowered.variables import Span, input_spans, named, numbered
 from codegen.lowered.walk import walk
 from codegen.text import Names
 from planner.columns import flat
@@ -253,3 +255,34 @@ def test_the_owner_of_a_value_is_who_has_its_blocks(name: str, ranks: int) -> No
             assert table[rank] < 0 or said.ranks[0, rank] == homes[rank]
             asked += 1
     assert asked
+
+
+# ---- variables
+
+SPANS = st.dictionaries(
+    st.tuples(st.sampled_from(["q", "kv"]), st.sampled_from([OWN, "A", "B", "C", "D"])),
+    st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda ends: (min(ends), max(ends) + 1)),
+)
+
+
+@given(SPANS)
+def test_what_lives_at_one_time_has_names_of_its_own(spans: dict[tuple[str, str], Span]) -> None:
+    names = named(spans, lambda _: numbered("x", "y, z"))
+    assert names.keys() == spans.keys()
+    for one, other in combinations(spans, 2):
+        (a, b), (c, d) = spans[one], spans[other]
+        if a < d and c < b:
+            assert names[one] != names[other]
+    if len(spans) == 1:
+        assert [*names.values()] == ["x"]
+
+
+def test_a_copy_of_which_a_later_one_came_is_not_read() -> None:
+    loops = recover(plan("ring", LONG, 4))
+    assert ("kv", "A") in input_spans(loops)
+    late = tuple(
+        replace(s, kv=(replace(s.kv[0], lag=Expr(2)),)) if isinstance(s, Attend) else s
+        for s in loops.statements
+    )
+    with pytest.raises(PlanError, match="A is read 2 steps after it came"):
+        input_spans(replace(loops, statements=late))

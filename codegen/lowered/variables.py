@@ -1,0 +1,118 @@
+"""Lifetimes of what a pass holds, in quarters of steps, and names for it.
+
+Messages read and attends begin at 4 t, the start of step t; inputs arrive and sums are added at
+4 t + 2, its end; before the next step, at 4 t + 3, values that begin then are given their names.
+What lives after another may have its name, as the copies around a ring do, and where a message
+takes sums away, the next ones.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from codegen.lowered.sums import Cell, Walk
+from planner.errors import PlanError
+from planner.ir import TENSORS
+from planner.loops.form import OWN, AllToAll, Attend, Gather, Loops, Part, Send, Start, Statement
+
+Value = tuple[str, str]  # side, name
+Span = tuple[int, int]  # quarters of steps
+Held = TypeVar("Held", bound=tuple[str, ...])
+
+
+def side_of(tensors: tuple[str, ...]) -> str:
+    """The side of a message."""
+    return TENSORS[tensors[0]].side
+
+
+def sums(tensors: tuple[str, ...]) -> bool:
+    """True of a message of sums."""
+    return TENSORS[tensors[0]].accumulates
+
+
+def input_spans(loops: Loops, spare: int = 0) -> dict[Value, Span]:
+    """The lifetime of each input; `spare`: steps by which it may be sent on that nobody reads."""
+    spans = dict[Value, Span]()
+    for s in loops.statements:
+        steps = [t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)]
+        late = -1 if isinstance(s, Start) else 0
+        for side, part in inputs_read(s):
+            for t in steps:
+                check_age(loops, side, part, t)
+            _live(spans, (side, part.value), [4 * t + late for t in (steps[0], steps[-1])])
+        if isinstance(s, Start | Send | Gather | AllToAll) and not sums(s.tensors):
+            late = late or 2
+            last = steps[-1] + spare * isinstance(s, Send)
+            _live(spans, (side_of(s.tensors), s.name), [4 * steps[0] + late, 4 * last + late])
+    return spans
+
+
+def inputs_read(s: Statement) -> Iterator[tuple[str, Part]]:
+    """The sides and parts of the inputs that a statement reads."""
+    match s:
+        case Attend():
+            yield from (("q", p) for p in s.q)
+            yield from (("kv", p) for p in s.kv)
+        case Send() if not sums(s.tensors):
+            yield from ((side_of(s.tensors), p) for p in s.parts)
+        case Start() | Gather() | AllToAll() if not sums(s.tensors):
+            yield side_of(s.tensors), s.part
+
+
+def check_age(loops: Loops, side: str, part: Part, t: int) -> None:
+    """Raise PlanError unless the last copy that came under a name is the one that is read."""
+    lag = int(part.lag.at(t, np.zeros((1, len(loops.mesh) + 1), np.intp))[0])
+    for s in loops.statements if lag else ():
+        came = isinstance(s, Send) and (side_of(s.tensors), s.name) == (side, part.value)
+        if came and any(s.when.on(x) for x in range(t - lag, t)):
+            raise PlanError(f"{part.value} is read {lag} steps after it came")
+
+
+def sum_spans(walked: Walk, variable: Callable[[Cell, int], Held]) -> dict[Held, Span]:
+    """The lifetime of sums, from a first addition until they leave; by what variable they are in.
+
+    `variable`: of what is added to a cell in a step; what leaves in a step was added before it.
+    """
+    spans = dict[Held, Span]()
+    for cells in (*walked.targets.values(), *walked.into.values()):
+        for t, cell in cells.items():
+            _live(spans, variable(cell, t), [4 * t + 2])
+    for cell, steps in walked.taken.items():
+        for t in steps:
+            _live(spans, variable(cell, t - 1), [4 * t])
+    for cell, t in walked.kept.items():
+        _live(spans, variable((cell[0], OWN), t), [4 * t])
+    return spans
+
+
+def _live(spans: dict[Held, Span], held: Held, at: Iterable[int]) -> None:
+    """Let something live at some more quarters of steps."""
+    at = [*spans.get(held, ()), *at]
+    spans[held] = min(at), max(at)
+
+
+def named(
+    spans: Mapping[Held, Span], candidates: Callable[[Held], Iterable[str]]
+) -> dict[Held, str]:
+    """One name for what lives one after the other, more where lives overlap; what is owned first.
+
+    A name is the first candidate that nothing else has at the same time.
+    """
+    taken, names = dict[str, list[Span]](), dict[Held, str]()
+    for held in sorted(spans, key=lambda x: (OWN not in x, spans[x])):
+        first, last = spans[held]
+        for name in candidates(held):
+            others = taken.setdefault(name, [])
+            if all(last <= a or b <= first for a, b in others):
+                names[held] = name
+                others.append((first, last))
+                break
+    return names
+
+
+def numbered(*names: str) -> Iterator[str]:
+    """Candidates: names, then the last of them with numbers."""
+    yield from names
+    for n in range(2, 100):
+        yield ", ".join(f"{word}_{n}" for word in names[-1].split(", "))
