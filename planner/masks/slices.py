@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +62,7 @@ class Slices(Mask):
         bands = [f"(j - i >= {k0 - q0})"] * least + [f"(j - i <= {k1 - q1})"] * largest
         return " & ".join(["box", *bands])
 
-    @cached_property
+    @property
     def names(self) -> Names:
         """Each half of the rows, or the rectangle of a row that a diagonal cuts."""
         if len(self.rows) > 1:

@@ -1,7 +1,6 @@
 """Tree: sequences that share their beginnings."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -92,9 +91,8 @@ class Tree(Mask):
         return f"tree:{','.join(map(str, self.lengths))}/{','.join(parents)}"
 
 
-@lru_cache(maxsize=8)
 def ancestors(parents: tuple[int | None, ...]) -> Allowed:
-    """Returns which nodes (columns) are above which (rows): bool [nodes, nodes], remembered."""
+    """Returns which nodes (columns) are above which (rows): bool [nodes, nodes]."""
     table = np.zeros((len(parents), len(parents)), np.bool_)
     done, waiting = set[int | None]({None}), list(range(len(parents)))
     while waiting:
@@ -107,5 +105,4 @@ def ancestors(parents: tuple[int | None, ...]) -> Allowed:
                 table[node, parent] = True
         done |= {*ready}
         waiting = [node for node in waiting if node not in done]
-    table.flags.writeable = False
     return table

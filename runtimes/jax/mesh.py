@@ -72,7 +72,7 @@ def module(source: str) -> ModuleType:
     return program
 
 
-@lru_cache(maxsize=4)  # CACHE
+@lru_cache(maxsize=4)  # `ringloom run --check` asks for a dozen runs of one program
 def compiled(ranks: int, source: str) -> tuple[ModuleType, dict[str, Callable[..., Any]]]:
     """A program, and its compiled functions on sinks, if any, and whole arrays in layout order."""
     program, mesh = module(source), Mesh(np.array(devices(ranks)), ("sp",))
