@@ -28,7 +28,7 @@ def write(program: Program) -> str:
         program = program.as_tables("XLA cannot split its loops, as a layer that recomputes asks")
     if program.loops is not None:
         try:
-            parts = *parts_of("jax", "schedule"), *kernels(program.platform, program.unequal)
+            parts = *parts_of("jax", "schedule"), *kernels(program.platform)
             return written(program, [print_loops(program), *parts])
         except PlanError as error:
             program = program.as_tables(str(error))
@@ -41,12 +41,12 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     keys = "def kv_positions" in layout
     sinks = program.work.sinks
     function = [
-        Part("jax/parts/function", ("local_attention", "attention", "ours") * sinks),
+        Part("jax/parts/function", ("local_attention", "attention") * sinks),
         *parts_of("jax", "sinks") * sinks,
         mask_function(program.work, "jax"),
     ]
     dense = parts_of("jax", "dense") * (not sinks)
-    check = *dense, Part("jax/parts/check", ("results",) * sinks)
+    check = *dense, *parts_of("jax", "check")
     texts = [
         constants(program) + checked(program),
         layout,
@@ -56,7 +56,8 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
         *(dynamic.function(program) if program.dynamic else function),
         *(layer.texts(program) if program.layer else check),
     ]
-    marks = {"unequal" if program.unequal else "equal", "sinks" if sinks else "sinkless"}
+    given = "sinks" if sinks else "given" if program.dynamic else "sinkless"
+    marks = {"unequal" if program.unequal else "equal", given}
     marks |= {"held"} if any("def share_of" in x for x in texts if isinstance(x, str)) else set()
     texts = [x if isinstance(x, str) else replace(x, keeping=frozenset(marks)) for x in texts]
     keep = [*KEEP, *["kv_positions"] * keys, *layer.KEEP * program.layer]

@@ -13,7 +13,9 @@ from codegen.jax.parts.dense import dense
 from codegen.jax.parts.masked import wide
 
 if TYPE_CHECKING:
-    from codegen.jax.parts.function import ours
+    from codegen.jax.parts.sinks import attention
+    from codegen.jax.parts.stubs import shard, unshard
+    from codegen.jax.parts.tables.dynamic import example
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = SEQ = KV_SEQ = CHECKED = EVERY = 1
 RESULTS = ("out",)
@@ -22,9 +24,21 @@ PLAN: dict[str, Any] = {}
 # ---- Self-check
 
 
-def results(function, q, k, v, dout):
+def ours(mesh, *inputs):
+    """Attention by this program, of and in the order of the sequence."""
+    sinks, inputs = inputs[-1], inputs[:-1]  # sinks
+    sides = zip(inputs, ("q", "kv", "kv"), strict=True)
+    shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)
+    attend = jax.jit(partial(attention, mesh=mesh))  # alone: XLA fails to partition the rest
+    out = attend(*(jnp.concatenate(x, 2) for x in shards))  # sinkless
+    out = attend(*(jnp.concatenate(x, 2) for x in shards), sinks=sinks)  # sinks
+    out = attend(*(jnp.concatenate(x, 2) for x in shards), example())  # given
+    return unshard(jnp.split(out, RANKS, 2))
+
+
+def results(function, dout, *inputs):
     """Output, then gradients, of one query in EVERY."""
-    out, pull = jax.vjp(lambda *x: function(*x)[:, :, ::EVERY], q, k, v)
+    out, pull = jax.vjp(lambda *x: function(*x)[:, :, ::EVERY], *inputs)
     yield out
     yield from pull(dout[:, :, ::EVERY])
 
@@ -36,11 +50,11 @@ def main(seq: int = CHECKED) -> int:
     jax.config.update("jax_enable_x64", on_cpu)
     dtype = jnp.dtype("float64" if on_cpu else str(PLAN["dtype"]))
     queries, keys = (1, HEADS, seq, HEAD_DIM), (1, KV_HEADS, seq + KV_SEQ - SEQ, HEAD_DIM)
-    shapes = enumerate((queries, keys, keys, queries))  # equal
+    shapes = enumerate((queries, queries, keys, keys))  # equal
     of_values, of_out = (*keys[:3], V_HEAD_DIM), (*queries[:3], V_HEAD_DIM)  # unequal
-    shapes = enumerate((queries, keys, of_values, of_out))  # unequal
+    shapes = enumerate((of_out, queries, keys, of_values))  # unequal
     inputs = [jax.random.normal(jax.random.key(n), shape, dtype) for n, shape in shapes]
-    inputs.insert(3, jax.random.normal(jax.random.key(4), (HEADS,), dtype))  # sinks
+    inputs.append(jax.random.normal(jax.random.key(4), (HEADS,), dtype))  # sinks
     exact = results(jax.jit(dense), *(x.astype(wide(x)) for x in inputs))
     values, wrong = results(partial(ours, mesh), *inputs), False
     for name, x, truth in zip(RESULTS, values, exact, strict=False):

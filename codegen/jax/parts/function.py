@@ -4,11 +4,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import backward, forward, shapes, shard, unshard
+    from codegen.jax.parts.stubs import backward, forward, shapes
 
 RANKS = V_HEAD_DIM = 1
 
@@ -52,15 +51,3 @@ def attention(
     spec = PartitionSpec(batch_axis, head_axis, axis)
     local = partial(local_attention, axis=axis)
     return jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(q, k, v)
-
-
-# ---- Self-check
-
-
-def ours(mesh, *inputs):
-    """Attention by this program, of and in the order of the sequence."""
-    sides = zip(inputs, ("q", "kv", "kv"), strict=True)
-    shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)
-    attend = jax.jit(partial(attention, mesh=mesh))  # alone: XLA fails to partition the rest
-    out = attend(*(jnp.concatenate(x, 2) for x in shards))
-    return unshard(jnp.split(out, RANKS, 2))

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
         backward,
         forward,
         shapes,
-        shard,
         share_of,
-        unshard,
     )
 
 RANKS = HEADS = KV_HEADS = SEQ = KV_SEQ = EVERY = V_HEAD_DIM = 1
@@ -104,16 +102,6 @@ def attention(
 # ---- Self-check
 
 
-def ours(mesh, *inputs):
-    """Attention by this program, of and in the order of the sequence."""
-    *arrays, sinks = inputs
-    sides = zip(arrays, ("q", "kv", "kv"), strict=True)
-    shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)
-    attend = jax.jit(partial(attention, mesh=mesh))  # alone: XLA fails to partition the rest
-    out = attend(*(jnp.concatenate(x, 2) for x in shards), sinks=sinks)
-    return unshard(jnp.split(out, RANKS, 2))
-
-
 def dense(q, k, v, sinks):
     """Attention by its definition, of one query in EVERY, 64 at once; the others get zeros."""
     k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in (k, v))
@@ -130,11 +118,3 @@ def dense(q, k, v, sinks):
         out = lax.map(attend_one, jnp.arange(0, q.shape[2], EVERY), batch_size=64)
     whole = jnp.zeros((*q.shape[:3], v.shape[3]), wide(q))
     return whole.at[:, :, ::EVERY].set(jnp.moveaxis(out, 0, 2))
-
-
-def results(function, *inputs):
-    """Output, then gradients, of one query in EVERY."""
-    *arrays, dout = inputs
-    out, pull = jax.vjp(lambda *x: function(*x)[:, :, ::EVERY], *arrays)
-    yield out
-    yield from pull(dout[:, :, ::EVERY])

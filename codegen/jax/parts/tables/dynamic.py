@@ -14,7 +14,7 @@ from codegen.jax.parts.tables.dynamic_calls import calls_of
 from codegen.jax.parts.tables.table import run_backward, run_forward
 
 if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import KEYS, QUERIES, shapes, shard, unshard
+    from codegen.jax.parts.stubs import KEYS, QUERIES, shapes
 
 RANKS = SEQ = KV_SEQ = IDENTITY = 0
 CUTS = (0,)
@@ -146,12 +146,3 @@ def place(x):
 def example():
     """The tables of this mask."""
     return make_tables([(a, b, a, b, -KV_SEQ, 0) for a, b in pairwise((*CUTS, KV_SEQ))])
-
-
-def ours(mesh, *inputs):
-    """Attention by this program under that mask, of and in the order of the sequence."""
-    sides = zip(inputs, ("q", "kv", "kv"), strict=True)
-    shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)
-    attend = jax.jit(partial(attention, mesh=mesh))  # alone: XLA fails to partition the rest
-    out = attend(*(jnp.concatenate(x, 2) for x in shards), example())
-    return unshard(jnp.split(out, RANKS, 2))
