@@ -1,11 +1,15 @@
-"""Seconds that rings of 1,024 and of 4,096 ranks take to plan, verify and simulate.
+"""Seconds and memory that plans on many ranks take to make, verify and simulate, and their growth.
 
-    python benchmarks/bench_scale.py --quick        1,024 ranks, causal and full
+    python benchmarks/bench_scale.py --quick        1,024 ranks
     python benchmarks/bench_scale.py                4,096 ranks as well
+    python benchmarks/bench_scale.py --large        ring and zigzag on 16,384 ranks, nothing else
+    python benchmarks/bench_scale.py --schedules ring,usp:ulysses=8
 
-Each case runs in a fresh process, so its peak memory is its own. Seconds are processor time, which
-a busy machine stretches less than the clock on the wall. `plan` is the schedule and all passes,
-`verify` one verification of what came out.
+Each pass of each schedule, under a causal mask, runs in a fresh process, so its peak memory is its
+own. Seconds are processor time, which a busy machine stretches less than the clock on the wall.
+`plan` is the schedule and all passes, `verify` one verification of what came out. `growth` is how
+many times longer a case takes than on a quarter of the ranks, over how many times more rows it has:
+up to 1 its time is proportional to its rows.
 """
 
 import argparse
@@ -16,103 +20,150 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise, product
 from time import process_time
 
 from rich.console import Console
 from rich.table import Table
 
-from planner.planning import PASSES
-from planner.schedules.rings.ring import ring
+from planner.errors import PlanError
+from planner.ir import Pass
+from planner.planning import PASSES, find_schedule
 from planner.verify import verify
 from planner.workload import Workload
 from simulator.prediction import simulate
 
 SEQ = 2**20
 STAGES = ("plan", "verify", "simulate")
-SECONDS = {  # what a case may take in all
-    (1024, "causal"): 3.0,
-    (1024, "full"): 3.0,
-    (4096, "causal"): 20.0,
-    (4096, "full"): 20.0,
+FAST, WIDE = (20.0, 2.0), (60.0, 3.0)  # seconds and GiB that a case may take on 4,096 ranks
+QUICK = 0.15  # of these seconds, on 1,024
+LIMITS = {
+    **dict.fromkeys(("ring", "zigzag", "striped", "burst", "balanced"), FAST),
+    **dict.fromkeys(("allgather", "usp:ulysses=8"), WIDE),
 }
-MEMORY = 2.0  # GB that a case may hold
+LARGE = {"ring": (60.0, 4.0), "zigzag": (120.0, 4.0)}  # the same on 16,384 ranks, forward
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pass of one schedule, and what it may take."""
+
+    schedule: str
+    pass_: Pass
+    ranks: int
+    seconds: float
+    memory: float  # GiB
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One case: seconds per stage, rows of the plan, peak memory in GB, the predicted time."""
+    """One case: seconds per stage, rows of the plan, peak memory in GiB, the predicted time.
 
-    ranks: int
-    mask: str
-    rows: int
-    seconds: dict[str, float]
-    memory: float
-    makespan: float
+    `refused` says why there is no such plan.
+    """
+
+    rows: int = 0
+    seconds: tuple[float, ...] = (0.0,) * len(STAGES)
+    memory: float = 0.0
+    makespan: float = 0.0
+    refused: str = ""
 
     @property
     def total(self) -> float:
-        return sum(self.seconds.values())
+        return sum(self.seconds)
 
-    def misses(self) -> Iterator[str]:
+    def misses(self, case: Case) -> Iterator[str]:
         """Yield the limits of time and memory that were missed."""
-        seconds = SECONDS[self.ranks, self.mask]
-        if self.total > seconds:
-            yield f"{self.ranks} ranks, {self.mask}: {self.total:.2f} s, not {seconds:g} s"
-        if self.memory > MEMORY:
-            yield f"{self.ranks} ranks, {self.mask}: {self.memory:.2f} GB, not {MEMORY:g} GB"
+        name = f"{case.schedule} {case.pass_}, {case.ranks} ranks"
+        if self.refused:
+            yield f"{name}: {self.refused}"
+        if self.total > case.seconds:
+            yield f"{name}: {self.total:.1f} s, not {case.seconds:g} s"
+        if self.memory > case.memory:
+            yield f"{name}: {self.memory:.2f} GiB, not {case.memory:g} GiB"
 
 
-def measure(ranks: int, mask: str) -> Measured:
+def cases(quick: bool, large: bool, schedules: list[str]) -> Iterator[Case]:
+    """Yield every case, small ones first."""
+    if large:
+        for name in LARGE.keys() & schedules:
+            yield Case(name, "forward", 16384, *LARGE[name])
+        return
+    passes: tuple[Pass, ...] = ("forward", "backward")
+    for ranks in [1024] if quick else [1024, 4096]:
+        for name, pass_ in product(schedules, passes):
+            seconds, memory = LIMITS[name]
+            yield Case(name, pass_, ranks, seconds if ranks > 1024 else seconds * QUICK, memory)
+
+
+def measure(case: Case) -> Measured:
     """Run one case in this process."""
-    work = Workload(seq=SEQ, mask=mask)
+    work = Workload(seq=SEQ, mask="causal")
+    recipe, parameters = find_schedule(case.schedule)
     times = [process_time()]
-    planned = reduce(lambda done, rewrite: rewrite(done), PASSES, ring(work, ranks, "forward"))
+    try:
+        built = recipe.build(work, case.ranks, case.pass_, **parameters)
+    except PlanError as error:
+        return Measured(refused=str(error))
+    planned = reduce(lambda done, rewrite: rewrite(done), PASSES, built)
     times.append(process_time())
     verify(planned)
     times.append(process_time())
     result = simulate(planned, "h100")
     times.append(process_time())
-    seconds = {s: b - a for s, a, b in zip(STAGES, times[:-1], times[1:], strict=True)}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    memory = peak * (1 if sys.platform == "darwin" else 1024) / 1e9
-    return Measured(ranks, mask, planned.rows, seconds, memory, result.makespan)
+    memory = peak * (1 if sys.platform == "darwin" else 1024) / 2**30
+    seconds = tuple(after - before for before, after in pairwise(times))
+    return Measured(planned.rows, seconds, memory, result.makespan)
 
 
-def apart(ranks: int, mask: str) -> Measured:
+def apart(case: Case) -> Measured:
     """Run one case in a process of its own."""
-    case = [sys.executable, __file__, "--case", f"{ranks}:{mask}"]
-    done = subprocess.run(case, capture_output=True, text=True)
+    command = [sys.executable, __file__, "--case", json.dumps(vars(case))]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{ranks} ranks, {mask}: {done.stderr}")
+        return Measured(refused=done.stderr.strip()[-200:] or f"ended by signal {-done.returncode}")
     return Measured(**json.loads(done.stdout))
 
 
-def table(rows: list[Measured]) -> Table:
+def table(results: dict[Case, Measured]) -> Table:
     """Seconds per stage, one line per case."""
-    shown = Table(title=f"a ring over {SEQ:,} tokens", box=None, padding=(0, 2, 0, 0))
-    for head in ("ranks", "mask", "rows", *STAGES, "in all", "limit", "memory"):
-        shown.add_column(head, justify="left" if head == "mask" else "right")
-    for row in rows:
-        stages = [f"{row.seconds[stage]:.2f} s" for stage in STAGES]
-        may = f"{SECONDS[row.ranks, row.mask]:g} s"
-        ends = f"{row.total:.2f} s", may, f"{row.memory:.2f} GB"
-        shown.add_row(f"{row.ranks:,}", row.mask, f"{row.rows:,}", *stages, *ends)
+    shown = Table(title=f"causal, {SEQ:,} tokens", box=None, padding=(0, 2, 0, 0))
+    heads = "schedule", "pass", "ranks", "rows", *STAGES, "in all", "limit", "memory", "growth"
+    for head in heads:
+        shown.add_column(head, justify="left" if head in ("schedule", "pass") else "right")
+    for case, result in results.items():
+        stages = [f"{seconds:.2f} s" for seconds in result.seconds]
+        quarter = case.schedule, case.pass_, case.ranks // 4
+        less = next(
+            (results[c] for c in results if (c.schedule, c.pass_, c.ranks) == quarter), None
+        )
+        ends = f"{result.total:.2f} s", f"{case.seconds:g} s", f"{result.memory:.2f} GiB"
+        growth = (
+            f"{result.total / less.total * less.rows / result.rows:.2f}"
+            if less and result.rows
+            else ""
+        )
+        names = case.schedule, case.pass_, f"{case.ranks:,}", f"{result.rows:,}"
+        shown.add_row(*names, *stages, *ends, growth)
     return shown
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="1,024 ranks only")
+    parser.add_argument("--large", action="store_true", help="16,384 ranks only")
+    parser.add_argument("--schedules", default=",".join(LIMITS), help="which of them")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.case:
-        ranks, mask = chosen.case.split(":")
-        print(json.dumps(vars(measure(int(ranks), mask))))
+        print(json.dumps(vars(measure(Case(**json.loads(chosen.case))))))
         return
-    sizes = [1024] if chosen.quick else [1024, 4096]
-    rows = [apart(ranks, mask) for ranks, mask in SECONDS if ranks in sizes]
-    Console().print(table(rows))
-    if missed := [line for row in rows for line in row.misses()]:
+    wanted = cases(chosen.quick, chosen.large, chosen.schedules.split(","))
+    results = {case: apart(case) for case in wanted}
+    Console(width=140).print(table(results))
+    missed = [line for case, result in results.items() for line in result.misses(case)]
+    if missed:
         raise SystemExit("\n".join(missed))
 
 
