@@ -21,14 +21,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.columns import chosen, flat, rowwise
 from planner.errors import PlanError
-from planner.partitions import Ints, Partition, Side
+from planner.partitions import Ints, Partition, Side, check_places
 from planner.workload import DTYPES, Workload
 
 Pass = Literal["forward", "backward"]
 Dim = Literal["head_dim", "v_head_dim"]  # a field of the workload
 Index = NDArray[np.intp]
 Rows = NDArray[np.bool_] | np.bool_
-LARGEST = 1 << 28  # ranks x blocks: the verifier and the passes keep tables of this size
 check_partition = lru_cache(maxsize=8)(Partition.check)  # every pass makes a plan of the same one
 SMALL = 4000  # rows up to which a plan prints as the Python that builds it
 
@@ -322,12 +321,7 @@ class Plan:
         if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
             raise PlanError(f"ranks must be a whole number from 1 up, not {self.ranks!r}")
         check_partition(self.partition, self.workload, self.ranks)
-        blocks = max(len(self.partition.q), len(self.partition.kv))
-        if self.ranks * blocks > LARGEST:
-            raise PlanError(
-                f"{self.ranks} ranks x {blocks} blocks is more than the {LARGEST} places that"
-                " a plan may have"
-            )
+        check_places(self.ranks, max(len(self.partition.q), len(self.partition.kv)))
         known = CARRIED[self.pass_]
         for tensor, slots in self.buffers:
             if tensor not in known or slots < 0:

@@ -18,7 +18,20 @@ from planner.workload import Workload
 
 Ints = NDArray[np.int32]
 Ranges = tuple[range, ...]
+LARGEST = 1 << 28  # ranks x blocks: the verifier and the passes keep tables of this size
 WINDOW = 1 << 24  # positions checked for overlaps at a time
+
+
+def check_places(ranks: int, blocks: int) -> None:
+    """Raise PlanError, with both numbers, for so many blocks that no table of places may hold them.
+
+    Schedules of about as many blocks as pairs of ranks ask before they make any.
+    """
+    if ranks * blocks > LARGEST:
+        raise PlanError(
+            f"{ranks} ranks x {blocks} blocks is more than the {LARGEST} places that"
+            " a plan may have"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Literal, overload
 
 from planner.errors import PlanError
-from planner.ir import LARGEST, Pass, Plan
+from planner.ir import Pass, Plan
 from planner.layouts import Layout, own_name
 from planner.parse import schedule as parse_schedule
+from planner.partitions import LARGEST
 from planner.passes.adjoint import adjoint
 from planner.passes.homeward import direct, homeward
 from planner.passes.pieces import joined, per_block, per_piece

@@ -367,6 +367,15 @@ def test_stages_hold_less_than_ulysses_at_once() -> None:
     assert held[0] == 2 * held[1] == 4 * held[2]
 
 
+@pytest.mark.parametrize("name", ["ulysses", "usp:ulysses=64:ring=32", "multi-ring", "head-chunks"])
+def test_schedules_of_too_many_blocks_are_refused_before_these_are_made(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.partitions.Block.__post_init__", pytest.fail)
+    with pytest.raises(PlanError, match=r"2048 ranks x \d{6,} blocks is more than the 268435456"):
+        rl.plan(name, rl.Workload(seq=2**20, heads=128), 2048)
+
+
 @pytest.mark.parametrize("ranks", [2**14 + 1, 10**9])
 def test_more_ranks_than_tables_have_room_for_are_refused_before_anything_is_built(
     ranks: int,

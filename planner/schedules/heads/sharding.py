@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.ir import Held, Move
 from planner.layouts import Chunks, by_heads, cut, split
-from planner.partitions import Ints, Side
+from planner.partitions import Ints, Side, check_places
 from planner.workload import Workload
 
 
@@ -50,6 +50,7 @@ class Shards:
     ) -> None:
         self.ulysses, self.slices = ulysses, len(slices)
         self.rank, self.cut = np.arange(ulysses * groups, dtype=np.int32), (pieces, slices)
+        check_places(len(self.rank), len(pieces) * ulysses * len(slices))
         self.side: Side
         self.own: Ints  # pieces that each rank owns
         if like and like.cut == self.cut:  # what is computed for one side holds for the other

@@ -20,12 +20,13 @@ import numpy as np
 
 from planner.ir import Attend, Move, Pass, Plan, Step
 from planner.layouts import Layout, sides, split, whole_heads
-from planner.partitions import Ints, Partition
+from planner.partitions import Ints, Partition, check_places
 from planner.workload import Workload
 
 
 def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag") -> Plan:
     """KV pieces go around as many edge-disjoint rings as there are (TASP)."""
+    check_places(ranks, ranks * max(1, (ranks - 1) // 2 * 2))
     rings, rank, steps = disjoint_rings(ranks), np.arange(ranks), list[Step]()
     queries, keys = sides(work, ranks, layout)
     pieces = [(part, home) for whole, home in keys for part in split(whole, len(rings))]
