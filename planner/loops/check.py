@@ -7,7 +7,7 @@ from planner.ir import Plan
 from planner.loops.expand import Expanded, expand
 from planner.loops.form import Ints, Loops
 from planner.loops.kinds import ANY, END, KINDS, OTHER, Codes, Kinds
-from planner.loops.values import Bools, Messages, Rectangles, codes, rows_of, widened
+from planner.loops.values import Bools, Rectangles, Rows, codes, rows_of, widened
 
 
 def check(loops: Loops, plan: Plan) -> None:
@@ -21,7 +21,7 @@ def check(loops: Loops, plan: Plan) -> None:
     kinds, blocks = Kinds(plan), max(len(plan.partition.q), len(plan.partition.kv))
     for t, (made, step) in enumerate(zip(expand(loops, plan), plan.steps, strict=True)):
         real = rows_of(step)
-        _check_messages(t, made.moves, real.moves, plan.ranks, blocks)
+        _check_messages(t, made, real, plan.ranks, blocks)
         if not _alike(made.attends, real.attends):
             raise PlanError(f"step {t}: rectangles are not the plan's")
         _check_kinds(t, made, kinds)
@@ -42,18 +42,12 @@ def _check_kinds(t: int, made: Expanded, kinds: Kinds) -> None:
         raise PlanError(f"step {t}, rank {rank[i]}: a rectangle is {is_}, not {said}")
 
 
-def _check_messages(
-    t: int,
-    made: dict[tuple[str, ...], Messages],
-    real: dict[tuple[str, ...], Messages],
-    ranks: int,
-    blocks: int,
-) -> None:
-    made = {k: v for k, v in made.items() if len(v[0])}
-    if made.keys() != real.keys():
-        raise PlanError(f"step {t}: the loops move {sorted(made)}, the plan {sorted(real)}")
-    for tensors in real:
-        here, there = (codes(x[tensors], ranks, blocks) for x in (made, real))
+def _check_messages(t: int, made: Rows, real: Rows, ranks: int, blocks: int) -> None:
+    moves = {k: v for k, v in made.moves.items() if len(v[0])}
+    if moves.keys() != real.moves.keys():
+        raise PlanError(f"step {t}: the loops move {sorted(moves)}, the plan {sorted(real.moves)}")
+    for tensors in moves:
+        here, there = (codes(x[tensors], ranks, blocks) for x in (moves, real.moves))
         if not np.array_equal(here, there):
             raise PlanError(f"step {t}: messages of {' '.join(tensors)} are not the plan's")
 
