@@ -64,8 +64,14 @@ def check_age(loops: Loops, side: str, part: Part, t: int) -> None:
     """Raise PlanError unless the last copy that came under a name is the one that is read."""
     lag = int(part.lag.at(t, np.zeros((1, len(loops.mesh) + 1), np.intp))[0])
     for s in loops.statements if lag else ():
-        came = isinstance(s, Send) and (side_of(s.tensors), s.name) == (side, part.value)
-        if came and any(s.when.on(x) for x in range(t - lag, t)):
+        match s:  # a start that goes on with its own value changes nothing
+            case Send():
+                later = range(t - lag, t)
+            case Start() if s.part.value != s.name:
+                later = range(t - lag + 1, t + 1)
+            case _:
+                continue
+        if (side_of(s.tensors), s.name) == (side, part.value) and any(map(s.when.on, later)):
             raise PlanError(f"{part.value} is read {lag} steps after it came")
 
 

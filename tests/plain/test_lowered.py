@@ -286,3 +286,16 @@ def test_a_copy_of_which_a_later_one_came_is_not_read() -> None:
     )
     with pytest.raises(PlanError, match="A is read 2 steps after it came"):
         input_spans(replace(loops, statements=late))
+
+
+def test_a_value_that_begins_again_is_not_read_as_it_was() -> None:
+    loops = recover(plan("double-ring:node=2", LONG, 8))
+    assert input_spans(loops)
+    again = [
+        replace(s, part=replace(s.part, value=OWN))
+        if isinstance(s, Start) and s.part.value == s.name
+        else s
+        for s in loops.statements
+    ]
+    with pytest.raises(PlanError, match="B is read 1 steps after it came"):
+        input_spans(replace(loops, statements=tuple(again)))
