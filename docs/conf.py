@@ -9,6 +9,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from docstrings import as_rst
 from from_code import PAGES
+from outputs import with_outputs
 
 import ringloom
 
@@ -47,6 +48,13 @@ def write_pages(app: Any) -> None:
             path.write_text(text, encoding="utf-8")
 
 
+def show_outputs(app: Any, docname: str, source: list[str]) -> None:
+    """Put what the commands of a page print below them."""
+    page = HERE / f"{docname}.md"
+    if page.exists() and "generated" not in page.parts and "lessons" not in page.parts:
+        source[0] = with_outputs(page)
+
+
 def read_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: Any) -> None:
     """Our docstrings are plain text."""
     lines[:] = as_rst(lines)
@@ -55,4 +63,5 @@ def read_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lin
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", write_pages)
+    app.connect("source-read", show_outputs)
     app.connect("autodoc-process-docstring", read_docstring)

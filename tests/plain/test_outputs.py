@@ -1,0 +1,54 @@
+"""Pages of the documentation show what their commands print, and a picture of it."""
+
+from pathlib import Path
+
+import outputs
+import pytest
+from outputs import with_outputs
+
+PAGE = """# Page
+
+```toml
+# name.toml
+```
+
+```python
+from pathlib import Path
+Path("lengths.txt").write_text("10 6")
+```
+
+```console
+$ ringloom simulate ring --ranks 2 --seq 16 --mask documents@lengths.txt
+```
+
+```console
+$ ringloom schedules
+this is shown already
+```
+
+```console
+$ python program.py
+```
+"""
+
+
+def test_a_page_shows_what_its_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "PICTURES", tmp_path / "pictures")
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    shown = with_outputs(page)
+    assert "```text\nring on a100-nvlink\n" in shown
+    assert "![Timeline of the ranks](pictures/page-13.svg)" in shown
+    assert (tmp_path / "pictures/page-13.svg").read_text().lstrip().startswith("<?xml")
+    assert shown.count("```text") == 1
+    kept = [line for line in PAGE.splitlines() if line not in shown.splitlines()]
+    assert kept == []
+
+
+def test_a_command_that_fails_fails_the_build(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ ringloom plan spiral --ranks 2 --seq 16\n```\n")
+    with pytest.raises(AssertionError, match="ringloom plan spiral"):
+        with_outputs(page)
