@@ -70,22 +70,22 @@ def bars_of(prediction: Prediction, ranks: Sequence[int] | None = None) -> Bars:
         timeline, at = leg.timeline, leg.offset
         kept = timeline.rows is not None and timeline.plan.rows <= MOST
         whole = whole and kept
-        of_pass = [*spans(timeline), *waits(timeline)] if kept else _attends(timeline, shown)
-        every += [
-            Span(s.rank, s.stream, s.name, s.step, s.start + at, s.end + at)
-            for s in of_pass
-            if s.rank in shown and s.stream != "receive"
-        ]
+        if kept:
+            done = [s for s in spans(timeline) if s.rank in shown and s.stream != "receive"]
+            done += waits(timeline, done)
+        else:
+            done = _attends(timeline, shown)
+        every += [Span(s.rank, s.stream, s.name, s.step, s.start + at, s.end + at) for s in done]
     return columns(every, whole)
 
 
-def waits(timeline: Timeline) -> list[Span]:
-    """Returns the times that ranks wait for messages which their sources have offered.
+def waits(timeline: Timeline, done: Sequence[Span]) -> list[Span]:
+    """Returns the times that ranks of some spans wait for messages which their sources offered.
 
     Each lies before what a rank computes or merges next: from when the rank was free and the
     message was offered, to its arrival. Raises RingloomError where rows were not kept.
     """
-    work = [s for s in spans(timeline) if s.stream in ("compute", "merge")]
+    work = [s for s in done if s.stream in ("compute", "merge")]
     sent = [rows for rows in timeline.rows or () if isinstance(rows, Sent)]
     if not work or not sent:
         return []

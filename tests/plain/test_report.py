@@ -114,7 +114,7 @@ def test_bars_are_the_spans_of_the_simulator(four: Comparison) -> None:
         for one in case.prediction.passes:
             slow += [
                 (s.rank, s.step, s.name, s.start + offset, s.end + offset)
-                for s in [*spans(one.timeline), *waits(one.timeline)]
+                for s in [*spans(one.timeline), *waits(one.timeline, spans(one.timeline))]
                 if s.stream != "receive"
             ]
             offset += one.makespan
