@@ -223,9 +223,10 @@ class Pass(Attends):
         """Raise PlanError if ranks run a send beside those of the plan, and have sums."""
         if is_stepwise(s):
             return
+        running = everybody(self.loops, s)
         holders = self.walked.holders.get(self.walked.source[n], {})
         for t in steps:
-            more = np.setdiff1d(everybody(self.loops, s), senders(self.loops, s, t))
+            more = np.setdiff1d(running, senders(self.loops, s, t))
             if np.isin(holders.get(t, more[:0]), more).any():
                 raise PlanError("sums that only some ranks send on")
 

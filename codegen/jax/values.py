@@ -6,6 +6,7 @@ message takes along in the next step. Variables of one side share a name where o
 other.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,7 +66,7 @@ def values(loops: Loops, pass_: Pass, walked: Walk, kept: Collection[str] = ()) 
 
     Raises PlanError for what needs more than a variable per value.
     """
-    made, variable = Values(pass_), partial(_variable, loops, walked)
+    made, variable = Values(pass_), _variables(loops, walked)
     _cells(made, loops, walked, variable)
     inputs = {(name, side): span for (side, name), span in input_spans(loops, SPARE).items()}
     lives, end = sum_spans(walked, variable), 4 * loops.steps
@@ -103,15 +104,22 @@ def _candidates(made: Values, loops: Loops, sums: bool, key: Key) -> Iterator[st
     return numbered(*[base] * (mark != "held_{}"), marked)
 
 
-def _variable(loops: Loops, walked: Walk, cell: Cell, t: int) -> Key:
+def _variables(loops: Loops, walked: Walk) -> Callable[[Cell, int], Key]:
     """Where sums are that are added to a cell in a step: own ones apart if they leave at once."""
     back = {walked.source[n] for n, s in enumerate(loops.statements) if _goes_back(s)}
-    later = min((u for u in walked.taken.get(cell, ()) if u > t), default=t)
-    leaves = later in walked.sent.get(cell, ())
-    if leaves and later > t + 1:
-        raise PlanError("sums that wait for several steps before they go on")
-    apart = leaves and (cell[1] == OWN or cell in back)
-    return (f"{cell[1]}{LEAVING}" if apart else cell[1], TENSORS[cell[0]].side)
+    times = {cell: sorted(steps) for cell, steps in walked.taken.items()}
+
+    def variable(cell: Cell, t: int) -> Key:
+        steps = times.get(cell, [])
+        number = bisect_right(steps, t)
+        later = steps[number] if number < len(steps) else t
+        leaves = later in walked.sent.get(cell, ())
+        if leaves and later > t + 1:
+            raise PlanError("sums that wait for several steps before they go on")
+        apart = leaves and (cell[1] == OWN or cell in back)
+        return (f"{cell[1]}{LEAVING}" if apart else cell[1], TENSORS[cell[0]].side)
+
+    return variable
 
 
 def _cells(made: Values, loops: Loops, walked: Walk, variable: Callable[[Cell, int], Key]) -> None:
