@@ -28,13 +28,13 @@ __version__: str = import_module("planner.version").VERSION
 
 
 def __getattr__(name: str) -> Any:
-    """Load the names of `rl.` when one is first asked for: `ringloom --help` need not wait."""
+    """Load all names of `rl.` when one is first asked for: `ringloom --help` need not wait."""
     if name == "__all__":
         return __dir__()
     api = vars(import_module("ringloom.api"))
     if name.startswith("_") or name not in api:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = api[name]
+    globals().update((public, api[public]) for public in api if not public.startswith("_"))
     return api[name]
 
 

@@ -450,3 +450,17 @@ def test_commands_work_before_anything_else_is_imported() -> None:
     for name in ("compare", "report", "hardware"):
         program = f"from ringloom.cli import command_of; command_of({name!r})"
         subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_what_memory_cannot_hold_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 4.00 GiB for an array")
+
+    monkeypatch.setattr("ringloom.cli.cli.main", planned)
+    assert main(["plan", "ring", *SMALL]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("ringloom: this machine has not enough memory: Unable to")
+    assert printed.err.count("\n") == 1
+    assert not printed.out
