@@ -86,15 +86,15 @@ class Exchanges:
 
     def add_functions(self, order: Order | str | None, groups: str) -> None:
         """The functions of an all-to-all, there and back."""
-        sent = f"lax.all_to_all(x, axis, 1, 2, tiled=True{groups})"
+        collective = f"lax.all_to_all(x, axis, 1, 2, tiled=True{groups})"
         if isinstance(order, str):
             raise PlanError("an all-to-all whose order is the layout's")
-        there, x = (
-            statement(4, "return ", swapped(sent, order)),
+        sent, x = (
+            statement(4, "return ", swapped(collective, order)),
             swapped("x", order, True),
         )
         home = statement(4, "return ", f"lax.all_to_all({x}, axis, 2, 1, tiled=True{groups})")
-        for name, lines in (("by_heads", there), ("by_tokens", home)):
+        for name, lines in (("by_heads", sent), ("by_tokens", home)):
             said = SAID[name].format(group=" of our group" if groups else "")
             text = [f"def {name}(x, axis):", f'    """{said}"""', *lines]
             if self.functions.setdefault(name, text) != text:

@@ -169,27 +169,27 @@ def check_defined(blocks: Sequence[Block], results: Sequence[str], names: Names)
     """Raise PlanError if a variable is read, or carried around a loop, before it is assigned."""
     ops = [op for block in blocks for op in (*block.before, *block.ops)]
     variables = {name for op in ops for name in op.targets} - {"q", "out", "lse"}
-    there = set[str]()
+    assigned = set[str]()
 
     def run(ops: Sequence[Op], step: int = 0) -> None:
         for op in ops:
             if eval(op.condition or "True", {names.step: step, **names.values}):
-                _check_reads(op.reads & variables, there)
-                there.update(op.targets)
+                _check_reads(op.reads & variables, assigned)
+                assigned.update(op.targets)
 
     for block in blocks:
         kind = block.run.kind if block.run else "straight"
         run(block.before)
         if kind == "rolled":
             carried = {t for op in block.ops for t in op.targets if not is_arriving(t)}
-            _check_reads(carried & variables, there)
+            _check_reads(carried & variables, assigned)
         for t in block.run.steps if block.run else (0,):
             run(block.ops, t - names.first)
-    _check_reads({*results} & variables, there)
+    _check_reads({*results} & variables, assigned)
 
 
-def _check_reads(names: Set[str], there: set[str]) -> None:
-    if lost := sorted(names - there):
+def _check_reads(names: Set[str], assigned: set[str]) -> None:
+    if lost := sorted(names - assigned):
         raise PlanError(f"values that are read before they are there: {', '.join(lost)}")
 
 

@@ -67,8 +67,11 @@ class Origins:
             return Origin(origin, "")
         owned = self.walked.tables[side, "owned"][:, :, 0]
         for axis, members in enumerate(members_of(names.axes)):
-            there = along(owned, domain.loops.mesh, axis)
-            if there.shape == blocks.shape and (np.sort(there, axis=1) == np.sort(blocks)).all():
+            gathered = along(owned, domain.loops.mesh, axis)
+            if (
+                gathered.shape == blocks.shape
+                and (np.sort(gathered, axis=1) == np.sort(blocks)).all()
+            ):
                 return Origin(origin, members, several=True)
         raise PlanError("what is gathered is not what the ranks along an axis own")
 

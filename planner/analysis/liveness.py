@@ -161,7 +161,7 @@ def _stats_made(plan: Plan) -> Callable[[int], list[tuple[Ints, Ints]]] | None:
         if not number:
             comes = [(held.rank, held.blocks) for held in plan.start if "DOUT" in held.tensors]
         at = ((rank, blocks, out.bits[out.cells.of(rank, blocks)]) for rank, blocks in comes)
-        return [(rank, np.where(there, blocks, -1)) for rank, blocks, there in at]
+        return [(rank, np.where(present, blocks, -1)) for rank, blocks, present in at]
 
     return made
 

@@ -47,16 +47,16 @@ def _check_messages(t: int, made: Rows, real: Rows, ranks: int, blocks: int) -> 
     if moves.keys() != real.moves.keys():
         raise PlanError(f"step {t}: the loops move {sorted(moves)}, the plan {sorted(real.moves)}")
     for tensors in moves:
-        here, there = (codes(x[tensors], ranks, blocks) for x in (moves, real.moves))
-        if not np.array_equal(here, there):
+        made_codes, real_codes = (codes(x[tensors], ranks, blocks) for x in (moves, real.moves))
+        if not np.array_equal(made_codes, real_codes):
             raise PlanError(f"step {t}: messages of {' '.join(tensors)} are not the plan's")
 
 
 def _alike(made: Rectangles, real: Rectangles) -> bool:
     """True for the same rectangles, in whatever order they and their blocks stand."""
     widths = [max(x.shape[1], y.shape[1]) for x, y in zip(made[1:], real[1:], strict=True)]
-    here, there = (_lines(x, widths) for x in (made, real))
-    return np.array_equal(here, there)
+    left, right = (_lines(x, widths) for x in (made, real))
+    return np.array_equal(left, right)
 
 
 def _lines(rows: Rectangles, widths: list[int]) -> Ints:

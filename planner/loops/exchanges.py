@@ -145,8 +145,8 @@ class Exchanges:
         rows = np.isin(pairs, made[0].astype(np.intp) * self.ranks + made[1])
         width = 1 + max(int(x.max(initial=0)) for x in (blocks, made[2]))
         picked = src[rows], dst[rows], blocks[rows]
-        here, there = (codes(x, self.ranks, width) for x in (picked, made))
-        return rows if len(made[0]) and np.array_equal(here, there) else None
+        picked_codes, made_codes = (codes(x, self.ranks, width) for x in (picked, made))
+        return rows if len(made[0]) and np.array_equal(picked_codes, made_codes) else None
 
     def _along(
         self, t: int, tensors: tuple[str, ...], messages: Messages, axis: int, places: Places
@@ -204,8 +204,8 @@ class Exchanges:
         hops = (self.where[dst] - self.where[src])[:, axis] % self.mesh[axis]
         origin = np.full(places.code.shape, -1, np.int16)
         origin[flat(np.arange(self.ranks), value.table.reshape(self.ranks, -1))] = 0
-        there = blocks >= 0
-        origin[flat(dst, blocks)] = np.repeat(hops, there.sum(axis=1))
+        present = blocks >= 0
+        origin[flat(dst, blocks)] = np.repeat(hops, present.sum(axis=1))
         for rows in self.rows[t + 1 :]:
             read = rows.attends[1 if side == "q" else 2]
             seen = origin[rows.attends[0][:, None], read]  # -1 for the block -1

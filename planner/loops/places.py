@@ -32,8 +32,8 @@ class Value:
 
     def hold(self, table: Ints) -> None:
         """Have these blocks; `pieces` and `heads` count those of each rank: [ranks]."""
-        self.table, there = table, table >= 0
-        self.pieces, self.heads = (there.any(axis=x).sum(axis=1) for x in (2, 1))
+        self.table, present = table, table >= 0
+        self.pieces, self.heads = (present.any(axis=x).sum(axis=1) for x in (2, 1))
         counts = [x[x > 0] for x in (self.pieces, self.heads)]
         self.even = all((x == x[:1]).all() for x in counts)  # on ranks that have anything
 

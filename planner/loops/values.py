@@ -81,8 +81,8 @@ def held(plan: Plan, side: str) -> Ints | None:
     kept = np.zeros_like(here)
     for _, attend in plan.attends():
         read = attend.q if side == "q" else attend.kv
-        there = (read >= 0) & here[attend.rank[:, None], read]
-        rows = there.any(axis=1) & ~there.all(axis=1)
+        present = (read >= 0) & here[attend.rank[:, None], read]
+        rows = present.any(axis=1) & ~present.all(axis=1)
         rank, block = flat(attend.rank[rows], read[rows])
         own = blocks.homes[block] == rank
         kept[rank[own], block[own]] = True

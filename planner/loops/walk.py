@@ -233,10 +233,10 @@ class Reading:
     def _added(self, p: Pending) -> None:
         """Sums arrive: name the accumulators that they are added to, or theirs from now on."""
         _, dst, blocks = p.messages
-        there, rank = blocks >= 0, dst[:, None]
-        inputs = np.where(there, self.places[TENSORS[p.tensor].side].of(rank, blocks), OWNED)
+        present, rank = blocks >= 0, dst[:, None]
+        inputs = np.where(present, self.places[TENSORS[p.tensor].side].of(rank, blocks), OWNED)
         new = (inputs < 0) & (self.places[p.tensor].of(rank, blocks) < 0)
-        if new.any() and self._follow(p.tensor, dst, blocks, new, inputs[there & ~new]):
+        if new.any() and self._follow(p.tensor, dst, blocks, new, inputs[present & ~new]):
             new[:] = False
         if new.any():
             row, column = np.nonzero(new)

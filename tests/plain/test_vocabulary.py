@@ -96,10 +96,8 @@ def private_words(path: str, tree: ast.Module) -> Complaints:
 
 
 RULES: list[Rule] = [vague_locals, whose_locals, questions, private_words]
-OLDER = [rule for rule in RULES if rule is not whose_locals]
 FOLDERS: dict[str, list[Rule]] = {
     **dict.fromkeys((*PACKAGES, "benchmarks", "docs"), RULES),
-    **dict.fromkeys(("planner", "codegen"), OLDER),
     "tests": RULES,
 }
 

@@ -33,8 +33,8 @@ class broadcast(exchange):
     """The tensors of one rank of the group, the root, to all others."""
 
     def __init__(self, sent: Any, root: int, group: Any):
-        mine = group.rank() == root
-        self.received = [x.contiguous() if mine else x.new_empty(x.shape) for x in sent]
+        sends = group.rank() == root
+        self.received = [x.contiguous() if sends else x.new_empty(x.shape) for x in sent]
         options = {"group": group, "group_src": root, "async_op": True}
         self.works = [dist.broadcast(x, **options) for x in self.received]
 

@@ -29,10 +29,10 @@ def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     heads = HEADS, KV_HEADS, KV_HEADS, HEADS
     q, k, v, dout = (torch.randn(1, n, seq, HEAD_DIM, generator=seed).to(*kind) for n in heads)
     ours = [shard(x, rank).requires_grad_() for x in (q, k, v)]
-    mine = (out := attention(*ours)), *torch.autograd.grad(out, ours, shard(dout, rank))
+    results = (out := attention(*ours)), *torch.autograd.grad(out, ours, shard(dout, rank))
     q, k, v = whole = [x.double().requires_grad_() for x in (q, k, v)]
     rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}
     seen = allowed(torch.arange(seq)[:, None], torch.arange(seq)).to(q.device)
     exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen, **rules)
     wanted = exact, *torch.autograd.grad(exact, whole, dout.double())
-    return [(x, shard(y, rank)) for x, y in zip(mine, wanted, strict=True)]
+    return [(x, shard(y, rank)) for x, y in zip(results, wanted, strict=True)]

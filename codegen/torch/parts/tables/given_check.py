@@ -49,11 +49,11 @@ def errors(rank: int, tables: Tables, dtype: torch.dtype, device: str = "cpu") -
         outs.append(exact)
         outs[-1].backward(dout[:, :, i].double())
     pairs = [(out[:, :, chosen[rows]], torch.cat([out[:, :, :0].cpu(), *outs], 2).to(device))]
-    for mine, whole, side in zip(ours, dense, ("q", "kv", "kv"), strict=True):
+    for part, whole, side in zip(ours, dense, ("q", "kv", "kv"), strict=True):
         total = torch.zeros_like(whole) if whole.grad is None else whole.grad
         dist.all_reduce(total := total.to(device))
         if tables.both:
-            pairs.append((mine.grad, shard(total, rank, tables, 2, side)))
+            pairs.append((part.grad, shard(total, rank, tables, 2, side)))
     worst = [(a.double() - b).abs().max() if a.numel() else b.new_zeros(()) for a, b in pairs]
     dist.all_reduce(largest := torch.stack(worst).detach(), dist.ReduceOp.MAX)
     return [*map(float, largest)]
