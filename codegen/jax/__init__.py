@@ -28,7 +28,7 @@ def write(program: Program) -> str:
         program = program.as_tables("XLA cannot split its loops, as a layer that recomputes asks")
     if program.loops is not None:
         try:
-            parts = *parts_of("jax", "schedule"), *kernels(program.platform)
+            parts = *parts_of("jax", "schedule"), *kernels(program.platform, program.unequal)
             return written(program, [print_loops(program), *parts])
         except PlanError as error:
             program = program.as_tables(str(error))

@@ -142,7 +142,7 @@ def test_a_stand_in_for_the_output_has_its_product_with_dout(parts: ModuleType) 
 
 
 @pytest.mark.parametrize(
-    ("platform", "there", "absent"),
+    ("platform", "present", "absent"),
     [
         ("tpu", {"attend_tpu"}, {"attend_cpu", "attend_cudnn", "attend_triton", "triton"}),
         ("gpu", {"attend_cudnn", "attend_triton"}, {"attend_cpu", "attend_tpu", "splash"}),
@@ -151,12 +151,12 @@ def test_a_stand_in_for_the_output_has_its_product_with_dout(parts: ModuleType) 
     ],
 )
 def test_programs_hold_the_kernels_of_their_platform_alone(
-    platform: str, other: set[str], absent: set[str]
+    platform: str, present: set[str], absent: set[str]
 ) -> None:
     keep = ("attend", "attend_backward")
     text = assemble('"""Kernels."""', ["SCALE = 1.0\n", *kernels(platform)], keep=keep)
     names = set(re.findall(r"\w+", text))
-    assert other <= names
+    assert present <= names
     assert not absent & names
     assert text.count("\n") <= (222 if platform == "all" else 105)
     exec(text, {"__name__": "kernels"})

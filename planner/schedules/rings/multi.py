@@ -35,8 +35,7 @@ def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zig
     onward = [ring[(np.argsort(ring) + 1) % ranks] for ring in rings]
 
     def visitors(t: int) -> list[Ints]:
-        before = [ring[(np.argsort(ring) - t) % ranks] for ring in rings]
-        return [owned[owner, :, j] for j, owner in enumerate(before)]
+        return [owned[ring[(np.argsort(ring) - t) % ranks], :, j] for j, ring in enumerate(rings)]
 
     for t in range(ranks + (pass_ == "backward")):
         attends = (Attend(rank, q.owned(ranks), np.hstack(visitors(t))),) if t < ranks else ()
