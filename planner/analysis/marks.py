@@ -1,13 +1,12 @@
 """Tables with an entry per rank and block, read for whole nodes at a time."""
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cached import cached_on_plan
 from planner.columns import rowwise
 from planner.ir import HELD, TENSORS, Attend, Held, Index, Plan
-from planner.partitions import Ints, Side
+from planner.partitions import Ints
 
 Bits = NDArray[np.bool_]
 
@@ -49,14 +48,14 @@ class Cells:
         return rank, int(self._order[(row + self._shift * rank) % self._rows])
 
 
-@lru_cache(maxsize=8)  # every step asks again
-def _cells(ranks: int, side: Side) -> Cells:
-    return Cells(ranks, side.homes)
+@cached_on_plan  # every step asks again: benchmarks/bench_scale.py
+def _cells(plan: Plan) -> dict[str, Cells]:
+    return {s: Cells(plan.ranks, plan.partition.side(s).homes) for s in ("q", "kv")}
 
 
 def cells(plan: Plan, tensor: str) -> Cells:
     """Returns the order of tables of ranks x blocks of a tensor."""
-    return _cells(plan.ranks, plan.side(tensor))
+    return _cells(plan)[TENSORS[tensor].side]
 
 
 def places(plan: Plan, tensor: str, rank: Ints, blocks: Ints) -> Index:
