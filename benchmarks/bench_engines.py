@@ -86,10 +86,12 @@ class InSimPy:
         for step in steps:
             for m in step.sends:
                 self.offered[m].succeed()
+            taken = sum(map(self.taken, (*step.sends, *step.receives)))
             for call in step.calls:
                 for need in calls.needs[call]:
                     yield self.arrived[need]
-                yield self.env.timeout(calls.seconds[call] + calls.adding[call])
+                yield self.env.timeout(calls.seconds[call] + taken + calls.adding[call])
+                taken = 0.0
             for m in step.merges:
                 yield self.arrived[m]
                 yield self.env.timeout(merge[m])
@@ -103,13 +105,14 @@ class InSimPy:
                 yield self.arrived[need]
             yield self.turn[m]
             yield from self.transfer(m)
+            yield self.env.timeout(self.path[m].alpha)
+            self.arrived[m].succeed()
             if m in self.after:
                 self.turn[self.after[m]].succeed()
-            self.env.process(self.fly(m))
 
-    def fly(self, m: int) -> Iterator[simpy.Event]:
-        yield self.env.timeout(self.path[m].alpha)
-        self.arrived[m].succeed()
+    def taken(self, m: int) -> float:
+        """Seconds that a message takes from the compute beside it, on either rank."""
+        return self.path[m].share * self.rows.messages.size[m] / self.path[m].bandwidth
 
     def transfer(self, m: int) -> Iterator[simpy.Event]:
         size = self.rows.messages.size[m]

@@ -25,7 +25,7 @@ from planner.schedules.rings.multi import multi_ring
 from planner.schedules.rings.ring import ring
 from planner.schedules.rings.startrail import startrail
 from planner.schedules.rings.tokenring import tokenring
-from planner.schedules.variants import by_heads, in_nodes, never, once, once_and_in_nodes
+from planner.schedules.variants import by_heads, in_nodes, never, once
 from planner.workload import Workload
 
 
@@ -76,7 +76,7 @@ ROWS = (
     Schedule("zigzag", zigzag, "KV", "ring, head-tail layout", "common practice"),
     Schedule("balanced", balanced, "KV, Q, OUT", "helpers", "DistFlashAttn (Li et al. 2023)"),
     Schedule("burst", burst, "KV; backward Q", "one ring", "BurstAttention (Sun et al. 2024)"),
-    Schedule("allgather", allgather, "KV", "all-gather", "common practice", once_and_in_nodes),
+    Schedule("allgather", allgather, "KV", "all-gather", "common practice", once),
     Schedule("ulysses", ulysses, "heads", "all-to-all", "DeepSpeed-Ulysses (Jacobs et al. 2023)"),
     Schedule("usp", usp, "heads, KV", "all-to-all, rings", "USP (Fang and Zhao 2024)", by_heads),
     _newer(

@@ -24,12 +24,6 @@ def in_nodes(_: Workload, ranks: int, node: int) -> Iterator[str]:
         yield f":node={node}"
 
 
-def once_and_in_nodes(work: Workload, ranks: int, node: int) -> Iterator[str]:
-    """The schedule as it is, and with nodes as the machine has them."""
-    yield ""
-    yield from in_nodes(work, ranks, node)
-
-
 def by_heads(work: Workload, ranks: int, node: int) -> Iterator[str]:
     """Every degree of Ulysses that divides ranks and KV heads; across nodes, in both orders."""
     for degree in range(2, ranks):

@@ -18,6 +18,7 @@ from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.comparison import Case, Comparison, Passes, beside, case
 from ringloom.explore.choices import Choices
+from ringloom.machine import on_machine
 from ringloom.report.facts.tiles import TileFacts, tile_facts
 from ringloom.report.pictures.load import LoadPicture, most
 from ringloom.report.pictures.memory import MemoryPicture
@@ -85,7 +86,8 @@ def _ring(choices: Choices) -> Choices:
 def others(choices: Choices) -> list[str]:
     """The schedules to compare with on the machine, but the chosen one and the ring."""
     machine = hardware(choices.hardware)
-    names = comparable(choices.work, choices.ranks, machine.ranks_per_node)
+    named = comparable(choices.work, choices.ranks, machine.ranks_per_node)
+    names = dict.fromkeys(on_machine(name, choices.ranks, machine) for name in named)
     return [name for name in names if name not in (choices.schedule, "ring")]
 
 
