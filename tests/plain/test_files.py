@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner import files, runs
+from planner import files
 from planner.errors import PlanError, RingloomError
+from planner.files import runs
 from planner.ir import Held
 from planner.plans import Plans
 from strategies import masks

@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike
 from planner.analysis.partial_sums import absent_sums
 from planner.disk import writing
 from planner.errors import PlanError, RingloomError
+from planner.files.runs import LONG, expanded, length, runs_of
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.partitions import Block, Ints, Partition, Side
 from planner.plans import AnyPlans, Plans
-from planner.runs import LONG, expanded, length, runs_of
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
 
