@@ -6,7 +6,7 @@ from math import expm1, log
 from markdown import Lines, table
 
 from ringloom.reproduce import validation
-from ringloom.reproduce.measured import BASELINES, Measured, measured
+from ringloom.reproduce.measured import BASELINES, Measured, published_rows
 from ringloom.reproduce.papers import distflash_time, striped
 from ringloom.reproduce.soundness import CHECKS, soundness
 from ringloom.reproduce.validation import APART, Errors
@@ -34,7 +34,7 @@ SHORT = """
 
 def page() -> Lines:
     """Write the whole page."""
-    rows, frozen = measured(), validation.frozen()
+    rows, frozen = published_rows(), validation.frozen()
     stated = validation.stated(rows)
     every, whole = (Errors.of(r.error for r in part) for part in (stated, _schedules(stated)))
     yield from ("# Predictions against measurements", "")

@@ -16,8 +16,8 @@ there:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from math import log
 from pathlib import Path
 from typing import Literal, get_args
@@ -82,23 +82,28 @@ class Measured:
         """The hardware itself."""
         return hardware(self.on)
 
-    def plans(self, schedule: str) -> Plans:
-        """Return the plans of a schedule, with nodes as the hardware has them."""
-        name = on_machine(schedule, self.ranks, self.machine)
+    @cached_property
+    def other(self) -> "Measured":
+        """The schedule whose time a ratio is over, in the same setting."""
+        return replace(self, schedule=self.versus)
+
+    @property
+    def plans(self) -> Plans:
+        """The plans of the schedule, with nodes as the hardware has them."""
+        name = on_machine(self.schedule, self.ranks, self.machine)
         return Plans.of(plan(name, self.work, self.ranks, pass_=self.pass_))
 
     @cached_property
     def predicted(self) -> Prediction:
         """The prediction for the row's schedule."""
-        return simulate(self.plans(self.schedule), self.machine, record=False)
+        return simulate(self.plans, self.machine, record=False)
 
     @cached_property
     def times(self) -> tuple[float, float]:
         """(published, predicted) seconds, or ratios of seconds."""
         seconds = self.predicted.makespan
         if self.quantity == "ratio":
-            other = simulate(self.plans(self.versus), self.machine, record=False).makespan
-            return self.value, seconds / other
+            return self.value, seconds / self.other.predicted.makespan
         published = {
             "seconds": self.value,
             "ms": self.value / 1e3,
@@ -130,7 +135,7 @@ class Measured:
     @cached_property
     def spread(self) -> Mapping[str, float]:
         """The change of the time at the end of each constant's range."""
-        return spread(self.plans(self.schedule), self.machine, EVEN, self.predicted.makespan)
+        return spread(self.plans, self.machine, EVEN, self.predicted.makespan)
 
     @property
     def interval(self) -> Interval:
@@ -143,7 +148,7 @@ class Measured:
         flop_rate = self.machine.peak(self.work.dtype) * self.ranks
         compute = transfers = alphas = overlapped = 0.0
         parts = self.predicted.passes or (self.predicted,)
-        for one, part in zip(self.plans(self.schedule), parts, strict=True):
+        for one, part in zip(self.plans, parts, strict=True):
             pair = Kernels(self.machine, self.work, one.pass_).seconds_per_pair
             busy, link = float(loads(one).sum(axis=0).max()) * pair, part.busiest_link
             compute, transfers = compute + busy, transfers + link
@@ -165,7 +170,13 @@ BASELINES = {
 }
 
 
-def measured(path: str | Path = ROWS, use: Use | None = None) -> list[Measured]:
+@cache
+def published_rows() -> tuple[Measured, ...]:
+    """Return the rows that come with ringloom, each of which is predicted once in a process."""
+    return tuple(measured(ROWS))
+
+
+def measured(path: str | Path, use: Use | None = None) -> list[Measured]:
     """Read rows of a CSV file; `use` stands in for what the file says.
 
     Raises RingloomError, naming file and row, for one that makes no sense.

@@ -8,7 +8,7 @@ were at hand in `simulator/hardware/frozen.toml`. Rows of another file are judge
 import hashlib
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from math import exp, expm1, log
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ringloom.reproduce.measured import ROWS, Measured, measured
+from ringloom.reproduce.measured import ROWS, Measured, published_rows
 from ringloom.reproduce.tables import Line, Table
 from simulator.confidence import RESIDUALS, Residual, model_error, ratio_interval, residuals
 from simulator.hardware import hardware, presets
@@ -76,8 +76,7 @@ def decisions(rows: Sequence[Measured]) -> list[Decision]:
     made = list[Decision]()
     for row in rows:
         if row.quantity == "ratio":
-            other = replace(row, schedule=row.versus)
-            made.append(_decision(row, other, *row.times))
+            made.append(_decision(row, row.other, *row.times))
     plain = [row for row in rows if row.ranks > 1 and row.quantity != "ratio"]
     for one, other in combinations(plain, 2):
         if (one.source, one.on, one.setting) == (other.source, other.on, other.setting):
@@ -129,7 +128,7 @@ def left_out(rows: Sequence[Residual] | None = None) -> list[Left]:
 
 def scatter() -> list[Residual]:
     """Return the errors of all published rows of whole schedules, as they are now."""
-    rows = [row for row in stated(measured()) if row.ranks > 1 and row.quantity != "ratio"]
+    rows = [row for row in stated(published_rows()) if row.ranks > 1 and row.quantity != "ratio"]
     return [Residual(row.on, row.source, row.name, row.error) for row in rows]
 
 
@@ -148,7 +147,7 @@ def freeze(date: str) -> None:
     lines = [f'{r.hardware},{r.source},"{r.what}",{r.error:.4f}' for r in scatter()]
     RESIDUALS.write_text("\n".join(["hardware,source,what,error", *lines, ""]))
     head = "# The fit that predictions rest on; written by ringloom.reproduce.validation.freeze."
-    parts = [head, f'date = "{date}"', f"rows = {len(measured())}", f'sha256 = "{digest()}"']
+    parts = [head, f'date = "{date}"', f"rows = {len(published_rows())}", f'sha256 = "{digest()}"']
     for name in presets():
         if fitted := fitted_constants(name):
             parts += ["", f"[constants.{name}]"]
@@ -167,7 +166,7 @@ def fitted_constants(name: str) -> dict[str, float]:
 
 def tables(rows: Sequence[Measured] | None = None) -> list[Table]:
     """Return published beside predicted values, source by source, then the order of schedules."""
-    rows = measured() if rows is None else rows
+    rows = published_rows() if rows is None else rows
     listed = list[Table]()
     for (source, on, quantity), own in by(rows, "source", "on", "quantity").items():
         lines = tuple(Line(r.name, r.value, r.ours, _digits(r), r.use) for r in own)

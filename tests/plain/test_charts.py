@@ -14,16 +14,16 @@ from planner.workload import Workload
 from ringloom.cli import main
 from ringloom.machine import on_machine
 from ringloom.reproduce import validation
-from ringloom.reproduce.measured import ROWS, Measured, measured
+from ringloom.reproduce.measured import ROWS, Measured, measured, published_rows
 from ringloom.reproduce.soundness import CHECKS, soundness
 from ringloom.reproduce.validation import Decision, Errors
 from simulator.hardware import hardware, presets
 from simulator.prediction import simulate
 
 
-@pytest.fixture(scope="module")
-def rows() -> list[Measured]:
-    return measured()
+@pytest.fixture
+def rows() -> Sequence[Measured]:
+    return published_rows()
 
 
 def schedules_of(rows: Sequence[Measured]) -> list[Measured]:
@@ -31,7 +31,7 @@ def schedules_of(rows: Sequence[Measured]) -> list[Measured]:
 
 
 def test_fully_stated_rows_are_predicted_within_five_percent_in_the_mean(
-    rows: list[Measured],
+    rows: Sequence[Measured],
 ) -> None:
     stated, whole = validation.stated(rows), schedules_of(rows)
     assert (len(stated), len(whole)) == (149, 22)
@@ -42,19 +42,19 @@ def test_fully_stated_rows_are_predicted_within_five_percent_in_the_mean(
     assert sum(abs(np.expm1(row.error)) > 0.15 for row in stated) <= 4  # two charts of one kernel
 
 
-def test_one_h800_runs_8k_tokens_as_often_as_published(rows: list[Measured]) -> None:
+def test_one_h800_runs_8k_tokens_as_often_as_published(rows: Sequence[Measured]) -> None:
     single = [row for row in rows if row.source == "ring-flash-attention" and row.ranks == 1]
     assert [row.value / 8 for row in single] == pytest.approx([73.9, 19.3])
     assert [row.ours for row in single] == pytest.approx([row.value for row in single], rel=0.03)
 
 
-def test_a100_kernels_are_within_five_percent_of_their_charts(rows: list[Measured]) -> None:
+def test_a100_kernels_are_within_five_percent_of_their_charts(rows: Sequence[Measured]) -> None:
     a100 = [row for row in rows if row.on == "a100-nvlink" and row.ranks == 1]
     assert len(a100) == 24
     assert Errors.of(row.error for row in a100).worst < 0.05
 
 
-def test_no_published_order_comes_out_wrong_and_few_are_too_close(rows: list[Measured]) -> None:
+def test_no_published_order_comes_out_wrong_and_few_are_too_close(rows: Sequence[Measured]) -> None:
     made = validation.decisions([row for row in rows if row.ranks > 1])
     verdicts = [one.verdict for one in made]
     assert len(verdicts) >= 20
@@ -74,13 +74,15 @@ def test_overlap_costs_more_than_it_hides_on_fast_links_and_short_sequences() ->
 
     Published on NVLink at 2k, 8k, 32k and 64k tokens: 1.20, 1.04, 1.00, 1.00; on PCIe 0.97 to 0.71.
     """
-    published = [row for row in measured() if row.source == "vllm-omni 5092"]
-    fast, slow = ([r.ours for r in published if (r.on == "h100") == is_fast] for is_fast in (1, 0))
+    ratios = [row for row in published_rows() if row.source == "vllm-omni 5092"]
+    fast, slow = ([r.ours for r in ratios if (r.on == "h100") == is_fast] for is_fast in (1, 0))
     assert fast == sorted(fast, reverse=True)
     assert min(fast) > 1 > max(slow[1:])
 
 
-def test_the_fit_is_frozen_with_its_date_its_rows_and_its_constants(rows: list[Measured]) -> None:
+def test_the_fit_is_frozen_with_its_date_its_rows_and_its_constants(
+    rows: Sequence[Measured],
+) -> None:
     """Where this fails, rows or constants have changed: fit, then call `validation.freeze`."""
     frozen = validation.frozen()
     assert frozen["rows"] == len(rows)

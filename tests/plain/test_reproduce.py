@@ -13,7 +13,7 @@ import pytest
 from planner.errors import RingloomError
 from ringloom import csv_rows
 from ringloom.cli import main
-from ringloom.reproduce.measured import Use, measured
+from ringloom.reproduce.measured import Use, published_rows
 from ringloom.reproduce.papers import PAPERS, burst, distflash, distflash_time, ring
 from ringloom.reproduce.papers.ring import within_two
 from ringloom.reproduce.published import DATA, records
@@ -209,7 +209,7 @@ def test_claims_are_predicted_with_errors_beside_them() -> None:
 
 def test_charts_list_every_row_source_by_source_and_the_order_of_schedules() -> None:
     *listed, order = PAPERS["charts"]()
-    assert sum(len(table.lines) for table in listed) == len(measured())
+    assert sum(len(table.lines) for table in listed) == len(published_rows())
     assert all(line.note in get_args(Use) for table in listed for line in table.lines)
     assert sum(line.published or 0 for line in order.lines) >= 20
 
