@@ -1,28 +1,30 @@
 """The attends of a pass as lines: calls on what a device has, cases, loops over tiles."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from codegen.jax.cases import WHOLE, Case, Group, groups, switched
-from codegen.jax.exchanges import Exchanges
+from codegen.jax.exchanges import Exchanges, numbers
 from codegen.jax.hops import Hops, Steps
-from codegen.jax.pieces import Slices, tiling
+from codegen.jax.pieces import Slices, met, tiling
 from codegen.jax.runs import Op
 from codegen.jax.values import Kept, Key, values
 from codegen.layout import Pieces
 from codegen.lowered.conditions import Domain
 from codegen.lowered.owners import owner
+from codegen.lowered.shares import Shares
 from codegen.lowered.sums import Walk
 from codegen.text import Names, call, statement
-from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
 from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops
 from planner.partitions import Side
 
+SOME = "some heads"  # of the queries that a device owns
 MASKED = {"full": "masked", "causal": "masked", "strict": WHOLE}  # of pieces that are padded
 
 
@@ -101,6 +103,9 @@ class Attends:
         self, group: Group, steps: Steps, names: Names, closures: bool, indent: int
     ) -> Iterator[Op]:
         """One call, or one per case of which a device has one; `closures`: as in `switched`."""
+        if any(case.head is not None for case in group.cases):
+            yield from self.of_heads(group, steps, names, closures, indent)
+            return
         masked = group.cases[0].kind in ("masked", WHOLE)
         if closures and masked and len(group.cases) == len(steps) == 1:
             with suppress(PlanError):
@@ -119,6 +124,38 @@ class Attends:
         self.defined |= set(group.cells)
         yield self.op(lines, targets, reads)
 
+    def of_heads(
+        self, group: Group, steps: Steps, names: Names, closures: bool, indent: int
+    ) -> Iterator[Op]:
+        """Attend with some heads of what a device owns, then put their sums beside the others."""
+        (cell, *others), slices = group.cells, len(self.plan.partition.q.slices)
+        heads = {(case.q, case.head) for case in group.cases}
+        ((q, head),) = heads if len(heads) == 1 else [(cell, None)]
+        if (
+            q[0] != OWN
+            or head is None
+            or (ACCUMULATORS[self.plan.pass_][0], OWN) in self.walked.again
+        ):
+            raise PlanError("attends of several slices of heads")
+        shares, some, made = Shares(True, head, slices, slices), (SOME, "q"), self.made
+        words = made.sums[cell].split(", ")
+        self.made = replace(
+            made,
+            inputs=made.inputs | {some: "part_q" if self.forward else "part"},
+            sums=made.sums | {some: ", ".join(f"part_{word}" for word in words)},
+        )
+        self.defined.discard(some)
+        self.written.discard(some)
+        x = made.inputs[q] if self.forward else "x"
+        picked = f"some_heads({x}, {numbers(shares)})"
+        if not self.forward:
+            picked = f"tuple({picked} for x in {made.inputs[q]})"
+        yield self.assign(indent, self.made.inputs[some], picked)
+        cases = tuple(replace(case, q=some, head=None) for case in group.cases)
+        yield from self.attend(Group((some, *others), cases), steps, names, closures, indent)
+        came, self.made = self.made.sums[some], made
+        yield self.put(indent, cell, came, shares)
+
     def tiles(self, case: Case, cells: tuple[Key, ...], t: int, indent: int) -> Iterator[Op]:
         """A loop over tiles of one shape; PlanError where ranks have none."""
         rectangles = self.walked.attended[case.statements[0]][t]
@@ -126,24 +163,17 @@ class Attends:
             raise PlanError("tiles that are not of one shape")
         ends, diagonal = tiling(self.plan, rectangles, self.coordinates, self.names)
         q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
-        tokens = q if self.forward else f"{q}[0]"
-        pieces = f" // {case.rows[2]}" if case.rows[2] > 1 else ""
-        yield self.assign(indent, "size", f"{tokens}.shape[2]{pieces}")
-        for cell in cells:
-            if self.starts(cell):
-                yield self.assign(indent, self.made.sums[cell], self.zero(cell, case))
+        start = f"({', '.join(self.base(cell, case) for cell in cells)})"
+        start = start[1:-1] if start.startswith("(nothing(") else start
+        start = re.sub(r"^\(zeros\((.*?)\), zeros\((.*)\)\)$", r"zeros((\1, \2))", start)
         self.written |= set(cells)
         self.defined |= set(cells)
         sums = ", ".join(self.made.sums[cell] for cell in cells)
         meet = "meet_tile" if self.forward else "meet_tile_backward"
-        comma = "," * (len(ends) == 1)
-        lines = [f"{' ' * indent}for row, end in enumerate(({', '.join(ends)}{comma})):"]
-        if diagonal:
-            arguments = [*sums.split(", "), q, kv, "row", "end", "size", "causal=True"]
-            lines += call(indent + 4, f"{sums} = {meet}(", arguments)
-        one = f"lambda col, sums, row=row: {meet}(*sums, {q}, {kv}, row, col, size)"
-        lines += call(indent + 4, f"{sums} = lax.fori_loop(", ["0", "end", one, f"({sums})"])
-        yield self.op(lines, sums, f"{sums} {q} {kv} {' '.join(ends)}")
+        self.positions["ends"] = f"{', '.join(ends)}{',' * (len(ends) == 1)}"
+        arguments = [meet, start, q, kv, "ends", *["diagonal=False"] * (not diagonal)]
+        lines = call(indent, f"{sums} = over_tiles(", arguments)
+        yield self.op(lines, sums, " ".join(arguments))
 
     def base(self, cell: Key, case: Case) -> str:
         """Returns the sums that an attend adds to."""
@@ -176,23 +206,21 @@ class Attends:
 
     def check_whole(self, case: Case, steps: Steps) -> None:
         """Raise PlanError if queries and keys see each other outside of the rectangle."""
-        areas, sides = tiles(self.plan).areas, self.plan.partition
         for r in (self.walked.attended[n].get(t) for t in steps for n in case.statements):
             if r is None:
                 continue
             if (r.q_row < 0).any() or (r.kv_row < 0).any():
                 raise PlanError("rectangles of values whose pieces are more on some ranks")
-            for i, (q, kv) in enumerate(zip(r.q_row, r.kv_row, strict=True)):
-                live = areas[np.ix_(sides.q.chunk[q], sides.kv.chunk[kv])] > 0
-                if (live & ~np.outer(np.isin(q, r.q[i]), np.isin(kv, r.kv[i]))).any():
-                    raise PlanError("rectangles of different shapes that leave out what is seen")
+            seen, attended = met(self.plan, r)
+            if (seen & ~attended).any():
+                raise PlanError("rectangles of different shapes that leave out what is seen")
 
     def places(self, case: Case, side: str, steps: Steps, names: Names) -> str:
         """The positions of the tokens of a value, as text."""
         seq = ", seq" * self.exchanges.program.free  # as long as the arrays are
         apart = self.exchanges.program.layout.kv != self.exchanges.program.layout.q
         of = "keys_of" if side == "kv" and apart else "tokens_of"
-        value = (case.q if side == "q" else case.kv)[0]
+        value = (case.q if side == "q" else case.kv)[0].replace(SOME, OWN)
         brought = {s.name: s for s in self.loops.statements if isinstance(s, Gather | AllToAll)} | {
             HELD: self.kept.q if side == "q" else self.kept.kv
         }
@@ -217,6 +245,18 @@ class Attends:
         return ("kv_at" if of == "keys_of" else "at") if rank == "rank" else f"{of}({rank}{seq})"
 
     # ---- assignments
+
+    def put(self, indent: int, cell: Key, came: str, shares: Shares) -> Op:
+        """Sums that are all there are, or those of some heads beside others."""
+        name, first = self.made.sums[cell], cell not in self.defined
+        self.defined.add(cell)
+        if shares.every > 1:
+            totals = self.zero(cell) if first else f"({name})" if ", " in name else name
+            came = f"({came})" if ", " in name else came
+            came = f"with_heads({totals}, {came}, {numbers(shares)})"
+        elif not first:
+            raise PlanError("sums that come back to others")
+        return self.assign(indent, name, came)
 
     def assign(self, indent: int, name: str, value: str) -> Op:
         return self.op(statement(indent, f"{name} = ", value), name, value)

@@ -30,6 +30,7 @@ class Case:
     active: Flags  # [steps, ranks]
     guard: Guard
     choice: tuple[int, int, int] | None = None  # a coordinate, first and last value
+    head: int | None = None  # the slice of the heads of queries, None for all
     statements: tuple[int, ...] = ()
 
 
@@ -95,7 +96,8 @@ def _cases(n: int, s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) 
     different = np.unique(codes[active])
     if len(s.q) + len(s.kv) > 2 or len(different) > MOST:
         everything, keys = ((0, width - 1, width) for width in widths)
-        return [Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statements=(n,))]
+        whole = Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statements=(n,))
+        return [replace(whole, head=_head(s))]
     made = []
     for code in different:
         on, ends = codes == code, np.unravel_index(code, shape)
@@ -105,16 +107,27 @@ def _cases(n: int, s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) 
             for a, b, width in ((*ends[:2], widths[0]), (*ends[2:], widths[1]))
         )
         kind = "masked" if s.kind in LEFT_OPEN else s.kind
-        made.append(Case(q, kv, rows, cols, kind, on, s.when.guard, choice, (n,)))
+        made.append(Case(q, kv, rows, cols, kind, on, s.when.guard, choice, _head(s), (n,)))
     return made
 
 
 def _pieces(p: Part, width: int, t: int, at: Ints) -> list[Ints]:
     """The first and the last piece of a part, on ranks at these coordinates: [n] each."""
-    if p.heads is not None:
-        raise PlanError("an attend of some heads of a value")
     ends = p.pieces or (Expr(0), Expr(width - 1))
     return [e.at(t, at).clip(0, width - 1) for e in ends]
+
+
+def _head(s: Attend) -> int | None:
+    """The slice of the heads of queries that an attend is of, None for all."""
+    if any(p.heads is not None for p in s.kv):
+        raise PlanError("an attend of some heads of keys")
+    heads = {p.heads for p in s.q}
+    if heads == {None}:
+        return None
+    ((low, high),) = (ends for ends in heads if ends) if len(heads) == 1 else [(None, None)]
+    if low is None or low != high or low != Expr(low.constant):
+        raise PlanError("an attend of several slices of heads")
+    return low.constant
 
 
 def _choice(on: Flags, active: Flags, at: Ints) -> tuple[int, int, int]:

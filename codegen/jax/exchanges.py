@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from codegen.layout import Pieces
+from codegen.lowered.shares import Shares, shares_of
 from codegen.programs import Program
 from codegen.text import statement
 from planner.errors import PlanError
@@ -32,16 +33,17 @@ class Exchanges:
 
     def text(self, s: Exchange, source: str, single: bool, loops: Loops) -> str:
         """A value made of `source`, one array or a tuple of them."""
-        copies = self.copies(s, loops)
-        if single:
-            return self.there(s, source, loops)
-        each = self.there(s, f"jnp.repeat(x, {copies}, 1)" if copies > 1 else "x", loops)
-        return f"tuple({each} for x in {source})"
+        shares = self.shares(s, loops)
+        x = source if single else "x"
+        x = x if shares.every == 1 else f"some_heads({x}, {numbers(shares)})"
+        x = f"jnp.repeat({x}, {shares.copies}, 1)" if shares.copies > 1 else x
+        each = self.there(s, x, loops)
+        return each if single else f"tuple({each} for x in {source})"
 
     def back(self, s: Return | Scatter, exchange: Exchange, source: str, loops: Loops) -> str:
         """Sums that go back over an exchange; whole ones in the type of the inputs."""
-        home, copies = partial(self.home, exchange, loops), self.copies(exchange, loops)
-        whole = isinstance(exchange, AllToAll) and copies == 1
+        home, shares = partial(self.home, exchange, loops), self.shares(exchange, loops)
+        whole, copies = not shares.gathered and shares.copies == 1, shares.copies
         if s.tensors == ("OUT",):
             out, lse = source.split(", ")
             if not whole:
@@ -57,7 +59,7 @@ class Exchanges:
     def there(self, s: Exchange, x: str, loops: Loops) -> str:
         """An array over an exchange, its tokens in the order of the sequence."""
         order, groups = self.order(s, loops), self.groups(s, loops)
-        if isinstance(s, AllToAll):
+        if not self.shares(s, loops).gathered:
             self.add_functions(order, groups)
             return f"by_heads({x}, axis)"
         if isinstance(order, str):
@@ -67,19 +69,25 @@ class Exchanges:
     def home(self, s: Exchange, loops: Loops, x: str) -> str:
         """Sums back over an exchange to the ranks whose tokens they are for."""
         order, groups = self.order(s, loops), self.groups(s, loops)
-        if isinstance(s, AllToAll):
+        if not self.shares(s, loops).gathered:
             self.add_functions(order, groups)
             return f"by_tokens({x}, axis)"
         if isinstance(order, str):
-            shards = f"[shard({x}, r{order}) for r in range(RANKS)]"
-            return f"lax.psum_scatter(jnp.stack({shards}), axis)"
+            name = "reduced_keys" if order else "reduced"
+            self.functions[name] = [
+                f"def {name}(x, axis):",
+                '    """The sums over all devices for our tokens."""',
+                f"    shards = [shard(x, r{order}) for r in range(RANKS)]",
+                "    return lax.psum_scatter(jnp.stack(shards), axis)",
+            ]
+            return f"{name}({x}, axis)"
         x = swapped(x, order, True)
         return f"lax.psum_scatter({x}, axis, scatter_dimension=2, tiled=True{groups})"
 
     def merged(self, s: Exchange, loops: Loops, out: str, lse: str) -> str:
         """Outputs over some keys, back from all ranks to the owners of their queries."""
         order, groups = self.order(s, loops), self.groups(s, loops)
-        if isinstance(s, AllToAll) or isinstance(order, str):
+        if not self.shares(s, loops).gathered or isinstance(order, str):
             raise PlanError("outputs over some of the keys that come back from several ranks")
         parts = ", ".join(swapped(x, order, True) for x in (out, lse))
         return f"merged_home({parts}, axis{groups})"
@@ -104,7 +112,7 @@ class Exchanges:
         """The function that gives the sinks of the heads that an exchange brings."""
         if not isinstance(s, AllToAll):
             raise PlanError("sinks of outputs that ranks have of all heads")
-        copies, index = self.copies(s, loops), "lax.axis_index(axis)"
+        copies, index = self.shares(s, loops).copies, "lax.axis_index(axis)"
         if len(loops.mesh) > 1:
             index = f"{index} {'%' if s.axis else '//'} INNER"
         index = f"({index}) // {copies}" if copies > 1 else index
@@ -119,21 +127,9 @@ class Exchanges:
         made = (["", "", *lines] for lines in self.functions.values())
         return [line for lines in made for line in lines]
 
-    def copies(self, s: Exchange, loops: Loops) -> int:
-        """Counts receivers of the same heads. Raises PlanError for other shares than equal."""
-        if isinstance(s, Gather):
-            return 1
-        heads, slices, n = s.share.heads, self._side(s).slices, loops.mesh[s.axis]
-        if s.share.pieces or heads is None or heads[0] != heads[1] or heads[0].step:
-            raise PlanError("an all-to-all of something else than a slice of the heads")
-        at = np.zeros((n, len(loops.mesh) + 1), np.intp)
-        at[:, s.axis] = np.arange(n)
-        copies, rest = divmod(n, len(slices))
-        if rest or len({len(x) for x in slices}) > 1:
-            raise PlanError("an all-to-all of head slices that are not equal")
-        if not np.array_equal(heads[0].at(0, at), np.arange(n) // copies):
-            raise PlanError("an all-to-all whose head slices are not in the order of the ranks")
-        return copies
+    def shares(self, s: Exchange, loops: Loops) -> Shares:
+        """The heads that each rank gets."""
+        return shares_of(self.program.forward, loops, s)
 
     def groups(self, s: Exchange, loops: Loops) -> str:
         """Returns the keyword arguments of collectives along an axis of the mesh."""
@@ -194,6 +190,12 @@ def _slots(order: Ints, width: int) -> str:
             return ""
         ranges.append(f"*range({run.start}, {run.stop}, {run.step})")
     return f"({', '.join(ranges)})  # of the pieces of a group"
+
+
+def numbers(shares: Shares) -> str:
+    """The arguments that tell which heads take part in an exchange of some of them."""
+    few = shares.slices != shares.every
+    return f"{shares.first}, {shares.every}" + f", {shares.slices}" * few
 
 
 def swapped(x: str, order: Order | str | None, back: bool = False) -> str:

@@ -53,9 +53,9 @@ class Pass(Attends):
         return "q, dout, lse, delta" if self.stats else "q, dout, out, lse"
 
     def only_exchanged(self, side: str) -> bool:
-        """True if an exchange alone reads what a device owns of a side."""
+        """True if exchanges alone read what a device owns of a side."""
         read = [s for s in self.loops.statements if self.reads_own(s, side)]
-        return len(read) == 1 and isinstance(read[0], Gather | AllToAll)
+        return all(isinstance(s, Gather | AllToAll) for s in read)
 
     @staticmethod
     def reads_own(s: Statement, side: str) -> bool:
@@ -150,28 +150,32 @@ class Pass(Attends):
                     yield from self.at(run, steps, indent, partial(self.simple, name, text))
                     text = name
                 late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))
+        back = [(n, s, on) for n, s, on in active if isinstance(s, Return | Scatter)]
+        before = any(self.made.sums[self.made.taken[n]] in added for n, _, _ in back)
+        if before:
+            yield from _in_order([*self.returns(run, back, indent)])
         for group, steps in attends:
             attend = partial(self.attend, group, steps, names, run.kind != "unrolled")
             yield from self.at(run, steps, indent, attend)
         for (cell, text), steps in late.items():
             yield from self.at(run, steps, indent, partial(self.arrive, cell, text))
-        moves = list[Op]()
-        for n, s, steps in active:
+        moves = [] if before else [*self.returns(run, back, indent)]
+        for _, s, steps in active:
             if isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates:
                 make = partial(self.forward_input, s, run, steps, names)
             elif isinstance(s, Gather | AllToAll):
                 make = partial(self.exchange, s)
-            elif isinstance(s, Return | Scatter):
-                make = partial(self.bring_back, n, s)
             else:
                 continue
             moves += self.at(run, steps, indent, make)
-        while moves:  # what is sent on is read before another of its name arrives
-            first = next((op for op in moves if not _read_by_others(op, moves)), None)
-            if first is None:
-                raise PlanError("values that are sent on where others of their names arrive")
-            moves.remove(first)
-            yield first
+        yield from _in_order(moves)
+
+    def returns(
+        self, run: Run, back: Sequence[tuple[int, Return | Scatter, Steps]], indent: int
+    ) -> Iterator[Op]:
+        """Let sums go back over exchanges."""
+        for n, s, steps in back:
+            yield from self.at(run, steps, indent, partial(self.bring_back, n, s))
 
     def during(self, s: Statement, run: Run) -> Steps:
         """The steps of a run in which a statement runs."""
@@ -273,17 +277,24 @@ class Pass(Attends):
     def bring_back(self, n: int, s: Return | Scatter, indent: int) -> Iterator[Op]:
         """Let sums go back over an exchange."""
         cell = self.made.cells[n, TENSORS[s.tensors[0]].side]
-        source, name = self.made.sums[self.made.taken[n]], self.made.sums[cell]
-        if cell in self.defined:
-            raise PlanError("sums that come back to others")
-        self.defined.add(cell)
-        exchange = self.kept.kv
+        source, exchange = self.made.sums[self.made.taken[n]], self.kept.kv
         if isinstance(s, Return):
             named = {x.name: x for x in self.loops.statements if isinstance(x, Gather | AllToAll)}
             exchange = named[s.exchange]
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")
-        yield self.assign(indent, name, self.exchanges.back(s, exchange, source, self.loops))
+        came = self.exchanges.back(s, exchange, source, self.loops)
+        yield self.put(indent, cell, came, self.exchanges.shares(exchange, self.loops))
+
+
+def _in_order(ops: list[Op]) -> Iterator[Op]:
+    """Lines of one step: what they read is read before another of its name is assigned."""
+    while ops:
+        first = next((op for op in ops if not _read_by_others(op, ops)), None)
+        if first is None:
+            raise PlanError("values that are sent on where others of their names arrive")
+        ops.remove(first)
+        yield first
 
 
 def _read_by_others(op: Op, ops: Sequence[Op]) -> bool:

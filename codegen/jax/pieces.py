@@ -13,6 +13,7 @@ import numpy as np
 from codegen.jax.cases import Case, Slice
 from codegen.lowered.sums import Rectangles
 from codegen.text import Names, affine
+from planner.analysis.marks import Bits
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -87,12 +88,10 @@ def tiling(
     shape = len(q), q.shape[1], kv.shape[1]
     rows, cols = (np.broadcast_to(x, shape) for x in (q[:, :, None], kv[:, None, :]))
     sides = plan.partition
+    live, inside = met(plan, rectangles)
     if sides.q.sizes.max() != sides.kv.sizes.max():
         raise PlanError("tiles of fewer queries than keys, or of more")
-    live = tiles(plan).areas[sides.q.chunk[rows], sides.kv.chunk[cols]] > 0
     kinds = Kinds(plan).of(rows.reshape(-1, 1), cols.reshape(-1, 1)).reshape(shape)
-    pairs = zip(rows, cols, rectangles.q, rectangles.kv, strict=True)
-    inside = np.stack([np.isin(a, own) & np.isin(b, keys) for a, b, own, keys in pairs])
     whole, part = live & (kinds == FULL), live & (kinds == CAUSAL)
     if (live & ~inside).any() or (live & ~whole & ~part).any() or (part.sum(axis=2) > 1).any():
         raise PlanError("rectangles of which no tiles of one shape are all that is seen")
@@ -105,6 +104,20 @@ def tiling(
     if diagonal and (part.argmax(axis=2) != count).any():
         raise PlanError("rectangles whose diagonal is not behind what is seen whole")
     return [_fit(count[:, p], coordinates, names) for p in range(shape[1])], diagonal
+
+
+def met(plan: Plan, r: Rectangles) -> tuple[Bits, Bits]:
+    """Of the pieces of both values, which see each other, and which are attended: [n, a, b]."""
+    sides = ((plan.partition.q, r.q_row, r.q), (plan.partition.kv, r.kv_row, r.kv))
+    chunks = [side.chunk[row] for side, row, _ in sides]
+    rows, cols = (
+        np.array(
+            [np.isin(own, side.chunk[x[x >= 0]]) for own, x in zip(chunk, blocks, strict=True)]
+        )
+        for chunk, (side, _, blocks) in zip(chunks, sides, strict=True)
+    )
+    seen = tiles(plan).areas[chunks[0][:, :, None], chunks[1][:, None, :]] > 0
+    return seen, rows[:, :, None] & cols[:, None, :]
 
 
 def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:

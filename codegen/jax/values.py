@@ -45,7 +45,6 @@ BASES: dict[tuple[Pass, str, bool], str] = {  # pass, side, sums
     ("backward", "kv", True): "dkv",
 }
 Exchange = Gather | AllToAll
-MARKS = {AllToAll: "{}_by_heads", Gather: "all_{}"}  # of what an exchange brings
 
 
 @dataclass
@@ -90,7 +89,8 @@ def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
     """Returns the mark that tells a value from another of its side."""
     if key[0] == HELD and not sums:
         return "held_{}"
-    marks = {s.name: MARKS[type(s)] for s in loops.statements if isinstance(s, Exchange)}
+    brought = [s for s in loops.statements if isinstance(s, Exchange)]
+    marks = {s.name: "all_{}" if s.gathers else "{}_by_heads" for s in brought}
     returned = {
         made.taken[n]: s.exchange for n, s in enumerate(loops.statements) if isinstance(s, Return)
     }

@@ -18,7 +18,7 @@ PLAIN = "full", "causal", "strict"  # kinds that need no cutting
 class Rectangles:
     """The rectangles of an attend in a step: on which ranks, and the blocks of both sides [n, w].
 
-    `q_row` and `kv_row`: all blocks of the two values, in their order.
+    `q_row` and `kv_row`: all pieces of the two values, in their order, as blocks of any heads.
     """
 
     rank: Ints
@@ -51,6 +51,7 @@ class Walk:
     sent: dict[Cell, set[int]] = field(default_factory=dict)  # and from rank to rank
     guarded: set[Cell] = field(default_factory=set)  # by some ranks only
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
+    again: set[Cell] = field(default_factory=set)  # the same heads are added to several times
     anew: set[tuple[int, int]] = field(default_factory=set)  # statement, step: after what left
     beside: set[Cell] = field(default_factory=set)  # sums come that some ranks have already
     parted: set[Cell] = field(default_factory=set)  # additions are of some heads each

@@ -269,14 +269,14 @@ class _Walker:
             self.add(cell, t, who, whole=uncut, heads=self.heads(parts[0].heads, t))
 
     def row(self, parts: tuple[Part, ...], side: str, t: int, who: Ints) -> Ints:
-        """All blocks of the value that a rectangle has parts of."""
+        """All pieces of the value that a rectangle has parts of, as blocks of any heads."""
         value, lag = parts[0].value, parts[0].lag
         table = self.state.stay.get((value, side))
         if table is None:
             born = t - int(lag.at(t, self.state.coordinates[:1])[0])
             table = self.state.aged[value, side, born]
         self.result.widths.setdefault((side, value), set()).add(table.shape[1])
-        return table.reshape(self.ranks, -1).take(who, axis=0)
+        return table[who, :, 0]
 
     def home(self, tensor: str, parts: tuple[Part, ...], t: int, who: Ints) -> Cell:
         """The cell of a value: one that a later message empties, else that of what stays."""
@@ -366,6 +366,7 @@ class _Walker:
         rows: Any = who if heads is None else np.ix_(who, heads)
         if full[rows].any():
             self.result.crowded.add(cell)
+            self.result.again.add(cell)
         full[rows] = True
         if heads is not None and len(heads) < slices:
             self.result.parted.add(cell)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from codegen.lowered.conditions import AXES, SIZES
+from codegen.lowered.shares import Shares, shares_of
 from codegen.lowered.sums import Cell
 from codegen.lowered.variables import side_of
 from codegen.torch.holdings import Holdings
@@ -44,44 +45,26 @@ class Exchanges:
         swaps, group = not shares.gathered, self.group(s.axis)
         if later:
             verb, how = ("swapping", "1, 2, ") if swaps else ("gathering", "")
-            sent = listed(tensors, lambda x: f"{x}{shares.pick}")
+            sent = listed(tensors, lambda x: f"{x}{picked(shares)}")
             came = f"[x{order} for x in {{}}]" if order else "{}"
             if name == "dout":
                 raise PlanError("gradients of results come beside attends")
             return f"{verb}({sent}, {how}{group})", name, came
 
         def each(x: str) -> str:
-            x = f"{x}{shares.pick}"
+            x = f"{x}{picked(shares)}"
             return (f"swap({x}, 1, 2, {group})" if swaps else f"gather({x}, {group})") + order
 
         if name == "dout":
             return "", name, each("dout")
         return "", name, listed(tensors, each)
 
-    def shares(self, s: Gather | AllToAll) -> "Shares":
-        """The heads that each rank gets; PlanError unless they are as many as the next one's."""
-        side = self.plan.partition.side(side_of(s.tensors))
-        if isinstance(s, Gather):
-            return Shares(1, 0, 1, True)
-        n, slices, counts = (
-            self.loops.mesh[s.axis],
-            len(side.slices),
-            set(side.head_counts.tolist()),
-        )
-        first, last = s.share.heads or (None, None)
-        if s.share.pieces or first is None or first != last:
-            raise PlanError("heads are shared in several slices")
-        if first.modulo or first.step or first.table:
-            raise PlanError("heads are shared in another order than ranks")
-        axes = {a: k for a, k in enumerate(first.axes) if k}
-        every = axes.get(s.axis, slices)
-        if {*axes} - {s.axis} or not 0 <= first.constant < every:
-            raise PlanError("heads are shared in another order than ranks")
-        if len(counts) > 1 or (axes and slices != every * n):
-            raise PlanError(
-                f"{slices} slices of heads among {n} ranks, {sorted(counts)} heads each"
-            )
-        return Shares(slices, first.constant, every, not axes)
+    def shares(self, s: Gather | AllToAll) -> Shares:
+        """The heads that each rank gets; PlanError for those that several ranks get."""
+        shares = shares_of(self.plan, self.loops, s)
+        if shares.copies > 1:
+            raise PlanError(f"{shares.slices} slices of heads are shared among more ranks")
+        return shares
 
     def ordered(self, side: str, name: str, source: str, axis: int) -> bool:
         """True if what came has to be brought into sequence order; notes the order."""
@@ -130,7 +113,7 @@ class Exchanges:
 
     def returned(self, s: Return | Scatter, into: Cell, later: bool) -> tuple[str, list[str]]:
         """An exchange that is started, if it is waited for `later`, and the lines that add it."""
-        shares, order = Shares(1, 0, 1, isinstance(s, Scatter) and s.same), ""
+        shares, order = Shares(isinstance(s, Scatter) and s.same), ""
         if isinstance(s, Return):
             exchange = returned_from(self.loops, s)
             source, shares = (s.tensors[0], s.exchange), self.shares(exchange)
@@ -176,46 +159,33 @@ class Exchanges:
             return "", [self.have.arrive(into, came)]
         return "", [f"{self.have.names.cells[into]} = {came}"]
 
-    def placed(self, into: Cell, shares: "Shares") -> list[str]:
+    def placed(self, into: Cell, shares: Shares) -> list[str]:
         """The lines that put what came in its place among the sums of a rank."""
         if shares.every == 1:
             if not self.have.accumulates(into):
                 return [f"{self.have.taken(into)} = {{}}"]
             return [self.have.arrive(into, "{}")]
-        total = f"total.unflatten(1, ({shares.slices}, -1))[:, {shares.span}]"
+        total = f"total.unflatten(1, ({shares.slices}, -1))[:, {span(shares)}]"
         many = shares.slices // shares.every
         share = f"share.unflatten(1, ({many}, -1))"
         if many == 1:
-            total, share = f"total{shares.pick}[:]", "share"
+            total, share = f"total{picked(shares)}[:]", "share"
         head = f"for total, share in zip({self.have.totals(into)}, {{}}, strict=True):"
         return [head, f"    {total} = {share}"]
 
 
-@dataclass(frozen=True)
-class Shares:
-    """The heads that ranks get: of `slices` of them the `first` and `every` n-th one from there.
+def picked(shares: Shares) -> str:
+    """The text behind a tensor that takes the heads of one exchange; "" for all."""
+    if shares.every == 1:
+        return ""
+    if shares.every == shares.slices:
+        return f".chunk({shares.slices}, 1)[{shares.first}]"
+    return f".unflatten(1, ({shares.slices}, -1))[:, {span(shares)}].flatten(1, 2)"
 
-    Each rank gets the next of them in turn, unless all ranks get the same (`gathered`).
-    """
 
-    slices: int
-    first: int
-    every: int
-    gathered: bool
-
-    @property
-    def pick(self) -> str:
-        """The text behind a tensor that takes these heads; "" for all."""
-        if self.every == 1:
-            return ""
-        if self.every == self.slices:
-            return f".chunk({self.slices}, 1)[{self.first}]"
-        return f".unflatten(1, ({self.slices}, -1))[:, {self.span}].flatten(1, 2)"
-
-    @property
-    def span(self) -> str:
-        """The slices as text."""
-        return f"{self.first or ''}::{self.every}"
+def span(shares: Shares) -> str:
+    """The slices as text."""
+    return f"{shares.first or ''}::{shares.every}"
 
 
 def listed(tensors: Sequence[str], each: Callable[[str], str]) -> str:

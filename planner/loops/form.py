@@ -41,7 +41,7 @@ that holds Q and OUT from the forward pass), Q and OUT of the same blocks are he
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +197,8 @@ class Send:
 @dataclass(frozen=True, slots=True)
 class Gather:
     """Everybody along an axis gets everybody's part, and keeps its own beside it."""
+
+    gathers: ClassVar[bool] = True
 
     when: When
     name: str

@@ -28,6 +28,8 @@ from runtimes.reference import dense
 
 WORK = Workload(64, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")
 UNEVEN = replace(WORK, seq=61, kv_seq=61)
+HEADS = replace(WORK, seq=96, kv_seq=96, heads=16, kv_heads=8)
+STAGES = ("ulysses-stages", "head-chunks", "ulysses-stages:stages=4")  # some heads at a time
 # Schedule, ranks and mask of programs that are loops, though pieces differ or masks cut tiles.
 CASES: list[tuple[str, int, Workload]] = [
     *(("ring", 4, w) for w in (WORK, UNEVEN, replace(WORK, mask=Window(10, 0)))),
@@ -46,6 +48,11 @@ CASES: list[tuple[str, int, Workload]] = [
     *((s, 8, WORK) for s in ("double-ring", "double-ring:node=2", "mesh2d")),
     *((s, 8, replace(WORK, mask=Full())) for s in ("double-ring", "mesh2d", "double-ring:node=2")),
     ("startrail", 4, replace(WORK, mask=Full())),
+    *(("llama3", p, replace(HEADS, mask=mask)) for p in (3, 4) for mask in (Causal(), Full())),
+    *(("llama3", 4, w) for w in (replace(HEADS, mask=Window(20, 0)), replace(HEADS, heads=32))),
+    ("llama3:stride=2", 4, replace(HEADS, v_head_dim=3)),
+    *((s, 4, HEADS) for s in STAGES),
+    *((s, 4, replace(HEADS, seq=61, kv_seq=61, kv_heads=4, mask=Full())) for s in STAGES),
     ("broadcast", 3, replace(WORK, seq=60, kv_seq=60, mask=Full())),  # sums from two sides at once
 ]
 

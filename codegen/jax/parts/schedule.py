@@ -63,6 +63,16 @@ def keys_of(rank):
     return jnp.array([kv_positions(r) for r in range(RANKS)])[rank]
 
 
+def over_tiles(meet, sums, q, kv, ends, diagonal=True):
+    """Sums of queries whose n-th piece has met ends[n] pieces of the keys, and half of the next."""
+    size = sums[0].shape[2] // len(ends)
+    for n, end in enumerate(ends):
+        if diagonal:
+            sums = meet(*sums, q, kv, n, end, size, causal=True)
+        sums = lax.fori_loop(0, end, lambda col, sums, n=n: meet(*sums, q, kv, n, col, size), sums)
+    return sums
+
+
 def meet_tile(out, lse, q, kv, row, col, size, causal=False):
     """Output and log-sum-exp of queries, a piece of which has met one more piece of the keys."""
     old, old_lse, rows = (piece(x, row, size) for x in (out, lse, q))
@@ -112,6 +122,23 @@ def in_order(x, order):
     """Tokens with their equal pieces in another order."""
     batch, heads, _, width = x.shape
     return x.reshape(batch, heads, len(order), -1, width)[:, :, np.array(order)].reshape(x.shape)
+
+
+def some_heads(x, first, every, slices=0):
+    """Of so many slices of the heads (or `every`) each n-th one, from the first on."""
+    parts = x.reshape(len(x), slices or every, -1, *x.shape[2:])[:, first::every]
+    return parts.reshape(len(x), -1, *x.shape[2:])
+
+
+def with_heads(totals, shares, first, every, slices=0):
+    """Sums of all heads, with those of `some_heads` in their places."""
+
+    def placed(total, share):
+        parts = total.reshape(len(total), slices or every, -1, *total.shape[2:])
+        share = share.reshape(len(total), -1, *parts.shape[2:])
+        return parts.at[:, first::every].set(share).reshape(total.shape)
+
+    return jax.tree.map(placed, totals, shares)
 
 
 def sum_of_copies(x, copies):

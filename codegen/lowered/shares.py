@@ -1,0 +1,48 @@
+"""shares_of(...)   the heads that each rank gets of everybody's part in an exchange."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from codegen.lowered.variables import side_of
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.loops.form import AllToAll, Gather, Loops
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The heads that ranks get: of `slices` of them the `first` and `every` n-th one from there.
+
+    Each rank gets the next of them in turn, or each of them goes to `copies` ranks in a row; unless
+    all ranks get the same (`gathered`).
+    """
+
+    gathered: bool
+    first: int = 0
+    every: int = 1
+    slices: int = 1
+    copies: int = 1
+
+
+def shares_of(plan: Plan, loops: Loops, s: Gather | AllToAll) -> Shares:
+    """The shares of an exchange; PlanError unless they are as many heads as the next one's."""
+    if isinstance(s, Gather):
+        return Shares(True)
+    side, n = plan.partition.side(side_of(s.tensors)), loops.mesh[s.axis]
+    slices, counts = len(side.slices), set(side.head_counts.tolist())
+    first, last = s.share.heads or (None, None)
+    if s.share.pieces or first is None or first != last or first.step:
+        raise PlanError("heads are shared in several slices")
+    if len(counts) > 1:
+        raise PlanError(f"{slices} slices of heads among {n} ranks, {sorted(counts)} heads each")
+    at = np.zeros((n, len(loops.mesh) + 1), np.intp)
+    at[:, s.axis] = np.arange(n)
+    given = first.at(0, at)
+    low = int(given[0])
+    if (given == low).all() and n > 1:
+        return Shares(True, low, slices, slices)
+    every, copies = max(1, slices // n), max(1, n // slices)
+    if slices * copies != every * n or (given != low + every * (at[:, s.axis] // copies)).any():
+        raise PlanError("heads are shared in another order than ranks")
+    return Shares(False, low, every, slices, copies)
