@@ -20,7 +20,7 @@ from codegen.lowered.shares import Shares
 from codegen.lowered.sums import Walk
 from codegen.text import Names, call, statement
 from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, TENSORS, Plan
+from planner.ir import ACCUMULATORS, TENSORS, Plan, result
 from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops
 from planner.partitions import Side
 
@@ -129,31 +129,27 @@ class Attends:
     ) -> Iterator[Op]:
         """Attend with some heads of what a device owns, then put their sums beside the others."""
         (cell, *others), slices = group.cells, len(self.plan.partition.q.slices)
-        heads = {(case.q, case.head) for case in group.cases}
-        ((q, head),) = heads if len(heads) == 1 else [(cell, None)]
-        if (
-            q[0] != OWN
-            or head is None
-            or (ACCUMULATORS[self.plan.pass_][0], OWN) in self.walked.again
-        ):
+        q, head = group.cases[0].q, group.cases[0].head or 0
+        alike = all((case.q, case.head) == (q, head) for case in group.cases)
+        if not alike or q[0] != OWN or (result(self.plan.pass_), OWN) in self.walked.again:
             raise PlanError("attends of several slices of heads")
-        shares, some, made = Shares(True, head, slices, slices), (SOME, "q"), self.made
+        shares, part, made = Shares(True, head, slices, slices), (SOME, "q"), self.made
         words = made.sums[cell].split(", ")
         self.made = replace(
             made,
-            inputs=made.inputs | {some: "part_q" if self.forward else "part"},
-            sums=made.sums | {some: ", ".join(f"part_{word}" for word in words)},
+            inputs=made.inputs | {part: "part_q" if self.forward else "part"},
+            sums=made.sums | {part: ", ".join(f"part_{word}" for word in words)},
         )
-        self.defined.discard(some)
-        self.written.discard(some)
+        self.defined.discard(part)
+        self.written.discard(part)
         x = made.inputs[q] if self.forward else "x"
         picked = f"some_heads({x}, {numbers(shares)})"
         if not self.forward:
             picked = f"tuple({picked} for x in {made.inputs[q]})"
-        yield self.assign(indent, self.made.inputs[some], picked)
-        cases = tuple(replace(case, q=some, head=None) for case in group.cases)
-        yield from self.attend(Group((some, *others), cases), steps, names, closures, indent)
-        came, self.made = self.made.sums[some], made
+        yield self.assign(indent, self.made.inputs[part], picked)
+        cases = tuple(replace(case, q=part, head=None) for case in group.cases)
+        yield from self.attend(Group((part, *others), cases), steps, names, closures, indent)
+        came, self.made = self.made.sums[part], made
         yield self.put(indent, cell, came, shares)
 
     def tiles(self, case: Case, cells: tuple[Key, ...], t: int, indent: int) -> Iterator[Op]:
