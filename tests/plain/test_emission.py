@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ringloom as rl
@@ -65,6 +66,15 @@ def test_unknown_targets_and_platforms_are_refused(
 ) -> None:
     with pytest.raises(rl.PlanError, match=said):
         rl.emit(rl.plan("zigzag", WORK, 4), target, **options)
+
+
+def test_tables_of_another_mask_than_the_plan_s_are_those_of_jax_alone() -> None:
+    full = rl.plan("zigzag", replace(WORK, mask=rl.Full()), 4, pass_="both")
+    with pytest.raises(rl.PlanError, match="plans for torch have a mask of their own: plan under"):
+        rl.tables(full, "torch", mask=rl.Causal())
+    own, causal = (rl.tables(full, "jax", mask=mask) for mask in (None, rl.Causal()))
+    assert own.keys() == causal.keys()
+    assert any(not np.array_equal(own[name], causal[name]) for name in own)
 
 
 def test_a_backward_plan_alone_and_pairs_of_strangers_are_refused() -> None:
