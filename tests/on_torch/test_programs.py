@@ -147,6 +147,14 @@ def test_exchanges_of_some_heads_are_printed_as_loops(schedule: str, mask: Mask)
     assert_exact(pair)
 
 
+@pytest.mark.parametrize(("ranks", "heads"), [(2, 3), (4, 5), (4, 6)])
+@pytest.mark.parametrize("schedule", ["ulysses", "usp:ulysses=2", "ulysses-stages"])
+def test_heads_that_ranks_do_not_divide_are_exact(schedule: str, ranks: int, heads: int) -> None:
+    """Some ranks get more heads than others, which no exchange in equal parts can do."""
+    work = Workload(seq=16, heads=heads, head_dim=4, mask=Full(), dtype="float64")
+    assert_exact(both(schedule, work, ranks))
+
+
 @pytest.mark.parametrize("schedule", ["llama3", "head-chunks"])
 def test_heads_come_while_others_are_attended(schedule: str) -> None:
     work = Workload(seq=32, heads=16, kv_heads=8, head_dim=4, mask=Full(), dtype="float64")
