@@ -90,13 +90,6 @@ def test_masked_rectangles_of_any_length_follow_the_arrays(schedule: str, ranks:
         np.testing.assert_allclose(ours, truth, atol=1e-11, rtol=0)
 
 
-def test_a_name_changes_nothing_but_the_header_and_the_plan() -> None:
-    forward, backward = plan("zigzag", WORK, 8, pass_="both")
-    renamed = replace(forward, name="mine"), replace(backward, name="mine")
-    ours, theirs = (print_loops(program_of(pair, "jax")) for pair in ((forward, backward), renamed))
-    assert ours == theirs
-
-
 def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loops = program("balanced", 8, WORK).loops
     assert loops

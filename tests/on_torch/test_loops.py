@@ -159,18 +159,6 @@ def test_any_length_and_any_heads_go_where_nothing_binds_them(tmp_path: Path) ->
         assert exact(module, work)
 
 
-def test_renaming_a_plan_changes_the_header_and_its_literal_only() -> None:
-    made = program("balanced", 4, Causal())
-    plans = tuple(replace(p, name="something else") for p in made.plans)
-    renamed = replace(made, forward=plans[0], backward=plans[1])
-    assert body(by_loops(made)) == body(by_loops(renamed))
-
-
-def body(text: str) -> str:
-    """A program below its constants."""
-    return text.partition("# ---- Layout")[2]
-
-
 def test_a_distance_that_changes_every_other_step_is_no_formula_of_the_step() -> None:
     every_other, names = Expr(1, 1, period=2), Names(("rank",))
     assert transfers._moved("r", every_other, 1, replace(names, at=5)) == "r + 3"

@@ -98,25 +98,6 @@ def test_every_plan_runs_exactly_by_its_tables(
     assert_exact(load(write(program_of(plans))), plans)
 
 
-ODD = {
-    "33 heads on 11, 8 ranks": ("ulysses", Causal(), 40, 40, 8, 33, 11),
-    "more ranks than tokens": ("zigzag", Causal(), 3, 3, 5, 4, 2),
-    "other lengths": ("ring", Window(4), 21, 34, 4, 4, 1),
-    "copies of the forward pass": ("usp:ulysses=2", Window(7), 37, 37, 4, 4, 2),
-    "keys that stay": ("allgather:keep=1", Causal(), 29, 29, 4, 4, 2),
-    "stripes of three": ("striped:grain=3", Causal() & Documents((20, 33)), 53, 53, 4, 4, 2),
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_odd_plans_run_exactly_by_their_tables(name: str) -> None:
-    schedule, mask, seq, kv_seq, ranks, heads, kv_heads = ODD[name]
-    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": 4, "dtype": "float64"}
-    work = Workload(seq=seq, kv_seq=kv_seq, mask=mask, **sizes)
-    plans = both(schedule, work, ranks)
-    assert_exact(load(write(program_of(plans))), plans)
-
-
 def test_calls_take_as_many_query_heads_for_each_kv_head() -> None:
     """Kernels know groups of one size only, so slices that cut a group are cut there."""
     slices = product(combinations(range(13), 2), combinations(range(5), 2))

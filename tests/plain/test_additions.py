@@ -18,6 +18,7 @@ PACKAGES = ("planner", "simulator", "codegen", "runtimes", "ringloom")
 PAGES = ROOT / "docs" / "how-to"
 # Each page, its file, and the file of the tree that it says to put that into.
 PLACES = {
+    "add_mask": ("image.py", "planner/masks/image.py"),
     "add_preset": ("l40s.toml", "simulator/hardware/presets/l40s.toml"),
     "add_topology": ("fat_tree.py", "simulator/network/topology.py"),
     "add_cost": ("dispatch.py", "simulator/costs/terms.py"),
@@ -32,6 +33,10 @@ COMMANDS = {
     "costly": (*SIMULATE, "--hardware", "costly"),
     "schedules": ("schedules",),
     "visiting": ("simulate", "visiting", *SIMULATE[2:]),
+    "image": (
+        *("run", "zigzag", "--ranks", "4", "--seq", "64", "--heads", "2", "--head-dim", "8"),
+        *("--mask", "image:8,24 & window:16,16", "--check", "--json"),
+    ),
     "emit": ("emit", "rows", "ring", "--ranks", "4", "--seq", "64", "--pass", "forward"),
     "help": ("simulate", "--help"),
 }
@@ -126,6 +131,10 @@ def test_none_of_it_is_known_without(name: str, capsys: pytest.CaptureFixture[st
 def test_a_schedule_is_one_file_and_a_row(printed: dict[str, str]) -> None:
     assert "visiting" in printed["schedules"]
     assert makespan(printed, "visiting") > 0
+
+
+def test_a_mask_is_one_file(printed: dict[str, str]) -> None:
+    assert json.loads(printed["image"])["exact"] is True
 
 
 def test_a_target_is_one_package_and_its_name(printed: dict[str, str]) -> None:

@@ -39,15 +39,22 @@ Tile = tuple[int, int]
 
 
 @settings(max_examples=5000 if EVERY else 150)
-@given(plans() | crowded(), machines, PLACES, st.floats(0.1, 3.0), st.floats(0.05, 2.0))
+@given(
+    plans() | crowded(),
+    machines,
+    PLACES,
+    st.booleans(),
+    st.floats(0.1, 3.0),
+    st.floats(0.05, 2.0),
+)
 def test_no_plan_of_the_class_is_below_the_bound_in_any_scenario(
-    one: Plan, machine: Hardware, place: str | None, speed: float, factor: float
+    one: Plan, machine: Hardware, place: str | None, overlap: bool, speed: float, factor: float
 ) -> None:
     links: dict[Any, float] = {(0, 1): factor} if one.ranks > 1 else {}
-    scenario = Scenario(topology=place, speeds={0: speed}, links=links)
+    scenario = Scenario(overlap, topology=place, speeds={0: speed}, links=links)
     result = simulate(one, machine, scenario)
     assert result.bound == bound_of(one, machine, scenario)
-    assert result.makespan * ROUNDING >= result.own_limit
+    assert result.makespan * ROUNDING >= result.own_limit >= result.busiest_link
     assert result.outside == outside(one)
     if result.bound_ratio is None:
         assert result.bound_reason

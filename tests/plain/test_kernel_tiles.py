@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.layouts import LAYOUTS, by_tokens, cut
+from planner.layouts import LAYOUTS, by_tokens
 from planner.masks import Blocks, Causal, Documents, Full, Mask, Window
 from planner.masks.regions import Ints, overlaps
 from planner.partitions import Block, Partition, Ranges, Side, merge
@@ -101,21 +101,6 @@ def test_a_mask_that_ends_one_position_early_looks_at_more_than_the_distance(
         compare(work, by_tokens(work, 4, layout), (2, 2))
 
 
-@given(cases())
-def test_kernel_tiles_of_one_pair_are_pairs(case: tuple[Workload, Partition]) -> None:
-    work, partition = case
-    pairs = [[work.mask.pairs(q, kv) for kv in partition.kv.chunks] for q in shifted(case)]
-    np.testing.assert_array_equal(kernel_tiles(work, partition, (1, 1)), pairs)
-
-
-def shifted(case: tuple[Workload, Partition]) -> list[Ranges]:
-    work, partition = case
-    return [
-        tuple(range(p.start + work.offset, p.stop + work.offset, p.step) for p in chunk)
-        for chunk in partition.q.chunks
-    ]
-
-
 @pytest.mark.parametrize("ranks", [1, 7, 64])
 def test_a_causal_block_of_three_tiles_computes_six_of_nine(ranks: int) -> None:
     work = Workload(seq=1536 * ranks, heads=1)
@@ -142,9 +127,3 @@ def test_a_million_tokens_on_hundreds_of_ranks_count_the_same_as_on_a_few(
         assert all(work.mask.pairs(*[(range(2**20),)] * 2) / 2**13 <= t <= full for t in total)
     else:
         assert total[0] == total[1]
-
-
-def test_remainders_round_up() -> None:
-    work = Workload(seq=10, kv_seq=7, heads=1, mask=Full())
-    sides = [Side(tuple(Block((r,), range(1), 0) for r in cut(n, 2))) for n in (10, 7)]
-    np.testing.assert_array_equal(kernel_tiles(work, Partition(*sides), (4, 2)), [[4, 4], [4, 4]])

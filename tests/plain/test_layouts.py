@@ -11,7 +11,6 @@ from planner.errors import PlanError
 from planner.layouts import BY_MASK, balance, by_tokens, parts
 from planner.layouts.by_work import divided, pairs
 from planner.layouts.dispatch import Loads, balanced, in_turn, summed, to_least_loaded
-from planner.schedules import SCHEDULES
 from runtimes.validation import check
 from strategies import masks
 
@@ -39,21 +38,6 @@ def test_each_token_has_one_owner_on_both_sides(
     partition.check(work, count)
     if seq == kv_seq and layout not in ("per-document", "whole-document"):
         assert partition.q.order(count).tolist() == partition.kv.order(count).tolist()
-
-
-@given(st.data(), layouts, ranks)
-def test_every_schedule_with_a_layout_takes_it(
-    data: st.DataObject, layout: str, count: int
-) -> None:
-    mask = data.draw(masks(23, 23))
-    names = [
-        name
-        for name, row in SCHEDULES.items()
-        if "layout" in row.parameters and name not in ("cache-ring", "groups")
-    ]
-    work = rl.Workload(23, heads=4, kv_heads=2, head_dim=2, mask=mask, dtype="float64")
-    plans = rl.plan(data.draw(st.sampled_from(names)), work, count, pass_="both", layout=layout)
-    assert check(plans).exact
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), ranks)

@@ -104,16 +104,6 @@ def test_schedules_that_nobody_wrote_this_for_have_loops(
             check(recover(made), made)
 
 
-@pytest.mark.parametrize("name", ["zigzag", "usp:ulysses=2"])
-@pytest.mark.parametrize("pass_", PASSES)
-def test_many_ranks_are_said_as_shortly(name: str, pass_: Pass) -> None:
-    few, many = (
-        recover(plan(name, Workload(seq=n * 8, heads=8, kv_heads=4), n, pass_=pass_))
-        for n in (8, 128)
-    )
-    assert len(few.statements) == len(many.statements)
-
-
 # ---- what loops compute
 
 

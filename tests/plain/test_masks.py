@@ -243,25 +243,6 @@ def test_parentheses_appear_only_where_the_grouping_needs_them() -> None:
     assert str((a | b) & (b | c)) == "(causal | window:4096) & (window:4096 | global:64)"
 
 
-def test_masks_print_as_they_are_typed_on_the_command_line() -> None:
-    assert str(Window(None)) == "window:inf"
-    assert str(Window(None, None)) == "window:inf,inf"
-    assert str(Window(128, 128)) == "window:128,128"
-    assert str(Documents((2, 3), (1, 4))) == "documents:2,3/1,4"
-    assert str(Blocks(((False, True), (True, False)), 8)) == "blocks:8:01/10"
-    assert str(Keys(100)) == "keys:100"
-    assert str(Chunks(8)) == "chunks:8"
-    assert str(BlockCausal(8, 64)) == "block-causal:8,64"
-    assert str(Tree((8, 4, 4), (None, 0, 0))) == "tree:8,4,4/-,0,0"
-    assert (
-        str(Slices(((0, 4, 0, 4, "bi"), (4, 5, 0, 2, "full")))) == "slices:0,4,0,4,bi/4,5,0,2,full"
-    )
-    assert str(Varlen((4, 5), (7, 4))) == "varlen:4,5/7,4"
-    assert str(Varlen((4, 5), (7, 4), 2, None)) == "varlen:4,5/7,4/2,inf"
-    assert repr(Window(0, None)) == "Window(0, None)"
-    assert repr(Documents((2,), (1,))) == "Documents((2,), (1,))"
-
-
 def test_a_query_before_the_first_key_sees_only_full_windows_and_its_named_document() -> None:
     grid = ((True,),)
     blind = [Causal(), Prefix(9), Documents((4,)), Global(9), Blocks(grid, 4)]

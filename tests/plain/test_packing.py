@@ -143,23 +143,3 @@ def test_positions_without_documents_are_those_of_the_sequence() -> None:
     mixed = rl.plan("ring", rl.Workload(8, heads=1, mask="documents:4,4 | global:1"), 2)
     with pytest.raises(rl.PlanError, match="does not divide queries and keys into documents"):
         document_positions(mixed)
-
-
-# ---- lengths and heads that divide nothing
-
-SHAPES = {
-    "cross-attention": (5, 23, 5, 5, "full"),
-    "more queries than keys": (23, 5, 3, 1, "slices:-18,-4,0,3,full/-4,5,1,5,causal"),
-    "chunked prefill": (9, 31, 6, 3, "varlen:12,19/5,4"),
-    "decoding": (1, 31, 3, 1, "causal"),
-    "padded keys": (7, 7, 7, 7, "keys:5"),
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("schedule", rl.SCHEDULES)
-def test_other_lengths_and_heads_that_divide_nothing_are_exact(schedule: str, shape: str) -> None:
-    seq, kv_seq, heads, kv_heads, mask = SHAPES[shape]
-    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": 4, "v_head_dim": 3, "sinks": True}
-    work = rl.Workload(seq, kv_seq, **sizes, mask=mask, dtype="float64")  # type: ignore[arg-type]
-    assert rl.check(rl.plan(schedule, work, 4, pass_="both")).exact

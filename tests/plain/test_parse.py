@@ -59,32 +59,41 @@ def test_other_lengths_are_refused_by_name(text: str) -> None:
         tokens(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("causal", Causal()),
-        ("window:4k", Window(4096)),
-        ("window:128,128", Window(128, 128)),
-        ("window:inf, 0", Window(None, 0)),
-        ("prefix:1k", Prefix(1024)),
-        ("documents:512, 1k", Documents((512, 1024))),
-        ("documents:2,3/1,4", Documents((2, 3), (1, 4))),
-        ("blocks:4:01/10", Blocks(((False, True), (True, False)), 4)),
-        ("causal&(window:4k|global:64)", Causal() & (Window(4096) | Global(64))),
-        ("full | causal & prefix:2", Full() | (Causal() & Prefix(2))),
-        ("full & causal & prefix:2", (Full() & Causal()) & Prefix(2)),
-        ("((causal))", Causal()),
-        ("causal & chunks:8k", Causal() & Chunks(8192)),
-        ("block-causal:4", BlockCausal(4)),
-        ("keys:1k", Keys(1024)),
-        ("varlen:1k, 8/8,4", Varlen((1024, 8), (8, 4))),
-        ("varlen:1k,8/8,4/inf, 2", Varlen((1024, 8), (8, 4), None, 2)),
-        ("tree:8, 4,4/-, 0,0", Tree((8, 4, 4), (None, 0, 0))),
-        ("slices:0,4,0,1k, bi/4,5,0,2,full", Slices(((0, 4, 0, 1024, "bi"), (4, 5, 0, 2, "full")))),
-    ],
-)
-def test_masks_are_read_as_documented(text: str, expected: Mask) -> None:
-    assert parse(text) == expected
+AS_PRINTED: dict[str, Mask] = {
+    "causal": Causal(),
+    "window:4096": Window(4096),
+    "window:128,128": Window(128, 128),
+    "window:inf": Window(None),
+    "window:inf,inf": Window(None, None),
+    "prefix:1024": Prefix(1024),
+    "documents:2,3/1,4": Documents((2, 3), (1, 4)),
+    "blocks:8:01/10": Blocks(((False, True), (True, False)), 8),
+    "keys:100": Keys(100),
+    "chunks:8": Chunks(8),
+    "block-causal:8,64": BlockCausal(8, 64),
+    "tree:8,4,4/-,0,0": Tree((8, 4, 4), (None, 0, 0)),
+    "slices:0,4,0,4,bi/4,5,0,2,full": Slices(((0, 4, 0, 4, "bi"), (4, 5, 0, 2, "full"))),
+    "varlen:4,5/7,4": Varlen((4, 5), (7, 4)),
+    "varlen:4,5/7,4/2,inf": Varlen((4, 5), (7, 4), 2, None),
+    "causal & (window:4096 | global:64)": Causal() & (Window(4096) | Global(64)),
+    "full & causal & prefix:2": (Full() & Causal()) & Prefix(2),
+    "full | causal & prefix:2": Full() | (Causal() & Prefix(2)),
+}
+OTHERWISE: dict[str, Mask] = {
+    "window:4k": Window(4096),
+    "window:inf, 0": Window(None, 0),
+    "documents:512, 1k": Documents((512, 1024)),
+    "causal&(window:4k|global:64)": Causal() & (Window(4096) | Global(64)),
+    "((causal))": Causal(),
+    "tree:8, 4,4/-, 0,0": Tree((8, 4, 4), (None, 0, 0)),
+    "slices:0,4,0,1k, bi/4,5,0,2,full": Slices(((0, 4, 0, 1024, "bi"), (4, 5, 0, 2, "full"))),
+}
+
+
+@pytest.mark.parametrize("text", [*AS_PRINTED, *OTHERWISE])
+def test_masks_are_read_as_documented_and_print_so(text: str) -> None:
+    assert parse(text) == (AS_PRINTED | OTHERWISE)[text]
+    assert str(parse(text)) == text or text in OTHERWISE
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,8 @@ from simulator.timeline import spans
 A100 = hardware("a100-nvlink")
 LONG = Workload(seq=2**18, heads=32, head_dim=128)
 FREE_LINKS = {"intra.alpha": 0, "intra.bandwidth": 1e30, "inter.alpha": 0, "inter.bandwidth": 1e30}
-LINKS = ["intra.bandwidth", "inter.bandwidth"]
+RATES = ["intra.bandwidth", "inter.bandwidth", "peak.float64", "peak.bfloat16"]
 ROUNDING = 1 + 1e-9
-
-
-@given(plans() | crowded(), machines, st.booleans())
-def test_no_plan_beats_its_bounds(one: Plan, machine: Hardware, overlap: bool) -> None:
-    prediction = simulate(one, machine, overlap=overlap)
-    assert prediction.makespan * ROUNDING >= prediction.own_limit >= prediction.busiest_link
-    assert prediction.bound_ratio is None or prediction.bound_ratio * ROUNDING >= 1.0
 
 
 @given(plans() | crowded(), machines)
@@ -42,18 +35,12 @@ def test_overlap_is_never_slower_where_transfers_take_nothing_from_the_chip(
     np.testing.assert_allclose(with_.busy, without.busy)
 
 
-@given(plans() | crowded(), machines, st.sampled_from(LINKS), st.floats(1, 1e6), st.booleans())
-def test_more_bandwidth_is_never_slower(
-    one: Plan, machine: Hardware, link: str, times: float, overlap: bool
+@given(plans() | crowded(), machines, st.sampled_from(RATES), st.floats(1, 1e6), st.booleans())
+def test_more_bandwidth_and_a_faster_chip_are_never_slower(
+    one: Plan, machine: Hardware, rate: str, times: float, overlap: bool
 ) -> None:
-    faster = machine.changed({link: machine[link] * times})
+    faster = machine.changed({rate: machine[rate] * times})
     before, after = (simulate(one, m, overlap=overlap) for m in (machine, faster))
-    assert after.makespan <= before.makespan * ROUNDING
-
-
-@given(plans() | crowded(), machines, st.sampled_from(["peak.float64", "peak.bfloat16"]))
-def test_a_faster_chip_is_never_slower(one: Plan, machine: Hardware, peak: str) -> None:
-    before, after = (simulate(one, m) for m in (machine, machine.changed({peak: 1e18})))
     assert after.makespan <= before.makespan * ROUNDING
 
 
