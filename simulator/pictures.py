@@ -91,7 +91,7 @@ def draw_traffic(prediction: Prediction, axes: Axes | None) -> Axes:
     end = cell * len(table) - 0.5
     image = axes.imshow(
         np.where(table > 0, table / MIB, np.nan),
-        cmap="cividis",
+        cmap="cividis_r",  # on white, the more the darker
         vmin=0,
         extent=(-0.5, end, end, -0.5),
     )

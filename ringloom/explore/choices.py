@@ -4,7 +4,7 @@ An address may come from anybody: every part is checked, and no part may name a 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,12 @@ from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from ringloom.comparison import Passes
 from simulator.hardware import hardware, presets
+from simulator.network.topology import KINDS, topology
+from simulator.network.topology import forms as topology_forms
 from simulator.scenario import Scenario
 from simulator.scenario_tables import scenario_of
 
-MOST_RANKS = 128  # beyond these, pictures are slow and show little
+MOST_RANKS = 1024  # beyond these, an answer takes too long to wait for
 MOST_HEADS = 1024
 LONGEST = 1 << 24  # tokens
 WIDEST = 200  # characters of an entry
@@ -50,12 +52,13 @@ class Choices:
     overlap: bool = True
     stragglers: str = ""
     slow_links: str = ""
+    topology: str = ""
     share: float = 0.0
 
     def __post_init__(self) -> None:
         wrong = dict[str, str]()
         for name, (after, check) in CHECKS.items():
-            if after not in wrong:
+            if not wrong.keys() & {*after}:
                 _collect(wrong, name, partial(check, self))
         if wrong:
             raise ChoiceError(wrong)
@@ -77,7 +80,7 @@ class Choices:
     def scenario(self) -> Scenario:
         """The scenario of its stragglers, slow links, overlap and share."""
         speeds, links = dict(pairs(self.stragglers)), dict(pairs(self.slow_links))
-        changes = {"speeds": speeds, "links": links, "share": self.share}
+        changes = {"speeds": speeds, "links": links, "topology": self.topology, "share": self.share}
         given = {name: value for name, value in changes.items() if value}
         return scenario_of({"overlap": self.overlap, **given})
 
@@ -146,7 +149,7 @@ def _value(text: str, field: Any) -> Any:
         raise RingloomError(f"{name} must be a number, not {text[:40]!r}") from None
 
 
-# ---- checks, one per choice: each may rely on that of the choice named before it
+# ---- checks, one per choice: each may rely on those of the choices named before it
 
 
 def _schedule(given: Choices) -> None:
@@ -163,9 +166,13 @@ def _within(what: str, value: int, most: int, shown: object = None) -> None:
         raise RingloomError(f"{what} must be 1 to {most}, not {shown or value}")
 
 
+def _no_file(value: str, instead: str, marks: str = "./\\") -> None:
+    if any(mark in value for mark in marks):
+        raise RingloomError(f"an address names no files: {instead}")
+
+
 def _mask(given: Choices) -> None:
-    if "@" in given.mask:
-        raise RingloomError("an address names no files: write the mask out")
+    _no_file(given.mask, "write the mask out", marks="@")
     Workload(seq=tokens(given.seq), mask=given.mask)
 
 
@@ -175,9 +182,17 @@ def _kv_heads(given: Choices) -> None:
 
 
 def _hardware(given: Choices) -> None:
-    if any(mark in given.hardware for mark in "./\\"):
-        raise RingloomError("an address names no files: name a preset")
+    _no_file(given.hardware, "name a preset")
     _one_of("hardware", given.hardware, presets())
+
+
+def _topology(given: Choices) -> None:
+    if not given.topology:
+        return
+    _no_file(given.topology, "name a topology")
+    if (kind := given.topology.partition(":")[0]) not in KINDS:
+        raise RingloomError(f"unknown topology {kind[:40]!r}: choose {topology_forms()}")
+    topology(given.topology, hardware(given.hardware), given.ranks)
 
 
 def _stragglers(given: Choices) -> None:
@@ -185,26 +200,27 @@ def _stragglers(given: Choices) -> None:
 
 
 def _slow_links(given: Choices) -> None:
-    links = scenario_of({"links": dict(pairs(given.slow_links))})
-    if links.links and given.hardware in presets():
-        links.routes(hardware(given.hardware), given.ranks)
+    if links := dict(pairs(given.slow_links)):
+        scenario = replace(scenario_of({"links": links}), topology=given.topology or None)
+        scenario.routes(hardware(given.hardware), given.ranks)
 
 
 def _share(given: Choices) -> None:
     Scenario(share=given.share)
 
 
-CHECKS: dict[str, tuple[str, Callable[[Choices], None]]] = {
-    "schedule": ("", _schedule),
-    "ranks": ("", lambda given: _within("ranks", given.ranks, MOST_RANKS)),
-    "seq": ("", lambda given: _within("tokens", tokens(given.seq), LONGEST, given.seq)),
-    "mask": ("seq", _mask),
-    "heads": ("", lambda given: _within("heads", given.heads, MOST_HEADS)),
-    "kv_heads": ("heads", _kv_heads),
-    "v_head_dim": ("", lambda given: _within("v_head_dim", given.v_head_dim, MOST_HEADS)),
-    "hardware": ("", _hardware),
-    "pass": ("", lambda given: _one_of("pass", given.pass_, PASSES)),
-    "stragglers": ("ranks", _stragglers),
-    "slow_links": ("ranks", _slow_links),
-    "share": ("", _share),
+CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], None]]] = {
+    "schedule": ((), _schedule),
+    "ranks": ((), lambda given: _within("ranks", given.ranks, MOST_RANKS)),
+    "seq": ((), lambda given: _within("tokens", tokens(given.seq), LONGEST, given.seq)),
+    "mask": (("seq",), _mask),
+    "heads": ((), lambda given: _within("heads", given.heads, MOST_HEADS)),
+    "kv_heads": (("heads",), _kv_heads),
+    "v_head_dim": ((), lambda given: _within("v_head_dim", given.v_head_dim, MOST_HEADS)),
+    "hardware": ((), _hardware),
+    "pass": ((), lambda given: _one_of("pass", given.pass_, PASSES)),
+    "stragglers": (("ranks",), _stragglers),
+    "topology": (("ranks", "hardware"), _topology),
+    "slow_links": (("ranks", "hardware", "topology"), _slow_links),
+    "share": ((), _share),
 }

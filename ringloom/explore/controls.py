@@ -38,6 +38,7 @@ LABELS = {
     "overlap": "transfers overlap compute",
     "stragglers": "stragglers, such as 3=0.5",
     "slow_links": "slow links, such as 6-7=0.1",
+    "topology": "topology, such as torus:2x4",
     "share": "share of a chip per transfer",
 }
 OPTIONS = {"schedule": SCHEDULES, "hardware": presets(), "pass": PASSES}

@@ -2,6 +2,8 @@
 
 The page holds what stands in its controls against the entries that its results belong to, which
 come with them (`shown`), and dims results of other entries; none are said while they change.
+
+An answer has stages, and is left as soon as an entry changes: of a burst only the last is drawn.
 """
 
 import json
@@ -19,19 +21,22 @@ from ringloom.explore.controls import FULL, Controls
 from ringloom.explore.copies import command, python
 from ringloom.explore.downloads import buttons
 from ringloom.explore.table import Table
-from ringloom.explore.view import View, compared
+from ringloom.explore.turns import Stages, Turns
+from ringloom.explore.view import MOST_LANES, View, compared
 from ringloom.explore.words import Words
 from ringloom.report.assets import asset
 from ringloom.report.facts.tiles import TileFacts
+from simulator.bars import FEW
 
 PAGE = Path(__file__).parent / "page"
 STYLES = asset("style.css") + (PAGE / "explore.css").read_text("utf-8")
 SCRIPTS = "".join(map(asset, ("theme.js", "bars.js", "sheets.js"))) + (
     PAGE / "explore.js"
 ).read_text("utf-8")
+AT_ONCE = 64  # ranks up to which a page opens with its answer
 WORDS = (
-    *("title", "finding", "trouble", "note", "said", "summary", "progress", "shown"),
-    *("command", "python", *(f"wrong-{name}" for name in Choices().texts())),
+    *("title", "finding", "trouble", "working", "skipped", "note", "said", "summary", "progress"),
+    *("shown", "command", "python", *(f"wrong-{name}" for name in Choices().texts())),
 )
 
 
@@ -42,7 +47,7 @@ class Session:
         self.view, self.controls = View(), Controls()
         self.words = Words(*WORDS)
         self.words.ride(self.view.stepper.tiles)
-        self.table = Table(self.words)
+        self.table, self.turns = Table(self.words), Turns()
         self.step = pn.widgets.IntSlider(label="step", start=1, end=2, **FULL)
         self.cut = pn.widgets.Select(label="heads", **FULL)
         self.leg = pn.widgets.Select(label="pass shown", **FULL)
@@ -51,61 +56,83 @@ class Session:
         self.shown = Choices()
         self.downloads = buttons(lambda: self.shown, self._trouble)
         self._quiet = False
-        self._begin()
+        opening = self._begin()
         for widget in self.controls.widgets.values():
             widget.param.watch(self._chosen, "value")
         self.step.param.watch(self._stepped, "value")
         self.cut.param.watch(self._stepped, "value")
         self.leg.param.watch(self._legged, "value")
         self.every.param.watch(self._timed, "value")
-        pn.state.onload(self.table.begin)
+        pn.state.onload(lambda: self.turns.begin(opening))
 
-    def _begin(self) -> None:
-        """Read the choices of the address, or take the defaults and tell why it is invalid."""
+    def _begin(self) -> Stages:
+        """Draw the choices of the address, or the defaults and tell why it is invalid.
+
+        Returns what is left to do. Of many ranks that is all: until then the page has the defaults.
+        """
         query, wrong = {k: v[0].decode() for k, v in pn.state.session_args.items() if v}, ""
         try:
             choices = from_query(query)
-            self._draw(choices, choices.texts(), address=False)
+            drawn = choices if choices.ranks <= AT_ONCE else Choices()
+            self._draw(drawn)
         except RingloomError as error:
-            choices, wrong = Choices(), f"Invalid link: {error}"
-            self._draw(choices, choices.texts(), address=False)
+            choices, wrong = (drawn := Choices()), f"Invalid link: {error}"
+            self._draw(drawn)
         self.controls.say(choices.texts())
         self._trouble(wrong)
+        return self.table.fill() if drawn == choices else self._answer(choices, choices.texts())
+
+    def _draw(self, choices: Choices) -> None:
+        """Draw all but the rows of other schedules at once; raises PlanError as planning does."""
+        for _ in self._drawing(choices, choices.texts()):
+            pass
 
     def _chosen(self, _event: Any) -> None:
-        """Redraw, or tell at each entry why it is invalid."""
-        self.table.stop()
+        """Begin an answer, or tell at each entry why it is invalid."""
         texts = self.controls.texts
         try:
-            self._draw(from_query(texts), texts)
+            self.turns.begin(self._answer(from_query(texts), texts))
         except ChoiceError as error:
+            self.turns.begin(iter(()))
             self._tell(error.at)
+
+    def _answer(self, choices: Choices, texts: dict[str, str]) -> Stages:
+        """Draw, then fill in the rows of other schedules."""
+        try:
+            yield from self._drawing(choices, texts)
         except RingloomError as error:
             self._tell({"schedule": str(error)})
-        else:
-            self.table.begin()
+            return
+        if pn.state.location is not None:
+            pn.state.location.search = _search(choices)
+        yield from self.table.fill()
 
-    def _draw(self, choices: Choices, texts: dict[str, str], address: bool = True) -> None:
+    def _drawing(self, choices: Choices, texts: dict[str, str]) -> Stages:
         """Three messages, each as soon as it is known; RingloomError comes before the first.
 
-        The last one has the finding, for which the ring is predicted too, and the address.
+        The last one has the finding, for which the ring is predicted too.
         """
+        what = f"{choices.schedule} on {choices.ranks} ranks"
+        self.words.say(working=f"planning {escape(what)} ...", progress="")
+        yield 1
         with pn.io.hold():
             self._draw_plan(choices)
-            self.words.say(shown="")
+            self.words.say(shown="", working=f"predicting {escape(what)} ...")
+        yield 1
         with pn.io.hold():
             self.view.show_times(choices, self.every.value)
+        yield 1
         with pn.io.hold():
             self._draw_finding(choices)
             self._tell({})
             self.shown = choices
+            self.every.visible = FEW < choices.ranks <= MOST_LANES
             self.words.say(shown=escape(json.dumps(texts), quote=False))
-            if address and pn.state.location is not None:
-                pn.state.location.search = _search(choices)
 
     def _draw_plan(self, choices: Choices) -> None:
-        tiles = self.view.show_plan(choices)
-        if tiles is self.tiles:
+        still = self.view.show_plan(choices)
+        self.words.say(skipped=escape(still.skipped))
+        if (tiles := still.tiles) is self.tiles or not tiles:
             return
         self.tiles, self._quiet = tiles, True
         self.leg.options = {facts.title: n for n, facts in enumerate(tiles)}
@@ -152,7 +179,9 @@ class Session:
     def _tell(self, wrong: dict[str, str]) -> None:
         """Show at each entry what is wrong with it, and nothing at the others."""
         said = {name: _alert(wrong.get(name, "")) for name in self.controls.widgets}
-        self.words.say(trouble="", **{f"wrong-{name}": html for name, html in said.items()})
+        self.words.say(
+            trouble="", working="", **{f"wrong-{name}": html for name, html in said.items()}
+        )
 
     def page(self) -> Any:
         """The template with everything in its place."""

@@ -11,7 +11,7 @@ import numpy as np
 from bokeh.models import Range1d
 from numpy.typing import NDArray
 
-from planner.errors import PlanError, RingloomError
+from planner.errors import PlanError
 from planner.planning import plan
 from planner.plans import Plans
 from planner.schedules import comparable
@@ -19,10 +19,10 @@ from planner.workload import Workload
 from ringloom.comparison import Case, Comparison, Passes, beside, case
 from ringloom.explore.choices import Choices
 from ringloom.machine import on_machine
-from ringloom.report.facts.tiles import TileFacts, tile_facts
+from ringloom.report.facts.tiles import TileFacts, most_cuts, tile_facts, too_many
 from ringloom.report.pictures.load import LoadPicture, most
 from ringloom.report.pictures.memory import MemoryPicture
-from ringloom.report.pictures.stepper import StepperPicture, drawable
+from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.traffic import TrafficPicture
 from ringloom.rows import Refusal, Row, shortage
@@ -31,6 +31,7 @@ from simulator.facts import by_nodes, traffic_of, usage, work_of
 from simulator.hardware import hardware
 from simulator.prediction import ratio, simulate
 
+MOST_LANES = 128  # ranks of a timeline
 KEPT = 64  # plans and predictions that are kept (benchmarks/bench_explore.py)
 
 
@@ -54,21 +55,24 @@ def _case(choices: Choices, plans: Plans) -> Case:
 
 @dataclass(frozen=True, eq=False)
 class Still:
-    """Facts that do not depend on hardware: tables of each pass for the stepper, load, traffic."""
+    """Facts that do not depend on hardware: tables of each pass for the stepper, load, traffic.
+
+    `skipped` is a sentence on passes without tables, "" if all have one.
+    """
 
     tiles: tuple[TileFacts, ...]
+    skipped: str
     work: NDArray[np.int64]
     traffic: NDArray[np.int64]
 
 
 @lru_cache(maxsize=KEPT)
 def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
-    """The facts of a plan, or of a pair; raises RingloomError for too many tiles to draw."""
+    """The facts of a plan, or of a pair."""
     plans = planned(schedule, work, ranks, pass_)
-    tables = tuple(tile_facts(f"{schedule} {one.pass_}", one) for one in plans)
-    if not all(map(drawable, tables)):
-        raise RingloomError(f"{schedule}: too many tiles to draw; take fewer ranks")
-    return Still(tables, work_of(plans), traffic_of(plans))
+    passes = [(f"{schedule} {one.pass_}", one) for one in plans]
+    tables = tuple(tile_facts(title, one) for title, one in passes if most_cuts(one))
+    return Still(tables, too_many(passes), work_of(plans), traffic_of(plans))
 
 
 def compared(choices: Choices) -> Comparison:
@@ -116,20 +120,22 @@ class View:
         self.memory = MemoryPicture(self.axis, 1)
         self.still: Still | None = None
 
-    def show_plan(self, choices: Choices) -> tuple[TileFacts, ...]:
-        """Draw what does not depend on hardware; raises RingloomError for too many tiles."""
+    def show_plan(self, choices: Choices) -> Still:
+        """Draw what does not depend on hardware; raises PlanError as planning does."""
         facts = still(choices.schedule, choices.work, choices.ranks, choices.pass_)
         if facts is not self.still:
             self.still = facts
-            self.stepper.show(facts.tiles)
+            if facts.tiles:
+                self.stepper.show(facts.tiles)
+            table, cell = by_nodes(facts.traffic, 1)  # of many, neighbours together
             self.load.show(facts.work, most(facts.work))
-            self.links.show(*by_nodes(facts.traffic, choices.ranks), float(facts.traffic.max()))
-        return facts.tiles
+            self.links.show(table, cell, float(table.max()))
+        return facts
 
     def show_times(self, choices: Choices, every: bool = False) -> None:
         """Draw what is predicted of the plan on its hardware; `every` rank, or some of many."""
-        shown = predicted(choices)
-        ranks = representatives(shown.prediction, choices.ranks if every else FEW)
+        shown, many = predicted(choices), choices.ranks > MOST_LANES
+        ranks = representatives(shown.prediction, choices.ranks if every and not many else FEW)
         self.axis.update(start=0, end=1e3 * shown.row.makespan_s or 1.0)
         self.timeline.show(bars_of(shown.prediction, ranks), choices.ranks, ranks)
         held = usage(shown.prediction)

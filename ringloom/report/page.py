@@ -17,10 +17,10 @@ from ringloom.comparison import Case, Comparison
 from ringloom.report.assets import asset
 from ringloom.report.facts.matching import matching
 from ringloom.report.facts.recorded import Recorded
-from ringloom.report.facts.tiles import TileFacts, tile_facts
+from ringloom.report.facts.tiles import most_cuts, tile_facts, too_many
 from ringloom.report.pictures.load import LoadPicture, most
 from ringloom.report.pictures.memory import MemoryPicture, colour_of, dash_of, width_of
-from ringloom.report.pictures.stepper import StepperPicture, drawable
+from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.traffic import TrafficPicture
 from ringloom.report.summary import TEMPLATES, summary
@@ -28,6 +28,7 @@ from ringloom.views.units import seconds, size
 from simulator.bars import FEW, Bars, bars_of, representatives
 from simulator.facts import Usage, by_nodes, traffic_of, usage, work_of
 
+EVEN = 1.005  # times the lightest load: less is none to speak of
 APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent
 Figures = dict[str, Any]
@@ -48,7 +49,8 @@ def page(
     scale = _scale(compared, run) if run else 1.0
     end = max([row.makespan_s for row in compared.rows] + ([run.makespan * scale] if run else []))
     axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")
-    facts, skipped = _facts(compared)
+    passes = [each for case in cases for each in _titled(case)]
+    facts = [tile_facts(title, plan) for title, plan in passes if most_cuts(plan)]
     if facts:
         stepper = StepperPicture(compared.ranks)
         stepper.show(facts)
@@ -67,7 +69,7 @@ def page(
         finding=compared.why,
         summary=Markup(summary(compared.rows, compared.refused)),
         steps=[{"title": f.title, "steps": max(1, f.steps)} for f in facts],
-        skipped=skipped,
+        skipped=too_many(passes),
         pictures={name: Markup(drawn[name]) for name in ("tiles", "ways") if facts},
         memory=Markup(drawn["memory"]) if memory else "",
         legend=memory,
@@ -95,14 +97,6 @@ def _library() -> str:
 def _numbers(compared: Comparison) -> str:
     """The rows as JSON that may stand inside a script element."""
     return json.dumps({"rows": compared.as_rows()}).replace("<", "\\u003c")
-
-
-def _facts(compared: Comparison) -> tuple[list[TileFacts], str]:
-    """Tables for the stepper, and a word on those that are too large for one."""
-    tables = [tile_facts(title, plan) for case in compared.cases for title, plan in _titled(case)]
-    left_out = [facts.title for facts in tables if not drawable(facts)]
-    note = f"Too many tiles to draw step by step: {', '.join(left_out)}." if left_out else ""
-    return [facts for facts in tables if drawable(facts)], note
 
 
 def _titled(case: Case) -> list[tuple[str, Plan]]:
@@ -186,6 +180,8 @@ def _links(cases: Sequence[Case], figures: Figures) -> list[dict[str, Any]]:
 
 def _load_words(case: Case) -> str:
     busiest, lightest = case.row.busiest, case.row.lightest
+    if busiest.share < EVEN * lightest.share:
+        return "every rank computes the average work"
     return (
         f"rank {busiest.rank} computes {busiest.share:.2f}x the average work,"
         f" rank {lightest.rank} {lightest.share:.2f}x"

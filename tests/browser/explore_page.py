@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ringloom as rl
-from conftest import PATIENCE, SIZES, Reader
+from conftest import PATIENCE, Reader
 from planner.files import loads
 from ringloom.comparison import compare
 from ringloom.explore.choices import Choices, from_query
@@ -34,18 +34,6 @@ function deep(root) {
   return found
 }
 """
-MISFITS = (
-    DEEP
-    + """
-const wide = document.documentElement.clientWidth
-return deep(document.querySelector("main")).filter((e) => {
-  const box = e.getBoundingClientRect()
-  // What widgets and pictures keep inside, out of sight.
-  if (e.closest("thead, svg, canvas, .noUi-origin, .bk-GlyphRenderer")) return false
-  return box.width > 1 && (box.right > wide + 1 || box.left < -1)
-}).map((e) => `${e.tagName}.${e.className}`)
-"""
-)
 CELLS = (
     DEEP
     + """
@@ -102,19 +90,6 @@ def shows(page: Reader, choices: Choices) -> None:
     page.wait("return model('timeline-0-bars').data.left.length === arguments[0]", len(bars))
     right = np.array(page.ask("return [...model('timeline-0-bars').data.right]"))
     np.testing.assert_array_equal(right, bars.end * 1e3)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", list(SIZES))
-def test_everything_fits_and_the_console_is_silent(
-    reader: Readers, explored: str, size: str, scheme: str
-) -> None:
-    page = reader(size, scheme).open(explored + "?schedule=zigzag&pass=both")
-    wide = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-    scroll, client = page.ask(wide)
-    assert scroll <= client == SIZES[size][0]
-    assert page.ask(MISFITS) == []
-    assert page.complaints() == []
 
 
 def test_words_look_as_the_page_around_them(reader: Readers, explored: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ringloom.report.assets import asset
-from ringloom.report.pictures.palette import STREAM_COLOURS, rank_colours
+from ringloom.report.pictures.palette import STREAM_COLOURS, amounts, rank_colours
 from simulator.pictures import COMPUTE
 
 # Machado, Oliveira, Fernandes 2009: linear red, green and blue as others see them, at severity 1.
@@ -73,6 +73,9 @@ def test_colours_that_carry_meaning_differ(eye: str, dark: bool) -> None:
     assert alike([*rank_colours(8), page["coming"], page["done"], paper], eye) == []
     assert alike([page["busy"], page["idle"], page["ink"], paper], eye) == []
     assert alike([COMPUTE, paper], eye) == []
+    least = amounts(256)[51 if dark else 204]
+    assert alike([least, paper], eye) == []
+    assert f"slice({'51' if dark else '0, 205'})" in asset("theme.js")
 
 
 @pytest.mark.parametrize("eye", EYES)

@@ -7,6 +7,7 @@ import shlex
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +48,7 @@ chosen = st.builds(
     pass_=st.sampled_from(PASSES),
     overlap=st.booleans(),
     stragglers=st.sampled_from(["", "0=0.5", "0=0.5, 0=0.25"]),
+    topology=st.sampled_from(["", "nodes", "switch"]),
     share=st.floats(0, 0.9),
 )
 
@@ -64,8 +66,8 @@ def test_the_shortest_address_says_the_usual() -> None:
 
 BAD = [
     ({"schedule": "spiral"}, "unknown schedule"),
-    ({"ranks": "0"}, "ranks must be 1 to 128, not 0"),
-    ({"ranks": "129"}, "ranks must be 1 to 128, not 129"),
+    ({"ranks": "0"}, "ranks must be 1 to 1024, not 0"),
+    ({"ranks": "1025"}, "ranks must be 1 to 1024, not 1025"),
     ({"ranks": "-4"}, "ranks must be a whole number"),
     ({"ranks": "9" * 40}, "ranks must be a whole number"),
     ({"seq": "999M"}, "tokens must be 1 to 16777216, not 999M"),
@@ -81,6 +83,11 @@ BAD = [
     ({"stragglers": "3"}, "'3' has no factor"),
     ({"stragglers": "9=0.5"}, "no rank 9 to slow down"),
     ({"slow_links": "3-9=0.5"}, "9"),
+    ({"topology": "/etc/passwd"}, "names no files"),
+    ({"topology": "Makefile"}, "unknown topology 'Makefile': choose "),
+    ({"topology": "torus:3x3"}, "9 ranks, the plan has 8"),
+    ({"topology": "torus:wide"}, "neither a file nor one of"),
+    ({"topology": "ring", "slow_links": "0-4=0.5"}, "4"),
     ({"share": "1"}, "a share of the chip below 1, not 1"),
     ({"share": "much"}, "share must be a number, not 'much'"),
     ({"overlap": "maybe"}, "on or off"),
@@ -152,11 +159,30 @@ class Later:
         assert milliseconds <= 100
         self.waiting.append(call)
 
-    def go_on(self) -> None:
+    def wait(self, done: Callable[[], Any]) -> None:
+        """Do what waits until something is true."""
+        for _ in range(2000):
+            if done():
+                return
+            self.go_on()
+            sleep(0.005)
+        raise AssertionError("waited in vain")
+
+    def go_on(self, times: int = 1) -> None:
         """Do what waits, and not what is then to wait."""
-        waiting, self.waiting = self.waiting, []
-        for call in waiting:
-            call()
+        for _ in range(times):
+            waiting, self.waiting = self.waiting, []
+            for call in waiting:
+                call()
+
+
+DRAWN = 4  # turns after which the pictures of other choices are drawn
+
+
+def choose(session: sessions.Session, name: str, value: Any) -> None:
+    """Change a control, and wait for the answer."""
+    session.controls.widgets[name].value = value
+    sessions.pn.state.curdoc.go_on(DRAWN)
 
 
 @pytest.fixture
@@ -177,7 +203,7 @@ def test_a_session_follows_its_controls(opened: Callable[..., Any]) -> None:
     session.step.value = 3
     assert session.view.stepper.state.data["step"] == [2]
     assert session.words["said"].startswith("step 3 of 4")
-    session.controls.widgets["schedule"].value = "ulysses"
+    choose(session, "schedule", "ulysses")
     assert "ulysses" in session.words["summary"]
     assert session.cut.visible
     assert session.step.end == max(2, len(rl.plan("ulysses", session.shown.work, 4).steps))
@@ -193,14 +219,14 @@ def test_what_is_wrong_is_told_at_its_entry(opened: Callable[..., Any]) -> None:
         ("stragglers", "9=0.5", "no rank 9 to slow down"),
         ("share", "1", "a share of the chip below 1"),
     ):
-        widget, usual = session.controls.widgets[name], session.controls.texts[name]
-        widget.value = entry
+        usual = session.controls.texts[name]
+        choose(session, name, entry)
         assert words in told[f"wrong-{name}"]
         others = [told[f"wrong-{n}"] for n in session.controls.widgets if n != name]
         assert set(others) == {""}
         assert json.loads(told["shown"]) == entries  # the page holds these against its controls
         assert session.controls.texts != entries
-        widget.value = usual
+        choose(session, name, usual)
         assert told[f"wrong-{name}"] == ""
 
 
@@ -210,7 +236,7 @@ def test_nothing_belongs_to_what_is_half_drawn(
     session = opened({"ranks": [b"4"], "seq": [b"4k"]})
     monkeypatch.setattr(View, "show_times", lambda *_: panel.no_such_name)
     with pytest.raises(AttributeError):
-        session.controls.widgets["seq"].value = "8k"
+        choose(session, "seq", "8k")
     assert session.words["shown"] == ""
 
 
@@ -218,15 +244,13 @@ def test_the_table_is_filled_row_by_row_until_the_next_change(opened: Callable[.
     session = opened({"ranks": [b"4"], "seq": [b"4k"], "heads": [b"4"], "schedule": [b"zigzag"]})
     words, later, names = session.words, sessions.pn.state.curdoc, others(session.shown)
     assert words["progress"].endswith(f" 0 of {len(names)} other schedules compared")
-    later.go_on()
-    assert words["progress"].endswith(f" 1 of {len(names)} other schedules compared")
+    later.wait(lambda: words["progress"].endswith(f" 1 of {len(names)} other schedules compared"))
     assert words["summary"].count("<tbody") == 3
     assert "fastest" not in words["summary"]
-    session.controls.widgets["seq"].value = "8k"
+    choose(session, "seq", "8k")
     assert words["summary"].count("<tbody") == 2
-    for _ in names:
-        later.go_on()
-    assert (later.waiting, words["progress"]) == ([], "")
+    later.wait(lambda: not later.waiting)
+    assert words["progress"] == ""
     work = rl.Workload(seq=8192, heads=4)
     whole = compare(work, 4, hardware("a100-nvlink"), variants=False)
     told = re.findall(r'data-field="makespan_s" data-value="(.+?)"', words["summary"])
@@ -235,12 +259,56 @@ def test_the_table_is_filled_row_by_row_until_the_next_change(opened: Callable[.
     assert words["summary"].count("fastest") == told.count(told[0])
 
 
+def test_of_a_burst_of_changes_only_the_last_is_drawn(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, drawn = opened({"ranks": [b"4"], "seq": [b"4k"]}), list[str]()
+    show_plan = View.show_plan
+    monkeypatch.setattr(
+        View, "show_plan", lambda view, one: (drawn.append(one.seq), show_plan(view, one))[1]
+    )
+    for seq in ("8k", "16k", "32k"):
+        session.controls.widgets["seq"].value = seq
+    sessions.pn.state.curdoc.go_on(DRAWN)
+    assert (drawn, session.shown.seq) == (["32k"], "32k")
+    session.controls.widgets["seq"].value = "64k"
+    sessions.pn.state.curdoc.go_on(DRAWN - 1)
+    session.controls.widgets["seq"].value = "0"
+    sessions.pn.state.curdoc.go_on(DRAWN)
+    assert (drawn, session.shown.seq, session.words["shown"]) == (["32k", "64k"], "32k", "")
+
+
+def test_an_address_of_many_ranks_opens_at_once_and_says_what_is_done(
+    opened: Callable[..., Any],
+) -> None:
+    session, later = opened({"ranks": [b"256"], "seq": [b"64k"]}), sessions.pn.state.curdoc
+    assert session.shown == Choices()
+    assert json.loads(session.words["shown"]) != session.controls.texts
+    later.go_on()
+    assert session.words["working"] == "planning ring on 256 ranks ..."
+    later.go_on()
+    assert session.words["working"] == "predicting ring on 256 ranks ..."
+    later.go_on(DRAWN - 2)
+    assert (session.words["working"], session.shown.ranks) == ("", 256)
+    assert json.loads(session.words["shown"]) == session.controls.texts
+
+
+def test_too_many_tiles_are_told_and_all_else_is_drawn(opened: Callable[..., Any]) -> None:
+    session = opened({"ranks": [b"4"], "seq": [b"4k"]})
+    choose(session, "ranks", "800")
+    assert session.words["skipped"] == "Too many tiles to draw step by step: ring forward."
+    assert len(session.view.load.source.data["rank"]) == 800
+    assert session.shown.ranks == 800
+    choose(session, "ranks", "8")
+    assert session.words["skipped"] == ""
+
+
 def test_copies_say_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     links = {"stragglers": "1=0.5 2=0.25", "slow_links": "1-2=0.5"}
     for choices in (
         replace(SMALL, v_head_dim=64, sinks=True, mask="causal & window:100", **links),
         replace(SMALL, overlap=False, pass_="forward"),
-        replace(SMALL, share=0.25),
+        replace(SMALL, share=0.25, topology="torus:2x2"),
     ):
         row, _ = predicted(choices).row, capsys.readouterr()
         assert main([*shlex.split(command(choices))[1:], "--json"]) == 0

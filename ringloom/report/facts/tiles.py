@@ -5,6 +5,7 @@ step and the rank of every (query piece, key piece). Heads are cut where any blo
 every cut has tables of its own.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,6 +24,7 @@ from ringloom.views.units import numbers
 PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them
 FINEST = 16  # pixels that a piece gets at the most
 CUTS = 16  # head slices that have tables
+MOST = 1 << 19  # head slices x tiles of one pass that a browser holds
 Columns = NDArray[np.int32]
 
 
@@ -79,12 +81,24 @@ class TileFacts:
         return f"step {step + 1} of {self.steps}: {attends}; {self.transfers[step]}"
 
 
+def most_cuts(plan: Plan) -> int:
+    """Returns how many head slices may have tables; 0 where even one is too large to draw."""
+    sides = plan.partition
+    return min(CUTS, MOST // (len(sides.q.chunks) * len(sides.kv.chunks)))
+
+
+def too_many(plans: Iterable[tuple[str, Plan]]) -> str:
+    """Returns a sentence on plans, by their titles, that are too large for tables, "" for none."""
+    large = [title for title, plan in plans if not most_cuts(plan)]
+    return f"Too many tiles to draw step by step: {', '.join(large)}." if large else ""
+
+
 def tile_facts(title: str, plan: Plan) -> TileFacts:
-    """The facts of one verified pass."""
+    """The facts of one verified pass, of at least one of its `most_cuts`."""
     sides = plan.partition
     q, kv = sides.q.chunks, sides.kv.chunks
     edges = _head_edges(plan)
-    shape = min(CUTS, len(edges) - 1), len(q), len(kv)
+    shape = min(most_cuts(plan), len(edges) - 1), len(q), len(kv)
     busy, total, (at, who, a, b) = _attended(plan, edges[shape[0]])
     step, rank = np.full((2, *shape), -1, np.int32)
     slices = sides.q.slice[a], sides.kv.slice[b]

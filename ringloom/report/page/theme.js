@@ -20,6 +20,8 @@ function ringloomPaint(doc, dark) {
       case "Grid": model.setv({grid_line_color: faint}); break
       case "LinearColorMapper":
         if (model.name === "ranks") model.setv({low_color: paper, high_color: coming, nan_color: done})
+        // The more, the further from the paper, and the least still apart from it.
+        if (model.name === "amounts") model.palette = dark ? model.tags.slice(51) : model.tags.slice(0, 205).reverse()
         break
     }
   }

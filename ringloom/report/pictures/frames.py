@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bokeh.models import BasicTicker, CustomJSTickFormatter
+from bokeh.models import BasicTicker, CustomJSTickFormatter, NoOverlap
 from bokeh.plotting import figure
 
 TIP = '<div style="max-width:18rem;color:#111">{}</div>'
@@ -25,7 +25,9 @@ LABEL = {
 def frame(name: str, **more: Any) -> figure:
     """A figure as wide as its place, without tools."""
     usual = {"border_fill_color": None, "sizing_mode": "stretch_width", "min_width": 220}
-    return figure(name=name, **{**usual, "tools": "", "toolbar_location": None, **more})
+    drawn = figure(name=name, **{**usual, "tools": "", "toolbar_location": None, **more})
+    drawn.axis.major_label_policy = NoOverlap(min_distance=8)
+    return drawn
 
 
 def timed(name: str, **more: Any) -> figure:

@@ -40,7 +40,8 @@ class LoadPicture:
         """Draw the pairs that each rank attends, on a scale from 0 to `high` times the average."""
         shares = work / (work.mean() or 1.0)
         self.source.data = {"rank": np.arange(len(work)), "share": shares, "pairs": work}
-        self.bars.glyph.width = 0.8 if len(work) <= GAPS else 1.0
+        few = len(work) <= GAPS
+        self.bars.glyph.update(width=0.8 if few else 1.0, line_color=None if few else COMPUTE)
         self.figure.x_range.update(start=-0.5, end=len(work) - 0.5)
         self.figure.y_range.end = 1.05 * max(high, 1.0)
 

@@ -31,7 +31,6 @@ from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours
 from simulator.pictures import SEND
 
 MOST_ARROWS = 16  # ranks; messages of more are cells, from row to column
-MOST = 1 << 19  # head cuts x tiles of one pass that are drawn
 DARK_INK, LIGHT_INK = "#000000", "#ffffff"
 
 
@@ -202,11 +201,6 @@ def narrow(numbers: NDArray[np.int32]) -> NDArray[np.int16] | NDArray[np.int32]:
     """The same in two bytes each, where they fit: a browser takes long to receive many."""
     fits = np.abs(numbers).max(initial=0) < 1 << 15
     return numbers.astype(np.int16) if fits else numbers.astype(np.int32)
-
-
-def drawable(facts: TileFacts) -> bool:
-    """Returns True where a browser can hold the tables."""
-    return facts.step.size <= MOST
 
 
 def _no_image() -> dict[str, list[Any]]:

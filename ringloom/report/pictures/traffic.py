@@ -26,7 +26,12 @@ class TrafficPicture:
     def __init__(self, name: str) -> None:
         self.source = ColumnDataSource(data={}, name=f"{name}-cells")
         self.colours = LinearColorMapper(
-            palette=amounts(256), low=0, high=1, nan_color="rgba(0,0,0,0)"
+            palette=amounts(256),
+            tags=amounts(256),
+            name="amounts",
+            low=0,
+            high=1,
+            nan_color="rgba(0,0,0,0)",
         )
         self.figure = frame(
             name, height=260, min_width=180, x_range=Range1d(0, 1), y_range=Range1d(1, 0)

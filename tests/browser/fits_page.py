@@ -1,0 +1,61 @@
+"""Pages of 8, 64 and 1,024 ranks fit on a desktop and on a phone, in light and in dark."""
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import pytest
+from fits import misfits
+
+import ringloom as rl
+from conftest import SIZES, Reader
+from ringloom.comparison import compare
+from ringloom.report.page import page
+
+Readers = Callable[..., Reader]
+RANKS = (8, 64, 1024)
+SETTLED = "return Bokeh.documents[0].is_idle"
+
+
+def fits(reader: Readers, address: str, ready: str) -> None:
+    """Open an address, and look at it in all sizes and schemes."""
+    shown = reader().open(address)
+    shown.wait(ready)
+    for size, scheme in product(SIZES, ("light", "dark")):
+        reader(size, scheme)
+        shown.wait("return innerWidth === arguments[0]", SIZES[size][0])
+        shown.driver.execute_async_script("setTimeout(arguments[0], 300)")
+        shown.wait(SETTLED)
+        assert misfits(shown) == [], (size, scheme)
+    assert shown.complaints() == []
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_report_fits(reader: Readers, tmp_path: Path, ranks: int) -> None:
+    work = rl.Workload(seq=2**16, heads=32, kv_heads=8)
+    compared = compare(work, ranks, "tpu-v4", ["zigzag"], variants=False)
+    (tmp_path / "report.html").write_text(page(compared, command="ringloom"), encoding="utf-8")
+    fits(reader, (tmp_path / "report.html").as_uri(), SETTLED)
+
+
+def test_a_report_with_a_recorded_run_fits(reader: Readers, report: str) -> None:
+    fits(reader, report, SETTLED)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_the_local_page_fits(reader: Readers, explored: str, ranks: int) -> None:
+    passes = "both" if ranks <= 64 else "forward"
+    address = f"{explored}?schedule=zigzag&ranks={ranks}&seq=64k&pass={passes}"
+    fits(reader, address, "return !document.querySelector('main.stale')")
+
+
+def test_what_does_not_fit_is_told(reader: Readers, explored: str) -> None:
+    shown = reader("phone").open(explored)
+    assert misfits(shown) == []
+    shown.ask("document.getElementById('title').style.whiteSpace = 'nowrap'")
+    assert any("leaves the page: forward of" in told for told in misfits(shown))
+    shown.ask("document.getElementById('title').style.overflow = 'hidden'")
+    assert any("is cut off: forward of" in told for told in misfits(shown))
+    shown.ask("document.getElementById('title').style = ''")
+    shown.ask("document.getElementById('finding').style.marginTop = '-30px'")
+    assert any("lies on" in told for told in misfits(shown))
