@@ -148,7 +148,10 @@ def spread(
     """
     ends = _ends(plans, hardware, calibrated)
     if ends and sum(plan.rows for plan in plans) > LARGE:
-        factors = {key: abs(math.log(end / hardware[key])) for key, end in ends.items()}
+        nothing = {key: end for key, end in ends.items() if not end}
+        factors = {
+            key: abs(math.log(end / hardware[key])) for key, end in ends.items() if end
+        } | effects(plans, hardware, scenario, nothing, seconds)
         worst = max(factors, key=factors.__getitem__)
         return {worst: factors[worst]}
     return effects(plans, hardware, scenario, ends, seconds)

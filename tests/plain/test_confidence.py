@@ -156,3 +156,14 @@ def test_a_file_may_state_the_range_of_a_constant(tmp_path: Path) -> None:
         file.write_text(text.replace("range = [2e-6, 10e-6]", f"range = {wrong}"))
         with pytest.raises(rl.RingloomError, match=why):
             load(file)
+
+
+def test_of_a_large_plan_the_constant_that_counts_most_is_known_where_others_may_be_nothing() -> (
+    None
+):
+    assert 0 in H100.range("inter.sm_share")
+    large = Plans.of(plan("ring", Workload(seq=2**14, heads=8), 264))
+    for calibrated in (True, False):
+        ((key, effect),) = spread(large, H100, EVEN, calibrated=calibrated).items()
+        assert key in H100.constants
+        assert 0 < effect < math.inf
