@@ -1,9 +1,10 @@
 """Shows below the commands of a page what they print: run anew in every build, in the page's order.
 
-A block that compares or simulates has a picture too, of its first comparison or timeline.
+A block has a picture too: of its first comparison or timeline, of the tiles of its first plan, or
+the first figure that it writes.
 
-Left alone are blocks that already show what their commands print, which the tests compare with what
-they do print, and commands that need more than the core or whose answer is a file's name.
+Blocks that already show what their commands print are left as they are: the tests compare them with
+what they do print. So are commands that need a library which is not installed.
 """
 
 import contextlib
@@ -11,41 +12,58 @@ import io
 import os
 import re
 import shlex
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from matplotlib.figure import Figure
 from pages import FENCE, Block, blocks, execute
+from plan_tiles import tiles
 
+from planner.version import VERSION
 from ringloom.figures import sheet
+from ringloom.sweeps.grid import read_grid
+from ringloom.sweeps.picture import profiles
+from ringloom.sweeps.points import outcome
+from ringloom.sweeps.standings import standings
 from simulator.bars import FEW
 
 PICTURES = Path(__file__).parent / "generated/pictures"
 LINES = 24  # of an output that a page shows
-SILENT = {"check", "emit", "figures", "report", "sweep", "tables"}
+NEEDS = {"check": "torch", "report": "bokeh", "sweep": "pyarrow"}
+DRAWN = (  # commands, and the function of each whose first result is drawn
+    *(("compare", "compared"), ("report", "compared"), ("simulate", "simulate")),
+    *(("plan", "plans_of"), ("emit", "plans_of")),
+)
 
 
 def with_outputs(page: Path) -> str:
     """Returns the Markdown of a page with what its commands print, each block's below it."""
-    outputs = {line: (printed, drawn) for line, printed, drawn in _run(page)}
+    outputs = {block.line: (block, printed, drawn) for block, printed, drawn in _run(page)}
     text, shown = page.read_text(encoding="utf-8"), ""
-    at = 0
+    at, below = 0, ""
     for fence in FENCE.finditer(text):
         line = text.count("\n", 0, fence.start(2)) + 1
-        shown += text[at : fence.end()]
-        at = fence.end()
-        printed, drawn = outputs.get(line, ("", ""))
+        shown += text[at : fence.end()] + below
+        at, below = fence.end(), ""
+        if line not in outputs:
+            continue
+        block, printed, drawn = outputs[line]
         shown += f"\n\n```text\n{printed}\n```" if printed else ""
-        shown += f"\n\n{drawn}\n" if drawn else ""
-    return shown + text[at:]
+        below = f"\n\n{drawn}\n" if drawn else ""
+        if block.prints is None:
+            shown, below = shown + below, ""
+    return shown + below + text[at:]
 
 
-def _run(page: Path) -> Iterator[tuple[int, str, str]]:
-    """Yields the first line of each block, what it prints, and its picture."""
+def _run(page: Path) -> Iterator[tuple[Block, str, str]]:
+    """Yields each block of commands, what it prints, and its picture."""
     scope = dict[str, Any]()
     needed = "write_text" in page.read_text(encoding="utf-8")  # commands read what Python writes
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -54,45 +72,62 @@ def _run(page: Path) -> Iterator[tuple[int, str, str]]:
                 Path(block.file).write_text(block.text, encoding="utf-8")
             elif block.language == "python" and needed:
                 execute(block, page, scope)
-            elif block.language == "console" and not block.shown.strip():
-                with kept("compare", "compared") as first, kept("simulate", "simulate") as second:
-                    printed = "\n\n".join(filter(None, _outputs(block)))
-                yield block.line, printed, picture(page, block.line, [*first, *second])
+            elif block.language == "console":
+                with kept() as results:
+                    silent = bool(block.shown.strip())
+                    printed = "" if silent else "\n\n".join(filter(None, _outputs(block)))
+                yield block, printed, picture(page, block, results)
 
 
 @contextlib.contextmanager
-def kept(command: str, function: str) -> Iterator[list[Any]]:
-    """Collects what a function returns to a command."""
-    module, results = import_module(f"ringloom.cli.{command}"), list[Any]()
-    asked = getattr(module, function)
+def kept() -> Iterator[list[Any]]:
+    """Collects what the functions of DRAWN return to their commands."""
+    results = list[Any]()
 
-    def keep(*given: Any, **more: Any) -> Any:
+    def keep(asked: Callable[..., Any], *given: Any, **more: Any) -> Any:
         results.append(asked(*given, **more))
         return results[-1]
 
-    with patch.object(module, function, keep):
+    with contextlib.ExitStack() as stack:
+        for command, function in DRAWN:
+            module = import_module(f"ringloom.cli.{command}")
+            asked = partial(keep, getattr(module, function))
+            stack.enter_context(patch.object(module, function, asked))
         yield results
 
 
-def picture(page: Path, line: int, results: list[Any]) -> str:
-    """Draws the first of some comparisons and predictions; returns the Markdown that shows it."""
-    if not results:
-        return ""
-    one, name = results[0], f"{page.stem}-{line}"
+def picture(page: Path, block: Block, results: list[Any]) -> str:
+    """Draws the first result of a block, or what it writes; returns the Markdown that shows it."""
+    name, what = f"{page.stem}-{block.line}", ""
+    words = shlex.split(block.commands[0]) if block.commands else []
+    if results:
+        what, draw = drawing(results[0])
+        sheet.write(draw, name, PICTURES, ("svg",))
+    elif words[:2] == ["ringloom", "figures"]:
+        what, written = "The first of the figures", sorted(Path(words[-1]).glob("*.svg"))
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        shutil.copy(written[0], PICTURES / f"{name}.svg")
+    elif words[:2] == ["ringloom", "sweep"]:
+        what, grid = "How often each schedule is how near to the fastest", read_grid(Path(words[2]))
+        rows = [outcome(grid.point(number), VERSION).row for number in range(len(grid))]
+        draw = partial(profiles, standings(rows, list(grid.axes)))
+        sheet.write(draw, name, PICTURES, ("svg",))
+    return f"![{what}]({os.path.relpath(PICTURES, page.parent)}/{name}.svg)" if what else ""
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(7.0, 0.9 + 0.28 * _rows(one)), layout="constrained")
-        plot = getattr(one, "plot_timeline", None) or one.plot
-        plot(figure.subplots())
-        return figure
 
-    sheet.write(draw, name, PICTURES, ("svg",))
-    what = "Times of the schedules" if hasattr(one, "plot") else "Timeline of the ranks"
-    return f"![{what}]({os.path.relpath(PICTURES, page.parent)}/{name}.svg)"
+def drawing(one: Any) -> tuple[str, Callable[[], Figure]]:
+    """Returns what the picture of a comparison, a prediction or of plans is, and draws it."""
+    if hasattr(one, "plot_timeline"):
+        return "Timeline of the ranks", partial(_plotted, one.plot_timeline, min(one.ranks, FEW))
+    if hasattr(one, "plot"):
+        return "Times of the schedules", partial(_plotted, one.plot, len(one.cases))
+    return "Tiles of the mask: the ranks that attend them, and in which steps", partial(tiles, one)
 
 
-def _rows(one: Any) -> int:
-    return len(one.cases) if hasattr(one, "plot") else min(one.ranks, FEW)
+def _plotted(plot: Callable[..., Any], rows: int) -> Figure:
+    figure = Figure(figsize=(7.0, 0.9 + 0.28 * rows), layout="constrained")
+    plot(figure.subplots())
+    return figure
 
 
 def _outputs(block: Block) -> list[str]:
@@ -109,7 +144,7 @@ def output(words: list[str]) -> str:
     """Returns what a command prints, 80 columns wide and not too long; "" for one left alone."""
     from ringloom.cli import main
 
-    if words[0] != "ringloom" or words[1] in SILENT:
+    if words[0] != "ringloom" or not find_spec(NEEDS.get(words[1], "ringloom")):
         return ""
     said = io.StringIO()
     with patch.dict(os.environ, {"COLUMNS": "80"}), contextlib.redirect_stdout(said):

@@ -34,7 +34,7 @@ def command(file: str, seq: int | None, time_limit: float) -> int:
             )
     except subprocess.TimeoutExpired:
         raise RingloomError(f"{file} ran for more than {time_limit:g} s") from None
-    output = (done.stdout + done.stderr).strip()[-KEPT:]
     exact = done.returncode == 0
+    output = (done.stdout if exact else done.stdout + done.stderr).strip()[-KEPT:]
     show({"file": file, "exact": exact, "output": output}, output)
     return 0 if exact else 1

@@ -1,5 +1,6 @@
 """Pages of the documentation show what their commands print, and a picture of it."""
 
+import re
 from pathlib import Path
 
 import outputs
@@ -9,7 +10,11 @@ from outputs import with_outputs
 PAGE = """# Page
 
 ```toml
-# name.toml
+# grid.toml
+ranks = 2
+seq = 64
+hardware = "h100"
+schedule = ["ring", "zigzag"]
 ```
 
 ```python
@@ -27,6 +32,18 @@ this is shown already
 ```
 
 ```console
+$ ringloom emit torch zigzag --ranks 2 --seq 16 -o program.py
+```
+
+```console
+$ ringloom sweep grid.toml -o sweep
+```
+
+```text
+as before
+```
+
+```console
 $ python program.py
 ```
 """
@@ -40,9 +57,11 @@ def test_a_page_shows_what_its_commands_print(
     page.write_text(PAGE)
     shown = with_outputs(page)
     assert "```text\nring on a100-nvlink\n" in shown
-    assert "![Timeline of the ranks](pictures/page-13.svg)" in shown
-    assert (tmp_path / "pictures/page-13.svg").read_text().lstrip().startswith("<?xml")
-    assert shown.count("```text") == 1
+    assert "![Timeline of the ranks](pictures/page-17.svg)" in shown
+    assert (tmp_path / "pictures/page-17.svg").read_text().lstrip().startswith("<?xml")
+    assert re.search(r"```text\nprogram.py: \d+ lines; .*\n```\n\n!\[Tiles .*-26.svg", shown)
+    assert re.search(r"```text\nas before\n```\n\n!\[How often .*-30.svg", shown)
+    assert shown.count("```text") == 3
     kept = [line for line in PAGE.splitlines() if line not in shown.splitlines()]
     assert kept == []
 

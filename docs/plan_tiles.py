@@ -1,0 +1,42 @@
+"""The tiles of a plan's mask: which rank attends each, and in which step."""
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from planner.plans import Plans
+from ringloom.figures.sheet import INK, WASTE
+from ringloom.report.facts.tiles import tile_facts
+from ringloom.report.pictures.palette import rank_colours
+from ringloom.report.pictures.stepper import ink_on
+
+NUMBERED = 24  # tiles of a row up to which they carry their steps
+
+
+def tiles(plans: Plans) -> Figure:
+    """Draw the forward tiles of the first head: a colour per rank, the step as a number."""
+    plan = plans.first
+    facts, colours = tile_facts(plan.name, plan), rank_colours(plan.ranks)
+    tall, wide = facts.fine
+    who = np.kron(facts.rank[0], np.ones((tall, wide), int))
+    picture = np.ones((*who.shape, 4))
+    picture[..., 3] = 0
+    for rank, colour in enumerate(colours):
+        picture[(who == rank) & (facts.shares > 0)] = (*to_rgb(colour), 1)
+    rows, columns = facts.rank[0].shape
+    figure = Figure(figsize=(4.6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(picture, interpolation="none", extent=(0, columns, rows, 0))
+    for i, j in np.argwhere(facts.step[0] >= 0) if columns <= NUMBERED else ():
+        live = np.argwhere(facts.shares[i * tall : (i + 1) * tall, j * wide : (j + 1) * wide] > 0)
+        y, x = (live.mean(axis=0) + 0.5) / (tall, wide)
+        number, ink = str(facts.step[0, i, j] + 1), ink_on(colours[facts.rank[0, i, j]])
+        axes.text(j + x, i + y, number, ha="center", va="center", color=ink, fontsize=7)
+    axes.set_facecolor(WASTE)
+    axes.set(xlabel="keys, piece by piece", ylabel="queries, piece by piece")
+    axes.set_title(f"{plan.name} {plan.pass_}, {plan.workload.mask}: steps", fontsize=8, color=INK)
+    marks = [Rectangle((0, 0), 1, 1, facecolor=colour) for colour in colours[:8]]
+    names = [f"rank {rank}" for rank in range(len(marks))]
+    figure.legend(marks, names, loc="outside center right", frameon=False)
+    return figure
