@@ -1,4 +1,4 @@
-"""What a page shows badly: texts that are cut off, lie on each other, or leave the page."""
+"""Finds what a page shows badly: texts that are cut off, overlap, or leave the page."""
 
 from conftest import Reader
 
