@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Literal, overload
 
 from planner.errors import PlanError
@@ -123,14 +123,11 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
 
 def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
     """Run passes in turn and verify the result; raises the PlanError of the first wrong pass."""
-    made = [built]
     try:
-        for rewrite in passes:
-            made.append(rewrite(made[-1]))
-        return verify(made[-1])
+        return verify(reduce(lambda plan, rewrite: rewrite(plan), passes, built))
     except Exception:  # an earlier pass may have been wrong
-        for earlier in made[1:]:
-            verify(earlier)
+        for rewrite in passes:
+            built = verify(rewrite(built))
         raise
 
 

@@ -19,16 +19,20 @@ maxima and sums of earlier ones, so no shorter row can make a plan slower. Each 
 calls over all ranks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.messages import message_bytes
+from planner.columns import rowwise
 from planner.ir import Attend, Move, Step
+from planner.partitions import Ints
 from simulator.costs.prices import Costs
 from simulator.engines.accumulators import Accumulators
-from simulator.engines.copies import Copies, exposed, ready
+from simulator.engines.copies import Origins
 from simulator.engines.rounds import attend_rounds, move_rounds
 from simulator.network.ports import Ports
 from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
@@ -65,7 +69,11 @@ class Recurrence:
     ) -> None:
         ranks = costs.plan.ranks
         self._costs, self._overlap, self._record = costs, overlap, record
-        self._copies, self._accumulators = Copies(costs.plan), Accumulators(costs)
+        self._origins, self._accumulators = Origins(costs.plan), Accumulators(costs)
+        count = (
+            sum(len(move) for _, move in costs.plan.moves()) + 1
+        )  # message 0: nothing to wait for
+        self._offered, self._arrived = np.zeros(count), np.zeros(count)
         self._ports, self._speed = ports, speed
         self._now, self._last = costs.prologue / self._speed, 0.0
         self._busy, self._exposed = self._now.copy(), np.zeros(ranks)
@@ -103,7 +111,7 @@ class Recurrence:
         """Return the arrival of each message; ports are taken in row order."""
         size = message_bytes(self._costs.plan, number, move)
         offered = self._begin[move.src]
-        inputs = ready(self._copies.send(move))
+        inputs = self._latest(self._origins.sent(move))
         start = offered if inputs is None else np.maximum(offered, inputs)
         if not self._overlap:
             start = np.maximum(start, self._begin[move.dst])
@@ -111,7 +119,10 @@ class Recurrence:
         if move.accumulates:
             self._accumulators.leave(move)
         else:
-            self._copies.arrive(move, offered, arrival)
+            first = self._messages + 1
+            self._origins.arrive(move, first)
+            self._offered[first : first + len(move)] = offered
+            self._arrived[first : first + len(move)] = arrival
         self._messages += len(move)
         self._last = max(self._last, float(arrival.max()))
         if self._record:
@@ -162,13 +173,29 @@ class Recurrence:
 
     def _ready(self, node: Attend) -> Floats:
         """Return when each rank is free and has its inputs, and note its wait for them."""
-        free, times = self._now[node.rank], self._copies.attend(node)
-        inputs = ready(times)
+        free, origins = self._now[node.rank], self._origins.attended(node)
+        inputs = self._latest(origins)
         if inputs is None:
             return free
-        start = np.maximum(free, inputs)
-        self._exposed[node.rank] += exposed(times, free)
-        return start
+        self._exposed[node.rank] += self._exposure(origins, free)
+        return np.maximum(free, inputs)
+
+    def _latest(self, origins: Sequence[Ints]) -> Floats | None:
+        """Return the latest arrival of the messages of each row; None if no input ever travels."""
+        if not origins:
+            return None
+        latest: Floats = reduce(
+            np.maximum, (rowwise(np.maximum, self._arrived[o]) for o in origins)
+        )
+        return latest
+
+    def _exposure(self, origins: Sequence[Ints], free: Floats) -> Floats:
+        """Return how long each rank, from `free` on, waits for what was already offered: [rows]."""
+        longest = np.zeros(len(free))
+        for messages in origins:
+            since = np.maximum(self._offered[messages], free[:, None])
+            np.maximum(longest, rowwise(np.maximum, self._arrived[messages] - since), out=longest)
+        return longest
 
     def _merge(self, number: int, move: Move, arrival: Floats) -> None:
         dst = move.dst

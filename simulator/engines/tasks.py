@@ -5,20 +5,20 @@ not for inputs at home or initial copies. Where accumulators lie does not depend
 the seconds of merging are known beforehand.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.analysis.marks import attended_blocks, cells, places
 from planner.analysis.messages import message_bytes
-from planner.ir import INPUTS, Attend, Move, Step
+from planner.ir import Attend, Move, Step
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
 from simulator.engines.accumulators import Accumulators
+from simulator.engines.copies import Origins
 from simulator.engines.rounds import attend_rounds, move_rounds
 from simulator.timeline import Floats
 
-AT_HOME = -1
 Needs = tuple[int, ...]  # numbers of messages
 
 
@@ -71,12 +71,7 @@ class Builder:
     def __init__(self, costs: Costs, speed: Floats) -> None:
         plan, self._speed = costs.plan, speed
         self._plan, self._costs, self._accumulators = plan, costs, Accumulators(costs)
-        travelling = {t for _, m in plan.moves() for t in m.tensors}
-        self._origins = {  # which message brought a block to a rank last
-            t: np.full(cells(plan, t).size, AT_HOME, np.int64)
-            for t in INPUTS[plan.pass_]
-            if t in travelling
-        }
+        self._origins = Origins(plan)
         self.done = Tasks(Messages(), Calls(), [[] for _ in range(plan.ranks)])
 
     def step(self, number: int, step: Step) -> None:
@@ -105,25 +100,19 @@ class Builder:
 
     def _send(self, step: int, move: Move) -> int:
         done, first = self.done.messages, len(self.done.messages.src)
-        read = [(t, move.blocks) for t in move.tensors if t in self._origins]
-        done.needs += self._needs(move.src, read)
+        done.needs += _needs(len(move), self._origins.sent(move))
         done.parts.append((first, step, move))
         done.src += move.src.tolist()
         done.dst += move.dst.tolist()
         done.size += message_bytes(self._plan, step, move).tolist()
-        numbers = np.arange(first, first + len(move))[:, None]
-        for tensor, blocks in read:
-            origins = self._origins[tensor]
-            origins[places(self._plan, tensor, move.dst, blocks)] = numbers
-            origins[cells(self._plan, tensor).nowhere] = AT_HOME
+        self._origins.arrive(move, first + 1)
         if move.accumulates:
             self._accumulators.leave(move)
         return first
 
     def _attend(self, step: int, node: Attend) -> None:
         done, first = self.done.calls, len(self.done.calls.rank)
-        read = [(t, attended_blocks(node, t)) for t in self._origins]
-        done.needs += self._needs(node.rank, read)
+        done.needs += _needs(len(node), self._origins.attended(node))
         done.parts.append((first, step, node))
         done.rank += node.rank.tolist()
         speed, adding = self._speed[node.rank], self._accumulators.attended(node)
@@ -132,14 +121,11 @@ class Builder:
         for call, rank in enumerate(node.rank.tolist(), first):
             self._rank_step(rank, step).calls.append(call)
 
-    def _needs(self, ranks: Ints, read: list[tuple[str, Ints]]) -> list[Needs]:
-        """Return the messages that each row waits for, in plan order."""
-        columns = [
-            self._origins[tensor][places(self._plan, tensor, ranks, blocks)]
-            for tensor, blocks in read
-        ]
-        origins = np.concatenate([np.empty((len(ranks), 0), np.int64), *columns], axis=1)
-        return [tuple(sorted({n for n in row if n >= 0})) for row in origins.tolist()]
+
+def _needs(rows: int, origins: Sequence[Ints]) -> list[Needs]:
+    """Return the messages that each row waits for, in plan order."""
+    table = np.concatenate([np.empty((rows, 0), np.int32), *origins], axis=1)
+    return [tuple(sorted({n - 1 for n in row if n})) for row in table.tolist()]
 
 
 def tasks(costs: Costs, speed: Floats) -> Tasks:
