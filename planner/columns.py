@@ -1,21 +1,11 @@
-"""Columns of numbers and bits: combined along their rows, laid flat, searched for equal keys."""
+"""Columns of numbers and bits: laid flat, searched for equal keys."""
 
-from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Index = NDArray[np.intp]
-NARROW = 8  # columns up to which they are combined one by one: benchmarks/bench_scale.py
-
-
-def rowwise(combine: np.ufunc, table: NDArray[Any], axis: int = 1) -> NDArray[Any]:
-    """The combination of the columns of a table [n, w], e.g. by np.maximum: [n]."""
-    if 0 < table.shape[axis] <= NARROW:
-        combined: NDArray[Any] = reduce(combine, np.moveaxis(table, axis, 0))
-        return combined
-    return np.asarray(combine.reduce(table, axis=axis))
 
 
 def present(blocks: NDArray[Any]) -> int:

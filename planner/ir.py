@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.columns import chosen, flat, rowwise
+from planner.columns import chosen, flat
 from planner.errors import PlanError
 from planner.partitions import Ints, Partition, Side, check_places
 from planner.workload import DTYPES, Workload
@@ -110,7 +110,7 @@ def _bundle(values: ArrayLike, rows: int, what: str) -> tuple[Ints, Rows]:
         return table, np.True_
     if low < -1:
         raise PlanError(f"{what} out of range: {low}; -1 stands for no block")
-    return table, rowwise(np.logical_or, table >= 0)
+    return table, (table >= 0).any(axis=1)
 
 
 def _rows(values: ArrayLike, what: str) -> Ints:

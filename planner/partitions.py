@@ -128,10 +128,13 @@ class Side:
         return _indices((b.heads for b in self.blocks), self.slices)
 
     def owned(self, ranks: int) -> Ints:
-        """Blocks at home on each rank, in block order: int32 [ranks, widest], padded with -1."""
+        """Blocks at home on each rank, in block order: int32 [ranks, widest], padded with -1.
+
+        By columns in memory, along which plans are made and read.
+        """
         order = np.argsort(self.homes, kind="stable")
         counts = np.bincount(self.homes, minlength=ranks)[:ranks]
-        table = np.full((ranks, int(counts.max(initial=0))), -1, np.int32)
+        table = np.full((int(counts.max(initial=0)), ranks), -1, np.int32).T
         homes = self.homes[order]
         column = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
         table[homes, column] = order

@@ -9,9 +9,6 @@ With them: inputs are where moves and attends read them, copies fit the declared
 slices agree.
 """
 
-from functools import reduce
-from itertools import combinations
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +18,7 @@ from planner.analysis.liveness import held_away
 from planner.analysis.marks import cells, companies
 from planner.analysis.messages import ALWAYS, last_ways
 from planner.analysis.partial_sums import check_partial_sums
-from planner.analysis.tiles import Tiles, dead_edges, parts, tiles
-from planner.columns import NARROW, rowwise
+from planner.analysis.tiles import CELLS, Tiles, dead_edges, tiles
 from planner.errors import PlanError
 from planner.ir import INPUTS, Attend, Index, Plan
 from planner.partitions import Ints
@@ -116,8 +112,8 @@ def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
             continue
         if not table.one_slice:
             slices = np.where(blocks < 0, -1, plan.partition.side(side).slice[blocks])
-            high = rowwise(np.maximum, slices)
-            mixed = rowwise(np.logical_or, (blocks >= 0) & (slices != high[:, None]))
+            high = slices.max(axis=1)
+            mixed = ((blocks >= 0) & (slices != high[:, None])).any(axis=1)
             _refuse_rows(number, attend, mixed, f"{side} blocks of different head slices")
         _refuse_rows(number, attend, _repeating(blocks), f"a {side} block twice in one rectangle")
     for side, dead in zip(("q", "kv"), dead_edges(table, attend), strict=True):
@@ -132,11 +128,9 @@ def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
 
 def _repeating(blocks: Ints) -> NDArray[np.bool_]:
     """Returns which rows [n, w] name a block twice: bool [n]."""
-    if blocks.shape[1] <= NARROW:
-        pairs = combinations(blocks.T, 2)
-        return reduce(np.logical_or, ((one == other) & (one >= 0) for one, other in pairs))
     ordered = np.sort(blocks, axis=1)
-    return rowwise(np.logical_or, (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))
+    same = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    return np.asarray(same.any(axis=1))
 
 
 def _refuse_rows(number: int, attend: Attend, wrong: NDArray[np.bool_], what: str) -> None:
@@ -183,12 +177,14 @@ def _mark(state: Bytes, q: Index, kv: Index) -> int:
     Returns how many of them are live, repeats included.
     """
     live, flat, (height, width) = 0, state.reshape(-1), state.shape
-    here = (rowwise(np.minimum, q) < height - 1) & (rowwise(np.minimum, kv) < width - 1)
+    here = (q.min(axis=1) < height - 1) & (kv.min(axis=1) < width - 1)
     if not here.all():  # rows of other head slices
         q, kv = q[here], kv[here]
     q = q * width
-    for batch, a, b in parts(len(q), q.shape[1], kv.shape[1]):
-        tile = q[batch, a, None] + kv[batch, None, b]
+    height = max(1, CELLS // (q.shape[1] * kv.shape[1]))
+    for at in range(0, len(q), height):
+        rows = slice(at, at + height)
+        tile = q[rows].T[:, None] + kv[rows].T[None]
         before = flat[tile]
         live += int(np.count_nonzero(before & DUE))
         flat[tile] = before | ATTENDED

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.marks import Bits, Marks, attended_blocks, places
-from planner.columns import again, rowwise
+from planner.columns import again
 from planner.ir import ACCUMULATORS, INPUTS, Plan, Step
 from planner.partitions import Ints
 
@@ -91,7 +91,7 @@ class _Away:
 
     def weigh(self, total: Weights, rank: Whole, blocks: Whole, counted: Bits | np.bool_) -> None:
         """Add the weight of the counted blocks of a node [n, w] to the total per rank."""
-        np.add.at(total, rank, rowwise(np.add, self._weight.take(blocks.T).T * counted))
+        np.add.at(total, rank, (self._weight.take(blocks.T).T * counted).sum(axis=1))
 
     def add(self, rank: Ints, blocks: Ints) -> None:
         """Have these as well."""

@@ -4,7 +4,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cached import cached_on_plan
-from planner.columns import rowwise
 from planner.ir import HELD, TENSORS, Attend, Held, Index, Plan
 from planner.partitions import Ints
 
@@ -89,7 +88,7 @@ class Marks:
 
     def any(self, entries: Index) -> Bits:
         """Returns True for rows with a marked entry: bool [n]."""
-        return rowwise(np.logical_or, self.bits[entries])
+        return np.asarray(self.bits[entries].any(axis=1))
 
 
 def companies(plan: Plan) -> dict[str, frozenset[tuple[str, ...]]]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from planner.analysis.marks import Bits, attended_blocks, cells, places
 from planner.cached import cached_on_plan
-from planner.columns import rowwise
 from planner.ir import ACCUMULATORS, Index, Move, Plan
 from planner.partitions import Ints
 
@@ -28,7 +27,7 @@ def message_bytes(plan: Plan, number: int, move: Move) -> Index:
 
 
 def _summed(of_blocks: dict[str, Index], move: Move) -> Index:
-    parts = [rowwise(np.add, of_blocks[tensor][move.blocks]) for tensor in move.tensors]
+    parts: list[Index] = [of_blocks[t][move.blocks].sum(axis=1) for t in move.tensors]
     return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
 
 
@@ -55,8 +54,8 @@ def brings_home(plan: Plan, number: int, move: Move) -> Bits:
     step, src = last_ways(plan)[move.tensors[0]]
     finished = (step[move.blocks] == number) & (src[move.blocks] == move.src[:, None])
     absent = step[move.blocks] == ALWAYS
-    nothing_else = rowwise(np.logical_and, finished | absent)
-    return np.asarray(nothing_else & rowwise(np.logical_or, finished))
+    nothing_else = (finished | absent).all(axis=1)
+    return np.asarray(nothing_else & finished.any(axis=1))
 
 
 @cached_on_plan

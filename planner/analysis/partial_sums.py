@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from planner.analysis.marks import Bits, Marks, at_home, attended_blocks, cells, places
-from planner.columns import again, rowwise, twice
+from planner.columns import again, twice
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, Move, Plan
 
@@ -64,7 +64,7 @@ def _refuse_transfers(
 ) -> None:
     """Raises PlanError for a message without any accumulator, and for one sent twice in a step."""
     for move, held in zip(handed, present, strict=True):
-        empty = ~rowwise(np.logical_or, held)
+        empty = ~held.any(axis=1)
         if empty.any():
             row = int(np.argmax(empty))
             blocks = ", ".join(str(b) for b in move.blocks[row].tolist() if b >= 0)

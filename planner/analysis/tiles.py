@@ -8,12 +8,10 @@ partition of many blocks costs no more than its token layout.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import NARROW, rowwise
 from planner.ir import Attend, Index, Plan
 from planner.masks.areas import areas, sizes
 from planner.partitions import Ints, Partition, shifted
@@ -76,18 +74,42 @@ class Tiles:
 
     def live(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
         """Returns True for tiles (q, kv), broadcast together, with an allowed pair; not for -1."""
-        rows, columns = (_alike(of[b], 0) for of, b in zip(self._entries, (q, kv), strict=True))
-        live = np.asarray(_looked_up(self._kinds, rows, columns) & LIVE, np.bool_)
+        rows, columns = (of[b] for of, b in zip(self._entries, (q, kv), strict=True))
+        live = np.asarray(self._kinds.take(rows + columns) & LIVE, np.bool_)
         if not self.one_slice:
             q_side, kv_side = self.partition.q, self.partition.kv
-            slices = _alike(q_side.slice[q], 1), _alike(kv_side.slice[kv], 2)
-            live = live & (self.shared_heads[slices] > 0)
+            live = live & (self.shared_heads[q_side.slice[q], kv_side.slice[kv]] > 0)
         return live
 
-    def full(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
-        """Returns True for tiles (q, kv), broadcast together, without a hidden pair, and for -1."""
-        rows, columns = (of[b] for of, b in zip(self._entries, (q, kv), strict=True))
-        return np.asarray(_looked_up(self._kinds, rows, columns) & FULL, np.bool_)
+    def kinds(self, attend: Attend) -> Iterator[tuple[slice, NDArray[np.uint8], Index]]:
+        """Yield LIVE and FULL of the tiles of rectangles, some rows at a time; of -1 it is FULL.
+
+        (rows, kinds [a, b, distinct], index into these [rows]): those like the one before are
+        looked up once.
+        """
+        height = max(1, CELLS // (attend.q.shape[1] * attend.kv.shape[1]))
+        for at in range(0, len(attend), height):
+            rows, (of_q, of_kv) = slice(at, at + height), self._entries
+            q, kv = of_q[attend.q[rows].T], of_kv[attend.kv[rows].T]
+            fresh = np.ones(q.shape[1], np.bool_)
+            fresh[1:] = (q[:, 1:] != q[:, :-1]).any(axis=0) | (kv[:, 1:] != kv[:, :-1]).any(axis=0)
+            first = np.flatnonzero(fresh)
+            entries = q.take(first, axis=1)[:, None] + kv.take(first, axis=1)[None]
+            yield rows, self._kinds.take(entries), np.cumsum(fresh) - 1
+
+    def heads(self, attend: Attend) -> NDArray[np.int64]:
+        """Query heads of each rectangle, whose q blocks, and whose kv blocks, are of one slice."""
+        if self.one_slice:
+            return np.broadcast_to(self.shared_heads[0], len(attend))
+        q, kv = (
+            np.append(side.slice, -1)[blocks].max(axis=1)
+            for side, blocks in (
+                (self.partition.q, attend.q),
+                (self.partition.kv, attend.kv),
+            )
+        )
+        heads: NDArray[np.int64] = self.shared_heads[q, kv]
+        return heads
 
     @cached_property
     def _entries(self) -> tuple[Index, Index]:
@@ -109,49 +131,19 @@ class Tiles:
         return int(self.areas.sum()) * self.work.heads
 
 
-def _alike(table: NDArray[Any], axis: int) -> NDArray[Any]:
-    """A table of rectangles, cut to one entry along an axis along which nothing changes.
-
-    Ranks that attend the same positions with different heads are looked at together: ulysses on
-    256 ranks takes 1.6 times as long to plan without.
-    """
-    if table.ndim != 3 or table.shape[axis] < 2 or table.size == len(table):
-        return table
-    first = table.take([0], axis=axis)
-    return first if (table == first).all() else table
-
-
-def _looked_up(table: NDArray[np.uint8], rows: Index, columns: Index) -> NDArray[np.uint8]:
-    """The entries rows + columns, broadcast together; rectangles like the one before only once."""
-    fresh = np.ones(len(rows) if rows.ndim == 3 else 0, np.bool_)
-    if rows.ndim == 3 and rows.size > len(rows) and len(rows) == len(columns):
-        fresh[1:] = (rows[1:] != rows[:-1]).any(axis=(1, 2))
-        fresh[1:] |= (columns[1:] != columns[:-1]).any(axis=(1, 2))
-    if fresh.all():
-        return np.take(table, rows + columns)
-    distinct: NDArray[np.uint8] = np.take(table, rows[fresh] + columns[fresh])
-    return np.take(distinct, np.cumsum(fresh) - 1, axis=0)
-
-
-def parts(rows: int, q: int, kv: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Cut the tiles of some rectangles: all rows of one tile, or of wide ones some rows of all."""
-    if q * kv <= NARROW:
-        for a, b in np.ndindex(q, kv):
-            yield slice(None), slice(a, a + 1), slice(b, b + 1)
-        return
-    height = max(1, CELLS // (q * kv))
-    for at in range(0, rows, height):
-        yield slice(at, at + height), slice(None), slice(None)
-
-
 def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Blocks of each rectangle without any live tile in it: bool [n, a] of q, [n, b] of kv."""
-    q, kv = np.zeros(attend.q.shape, np.bool_), np.zeros(attend.kv.shape, np.bool_)
-    for rows, a, b in parts(len(attend), attend.q.shape[1], attend.kv.shape[1]):
-        live = table.live(attend.q[rows, a, None], attend.kv[rows, None, b])
-        q[rows, a] |= rowwise(np.logical_or, live, axis=2)
-        kv[rows, b] |= rowwise(np.logical_or, live, axis=1)
-    return ~q & (attend.q >= 0), ~kv & (attend.kv >= 0)
+    """Blocks of each rectangle without any live tile in it: bool [n, a] of q, [n, b] of kv.
+
+    Those of a rectangle are of one head slice each way.
+    """
+    dead_q, dead_kv = attend.q >= 0, attend.kv >= 0
+    met = table.heads(attend) > 0
+    for rows, kinds, which in table.kinds(attend):
+        live = (kinds & LIVE).view(np.bool_)
+        for dead, axis in ((dead_q, 1), (dead_kv, 0)):
+            edge: NDArray[np.bool_] = np.logical_or.reduce(live, axis=axis)
+            dead[rows] &= ~(edge.take(which, axis=1) & met[rows]).T
+    return dead_q, dead_kv
 
 
 @lru_cache(maxsize=8)  # every analysis asks again: benchmarks/bench_scale.py

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from planner.analysis.marks import Marks, places
 from planner.analysis.messages import brings_home
-from planner.columns import rowwise
 from planner.errors import PlanError
 from planner.ir import QUERY_SIDE, TENSORS, Attend, Held, Move, Plan, Step
 
@@ -71,7 +70,7 @@ def _query_side(move: Move, made: Marks | None, kept: bool) -> list[Move]:
     rows = np.zeros(len(move), np.bool_)
     if made is not None:
         entries = made.cells.of(move.dst, move.blocks)
-        rows = rowwise(np.logical_and, made.bits[entries] | (move.blocks < 0))
+        rows = np.asarray((made.bits[entries] | (move.blocks < 0)).all(axis=1))
     inputs = QUERY_SIDE["backward"][kept:]
     return [
         Move(tensors, move.blocks[which], move.src[which], move.dst[which])

@@ -9,7 +9,6 @@ import numpy as np
 
 from planner.analysis.liveness import slots
 from planner.analysis.marks import Bits, Marks, at_home, attended_blocks, cells, places
-from planner.columns import rowwise
 from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
@@ -72,7 +71,7 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
         for move in handed:
             numbers = np.arange(at, at := at + len(move))
             entries = places(plan, tensor, move.src, move.blocks)
-            count[numbers] = rowwise(np.add, (move.blocks >= 0).astype(np.intp))
+            count[numbers] = (move.blocks >= 0).sum(axis=1)
             one = _brought(came, entries, move.blocks, count, numbers)
             same = one >= 0
             following[one[same]] = numbers[same]
@@ -93,8 +92,8 @@ def _brought(came: Ints, entries: Index, blocks: Ints, count: Index, numbers: In
     """For each of these messages: the one that brought all of its blocks and no other, or -1."""
     present = blocks >= 0
     before = np.where(present, came[entries], NOTHING)
-    one = rowwise(np.maximum, before)
-    same = (one > NOTHING) & rowwise(np.logical_and, (before == one[:, None]) | ~present)
+    one = before.max(axis=1)
+    same = (one > NOTHING) & ((before == one[:, None]) | ~present).all(axis=1)
     same &= count[one - 1] == count[numbers]
     return np.where(same, one.astype(np.intp) - 1, -1)
 
@@ -208,7 +207,7 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular
 
 def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
     """For each message: the one that brought just its blocks to its source, or -1."""
-    count = np.concatenate([rowwise(np.add, (m.blocks >= 0).astype(np.intp)) for m in moves])
+    count = np.concatenate([(m.blocks >= 0).sum(axis=1) for m in moves])
     came = np.zeros(cells(plan, tensor).size, np.int32)
     ends = np.cumsum([0, *map(len, moves)])
     spans = [np.arange(a, b) for a, b in pairwise(ends.tolist())]

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from planner.analysis.marks import Bits
-from planner.columns import rowwise
 from planner.ir import Held, Index, Move, Plan, Step
 from planner.partitions import Side
 from planner.passes.trim import drop_empty, only_rows
@@ -53,7 +52,7 @@ def brought(plan: Plan, held: Held) -> Move:
     """The messages by which held copies came: from their home, from -1 if that is not one rank."""
     homes = plan.partition.side(held.side).homes
     home = homes[held.blocks.max(axis=1)]
-    one = rowwise(np.logical_and, (homes[held.blocks] == home[:, None]) | (held.blocks < 0))
+    one = ((homes[held.blocks] == home[:, None]) | (held.blocks < 0)).all(axis=1)
     return Move(held.tensors, held.blocks, np.where(one, home, -1), held.rank)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from planner.analysis.batches import attends
 from planner.analysis.marks import Bits, Marks, attended_blocks, places, readable
 from planner.analysis.tiles import Tiles, dead_edges, tiles
-from planner.columns import chosen, rowwise
+from planner.columns import chosen
 from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
@@ -37,8 +37,8 @@ def drop_dead(plan: Plan) -> Plan:
 def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
     for together, _, joined in attends(plan):
         dead_q, dead_kv = dead_edges(table, joined)
-        dead = rowwise(np.logical_or, dead_q) | rowwise(np.logical_or, dead_kv)
-        whole = ~rowwise(np.logical_and, dead_q | (joined.q < 0))  # or all tiles are dead
+        dead = np.asarray(dead_q.any(axis=1) | dead_kv.any(axis=1))
+        whole = ~np.asarray((dead_q | (joined.q < 0)).all(axis=1))  # or all tiles are dead
         end = 0
         for attend in together:
             rows = slice(end, end := end + len(attend))
@@ -116,7 +116,7 @@ def _still_held(plan: Plan, held: Held, needed: Needed, regular: bool) -> Held:
     entries = places(plan, held.tensors[0], held.rank, held.blocks)
     used = np.logical_or.reduce([needed[t].bits[entries] for t in readable(held)])
     if regular:
-        used = np.broadcast_to(rowwise(np.logical_or, used)[:, None], used.shape)
+        used = np.broadcast_to(used.any(axis=1)[:, None], used.shape)
     return held if used.all() else Held(held.tensors, np.where(used, held.blocks, -1), held.rank)
 
 

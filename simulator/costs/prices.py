@@ -64,10 +64,12 @@ class Costs:
     def _kernel_calls(self, node: Attend) -> Floats:
         if not self.kernels.splits:
             return self._skipping(node)
-        if tiles(self.plan).one_slice and node.q.shape[1] == node.kv.shape[1] == 1:
-            seconds: Floats = self._of_blocks[node.q[:, 0], node.kv[:, 0]]
-            return seconds
-        return self._price(self.rectangles.of(node), self._heads(node))
+        heads, fresh = tiles(self.plan).heads(node), ~self.rectangles.repeated(node)
+        fresh[1:] |= heads[1:] != heads[:-1]
+        first = Attend(node.rank[fresh], node.q[fresh], node.kv[fresh])
+        of_first = self._price(self.rectangles.of(first), heads[fresh])
+        seconds: Floats = of_first[np.cumsum(fresh) - 1]
+        return seconds
 
     def _skipping(self, node: Attend) -> Floats:
         """Price one kernel per q block that skips what the mask hides: [rows]."""
@@ -81,7 +83,7 @@ class Costs:
         whole = np.where(node.q >= 0, -(-q.sizes[node.q] // rows) * rows, 0)
         pairs = pairs + per_row * whole.sum(axis=1)
         calls, blocks = (node.q >= 0).sum(axis=1), whole.sum(axis=1) // rows
-        seconds: Floats = self.kernels.total(calls, pairs, blocks, self._heads(node))
+        seconds: Floats = self.kernels.total(calls, pairs, blocks, tiles(self.plan).heads(node))
         return seconds
 
     def _price(self, cuts: Floats, heads: Ints) -> Floats:
@@ -93,36 +95,13 @@ class Costs:
             seconds = seconds + again[tensor] * heads * self._per_token("add", tensor)
         return seconds
 
-    @cached_property  # every step of a ring looks its prices up: benchmarks/bench_scale.py
-    def _of_blocks(self) -> Floats:
-        """Prices for one block each way, where heads are all the same: [q blocks, kv blocks]."""
-        heads = tiles(self.plan).shared_heads[0, :1]
-        calls, pairs, blocks = self.rectangles.full()
-        table: Floats = self.kernels.total(calls, pairs, blocks, heads)
-        q, kv, cuts = self.rectangles.partial()
-        table[q, kv] = self._price(cuts, heads)
-        sides = self.plan.partition
-        return table[np.ix_(sides.q.chunk, sides.kv.chunk)]
-
     def calls(self, rank: int) -> Iterator[tuple[Call, int]]:
         """Yield the kernel calls of one rank in plan order, each with its query heads."""
         for _, node in self.plan.attends():
-            heads = self._heads(node)
+            heads = tiles(self.plan).heads(node)
             for row in np.flatnonzero(node.rank == rank):
                 for call in self.rectangles.calls(node.q[row], node.kv[row]):
                     yield call, int(heads[row])
-
-    def _heads(self, node: Attend) -> Ints:
-        """Return the query heads of each row: all its q blocks, and all its kv blocks, agree."""
-        if tiles(self.plan).one_slice:
-            return np.broadcast_to(tiles(self.plan).shared_heads[0], len(node))
-        sides = self.plan.partition.q, self.plan.partition.kv
-        q, kv = (
-            side.slice[blocks[np.arange(len(node)), (blocks >= 0).argmax(axis=1)]]
-            for side, blocks in zip(sides, (node.q, node.kv), strict=True)
-        )
-        heads: Ints = tiles(self.plan).shared_heads[q, kv]
-        return heads
 
     @property
     def add(self) -> dict[str, Floats]:

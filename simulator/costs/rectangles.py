@@ -6,7 +6,7 @@ so many that cutting each would take minutes, a rectangle counts as one call per
 computes the kernel tiles which its mask touches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -14,12 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import parts, tiles
-from planner.columns import rowwise
+from planner.analysis.tiles import FULL, tiles
 from planner.ir import Attend, Plan
 from planner.kernel_calls import Call, rectangle_calls
-from planner.masks.areas import kinds, sizes
-from planner.partitions import Ints, Ranges, Side, shifted
+from planner.masks.areas import sizes
+from planner.partitions import Ints, Ranges, shifted
 from simulator.costs.kernel_tiles import kernel_tiles
 from simulator.costs.kernels import Kernels
 from simulator.costs.shapes import Shapes
@@ -27,7 +26,6 @@ from simulator.costs.shapes import Shapes
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 WORK = 10**8  # rows x boxes of the mask beyond which rectangles are no longer cut
-PARTIAL = 1  # tiles of which the mask allows some pairs and not all
 
 
 class Cut(NamedTuple):
@@ -47,6 +45,8 @@ class Rectangles:
         self._plan, self._kernels, self._work = plan, kernels, 0
         self._q, self._kv = plan.partition.q, plan.partition.kv
         self._extents = sizes(self._q.chunks), sizes(self._kv.chunks)
+        self._sizes = [np.append(side.sizes, 0) for side in (self._q, self._kv)]
+        self._chunk = [np.append(side.chunk, -1) for side in (self._q, self._kv)]
         self._shapes = Shapes.of(plan.workload, plan.partition)
         self._pieces = plan.workload.mask.region().pieces
         self._interleaved = _interleave(self._q.chunks), _interleave(self._kv.chunks)
@@ -57,27 +57,48 @@ class Rectangles:
         """Kernel tiles per head that the mask touches: [q chunks, kv chunks]."""
         return kernel_tiles(self._plan.workload, self._plan.partition, self._kernels.tile)
 
+    def repeated(self, node: Attend) -> NDArray[np.bool_]:
+        """Return which rows have the same `Cut` as the row before: bool [rows].
+
+        Full ones of as many tokens each way, and those that are equal but for a shift.
+        """
+        (q, kv), whole = self._chunks(node), self._full(node)
+        alike = np.ones(len(node) - 1, np.bool_)
+        for tokens in self._tokens(node):
+            alike &= tokens[1:] == tokens[:-1]
+        at = np.flatnonzero(alike & ~(whole[1:] & whole[:-1]))
+        alike[at] = self._shapes.equal((q[at], kv[at]), (q[at + 1], kv[at + 1]))
+        return np.append(False, alike)
+
     def of(self, node: Attend) -> Floats:
         """Return the `Cut` of each row, by columns: float64 [5, rows]."""
-        q, kv = _chunks(self._q, node.q), _chunks(self._kv, node.kv)
-        rows, columns = map(_tokens, self._extents, (q, kv))
-        whole, table = np.ones(len(node), np.bool_), tiles(self._plan)
-        for batch, a, b in parts(len(node), q.shape[1], kv.shape[1]):
-            full = table.full(node.q[batch, a, None], node.kv[batch, None, b])
-            whole[batch] &= rowwise(np.logical_and, rowwise(np.logical_and, full, axis=2))
-        for chunks, interleaved in zip((q, kv), self._interleaved, strict=True):
-            if interleaved:
-                whole &= (chunks >= 0).sum(axis=1) < 2
+        (q, kv), (rows, columns) = self._chunks(node), self._tokens(node)
         cuts = np.zeros((5, len(node)))
-        cuts[:3] = self._whole(rows, columns)
-        cut = np.flatnonzero(~whole)
-        if not cut.size:
-            return cuts
-        both = np.concatenate([q[cut], kv[cut]], axis=1)
-        _, at, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
-        distinct = [self._cut(q[row], kv[row]) for row in cut[at]]
-        cuts[:, cut] = np.array(distinct, np.float64).reshape(-1, 5)[which.reshape(-1)].T
+        cuts[0] = 1.0
+        cuts[1] = self._kernels.full(rows, columns)
+        cuts[2] = self._kernels.blocks(rows, columns)
+        for row in np.flatnonzero(~self._full(node)):
+            cuts[:, row] = self._cut(q[row], kv[row])
         return cuts
+
+    def _chunks(self, node: Attend) -> tuple[Ints, Ints]:
+        """Return the chunk of each block, -1 for none."""
+        return self._chunk[0][node.q], self._chunk[1][node.kv]
+
+    def _tokens(self, node: Attend) -> Iterator[Numbers]:
+        """Yield the tokens of each row, of q and of kv: [rows]."""
+        for sizes_of, blocks in zip(self._sizes, (node.q, node.kv), strict=True):
+            yield sizes_of[blocks].sum(axis=1)
+
+    def _full(self, node: Attend) -> NDArray[np.bool_]:
+        """Return which rows are one full call: [rows]."""
+        table, full = tiles(self._plan), np.ones(len(node), np.bool_)
+        for rows, kinds, which in table.kinds(node):
+            full[rows] = np.logical_and.reduce(kinds & FULL, axis=(0, 1))[which]
+        for blocks, interleaved in zip((node.q, node.kv), self._interleaved, strict=True):
+            if interleaved:
+                full &= (blocks >= 0).sum(axis=1) < 2
+        return full
 
     def _cut(self, q: Ints, kv: Ints) -> Cut:
         chunks = self._in_order(q, kv)
@@ -86,30 +107,9 @@ class Rectangles:
             self._cuts[key] = self._summary(*chunks)
         return self._cuts[key]
 
-    def _whole(self, rows: Numbers, columns: Numbers) -> Floats:
-        """Return the first fields of the `Cut` of full calls, broadcast together: [3, ...]."""
-        pairs, blocks = (f(rows, columns) for f in (self._kernels.full, self._kernels.blocks))
-        return np.array(np.broadcast_arrays(1.0, pairs, blocks))
-
-    def full(self) -> Floats:
-        """Return (calls, pairs, blocks) of a full call per pair of chunks: [3, q, kv chunks]."""
-        (heights, row), (widths, column) = (
-            np.unique(extents, return_inverse=True) for extents in self._extents
-        )
-        return self._whole(heights[:, None], widths)[:, row[:, None], column]
-
-    def partial(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-        """Return (q chunk, kv chunk, cut [5]) of each pair of which the mask hides a part."""
-        q, kv = np.nonzero(kinds(tiles(self._plan).areas, *self._extents) == PARTIAL)
-        keys = self._shapes.keys(q, kv)
-        _, at, which = np.unique(keys, return_index=True, return_inverse=True)
-        pairs = zip(q[at].tolist(), kv[at].tolist(), strict=True)
-        cuts = [self._summary((a,), (b,)) for a, b in pairs]
-        return q, kv, np.array(cuts, np.float64).reshape(-1, 5).T[:, which]
-
     def calls(self, q: Ints, kv: Ints) -> list[Call]:
         """Return the calls of one rectangle of blocks, in the order of a program."""
-        chunks = self._in_order(_chunks(self._q, q), _chunks(self._kv, kv))
+        chunks = self._in_order(self._chunk[0][q], self._chunk[1][kv])
         return rectangle_calls(*self._rectangle(*chunks))
 
     def _in_order(self, q: Ints, kv: Ints) -> tuple[list[int], list[int]]:
@@ -146,18 +146,6 @@ class Rectangles:
         (a, b), (c, d) = _hull(rows), _hull(columns)
         near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1) & (lo <= d - a) & (c - b <= hi)
         return rows, columns, self._pieces[near]
-
-
-def _chunks(side: Side, blocks: Ints) -> Ints:
-    """Return the chunk of each block, -1 for none."""
-    chunks: Ints = np.where(blocks < 0, -1, side.chunk[blocks])
-    return chunks
-
-
-def _tokens(extents: Numbers, chunks: Ints) -> Numbers:
-    """Count the tokens of each row of chunks, -1 for none: [rows]."""
-    tokens: Numbers = rowwise(np.add, np.append(extents, 0)[chunks])
-    return tokens
 
 
 def _interleave(chunks: Sequence[Ranges]) -> bool:

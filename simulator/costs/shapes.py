@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.masks.regions import Ints
 from planner.partitions import Partition, Ranges
 from planner.workload import Workload
+
+Rectangles = tuple[NDArray[np.int32], NDArray[np.int32]]  # chunks of q and kv, -1 for none
 
 
 def _shapes(chunks: tuple[Ranges, ...], shift: int) -> tuple[Ints, Ints]:
@@ -56,3 +59,18 @@ class Shapes:
             places = np.array(chunks)
             parts += shape[places].tobytes(), (base[places] - start).tobytes()
         return tuple(parts)
+
+    def equal(self, ones: Rectangles, others: Rectangles) -> NDArray[np.bool_]:
+        """Return which rectangles, chunks [n, a] of q and [n, b] of kv, equal others: bool [n]."""
+        same = np.ones(len(ones[0]), np.bool_)
+        least, base = np.iinfo(np.int64).min, np.append(self.q[1], 0)
+        start, origin = (np.where(q < 0, least, base[q]).max(axis=1) for q, _ in (ones, others))
+        for side, one, other in zip((self.q, self.kv), ones, others, strict=True):
+            shape, base = np.append(side[0], -1), np.append(side[1], 0)
+            for a, b in zip(one.T, other.T, strict=True):
+                if not self.alike:
+                    same &= a == b
+                    continue
+                same &= shape[a] == shape[b]
+                same &= (a < 0) | (base[b] - base[a] == origin - start)
+        return same

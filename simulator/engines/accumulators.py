@@ -7,7 +7,6 @@ attend or an arrival adds to it or, where it is absent, begins it.
 import numpy as np
 
 from planner.analysis.marks import attended_blocks, cells
-from planner.columns import rowwise
 from planner.ir import ACCUMULATORS, Attend, Move
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
@@ -44,6 +43,6 @@ class Accumulators:
 
     def _join(self, tensor: str, rank: Ints, blocks: Ints, price: Floats) -> Floats:
         entries, present = self._cells[tensor].of(rank, blocks), self._present[tensor]
-        seconds: Floats = rowwise(np.add, price[blocks] * present[entries])
+        seconds: Floats = (price[blocks] * present[entries]).sum(axis=1)
         present[entries] = True
         return seconds

@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.messages import message_bytes
-from planner.columns import rowwise
 from planner.ir import Attend, Move, Step
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
@@ -184,9 +183,7 @@ class Recurrence:
         """Return the latest arrival of the messages of each row; None if no input ever travels."""
         if not origins:
             return None
-        latest: Floats = reduce(
-            np.maximum, (rowwise(np.maximum, self._arrived[o]) for o in origins)
-        )
+        latest: Floats = reduce(np.maximum, (self._arrived[o].max(axis=1) for o in origins))
         return latest
 
     def _exposure(self, origins: Sequence[Ints], free: Floats) -> Floats:
@@ -194,7 +191,7 @@ class Recurrence:
         longest = np.zeros(len(free))
         for messages in origins:
             since = np.maximum(self._offered[messages], free[:, None])
-            np.maximum(longest, rowwise(np.maximum, self._arrived[messages] - since), out=longest)
+            np.maximum(longest, (self._arrived[messages] - since).max(axis=1), out=longest)
         return longest
 
     def _merge(self, number: int, move: Move, arrival: Floats) -> None:
