@@ -254,6 +254,10 @@ def all_to_all(
     return each(split, values)
 
 
+def psum(x: Any, axis_name: str) -> Any:
+    return each(sum, grouped("psum", x, None))
+
+
 def psum_scatter(
     x: Any,
     axis_name: str,
@@ -335,6 +339,7 @@ LAX = SimpleNamespace(
             ppermute,
             all_gather,
             all_to_all,
+            psum,
             psum_scatter,
             cond,
             switch,

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 
 from codegen.jax.ways import everybody, is_stepwise, receivers, senders
 from codegen.lowered.conditions import SIZES, Domain, both, bounds
-from codegen.text import WIDTH, Names, affine, call
+from codegen.text import WIDTH, Names, affine, call, expression
 from planner.errors import PlanError
 from planner.loops.form import (
+    FromRoot,
     Loops,
     Send,
     Shift,
+    ToRoot,
 )
 
 Steps = tuple[int, ...]
@@ -69,6 +71,16 @@ class Hops:
             if self.texts.setdefault(name, lines) == lines:
                 return Hop(name, stepwise, s.tensors == ("OUT",))
         raise PlanError("more than 99 ways of messages")
+
+    def rooted(self, s: Send, value: str, names: Names) -> str:
+        """A broadcast, or sums that go to one rank: `lax.psum`, as loops compute which one."""
+        assert isinstance(s.hop, FromRoot | ToRoot)
+        if len(self.loops.mesh) > 1:
+            raise PlanError("a broadcast along one of several axes")
+        root = expression(s.hop.root, names)
+        if isinstance(s.hop, FromRoot):
+            return f"lax.psum(on_root({value}, {root}, axis), axis)"
+        return f"on_root(lax.psum({value}, axis), {root}, axis)"
 
     def lines(self) -> list[str]:
         """The functions, two empty lines before each."""

@@ -11,7 +11,7 @@ from codegen.jax.cases import Group
 from codegen.jax.hops import Steps
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.values import Key
-from codegen.jax.ways import everybody, is_stepwise, senders
+from codegen.jax.ways import everybody, is_rooted, is_stepwise, senders
 from codegen.lowered.conditions import Domain, both, times
 from codegen.text import Names
 from planner.errors import PlanError
@@ -215,6 +215,8 @@ class Pass(Attends):
         if self.made.taken[n] not in self.defined and run.kind != "unrolled":
             raise PlanError("sums that are sent before there are any")
         text = f"({name})" if ", " in name else name
+        if is_rooted(s):
+            return self.hops.rooted(s, text, names)
         if is_stepwise(s):
             title = "homeward_queries" if TENSORS[s.tensors[0]].side == "q" else "homeward_keys"
         else:
@@ -255,6 +257,9 @@ class Pass(Attends):
         if len(s.parts) > 1 or s.parts[0].pieces or s.parts[0].heads:
             raise PlanError("messages of some pieces of a value")
         source, name = (self.made.inputs[v, side] for v in (s.parts[0].value, s.name))
+        if is_rooted(s):
+            yield self.assign(indent, name, self.hops.rooted(s, source, names))
+            return
         title = "pass_on"
         if is_stepwise(s):
             title = "lend_keys" if side == "kv" else "lend_queries"

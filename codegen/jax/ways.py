@@ -6,7 +6,7 @@ from planner.columns import distinct
 from planner.errors import PlanError
 from planner.ir import TENSORS
 from planner.loops.expand import ends
-from planner.loops.form import Ints, Loops, Send, Shift
+from planner.loops.form import FromRoot, Guard, Ints, Loops, Send, Shift, ToRoot
 
 
 def receivers(loops: Loops, s: Send, t: int) -> Ints:
@@ -37,6 +37,15 @@ def everybody(loops: Loops, s: Send) -> Ints:
 def is_stepwise(s: Send) -> bool:
     """True if the way of a message changes with the step."""
     return isinstance(s.hop, Shift) and any(e.step for e in s.hop.by)
+
+
+def is_rooted(s: Send) -> bool:
+    """True for a broadcast, and for sums that go to one rank. Raises PlanError if some are out."""
+    if not isinstance(s.hop, FromRoot | ToRoot):
+        return False
+    if s.when.guard != Guard() or s.tensors == ("OUT",):
+        raise PlanError("a broadcast among some ranks, or outputs that are merged on one of them")
+    return True
 
 
 def sends_inputs(s: object) -> bool:

@@ -53,6 +53,8 @@ CASES: list[tuple[str, int, Workload]] = [
     ("llama3:stride=2", 4, replace(HEADS, v_head_dim=3)),
     *((s, 4, HEADS) for s in STAGES),
     *((s, 4, replace(HEADS, seq=61, kv_seq=61, kv_heads=4, mask=Full())) for s in STAGES),
+    *(("broadcast", p, replace(WORK, seq=60, kv_seq=60)) for p in (5, 6)),
+    ("broadcast", 4, replace(WORK, mask=Full())),
     ("broadcast", 3, replace(WORK, seq=60, kv_seq=60, mask=Full())),  # sums from two sides at once
 ]
 

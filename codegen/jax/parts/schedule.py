@@ -153,6 +153,12 @@ def merged_home(out, lse, axis, axis_index_groups=None):
     return reduce(lambda a, b: merge(*a, *b), zip(*parts, strict=True))
 
 
+def on_root(x, root, axis):
+    """Arrays of one device, zeros on the others."""
+    here = lax.axis_index(axis) == root
+    return jax.tree.map(lambda x: jnp.where(here, x, 0), x)
+
+
 def in_step(number, ways, x, axis):
     """Send x along the pairs of devices of a step: `ways` has those of all steps."""
     return lax.switch(number, [partial(lax.ppermute, axis_name=axis, perm=way) for way in ways], x)
