@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from codegen.jax.ways import everybody, is_stepwise, receivers, senders
 from codegen.lowered.conditions import SIZES, Domain, both, bounds
 from codegen.text import WIDTH, Names, affine, call, expression
@@ -27,11 +29,12 @@ class Hop:
     name: str
     stepwise: bool
     outputs: bool = False  # where nothing arrives there is no output: log-sum-exp -inf
+    by: int = 1  # ranks to go on, where every rank sends
 
     def of(self, value: str, step: str, steps: Steps | None, names: Names) -> str:
         """A call of it; `steps`: those of a loop of JAX, whose steps are no numbers of Python."""
         if not self.stepwise:
-            return f"{self.name}({value}, axis)"
+            return f"{self.name}({value}, axis{f', {self.by}' * (self.by != 1)})"
         if steps is None or step.isdecimal():
             return f"{self.function}({value}, axis, {self.name}({step}))"
         first, end = (t - names.first for t in (steps[0], steps[-1] + 1))
@@ -51,6 +54,7 @@ class Hops:
 
     loops: Loops
     texts: dict[str, list[str]] = field(default_factory=dict)
+    rounds: set[int] = field(default_factory=set)  # by how many ranks all of them send on
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -64,6 +68,11 @@ class Hops:
         Where the way is the same in all steps there is one list of pairs for all of them.
         """
         stepwise = is_stepwise(s)
+        if not stepwise and (by := self._round(s)):
+            self.rounds.add(by)
+            return Hop("pass_on", False, by=by)
+        if len(self.loops.mesh) == 1 and not stepwise:
+            title = f"{title}_from_some"
         body = self._stepwise(s, names) if stepwise else self._steady(s, names)
         lines = ["(step):" if stepwise else "(x, axis):", *body]
         for number in range(1, 100):
@@ -84,8 +93,20 @@ class Hops:
 
     def lines(self) -> list[str]:
         """The functions, two empty lines before each."""
-        made = (["", "", f"def {name}{body[0]}", *body[1:]] for name, body in self.texts.items())
+        texts = {"pass_on": _onward(self.rounds != {1})} if self.rounds else {}
+        texts |= self.texts
+        made = (["", "", f"def {name}{body[0]}", *body[1:]] for name, body in texts.items())
         return [line for lines in made for line in lines]
+
+    def _round(self, s: Send) -> int:
+        """How far every rank sends along the only axis, 0 where they do not."""
+        ranks = self.loops.coordinates()[:, -1]
+        if len(self.loops.mesh) > 1 or len(everybody(self.loops, s)) < len(ranks):
+            return 0
+        assert isinstance(s.hop, Shift)
+        by = s.hop.by[0].constant
+        same = np.array_equal(receivers(self.loops, s, s.when.first), (ranks + by) % len(ranks))
+        return by if same else 0
 
     def _steady(self, s: Send, names: Names) -> list[str]:
         """The same pairs in every step, those of an interval of ranks."""
@@ -120,6 +141,17 @@ class Hops:
                 raise PlanError("pairs of ranks that are not the plan's")
         said = f'    """{_said(way, bool(where))}"""'
         return [said, *broken(pairs)]
+
+
+def _onward(several: bool) -> list[str]:
+    """The function by which every rank sends to one further on; `several` distances."""
+    by, said = ("by", "the one so many places on") if several else ("1", "the next")
+    pairs = f"[(r, (r + {by}) % RANKS) for r in range(RANKS)]"
+    return [
+        f"(x, axis{', by=1' * several}):",
+        f'    """From every device to {said}."""',
+        f"    return lax.ppermute(x, axis, {pairs})",
+    ]
 
 
 def broken(pairs: str) -> list[str]:

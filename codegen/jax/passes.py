@@ -218,7 +218,7 @@ class Pass(Attends):
         if is_rooted(s):
             return self.hops.rooted(s, text, names)
         if is_stepwise(s):
-            title = "homeward_queries" if TENSORS[s.tensors[0]].side == "q" else "homeward_keys"
+            title = "homeward" if TENSORS[s.tensors[0]].side == "q" else "homeward_keys"
         else:
             title = "pass_on"
         hop = self.hops.add(title, s, self.names)

@@ -64,10 +64,11 @@ class Slices:
             if text is None or name in self.defined:
                 continue
             self.defined.add(name)
-            self.halved = part[2] if name == "half" else self.halved
-            yield name, f"{array}.shape[2] // {2 if name == 'half' else part[2]}"
             if name == "half":
-                yield "front, back", "slice(0, half), slice(half, None)"
+                self.halved = part[2]
+                yield "front, back", f"slice(half := {array}.shape[2] // 2), slice(half, None)"
+            else:
+                yield name, f"{array}.shape[2] // {part[2]}"
 
 
 FULL, CAUSAL = KINDS.index("full"), KINDS.index("causal")

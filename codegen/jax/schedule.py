@@ -1,5 +1,7 @@
 """The schedule of a program, printed from its loops: `forward`, `backward`, and their messages."""
 
+from dataclasses import replace
+
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops
 from codegen.jax.passes import Pass
@@ -38,11 +40,10 @@ def print_loops(program: Program) -> str:
     if not all(sum(map(len, chunk)) for side in sides for chunk in side.chunks):
         raise PlanError("pieces of no tokens")
     text = list[str]()
-    exchanges, hops, keeping = Exchanges(program), None, kept(program)
+    exchanges, hops, keeping = Exchanges(program), Hops(program.loops[0]), kept(program)
     for plan, loops in zip(program.plans, program.loops, strict=True):
-        hops = Hops(loops, hops.texts if hops else {})
+        hops = replace(hops, loops=loops)
         text += ["", "", *print_pass(plan, loops, hops, exchanges, keeping)]
-    assert hops
     constants = [f"{name} = {value}" for name, value in exchanges.constants.items()]
     if len(mesh := program.loops[0].mesh) > 1:
         names = named(program.loops[0])

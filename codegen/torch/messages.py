@@ -208,7 +208,7 @@ class Messages:
         }
         self.lasting = {n for n in names if names.count(n) > 1 or n in sent}
         for name in dict.fromkeys(names) if len(moves[0].domain.steps if moves else ()) > 1 else ():
-            if not any(x.strip().startswith(f"{name} = ") for x in self.lines):
+            if not any(f" {name} = " in f" {x}" for x in self.lines):
                 side = next(side_of(m.s.tensors) for m in moves if self.came(m) == name)
                 self.write(f"{name} = {self.have.value(side, OWN)}")
 

@@ -21,7 +21,7 @@ from codegen.torch.messages import CARRIED, Messages
 from codegen.torch.origins import Origins
 from codegen.torch.tiles import Definitions, Meeting, unit_of
 from codegen.torch.transfers import Transfer, transfers
-from codegen.torch.variables import variables
+from codegen.torch.variables import untouched, variables
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, Plan
 from planner.loops.form import (
@@ -180,9 +180,12 @@ class Pass(Messages):
             for s in self.loops.statements
             if isinstance(s, Start) and not sums(s.tensors) and any(map(s.when.on, domain.steps))
         ]
-        first = [s for s in starts if s.when.last == frame.first]
-        for s in first:
-            self.paste(self.start(s))
+        inputs = self.have.names.inputs
+        first = [s for s in starts if untouched(self.loops, inputs, s, frame.first)]
+        begun = dict[str, list[str]]()
+        for name, value in (line.split(" = ") for s in first for line in self.start(s)):
+            begun.setdefault(value, []).append(name)
+        self.paste([" = ".join([*names, value]) for value, names in begun.items()])
         self.step(frame, domain, names, [s for s in starts if s not in first])
 
     def step(self, frame: Frame, domain: Domain, names: Names, starts: Sequence[Start]) -> None:

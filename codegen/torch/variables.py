@@ -1,5 +1,6 @@
 """variables(loops, walked, keep)   names of what a pass holds: inputs that travel, running sums."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from codegen.lowered.sums import Cell, Walk
@@ -10,9 +11,10 @@ from codegen.lowered.variables import (
     numbered,
     side_of,
     sum_spans,
+    sums,
 )
 from planner.errors import PlanError
-from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops, Return
+from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops, Part, Return, Send, Start
 
 INPUT = {"q": "queries", "kv": "kv"}
 SUMS = {"OUT": "results", "DQ": "dq", "DKV": "dkv"}
@@ -46,6 +48,16 @@ def variables(loops: Loops, walked: Walk, keep: bool) -> Variables:
     lives |= {c: (first, 4 * loops.steps) for c, (first, _) in lives.items() if c[1] == OWN}
     cells = named(lives, lambda c: numbered(SUMS[c[0]], f"visiting_{SUMS[c[0]]}"))
     return Variables(inputs, cells)
+
+
+def untouched(loops: Loops, inputs: Mapping[Value, str], s: Start, first: int) -> bool:
+    """True if what begins may have its variable from step `first` on: nothing else has it."""
+    if s.when.last == first:
+        return True
+    others = [x for x in loops.statements if isinstance(x, Start | Send) and x is not s]
+    others = [x for x in others if any(map(x.when.on, range(first, s.when.first)))]
+    names = {inputs.get((side_of(x.tensors), x.name)) for x in others if not sums(x.tensors)}
+    return s.part == Part(OWN) and inputs[side_of(s.tensors), s.name] not in names
 
 
 def returned_from(loops: Loops, s: Return) -> Gather | AllToAll:

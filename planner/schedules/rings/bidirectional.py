@@ -22,17 +22,18 @@ def bidirectional(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "
     """KV goes both ways at once; where P is even the rank opposite is reached by one of them."""
     part, rank, steps = by_tokens(work, ranks, layout), np.arange(ranks), list[Step]()
     q, kv = part.q.owned(ranks), part.kv.owned(ranks)
-    ways = (1, ranks // 2), (-1, (ranks - 1) // 2)
-    for t in range(ranks // 2 + 1 + (pass_ == "backward")):
+    most = ranks // 2
+    ways = (1, 0), (-1, 1 - ranks % 2)  # the second one begins later where it is shorter
+    for t in range(most + 1 + (pass_ == "backward")):
         attends, moves = [Attend(rank, q, kv)] * (t == 0), list[Move]()
-        for way, most in ways:
-            here, before = (rank - way * t) % ranks, (rank - way * (t - 1)) % ranks
+        for way, late in ways:
+            here, before = (rank - way * (t - late)) % ranks, (rank - way * (t - late - 1)) % ranks
             onward = (rank + way) % ranks
-            if 1 <= t <= most:
+            if late < t <= most:
                 attends.append(Attend(rank, q, kv[here]))
-            if t < most:
+            if late <= t < most:
                 moves.append(Move(("KV",), kv[here], rank, onward))
-            if pass_ == "backward" and 1 <= t - 1 <= most:
+            if pass_ == "backward" and t > late + 1:
                 moves.append(Move(("DKV",), kv[before], rank, onward if t <= most else before))
         steps.append(Step(tuple(attends), tuple(moves)))
     return Plan("bidirectional", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
