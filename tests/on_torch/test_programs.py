@@ -125,7 +125,7 @@ LOOPED = ["double-ring", "bidirectional", "tokenring", "mesh2d", "decode-a2a", "
 
 
 @pytest.mark.parametrize(
-    ("schedule", "mask", "ranks"), square(LOOPED, [Causal(), Full()], [4, 8], every=2), ids=str
+    ("schedule", "mask", "ranks"), square(LOOPED, [Causal(), Full()], [4, 6, 8], every=2), ids=str
 )
 def test_regular_schedules_on_request_are_printed_as_loops(
     schedule: str, mask: Mask, ranks: int
