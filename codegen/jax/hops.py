@@ -99,7 +99,7 @@ class Hops:
         return [line for lines in made for line in lines]
 
     def _round(self, s: Send) -> int:
-        """How far every rank sends along the only axis, 0 where they do not."""
+        """Returns the distance that every rank sends along the only axis, 0 where they do not."""
         ranks = self.loops.coordinates()[:, -1]
         if len(self.loops.mesh) > 1 or len(everybody(self.loops, s)) < len(ranks):
             return 0
