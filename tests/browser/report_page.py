@@ -1,7 +1,6 @@
 """The report in a real browser: what it shows, how it moves, and how it fits."""
 
 import base64
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -284,14 +283,6 @@ def test_print_is_light_and_has_no_buttons(reader: Readers, report: str) -> None
     assert luminance(paper) == pytest.approx(1)
     assert page.ask("return document.querySelector('.zoom').offsetParent === null")
     assert set(page.ask("return window.printed")) == {"#ffffff"}
-
-
-def test_numbers_stand_in_the_page_for_programs(
-    reader: Readers, report: str, compared: Comparison
-) -> None:
-    page = reader().open(report)
-    text = page.ask("return document.getElementById('numbers').textContent")
-    assert json.loads(text)["rows"] == [row.as_dict() for row in compared.rows]
 
 
 def test_nothing_is_fetched(reader: Readers, report: str) -> None:

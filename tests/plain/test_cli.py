@@ -1,22 +1,16 @@
 """The command line: what it prints, what it refuses, and its exit status."""
 
-import csv
 import json
-import os
 import re
-import shlex
 import subprocess
 import sys
-from io import StringIO
 from pathlib import Path
 
-import click
 import pytest
 
 import ringloom as rl
 from repository import ROOT
-from ringloom.cli import COMMANDS as ALL
-from ringloom.cli import GROUPS, command_of, examples, first_sentence, main
+from ringloom.cli import main
 from runtimes.errors import RankError
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
@@ -238,21 +232,6 @@ def test_a_package_that_shadows_ours_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) in run.stderr
 
 
-@pytest.mark.parametrize("option", ["--version", "--help"])
-def test_saying_hello_loads_nothing_that_takes_long(option: str) -> None:
-    heavy = ["networkx", "numpy", "rich", "sympy"]
-    code = f"import sys; from ringloom.cli import main; assert main([{option!r}]) == 0\n"
-    code += f"assert not set(sys.modules) & set({heavy})"
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert run.returncode == 0, run.stderr
-
-
 def test_a_rank_that_fails_tells_its_traceback_and_not_the_command_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,97 +310,6 @@ def test_messages_split_block_by_block_are_listed_where_that_saves_a_tenth(
     assert set(result["full"]) == {"zigzag", "usp"}
     assert set(result["window:4096"]) == {"zigzag", "usp", "usp --trim blocks"}
     assert result["window:4096"]["usp --trim blocks"] <= 0.9 * result["window:4096"]["usp"]
-
-
-# Help, examples, tables as CSV, hardware, completion
-
-
-def printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(command) == 0
-    return capsys.readouterr().out
-
-
-def test_help_lists_every_command_in_a_group_and_in_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = printed(["--help"], capsys)
-    for group, names in GROUPS.items():
-        assert f"\n{group}:\n" in shown
-        for name in names:
-            (line,) = (line for line in shown.splitlines() if line.split()[:1] == [name])
-            assert line.endswith(first_sentence(name))
-            assert len(line) <= 80
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_every_option_has_a_sentence_and_every_help_ends_with_examples(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = [p for p in command_of(name).params if isinstance(p, click.Option)]
-    assert [option.name for option in options if not option.help] == []
-    shown = printed([name, "--help"], capsys)
-    assert examples(name)
-    assert shown.rstrip().endswith(examples(name)[-1])
-
-
-@pytest.mark.parametrize("example", [line for name in ALL for line in examples(name)])
-def test_examples_are_commands_with_options_that_exist(example: str) -> None:
-    words = shlex.split(re.sub(r"source <\((.*)\)| >.*", r"\1", example))
-    assert words[0] == "ringloom"
-    command_of(words[1]).make_context(words[1], words[2:]).close()
-
-
-@pytest.mark.parametrize(
-    ("command", "key"),
-    [
-        (["compare", *SMALL, "--schedules", "ring,zigzag"], "rows"),
-        (["schedules"], "schedules"),
-        (["hardware"], "hardware"),
-        (["hardware", "h100"], "constants"),
-    ],
-)
-def test_csv_has_the_rows_of_json(
-    command: list[str], key: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = json.loads(printed([*command, "--json"], capsys))[key]
-    table = list(csv.DictReader(StringIO(printed([*command, "--csv"], capsys))))
-    assert len(table) == len(rows) > 0
-    for ours, theirs in zip(table, rows, strict=True):
-        flat = {name: value for name, value in theirs.items() if not isinstance(value, dict)}
-        assert {name: ours[name] for name in flat} == {
-            name: "" if value is None else str(value) for name, value in flat.items()
-        }
-    assert main([*command, "--csv", "--json"]) == 2
-    assert "either --json or --csv" in capsys.readouterr().err
-
-
-def test_hardware_says_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = printed(["hardware", "h100"], capsys)
-    constants = rl.hardware("h100").constants
-    assert shown.count("assumed") >= sum(not one.calibrated for one in constants.values()) > 0
-    assert all(name in shown for name in constants)
-    assert main(["hardware", "abacus"]) == 2
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_complete_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "_RINGLOOM_COMPLETE" in printed(["completion", shell], capsys)
-    word = "comp" if shell == "fish" else "1"
-    asked = {"COMP_WORDS": "ringloom comp", "COMP_CWORD": word}
-    asked["_RINGLOOM_COMPLETE"] = f"{shell}_complete"
-    program = "from ringloom.cli import main; main([])"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | asked, capture_output=True, text=True
-    )
-    assert "compare" in done.stdout
-    assert "completion" in done.stdout
-
-
-def test_commands_work_before_anything_else_is_imported() -> None:
-    for name in ("compare", "report", "hardware"):
-        program = f"from ringloom.cli import command_of; command_of({name!r})"
-        subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
 def test_what_memory_cannot_hold_is_one_line(

@@ -19,10 +19,11 @@ from simulator.costs.prices import Costs
 from simulator.engines.recurrence import run
 from simulator.hardware import Hardware, hardware
 from simulator.network.ports import NodePorts
-from simulator.prediction import Prediction, simulate
+from simulator.prediction import simulate
 from simulator.timeline import Span, spans
 from strategies import any_workloads, schedules
 
+STREAMS = "compute", "merge"  # of a rank's own work
 Arrived = tuple[Move, int, int, list[int], float]
 SLOW = {  # a chip and links slow enough for small workloads to matter on all of them
     "intra.alpha": st.sampled_from([0.0, 1e-6, 1e-3]),
@@ -373,31 +374,20 @@ def overlapping(one: list[Span]) -> bool:
     return any(b < a - 1e-9 * max(1.0, a) for (_, a), (b, _) in pairwise(ordered))
 
 
-def recorded(one: Plan, machine: Hardware, overlap: bool) -> tuple[Prediction, list[list[Span]]]:
-    prediction = simulate(one, machine, overlap=overlap, record=True)
-    assert prediction.timeline is not None
-    every = spans(prediction.timeline)
-    return prediction, [[s for s in every if s.rank == rank] for rank in range(one.ranks)]
-
-
 @given(plans() | crowded(), machines, st.booleans())
 def test_a_rank_does_one_thing_at_a_time_and_spans_add_up_to_its_busy_time(
     one: Plan, machine: Hardware, overlap: bool
 ) -> None:
-    prediction, ranks = recorded(one, machine, overlap)
-    prologue = Costs(one, machine).prologue
-    for rank, own in enumerate(ranks):
-        work = [s for s in own if s.stream in ("compute", "merge")]
+    """Without overlap, nothing travels to or from it while it attends, either."""
+    prediction = simulate(one, machine, overlap=overlap, record=True)
+    assert prediction.timeline is not None
+    every, prologue = spans(prediction.timeline), Costs(one, machine).prologue
+    for rank in range(one.ranks):
+        own = [s for s in every if s.rank == rank]
+        work = [s for s in own if s.stream in STREAMS]
+        wires = [s for s in own if s.stream not in STREAMS]
         assert not overlapping(work)
         assert all(0 <= s.start < s.end <= prediction.makespan * (1 + 1e-12) for s in own)
         close(prologue[rank] + sum(s.end - s.start for s in work), prediction.busy[rank])
-
-
-@given(plans() | crowded(), machines)
-def test_without_overlap_nothing_travels_to_or_from_a_rank_while_it_attends(
-    one: Plan, machine: Hardware
-) -> None:
-    for own in recorded(one, machine, False)[1]:
-        wires = [s for s in own if s.stream in ("send", "receive")]
-        for attend in (s for s in own if s.stream == "compute"):
-            assert not any(overlapping([attend, wire]) for wire in wires)
+        attends = [s for s in work if s.stream == "compute" and not overlap]
+        assert not any(overlapping([attend, wire]) for attend in attends for wire in wires)
