@@ -83,7 +83,7 @@ def a_rank_computes_one_thing_at_a_time(events: list[Span]) -> None:
 
 @pytest.mark.parametrize("backend", RECORDERS)
 @pytest.mark.parametrize(
-    "schedule", ["ring", "zigzag", "balanced", "burst", "usp:ulysses=2", "broadcast"]
+    "schedule", ["ring", "bidirectional", "balanced", "burst", "usp:ulysses=2", "broadcast"]
 )
 def test_every_row_of_the_plan_is_recorded_once(schedule: str, backend: str) -> None:
     pair, arrays = plan(schedule, SMALL, 4, pass_="both"), draw(SMALL, 0)
