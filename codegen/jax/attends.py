@@ -205,7 +205,7 @@ class Attends:
         for r in (self.walked.attended[n].get(t) for t in steps for n in case.statements):
             if r is None:
                 continue
-            if (r.q_row < 0).any() or (r.kv_row < 0).any():
+            if any((row < 0).any() for row in r.rows):
                 raise PlanError("rectangles of values whose pieces are more on some ranks")
             seen, attended = met(self.plan, r)
             if (seen & ~attended).any():

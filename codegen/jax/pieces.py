@@ -81,7 +81,7 @@ def tiling(
 
     True: besides, it sees the next piece up to itself. Raises PlanError where that is no rule.
     """
-    q, kv = rectangles.q_row, rectangles.kv_row
+    q, kv = rectangles.rows
     if len(rectangles.rank) != len(coordinates) or (q < 0).any() or (kv < 0).any():
         raise PlanError("rectangles of different shapes on some of the ranks")
     if q.shape[1] > 2:
@@ -109,7 +109,8 @@ def tiling(
 
 def met(plan: Plan, r: Rectangles) -> tuple[Bits, Bits]:
     """Of the pieces of both values, which see each other, and which are attended: [n, a, b]."""
-    sides = ((plan.partition.q, r.q_row, r.q), (plan.partition.kv, r.kv_row, r.kv))
+    partition, (q_row, kv_row) = plan.partition, r.rows
+    sides = ((partition.q, q_row, r.q), (partition.kv, kv_row, r.kv))
     chunks = [side.chunk[row] for side, row, _ in sides]
     rows, cols = (
         np.array(

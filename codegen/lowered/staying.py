@@ -18,11 +18,11 @@ def settled(plan: Plan, loops: Loops) -> tuple[Loops, Walk]:
 
     Raises PlanError where leaving all sums for what ranks own with them does not help.
     """
-    given, walked = walk(plan, loops, every=True)
+    given, walked = walk(plan, loops)
     if not walked.kept:
         return given, walked
     apart = replace(loops, statements=tuple(own_apart(loops.statements)))
-    given, walked = walk(plan, apart, every=True, at_home=True)
+    given, walked = walk(plan, apart, at_home=True)
     if walked.kept:
         raise PlanError("sums of which some stay on a rank where others go on")
     return given, walked

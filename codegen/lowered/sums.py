@@ -18,30 +18,35 @@ PLAIN = "full", "causal", "strict"  # kinds that need no cutting
 class Rectangles:
     """The rectangles of an attend in a step: on which ranks, and the blocks of both sides [n, w].
 
-    `q_row` and `kv_row`: all pieces of the two values, in their order, as blocks of any heads.
+    `tables` have all blocks of the two values [ranks, pieces, heads].
     """
 
     rank: Ints
     q: Ints
     kv: Ints
-    q_row: Ints
-    kv_row: Ints
+    tables: tuple[Ints, Ints]
+
+    @property
+    def rows(self) -> tuple[Ints, Ints]:
+        """All pieces of both values, in their order, as blocks of any heads."""
+        q, kv = (x[:, :, 0].take(self.rank, axis=0) for x in self.tables)
+        return q, kv
 
 
 @dataclass
 class Walk:
     """The sums of a pass, by the number of a statement and the step."""
 
+    pieces: dict[tuple[str, str], int]  # of each value: side, name
+    tables: dict[tuple[str, str], Ints]  # of values that stay
+    aged: dict[tuple[str, str, int], Ints]  # side, name, step
     targets: dict[tuple[int, str], dict[int, Cell]] = field(default_factory=dict)  # attends
     into: dict[int, dict[int, Cell]] = field(default_factory=dict)  # sends and returns
     source: dict[int, Cell] = field(default_factory=dict)  # of sends and returns
     first: dict[Cell, int] = field(default_factory=dict)  # step of the first addition
     last: dict[Cell, int] = field(default_factory=dict)  # step of the last message
     arrivals: dict[Cell, list[int]] = field(default_factory=dict)  # steps in which some arrive
-    pieces: dict[tuple[str, str], int] = field(default_factory=dict)  # of each value: side, name
     widths: dict[tuple[str, str], set[int]] = field(default_factory=dict)  # where attends read it
-    tables: dict[tuple[str, str], Ints] = field(default_factory=dict)  # of values that stay
-    aged: dict[tuple[str, str, int], Ints] = field(default_factory=dict)  # side, name, step
     attended: dict[int, dict[int, Rectangles]] = field(default_factory=dict)  # statement, step
     whole: dict[Cell, bool] = field(default_factory=dict)  # every addition is of all pieces
     kept: dict[Cell, int] = field(default_factory=dict)  # step in which owners keep their sums

@@ -43,6 +43,7 @@ from planner.loops.values import (
 
 Coming = dict[tuple[str, str, int], list[Copies]]  # by name, side, first step they are read in
 STAYS = -1  # instead of that step
+Moving = Start | Send | Gather | AllToAll | Return | Scatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,11 @@ class Expansion:
         sums: bool = False,
     ) -> Ints:
         """The blocks [n, w] of a part on ranks `who`, its slices as ranks `seen` say them."""
-        table = self._table(part, side, t, sums).take(who, axis=0)
+        table = self.table(part, side, t, sums).take(who, axis=0)
         at = self.coordinates.take(who if seen is None else seen, axis=0)
         return sliced(table, part, t, at)
 
-    def _table(self, part: Part, side: str, t: int, sums: bool = False) -> Ints:
+    def table(self, part: Part, side: str, t: int, sums: bool = False) -> Ints:
         """The value that a part is of."""
         table = self.stay.get((part.value, side))
         if table is None:
@@ -102,6 +103,21 @@ class Expansion:
         if table is None:
             raise PlanError(f"step {t}: {part.value} is read, but there is none of that age")
         return table
+
+    def moved(self, s: Moving, t: int) -> list[Messages]:
+        """The messages of a statement; what they bring is there from the next step on."""
+        match s:
+            case Start():
+                self.start(s, t)
+                return []
+            case Send():
+                return self.send(s, t)
+            case Return():
+                return self.returned(s)
+            case Scatter():
+                return self.scatter(s, t)
+            case Gather() | AllToAll():
+                return self.exchange(s, t)
 
     def start(self, s: Start, t: int) -> None:
         """A value gets another name."""
@@ -148,7 +164,7 @@ class Expansion:
     def exchange(self, s: Gather | AllToAll, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
         side = TENSORS[s.tensors[0]].side
-        table = self._table(s.part, side, t)
+        table = self.table(s.part, side, t)
         share = s.share if isinstance(s, AllToAll) else s.part
         made = shared(table, share, t, self.loops.mesh, self.coordinates, s.axis)
         self.coming[s.name, side, STAYS].extend((dst, sent) for _, dst, sent in made)
@@ -194,7 +210,7 @@ class Expansion:
 
     def attend(self, s: Attend, t: int) -> Rectangles:
         """The rectangles of an attend."""
-        who = np.flatnonzero(s.when.guard.at(t, self.coordinates))
+        who = np.flatnonzero(s.when.guard.at(t, self.coordinates)).astype(np.int32)
         q, kv = (
             np.hstack([self.blocks(p, side, t, who) for p in parts])
             for side, parts in (("q", s.q), ("kv", s.kv))
@@ -229,24 +245,11 @@ def _step(state: Expansion, t: int) -> Expanded:
     for s in state.loops.statements:
         if not s.when.on(t):
             continue
-        messages = list[Messages]()
-        match s:
-            case Start():
-                state.start(s, t)
-                continue
-            case Attend():
-                rectangles.append(state.attend(s, t))
-                kinds.append(np.full(len(rectangles[-1][0]), KINDS.index(s.kind)))
-                continue
-            case Send():
-                messages = state.send(s, t)
-            case Return():
-                messages = state.returned(s)
-            case Scatter():
-                messages = state.scatter(s, t)
-            case Gather() | AllToAll():
-                messages = state.exchange(s, t)
-        moves.setdefault(s.tensors, []).extend(messages)
+        if isinstance(s, Attend):
+            rectangles.append(state.attend(s, t))
+            kinds.append(np.full(len(rectangles[-1][0]), KINDS.index(s.kind)))
+        elif messages := state.moved(s, t):
+            moves.setdefault(s.tensors, []).extend(messages)
     state.arrive()
     return Expanded(
         {k: joined(v) for k, v in moves.items()},

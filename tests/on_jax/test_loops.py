@@ -107,7 +107,7 @@ def test_conditions_that_are_not_the_plans_are_refused() -> None:
     loops = program("zigzag", 8, WORK).loops
     assert loops
     forward = plan("zigzag", WORK, 8)
-    _, walked = walk(forward, loops[0], every=True)
+    _, walked = walk(forward, loops[0])
     made, names = values(loops[0], "forward", walked), named(loops[0])
     (group,) = groups(loops[0], walked, made, (1, 2, 3), ("q",))
     on = Domain(loops[0], (1, 2, 3))

@@ -1,0 +1,113 @@
+"""Rows(plan, loops)   a loop form carried out once over the blocks: what each statement does when.
+
+Rows are told by the number of their statement and the step.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from codegen.lowered.sums import Cell, Rectangles
+from planner.errors import PlanError
+from planner.ir import TENSORS, Plan
+from planner.loops.expand import Expansion
+from planner.loops.form import HELD, Attend, Ints, Loops, Part, Return, Scatter, Send
+from planner.loops.values import Copies, Messages, owned
+
+Handing = Send | Return | Scatter  # statements that may move sums
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step: rectangles, sums that arrive, and what stays, by name and side, as it begins.
+
+    Where sums of some pieces of a value go, their messages have all blocks of it.
+    """
+
+    stay: dict[tuple[str, str], Ints]
+    attends: dict[int, Rectangles] = field(default_factory=dict)
+    sums: dict[int, list[Copies]] = field(default_factory=dict)  # as they arrive
+
+
+class Rows:
+    """All steps, and what each message of sums takes along.
+
+    `taken` has the blocks whose sums each rank sends [ranks, w], by step and cell; `times` the
+    steps of these. `tables` are those of the values that stay in the end, what ranks own and what
+    they hold at first among them; `aged` those of the others, by side, name and first step;
+    `brought` the messages of each exchange.
+    """
+
+    def __init__(self, plan: Plan, loops: Loops) -> None:
+        self.ranks, state = plan.ranks, Expansion(loops, plan)
+        self.taken: dict[tuple[int, Cell], Ints] = {}
+        self.times: dict[Cell, list[int]] = defaultdict(list)
+        self.moments = [self._moment(state, t) for t in range(loops.steps)]
+        self.aged = {(side, name, t): table for (name, side, t), table in state.aged.items()}
+        self.brought = state.brought
+        self.tables = {(side, name): table for (name, side), table in state.stay.items()}
+        for side in ("q", "kv"):
+            self.tables[side, "owned"] = owned(plan.ranks, plan.partition.side(side))
+        first = self.moments[0].stay if self.moments else {}
+        self.tables |= {(side, HELD): x for (name, side), x in first.items() if name == HELD}
+        self.pieces: dict[tuple[str, str], int] = {}  # of each value, at the most: side, name
+        stays = (((side, name), x) for m in self.moments for (name, side), x in m.stay.items())
+        for value, table in (
+            *stays,
+            *self.tables.items(),
+            *((k[:2], x) for k, x in self.aged.items()),
+        ):
+            self.pieces[value] = max(self.pieces.get(value, 0), table.shape[1])
+
+    def _moment(self, state: Expansion, t: int) -> Moment:
+        moment, sent = Moment({**state.stay}), dict[Cell, list[Messages]]()
+        for i, s in enumerate(state.loops.statements):
+            if not s.when.on(t):
+                continue
+            if isinstance(s, Attend):
+                tables = state.table(s.q[0], "q", t), state.table(s.kv[0], "kv", t)
+                moment.attends[i] = Rectangles(*state.attend(s, t), tables)
+                continue
+            messages = state.moved(s, t)
+            if not isinstance(s, Handing) or not TENSORS[s.tensors[0]].accumulates:
+                continue
+            if isinstance(s, Send):
+                sent.setdefault(sent_from(s), []).extend(messages)
+                messages = [whole(state, s, t, *m) for m in messages] if cut(s) else messages
+            moment.sums[i] = [(dst.astype(np.int32), blocks) for _, dst, blocks in messages]
+        state.arrive()
+        for cell, messages in sent.items():
+            self.taken[t, cell] = self._table(messages, f"step {t}")
+            self.times[cell].append(t)
+        return moment
+
+    def _table(self, messages: list[Messages], where: str) -> Ints:
+        """The blocks that each rank sends; a rank sends a sum once."""
+        width = max(blocks.shape[1] for _, _, blocks in messages)
+        table = np.full((self.ranks, width), -1, np.int32)
+        for src, _, blocks in messages:
+            if (table[src] >= 0).any() or len(np.unique(src)) < len(src):
+                raise PlanError(f"{where}: a rank sends sums of one value in several messages")
+            table[src, : blocks.shape[1]] = blocks
+        return table
+
+
+def sent_from(s: Send) -> Cell:
+    """The cell that a message of sums is taken from, all of it."""
+    if len({(p.value, p.lag) for p in s.parts}) > 1:
+        raise PlanError(f"sums of {' + '.join(p.value for p in s.parts)} go together")
+    if len(s.tensors) > 1:
+        raise PlanError("sums of several tensors go together")
+    return s.tensors[0], s.parts[0].value
+
+
+def cut(s: Send) -> bool:
+    """True if a message has some pieces of a value."""
+    return any(p.pieces for p in s.parts)
+
+
+def whole(state: Expansion, s: Send, t: int, src: Ints, dst: Ints, _: Ints) -> Messages:
+    """A message with all blocks of the value that it has pieces of."""
+    value, side = Part(s.parts[0].value, s.parts[0].lag), TENSORS[s.tensors[0]].side
+    return src, dst, state.blocks(value, side, t, src, sums=True)
