@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from codegen.layout import Form, Layout, Pieces, Ranges, Stripes, described
-from codegen.text import affine, call
+from codegen.reflow import WIDTH, reflow
+from codegen.text import affine
 
-WIDTH = 100
 IMPORTS = {
     "torch": "from collections.abc import Iterable\n\nimport torch\nfrom torch import Tensor\n",
     "jax": "from collections.abc import Iterable\n\n"
@@ -25,7 +25,8 @@ BY_SIDE = 'positions if side == "q" else kv_positions'
 def layout_text(layout: Layout, target: str) -> str:
     """The layout section of a program, as a module text."""
     text = Text(layout, target)
-    lines = [*heading(layout), *_data(layout), *text.positions("q"), *text.positions("kv")]
+    functions = reflow([*text.positions("q"), *text.positions("kv")])
+    lines = [*heading(layout), *_data(layout), *functions]
     padding = PADDED if text.padded else ""
     cuts = "\n".join([*text.shard(), *text.unshard()])
     return f"{IMPORTS[target]}\n" + "\n".join(lines) + f"\n{padding}{cuts}\n"
@@ -149,7 +150,7 @@ class Text:
         each = ", ".join(own(f"pieces[{place}]") for place in places)
         if form.members > 1:
             each = f"{own('pieces[i]')} for i in ({', '.join(places)})"
-        yield from (line[4:] for line in call(4, f"return {self.cat}(", [f"[{each}]"]))
+        yield f"return {self.cat}([{each}])"
 
     def other(self, form: Form, keys: bool) -> Iterator[str]:
         """The body of `positions`: one stripe in so many, or ranges that are data."""

@@ -1,4 +1,4 @@
-"""Python text of the numbers and calls of a loop form."""
+"""Python text of the numbers of a loop form."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.loops.form import Expr
 
-WIDTH = 100
 Flags = NDArray[np.bool_]
 
 
@@ -97,41 +96,3 @@ def signed(number: int) -> str:
 def _term(k: int, name: str) -> str:
     times = f"{abs(k)} * " if abs(k) > 1 else ""
     return f"{'-' if k < 0 else '+'} {times}{name}"
-
-
-# ---- calls, broken as the formatter breaks them
-
-
-def call(
-    indent: int, head: str, arguments: Sequence[str], tail: str = ")", width: int = WIDTH
-) -> list[str]:
-    """`head` arguments `tail`, in one line if it fits; arguments may be of several lines."""
-    margin, single = " " * indent, not any("\n" in a for a in arguments)
-    line = f"{margin}{head}{', '.join(arguments)}{tail}"
-    if single and len(line) <= width:
-        return [line]
-    inner = f"{margin}    {', '.join(arguments)}"
-    if single and len(inner) <= WIDTH:
-        return [margin + head, inner, margin + tail]
-    if single and len(arguments) == 1 and " for " in arguments[0]:  # takes no comma behind it
-        each, _, source = arguments[0].rpartition(" for ")
-        lines = [*statement(indent + 4, "", each), f"{margin}    for {source}"]
-        return [margin + head, *lines, margin + tail]
-    lines = [f"{margin}    {line}" for a in arguments for line in f"{a},".split("\n")]
-    return [margin + head, *lines, margin + tail]
-
-
-def statement(indent: int, start: str, value: str) -> list[str]:
-    """A line that ends in a value, which is a call if it has to be broken."""
-    line = f"{' ' * indent}{start}{value}"
-    if len(line) <= WIDTH or not value.endswith(")"):
-        return [line]
-    head, _, rest = value.partition("(")
-    arguments, depth = [""], 0
-    for c in rest[:-1]:
-        depth += (c in "([{") - (c in ")]}")
-        if c == "," and depth == 0:
-            arguments.append("")
-        else:
-            arguments[-1] += c
-    return call(indent, f"{start}{head}(", [a.strip() for a in arguments])

@@ -18,7 +18,7 @@ from codegen.lowered.conditions import Domain
 from codegen.lowered.owners import owner
 from codegen.lowered.shares import Shares
 from codegen.lowered.sums import Walk
-from codegen.text import Names, call, statement
+from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan, result
 from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops
@@ -122,7 +122,7 @@ class Attends:
         lines, reads = switched(group, calls, bases, targets, names, on, indent, closures)
         self.written |= set(group.cells)
         self.defined |= set(group.cells)
-        yield self.op(lines, targets, reads)
+        yield self.op([" " * indent + line for line in lines], targets, reads)
 
     def of_heads(
         self, group: Group, steps: Steps, names: Names, closures: bool, indent: int
@@ -168,7 +168,7 @@ class Attends:
         meet = "meet_tile" if self.forward else "meet_tile_backward"
         self.positions["ends"] = f"{', '.join(ends)}{',' * (len(ends) == 1)}"
         arguments = [meet, start, q, kv, "ends", *["diagonal=False"] * (not diagonal)]
-        lines = call(indent, f"{sums} = over_tiles(", arguments)
+        lines = [f"{' ' * indent}{sums} = over_tiles({', '.join(arguments)})"]
         yield self.op(lines, sums, " ".join(arguments))
 
     def base(self, cell: Key, case: Case) -> str:
@@ -185,7 +185,7 @@ class Attends:
         masked = case.kind in ("masked", WHOLE)
         if first and rows is None and not masked:
             keys = f"*{kv}" if cols is None else f"*(x[:, :, {cols}] for x in {kv})"
-            return "attend(", [q, keys, f"causal={causal}"]
+            return "attend", [q, keys, f"causal={causal}"]
         bases = [self.base(cell, case) for cell in group.cells]
         bases = [
             x for b in bases for x in ([f"*{b}"] if b.startswith("nothing(") else b.split(", "))
@@ -195,10 +195,10 @@ class Attends:
             if case.kind == WHOLE:
                 self.check_whole(case, steps)
             places = [self.places(case, side, steps, names) for side in ("q", "kv")]
-            meet = "meet_masked(" if self.forward else "meet_masked_backward("
+            meet = "meet_masked" if self.forward else "meet_masked_backward"
             return meet, [*bases, q, kv, *places, *more]
         more += ["causal=True"] if causal else []
-        return ("meet(" if self.forward else "meet_backward("), [*bases, q, kv, *more]
+        return ("meet" if self.forward else "meet_backward"), [*bases, q, kv, *more]
 
     def check_whole(self, case: Case, steps: Steps) -> None:
         """Raise PlanError if queries and keys see each other outside of the rectangle."""
@@ -255,7 +255,7 @@ class Attends:
         return self.assign(indent, name, came)
 
     def assign(self, indent: int, name: str, value: str) -> Op:
-        return self.op(statement(indent, f"{name} = ", value), name, value)
+        return self.op([f"{' ' * indent}{name} = {value}"], name, value)
 
     def op(self, lines: Sequence[str], targets: str, text: str) -> Op:
         return Op(tuple(lines), tuple(targets.split(", ")), text)

@@ -8,7 +8,8 @@ import numpy as np
 from codegen.jax.values import Key, Values
 from codegen.lowered.conditions import Domain, bounds, needed, on_arrays
 from codegen.lowered.sums import Walk
-from codegen.text import WIDTH, Flags, Names, call
+from codegen.reflow import reflow
+from codegen.text import Flags, Names
 from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Guard, Ints, Loops, Part
 
@@ -149,7 +150,7 @@ def condition(case: Case, names: Names, on: Domain, known: Flags) -> str:
     return on_arrays(needed([*bounds(guard, on, names, known)], known))
 
 
-Call = tuple[str, list[str]]  # up to the bracket, arguments
+Call = tuple[str, list[str]]  # a function, arguments
 
 
 def switched(
@@ -176,59 +177,49 @@ def switched(
     check(group, texts, names, on)
     reads = " ".join([*texts, *bases, *(f"{head} {arguments}" for head, arguments in calls)])
     if exhaustive and len(calls) == 1:
-        return call(indent, f"{targets} = {calls[0][0]}", calls[0][1]), reads
+        return [f"{targets} = {called(calls[0])}"], reads
     conditions = texts[:-1] if exhaustive else texts
     forms = list[list[str]]()
     operands = [a for a in calls[0][1] if "=" not in a]
     if all([a for a in arguments if "=" not in a] == operands for _, arguments in calls):
         functions = [function(made) for made in calls] + ["lambda *x: x[:2]"] * (not exhaustive)
-        before = call(indent, "operands = ", operands, "")
-        if len(before) > 1:
-            before = call(indent, "operands = (", operands)
-        forms.append(chosen(conditions, functions, operands, targets, indent))
-        forms.append([*before, *chosen(conditions, functions, ["*operands"], targets, indent)])
+        forms.append([chosen(conditions, functions, operands, targets)])
+        forms.append([f"operands = {', '.join(operands)}"])
+        forms[-1].append(chosen(conditions, functions, ["*operands"], targets))
     if closures:
-        margin = indent + (4 if len(conditions) == 1 else 8)
         same = ", ".join(bases)
         same = same if same.startswith("nothing(") else f"({same})"
-        lambdas = [branch(made, margin) for made in calls] + [f"lambda: {same}"] * (not exhaustive)
-        forms.append(chosen(conditions, lambdas, [], targets, indent))
+        lambdas = [f"lambda: {called(made)}" for made in calls]
+        lambdas += [f"lambda: {same}"] * (not exhaustive)
+        forms.append([chosen(conditions, lambdas, [], targets)])
     if not forms:
         raise PlanError("cases of different values in a loop that Python unrolls")
-    return min(forms, key=len), reads
+    margin = " " * indent
+    return min(forms, key=lambda lines: len(reflow(margin + line for line in lines))), reads
 
 
 def chosen(
-    conditions: Sequence[str],
-    branches: Sequence[str],
-    operands: Sequence[str],
-    targets: str,
-    indent: int,
-) -> list[str]:
+    conditions: Sequence[str], branches: Sequence[str], operands: Sequence[str], targets: str
+) -> str:
     """The call of the first function whose condition holds, of the last one if none does."""
     if len(conditions) == 1:
-        arguments = [conditions[0], *branches, *operands]
-        return call(indent, f"{targets} = lax.cond(", arguments)
+        return f"{targets} = lax.cond({', '.join([conditions[0], *branches, *operands])})"
     index = str(len(conditions))
     for number, text in reversed([*enumerate(conditions)]):
-        arguments = [text, str(number), index]
-        lines = call(indent + 4, "jnp.where(", arguments, width=WIDTH - 1)
-        index = "\n".join(line[indent + 4 :] for line in lines)
-    listed = call(indent + 4, "[", branches, "]", WIDTH - 1)
-    inside = "\n".join(line[indent + 4 :] for line in listed)
-    return call(indent, f"{targets} = lax.switch(", [index, inside, *operands])
+        index = f"jnp.where({text}, {number}, {index})"
+    arguments = ", ".join([index, f"[{', '.join(branches)}]", *operands])
+    return f"{targets} = lax.switch({arguments})"
+
+
+def called(made: Call) -> str:
+    """A call as text."""
+    return f"{made[0]}({', '.join(made[1])})"
 
 
 def function(made: Call) -> str:
     """Returns the function of a call, with its keyword arguments."""
-    words = [made[0].removesuffix("("), *(a for a in made[1] if "=" in a)]
+    words = [made[0], *(a for a in made[1] if "=" in a)]
     return words[0] if len(words) == 1 else f"partial({', '.join(words)})"
-
-
-def branch(made: Call, indent: int) -> str:
-    """A function without arguments."""
-    lines = call(indent, f"lambda: {made[0]}", made[1], width=WIDTH - 1)
-    return "\n".join(line[indent:] for line in lines)
 
 
 def check(group: Group, texts: Sequence[str], names: Names, on: Domain) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 from codegen.layout import Pieces
 from codegen.lowered.shares import Shares, shares_of
 from codegen.programs import Program
-from codegen.text import statement
 from planner.errors import PlanError
 from planner.ir import TENSORS
 from planner.loops.form import OWN, AllToAll, Gather, Ints, Loops, Part, Return, Scatter
@@ -97,14 +96,11 @@ class Exchanges:
         collective = f"lax.all_to_all(x, axis, 1, 2, tiled=True{groups})"
         if isinstance(order, str):
             raise PlanError("an all-to-all whose order is the layout's")
-        sent, x = (
-            statement(4, "return ", swapped(collective, order)),
-            swapped("x", order, True),
-        )
-        home = statement(4, "return ", f"lax.all_to_all({x}, axis, 2, 1, tiled=True{groups})")
-        for name, lines in (("by_heads", sent), ("by_tokens", home)):
+        sent, x = swapped(collective, order), swapped("x", order, True)
+        home = f"lax.all_to_all({x}, axis, 2, 1, tiled=True{groups})"
+        for name, result in (("by_heads", sent), ("by_tokens", home)):
             said = SAID[name].format(group=" of our group" if groups else "")
-            text = [f"def {name}(x, axis):", f'    """{said}"""', *lines]
+            text = [f"def {name}(x, axis):", f'    """{said}"""', f"    return {result}"]
             if self.functions.setdefault(name, text) != text:
                 raise PlanError("exchanges of one kind along two axes")
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from codegen.jax.ways import everybody, is_stepwise, receivers, senders
 from codegen.lowered.conditions import SIZES, Domain, both, bounds
-from codegen.text import WIDTH, Names, affine, call, expression
+from codegen.text import Names, affine, expression
 from planner.errors import PlanError
 from planner.loops.form import (
     FromRoot,
@@ -126,8 +126,8 @@ class Hops:
         partly = len(made) < len(ranks)
         said = [f'    """{_said(way, partly)}"""']
         if s.tensors == ("OUT",) and partly:
-            return [*said, *call(4, "return permute_outputs(", ["x", "axis", pairs])]
-        return [*said, *call(4, "return lax.ppermute(", ["x", "axis", pairs])]
+            return [*said, f"    return permute_outputs(x, axis, {pairs})"]
+        return [*said, f"    return lax.ppermute(x, axis, {pairs})"]
 
     def _stepwise(self, s: Send, names: Names) -> list[str]:
         """The pairs of a step."""
@@ -140,7 +140,7 @@ class Hops:
             if eval(pairs, known) != [(int(r), int(to[r])) for r in senders(self.loops, s, t)]:
                 raise PlanError("pairs of ranks that are not the plan's")
         said = f'    """{_said(way, bool(where))}"""'
-        return [said, *broken(pairs)]
+        return [said, f"    return {pairs}"]
 
 
 def _onward(several: bool) -> list[str]:
@@ -152,15 +152,6 @@ def _onward(several: bool) -> list[str]:
         f'    """From every device to {said}."""',
         f"    return lax.ppermute(x, axis, {pairs})",
     ]
-
-
-def broken(pairs: str) -> list[str]:
-    """A list as a result, on lines that fit."""
-    line = f"    return {pairs}"
-    if len(line) <= WIDTH:
-        return [line]
-    words = pairs[1:-1].replace(" for ", "\nfor ").replace(" if ", "\nif ").split("\n")
-    return ["    return [", *(f"        {word}" for word in words), "    ]"]
 
 
 def _said(way: str, partly: bool) -> str:

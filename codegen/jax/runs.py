@@ -9,7 +9,7 @@ import numpy as np
 
 from codegen.jax.values import SPARE
 from codegen.jax.ways import is_stepwise, sends_inputs
-from codegen.text import Flags, Names, call
+from codegen.text import Flags, Names
 from planner.errors import PlanError
 from planner.ir import TENSORS
 from planner.loops.form import Attend, Expr, Loops, Send, Start, Statement
@@ -218,9 +218,9 @@ def _loop(block: Block, needed: set[str], names: Names) -> list[str]:
     head = f"    def one_step({step}, {state[0] if one else 'state'}):"
     unpacked = [] if one else [f"        {', '.join(state)} = state"]
     start = state[0] if one else f"({', '.join(state)})"
-    loop = call(4, f"{', '.join(out)} = lax.fori_loop(", [str(first), end, "one_step", start])
+    loop = f"    {', '.join(out)} = lax.fori_loop({first}, {end}, one_step, {start})"
     body = [head, *unpacked, *conditional(block.ops), f"        return {', '.join(state)}"]
-    return [*before, "", *body, "", *loop]
+    return [*before, "", *body, "", loop]
 
 
 def is_arriving(name: str) -> bool:

@@ -10,6 +10,7 @@ from codegen.jax.values import Kept, kept
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.staying import settled
 from codegen.programs import Program
+from codegen.reflow import reflow
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -56,7 +57,7 @@ def print_loops(program: Program) -> str:
     head = [IMPORTS, "# ---- Schedule", "", *constants]
     if program.work.sinks and keeping.q:
         exchanges.add_share(keeping.q, program.loops[0])
-    return "\n".join([*head, *text, *hops.lines(), *exchanges.lines()]) + "\n"
+    return "\n".join(reflow([*head, *text, *hops.lines(), *exchanges.lines()])) + "\n"
 
 
 def print_pass(

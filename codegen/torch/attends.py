@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from codegen.lowered.sums import Cell
-from codegen.text import call
 from codegen.torch.holdings import Holdings
 from codegen.torch.origins import (
     Attended,
@@ -29,7 +28,6 @@ class Attending:
     have: Holdings
     define: Define
     origins: Origins
-    margin: int
     uses: set[str] = field(default_factory=set)
 
     def cell(self, meeting: Meeting, tensor: str) -> Cell:
@@ -74,23 +72,21 @@ class Attending:
         elif self.begins(meeting, cell):
             body = self._begun(meeting, cell, cut, arguments)
         else:
-            body = self.called(
-                meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)]
-            )
+            body = [attend("part, part_lse", "attend", *arguments, self.masked(meeting))]
             body.append(self.have.add(cell, cut, "part, part_lse", pick=self.pick(meeting)))
         return self.around(meeting, body)
 
     def _assigned(self, cell: Cell, arguments: list[str], meeting: Meeting) -> list[str]:
         """The only part is all there is."""
         if self.have.plainly(cell):
-            return self.called(meeting, "out, lse = attend(", [*arguments, self.masked(meeting)])
-        lines = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+            return [attend("out, lse", "attend", *arguments, self.masked(meeting))]
+        lines = [attend("part, part_lse", "attend", *arguments, self.masked(meeting))]
         return [*lines, self.have.begin(cell)]
 
     def _begun(self, meeting: Meeting, cell: Cell, cut: bool, arguments: list[str]) -> list[str]:
         """The first part begins the sums."""
         first = self.have.walked.first[cell] - meeting.domain.steps[0]
-        lines = self.called(meeting, "part, part_lse = attend(", [*arguments, self.masked(meeting)])
+        lines = [attend("part, part_lse", "attend", *arguments, self.masked(meeting))]
         steps = meeting.everywhere.any(axis=1)
         if steps.sum() == 1:
             return [*lines, self.have.begin(cell)]
@@ -108,14 +104,6 @@ class Attending:
             return "band"
         return meeting.causal() if meeting.simple else "causal"
 
-    def called(
-        self, meeting: Meeting, head: str, arguments: list[str], tail: str = ")"
-    ) -> list[str]:
-        """A call at the margin at which it will stand."""
-        nested = not meeting.plain or (meeting.guard() if meeting.simple else self.tile(meeting)[1])
-        margin = self.margin + 4 * bool(nested)
-        return [line[margin:] for line in call(margin, head, arguments, tail)]
-
     def around(self, meeting: Meeting, body: list[str]) -> list[str]:
         """The condition, or the loop over tiles, in which a rectangle is attended."""
         if meeting.simple:
@@ -123,8 +111,8 @@ class Attending:
             return indented(f"if {guard}:", body) if guard else body
         if not meeting.plain:
             function, *arguments = self.cuts(meeting)
-            head = call(self.margin, f"for rows, cols, band in {function}(", arguments, "):")
-            return indented("\n".join(line[self.margin :] for line in head), body)
+            head = f"for rows, cols, band in {function}({', '.join(arguments)}):"
+            return indented(head, body)
         name, idle = self.tile(meeting)
         if not idle:
             return [f"rows, cols, causal = {name}", *body]
@@ -164,8 +152,8 @@ class Attending:
         cut = not meeting.simple
         dq, dkv = self.cell(meeting, "DQ"), self.cell(meeting, "DKV")
         targets = [self.gradient(dq), f"*{self.gradient(dkv)}"]
-        head = f"{', '.join(targets)} = attend_backward("
-        body = self.called(meeting, head, self.arguments(q, kv, cut, meeting))
+        arguments = self.arguments(q, kv, cut, meeting)
+        body = [attend(", ".join(targets), "attend_backward", *arguments)]
         now, late = list[str](), list[str]()
         before = list[str]()
         for cell, part in ((dq, "dq_part"), (dkv, "dkv_part")):
@@ -225,6 +213,11 @@ class Attending:
             guard = meeting.guard()
             return indented(f"if {guard}:", adds) if guard else adds
         return indented("if work:", adds) if self.tile(meeting)[1] else adds
+
+
+def attend(targets: str, function: str, *arguments: str) -> str:
+    """A call of a kernel."""
+    return f"{targets} = {function}({', '.join(arguments)})"
 
 
 def indented(head: str, body: list[str]) -> list[str]:

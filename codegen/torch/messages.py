@@ -5,7 +5,7 @@ from typing import Any
 
 from codegen.lowered.sums import Walk
 from codegen.lowered.variables import side_of, sums
-from codegen.text import WIDTH, call
+from codegen.reflow import WIDTH
 from codegen.torch.attends import indented
 from codegen.torch.holdings import Holdings
 from codegen.torch.transfers import Transfer
@@ -70,13 +70,9 @@ class Messages:
             return started
         handle = handle or self.handles[move.s]
         if time and self.late(move.s):
-            lines = call(self.margin + 4, f"{handle} = {verb}(", given)
-            self.paste(indented(f"if {time}:", [line[self.margin + 4 :] for line in lines]))
-        elif time:
-            self.paste(assigned(handle, f"{started} if {time} else None", self.margin))
+            self.paste(indented(f"if {time}:", [f"{handle} = {started}"]))
         else:
-            lines = call(self.margin, f"{handle} = {verb}(", given)
-            self.paste([line[self.margin :] for line in lines])
+            self.write(f"{handle} = {started}{f' if {time} else None' * bool(time)}")
         return handle
 
     def late(self, s: Send) -> bool:
@@ -217,15 +213,3 @@ class Messages:
         if move.into:
             return ""
         return self.have.names.inputs[side_of(move.s.tensors), move.s.name]
-
-
-def assigned(target: str, value: str, margin: int) -> list[str]:
-    """An assignment, in parentheses if it is too long for a line."""
-    if margin + len(target) + len(value) + 3 <= WIDTH:
-        return [f"{target} = {value}"]
-    if margin + 4 + len(value) > WIDTH and " if " in value:
-        first, _, rest = value.partition(" if ")
-        condition, _, otherwise = rest.partition(" else ")
-        parts = first, f"if {condition}", f"else {otherwise}"
-        return [f"{target} = (", *(f"    {part}" for part in parts), ")"]
-    return [f"{target} = (", f"    {value}", ")"]

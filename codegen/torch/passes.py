@@ -13,7 +13,7 @@ from codegen.lowered.conditions import AXES, SIZES, Domain, both, conditions
 from codegen.lowered.sums import Cell
 from codegen.lowered.variables import side_of, sums
 from codegen.lowered.walk import walk
-from codegen.text import Names, call, statement
+from codegen.text import Names
 from codegen.torch.attends import Attending, indented
 from codegen.torch.exchanges import Exchanges
 from codegen.torch.holdings import Holdings, zeros
@@ -198,7 +198,6 @@ class Pass(Messages):
             self.have,
             self.text.define,
             self.origins,
-            self.margin + 4 * frame.loop,
             self.uses,
         )
         anew = {
@@ -337,16 +336,11 @@ class Pass(Messages):
                 else:
                     started, name, came = self.exchanging.brought(s, busy)
                     lines, kind = [f"{name} = {came}"], "arriving"
-                    if came.startswith("["):
-                        lines = call(self.margin, f"{name} = [", [came[1:-1]], "]")
-                        lines = [line[self.margin :] for line in lines]
                 if started:
                     handle = f"{kind}_{CARRIED[s.tensors[0]]}"
                     if any(line.strip().startswith(f"{handle} = ") for line in self.lines[before:]):
                         raise PlanError("several exchanges of one kind are under way at once")
-                    self.paste(
-                        [x[self.margin :] for x in statement(self.margin, f"{handle} = ", started)]
-                    )
+                    self.write(f"{handle} = {started}")
                     lines = [line.replace("{}", f"{handle}.wait()") for line in lines]
                 late += lines
         return late

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from codegen.lowered.conditions import SIZES
-from codegen.text import WIDTH
+from codegen.reflow import WIDTH, reflow
 from codegen.torch.origins import pieces_of, step_of
 from codegen.torch.passes import Pass
 from codegen.torch.tiles import Definitions
@@ -85,6 +85,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
         lines += likes_function(loops[0], work.v_head_dim != work.head_dim)
     for body in bodies:
         lines += ["", "", *body]
+    lines = reflow(lines)
     if long := [line for line in lines if len(line) > WIDTH]:
         raise PlanError(f"a line of {len(long[0])} characters: {long[0].strip()}")
     return "\n".join(["from functools import cache", "", "# ---- Schedule", *lines]) + "\n"

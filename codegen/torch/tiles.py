@@ -11,7 +11,8 @@ from math import gcd
 import numpy as np
 
 from codegen.lowered.conditions import Condition, Domain, both, conditions, needed
-from codegen.text import WIDTH, Flags, Names, call, expression
+from codegen.reflow import WIDTH
+from codegen.text import Flags, Names, expression
 from planner.errors import PlanError
 from planner.loops.form import Attend, Ends, Expr, Part
 
@@ -139,7 +140,7 @@ def tile_function(name: str, meeting: Meeting) -> tuple[list[str], bool]:
     used = [x for x in HALVES if x in slices]
     head = []
     if used:
-        head = call(4, f"{', '.join(used)} = ", [HALVES[x] for x in used], "")
+        head = [f"    {', '.join(used)} = {', '.join(HALVES[x] for x in used)}"]
     told = "The queries and keys that meet in a step, as slices of the shards, and if masked."
     arguments = ", ".join([meeting.names.step, *meeting.names.axes, "size"])
     return [f"def {name}({arguments}):", f'    """{told}"""', *head, *lines], bool(left.any())
