@@ -62,7 +62,7 @@ def _spans(i: int, s: Statement, walked: Walk) -> Iterator[Statement]:
 
 
 def split(walked: Walk, spans: list[list[Statement]]) -> Walk:
-    """What was found, by the numbers of statements that took the place of others."""
+    """Tell the same by the numbers of statements that took the place of others."""
     first = np.cumsum([0, *map(len, spans)]).tolist()
     targets: dict[tuple[int, str], dict[int, Cell]] = {}
     attended: dict[int, dict[int, Rectangles]] = {}
