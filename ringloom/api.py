@@ -46,6 +46,7 @@ from planner.planning import plan as plan
 from planner.plans import Plans as Plans
 from planner.positions import document_positions as document_positions
 from planner.schedules import SCHEDULES as SCHEDULES
+from planner.schedules import schedule as schedule
 from planner.verify import verify as verify
 from planner.workload import Workload as Workload
 from ringloom.adapters import from_block_mask as from_block_mask
@@ -57,7 +58,6 @@ from ringloom.comparison import compare as compare
 from ringloom.compiling import compile as compile
 from ringloom.recording import Recording as Recording
 from ringloom.recording import record as record
-from ringloom.registering import schedule as schedule
 from ringloom.sweeps.run import sweep as sweep
 from runtimes.backends import run as run
 from runtimes.validation import Check as Check

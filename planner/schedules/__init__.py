@@ -1,12 +1,9 @@
-"""The table of schedules: a new one is one file in a room beside this and one row here."""
+"""The table of schedules: rows of ours, and what files in the rooms beside this register."""
 
-import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from pkgutil import walk_packages
 
-from planner.errors import PlanError
-from planner.ir import Plan
 from planner.schedules.balanced import balanced
 from planner.schedules.decode.tree import tree
 from planner.schedules.gathers.allgather import allgather
@@ -25,42 +22,11 @@ from planner.schedules.rings.multi import multi_ring
 from planner.schedules.rings.ring import ring
 from planner.schedules.rings.startrail import startrail
 from planner.schedules.rings.tokenring import tokenring
+from planner.schedules.table import SCHEDULES, Schedule, schedule
 from planner.schedules.variants import by_heads, in_nodes, never, once
 from planner.workload import Workload
 
-
-@dataclass(frozen=True)
-class Schedule:
-    """A named recipe: `build(work, ranks, pass_, **parameters)` ignores the mask.
-
-    `variants(work, ranks, node)` are the parameters that a comparison tries when no schedule is
-    named. `classic` marks those that most people know, and that examples show.
-    """
-
-    name: str
-    build: Callable[..., Plan]
-    travels: str
-    path: str
-    paper: str
-    variants: Callable[[Workload, int, int], Iterable[str]] = once
-    classic: bool = True
-
-    @property
-    def parameters(self) -> dict[str, int | str]:
-        """Keyword parameters with their defaults."""
-        signature = inspect.signature(self.build).parameters.values()
-        return {p.name: p.default for p in signature if p.kind is p.KEYWORD_ONLY}
-
-    def check(self, given: dict[str, int | str]) -> None:
-        """Raise PlanError for a parameter that this schedule does not have, or of a wrong type."""
-        known = self.parameters
-        for name, value in given.items():
-            if name not in known:
-                have = ", ".join(known) or "none"
-                raise PlanError(f"{self.name} has no parameter {name!r}; its parameters: {have}")
-            if type(value) is not type(known[name]):
-                kind = "a whole number" if isinstance(known[name], int) else "a word"
-                raise PlanError(f"{self.name}:{name} takes {kind}, not {value!r}")
+__all__ = ["SCHEDULES", "Schedule", "classic", "comparable", "schedule"]
 
 
 striped, zigzag = partial(ring, layout="striped"), partial(ring, layout="zigzag")
@@ -103,7 +69,9 @@ ROWS = (
     _newer("ulysses-gather", ulysses_gather, "heads, KV", "usp with a gather", "vLLM-Omni"),
     _newer("groups", groups, "KV", "rings per document", "FlexSP, ByteScale"),
 )
-SCHEDULES = {row.name: row for row in ROWS}
+SCHEDULES |= {row.name: row for row in ROWS}
+for _module in walk_packages(__path__, f"{__name__}."):  # a file registers its schedules itself
+    import_module(_module.name)
 
 
 def classic() -> list[str]:
@@ -113,4 +81,5 @@ def classic() -> list[str]:
 
 def comparable(work: Workload, ranks: int, node: int) -> list[str]:
     """Returns the schedules, with parameters, to compare on a machine of so many ranks per node."""
-    return [f"{row.name}{more}" for row in ROWS for more in row.variants(work, ranks, node)]
+    rows = SCHEDULES.values()
+    return [f"{row.name}{more}" for row in rows for more in row.variants(work, ranks, node)]

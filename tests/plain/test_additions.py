@@ -1,4 +1,4 @@
-"""The additions of the pages, made in a copy of the tree: one file each, and rows in tables."""
+"""The additions of the pages, made in a copy of the tree: one file each, and a target's name."""
 
 import json
 import os
@@ -42,12 +42,8 @@ COMMANDS = {
 }
 PLANNER_NAMES = """from planner.ir import Attend, Move, Plan, Step
 from planner.layouts import by_tokens
+from planner.schedules.table import schedule
 from planner.workload import Workload"""
-ROW = """
-from planner.schedules.visiting import visiting
-row = Schedule("visiting", visiting, "Q, OUT", "one ring, home directly", "TokenRing")
-SCHEDULES[row.name] = row
-"""
 # Runs all commands in one process: the output of each as one JSON object.
 SCRIPT = """
 import contextlib, io, json, sys
@@ -96,13 +92,10 @@ def file_of(page: str, name: str) -> str:
 
 
 def add_schedule(tree: Path) -> None:
-    """The file, its names imported from the planner, and its row."""
-    folder, code = tree / "planner/schedules", file_of("add_schedule", "visiting.py")
-    code = re.sub(r"@rl\.schedule\(.*\)\n", "", code).replace("rl.", "")
+    """The file, its names imported from the planner."""
+    code = file_of("add_schedule", "visiting.py").replace("rl.", "")
     code = code.replace("import ringloom as rl", PLANNER_NAMES)
-    (folder / "visiting.py").write_text(code)
-    with (folder / "__init__.py").open("a") as table:
-        table.write(ROW)
+    (tree / "planner/schedules/rings/visiting.py").write_text(code)
 
 
 def add_target(tree: Path) -> None:
@@ -128,8 +121,8 @@ def test_none_of_it_is_known_without(name: str, capsys: pytest.CaptureFixture[st
     assert f"'{name}': neither a file nor one of" in capsys.readouterr().err
 
 
-def test_a_schedule_is_one_file_and_a_row(printed: dict[str, str]) -> None:
-    assert "visiting" in printed["schedules"]
+def test_a_schedule_is_one_file(printed: dict[str, str]) -> None:
+    assert re.search("visiting .*TokenRing", printed["schedules"])
     assert makespan(printed, "visiting") > 0
 
 

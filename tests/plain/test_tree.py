@@ -10,7 +10,7 @@ from repository import ROOT
 QUESTIONS = {
     "Where does zigzag decide who owns token 5?": "planner/layouts/by_place.py:zigzag",
     "Where does the ring say what travels in which step?": "planner/schedules/rings/ring.py:ring",
-    "Where are all schedules listed?": "planner/schedules/__init__.py:SCHEDULES",
+    "Where are all schedules listed?": "planner/schedules/__init__.py:ROWS",
     "Which query sees which keys under the causal mask?": "planner/masks/plain.py:Causal",
     "Where is the text of a mask read?": "planner/masks/parsing.py:parse",
     "Which nodes does a plan consist of?": "planner/ir.py:Move",

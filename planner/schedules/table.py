@@ -1,0 +1,74 @@
+"""The table of schedules by name, and the decorator that puts one into it."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar, overload
+
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.schedules.variants import once
+from planner.workload import Workload
+
+Build = TypeVar("Build", bound=Callable[..., Plan])
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A named recipe: `build(work, ranks, pass_, **parameters)` ignores the mask.
+
+    `variants(work, ranks, node)` are the parameters that a comparison tries when no schedule is
+    named. `classic` marks those that most people know, and that examples show.
+    """
+
+    name: str
+    build: Callable[..., Plan]
+    travels: str
+    path: str
+    paper: str
+    variants: Callable[[Workload, int, int], Iterable[str]] = once
+    classic: bool = True
+
+    @property
+    def parameters(self) -> dict[str, int | str]:
+        """Keyword parameters with their defaults."""
+        signature = inspect.signature(self.build).parameters.values()
+        return {p.name: p.default for p in signature if p.kind is p.KEYWORD_ONLY}
+
+    def check(self, given: dict[str, int | str]) -> None:
+        """Raise PlanError for a parameter that this schedule does not have, or of a wrong type."""
+        known = self.parameters
+        for name, value in given.items():
+            if name not in known:
+                have = ", ".join(known) or "none"
+                raise PlanError(f"{self.name} has no parameter {name!r}; its parameters: {have}")
+            if type(value) is not type(known[name]):
+                kind = "a whole number" if isinstance(known[name], int) else "a word"
+                raise PlanError(f"{self.name}:{name} takes {kind}, not {value!r}")
+
+
+SCHEDULES: dict[str, Schedule] = {}
+
+
+@overload
+def schedule(build: Build, /) -> Build: ...
+
+
+@overload
+def schedule(*, travels: str = "", path: str = "", paper: str = "") -> Callable[[Build], Build]: ...
+
+
+def schedule(
+    build: Build | None = None, /, *, travels: str = "", path: str = "", paper: str = ""
+) -> Build | Callable[[Build], Build]:
+    """Register `build(work, ranks, pass_, **parameters)` as a schedule of the function's name.
+
+    A decorator; its arguments are shown by `ringloom schedules`: the tensors that travel, the
+    paths they take, and the paper. Keyword parameters with defaults become parameters of the
+    schedule. The function ignores the mask; `plan` applies it, and verifies the result.
+    """
+    if build is None:
+        return partial(schedule, travels=travels, path=path, paper=paper)
+    SCHEDULES[build.__name__] = Schedule(build.__name__, build, travels, path, paper)
+    return build
