@@ -29,7 +29,7 @@ def calibrate(kind: str = "", quick: bool = False, track: Track = iter) -> Calib
     """
     measured = measure(kind, quick, track)
     calls = tuple(
-        Timed(s.pass_, s.rows, s.columns, s.kind, s.heads, s.head_dim, seconds)
+        Timed(s.pass_, s.rows, s.columns, s.kind, s.heads, s.head_dim, measured.on.dtype, seconds)
         for s, seconds in measured.calls
     )
     tile = GPU_TILE if measured.on.kind == "cuda" else (1, 1)

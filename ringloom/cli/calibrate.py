@@ -46,11 +46,11 @@ def command(output: str, quick: bool, device: str | None) -> None:
 
 def _summary(calibration: Calibration) -> Iterator[Any]:
     machine = calibration.hardware
-    table = Table("pass", "TF/s", "S_half", "launch", "median error", box=None)
+    table = Table("pass", "TF/s", "traffic", "launch", "median error", box=None)
     for name, kernel in calibration.kernels.items():
-        half = f"{kernel.rows + kernel.columns:.0f}"
         launch, error = f"{kernel.launch * 1e6:.1f} us", f"{kernel.median_error:.1%}"
-        table.add_row(name, f"{kernel.rate / 1e12:.3g}", half, launch, error)
+        traffic = f"{machine.of_kernels('traffic', name):.2g}"
+        table.add_row(name, f"{kernel.rate / 1e12:.3g}", traffic, launch, error)
     yield f"[bold]{machine.name}[/]: {len(calibration.calls)} kinds of kernel calls"
     yield table
     link, memory = machine.links[0], machine["memory.bandwidth"]

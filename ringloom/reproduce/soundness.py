@@ -40,7 +40,7 @@ def soundness(ranks: int = 4, seq: int = 2**13) -> dict[str, Count]:
     runs, failed = Counter[str](), Counter[str]()
     for one in _plans(ranks, seq):
         for machine in map(hardware, MACHINES):
-            for check, holds in _checks(one, machine):
+            for check, holds in checks(one, machine):
                 runs[check] += 1
                 failed[check] += not holds
     return {check: Count(runs[check], failed[check]) for check in CHECKS}
@@ -56,7 +56,8 @@ def _plans(ranks: int, seq: int) -> Iterator[Plan]:
                 continue
 
 
-def _checks(one: Plan, machine: Hardware) -> Iterator[tuple[str, bool]]:
+def checks(one: Plan, machine: Hardware) -> Iterator[tuple[str, bool]]:
+    """Yield each of `CHECKS` that applies to a plan on some hardware, and whether it holds."""
     usual = simulate(one, machine, record=True)
     assert usual.timeline is not None
     yield "causality", _in_order(usual.timeline)

@@ -1,15 +1,16 @@
-"""Prices of kernel calls: launch + (pairs computed + overheads) x seconds per pair x idle.
+"""Prices of kernel calls: launch + (pairs x seconds per pair + traffic x seconds per byte) x idle.
 
     full     ceil(rows / tq) tq x ceil(columns / tk) tk pairs: tiles are computed whole
     causal   per run of rows that is skipped together, the columns up to its last row, likewise
     window   the same, and none of the columns before its first row's first one
     masked   as full
 
-A pair of a causal, a window or a masked call may be dearer than one of a full call. To this come,
-per row and per column of a call, `overheads` pairs: loading, the softmax's beginning and end,
-storing. For a square full call of S tokens that is TF(S) = Tmax S / (S + S_half), the curve that
-measurements follow, with S_half = both overheads together; for a causal one S_half comes out twice
-as large plus the width of a tile, the half-empty tiles on the diagonal, and so it is measured.
+A pair of a causal, a window or a masked call may be dearer than one of a full call. To this comes
+the share of the traffic to memory, inputs and results once each, that no products hide. For a
+square full call of S tokens that is TF(S) = Tmax S / (S + S_half), the curve that measurements
+follow: S_half pairs take as long as what a token moves, less where query heads share KV heads. For
+a causal call S_half comes out twice as large plus the width of a tile, the half-empty tiles on the
+diagonal, and so it is measured.
 
 A kernel's work comes in blocks: per head and batch row one for each tile of rows, in the backward
 pass of columns. The chip runs so many at once, wave after wave, and a last wave that is not full
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.ir import Pass
+from planner.ir import CARRIED, TENSORS, Pass
 from planner.kernel_calls import Call
 from planner.workload import DTYPES, Workload
 from simulator.hardware import Hardware
@@ -34,6 +35,16 @@ FLOP = {"forward": (2.0, 2.0), "backward": (6.0, 4.0)}
 def flop_per_pair(pass_: Pass, head_dim: float, v_head_dim: float) -> float:
     """Return the matrix flop of one (query, key) pair of one head."""
     return FLOP[pass_][0] * head_dim + FLOP[pass_][1] * v_head_dim
+
+
+def traffic_per_token(pass_: Pass, work: Workload) -> tuple[float, float]:
+    """Return the bytes per query head that a pass reads and writes for a query, and for a key."""
+    tensors = [TENSORS[name] for name in CARRIED[pass_]]
+    query, key = (
+        sum(t.bytes_per_token(work, finished=True) for t in tensors if t.side == side)
+        for side in ("q", "kv")
+    )
+    return query, key / work.group
 
 
 @dataclass(frozen=True)
@@ -63,9 +74,17 @@ class Kernels:
         tq, tk = self.tile
         return -(-rows // tq) if self.pass_ == "forward" else -(-columns // tk)
 
-    def total(self, calls: Any, pairs: Any, blocks: Any, heads: Any) -> Any:
-        """Return the seconds of some calls in a row, of so many pairs and blocks per head."""
-        work = pairs * heads * self.seconds_per_pair
+    def traffic(self, rows: Any, columns: Any) -> Any:
+        """Count the bytes per query head that calls move, inputs and results once each."""
+        per_row, per_column = traffic_per_token(self.pass_, self.work)
+        return per_row * rows + per_column * columns
+
+    def total(self, counts: Any, heads: Any) -> Any:
+        """Return the seconds of calls in a row; `counts`: calls, pairs, blocks, bytes per head."""
+        calls, pairs, blocks, traffic = counts
+        exposed = self.hardware.of_kernels("traffic", self.pass_)
+        per_byte = exposed / self.hardware["memory.bandwidth"]
+        work = heads * (pairs * self.seconds_per_pair + traffic * per_byte)
         if at_once := self.hardware.option("attention.blocks"):
             waves = blocks * heads * self.work.batch / np.maximum(calls, 1) / at_once
             work = work * np.ceil(waves) / np.where(waves > 0, waves, 1.0)
@@ -83,7 +102,7 @@ class Kernels:
         """All constants that the pairs of calls depend on."""
         both = (self.hardware.of_kernels(name, self.pass_) for name in ("causal", "masked"))
         skips = self.hardware.skips(self.tile, self.pass_)
-        return self.pass_, self.tile, skips, self.hardware.overheads(self.pass_), *both
+        return self.pass_, self.tile, skips, *both
 
     @property
     def splits(self) -> bool:
@@ -91,30 +110,28 @@ class Kernels:
         return bool(self.hardware.option("attention.split"))
 
     def full(self, rows: Any, columns: Any) -> Any:
-        """Count pairs per head, overheads included, that full calls cost, broadcast together."""
-        (tq, tk), (per_row, per_column) = self.tile, self.hardware.overheads(self.pass_)
-        height, width = -(-rows // tq) * tq, -(-columns // tk) * tk
-        return (height + per_column) * width + per_row * height
+        """Count pairs per head that full calls compute, broadcast together."""
+        tq, tk = self.tile
+        return -(-rows // tq) * tq * (-(-columns // tk) * tk)
 
     def pairs(self, call: Call) -> float:
-        """Count pairs per head, overheads included, that a call costs."""
+        """Count pairs per head that a call costs, in those of a full one."""
         rows, columns = len(call.rows), len(call.columns)
         whole: float = self.full(rows, columns)
         if call.band is False:
             return whole
-        tq, tk = self.tile
-        area = -(-rows // tq) * tq * -(-columns // tk) * tk
         if call.band is None:
-            return whole + (self.hardware.of_kernels("masked", self.pass_) - 1.0) * area
+            return whole * self.hardware.of_kernels("masked", self.pass_)
         band = (1 - rows, 0) if call.band is True else call.band
         skips = self.hardware.skips(self.tile, self.pass_)
         inside = band_pairs((rows, columns), band, self.tile, skips)
-        return whole - area + inside * self.hardware.of_kernels("causal", self.pass_)
+        return inside * self.hardware.of_kernels("causal", self.pass_)
 
     def seconds(self, call: Call, heads: int) -> float:
         """Return the seconds of one call for some query heads, all batch rows together."""
-        blocks = self.blocks(len(call.rows), len(call.columns))
-        return float(self.total(1, self.pairs(call), blocks, heads))
+        size = len(call.rows), len(call.columns)
+        counts = 1, self.pairs(call), self.blocks(*size), self.traffic(*size)
+        return float(self.total(counts, heads))
 
 
 def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> int:

@@ -73,23 +73,27 @@ class Costs:
 
     def _skipping(self, node: Attend) -> Floats:
         """Price one kernel per q block that skips what the mask hides: [rows]."""
-        (rows, columns), (per_row, _) = self.kernels.tile, self.hardware.overheads(self.plan.pass_)
+        rows, columns = self.kernels.tile
         q, kv = self.plan.partition.q, self.plan.partition.kv
         present = (node.q >= 0)[:, :, None] & (node.kv >= 0)[:, None, :]
         touched = self.rectangles.touched[
             q.chunk[node.q][:, :, None], kv.chunk[node.kv][:, None, :]
         ]
         pairs = np.where(present, touched, 0).sum(axis=(1, 2)) * (rows * columns)
-        whole = np.where(node.q >= 0, -(-q.sizes[node.q] // rows) * rows, 0)
-        pairs = pairs + per_row * whole.sum(axis=1)
-        calls, blocks = (node.q >= 0).sum(axis=1), whole.sum(axis=1) // rows
-        seconds: Floats = self.kernels.total(calls, pairs, blocks, tiles(self.plan).heads(node))
+        height, width = (
+            np.where(blocks >= 0, side.sizes[blocks], 0)
+            for side, blocks in ((q, node.q), (kv, node.kv))
+        )
+        calls, blocks = (node.q >= 0).sum(axis=1), (-(-height // rows)).sum(axis=1)
+        traffic = self.kernels.traffic(height.sum(axis=1), calls * width.sum(axis=1))
+        counts = calls, pairs, blocks, traffic
+        seconds: Floats = self.kernels.total(counts, tiles(self.plan).heads(node))
         return seconds
 
     def _price(self, cuts: Floats, heads: Ints) -> Floats:
         """Price cut rectangles, as `Rectangles` counts them, for some heads each: [rows]."""
-        calls, pairs, blocks, rows, columns = cuts
-        seconds: Floats = self.kernels.total(calls, pairs, blocks, heads)
+        counts, (rows, columns) = cuts[:4], cuts[4:]
+        seconds: Floats = self.kernels.total(counts, heads)
         again = {"OUT": rows, "DQ": rows, "DKV": columns / self.plan.workload.group}
         for tensor in ACCUMULATORS[self.plan.pass_]:
             seconds = seconds + again[tensor] * heads * self._per_token("add", tensor)

@@ -32,8 +32,9 @@ class Cut(NamedTuple):
     """The sums over the calls of one rectangle, per query head."""
 
     calls: float
-    pairs: float  # overheads included
+    pairs: float
     blocks: float
+    traffic: float  # bytes
     rows: float  # of results that are merged into those of the rectangle's other calls
     columns: float  # the same for gradients of keys
 
@@ -71,12 +72,12 @@ class Rectangles:
         return np.append(False, alike)
 
     def of(self, node: Attend) -> Floats:
-        """Return the `Cut` of each row, by columns: float64 [5, rows]."""
+        """Return the `Cut` of each row, by columns: float64 [6, rows]."""
         (q, kv), (rows, columns) = self._chunks(node), self._tokens(node)
-        cuts = np.zeros((5, len(node)))
+        cuts, kernels = np.zeros((6, len(node))), self._kernels
         cuts[0] = 1.0
-        cuts[1] = self._kernels.full(rows, columns)
-        cuts[2] = self._kernels.blocks(rows, columns)
+        for n, count in enumerate((kernels.full, kernels.blocks, kernels.traffic), 1):
+            cuts[n] = count(rows, columns)
         for row in np.flatnonzero(~self._full(node)):
             cuts[:, row] = self._cut(q[row], kv[row])
         return cuts
@@ -126,15 +127,18 @@ class Rectangles:
         if self._work > WORK:
             tq, tk = self._kernels.tile
             pairs = int(self.touched[np.ix_(q, kv)].sum()) * tq * tk
-            blocks = sum(int(self._extents[1][c]) for c in kv)
-            blocks = self._kernels.blocks(height, blocks)
-            return Cut(len(q), pairs + self._kernels.full(height, 0), blocks, 0, 0)
+            width = sum(int(self._extents[1][c]) for c in kv)
+            traffic = self._kernels.traffic(height, len(q) * width)
+            return Cut(len(q), pairs, self._kernels.blocks(height, width), traffic, 0, 0)
         calls = rectangle_calls(rows, columns, boxes)
         work = sum(self._kernels.pairs(call) for call in calls)
         again = _again([call.rows for call in calls]), _again([call.columns for call in calls])
-        spans = ((len(call.rows), len(call.columns)) for call in calls)
-        blocks = sum(self._kernels.blocks(*span) for span in spans)
-        return Cut(len(calls), work, blocks, *again)
+        spans = [(len(call.rows), len(call.columns)) for call in calls]
+        blocks, traffic = (
+            sum(count(*span) for span in spans)
+            for count in (self._kernels.blocks, self._kernels.traffic)
+        )
+        return Cut(len(calls), work, blocks, traffic, *again)
 
     def _rectangle(
         self, q: Sequence[int], kv: Sequence[int]

@@ -2,7 +2,7 @@
 
     alpha-beta    seconds = alpha + bytes / bandwidth
     curve         TF(S)   = Tmax S / (S + S_half)
-    kernels       seconds = launch + heads x seconds per pair x (pairs + overheads), see `kernels`
+    kernels       seconds = launch + pairs x seconds per pair + bytes x seconds per byte
 
 All constants are times, so none is negative: of all subsets of constants, the best whose values are
 all positive.

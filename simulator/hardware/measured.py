@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from planner.errors import RingloomError
 from planner.ir import Pass
-from simulator.costs.kernels import causal_pairs, flop_per_pair
+from planner.workload import Workload
+from simulator.costs.kernels import causal_pairs, flop_per_pair, traffic_per_token
 from simulator.hardware.fit import positive, robust
 from simulator.hardware.schema import REFERENCE_DIM, Constant, Hardware
 
@@ -34,6 +35,7 @@ class Timed:
     kind: str  # full, causal or masked
     heads: int  # times batch rows
     head_dim: int
+    dtype: str
     seconds: float
 
 
@@ -43,8 +45,7 @@ class Kernel:
 
     launch: float
     rate: float  # flop/s at head_dim 128 on long blocks
-    rows: float
-    columns: float
+    traffic: float  # seconds of a call per byte that it moves
     causal: float
     masked: float
     half: int
@@ -76,7 +77,7 @@ def fit_kernel(
         work = _columns(calls, tile, skip)
         for half in halves:
             columns = work.copy()
-            columns[:, 1:] *= _flop(calls, pass_, half)[:, None]
+            columns[:, 1:4] *= _flop(calls, pass_, half)[:, None]
             error = np.abs(columns @ positive(columns, seconds) / seconds - 1)
             if best is None or error.mean() < best[0]:
                 best = float(error.mean()), half, skip, columns
@@ -95,13 +96,20 @@ def _flop(calls: Sequence[Timed], pass_: Pass, half: int) -> Floats:
     return np.array([flop_per_pair(pass_, dim, dim) for dim in dims]) * _heads(calls)
 
 
+def _traffic(call: Timed) -> float:
+    """Count the bytes that a call reads and writes, inputs and results once each."""
+    work = Workload(seq=1, heads=1, head_dim=call.head_dim, dtype=call.dtype)
+    query, key = traffic_per_token(call.pass_, work)
+    return call.heads * (query * call.rows + key * call.columns)
+
+
 def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
-    """Return per call 1, its pairs as full, causal and masked ones, its rows, its columns."""
-    columns = np.zeros((len(calls), 6))
+    """Return per call 1, its pairs as full, causal and masked ones, and its bytes."""
+    columns = np.zeros((len(calls), 5))
     tq, tk = tile
     for row, call in zip(columns, calls, strict=True):
         height, width = -(-call.rows // tq) * tq, -(-call.columns // tk) * tk
-        row[0], row[4:] = 1.0, (height, width)
+        row[0], row[4] = 1.0, _traffic(call)
         if call.kind == "causal":
             row[2] = causal_pairs(call.rows, tile, skip)
         else:
@@ -115,15 +123,14 @@ def _kernel(
     used = columns.any(axis=0)
     x = np.zeros(columns.shape[1])
     x[used] = robust(columns[:, used], seconds)
-    launch, full, causal, masked, rows, across = x.tolist()
+    launch, full, causal, masked, traffic = x.tolist()
     if not full:
         raise RingloomError(f"the times of {pass_} calls do not grow with their size")
     errors: Floats = columns @ x / seconds - 1
     return Kernel(
         launch=launch,
         rate=REFERENCE_DIM / (REFERENCE_DIM + half) / full,
-        rows=rows / full,
-        columns=across / full,
+        traffic=traffic,
         causal=max(1.0, causal / full),
         masked=max(1.0, masked / full),
         half=half,
@@ -145,8 +152,9 @@ def measured_hardware(
     `note` says where and when calls with inputs of `dtype` were timed; `tile` is what the fit
     assumed.
     """
-    constants, peak = dict(others), others[f"peak.{dtype}"].value
-    for key, value in _kernel_constants(peak, kernels, tile).items():
+    constants = dict(others)
+    rates = others[f"peak.{dtype}"].value, others["memory.bandwidth"].value
+    for key, value in _kernel_constants(*rates, kernels, tile).items():
         pass_: Pass = "backward" if key.startswith("attention.backward") else "forward"
         kernel = kernels[pass_]
         fitted = f"fitted to {len(kernel.errors)} calls, median error {kernel.median_error:.1%}"
@@ -158,14 +166,15 @@ def measured_hardware(
     return Hardware(name, constants)
 
 
-def _kernel_constants(peak: float, kernels: Mapping[Pass, Kernel], tile: Tile) -> dict[str, float]:
+def _kernel_constants(
+    peak: float, bandwidth: float, kernels: Mapping[Pass, Kernel], tile: Tile
+) -> dict[str, float]:
     constants = dict[str, float]()
     for name, kernel in kernels.items():
         constants[f"attention.{name}"] = min(1.0, kernel.rate / peak)
-        constants[f"attention.{name}_rows"] = kernel.rows
-        constants[f"attention.{name}_columns"] = kernel.columns
         own = "attention." if name == "forward" else f"attention.{name}_"
         constants |= {own + "launch": kernel.launch, own + "head_half": float(kernel.half)}
+        constants[own + "traffic"] = kernel.traffic * bandwidth
         constants |= {own + "causal": kernel.causal, own + "masked": kernel.masked}
         if kernel.skip != tile:
             constants |= {own + "skip_q": kernel.skip[0], own + "skip_kv": kernel.skip[1]}

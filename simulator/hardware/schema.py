@@ -9,8 +9,8 @@ be off by 5% and another one by a factor of 1.5.
 `OPTIONAL` constants may be left out: their defaults leave their effect out. They are those of cost
 terms (`simulator.costs.terms`) and
 
-attention.forward_rows ...    what a kernel spends per row (or column) of a call, in pairs of that
-                              row: TF(S) = Tmax S / (S + S_half) with S_half = rows + columns
+attention.traffic             how much of its traffic to memory, inputs and results once each, a
+                              kernel does not hide behind products: 0 all, 1 nothing
 attention.head_half           head_dim at which scores cost as much as products with them; `forward`
                               and `backward` are shares of the peak at head_dim 128
 attention.blocks              kernel blocks that the chip runs at once, such as one per SM
@@ -81,12 +81,13 @@ UNITS: dict[str, Unit] = {
     "inter.alpha": SECONDS,
     "inter.bandwidth": RATE,
 }
-HALF = Unit("tokens", zero=True)
 RATIO = Unit("ratio", least=1.0)
 PART = Unit("share of the chip", most=0.95, zero=True)
+TIMES = Unit("times the traffic to memory", zero=True)
 SWITCH = Unit("0 or 1", most=1, whole=True, zero=True)
 # What the backward pass may have of its own; without, it is as in the forward pass.
 OWN = {
+    "traffic": TIMES,
     "launch": SECONDS,
     "host": SECONDS,
     "head_half": Unit("head_dim", zero=True),
@@ -97,10 +98,7 @@ OWN = {
 }
 # What a file may leave out, and what then holds; None: the tile stands in for it, or nothing does.
 OPTIONAL: dict[str, tuple[Unit, float | None]] = {
-    "attention.forward_rows": (HALF, 0.0),
-    "attention.forward_columns": (HALF, 0.0),
-    "attention.backward_rows": (HALF, 0.0),
-    "attention.backward_columns": (HALF, 0.0),
+    "attention.traffic": (TIMES, 0.0),
     "attention.head_half": (Unit("head_dim", zero=True), 0.0),
     **{f"attention.backward_{name}": (unit, None) for name, unit in OWN.items()},
     "attention.blocks": (Unit("blocks", whole=True, zero=True), 0.0),
@@ -212,12 +210,6 @@ class Hardware:
         half = self.of_kernels("head_half", pass_)
         other = (1 + half / REFERENCE_DIM) / (1 + half / head_dim)
         return min(1.0, self[f"attention.{pass_}"] * other)
-
-    def overheads(self, pass_: Pass) -> tuple[float, float]:
-        """Return what a kernel spends per row and per column of a call, in pairs of it."""
-        names = "rows", "columns"
-        rows, columns = (self.option(f"attention.{pass_}_{name}") for name in names)
-        return rows, columns
 
     def launch(self, pass_: Pass) -> float:
         """Return the seconds that every kernel call takes however little it does."""

@@ -105,7 +105,7 @@ def timed(machine: Hardware, pass_: Pass) -> list[Timed]:
         for q, kv, kind in calls:
             call = Call(range(q), range(kv), BANDS[kind])
             seconds = Kernels(machine, work, pass_).seconds(call, 4)
-            rows.append(Timed(pass_, q, kv, kind, 4, d, seconds))
+            rows.append(Timed(pass_, q, kv, kind, 4, d, "float32", seconds))
     return rows
 
 
@@ -114,10 +114,8 @@ KNOWN = {
     "attention.tile_kv": 1,
     "attention.forward": 0.6,
     "attention.backward": 0.5,
-    "attention.forward_rows": 20,
-    "attention.forward_columns": 30,
-    "attention.backward_rows": 0,
-    "attention.backward_columns": 50,
+    "attention.traffic": 0.4,
+    "attention.backward_traffic": 0.9,
     "attention.launch": 2e-5,
     "attention.backward_launch": 5e-5,
     "attention.head_half": 24,
@@ -147,7 +145,8 @@ def measured(dtype: str, kernels: dict[Pass, Kernel]) -> Hardware:
 def machine() -> Hardware:
     peaks = {f"peak.{kind}": value for kind, value in PEAKS.items()}
     smooth = {"attention.blocks": 0, "attention.host": 0, "attention.narrow_tile_q": 1}
-    known = hardware("h100").changed({**KNOWN, **peaks, **smooth})
+    memory = {"memory.bandwidth": RATES["memory.bandwidth"]}
+    known = hardware("h100").changed({**KNOWN, **peaks, **smooth, **memory})
     passes: tuple[Pass, Pass] = "forward", "backward"
     calls = [call for pass_ in passes for call in timed(known, pass_)]
     return measured("float32", {p: fit_kernel(calls, p) for p in passes})

@@ -22,7 +22,7 @@ SMOOTH = {"attention.host": 0, "attention.blocks": 0}  # neither waves nor a lea
 TILES = "attention.tile_q", "attention.narrow_tile_q", "attention.tile_kv"
 BARE = {"attention.launch": 0, "attention.merge": 1, **dict.fromkeys(TILES, 1)}
 IDEAL = H100.changed(
-    {**SMOOTH, **BARE, "attention.forward_rows": 0, "attention.backward_columns": 0}
+    {**SMOOTH, **BARE, "attention.traffic": 0, "attention.backward_launch": 0}
     | {"attention.causal": 1, "intra.sm_share": 0}
 )
 
@@ -93,14 +93,24 @@ def test_without_overheads_unmasked_calls_cost_their_pairs(one: Plan) -> None:
 @pytest.mark.parametrize("pass_", ["forward", "backward"])
 @pytest.mark.parametrize("size", [512, 2048, 8192])
 def test_a_square_full_call_follows_the_curve(size: int, pass_: str) -> None:
-    """TF(S) = Tmax S / (S + S_half)."""
+    """TF(S) = Tmax S / (S + S_half): S_half pairs take as long as what a token moves."""
     work = Workload(seq=size, heads=16, mask=Full())
     kernels = Kernels(H100.changed(SMOOTH), work, pass_)  # type: ignore[arg-type]
-    half = sum(H100.overheads(pass_))  # type: ignore[arg-type]
+    moved = 4 * 256 + 4 if pass_ == "forward" else 7 * 256 + 8
+    half = H100["attention.traffic"] * moved / H100["memory.bandwidth"] / kernels.seconds_per_pair
     seconds = kernels.seconds(Call(range(size), range(size), False), 16) - kernels.launch
     flop = (4 if pass_ == "forward" else 10) * size**2 * 128 * 16
     top = H100.peak("bfloat16") * H100[f"attention.{pass_}"]
     assert flop / seconds == pytest.approx(top * size / (size + half))
+
+
+def test_keys_that_query_heads_share_are_read_once() -> None:
+    alone, shared = (
+        Kernels(H100, Workload(seq=4096, heads=64, kv_heads=heads), "forward") for heads in (64, 8)
+    )
+    assert alone.traffic(100, 10) - shared.traffic(100, 10) == 10 * 2 * 256 * 7 / 8
+    call = Call(range(4096), range(4096), True)
+    assert shared.seconds(call, 64) < alone.seconds(call, 64)
 
 
 def test_blocks_run_in_waves_and_no_call_is_shorter_than_its_preparation() -> None:
