@@ -70,15 +70,22 @@ def groups(
 
 
 def _joined(cases: list[Case]) -> list[Case]:
-    """One case for all devices where one of several takes whole values, a mask in hand."""
-    whole = [case for case in cases if case.kind == WHOLE]
-    everywhere = np.logical_or.reduce([case.active for case in cases])
-    if len(cases) == 1 or not whole or not everywhere.all():
-        return cases
-    if len({(case.q, case.kv) for case in cases}) > 1:
+    """One case of whole values for all devices, if one of them takes a mask in every step.
+
+    The others wait for that one.
+    """
+    masked = [case for case in cases if case.kind in (WHOLE, "masked")]
+    everywhere, waiting = (
+        np.logical_or.reduce([case.active for case in chosen] or [cases[0].active & False])
+        for chosen in (cases, masked)
+    )
+    alike = len({(case.q, case.kv, case.head) for case in cases}) == 1
+    if len(cases) == 1 or not alike or not everywhere.all() or not waiting.all(axis=0).any():
         return cases
     statements = tuple(n for case in cases for n in case.statements)
-    return [replace(whole[0], active=everywhere, guard=Guard(), statements=statements)]
+    rows, cols = ((0, width - 1, width) for width in (cases[0].rows[2], cases[0].cols[2]))
+    whole = replace(masked[0], rows=rows, cols=cols, kind=WHOLE, choice=None, guard=Guard())
+    return [replace(whole, active=everywhere, statements=statements)]
 
 
 def _cases(n: int, s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) -> list[Case]:
