@@ -44,6 +44,37 @@ HOLES = {
     ),
 }
 
+LARGE: dict[str, Any] = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
+MOST = {"torch": 340, "jax": 500}  # lines of a program of loops
+# schedules whose loops grow with the ranks, and why
+IRREGULAR = {
+    "multi-ring": (
+        "No mesh makes shifts of its rings: each is a permutation of its own, and there are as many"
+        " as a rank has links."
+    ),
+    "pass-q": (
+        "The results for all other ranks wait everywhere and leave in one step, each by another"
+        " distance: one transfer per distance."
+    ),
+    "startrail": (
+        "What member c of a team begins with comes from the team c places on: how far it goes"
+        " depends on the rank, so that it is a shift along an axis in small teams only."
+    ),
+    "tree": (
+        "Each level sends as many values as all levels before it together, and twice as far: one"
+        " transfer per level, and one attended value per rank."
+    ),
+}
+# schedules with loops that are not printed, and why; programs of loops that are longer
+UNPRINTED = {
+    "ulysses-gather": "It gathers what an exchange has brought, in another order of tokens.",
+}
+LONG = {
+    ("balanced", "full"): "The mask leaves all of it, so the helpers' rounds are there twice.",
+    ("llama3", "causal"): "Four strides of heads are written out, each with its own tiles.",
+    ("mesh2d", "causal"): "Tiles are cut at run time, beside a gather, a ring and a reduction.",
+}
+
 
 def workload(row: str) -> rl.Workload:
     """The workload of a row: a mask on 37 tokens, or another shape under a causal mask."""
@@ -103,6 +134,35 @@ def matrix(names: Iterable[str], rows: Iterable[str]) -> Lines:
         yield from (f"**{form}** {reason}", "")
 
 
+def size(schedule: str, mask: str, target: str) -> int:
+    """Returns the lines of a program of loops on 8 ranks, 0 for one by tables.
+
+    Raises AssertionError for tables, loops or lines that are not as declared.
+    """
+    plans = rl.plan(schedule, rl.Workload(seq=2**16, mask=mask, **LARGE), 8, pass_="both")
+    source = rl.emit(plans, target)
+    tables, count = "(as tables" in source.replace("\n", " "), source.count("\n")
+    if tables != (schedule in IRREGULAR | UNPRINTED):
+        raise AssertionError(f"{schedule}, {mask}, {target}: {'tables' if tables else 'loops'}")
+    if not tables and count > MOST[target] and (schedule, mask) not in LONG:
+        raise AssertionError(f"{schedule}, {mask}, {target}: {count} lines")
+    return 0 if tables else count
+
+
+def programs(names: Iterable[str]) -> Lines:
+    """The lines of every schedule's programs, and why some are tables, or longer than others."""
+    yield from ("| causal, 8 ranks, both passes | torch | JAX |", "|---|---|---|")
+    for name in names:
+        lines = [size(name, "causal", target) for target in TARGETS]
+        yield f"| `{name}` | {' | '.join(str(count or 'tables') for count in lines)} |"
+    yield from ("", "Loops that would grow with the number of ranks are printed as tables:", "")
+    yield from (f"* `{name}`: {reason}" for name, reason in IRREGULAR.items())
+    yield from ("", "So are these, though their loops do not grow:", "")
+    yield from (f"* `{name}`: {reason}" for name, reason in UNPRINTED.items())
+    yield from ("", f"Longer than {MOST['torch']} lines in torch, or {MOST['jax']} in JAX:", "")
+    yield from (f"* `{name}`, {mask}: {reason}" for (name, mask), reason in LONG.items())
+
+
 def support() -> Lines:
     """The matrix, the kinds of programs, and what cannot be a plan."""
     yield from ("# Support matrix", "")
@@ -116,6 +176,7 @@ def support() -> Lines:
     yield from matrix(rl.SCHEDULES, ROWS)
     yield from (f"Schedules: {', '.join(f'`{name}`' for name in rl.SCHEDULES)}.", "")
     yield from (f"Masks: {', '.join(MASKS)}. Shapes, under a causal mask: {', '.join(SHAPES)}.", "")
+    yield from ("## Loops and tables", "", *programs(rl.SCHEDULES), "")
     yield from ("## Layouts", "", *layouts(), "")
     yield from ("## Refused by name", "")
     yield from ("Weights are not masks, and no plan expresses them:", "", "```text")

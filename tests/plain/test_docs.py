@@ -11,11 +11,13 @@ from docstrings import as_rst
 from from_code import PAGES, command_line
 from links import broken
 from questions import SITUATIONS, output
-from support import layouts, matrix
+from support import IRREGULAR, UNPRINTED, layouts, matrix, programs, size
 
 import ringloom as rl
+from codegen import TARGETS
 from repository import ROOT
 from ringloom.cli import COMMANDS, command_of
+from sampling import square
 
 DOCS = ROOT / "docs"
 
@@ -83,6 +85,26 @@ def test_a_hole_is_on_the_page_with_its_reason_and_none_goes_undeclared(
     monkeypatch.setattr("support.HOLES", {})
     with pytest.raises(AssertionError, match=r"ring, causal: .*for the mask full.* but declared"):
         list(matrix(["ring"], ["causal"]))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "mask", "target"),
+    square([*rl.SCHEDULES], ["causal", "full"], [*TARGETS], every=4),
+)
+def test_programs_are_loops_of_so_many_lines_or_say_why_not(
+    schedule: str, mask: str, target: str
+) -> None:
+    assert (size(schedule, mask, target) > 0) == (schedule not in IRREGULAR | UNPRINTED)
+
+
+def test_what_is_long_or_by_tables_has_to_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "* `tree`: Each level" in "\n".join(programs(["ring"]))
+    monkeypatch.setattr("support.MOST", {"torch": 280})
+    with pytest.raises(AssertionError, match="zigzag, causal, torch: 283 lines"):
+        size("zigzag", "causal", "torch")
+    monkeypatch.setattr("support.IRREGULAR", {})
+    with pytest.raises(AssertionError, match="tree, full, torch: tables"):
+        size("tree", "full", "torch")
 
 
 def test_every_public_name_is_in_the_reference() -> None:
