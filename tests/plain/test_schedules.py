@@ -284,7 +284,7 @@ def test_irregular_schedules_have_loops_that_grow_with_the_ranks(name: str) -> N
 
 
 def statements(name: str, ranks: int) -> int:
-    """Counts the statements of a backward pass, more than are regular for what is not understood."""
+    """Counts the statements of a backward pass, one too many where it has no loops."""
     work = rl.Workload(16 * ranks, None, 4 * ranks, 2 * ranks, mask="full")
     try:
         return len(recover(rl.plan(name, work, ranks, pass_="backward")).statements)
