@@ -54,10 +54,11 @@ def chunks_of(layout: Layout, tokens: int, ranks: int, grain: int = 0) -> Chunks
 
     Raises PlanError for any other layout, and for a grain where there are no grains.
     """
-    if layout not in LAYOUTS or not isinstance(layout, str):
-        known = layout in BY_MASK or isinstance(layout, Partition)
-        said = "a layout by the mask does not go" if known else f"unknown layout {layout!r}"
-        raise PlanError(f"{said}: choose one of {', '.join(LAYOUTS)}")
+    if not isinstance(layout, str) or layout in BY_MASK:
+        raise PlanError(f"a layout by the mask does not go: choose one of {', '.join(LAYOUTS)}")
+    if layout not in LAYOUTS:
+        known = ", ".join([*LAYOUTS, *BY_MASK])
+        raise PlanError(f"unknown layout {layout!r}: choose one of {known}")
     _check_grain(layout, grain)
     return LAYOUTS[layout](tokens, ranks, grain or 1)
 
@@ -76,9 +77,6 @@ def sides(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> tuple[C
         case _ if layout in BY_MASK:
             _check_grain(layout, grain)
             return BY_MASK[layout](work, ranks, grain)
-        case _ if layout not in LAYOUTS:
-            known = ", ".join([*LAYOUTS, *BY_MASK])
-            raise PlanError(f"unknown layout {layout!r}: choose one of {known}")
     q_pieces, same = chunks_of(layout, work.seq, ranks, grain), work.seq == work.kv_seq
     return q_pieces, q_pieces if same else chunks_of(layout, work.kv_seq, ranks, grain)
 

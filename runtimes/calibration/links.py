@@ -4,17 +4,20 @@ cpu    two processes that send to each other over gloo, as the ranks of a ring d
 cuda   copies from one device to the next, where there are two
 """
 
-import multiprocessing
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
-from pathlib import Path
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+
+from runtimes.arrays import Array
+from runtimes.errors import RankError
+from runtimes.torch.processes import in_processes
+from runtimes.torch.rank import Parts
 
 Rows = list[tuple[int, float]]
 SIZES = tuple(4**n for n in range(6, 13))  # 4 KB to 16 MB
@@ -26,34 +29,18 @@ def between_processes(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> R
     """Returns (bytes, median seconds) of messages that two processes exchange; [] without gloo."""
     if not (dist.is_available() and dist.is_gloo_available()):
         return []
-    context = multiprocessing.get_context("spawn")
-    reader, writer = context.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory() as folder:
-        what = str(Path(folder) / "store"), tuple(sizes), repeats
-        ranks = [context.Process(target=_rank, args=(r, *what, writer)) for r in (0, 1)]
-        for rank in ranks:
-            rank.start()
-        writer.close()
-        try:
-            rows: Rows = reader.recv() if reader.poll(TIMEOUT) else []
-        except EOFError:
-            rows = []
-        for rank in ranks:
-            rank.join(5.0)
-            if rank.is_alive():
-                rank.terminate()
-    return rows
+    try:
+        body = partial(_exchanges, repeats=repeats)
+        (seconds,), _ = in_processes("", 2, (np.array(sizes, np.float64),), body, TIMEOUT)
+    except RankError:
+        return []
+    return list(zip(sizes, seconds.tolist(), strict=True))
 
 
-def _rank(rank: int, store: str, sizes: Sequence[int], repeats: int, answer: Any) -> None:
+def _exchanges(_: ModuleType, group: Any, sizes: Sequence[Array], repeats: int) -> Parts:
+    """Returns the median seconds of a message of each size, on one rank."""
     torch.set_num_threads(1)
-    about = {"rank": rank, "world_size": 2, "timeout": timedelta(seconds=TIMEOUT)}
-    dist.init_process_group("gloo", init_method=f"file://{store}", **about)
-    rows = [(size, _exchange(rank, size, repeats)) for size in sizes]
-    if rank == 0:
-        answer.send(rows)
-    dist.barrier()
-    dist.destroy_process_group()
+    return [np.array([_exchange(group.rank(), int(size), repeats) for size in sizes[0]])]
 
 
 def _exchange(rank: int, size: int, repeats: int) -> float:

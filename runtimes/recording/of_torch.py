@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from planner.analysis.tiles import tiles
 from planner.errors import RingloomError
 from planner.ir import Plan
 from planner.plans import Plans
@@ -99,22 +100,12 @@ def _computed(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterato
 
 def _attends(plan: Plan, rank: int) -> Iterator[Row]:
     """Yields every rectangle of a rank; its size is pairs times heads."""
-    work, counts = plan.workload, Counter[int]()
-    q_side, kv_side = plan.partition.q.blocks, plan.partition.kv.blocks
+    table, counts = tiles(plan), Counter[int]()
     for step, node in plan.attends():
-        for row in np.flatnonzero(node.rank == rank):
-            queries, keys = (
-                [b for b in side[row].tolist() if b >= 0] for side in (node.q, node.kv)
-            )
-            at, where = (
-                np.concatenate([side[b].tokens() for b in blocks])
-                for side, blocks in ((q_side, queries), (kv_side, keys))
-            )
-            own, other = q_side[queries[0]].heads, kv_side[keys[0]].heads
-            low = max(own.start, other.start * work.group)
-            heads = max(0, min(own.stop, other.stop * work.group) - low)
-            pairs = int(work.allowed(at, where).sum())
-            yield Row(step, counts[step], pairs * heads * work.batch)
+        q, kv = (blocks[node.rank == rank] for blocks in (node.q, node.kv))
+        pairs = table.pairs(q[:, :, None], kv[:, None, :]).sum(axis=(1, 2))
+        for size in pairs.tolist():
+            yield Row(step, counts[step], size * plan.workload.batch)
             counts[step] += 1
 
 
