@@ -17,19 +17,19 @@ Array = NDArray[Any]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a workload's dtype; raises RingloomError for an unknown one."""
+    """Returns the numpy dtype of a workload's dtype; raises RingloomError for an unknown one."""
     if name not in DTYPES:
         raise RingloomError(f"unknown dtype {name!r}: choose one of {', '.join(DTYPES)}")
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
 def wide(name: str) -> np.dtype[Any]:
-    """The dtype that partial sums of inputs of dtype `name` are kept in."""
+    """Returns the dtype that partial sums of inputs of dtype `name` are kept in."""
     return dtype_of("float64" if name == "float64" else "float32")
 
 
 def shapes(work: Workload) -> dict[str, tuple[int, ...]]:
-    """The shape of each array by its name: [batch, heads, tokens, dimension]; sinks [heads]."""
+    """Returns the shapes of arrays by name: [batch, heads, tokens, dimension]; sinks [heads]."""
     queries = work.batch, work.heads, work.seq
     keys = work.batch, work.kv_heads, work.kv_seq
     return {

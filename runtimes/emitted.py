@@ -21,7 +21,7 @@ RESULTS = {
 
 
 def source_of(plans: Plans, target: str) -> str:
-    """The program of plans; beside a backward plan alone stands a forward plan of its layout."""
+    """Emits the program of plans; a backward plan alone gets a forward plan of its layout."""
     if plans.forward is None and plans.backward is not None:
         backward = fetched(plans.backward)
         plans = Plans(gathered(backward), backward)
@@ -29,7 +29,7 @@ def source_of(plans: Plans, target: str) -> str:
 
 
 def fetched(plan: Plan) -> Plan:
-    """A backward plan that needs nothing of a forward pass: step 0 brings what it had before.
+    """Makes a backward plan need nothing of a forward pass: step 0 brings what it had before.
 
     Held Q, KV --> Move(Q), Move(KV)      Held OUT --> Move(STATS)
     """
@@ -49,7 +49,7 @@ def _bringing(plan: Plan, held: Held) -> Iterator[Move]:
 
 
 def gathered(plan: Plan) -> Plan:
-    """A forward plan of the same layout: every rank gets all keys, and attends to them."""
+    """Returns a forward plan of the same layout: every rank gets all keys, and attends to them."""
     q, kv = plan.side("Q"), plan.side("KV")
     block, dst = np.indices((len(kv), plan.ranks), np.int32).reshape(2, -1)
     one, other = np.nonzero(tiles(plan).shared_heads[np.ix_(q.slice, kv.slice)])

@@ -109,7 +109,7 @@ def _is_16_bit(work: Workload) -> bool:
 
 
 def distance(result: Array, truth: Array) -> float:
-    """The largest absolute difference; inf where only one of them is -inf, NaN for any NaN."""
+    """Returns the largest absolute difference; inf where one alone is -inf, NaN for any NaN."""
     result, truth = np.asarray(result).astype(np.float64), truth.astype(np.float64)
     if result.shape != truth.shape:
         return np.inf
@@ -156,7 +156,7 @@ def backward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
 
 
 def probes(work: Workload, seed: int) -> tuple[list[int], list[int]]:
-    """A few queries and a few keys, among them both sides of an edge of the mask."""
+    """Returns a few queries and a few keys, among them both sides of an edge of the mask."""
     random = np.random.default_rng([seed, 1])
     query, key = int(random.integers(work.seq)), int(random.integers(work.kv_seq))
     keys = _edge(work.allowed([query], range(work.kv_seq))[0], random)
@@ -179,7 +179,7 @@ def _probe_inputs(work: Workload, seed: int) -> tuple[Array, Array, Array, Array
 
 
 def _changed(array: Array, token: int, by: float | None = None) -> Array:
-    """The array with one token changed in every head; the others are the same to the last bit."""
+    """Changes one token in every head; the others are the same to the last bit."""
     loud = QUIET if array.dtype.itemsize == 2 else LOUD
     changed = array.copy()
     changed[:, :, token] += array.dtype.type(loud if by is None else by)

@@ -121,7 +121,7 @@ def waits(timeline: Timeline, done: Sequence[Span]) -> list[Span]:
 
 
 def _attends(timeline: Timeline, ranks: set[int]) -> list[Span]:
-    """A span per step and rank, and the wait before it, for plans of too many rows to draw."""
+    """Returns a span per step and rank, and the wait before it, for plans of too many rows."""
     if timeline.steps is None:
         return []
     shown = np.array(sorted(ranks))

@@ -38,7 +38,7 @@ def new_axes(axes: Axes | None) -> Axes:
 
 
 def draw_timeline(prediction: Prediction, axes: Axes | None, ranks: list[int] | None) -> Axes:
-    """A row per rank: above what it computes, merges and waits for, below what it sends."""
+    """Draw a row per rank: above what it computes, merges and waits for, below what it sends."""
     axes, shown = new_axes(axes), representatives(prediction) if ranks is None else ranks
     bars = bars_of(prediction, shown)
     for row, rank in enumerate(shown):

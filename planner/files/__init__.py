@@ -35,7 +35,7 @@ Json = Any
 
 
 def dumps(given: AnyPlans) -> str:
-    """The JSON text of a plan or of a (forward, backward) pair."""
+    """Returns the JSON text of a plan or of a (forward, backward) pair."""
     plans = Plans.of(given)
     version = max(map(_version, plans))
     return json.dumps({"ringloom": version, "plans": [_plan_out(p) for p in plans]})
@@ -53,7 +53,7 @@ def _version(plan: Plan) -> int:
 
 
 def loads(text: str) -> Plan | Plans:
-    """The verified plan or pair that a JSON text holds; PlanError says what is wrong with it."""
+    """Reads the verified plans that a JSON text holds; PlanError says what is wrong with it."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -144,7 +144,7 @@ def _workload_out(work: Workload) -> Json:
 
 
 def _added(work: Workload) -> dict[str, Json]:
-    """The fields that came with version 3, where they change anything."""
+    """Returns the fields that came with version 3, where they change anything."""
     plain = {"v_head_dim": work.head_dim, "sinks": False}
     return {k: getattr(work, k) for k, usual in plain.items() if getattr(work, k) != usual}
 

@@ -17,7 +17,7 @@ Runs = list[list[int]]
 
 
 def runs_of(column: Ints) -> Runs | None:
-    """The runs of a column [n], None where the numbers themselves are shorter."""
+    """Returns the runs of a column [n], None where the numbers themselves are shorter."""
     if len(column) < LONG:
         return None
     steps = np.diff(column)
@@ -34,7 +34,7 @@ def runs_of(column: Ints) -> Runs | None:
 
 
 def length(runs: Any) -> int:
-    """The numbers that some runs stand for; raises PlanError for what are no runs of int32s."""
+    """Returns the numbers that runs stand for; PlanError for what are no runs of int32s."""
     if not isinstance(runs, list):
         raise PlanError(f"corrupt plan file: runs must be a list, not {runs!r:.60}")
     return sum(_count(run) for run in runs)
@@ -51,6 +51,6 @@ def _count(run: Any) -> int:
 
 
 def expanded(runs: Runs) -> NDArray[np.int64]:
-    """The numbers of runs that `length` has accepted: [n]."""
+    """Returns the numbers of runs that `length` has accepted: [n]."""
     parts = [first + step * np.arange(count) for first, step, count in runs]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)

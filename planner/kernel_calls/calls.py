@@ -45,7 +45,7 @@ class Call(NamedTuple):
 
 
 def rectangle_calls(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> list[Call]:
-    """The calls of a rectangle of blocks under a mask.
+    """Returns the calls of a rectangle of blocks under a mask.
 
     q, kv: positions of each block, queries aligned with the keys. boxes: [n, 6], the mask as
     disjoint boxes cut by bands. Rows and columns count the positions of the blocks in turn, each
@@ -61,7 +61,7 @@ def rectangle_calls(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> l
 
 
 def in_turn(blocks: Sequence[Ranges]) -> list[range]:
-    """The positions of blocks in turn, each block's ascending, as ranges that do not go on."""
+    """Lists the positions of blocks in turn, each block's ascending, in joined ranges."""
     plain = (
         block if len(block) == 1 and block[0].step > 0 else _ascending(block) for block in blocks
     )
@@ -69,7 +69,7 @@ def in_turn(blocks: Sequence[Ranges]) -> list[range]:
 
 
 def _ascending(block: Ranges) -> Iterator[range]:
-    """The ranges of a block one after the other; what interleaves falls into single stripes."""
+    """Lists a block's ranges one after the other; what interleaves falls into single stripes."""
     parts = sorted(filter(len, (p if p.step > 0 else p[::-1] for p in block)), key=lambda p: p[0])
     if all(a[-1] < b[0] for a, b in pairwise(parts)):
         yield from parts
@@ -80,7 +80,7 @@ def _ascending(block: Ranges) -> Iterator[range]:
 
 
 def straight(rows: Sequence[range], columns: Sequence[range]) -> list[Call] | None:
-    """The calls of a causal rectangle, None where its diagonal is not one straight line."""
+    """Returns the calls of a causal rectangle, None where its diagonal is not one straight line."""
     steps = {x.step for x in (*rows, *columns) if len(x) > 1}
     falls = any(a[-1] > b[0] for side in (rows, columns) for a, b in pairwise(side))
     if len(steps) > 1 or falls:
@@ -97,7 +97,7 @@ def straight(rows: Sequence[range], columns: Sequence[range]) -> list[Call] | No
 
 
 def _strips(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> Iterator[Call]:
-    """The calls of each block of queries and each of keys, all together where these ascend."""
+    """Cuts each block of queries by each of keys, all together where these ascend."""
     whole = [[(*chain.from_iterable(side),)] if _ascends(side) else side for side in (q, kv)]
     row = 0
     for queries in (merge(block) for block in whole[0]):

@@ -39,8 +39,8 @@ def ramp(q: Sequence[range], kv: Sequence[range]) -> tuple[int, int, int] | None
 
 
 def _corners(q: Sequence[range], starts: list[int], step: int) -> Iterator[tuple[int, int]]:
-    """The first row that sees something of each range, the row before, and both ends of each range
-    of queries; each with its position."""
+    """Yields (row, position) of the first row that sees something of each range, of the row before
+    it, and of both ends of each range of queries."""
     for part, first in zip(q, accumulate(map(len, q), initial=0), strict=False):
         inside = starts[bisect_right(starts, part.start) : bisect_right(starts, part[-1])]
         begins = {-(-(start - part.start) // step) for start in inside}

@@ -61,7 +61,7 @@ def runs(positions: Iterable[range]) -> list[Run]:
 
 
 def joined(positions: Iterable[range]) -> list[range]:
-    """The same positions in turn, in ranges none of which goes on where the last one ended."""
+    """Joins ranges, so that none goes on where the last one ended."""
     parts = list[range]()
     for x in filter(len, positions):
         if parts and (before := parts[-1]).step == x.step and before[-1] + x.step == x.start:
@@ -72,12 +72,12 @@ def joined(positions: Iterable[range]) -> list[range]:
 
 
 def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[BandCall]:
-    """The calls of a rectangle of runs, queries at aligned positions, under disjoint boxes."""
+    """Cuts a rectangle of runs, queries at aligned positions, under disjoint boxes."""
     return [call for r in rows for c in columns for box in boxes for call in box_calls(r, c, box)]
 
 
 def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[BandCall]:
-    """The calls of one box."""
+    """Yields the calls of one box."""
     i0, i1, j0, j1, lo, hi = box
     rows, columns = rows.between(i0, i1), columns.between(j0, j1)
     i, j = rows.positions, columns.positions
@@ -96,7 +96,7 @@ def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[BandCall]:
 
 
 def banded(rows: Run, columns: Run, lo: int, hi: int) -> Iterator[BandCall]:
-    """The calls in which row r sees the columns r + lo..r + hi, as far as there are any."""
+    """Yields the calls in which row r sees the columns r + lo..r + hi, as far as there are any."""
     height, width = len(rows.at), len(columns.at)
     top, left = max(0, -hi), max(0, lo)
     rows = rows.part(top, min(height, width - lo))

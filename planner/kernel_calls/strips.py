@@ -27,7 +27,7 @@ class Strip(NamedTuple):
 
 
 def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Strip]:
-    """The calls of a rectangle under disjoint boxes; q (aligned) and kv: ascending positions."""
+    """Cuts a rectangle under disjoint boxes; q (aligned) and kv: ascending positions."""
     spans = _seen(q, kv, boxes)
     exact = [call for first, last in spans for call in _box(first, last, 0)]
     whole = [
@@ -56,7 +56,7 @@ def _seen(q: Ints, kv: Ints, boxes: Ints) -> list[Spans]:
 
 
 def _box(first: Ints, last: Ints, row: int) -> Iterator[Strip]:
-    """The calls of one box cut by a band, of whose rows the first is row `row`."""
+    """Yields the calls of one box cut by a band, of whose rows the first is row `row`."""
     seen = np.flatnonzero(first < last)
     if not len(seen):
         return
@@ -67,7 +67,7 @@ def _box(first: Ints, last: Ints, row: int) -> Iterator[Strip]:
 
 
 def _stair(first: Ints, last: Ints, row: int) -> Iterator[Strip]:
-    """The calls of rows that all see something, the first of them being row `row`."""
+    """Yields the calls of rows that all see something, the first of them being row `row`."""
     rows = range(row, row + len(first))
     low, high, left, right = (int(n) for n in (first.min(), first.max(), last.min(), last.max()))
     if low == high and left == right:

@@ -50,7 +50,7 @@ IN_GRAINS = "striped", "heap", "snake", "even-work"
 
 
 def chunks_of(layout: Layout, tokens: int, ranks: int, grain: int = 0) -> Chunks:
-    """The pieces of a layout that reads no mask, with their owners; grain in tokens, for stripes.
+    """Cuts tokens by a layout that reads no mask: pieces and owners; grain in tokens, for stripes.
 
     Raises PlanError for any other layout, and for a grain where there are no grains.
     """
@@ -64,7 +64,7 @@ def chunks_of(layout: Layout, tokens: int, ranks: int, grain: int = 0) -> Chunks
 
 
 def sides(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> tuple[Chunks, Chunks]:
-    """The pieces of queries and of keys with their owners, under any layout.
+    """Returns the pieces of queries and of keys with their owners, under any layout.
 
     grain: tokens of a stripe or of a dispatched piece, 0 for what the layout chooses. Raises
     PlanError for an unknown layout, and for a partition that does not fit.

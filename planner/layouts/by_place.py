@@ -26,6 +26,6 @@ def striped(tokens: int, ranks: int, grain: int = 1) -> Chunks:
 
 
 def zigzag(tokens: int, ranks: int, grain: int = 1) -> Chunks:
-    """Of 2 x ranks consecutive pieces, rank r owns the r-th from the front and from the back."""
+    """Gives rank r the r-th piece from the front and from the back, of 2 x ranks pieces."""
     last = 2 * ranks - 1
     return [((piece,), min(i, last - i)) for i, piece in enumerate(cut(tokens, 2 * ranks))]

@@ -27,7 +27,7 @@ ROWS = 256  # pieces whose live blocks are counted at a time
 
 
 def heap(work: Workload, ranks: int, grain: int) -> Sides:
-    """Each piece to the rank with the least work that has room (the dispatch of MagiAttention)."""
+    """Gives each piece to the rank with the least work that has room (as MagiAttention does)."""
 
     def dispatched(side: Side) -> Chunks:
         pieces = divided(work, side, EACH * ranks, grain)
@@ -90,7 +90,7 @@ def balance(work: Workload, masks: Sequence[Mask | str], ranks: int, grain: int 
 
 
 def both(work: Workload, of_side: Callable[[Side], Chunks]) -> Sides:
-    """The pieces of both sides: where queries and keys are the same tokens, as the queries."""
+    """Returns the pieces of both sides; where both are the same tokens, keys go as queries."""
     q = of_side("q")
     return q, q if work.seq == work.kv_seq else of_side("kv")
 

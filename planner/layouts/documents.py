@@ -57,7 +57,7 @@ def _head_tail(documents: tuple[range, ...], ranks: int) -> Chunks:
 
 
 def whole_document(work: Workload, ranks: int, grain: int) -> tuple[Chunks, Chunks]:
-    """Each document on one rank, the largest first to the rank with the least work so far."""
+    """Gives each document to one rank, the largest first, to that with the least work so far."""
     q, kv = zip(*parts(work), strict=True)
     owners = to_least_loaded(pairs(work, "q", q), ranks, len(q)).tolist()
     return gathered(q, owners, ranks), gathered(kv, owners, ranks)

@@ -16,7 +16,7 @@ def cut(tokens: int, parts: int) -> list[range]:
 
 
 def split(positions: Ranges, parts: int) -> list[Ranges]:
-    """A piece cut into parts, each with nearly as much of every range of it."""
+    """Returns a piece cut into parts, each with nearly as much of every range of it."""
     cuts = [cut(len(part), parts) for part in positions]
     return [
         tuple(part[c[n].start : c[n].stop] for part, c in zip(positions, cuts, strict=True))
@@ -42,5 +42,5 @@ def whole_heads(chunks: Chunks, heads: int) -> Side:
 
 
 def by_heads(chunks: Chunks, slices: Sequence[range]) -> Side:
-    """Each piece cut into head slices: block c * len(slices) + h is piece c, slice h."""
+    """Cuts each piece into head slices: block c * len(slices) + h is piece c, slice h."""
     return Side(tuple(Block(p, heads, home) for p, home in chunks for heads in slices))

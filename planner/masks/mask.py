@@ -102,7 +102,7 @@ class Mask(ABC):
 
     @abstractmethod
     def region(self) -> Region:
-        """The same pairs as a disjoint union of boxes cut by bands."""
+        """Returns the same pairs as a disjoint union of boxes cut by bands."""
 
     def check(self, seq: int, kv_seq: int) -> None:  # noqa: B027 - most masks fit any length
         """Raises PlanError when the mask does not fit `seq` queries and `kv_seq` keys."""
@@ -142,7 +142,7 @@ class Mask(ABC):
         return np.asarray(pairs & (i >= 0) if self.from_zero else pairs)
 
     def pairs(self, q: Ranges, kv: Ranges) -> int:
-        """The exact number of allowed pairs between two sets of positions."""
+        """Returns the exact number of allowed pairs between two sets of positions."""
         return int(areas(self.region(), [q], [kv])[0, 0])
 
     @classmethod
@@ -167,7 +167,7 @@ class Mask(ABC):
         return Or(self, other)
 
     def __str__(self) -> str:
-        """The form on the command line."""
+        """Returns the form on the command line."""
         numbers = ",".join("inf" if x is None else str(x) for x in self._arguments())
         return ":".join(filter(None, (re.split("[:@]", self.forms[0])[0], numbers)))
 
@@ -176,7 +176,7 @@ class Mask(ABC):
         return f"{type(self).__name__}({', '.join(map(repr, self._arguments()))})"
 
     def _arguments(self) -> list[object]:
-        """The values of the fields, without the last ones that have their default."""
+        """Returns the values of the fields, without the last ones that have their default."""
         values = [(getattr(self, field.name), field.default) for field in fields(self)]
         while values and values[-1][0] == values[-1][1]:
             values.pop()
@@ -275,7 +275,7 @@ class Or(Pair):
 
 
 def undivided(mask: Mask) -> PlanError:
-    """The error of a mask without a document for every token."""
+    """Returns the error of a mask without a document for every token."""
     said = "does not divide queries and keys into documents, one after the other"
     return PlanError(f"{mask!s:.200} {said}")
 

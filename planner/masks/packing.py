@@ -72,7 +72,7 @@ def to_cu_seqlens(mask: Mask) -> CuSeqlens:
 
 
 def _lengths(name: str, values: ArrayLike) -> tuple[int, ...]:
-    """The lengths of cumulative ones; raises PlanError unless they ascend from 0."""
+    """Returns the lengths of cumulative ones; raises PlanError unless they ascend from 0."""
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 2 or array[0] != 0:
         raise PlanError(f"{name} must be whole numbers that ascend from 0, not {values!r:.60}")

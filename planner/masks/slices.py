@@ -75,7 +75,7 @@ class Slices(Mask):
         return Region.of(self._boxes())
 
     def _boxes(self) -> Ints:
-        """Each row as a box cut by a band: [rows, 6]."""
+        """Returns each row as a box cut by a band: [rows, 6]."""
         boxes = []
         for q0, q1, k0, k1, kind in self.rows:
             least, largest = KINDS[kind]
@@ -126,7 +126,7 @@ class Slices(Mask):
 
 
 def _row(number: int, row: Sequence[object]) -> Row:
-    """A row with whole numbers; raises PlanError for one that means nothing."""
+    """Returns a row with whole numbers; raises PlanError for one that means nothing."""
     if not isinstance(row, Sequence) or len(row) != 5 or row[4] not in [*KINDS]:
         kinds = ", ".join(KINDS)
         raise PlanError(
@@ -140,7 +140,7 @@ def _row(number: int, row: Sequence[object]) -> Row:
 
 
 def _position(text: str) -> int:
-    """A position; those of queries may be negative."""
+    """Returns a position; those of queries may be negative."""
     return -tokens(text[1:]) if text.startswith("-") else tokens(text)
 
 

@@ -75,7 +75,7 @@ def measure(kind: str, quick: bool, track: Track) -> Measurement:
 
 
 def samples(on: Bench) -> list[Sample]:
-    """The kernel calls that are timed."""
+    """Returns the kernel calls that are timed."""
     by, heads = (LARGER, ON_GPU) if on.kind == "cuda" else (1, ON_CPU)
     shapes = [(by * q, by * kv, "full") for q, kv in FULL]
     shapes += [(by * n, by * n, "causal") for n in CAUSAL]

@@ -117,7 +117,7 @@ class TorchBench:
 
 
 def _half_hidden(sample: Sample, dtype: Any) -> Any:
-    """An explicit mask of a masked call, None for other calls; every row sees a column."""
+    """Returns an explicit mask of a masked call, None for other calls; every row sees a column."""
     if sample.kind != "masked":
         return None
     seen = torch.rand(sample.rows, sample.columns) < 0.5

@@ -33,7 +33,7 @@ Call = tuple[int, str, str, tuple[Array, ...], Array | None]  # what `run` takes
 
 
 def execute(plans: Plans, function: str, *arrays: Array, sinks: Array | None = None) -> list[Array]:
-    """The backend `jax`, see `runtimes.backends`."""
+    """Runs plans: the backend `jax`, see `runtimes.backends`."""
     if function == "attention" and len(arrays) == 3:
         return execute(plans, "forward", *arrays, sinks=sinks)[:1]
     call = plans.ranks, source_of(plans, "jax"), function, arrays, sinks
@@ -66,7 +66,7 @@ def run(
 
 
 def module(source: str) -> ModuleType:
-    """An emitted program, executed."""
+    """Returns an emitted program, executed."""
     program = ModuleType("emitted")
     exec(compile(source, "<emitted>", "exec"), program.__dict__)
     return program
@@ -74,7 +74,7 @@ def module(source: str) -> ModuleType:
 
 @lru_cache(maxsize=4)  # `ringloom run --check` asks for a dozen runs of one program
 def compiled(ranks: int, source: str) -> tuple[ModuleType, dict[str, Callable[..., Any]]]:
-    """A program, and its compiled functions on sinks, if any, and whole arrays in layout order."""
+    """Compiles a program's functions, of sinks, if any, and whole arrays in layout order."""
     program, mesh = module(source), Mesh(np.array(devices(ranks)), ("sp",))
     spec, everywhere = PartitionSpec(None, None, "sp"), PartitionSpec()
 

@@ -75,7 +75,7 @@ def _kernel(plain: Callable[..., Any], backward: bool, *args: Any) -> Any:
 
 
 def pairs(rows: int, columns: int, band: bool | Sequence[int]) -> int:
-    """The pairs that a kernel call computes: all, those below the diagonal, or a band."""
+    """Returns the pairs that a kernel call computes: all, those below the diagonal, or a band."""
     if isinstance(band, bool):
         band = (-rows, 0) if band else (-rows, columns)
     low, high = band
@@ -120,7 +120,7 @@ class Watching:
         ]
 
     def _collective(self, name: str, *args: Any, **rest: Any) -> Any:
-        """A collective that is waited for, and notes of what it brought and sent."""
+        """Runs a collective, waits for it, and notes what it brought and sent."""
         began, notes = perf_counter(), HERE.notes
         work = getattr(self.plain, name)(*args, **rest)
         if notes is None:

@@ -34,7 +34,7 @@ def execute(
     sinks: Array | None = None,
     log: list[Recorded] | None = None,
 ) -> Arrays:
-    """The backend `numpy`, see `runtimes.backends`; events are added to the log."""
+    """Runs plans: the backend `numpy`, see `runtimes.backends`; events are added to the log."""
     log = [] if log is None else log
     rounded, results = dtype_of(plans.workload.dtype), list[Array]()
     if plans.forward is not None and function != "backward":

@@ -95,7 +95,7 @@ class VirtualRanks:
         }
 
     def run(self) -> list[Event]:
-        """Every step of the plan; returns the events."""
+        """Runs every step of the plan; returns the events."""
         for number in range(len(self.plan.steps)):
             self.advance(number)
         return self.events

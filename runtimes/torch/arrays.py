@@ -9,7 +9,7 @@ from runtimes.arrays import Array, dtype_of
 
 
 def to_torch(array: Array) -> Any:
-    """A tensor of the same bits; numpy and torch have no bfloat16 in common."""
+    """Returns a tensor of the same bits; numpy and torch have no bfloat16 in common."""
     array = np.ascontiguousarray(array)
     if array.dtype == dtype_of("bfloat16"):
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -17,7 +17,7 @@ def to_torch(array: Array) -> Any:
 
 
 def to_numpy(tensor: Any) -> Array:
-    """An array of the same bits."""
+    """Returns an array of the same bits."""
     tensor = tensor.detach().cpu().contiguous()
     if tensor.dtype == torch.bfloat16:
         return np.asarray(tensor.view(torch.int16).numpy().view(dtype_of("bfloat16")))

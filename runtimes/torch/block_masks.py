@@ -113,7 +113,7 @@ def _rows(given: BlockMask, seq: int, kv_seq: int) -> Iterator[Bools]:
 
 
 def _evaluated(given: BlockMask, head: tuple[int, ...], queries: Ints, keys: Ints) -> Bools:
-    """The pairs that mask_mod allows: bool [queries, keys]."""
+    """Returns the pairs that mask_mod allows: bool [queries, keys]."""
     if not len(keys):
         return np.zeros((len(queries), 0), np.bool_)
     by_key = torch.vmap(given.mask_mod, in_dims=(None, None, None, 0))
@@ -125,7 +125,7 @@ def _evaluated(given: BlockMask, head: tuple[int, ...], queries: Ints, keys: Int
 
 
 def _table(given: BlockMask, kind: str) -> Bools:
-    """The partial blocks of each row, or the "full_" ones: bool [batch, heads, rows, columns]."""
+    """Marks the partial blocks, or the "full_" ones: bool [batch, heads, rows, columns]."""
     table = np.zeros(given.kv_indices.shape, np.bool_)
     counts, columns = (getattr(given, f"{kind}kv_{name}") for name in ("num_blocks", "indices"))
     if counts is not None:

@@ -31,7 +31,7 @@ def execute(
     launch: Launch | None = None,
     timeout: float = TIMEOUT,
 ) -> list[Array]:
-    """The backend `torch`, see `runtimes.backends`.
+    """Runs plans: the backend `torch`, see `runtimes.backends`.
 
     `launch` says where ranks live: by default in the process group that is initialised, else in
     processes. RankError when a rank fails or nothing is done after `timeout` seconds.
@@ -44,7 +44,7 @@ def execute(
 def launched(
     plans: Plans, arrays: tuple[Array, ...], body: Body, launch: Launch | None, timeout: float
 ) -> tuple[ModuleType, list[Parts]]:
-    """The program of plans, and what `body` returns on every rank of it."""
+    """Returns the program of plans, and what `body` returns on every rank of it."""
     source = source_of(plans, "torch")
     launch = launch or (in_group if dist.is_initialized() else in_processes)
     return load(source), launch(source, plans.ranks, arrays, body, timeout)
@@ -61,7 +61,7 @@ def wholes(program: ModuleType, function: str, parts: list[Parts]) -> list[Array
 def in_group(
     source: str, ranks: int, arrays: tuple[Array, ...], body: Body, timeout: float
 ) -> list[Parts]:
-    """Every rank of the world has the same arrays and gets the whole results."""
+    """Runs the rank of this process; all have the same arrays and get the whole results."""
     if dist.get_world_size() != ranks:
         raise RingloomError(f"the plan is for {ranks} ranks, the group has {dist.get_world_size()}")
     parts: list[Any] = [None] * ranks

@@ -48,7 +48,7 @@ def in_processes(
 
 
 def _plain(array: Array) -> Array:
-    """The array in a dtype that can be saved."""
+    """Returns the array in a dtype that can be saved."""
     return array.view(np.int16) if array.dtype == dtype_of("bfloat16") else array
 
 

@@ -26,7 +26,7 @@ Body = Callable[..., Parts]  # of a program, a group, arrays and perhaps sinks
 
 @cache
 def load(source: str) -> ModuleType:
-    """An emitted program as a module, one for each text: it registers its operator once."""
+    """Returns an emitted program as a module, one for each text: it registers its operator once."""
     name = f"emitted_{sha256(source.encode()).hexdigest()[:16]}"
     path = Path(_folder().name, f"{name}.py")
     path.write_text(source, encoding="utf-8")
@@ -39,12 +39,12 @@ def load(source: str) -> ModuleType:
 
 @cache
 def _folder() -> TemporaryDirectory[str]:
-    """The files of this process's programs."""
+    """Returns the files of this process's programs."""
     return TemporaryDirectory(prefix="ringloom-programs-")
 
 
 def shards(program: ModuleType, rank: int, arrays: Sequence[Array]) -> list[Any]:
-    """A rank's tensors of whole arrays: q, k, v, and of dout, out, lse, if they are there."""
+    """Cuts a rank's tensors out of q, k, v, and of dout, out, lse, if they are there."""
     sided = zip(arrays, SIDES, strict=False)
     return [program.shard(to_torch(x), rank, side=side) for x, side in sided]
 

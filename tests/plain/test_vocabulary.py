@@ -74,6 +74,17 @@ def questions(path: str, tree: ast.Module) -> Complaints:
     ]
 
 
+def nouns(path: str, tree: ast.Module) -> Complaints:
+    """Docstrings of functions, properties apart, that open with an article instead of a verb."""
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    return [
+        f"{path}:{f.lineno} opens with {text.split()[0]}"
+        for f in functions
+        if re.match(r"(The|An?|Each|Every) ", text := ast.get_docstring(f) or "")
+        if not any("property" in ast.unparse(d) for d in f.decorator_list)
+    ]
+
+
 def words(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Names, docstrings and messages."""
     for node in ast.walk(tree):
@@ -97,8 +108,9 @@ def private_words(path: str, tree: ast.Module) -> Complaints:
 
 RULES: list[Rule] = [vague_locals, whose_locals, questions, private_words]
 FOLDERS: dict[str, list[Rule]] = {
-    **dict.fromkeys((*PACKAGES, "benchmarks", "docs"), RULES),
-    "tests": RULES,
+    **dict.fromkeys((*PACKAGES, "benchmarks", "docs", "tests"), RULES),
+    "simulator": [*RULES, nouns],
+    "runtimes": [*RULES, nouns],
 }
 
 
@@ -151,6 +163,7 @@ def test_pages_keep_to_the_vocabulary() -> None:
         (questions, '"""What it is."""', "opens with What"),
         (questions, 'def f():\n    """Whether it is."""', "opens with Whether"),
         (questions, 'class A:\n    """How it is."""', "opens with How"),
+        (nouns, 'def f():\n    """The sum of it."""', "opens with The"),
         (private_words, "def check_handovers(): ...", "partial-sum transfer"),
         (private_words, "x = f'rank {r} hands over {b}'", "partial-sum transfer"),
         (private_words, '"""A comparator of it."""', "baseline"),
@@ -163,7 +176,7 @@ def test_a_private_word_is_seen(rule: Rule, text: str, said: str) -> None:
     assert said in " ".join(rule("a.py", ast.parse(text)))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*RULES, nouns])
 def test_plain_words_are_no_complaint(rule: Rule) -> None:
     text = '"""Returns the hand of an overseer; some rows are found."""\nfoundation = ideals = 1'
     assert rule("a.py", ast.parse(text)) == []
