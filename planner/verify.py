@@ -12,7 +12,6 @@ slices agree.
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.batches import attends
 from planner.analysis.inputs import NEVER, arrivals, check_inputs
 from planner.analysis.liveness import held_away
 from planner.analysis.marks import cells, companies
@@ -97,13 +96,8 @@ def _left_by(forward: Plan, tensor: str, block: Index, rank: Index) -> NDArray[n
 
 def check_rectangles(plan: Plan, table: Tiles) -> None:
     """One head slice per side of a rectangle, blocks named once, no wholly dead block in it."""
-    try:
-        for _, _, attend in attends(plan):
-            _check_rows(plan, table, 0, attend)
-    except PlanError:
-        for number, attend in plan.attends():  # which step it is
-            _check_rows(plan, table, number, attend)
-        raise
+    for number, attend in plan.attends():
+        _check_rows(plan, table, number, attend)
 
 
 def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
@@ -151,7 +145,7 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
         state[:-1, :-1] = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
         due, attended = int(np.count_nonzero(state)), 0
         places = _places(len(q), q_ids), _places(len(kv), kv_ids)
-        for _, _, node in attends(plan):
+        for _, node in plan.attends():
             attended += _mark(state, places[0][node.q], places[1][node.kv])
         missing = state == DUE
         if missing.any():

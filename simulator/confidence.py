@@ -15,7 +15,6 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ from simulator.scenario import Scenario
 RESIDUALS = Path(__file__).parent / "hardware" / "residuals.csv"
 NINE = 1.645  # standard deviations: nine of ten errors are smaller
 SOURCES = 3  # that have to have measured a chip before its own rows count alone
-LARGE = 1 << 16  # rows of a plan beyond which constants are not moved one by one
+LARGE = 1 << 16  # rows beyond which constants are not moved one by one, a quarter of the time
 Interval = tuple[float, float]
 
 
@@ -43,7 +42,6 @@ class Residual:
     error: float
 
 
-@cache
 def residuals() -> tuple[Residual, ...]:
     """Return what was predicted for all published rows when constants were last fitted."""
     rows = csv.DictReader(RESIDUALS.read_text(encoding="utf-8").splitlines())

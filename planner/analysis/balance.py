@@ -3,22 +3,18 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.batches import attends
 from planner.analysis.tiles import tiles
-from planner.cached import cached_on_plan
 from planner.ir import Plan
 
 
-@cached_on_plan
 def loads(plan: Plan) -> NDArray[np.int64]:
     """Allowed (query, key, head) triples per round and rank, batch 1: int64 [rounds, ranks]."""
     table, counts = tiles(plan), np.zeros((len(plan.steps), plan.ranks), np.int64)
-    for _, step, attend in attends(plan):
+    for number, attend in plan.attends():
         pairs = table.pairs(attend.q[:, :, None], attend.kv[:, None, :]).sum(axis=(1, 2))
-        np.add.at(counts.reshape(-1), step * plan.ranks + attend.rank, pairs)
+        np.add.at(counts[number], attend.rank, pairs)
     if plan.rounds < len(plan.steps):
         counts = counts[[bool(step.attends) for step in plan.steps]]
-    counts.flags.writeable = False
     return counts
 
 

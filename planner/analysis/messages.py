@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.analysis.marks import Bits, attended_blocks, cells, places
 from planner.cached import cached_on_plan
-from planner.ir import ACCUMULATORS, Index, Move, Plan
+from planner.ir import ACCUMULATORS, CARRIED, Index, Move, Plan
 from planner.partitions import Ints
 
 NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it home finished; nothing is added
@@ -17,34 +17,21 @@ NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it home finished;
 
 def message_bytes(plan: Plan, number: int, move: Move) -> Index:
     """Bytes of each message of a move of step `number`: int64 [rows]."""
-    sizes = _summed(block_bytes(plan), move)
-    if not move.accumulates:
-        return sizes
-    home = brings_home(plan, number, move)
-    if not home.any():
-        return sizes
-    return np.where(home, _summed(finished_bytes(plan), move), sizes)
-
-
-def _summed(of_blocks: dict[str, Index], move: Move) -> Index:
-    parts: list[Index] = [of_blocks[t][move.blocks].sum(axis=1) for t in move.tensors]
-    return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
+    sizes = [block_bytes(plan)[tensor][:, move.blocks].sum(axis=2) for tensor in move.tensors]
+    wide, finished = np.sum(sizes, axis=0)
+    return np.asarray(np.where(brings_home(plan, number, move), finished, wide))
 
 
 @cached_on_plan
 def block_bytes(plan: Plan) -> dict[str, Index]:
-    """Bytes of each block of each tensor that travels, as accumulated, and 0 for block -1."""
-    return {name: np.append(plan.block_bytes(name), 0) for name in _tensors(plan)}
+    """Bytes of each block of each tensor, as accumulated and as finished: [2, blocks + 1].
 
-
-@cached_on_plan
-def finished_bytes(plan: Plan) -> dict[str, Index]:
-    """The same of finished results."""
-    return {name: np.append(plan.block_bytes(name, finished=True), 0) for name in _tensors(plan)}
-
-
-def _tensors(plan: Plan) -> set[str]:
-    return {tensor for _, move in plan.moves() for tensor in move.tensors}
+    The last entry, 0, is what block -1 finds.
+    """
+    return {
+        name: np.array([[*plan.block_bytes(name, finished), 0] for finished in (False, True)])
+        for name in CARRIED[plan.pass_]
+    }
 
 
 def brings_home(plan: Plan, number: int, move: Move) -> Bits:

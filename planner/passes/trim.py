@@ -1,11 +1,10 @@
 """trim(plan)   dead-tile elimination: drops attends and messages that the mask makes useless."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from planner.analysis.batches import attends
 from planner.analysis.marks import Bits, Marks, attended_blocks, places, readable
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import chosen
@@ -29,26 +28,22 @@ def trim(plan: Plan, regular: bool = True) -> Plan:
 
 def drop_dead(plan: Plan) -> Plan:
     """Attend(q, kv)  -->  the same without blocks that have no live tile in it."""
-    live = _live_parts(tiles(plan), plan)
-    steps = [Step(tuple(next(live) for _ in s.attends), s.moves) for s in plan.steps]
+    table = tiles(plan)
+    steps = (Step(tuple(_live_part(table, a) for a in s.attends), s.moves) for s in plan.steps)
     return replace(plan, steps=tuple(filter(None, steps)))
 
 
-def _live_parts(table: Tiles, plan: Plan) -> Iterator[Attend]:
-    for together, _, joined in attends(plan):
-        dead_q, dead_kv = dead_edges(table, joined)
-        dead = np.asarray(dead_q.any(axis=1) | dead_kv.any(axis=1))
-        whole = ~np.asarray((dead_q | (joined.q < 0)).all(axis=1))  # or all tiles are dead
-        end = 0
-        for attend in together:
-            rows = slice(end, end := end + len(attend))
-            if not dead[rows].any():
-                yield attend
-                continue
-            at, q, kv = chosen(whole[rows]), attend.q, attend.kv
-            if (dead & whole)[rows].any():
-                q, kv = np.where(dead_q[rows], -1, q), np.where(dead_kv[rows], -1, kv)
-            yield Attend(attend.rank[at], q[at], kv[at])
+def _live_part(table: Tiles, attend: Attend) -> Attend:
+    dead_q, dead_kv = dead_edges(table, attend)
+    if not (dead_q.any() or dead_kv.any()):
+        return attend
+    rows = chosen(~np.asarray((dead_q | (attend.q < 0)).all(axis=1)))  # that have a live tile
+    dead_q, dead_kv = dead_q[rows], dead_kv[rows]
+    q, kv = (
+        np.where(dead, -1, blocks[rows]) if dead.any() else blocks[rows]
+        for dead, blocks in ((dead_q, attend.q), (dead_kv, attend.kv))
+    )
+    return Attend(attend.rank[rows], q, kv)
 
 
 def drop_unused(plan: Plan, regular: bool = True) -> Plan:

@@ -98,13 +98,6 @@ class Kernels:
         return self.hardware.tile_for(work.head_dim, work.v_head_dim, DTYPES[work.dtype])
 
     @property
-    def form(self) -> tuple[object, ...]:
-        """All constants that the pairs of calls depend on."""
-        both = (self.hardware.of_kernels(name, self.pass_) for name in ("causal", "masked"))
-        skips = self.hardware.skips(self.tile, self.pass_)
-        return self.pass_, self.tile, skips, *both
-
-    @property
     def splits(self) -> bool:
         """True if programs cut rectangles into calls; if not, kernels skip what masks hide."""
         return bool(self.hardware.option("attention.split"))

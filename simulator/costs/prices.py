@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.tiles import tiles
-from planner.cached import cached_on_plan
 from planner.ir import ACCUMULATORS, Attend, Plan
 from planner.kernel_calls import Call
 from simulator.costs.kernels import Kernels
@@ -27,11 +26,6 @@ from simulator.hardware import Hardware
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-@cached_on_plan  # a comparison times a plan with ten sets of constants that cut it alike
-def _rectangles(plan: Plan) -> dict[tuple[object, ...], Rectangles]:
-    return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +43,7 @@ class Costs:
     @cached_property
     def rectangles(self) -> Rectangles:
         """The kernel calls of every row."""
-        known, kernels = _rectangles(self.plan), self.kernels
-        if kernels.form not in known:
-            known[kernels.form] = Rectangles(self.plan, kernels)
-        return known[kernels.form]
+        return Rectangles(self.plan, self.kernels)
 
     def attend(self, node: Attend) -> Floats:
         """Return the seconds of each row, launches included: float64 [rows]."""

@@ -20,7 +20,6 @@ from planner.cached import cached_on_plan
 from planner.ir import Move, Plan, Step
 from simulator.network.topology import Topology
 
-LARGE = 1 << 16  # rows of a plan up to which blocks are passed on
 Trees = Sequence[Sequence[int]]  # of each source, the rank before each rank
 Row = tuple[tuple[str, ...], bytes, int, int]  # tensors, blocks, source, destination
 
@@ -32,7 +31,7 @@ def _known(_: Plan) -> dict[object, Plan]:
 
 def relayed(plan: Plan, topology: Topology) -> Plan:
     """Return the plan with blocks passed on along the topology's trees, where it has any."""
-    if topology.tree is None or plan.rows > LARGE or not any(map(_fans, plan.steps)):
+    if topology.tree is None or not any(map(_fans, plan.steps)):
         return plan
     trees = tuple(tuple(topology.tree(rank)) for rank in range(plan.ranks))
     known = _known(plan)

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import ringloom as rl
-from planner.analysis.batches import attends
 from planner.analysis.liveness import slots
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Plan, Step
@@ -148,24 +146,6 @@ def test_an_empty_mask_needs_an_empty_plan(pass_: str) -> None:
     nothing = replace(WORK, mask=rl.Blocks(((0,),), 12))
     for name in rl.SCHEDULES:
         assert rl.plan(name, nothing, 3, pass_=pass_).steps == ()
-
-
-@pytest.mark.parametrize("most", [1, 5, 1 << 12])
-def test_rows_that_are_looked_at_together_are_all_rows(
-    monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    monkeypatch.setattr("planner.analysis.batches.ROWS", most)
-    for name in ("ring", "zigzag", "allgather", "balanced"):
-        one = rl.plan(name, rl.Workload(seq=96, heads=4, mask=rl.Causal()), 6)
-        nodes = [node for _, node in one.attends()]
-        rows, result = (
-            [row for n in nodes for row in zip(*map(np.ndarray.tolist, n._fields()), strict=True)]
-            for nodes in (nodes, [joined for _, _, joined in attends(one)])
-        )
-        assert result == rows
-        assert [node for subset, _, _ in attends(one) for node in subset] == nodes
-        steps = [n for n, node in one.attends() for _ in range(len(node))]
-        assert np.concatenate([step for _, step, _ in attends(one)]).tolist() == steps
 
 
 @pytest.mark.parametrize(

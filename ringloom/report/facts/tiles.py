@@ -12,7 +12,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.batches import attends
 from planner.analysis.tiles import tiles
 from planner.ir import Plan
 from planner.layouts import cut
@@ -136,16 +135,16 @@ def _attended(
     count = np.zeros(len(plan.steps), np.int64)
     parts = [np.zeros((4, 0), np.int32)]
     first = np.array([s.start for s in plan.partition.q.slices])[plan.partition.q.slice]
-    for _, at, attend in attends(plan):
+    for number, attend in plan.attends():
         live = tiles(plan).live(attend.q[:, :, None], attend.kv[:, None, :])
         busy_rows = live.any(axis=(1, 2))
-        busy[at[busy_rows], attend.rank[busy_rows]] = True
-        np.add.at(count, at, np.count_nonzero(live, axis=(1, 2)))
+        busy[number, attend.rank[busy_rows]] = True
+        count[number] += np.count_nonzero(live)
         drawn = np.flatnonzero(((first[attend.q] < heads) & (attend.q >= 0)).any(axis=1))
         rows, i, j = np.nonzero(live[drawn])
         rows = drawn[rows]
         columns = np.empty((4, len(rows)), np.int32)
-        columns[0], columns[1] = at[rows], attend.rank[rows]
+        columns[0], columns[1] = number, attend.rank[rows]
         columns[2], columns[3] = attend.q[rows, i], attend.kv[rows, j]
         parts.append(columns)
     return busy, count, tuple(np.concatenate(parts, axis=1))
