@@ -111,7 +111,7 @@ def _slices(timeline: Timeline, ticks: Ticks, flow: int) -> Iterator[Slice]:
         if entry.kind == "message":
             args |= {"bytes": entry.bytes}
             if end > start:
-                name = f"{TRANSFER} send {entry.name} to {entry.dst}"
+                name = f"{TRANSFER} {entry.title}"
                 yield Slice(entry.src, "send", name, start, end, args, flow)
                 name, arrival = (
                     f"{TRANSFER} receive {entry.name} from {entry.src}",
@@ -121,9 +121,8 @@ def _slices(timeline: Timeline, ticks: Ticks, flow: int) -> Iterator[Slice]:
                 yield Slice(entry.dst, "receive", name, start, arrival, args, flow)
             flow += 1
         elif end > start:
-            attends = entry.kind == "attend"
-            verb, stream = ("attend", STREAMS[0]) if attends else ("merge", STREAMS[1])
-            yield Slice(entry.dst, stream, f"{verb} {entry.name}", start, end, args)
+            stream = STREAMS[0] if entry.kind == "attend" else STREAMS[1]
+            yield Slice(entry.dst, stream, entry.title, start, end, args)
 
 
 def _threads(slices: list[Slice], ticks: Ticks) -> Iterator[Event]:

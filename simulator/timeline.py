@@ -117,6 +117,19 @@ class Entry:
     arrival: float
     bytes: int = 0
 
+    @property
+    def title(self) -> str:
+        """The name with what is done, in pictures and traces: merge KV 3 from 1."""
+        match self.kind:
+            case "attend":
+                return f"attend {self.name}"
+            case "add":
+                return f"merge {self.name}"
+            case "merge":
+                return f"merge {self.name} from {self.src}"
+            case "message":
+                return f"send {self.name} to {self.dst}"
+
 
 def entries(timeline: Timeline) -> Iterator[Entry]:
     """Yield all rows in plan order; raises RingloomError where rows were not kept."""
@@ -168,13 +181,11 @@ def _spans(entry: Entry) -> Iterator[Span]:
     step, start, end = entry.step, entry.start, entry.end
     match entry.kind:
         case "attend":
-            yield Span(dst, "compute", name, step, start, end)
-        case "add":
-            yield Span(dst, "merge", f"add {name}", step, start, end)
-        case "merge":
-            yield Span(dst, "merge", f"merge {name} from {src}", step, start, end)
+            yield Span(dst, "compute", entry.title, step, start, end)
+        case "add" | "merge":
+            yield Span(dst, "merge", entry.title, step, start, end)
         case "message":
-            yield Span(src, "send", f"send {name} to {dst}", step, start, end)
+            yield Span(src, "send", entry.title, step, start, end)
             yield Span(dst, "receive", f"receive {name} from {src}", step, start, entry.arrival)
 
 

@@ -54,7 +54,7 @@ def attends_of(one: Plan) -> Counter[tuple[int, int, str]]:
     for step, attend in one.attends():
         for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
             blocks = (",".join(str(b) for b in side.tolist() if b >= 0) for side in (q, kv))
-            counts[rank, step, "q {} x kv {}".format(*blocks)] += 1
+            counts[rank, step, "attend q {} x kv {}".format(*blocks)] += 1
     return counts
 
 

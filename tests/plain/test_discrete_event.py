@@ -201,7 +201,7 @@ def test_one_buffer_instead_of_two_makes_transfers_and_attends_take_turns() -> N
     receives = [s for s in last if s.stream == "receive"]
     assert len(receives) == 7
     for receive in receives:
-        begun = [a for a in attends if a.name != "q 7 x kv 7"]
+        begun = [a for a in attends if a.name != "attend q 7 x kv 7"]
         assert not any(a.start < receive.start < a.end * (1 - 1e-12) for a in begun)
     assert one_only.makespan > two.makespan + 5 * hop
     assert simulate(one, slow, buffers="plan").makespan == two.makespan
