@@ -10,6 +10,7 @@ over the keys, the result is o * sigmoid(lse - sink), and lse becomes logaddexp(
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from inspect import signature
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,10 +98,11 @@ class Workload:
         self.mask.check(self.seq, self.kv_seq)
 
     def __repr__(self) -> str:
-        """Python that builds the workload, without what is left out where it changes nothing."""
-        plain = {"v_head_dim": self.head_dim, "sinks": False}
+        """Python that builds the workload, without what is as usual."""
+        usual = {name: given.default for name, given in signature(Workload).parameters.items()}
+        usual |= {"kv_seq": self.seq, "kv_heads": self.heads, "v_head_dim": self.head_dim}
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        said = (f"{k}={v!r}" for k, v in values.items() if k not in plain or v != plain[k])
+        said = (f"{name}={value!r}" for name, value in values.items() if value != usual[name])
         return f"Workload({', '.join(said)})"
 
     @property

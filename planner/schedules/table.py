@@ -30,6 +30,9 @@ class Schedule:
     variants: Callable[[Workload, int, int], Iterable[str]] = once
     classic: bool = True
 
+    def __repr__(self) -> str:
+        return f"<Schedule {self.name}: {self.travels} over {self.path}>"
+
     @property
     def parameters(self) -> dict[str, int | str]:
         """Keyword parameters with their defaults."""

@@ -36,5 +36,5 @@ def command(file: str, seq: int | None, time_limit: float) -> int:
         raise RingloomError(f"{file} ran for more than {time_limit:g} s") from None
     exact = done.returncode == 0
     output = (done.stdout if exact else done.stdout + done.stderr).strip()[-KEPT:]
-    show({"file": file, "exact": exact, "output": output}, output)
+    show({"file": file, "exact": exact, "output": output}, text=output)
     return 0 if exact else 1

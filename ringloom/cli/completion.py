@@ -19,4 +19,4 @@ def command(shell: str) -> None:
     if kind is None:
         raise click.UsageError(f"this click completes nothing in {shell}")
     script = kind(cli, {}, "ringloom", "_RINGLOOM_COMPLETE").source()
-    show({"shell": shell, "script": script}, script)
+    show({"shell": shell, "script": script}, text=script)

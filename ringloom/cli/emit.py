@@ -11,7 +11,7 @@ import click
 from codegen.emitting import emit
 from codegen.programs import PLATFORMS, TARGETS
 from ringloom.cli.options import is_file, max_calls_option, plans_of, source_options
-from ringloom.cli.output import json_is_asked_for, show, typed_command, write
+from ringloom.cli.output import show, typed_command, write
 
 
 @click.command()
@@ -57,7 +57,5 @@ def command(
     if output:
         write(output, program)
         show(document, f"{output}: {lines} lines; python {output} checks itself")
-    elif json_is_asked_for():
-        show(document | {"source": program})
     else:
-        click.echo(program, nl=False)
+        show(document | {"source": program}, text=program)

@@ -31,22 +31,26 @@ json_option = _form("--json", "One JSON object on stdout.")
 csv_option = _form("--csv", "The table as CSV.")
 
 
-def json_is_asked_for() -> bool:
-    """Returns True where the command was given --json."""
-    return bool(click.get_current_context().meta["--json"])
-
-
 def show(
-    document: dict[str, Any], *pictures: Any, rows: list[dict[str, Any]] | None = None
+    document: dict[str, Any],
+    *pictures: Any,
+    rows: list[dict[str, Any]] | None = None,
+    text: str | None = None,
 ) -> None:
-    """The one JSON object, or the rows of its table as CSV, or the pictures of it."""
-    as_csv = click.get_current_context().meta.get("--csv", False)
-    if json_is_asked_for() and as_csv:
+    """The one JSON object, or the rows of its table as CSV, or the pictures of it.
+
+    A `text` of a program is shown to the letter in place of pictures: neither wrapped nor styled.
+    """
+    asked = click.get_current_context().meta
+    as_json, as_csv = asked["--json"], asked.get("--csv", False)
+    if as_json and as_csv:
         raise click.UsageError("either --json or --csv")
-    if json_is_asked_for():
+    if as_json:
         click.echo(json.dumps(document, default=_plain))
     elif as_csv and rows is not None:
         click.echo(_as_csv(rows), nl=False)
+    elif text is not None:
+        click.echo(text.removesuffix("\n"))
     else:
         console = Console(highlight=False)
         for picture in pictures:

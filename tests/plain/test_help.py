@@ -11,11 +11,12 @@ from io import StringIO
 
 import click
 import pytest
+from click.shell_completion import get_completion_class
 
 import ringloom as rl
 from repository import ROOT
 from ringloom.cli import COMMANDS as ALL
-from ringloom.cli import GROUPS, command_of, examples, first_sentence, main
+from ringloom.cli import GROUPS, cli, command_of, examples, first_sentence, main
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
 
@@ -105,7 +106,11 @@ def test_hardware_says_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "_RINGLOOM_COMPLETE" in printed(["completion", shell], capsys)
+    script = printed(["completion", shell], capsys)
+    kind = get_completion_class(shell)
+    assert kind is not None
+    source = kind(cli, {}, "ringloom", "_RINGLOOM_COMPLETE").source()
+    assert script == source.removesuffix("\n") + "\n"  # not wrapped
     word = "comp" if shell == "fish" else "1"
     asked = {"COMP_WORDS": "ringloom comp", "COMP_CWORD": word}
     asked["_RINGLOOM_COMPLETE"] = f"{shell}_complete"

@@ -45,6 +45,8 @@ def test_every_result_prints_in_a_line(compared: rl.Comparison, predicted: rl.Pr
         *(rl.hardware("h100"), rl.topology("torus:2x4", rl.hardware("h100"), 8)),
         *(rl.plan("ring", WORK, 8, pass_="both"), rl.plan("ring", WORK, 64)),
         *(rl.check(rl.plan("ring", small, 4)), rl.Scenario(speeds={3: 0.5}), rl.Causal()),
+        *(WORK, rl.Workload(seq=2**20, heads=64, kv_heads=8, mask="causal & window:4096")),
+        *rl.SCHEDULES.values(),
     ]
     for result in results:
         assert "\n" not in repr(result)
