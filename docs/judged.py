@@ -200,7 +200,7 @@ def _repeated(stated: Sequence[Measured]) -> Lines:
 def _every(rows: Sequence[Measured]) -> Lines:
     for (source, on), own in validation.by(rows, "source", "on").items():
         yield from (f"### {source}, {on}", "")
-        head = ("", "use", "", "published", "ours", "error of the time", *BASELINES)
+        head = ("", "use", "", "published", "ours", "error", *BASELINES)
         yield from table(head, map(_row, own))
 
 

@@ -10,10 +10,10 @@ what they do print. So are commands that need a library which is not installed.
 import contextlib
 import io
 import os
-import re
 import shlex
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -26,6 +26,8 @@ from matplotlib.figure import Figure
 from pages import FENCE, Block, blocks, execute
 from plan_tiles import tiles
 
+from codegen.digest import digest
+from planner.plans import Plans
 from planner.version import VERSION
 from ringloom.figures import sheet
 from ringloom.sweeps.grid import read_grid
@@ -36,6 +38,7 @@ from simulator.bars import FEW
 
 PICTURES = Path(__file__).parent / "generated/pictures"
 LINES = 24  # of an output that a page shows
+WIDE = 80  # columns of what a page shows
 NEEDS = {"check": "torch", "report": "bokeh", "sweep": "pyarrow"}
 DRAWN = (  # commands, and the function of each whose first result is drawn
     *(("compare", "compared"), ("report", "compared"), ("simulate", "simulate")),
@@ -64,7 +67,7 @@ def with_outputs(page: Path) -> str:
 
 def _run(page: Path) -> Iterator[tuple[Block, str, str]]:
     """Yields each block of commands, what it prints, and its picture."""
-    scope = dict[str, Any]()
+    scope, seen = dict[str, Any](), set[str]()
     needed = "write_text" in page.read_text(encoding="utf-8")  # commands read what Python writes
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for block in blocks(page):
@@ -76,7 +79,10 @@ def _run(page: Path) -> Iterator[tuple[Block, str, str]]:
                 with kept() as results:
                     silent = bool(block.shown.strip())
                     printed = "" if silent else "\n\n".join(filter(None, _outputs(block)))
-                yield block, printed, picture(page, block, results)
+                drawn = {str(digest(plans)) for plans in results[:1] if isinstance(plans, Plans)}
+                same = bool(drawn) and drawn <= seen  # a page shows the tiles of a plan once
+                seen |= drawn
+                yield block, printed, "" if same else picture(page, block, results)
 
 
 @contextlib.contextmanager
@@ -136,8 +142,14 @@ def _outputs(block: Block) -> list[str]:
     outputs = [output(words) for words in commands]
     if sum(map(bool, outputs)) > 1:
         told = zip(block.commands, outputs, strict=True)
-        return [f"$ {re.sub(' +', ' ', line)}\n{text}" for line, text in told if text]
+        return [f"$ {folded(line)}\n{text}" for line, text in told if text]
     return outputs
+
+
+def folded(command: str) -> str:
+    """Returns a command on lines of a page's width, as one would type it."""
+    lines = textwrap.wrap(command, WIDE, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(lines)
 
 
 def output(words: list[str]) -> str:
@@ -147,7 +159,7 @@ def output(words: list[str]) -> str:
     if words[0] != "ringloom" or not find_spec(NEEDS.get(words[1], "ringloom")):
         return ""
     said = io.StringIO()
-    with patch.dict(os.environ, {"COLUMNS": "80"}), contextlib.redirect_stdout(said):
+    with patch.dict(os.environ, {"COLUMNS": str(WIDE)}), contextlib.redirect_stdout(said):
         status = main(words[1:])
     assert status == 0, shlex.join(words)
     lines = [line.rstrip() for line in said.getvalue().rstrip().splitlines()]

@@ -4,12 +4,12 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from planner.plans import Plans
 from ringloom.figures.sheet import INK, WASTE
 from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.pictures.palette import rank_colours
-from ringloom.report.pictures.stepper import ink_on
 
 NUMBERED = 24  # tiles of a row up to which they carry their steps
 
@@ -31,10 +31,12 @@ def tiles(plans: Plans) -> Figure:
     for i, j in np.argwhere(facts.step[0] >= 0) if columns <= NUMBERED else ():
         live = np.argwhere(facts.shares[i * tall : (i + 1) * tall, j * wide : (j + 1) * wide] > 0)
         y, x = (live.mean(axis=0) + 0.5) / (tall, wide)
-        number, ink = str(facts.step[0, i, j] + 1), ink_on(colours[facts.rank[0, i, j]])
-        axes.text(j + x, i + y, number, ha="center", va="center", color=ink, fontsize=7)
+        number, box = str(facts.step[0, i, j] + 1), {"fc": "white", "ec": "none", "pad": 1.0}
+        axes.text(j + x, i + y, number, ha="center", va="center", fontsize=6.5, bbox=box)
     axes.set_facecolor(WASTE)
     axes.set(xlabel="keys, piece by piece", ylabel="queries, piece by piece")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title(f"{plan.name} {plan.pass_}, {plan.workload.mask}: steps", fontsize=8, color=INK)
     marks = [Rectangle((0, 0), 1, 1, facecolor=colour) for colour in colours[:8]]
     names = [f"rank {rank}" for rank in range(len(marks))]

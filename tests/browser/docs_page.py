@@ -1,0 +1,31 @@
+"""The pages of the documentation on a desktop: no snippet, table or picture is cut off."""
+
+from collections.abc import Callable
+
+import pytest
+from fits import misfits
+
+from conftest import Reader
+from repository import ROOT
+
+BUILT = ROOT / "build/docs"
+PAGES = sorted(BUILT.rglob("*.html"))
+OURS = [page for page in PAGES if page.stem not in ("genindex", "search")]
+if not OURS:
+    pytest.skip("no pages in build/docs: make docs builds them", allow_module_level=True)
+
+LOST = """
+return [...document.querySelectorAll("article img")].filter((image) =>
+  !image.naturalWidth || image.getBoundingClientRect().right > innerWidth).map((image) => image.src)
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_a_desktop(reader: Callable[..., Reader], scheme: str) -> None:
+    shown = reader("desktop", scheme)
+    told = list[tuple[str, list[str]]]()
+    for page in OURS:
+        shown.driver.get(page.as_uri())
+        if wrong := [*misfits(shown, "article"), *shown.ask(LOST)]:
+            told.append((page.stem, wrong))
+    assert told == []
