@@ -9,6 +9,8 @@ from urllib.parse import urlparse
 
 import numpy as np
 import pytest
+from selenium.webdriver import ActionChains
+from selenium.webdriver.common.keys import Keys
 
 import ringloom as rl
 from conftest import Reader
@@ -243,6 +245,28 @@ def test_the_table_of_all_schedules_fills_and_can_be_left(reader: Readers, explo
         "return location.search.includes('balanced') && document.documentElement.dataset.ready"
     )
     shows(page, Choices("balanced", 16, "32k"))
+
+
+FOCUS = """
+let e = document.activeElement
+while (e.shadowRoot && e.shadowRoot.activeElement) e = e.shadowRoot.activeElement
+const place = (e.getRootNode().host || e).closest(".choice")
+return [e.tagName, (place && (place.dataset.control || place.className)) || e.textContent.trim()]
+"""
+
+
+def test_all_of_it_can_be_reached_and_moved_by_keys(reader: Readers, explored: str) -> None:
+    page = reader().open(explored + "?schedule=zigzag&ranks=4&seq=4k")
+    page.wait("return !document.getElementById('progress').textContent")
+    keys, reached = ActionChains(page.driver), set[str]()
+    while (focus := page.ask(FOCUS))[0] != "BODY" or not reached:
+        reached.add(focus[1])
+        if focus[1] == "choice step":
+            keys.send_keys(Keys.ARROW_RIGHT).perform()
+            page.wait("return model('state').data.step[0] === 1")
+        keys.send_keys(Keys.TAB).perform()
+    assert reached >= {*Choices().texts(), "balanced", "download plan", "download torch program"}
+    assert reached >= {"copy link", "copy command", "copy as Python", "choice step"}
 
 
 def test_choices_can_be_copied(reader: Readers, explored: str) -> None:
