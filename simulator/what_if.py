@@ -7,6 +7,10 @@ share, launch, or the speed of a rank, such as speed:3.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +36,10 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Seconds of each schedule at each value, and the crossings of the fastest one, ascending."""
+    """Seconds of each schedule at each value, and the crossings of the fastest one, ascending.
+
+    Where two schedules cross is among the values.
+    """
 
     key: str
     values: tuple[float, ...]
@@ -41,16 +48,22 @@ class Sweep:
 
     @property
     def sentences(self) -> list[str]:
-        """zigzag is the fastest above intra.bandwidth = 3.4e+10"""
+        """zigzag is the fastest from intra.bandwidth = 3.4e+10 to 1.2e+11."""
         if not self.crossings:
             fastest = min(self.seconds, key=lambda name: self.seconds[name][0])
             return [f"{fastest} is the fastest at every {self.key}."]
-        first = self.crossings[0]
-        lines = [f"{first.below} is the fastest below {self.key} = {first.value:.3g}."]
-        return lines + [
-            f"{crossing.above} is the fastest above {self.key} = {crossing.value:.3g}."
-            for crossing in self.crossings
-        ]
+        ends = [f"{crossing.value:.3g}" for crossing in self.crossings]
+        names = [self.crossings[0].below, *(crossing.above for crossing in self.crossings)]
+        middle = (f"from {self.key} = {low} to {high}" for low, high in pairwise(ends))
+        where = f"below {self.key} = {ends[0]}", *middle, f"above {self.key} = {ends[-1]}"
+        return [f"{name} is the fastest {part}." for name, part in zip(names, where, strict=True)]
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the time of each schedule, and where another becomes the fastest.
+
+        `axes`: of matplotlib, by default of a new figure; they are returned.
+        """
+        return import_module("simulator.pictures").draw_sweep(self, axes)
 
 
 def sweep(
@@ -66,26 +79,25 @@ def sweep(
     if not 0 < low < high or points < 2:
         raise RingloomError(f"a sweep goes from more than 0 up, not from {low:g} to {high:g}")
 
+    @cache
     def times(value: float) -> dict[str, float]:
         machine, what_if = changed(hardware, scenario, key, value)
         return makespans(plans, machine, what_if)
 
-    values = tuple(np.geomspace(low, high, points).tolist())
-    rows = [times(value) for value in values]
-    best = [min(row, key=row.__getitem__) for row in rows]
-    crossings = list[Crossing]()
-    for n in range(points - 1):
-        if best[n] != best[n + 1]:
-            at, end = values[n], values[n + 1]
+    def fastest(value: float) -> str:
+        return min(plans, key=times(value).__getitem__)
+
+    values, crossings = np.geomspace(low, high, points).tolist(), list[Crossing]()
+    for at, end in pairwise(values):
+        below, above = fastest(at), fastest(end)
+        if below != above:
             for _ in range(HALVINGS):
                 middle = math.sqrt(at * end)
-                row = times(middle)
-                at, end = (
-                    (middle, end) if min(row, key=row.__getitem__) == best[n] else (at, middle)
-                )
-            crossings.append(Crossing(end, best[n], best[n + 1]))
-    seconds = {name: tuple(row[name] for row in rows) for name in plans}
-    return Sweep(key, values, seconds, tuple(crossings))
+                at, end = (middle, end) if fastest(middle) == below else (at, middle)
+            crossings.append(Crossing(end, below, above))
+    values = sorted({*values, *(crossing.value for crossing in crossings)})
+    seconds = {name: tuple(times(value)[name] for value in values) for name in plans}
+    return Sweep(key, tuple(values), seconds, tuple(crossings))
 
 
 def changed(

@@ -8,6 +8,7 @@ Example:
 """
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from planner.plans import Plans
 from ringloom.cli.options import Written, comparison_options, scenario_of, workload
 from ringloom.cli.output import show
 from ringloom.cli.progress import working
+from ringloom.optional import needing
 from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds
 from simulator.confidence import Sensitivity, sensitivity
@@ -45,6 +47,11 @@ def _range(value: str) -> tuple[str, float, float]:
     return key, low, high
 
 
+def _draw(curve: Sweep, file: Path) -> None:
+    sheet = needing("plots", "ringloom.figures.sheet")
+    sheet.write(lambda: curve.plot().figure, file.stem, file.parent, (file.suffix[1:],))
+
+
 @click.command()
 @comparison_options("ring,zigzag,ulysses")
 @click.option(
@@ -52,9 +59,18 @@ def _range(value: str) -> tuple[str, float, float]:
     type=Written("KEY=LOW:HIGH", "intra.bandwidth=1e10:4e11", _range),
     help="Also sweep a constant, or the scenario's share or launch, and show the crossings.",
 )
+@click.option("--picture", type=click.Path(), help="Draw what --vary gives, as SVG or PNG.")
 def command(
-    hardware: str, schedules: list[str], vary: tuple[str, float, float] | None, **given: Any
+    hardware: str,
+    schedules: list[str],
+    vary: tuple[str, float, float] | None,
+    picture: str | None,
+    **given: Any,
 ) -> None:
+    if picture and not vary:
+        raise click.UsageError("--picture draws the curves of --vary")
+    if picture and Path(picture).suffix not in (".svg", ".png"):
+        raise click.UsageError(f"a picture is .svg or .png, not {picture}")
     scenario, machine = scenario_of(given), find_hardware(hardware)
     work, ranks = workload(given)
     with working("simulating"):
@@ -63,8 +79,13 @@ def command(
         }
         rows, usual = sensitivity(plans, machine, scenario)
         curve: Sweep | None = sweep(plans, machine, scenario, *vary) if vary else None
-    best, first = min(usual, key=usual.__getitem__), rows[0] if rows else None
-    advice = f"Measure {first.constant} first." if first else "No constant changes anything."
+    best = min(usual, key=usual.__getitem__)
+    first = next((row for row in rows if not row.calibrated), None)
+    advice = "All constants that change the time are calibrated."
+    if first:
+        advice = f"Measure {first.constant} first: it may change the time by {first.doubt:.1%}."
+    if picture and curve:
+        _draw(curve, Path(picture))
     document = {
         "makespan_s": usual,
         "fastest": best,

@@ -117,7 +117,7 @@ def test_schedules_are_too_close_to_call_where_the_interval_of_their_ratio_holds
 
 
 def test_the_uncalibrated_constant_of_the_most_doubt_is_to_be_measured_first(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     rows, times = sensitivity(PLANS, TPU)
     assert rows[0].constant == "attention.forward"
@@ -131,8 +131,11 @@ def test_the_uncalibrated_constant_of_the_most_doubt_is_to_be_measured_first(
     document = json.loads(capsys.readouterr().out)
     assert document["measure_first"] == "attention.forward"
     assert document["rows"][0]["constant"] == "attention.forward"
-    assert main(command) == 0
-    assert "Measure attention.forward first." in capsys.readouterr().out
+    picture = tmp_path / "curve.svg"
+    assert main([*command, "--picture", str(picture)]) == 0
+    assert "Measure attention.forward first: it may change the time by" in capsys.readouterr().out
+    assert picture.read_text().startswith("<?xml")
+    assert main([*command, "--picture", "curve.jpeg"]) == 2
 
 
 def test_simulate_says_the_interval_and_what_it_rests_on(

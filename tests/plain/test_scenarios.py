@@ -1,6 +1,7 @@
 """Scenarios: their files, placements, launches, and sweeps over one of their values."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from simulator.hardware import Hardware, hardware
 from simulator.prediction import simulate
 from simulator.scenario import Scenario
 from simulator.scenario_tables import scenario_file
-from simulator.what_if import sweep
+from simulator.what_if import Crossing, sweep
 
 H100 = hardware("h100")
 WORK = Workload(seq=2**16, heads=8)
@@ -127,6 +128,11 @@ def test_a_sweep_finds_where_one_schedule_overtakes_another() -> None:
             times = {name: simulate(one, machine).makespan for name, one in both.items()}
             assert min(times, key=times.__getitem__) == fastest
     assert curve.sentences[-1].startswith(f"{curve.crossings[-1].above} is the fastest above")
+    pair = replace(curve, key="x", crossings=(Crossing(2, "a", "b"), Crossing(3, "b", "a")))
+    assert pair.sentences == [
+        *("a is the fastest below x = 2.", "b is the fastest from x = 2 to 3."),
+        "a is the fastest above x = 3.",
+    ]
     slow = sweep(both, H100, Scenario(), "speed:0", 0.1, 1.0, points=3)
     assert slow.seconds["zigzag"][0] > slow.seconds["zigzag"][-1]
     with pytest.raises(rl.RingloomError, match="no value 'colour' to sweep"):
