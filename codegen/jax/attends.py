@@ -12,9 +12,10 @@ from codegen.jax.exchanges import Exchanges, numbers
 from codegen.jax.hops import Hops, Steps
 from codegen.jax.pieces import Slices, met, tiling
 from codegen.jax.runs import Op
-from codegen.jax.values import Kept, Key, values
+from codegen.jax.values import Key, values
 from codegen.layout import Pieces
 from codegen.lowered.conditions import Domain
+from codegen.lowered.keeping import Kept
 from codegen.lowered.owners import owner
 from codegen.lowered.shares import Shares
 from codegen.lowered.sums import Walk

@@ -13,13 +13,13 @@ from codegen.jax.runs import Block, Op, Run
 from codegen.jax.values import Key
 from codegen.jax.ways import everybody, is_rooted, is_stepwise, senders
 from codegen.lowered.conditions import Domain, both, times
+from codegen.lowered.variables import inputs_read
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import TENSORS
 from planner.loops.form import (
     OWN,
     AllToAll,
-    Attend,
     Gather,
     Return,
     Scatter,
@@ -54,21 +54,16 @@ class Pass(Attends):
 
     def only_exchanged(self, side: str) -> bool:
         """True if exchanges alone read what a device owns of a side."""
-        read = [s for s in self.loops.statements if self.reads_own(s, side)]
+        read = [
+            s
+            for s in self.loops.statements
+            for x, p in inputs_read(s)
+            if (x, p.value) == (side, OWN)
+        ]
         return all(isinstance(s, Gather | AllToAll) for s in read)
 
-    @staticmethod
-    def reads_own(s: Statement, side: str) -> bool:
-        """True if a statement reads inputs that a device owns."""
-        if isinstance(s, Attend):
-            return any(p.value == OWN for p in (s.q if side == "q" else s.kv))
-        if isinstance(s, Return | Scatter) or TENSORS[s.tensors[0]].side != side:
-            return False
-        parts = s.parts if isinstance(s, Send) else (s.part,)
-        return not TENSORS[s.tensors[0]].accumulates and any(p.value == OWN for p in parts)
-
     def saved(self) -> list[str]:
-        """The variables that a forward pass keeps, in the order of `Kept.saved`."""
+        """The variables that a forward pass keeps, in the order of the backward pass."""
         names = list[str]()
         if self.kept.q:
             names.append(self.made.inputs[self.kept.q.name, "q"])

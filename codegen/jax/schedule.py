@@ -6,8 +6,8 @@ from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops
 from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
-from codegen.jax.values import Kept, kept
 from codegen.lowered.conditions import AXES, SIZES
+from codegen.lowered.keeping import Kept, kept
 from codegen.lowered.staying import settled
 from codegen.programs import Program
 from codegen.reflow import reflow
@@ -41,7 +41,8 @@ def print_loops(program: Program) -> str:
     if not all(sum(map(len, chunk)) for side in sides for chunk in side.chunks):
         raise PlanError("pieces of no tokens")
     text = list[str]()
-    exchanges, hops, keeping = Exchanges(program), Hops(program.loops[0]), kept(program)
+    exchanges, hops = Exchanges(program), Hops(program.loops[0])
+    keeping = kept(program.plans, program.loops)
     for plan, loops in zip(program.plans, program.loops, strict=True):
         hops = replace(hops, loops=loops)
         text += ["", "", *print_pass(plan, loops, hops, exchanges, keeping)]
@@ -72,8 +73,11 @@ def print_pass(
     blocks = made.blocks(runs(loops))
     head, saved = [*HEADS[plan.pass_]], made.saved() if plan.pass_ == "forward" else []
     if plan.pass_ == "backward":
-        held = f", {keeping.saved}" if keeping.names else ""
-        head.append(f"    q, k, v, out, lse{held} = saved")
+        held = [
+            *["held_q", "held_out", "held_lse"] * bool(keeping.q),
+            *["held_kv"] * bool(keeping.kv),
+        ]
+        head.append(f"    {', '.join(['q, k, v, out, lse', *held])} = saved")
     results = [*RESULTS[plan.pass_], *saved]
     body = lines(blocks, results, names)
     words = set(WORD.findall(" ".join(body)))

@@ -11,12 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-
 from codegen.lowered.sums import Cell, Walk
 from codegen.lowered.variables import input_spans, named, numbered, sum_spans
-from codegen.lowered.walk import walk
-from codegen.programs import Program
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass
 from planner.loops.form import (
@@ -29,7 +25,6 @@ from planner.loops.form import (
     Scatter,
     Statement,
 )
-from planner.loops.values import held
 
 SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
 Key = tuple[str, str]  # the name of a value, and the side
@@ -141,45 +136,3 @@ def _cells(made: Values, loops: Loops, walked: Walk, variable: Callable[[Cell, i
 def _goes_back(s: Statement) -> bool:
     """True for exchanges of sums."""
     return isinstance(s, Return | Scatter)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The exchanges of the forward pass whose values are kept, by side; none: nothing is kept."""
-
-    q: Exchange | None = None
-    kv: Exchange | None = None
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of their values."""
-        return frozenset(s.name for s in (self.q, self.kv) if s)
-
-    @property
-    def saved(self) -> str:
-        """The names of what is saved, as a backward pass takes them."""
-        queries = ["held_q", "held_out", "held_lse"] * (self.q is not None)
-        return ", ".join([*queries, *["held_kv"] * (self.kv is not None)])
-
-
-def kept(program: Program) -> Kept:
-    """Returns the copies that a backward plan starts with, in the words of the forward loops."""
-    backward = program.backward
-    if backward is None or not backward.start:
-        return Kept()
-    assert program.loops
-    tensors = {tensor for node in backward.start for tensor in node.tensors}
-    if not tensors <= {"Q", "OUT", "KV"} or len(tensors & {"Q", "OUT"}) == 1:
-        raise PlanError(f"a backward pass that holds {', '.join(sorted(tensors))}")
-    tables = walk(program.forward, program.loops[0])[1].tables
-    sides = dict[str, Exchange]()
-    for side in ("q", "kv"):
-        table = held(backward, side)
-        for s in program.loops[0].statements:
-            if table is not None and isinstance(s, Exchange):
-                brought = tables.get((side, s.name))
-                if brought is not None and np.array_equal(brought, table):
-                    sides[side] = s
-        if table is not None and side not in sides:
-            raise PlanError("a backward pass that holds what no exchange brought")
-    return Kept(sides.get("q"), sides.get("kv"))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from codegen.lowered.conditions import AXES, SIZES, Domain, both, conditions
+from codegen.lowered.keeping import Kept
 from codegen.lowered.sums import Cell
 from codegen.lowered.variables import side_of, sums
 from codegen.lowered.walk import walk
@@ -74,16 +75,18 @@ def _busy(loops: Loops, section: Section, t: int) -> bool:
 class Pass(Messages):
     """The text of one pass."""
 
-    def __init__(self, plan: Plan, loops: Loops, text: Definitions, keep: bool) -> None:
+    def __init__(self, plan: Plan, loops: Loops, text: Definitions, keep: Kept) -> None:
         self.plan, self.text = plan, text
         self.backward = plan.pass_ == "backward"
         loops, self.walked = walk(plan, loops)
         self.loops = loops
-        self.keep_all = keep  # the forward pass keeps what its exchanges bring
-        names = variables(loops, self.walked, keep and not self.backward)
+        self.keep = keep  # the forward pass keeps what these bring
+        names = variables(loops, self.walked, bool(keep.names) and not self.backward)
         work = plan.workload
         out = "" if work.v_head_dim == work.head_dim else "V_HEAD_DIM"
-        self.have = Holdings(names, self.walked, self.backward, keep and self.backward, out)
+        self.have = Holdings(
+            names, self.walked, self.backward, bool(keep.names) and self.backward, out
+        )
         self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
         attends = [s for s in loops.statements if isinstance(s, Attend)]
         self.unit = unit_of(attends, self.walked.pieces)
@@ -155,7 +158,7 @@ class Pass(Messages):
         if not self.backward:
             if self.plan.workload.sinks:
                 yield "    out, lse = sunk(out, lse, sinks)"
-            yield f"    return out.to(q.dtype), lse{', *kept' if self.keep_all else ''}"
+            yield f"    return out.to(q.dtype), lse{', *kept' if self.keep.names else ''}"
             return
         names = self.have.names.cells
         results = [
@@ -327,7 +330,7 @@ class Pass(Messages):
                 if frame.loop:
                     raise PlanError("an exchange of all with all in a loop")
                 if isinstance(s, Return | Scatter):
-                    if self.keep_all and not self.backward:
+                    if self.keep.names and not self.backward:
                         late.append(self.kept_line())
                     started, lines = self.exchanging.returned(
                         s, self.walked.into[i][frame.first], busy
@@ -347,20 +350,16 @@ class Pass(Messages):
 
     def kept_line(self) -> str:
         """The tensors that the backward pass takes over."""
+        assert self.keep.q
+        assert self.keep.kv
         names = self.have.names.inputs
-        exchanges = [s for s in self.loops.statements if isinstance(s, AllToAll)]
-        queries, kv = (
-            next((names[side, s.name] for s in exchanges if s.tensors == tensors), "")
-            for side, tensors in (("q", ("Q",)), ("kv", ("KV",)))
-        )
-        if len(exchanges) != 2 or not queries or not kv:
-            raise PlanError("the backward pass begins with what the forward pass did not exchange")
+        queries, kv = names["q", self.keep.q.name], names["kv", self.keep.kv.name]
+        results = "out.to(q.dtype), lse"
         if self.plan.workload.sinks:
-            axis, axes = exchanges[0].axis, len(self.loops.mesh)
+            axis, axes = self.keep.q.axis, len(self.loops.mesh)
             place = "group.rank()" if axes == 1 else self.axes[axis]
-            own = f"sinks.chunk({self.sizes[axis]})[{place}]"
-            return f"kept = [*{queries}, *{kv}, *sunk(out.to(q.dtype), lse, {own})]"
-        return f"kept = [*{queries}, *{kv}, out.to(q.dtype), lse]"
+            results = f"*sunk({results}, sinks.chunk({self.sizes[axis]})[{place}])"
+        return f"kept = [*{queries}, *{kv}, {results}]"
 
     def start(self, s: Start) -> list[str]:
         """A value begins to travel."""

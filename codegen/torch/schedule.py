@@ -3,9 +3,8 @@
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
 from codegen.lowered.conditions import SIZES
+from codegen.lowered.keeping import Kept, kept
 from codegen.reflow import WIDTH, reflow
 from codegen.torch.origins import pieces_of, step_of
 from codegen.torch.passes import Pass
@@ -13,7 +12,6 @@ from codegen.torch.tiles import Definitions
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import (
-    HELD,
     AllToAll,
     Attend,
     Gather,
@@ -25,20 +23,14 @@ from planner.loops.form import (
 )
 
 
-def check_kept(plan: Plan, forward: Pass, backward: Pass) -> None:
-    """Raise PlanError unless what the backward pass holds is what the forward pass exchanged."""
-    if {tensor for h in plan.start for tensor in h.tensors} != {"Q", "KV", "OUT"}:
+def kept_by_torch(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
+    """Find what the backward pass holds; PlanError unless an all-to-all each brought Q and KV."""
+    keeping = kept(plans, loops)
+    swaps = (s for form in loops for s in form.statements if isinstance(s, AllToAll))
+    moved = sorted(s.tensors for s in swaps)
+    if keeping.names and (len(keeping.names) < 2 or moved != [("DOUT",), ("KV",), ("Q",)]):
         raise PlanError("the backward pass holds other copies than Q, KV and OUT")
-    for side, tensors in (("q", ("Q",)), ("kv", ("KV",))):
-        held = backward.walked.tables[side, HELD]
-        tables = [
-            p.walked.tables[side, s.name]
-            for p in (forward, backward)
-            for s in p.loops.statements
-            if isinstance(s, AllToAll) and s.tensors in (tensors, ("DOUT",) * (side == "q"))
-        ]
-        if len(tables) != 1 + (side == "q") or any(not np.array_equal(x, held) for x in tables):
-            raise PlanError("the backward pass holds other blocks than the forward pass exchanged")
+    return keeping
 
 
 def likes_function(loops: Loops, unequal: bool) -> list[str]:
@@ -64,10 +56,8 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     for plan, each in zip(plans, loops, strict=True):
         check_form(plan, each)
     text = Definitions()
-    keep = any(plan.start for plan in plans)
+    keep = kept_by_torch(plans, loops)
     passes = [Pass(plan, each, text, keep) for plan, each in zip(plans, loops, strict=True)]
-    if keep:
-        check_kept(plans[1], *passes)
     bodies = [each.function() for each in passes]
     mesh, lines = loops[0].mesh, list[str]()
     if len(mesh) > 1:
@@ -80,7 +70,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     if re.search(r"\bpieces?(_of)?\(", written):
         lines += piece_functions(plans[0], written)
     lines += text.lines()
-    if keep:
+    if keep.names:
         work = plans[0].workload
         lines += likes_function(loops[0], work.v_head_dim != work.head_dim)
     for body in bodies:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from codegen.assemble import Part, parts_of
 from codegen.jax.tables.slots import Numbers, Tables, tables
 from codegen.programs import Program
+from codegen.reflow import reflow
 from codegen.tables.steps import blocks as blocks_of
 from planner.partitions import Side
 
@@ -84,14 +85,11 @@ def broken(line: str) -> Iterator[str]:
 
 def kept(table: Tables) -> Iterator[str]:
     """The slots of what the forward pass keeps for the backward pass: as many on every rank."""
-    yield "KEPT = {" if table.kept else "KEPT: dict[str, list[list[int]]] = {}"
-    for name, slots in table.kept.items():
-        width = max(map(len, slots))
-        yield f'    "{name}": ['
-        yield from (f"        {row + [0] * (width - len(row))}," for row in slots)
-        yield "    ],"
-    if table.kept:
-        yield "}"
+    kept = {
+        name: [row + [0] * (max(map(len, slots)) - len(row)) for row in slots]
+        for name, slots in table.kept.items()
+    }
+    yield from reflow([f"KEPT{'' if kept else ': dict[str, list[list[int]]]'} = {written(kept)}"])
 
 
 def sides(program: Program) -> Iterator[str]:
@@ -109,9 +107,13 @@ def sides(program: Program) -> Iterator[str]:
 
 def blocks(name: str, side: Side, heads: int, positions: str) -> Iterator[str]:
     """The blocks of a side: owner, first of its tokens, tokens, first head, heads."""
+    made = [
+        f"{home} {first} {end - first} {low} {high - low}"
+        for home, (first, end), *part in blocks_of(side, heads)
+        for low, high in [part[0] if part else (0, heads)]
+    ]
+    many = WIDTH // (max(map(len, made)) + 3)
     yield f'{name}_BLOCKS = """'
-    for home, (first, end), *part in blocks_of(side, heads):
-        low, high = part[0] if part else (0, heads)
-        yield f"{home} {first} {end - first} {low} {high - low}"
+    yield from (" | ".join(made[at : at + many]) for at in range(0, len(made), many))
     yield '"""'
     yield f"{name} = side_of({name}_BLOCKS, {positions})"

@@ -50,8 +50,8 @@ class Side(NamedTuple):
 
 
 def side_of(blocks, positions):
-    """The side of a line per block: owner, first of its tokens, tokens, first head, heads."""
-    owner, first, count, *heads = np.array(blocks.split(), int).reshape(-1, 5).T
+    """The side of blocks as text: owner, first of its tokens, tokens, first head, heads of each."""
+    owner, first, count, *heads = np.array(blocks.replace("|", "").split(), int).reshape(-1, 5).T
     shards = [positions(rank) for rank in range(RANKS)]
     real = [np.flatnonzero(shard >= 0) for shard in shards]
     tokens = [real[r][a : a + n] for r, a, n in zip(owner, first, count, strict=True)]
@@ -153,8 +153,7 @@ def run_step(state, row, hops, senders, attend, axis):
             if finished:
                 blocks = [x.astype(state["Q"][0].dtype) if x.shape[-1] > 1 else x for x in blocks]
             arriving.append((name, arrive, lax.ppermute(blocks, axis, pairs)))
-    count = (tiles[:, 0] < NOWHERE).sum()
-    state = lax.fori_loop(0, count, lambda n, state: attend(state, tiles[n]), state)
+    state = lax.fori_loop(0, (tiles[:, 0] < NOWHERE).sum(), lambda n, x: attend(x, tiles[n]), state)
     for name, arrive, blocks in arriving:
         state = added(state, name, arrive, blocks)
     return state, None
@@ -167,8 +166,7 @@ def meeting(i, j):
 
 def taken(state, name, slots):
     """The blocks in some slots of a tensor; nothing where there is no slot."""
-    fills = ABSENT.get(name, (0, 0))
-    pairs = zip(state[name], fills, strict=False)
+    pairs = zip(state[name], ABSENT.get(name, (0, 0)), strict=False)
     return [x.at[slots].get(mode="fill", fill_value=fill) for x, fill in pairs]
 
 

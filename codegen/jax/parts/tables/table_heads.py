@@ -57,14 +57,11 @@ def attend_tile_backward(state, tile):
     """Add the gradients of a block of queries and a block of keys."""
     i, j, q, dout, stats, kv, dq, dkv, *box = tile
     head, meets = kv_heads_of(i, j)
-    queries = {"DOUT": dout, "Q": q, "STATS": stats}
-    dout, q, lse, delta = (x[n] for name, n in queries.items() for x in state[name])
-    k, v = (x[kv][:, head] for x in state["KV"])
-    parts = masked_gradients(dout, q, k, v, lse, delta, *meeting(i, j, *box))
-    parts = [jnp.where(meets, x, 0) for x in parts]
-    dk, dv = (
-        jnp.zeros(x[kv].shape, wide(x)).at[:, head].add(y)
-        for x, y in zip(state["KV"], parts[1:], strict=True)
-    )
-    state = added(state, "DQ", dq[None], [parts[0][None]])
+    slots = {"DOUT": dout, "Q": q, "KV": kv, "STATS": stats}
+    dout, q, k, v, *stats = (x[n] for name, n in slots.items() for x in state[name])
+    parts = masked_gradients(dout, q, k[:, head], v[:, head], *stats, *meeting(i, j, *box))
+    dq_part, *parts = (jnp.where(meets, x, 0) for x in parts)
+    pairs = zip((k, v), parts, strict=True)
+    dk, dv = (jnp.zeros(x.shape, wide(x)).at[:, head].add(y) for x, y in pairs)
+    state = added(state, "DQ", dq[None], [dq_part[None]])
     return added(state, "DKV", dkv[None], [dk[None], dv[None]])

@@ -1,0 +1,58 @@
+"""kept(plans, loops)   the exchanges of a forward pass whose values a backward pass begins with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from codegen.lowered.rows import Rows
+from planner.errors import PlanError
+from planner.ir import Plan
+from planner.loops.form import AllToAll, Gather, Loops
+from planner.loops.values import held
+
+Exchange = Gather | AllToAll
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The exchanges whose values are kept, by side; none: nothing is kept."""
+
+    q: Exchange | None = None
+    kv: Exchange | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of their values."""
+        return frozenset(s.name for s in (self.q, self.kv) if s)
+
+
+def kept(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
+    """The copies that a backward plan starts with, in the words of the forward loops.
+
+    Raises PlanError for others than Q with OUT, and KV, for those that no exchange of the forward
+    pass brought, and where DOUT comes for other queries.
+    """
+    tensors = {tensor for plan in plans for node in plan.start for tensor in node.tensors}
+    if not tensors:
+        return Kept()
+    if not tensors <= {"Q", "OUT", "KV"} or len(tensors & {"Q", "OUT"}) == 1:
+        raise PlanError(f"a backward pass that holds {', '.join(sorted(tensors))}")
+    made: dict[str, Exchange | None] = {"q": None, "kv": None}
+    for side in made:
+        table = held(plans[1], side)
+        if table is None:
+            continue
+        for plan, form in zip(plans, loops, strict=True):
+            tables = Rows(plan, form).tables
+            for s in form.statements:
+                if not isinstance(s, Exchange) or (side, s.name) not in tables:
+                    continue
+                alike = np.array_equal(tables[side, s.name], table)
+                if plan is plans[0] and alike:
+                    made[side] = s
+                if s.tensors == ("DOUT",) and not alike:
+                    raise PlanError("gradients of other results come than a backward pass holds")
+        if made[side] is None:
+            raise PlanError("a backward pass that holds what no exchange brought")
+    return Kept(made["q"], made["kv"])
