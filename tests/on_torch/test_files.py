@@ -24,6 +24,8 @@ from strategies import schedules, workloads
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402  only where torch is
+
 from rank_threads import in_threads, load, self_check  # noqa: E402  only where torch is
 from runtimes.torch.rank import attend  # noqa: E402
 
@@ -219,6 +221,27 @@ def test_all_that_backward_needs_is_saved_where_checkpoints_find_it(schedule: st
     kept = {"allgather:keep=1": 2 * own, "zigzag": 0, "usp:ulysses=2": 4 * own + lse}[schedule]
     assert set(seen) == {0, 1}
     assert all(4 * own + lse <= size <= 4 * own + lse + kept for size in seen.values())
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("schedule", ["zigzag", "allgather:keep=1", "usp:ulysses=2"])
+def test_compilers_are_told_the_shapes_of_what_comes_out(schedule: str, sinks: bool) -> None:
+    """Where copies are kept for the backward pass, these are results of the operator, too."""
+    sizes = {"heads": 4, "kv_heads": 2, "head_dim": 4, "v_head_dim": 6 if sinks else 4}
+    work = Workload(seq=16, dtype="float64", sinks=sinks, **sizes)
+    program, arrays = load(emit(both(schedule, work, 2), "torch")), draw(work, 0)[:3]
+    logits = [torch.zeros(4, dtype=torch.float64)] * sinks
+
+    def body(group: Any) -> None:
+        sided = zip(map(torch.from_numpy, arrays), ("q", "kv", "kv"), strict=True)
+        inputs = *(program.shard(x, group.rank(), side=side) for x, side in sided), *logits
+        real = program.operator(*inputs, group.group_name)
+        with FakeTensorMode() as mode:
+            fake = program.operator(*map(mode.from_tensor, inputs), group.group_name)
+        told, given = ([(x.shape, x.dtype) for x in results] for results in (fake, real))
+        assert told == given
+
+    in_threads(2, body)
 
 
 # ---- files as scripts
