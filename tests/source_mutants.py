@@ -143,7 +143,8 @@ def runs(path: Path) -> list[list[str]]:
         return [FIRST[kind], [f"tests/on_{kind}", *without(FIRST[kind])], EMITTED]
     near = naming(path)
     rest = ["tests/plain", *without(near)]
-    return [FIRST["torch"][:1], near, rest] if path.parts[0] == "codegen" else [near, rest]
+    programs = [file for files in FIRST.values() for file in files]  # of both frameworks
+    return [programs, near, rest] if path.parts[0] == "codegen" else [near, rest]
 
 
 def without(files: list[str]) -> list[str]:

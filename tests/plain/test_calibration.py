@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -310,6 +311,14 @@ def test_every_kind_of_call_runs_in_every_pass() -> None:
             for kv_heads in ((0, 2) if on.kind == "cpu" else (0,))
         ]
         assert all(seconds > 0 for seconds in medians(on, runs, 1))
+        half = len(runs) // 2
+        assert all(not gradients(run()) for run in runs[:half])
+        assert all(gradients(run()) for run in runs[half:])
+
+
+def gradients(results: Any) -> bool:
+    """True for what a backward pass gives: three arrays of 32 tokens and 16 dimensions."""
+    return isinstance(results, tuple) and [x.shape[-2:] for x in results] == [(32, 16)] * 3
 
 
 # ---- ringloom fit
