@@ -16,7 +16,6 @@ from codegen.lowered.conditions import Domain
 from codegen.lowered.walk import walk
 from codegen.programs import Program, program_of
 from codegen.text import Names
-from jax_devices import jax
 from jax_in_numpy import replay, replayed
 from planner.errors import PlanError
 from planner.loops.form import Send
@@ -152,24 +151,3 @@ def emitted(source: str) -> ModuleType:
     module = ModuleType("emitted")
     exec(compile(source, "emitted", "exec"), module.__dict__)
     return module
-
-
-def test_a_program_without_a_backward_plan_refuses_gradients() -> None:
-    module = emitted(emit(plan("ring", WORK, 4), "jax"))
-    q, k, v = (np.float32(x) for x in draw(WORK, 1)[:3])
-    devices = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("sp",))
-    with pytest.raises(NotImplementedError, match="no gradients"):
-        jax.grad(lambda q: module.attention(q, k, v, mesh=devices).sum())(q)
-
-
-def test_wrong_shapes_are_refused_with_both_shapes() -> None:
-    module = emitted(emit(plan("ring", WORK, 4, pass_="both"), "jax"))
-    q, k, v = (np.float32(x) for x in draw(WORK, 1)[:3])
-    devices = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("sp",))
-    with pytest.raises(
-        ValueError, match=r"k is float32\[1, 2, 60, 4\], not float32\[1, 2, 64, 4\]"
-    ):
-        module.attention(q, k[:, :, :60], v, mesh=devices)
-    wide = jax.sharding.Mesh(np.array(jax.devices()), ("sp",))
-    with pytest.raises(ValueError, match="for 4 ranks, but axis 'sp' has 8"):
-        module.attention(q, k, v, mesh=wide)

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from codegen import emit
-from planner.errors import RingloomError
 from planner.masks import Causal, Documents
-from planner.planning import backward_of, plan
+from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
 from runtimes import backends
@@ -53,14 +52,6 @@ def test_processes_give_what_threads_give(schedule: str, mask: Any, dtype: str) 
         np.testing.assert_allclose(
             a.astype(float), b.astype(float), rtol=0, atol=1e-6 if dtype == "float32" else 1e-14
         )
-
-
-def test_a_forward_plan_with_dout_is_followed_by_its_adjoint() -> None:
-    work = Workload(seq=24, heads=2, head_dim=4, dtype="float64")
-    forward, arrays = plan("balanced", work, 3), draw(work, 3)
-    ours, wanted = (run(p, *arrays) for p in (forward, (forward, backward_of(forward))))
-    for a, b in zip(ours, wanted, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def fails(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
@@ -126,13 +117,3 @@ def test_threads_that_stall_tell_where_they_are() -> None:
     with pytest.raises(RankError, match=r"(?s)not done after 0.5 s.*rank 1:.*waits"):
         as_threads(source, 2, draw(SMALL, 0)[:3], waits, 0.5)
     over.set()
-
-
-def test_what_cannot_be_run_is_refused_by_name() -> None:
-    pair, (q, k, v, _) = both("ring", SMALL, 2), draw(SMALL, 0)
-    with pytest.raises(RingloomError, match="a backward plan alone needs dout"):
-        run(pair.backward, q, k, v)
-    with pytest.raises(RingloomError, match="but the workload takes"):
-        run(pair, q[:, :1], k, v)
-    with pytest.raises(RingloomError, match="a backward plan alone needs dout"):
-        backends.forward(pair.backward, q, k, v, backend=launch.execute)

@@ -107,20 +107,6 @@ def test_schedules_on_request_are_exact(schedule: str, mask: Mask) -> None:
     assert_exact(both(schedule, work, 4))
 
 
-EQUAL = square(CLASSIC, [Causal(), Full()], [1, 3, 5, 8], every=4)
-
-
-@pytest.mark.parametrize(("schedule", "mask", "ranks"), EQUAL, ids=str)
-def test_equal_pieces_are_exact_on_any_number_of_ranks(
-    schedule: str, mask: Mask, ranks: int
-) -> None:
-    """Lengths that the pieces divide: what loops are printed from, rather than tables."""
-    work = Workload(
-        seq=4 * ranks, heads=2 * ranks, kv_heads=ranks, head_dim=4, mask=mask, dtype="float64"
-    )
-    assert_exact(both(schedule, work, ranks))
-
-
 LOOPED = ["double-ring", "bidirectional", "tokenring", "mesh2d", "decode-a2a", "broadcast"]
 
 
@@ -251,17 +237,6 @@ def test_the_forward_pass_gives_its_log_sum_exp() -> None:
         results = forward(plan("zigzag", work, 4), q, k, v, backend=execute)
         for a, b in zip(results, dense.forward(work, q, k, v), strict=True):
             assert distance(a, b) <= 1e-12
-
-
-def test_rows_that_see_nothing_are_zero_and_have_no_gradient() -> None:
-    mask = Blocks(((False, False), (False, True)), 20)
-    work = Workload(seq=37, heads=4, kv_heads=2, head_dim=3, mask=mask, dtype="float64")
-    for schedule in ("ring", "balanced", "allgather"):
-        out, dq, dk, _ = run(both(schedule, work, 4), *draw(work, 6))
-        assert not out[:, :, :20].any()
-        assert not dq[:, :, :20].any()
-        assert not dk[:, :, :20].any()
-        assert out[:, :, 20:].any()
 
 
 def test_a_condition_that_holds_on_all_ranks_is_not_asked() -> None:

@@ -34,7 +34,7 @@ from strategies import CLASSIC, masks, schedules, workloads
 
 torch = pytest.importorskip("torch")
 
-from rank_threads import in_threads, load, self_check, trained  # noqa: E402  only where torch is
+from rank_threads import in_threads, load, self_check  # noqa: E402  only where torch is
 
 RANKS = 4
 HEADS = {"heads": 4, "kv_heads": 2, "head_dim": 4, "dtype": "float64"}
@@ -152,15 +152,6 @@ def test_long_tables_are_compressed_and_read_again() -> None:
     text = write(program_of(plans))
     assert "unpacked(" in text
     assert_exact(load(text), plans)
-
-
-def test_16_bit_results_that_are_finished_go_home_in_16_bit() -> None:
-    work = Workload(seq=64, mask=Causal(), **HEADS | {"dtype": "bfloat16"})
-    plans = both("burst", work)
-    program = load(write(program_of(plans)))
-    arrays = [torch.randn(1, h, 64, 4).bfloat16() for h in (4, 2, 2, 4)]
-    network = trained(program, [x.float().numpy().astype("float32") for x in arrays])
-    assert network.log
 
 
 def test_initial_copies_that_no_program_has_are_refused() -> None:

@@ -8,7 +8,6 @@ from rich.console import Console
 
 import ringloom as rl
 from planner.analysis.balance import loads
-from ringloom.cli import main
 from ringloom.cli import progress as progressing
 from ringloom.cli.progress import progress, working
 from ringloom.comparison import compare
@@ -62,19 +61,6 @@ def test_grids_colour_a_block_alike_wherever_it_is() -> None:
     assert len(colours) == 8
     assert {len(styles) for styles in colours.values()} == {1}
     assert len({styles.pop() for styles in colours.values()}) == 8
-
-
-def test_nothing_but_text_leaves_through_a_pipe(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    small = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
-    for command in (["compare", *small], ["plan", "ring", *small], ["simulate", "ring", *small]):
-        assert main(command) == 0
-        printed = capsys.readouterr()
-        assert "█" not in printed.out
-        assert "\x1b" not in printed.out + printed.err
-        assert printed.err == ""
 
 
 def test_progress_is_seen_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:

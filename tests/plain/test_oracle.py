@@ -290,13 +290,8 @@ def test_sinks_of_minus_infinity_change_nothing() -> None:
     assert not sunk[-1].any()
 
 
-def test_only_a_forward_plan_a_backward_plan_or_both_in_this_order_run() -> None:
-    ahead, back = planning.plan("ring", SMALL, 4, pass_="both")
-    inputs = draw(SMALL, 0)
-    refused(r"not \('backward', 'forward'\)", (back, ahead), *inputs)
-    refused(r"a \(forward, backward\) pair, not \(Plan", (ahead,), *inputs)
-    refused(r"not \('forward', 'str'\)", (ahead, "ring"), *inputs)
-    refused("a pair has one workload", (replace(ahead, workload=RING.workload), back), *inputs)
+def test_a_backward_plan_alone_needs_the_gradient_of_the_output() -> None:
+    back, inputs = plain("ring", SMALL, 4, "backward"), draw(SMALL, 0)
     refused("a backward plan alone needs dout", back, *inputs[:3])
     refused("a backward plan alone needs dout", back, *inputs[:3], of=forward)
 

@@ -36,9 +36,11 @@ def test_one_plan_is_the_plans_of_its_pass() -> None:
         ((BACKWARD, FORWARD), "a forward and a backward plan, not"),
         ((FORWARD, replace(BACKWARD, workload=replace(WORK, scale=2.0))), "one workload"),
         ((FORWARD, rl.plan("ring", WORK, 2, pass_="backward")), "one number of ranks, not 3 and 2"),
+        ((FORWARD,), r"a \(forward, backward\) pair, not \(Plan"),
+        ((FORWARD, "ring"), r"not \('forward', 'str'\)"),
         ("ring", r"expected a plan or a \(forward, backward\) pair, not 'ring'"),
     ],
-    ids=["order", "workload", "ranks", "name"],
+    ids=["order", "workload", "ranks", "one", "not a plan", "name"],
 )
 def test_what_does_not_belong_together_is_refused(given: object, match: str) -> None:
     with pytest.raises(rl.PlanError, match=match):
