@@ -44,21 +44,6 @@ def halves(work: Workload, ranks: int) -> Plan:
     return Plan("halves", work, ranks, part, "forward", (), (), tuple(steps))
 
 
-def double(work: Workload, ranks: int, outer: int = 2) -> Plan:
-    """Inner rings joined by an outer one, whose hop leaves a whole inner round ahead."""
-    inner, part, r = ranks // outer, by_tokens(work, ranks, "zigzag"), np.arange(ranks)
-    q, kv, steps = part.q.owned(ranks), part.kv.owned(ranks), []
-    g, h = r // inner, r % inner
-    for o, i in np.ndindex(outer, inner):
-        here, moves = kv[(g - o) % outer * inner + (h - i) % inner], []
-        if i < inner - 1:
-            moves.append(Move(("KV",), here, r, g * inner + (h + 1) % inner))
-        if i == 0 and o < outer - 1:
-            moves.append(Move(("KV",), here, r, (g + 1) % outer * inner + h))
-        steps.append(Step((Attend(r, q, here),), tuple(moves)))
-    return Plan("double", work, ranks, part, "forward", (), (), tuple(steps))
-
-
 def hypercube(work: Workload, ranks: int) -> Plan:
     """All-gather by doubling: everything that a rank has goes to rank xor 1, 2, 4."""
     part, r = by_tokens(work, ranks, "contiguous"), np.arange(ranks)
@@ -94,19 +79,6 @@ def ring(work: Workload, ranks: int) -> Plan:
     return SCHEDULES["ring"].build(work, ranks, "forward")
 
 
-def broadcasts(work: Workload, ranks: int) -> Plan:
-    """Rank t sends its keys and values to everybody in step t (RingX)."""
-    part, r = by_tokens(work, ranks, "contiguous"), np.arange(ranks)
-    q, kv, steps = part.q.owned(ranks), part.kv.owned(ranks), []
-    for t in range(ranks + 1):
-        others = r[r != t]
-        attends = (Attend(r, q, kv[np.full(ranks, t - 1)]),) if t else ()
-        src = np.full_like(others, t)
-        moves = (Move(("KV",), kv[src], src, others),) if t < ranks else ()
-        steps.append(Step(attends, moves))
-    return Plan("broadcasts", work, ranks, part, "forward", (), (), tuple(steps))
-
-
 def _adjoint(build: Callable[[Workload, int], Plan]) -> Build:
     def both(work: Workload, ranks: int, pass_: Pass) -> Plan:
         forward = build(work, ranks)
@@ -118,12 +90,9 @@ def _adjoint(build: Callable[[Workload, int], Plan]) -> Build:
 FOREIGN: dict[str, Build] = {
     "stride": stride,
     "halves": _adjoint(halves),
-    "double": _adjoint(double),
-    "fourfold": _adjoint(lambda work, ranks: double(work, ranks, 4)),
     "hypercube": _adjoint(hypercube),
     "shuffled": shuffled,
     "adjoint ring": _adjoint(ring),
-    "broadcasts": _adjoint(broadcasts),
 }
 
 

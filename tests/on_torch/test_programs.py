@@ -108,6 +108,7 @@ def test_schedules_on_request_are_exact(schedule: str, mask: Mask) -> None:
 
 
 LOOPED = ["double-ring", "bidirectional", "tokenring", "mesh2d", "decode-a2a", "broadcast"]
+LOOPED += ["llama3", "ulysses-stages", "head-chunks"]  # exchanges of some heads
 
 
 @pytest.mark.parametrize(
@@ -116,19 +117,8 @@ LOOPED = ["double-ring", "bidirectional", "tokenring", "mesh2d", "decode-a2a", "
 def test_regular_schedules_on_request_are_printed_as_loops(
     schedule: str, mask: Mask, ranks: int
 ) -> None:
-    work = Workload(
-        seq=4 * ranks, heads=2 * ranks, kv_heads=ranks, head_dim=4, mask=mask, dtype="float64"
-    )
-    pair = both(schedule, work, ranks)
-    assert "as tables" not in emit(pair, "torch")
-    assert_exact(pair)
-
-
-@pytest.mark.parametrize("mask", [Full(), Causal()], ids=str)
-@pytest.mark.parametrize("schedule", ["llama3", "ulysses-stages", "head-chunks"])
-def test_exchanges_of_some_heads_are_printed_as_loops(schedule: str, mask: Mask) -> None:
-    work = Workload(seq=32, heads=16, kv_heads=8, head_dim=4, mask=mask, dtype="float64")
-    pair = both(schedule, work, 4)
+    sizes = {"heads": 4 * ranks, "kv_heads": 2 * ranks, "head_dim": 4, "dtype": "float64"}
+    pair = both(schedule, Workload(seq=4 * ranks, mask=mask, **sizes), ranks)
     assert "as tables" not in emit(pair, "torch")
     assert_exact(pair)
 

@@ -31,9 +31,10 @@ from planner.masks import Causal
 from planner.planning import plan
 from planner.workload import Workload
 
-NAMES = ("zigzag", "balanced", "usp:ulysses=2", "allgather", "burst")
-FOREIGN = ("double", "halves", "broadcasts")
-FORWARD = ("zigzag", "balanced", "allgather", "usp:ulysses=2", "broadcasts")
+NAMES = ("zigzag", "balanced", "usp:ulysses=2", "allgather", "burst", "broadcast")
+NAMES += ("double-ring:node=3",)
+FOREIGN = ("halves",)
+FORWARD = ("zigzag", "balanced", "allgather", "usp:ulysses=2", "broadcast")
 PASSES: tuple[Pass, ...] = ("forward", "backward")
 
 
