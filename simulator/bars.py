@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.facts import legs
+from simulator.facts import passes
 from simulator.prediction import Prediction
 from simulator.timeline import Sent, Span, Timeline, spans
 
@@ -66,8 +66,7 @@ def bars_of(prediction: Prediction, ranks: Sequence[int] | None = None) -> Bars:
     """
     shown = set(range(prediction.ranks) if ranks is None else ranks)
     every, whole = list[Span](), True
-    for leg in legs(prediction):
-        timeline, at = leg.timeline, leg.offset
+    for timeline, _, at in passes(prediction):
         kept = timeline.rows is not None and timeline.plan.rows <= MOST
         whole = whole and kept
         if kept:

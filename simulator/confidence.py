@@ -211,14 +211,16 @@ def sensitivity(
     ones follow; constants that change nothing are left out.
     """
     times = makespans(plans, hardware, scenario)
-    best, rows = plans[min(times, key=times.__getitem__)], list[Sensitivity]()
+    first = min(times, key=times.__getitem__)
+    best, usual, rows = plans[first], times[first], list[Sensitivity]()
     for key in constants_of(best, hardware):
         constant, limits = hardware.constants[key], hardware.range(key)
         values = (unit_of(key).clip(share * constant.value) for share in (0.9, 1.1))
         less, more = (makespans(plans, hardware.changed({key: v}), scenario) for v in values)
         if less == more:
             continue
-        doubt = max(abs(effects(best, hardware, scenario, {key: end})[key]) for end in limits)
+        ends = ({key: end} for end in limits)
+        doubt = max(abs(effects(best, hardware, scenario, e, usual)[key]) for e in ends)
         row = Sensitivity(
             constant=key,
             value=constant.value,

@@ -17,23 +17,18 @@ Floats = NDArray[np.float64]
 MOST_CELLS = 128  # of a row of a table that is drawn
 
 
-@dataclass(frozen=True, eq=False)
-class Leg:
-    """One pass of a prediction; its timeline begins `offset` seconds after the prediction does."""
-
-    timeline: Timeline
-    memory: Memory
-    offset: float
-    makespan: float
-
-
-def legs(prediction: Prediction) -> tuple[Leg, ...]:
-    """Returns the passes of a prediction, one after the other."""
-    return tuple(
-        Leg(one.timeline, one.memory, offset, one.makespan)
-        for one, offset in prediction.in_turn()
+def passes(prediction: Prediction) -> list[tuple[Timeline, Memory, float]]:
+    """Returns timeline, memory and beginning of each pass of a prediction, in turn."""
+    return [
+        (one.timeline, one.memory, begin)
+        for one, begin in prediction.in_turn()
         if one.timeline is not None and one.memory is not None
-    )
+    ]
+
+
+def plans_of(prediction: Prediction) -> list[Plan]:
+    """Returns the plan of each pass."""
+    return [timeline.plan for timeline, _, _ in passes(prediction)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +43,13 @@ class Usage:
 
 def usage(prediction: Prediction) -> Usage | None:
     """Memory of the rank that at any time holds most; None where times of steps were not kept."""
-    parts = legs(prediction)
-    if not parts or any(leg.timeline.steps is None for leg in parts):
+    parts = passes(prediction)
+    if not parts or any(timeline.steps is None for timeline, _, _ in parts):
         return None
-    rank = int(max((leg.memory.peak for leg in parts), key=np.max).argmax())
-    times = [leg.timeline.begin[:, rank] + leg.offset for leg in parts]
-    sizes = [leg.memory.live[:, rank] for leg in parts]
-    seconds = np.concatenate([*times, [parts[-1].offset + parts[-1].makespan]])
+    rank = int(max((memory.peak for _, memory, _ in parts), key=np.max).argmax())
+    times = [timeline.begin[:, rank] + begin for timeline, _, begin in parts]
+    sizes = [memory.live[:, rank] for _, memory, _ in parts]
+    seconds = np.concatenate([*times, [prediction.makespan]])
     held = np.concatenate([*sizes, sizes[-1][-1:]]) if len(seconds) > 1 else np.zeros(1, np.int64)
     return Usage(rank, seconds, held, int(held.max()))
 

@@ -22,7 +22,6 @@ class Memory:
 
     home: Bytes  # inputs and accumulators at home, throughout: [ranks]
     peak: Bytes  # the most at any time: [ranks]
-    peak_step: NDArray[np.intp]  # the first step with that much: [ranks]
     live: Bytes  # the most at any time of each step: [steps, ranks]
 
     def __repr__(self) -> str:
@@ -39,7 +38,7 @@ def memory(plan: Plan) -> Memory:
         for number, held in held_away(plan, tensor, plan.block_bytes(tensor)):
             live[number] += held
     peak = np.maximum(home, live.max(axis=0, initial=0))
-    return Memory(home, peak, (live == peak).argmax(axis=0) if len(live) else home * 0, live)
+    return Memory(home, peak, live)
 
 
 def _travelling(plan: Plan) -> set[str]:

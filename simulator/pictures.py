@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.errors import RingloomError
 from simulator.bars import STREAMS, bars_of, representatives
-from simulator.facts import by_nodes, legs, traffic_of, usage, work_of
+from simulator.facts import by_nodes, plans_of, traffic_of, usage, work_of
 from simulator.prediction import Prediction
 from simulator.what_if import Sweep
 
@@ -64,7 +64,7 @@ def draw_timeline(prediction: Prediction, axes: Axes | None, ranks: list[int] | 
 def draw_load(prediction: Prediction, axes: Axes | None) -> Axes:
     """Work of each rank over the average: a bar per rank."""
     axes = new_axes(axes)
-    work = work_of(leg.timeline.plan for leg in legs(prediction))
+    work = work_of(plans_of(prediction))
     share = work / (work.mean() or 1.0)
     width = 0.8 if prediction.ranks <= GAPS else 1.0
     axes.bar(np.arange(prediction.ranks), share, width=width, color=COMPUTE)
@@ -87,7 +87,7 @@ def draw_memory(prediction: Prediction, axes: Axes | None) -> Axes:
 
 def draw_traffic(prediction: Prediction, axes: Axes | None) -> Axes:
     """Bytes from rank to rank, of many from node to node, all steps together; a colour bar."""
-    axes, table = new_axes(axes), traffic_of(leg.timeline.plan for leg in legs(prediction))
+    axes, table = new_axes(axes), traffic_of(plans_of(prediction))
     table, cell = by_nodes(table, prediction.ranks_per_node)
     end = cell * len(table) - 0.5
     image = axes.imshow(

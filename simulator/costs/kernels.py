@@ -24,7 +24,7 @@ import numpy as np
 
 from planner.ir import CARRIED, TENSORS, Pass
 from planner.kernel_calls import Call
-from planner.workload import DTYPES, Workload
+from planner.workload import Workload
 from simulator.hardware import Hardware
 
 # Per (query, key) pair, head, and element of head_dim and v_head_dim: scores, dQ and dK are
@@ -94,8 +94,7 @@ class Kernels:
     @property
     def tile(self) -> tuple[int, int]:
         """Queries and keys of one kernel tile."""
-        work = self.work
-        return self.hardware.tile_for(work.head_dim, work.v_head_dim, DTYPES[work.dtype])
+        return self.hardware.tile_for(max(self.work.head_dim, self.work.v_head_dim))
 
     @property
     def splits(self) -> bool:

@@ -19,7 +19,6 @@ attention.narrow_tile_q       queries of a kernel tile for head_dim up to 64, wh
 attention.split               1: programs cut rectangles into full, causal and masked calls, as
                               torch programs do; 0: one kernel per q block skips what masks hide
 attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they differ from `tile`
-attention.sram                bytes of on-chip memory, where tiles of M / 4d rows follow from it
 attention.causal, masked      seconds per pair of a causal or masked call, relative to a full one
 attention.backward_launch ... what the backward pass has of its own
 node.axes                     axes of the torus that joins the chips of a node, as in pods of TPUs
@@ -107,7 +106,6 @@ OPTIONAL: dict[str, tuple[Unit, float | None]] = {
     "attention.split": (SWITCH, 0.0),
     "attention.skip_q": (TOKENS, None),
     "attention.skip_kv": (TOKENS, None),
-    "attention.sram": (Unit("bytes", least=1), None),
     "attention.causal": (RATIO, 1.0),
     "attention.masked": (RATIO, 1.0),
     "node.axes": (Unit("axes", most=6, whole=True, zero=True), 0.0),
@@ -220,18 +218,10 @@ class Hardware:
         """Queries and keys of one kernel tile."""
         return int(self["attention.tile_q"]), int(self["attention.tile_kv"])
 
-    def tile_for(self, head_dim: int, v_head_dim: int, width: int) -> tuple[int, int]:
-        """Return the kernel tile for elements of some bytes; from `attention.sram` where given.
-
-        With M elements of on-chip memory, ceil(M / 4d) keys and at most d queries, of which four
-        blocks (q, k of one dimension; v, o of another) fit (FlashAttention, algorithm 1).
-        """
-        if "attention.sram" not in self.constants:
-            narrow = max(head_dim, v_head_dim) <= NARROW
-            key = "attention.narrow_tile_q" if narrow else "attention.tile_q"
-            return int(self[key]) if key in self.constants else self.tile[0], self.tile[1]
-        keys = math.ceil(self["attention.sram"] / width / (2 * (head_dim + v_head_dim)))
-        return min(keys, head_dim), keys
+    def tile_for(self, head_dim: int) -> tuple[int, int]:
+        """Return the kernel tile for heads of so many elements."""
+        key = "attention.narrow_tile_q" if head_dim <= NARROW else "attention.tile_q"
+        return int(self[key]) if key in self.constants else self.tile[0], self.tile[1]
 
     def skips(self, tile: tuple[int, int], pass_: Pass = "forward") -> tuple[int, int]:
         """Return queries and keys of what causal calls skip, for kernels of some tile."""

@@ -117,7 +117,7 @@ def test_what_an_older_file_leaves_out_has_no_effect() -> None:
     assert old.of_kernels("traffic", "forward") == old.of_kernels("traffic", "backward") == 0
     assert old.launch("backward") == old["attention.launch"]
     assert old.efficiency("forward", 64) == old.efficiency("forward") == old["attention.forward"]
-    assert old.tile_for(64, 64, 2) == old.skips(old.tile) == old.tile
+    assert old.tile_for(64) == old.skips(old.tile) == old.tile
     assert [link.share for link in old.links] == [0, 0]
 
 
@@ -130,13 +130,8 @@ def test_a_backward_pass_may_have_its_own_kernels() -> None:
     assert machine.efficiency("backward", 64) == machine.efficiency("backward", 128)
 
 
-def test_the_size_of_on_chip_memory_decides_the_tile() -> None:
-    """100 KB hold 51,200 elements of 16 bits: ceil(51200 / (4 x 64)) = 200 keys, 64 queries."""
-    small = hardware("h100").changed({"attention.sram": 102_400})
-    assert small.tile_for(64, 64, 2) == (64, 200)
-    assert small.tile_for(64, 64, 4) == (64, 100)
-    assert small.tile_for(512, 512, 4) == (13, 13)
-    assert small.tile_for(96, 32, 2) == (96, 200)
+def test_narrow_heads_may_have_a_tile_of_their_own() -> None:
+    assert [hardware("h100").tile_for(size) for size in (64, 65)] == [(192, 128), (128, 128)]
 
 
 def test_scores_cost_as_much_as_products_where_heads_are_small() -> None:
