@@ -1,5 +1,6 @@
 """The page on how far predictions are from what was measured, written by the code that judges."""
 
+from collections import Counter
 from collections.abc import Sequence
 from math import expm1, log
 
@@ -134,17 +135,20 @@ def _orders(rows: Sequence[Measured]) -> Lines:
         "*Too close*: the interval of the predicted ratio holds 1.",
         "",
     )
-    yield from table(
-        ("setting", "first", "second", "published ratio", "predicted", "interval", ""),
-        (
+    for where in dict.fromkeys(one.setting.partition(": ")[0] for one in made):
+        yield from (f"### {where}", "")
+        yield from table(
+            ("", "first / second", "published", "predicted", "interval", ""),
             (
-                *(d.setting, f"`{d.first}`", f"`{d.second}`"),
-                *(f"{d.published:.2f}", f"{d.predicted:.2f}"),
-                *(f"{d.interval[0]:.2f} to {d.interval[1]:.2f}", d.verdict),
-            )
-            for d in made
-        ),
-    )
+                (
+                    *(d.setting.partition(": ")[2], f"`{d.first}` / `{d.second}`"),
+                    *(f"{d.published:.2f}", f"{d.predicted:.2f}"),
+                    *(f"{d.interval[0]:.2f} to {d.interval[1]:.2f}", d.verdict),
+                )
+                for d in made
+                if d.setting.startswith(f"{where}: ")
+            ),
+        )
 
 
 def _intervals() -> Lines:
@@ -167,9 +171,11 @@ def _soundness() -> Lines:
 
 
 def _fitted(stated: Sequence[Measured]) -> Lines:
-    names = dict.fromkeys(row.on for row in stated)
-    count = sum(len(validation.fitted_constants(name)) for name in names)
-    yield from (f"{count} constants for {len(stated)} rows, and the range that is physical:", "")
+    names = Counter(row.on for row in stated)
+    counts = {name: len(validation.fitted_constants(name)) for name in names}
+    by_chip = ", ".join(f"{count} for {names[name]} of {name}" for name, count in counts.items())
+    yield f"{sum(counts.values())} constants for {len(stated)} rows: {by_chip}. Beside each"
+    yield from ("stands the range that is physical.", "")
     rows = list[tuple[object, ...]]()
     for name in names:
         constants = hardware(name).constants
@@ -199,7 +205,7 @@ def _repeated(stated: Sequence[Measured]) -> Lines:
 
 def _every(rows: Sequence[Measured]) -> Lines:
     for (source, on), own in validation.by(rows, "source", "on").items():
-        yield from (f"### {source}, {on}", "")
+        yield from (f"### Rows of {source}, {on}", "")
         head = ("", "use", "", "published", "ours", "error", *BASELINES)
         yield from table(head, map(_row, own))
 
