@@ -18,9 +18,9 @@ from planner.analysis.marks import cells, companies
 from planner.analysis.messages import ALWAYS, last_ways
 from planner.analysis.partial_sums import check_partial_sums
 from planner.analysis.tiles import CELLS, Tiles, dead_edges, tiles
+from planner.columns import chosen
 from planner.errors import PlanError
 from planner.ir import INPUTS, Attend, Index, Plan
-from planner.partitions import Ints
 from planner.plans import AnyPlans, Plans
 
 DUE, ATTENDED = np.uint8(1), np.uint8(2)
@@ -95,21 +95,21 @@ def _left_by(forward: Plan, tensor: str, block: Index, rank: Index) -> NDArray[n
 
 
 def check_rectangles(plan: Plan, table: Tiles) -> None:
-    """One head slice per side of a rectangle, blocks named once, no wholly dead block in it."""
+    """One head slice per side of a rectangle, no wholly dead block in it."""
     for number, attend in plan.attends():
         _check_rows(plan, table, number, attend)
 
 
 def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
-    for side, blocks in (("q", attend.q), ("kv", attend.kv)):
-        if blocks.shape[1] == 1:
-            continue
-        if not table.one_slice:
-            slices = np.where(blocks < 0, -1, plan.partition.side(side).slice[blocks])
-            high = slices.max(axis=1)
-            mixed = ((blocks >= 0) & (slices != high[:, None])).any(axis=1)
-            _refuse_rows(number, attend, mixed, f"{side} blocks of different head slices")
-        _refuse_rows(number, attend, _repeating(blocks), f"a {side} block twice in one rectangle")
+    for side, blocks in (("q", attend.q), ("kv", attend.kv)) if not table.one_slice else ():
+        slices = plan.partition.side(side).slice
+        mixed = (blocks >= 0) & (slices[blocks] != slices[blocks.max(axis=1)][:, None])
+        if mixed.any():
+            row = int(np.argmax(mixed.any(axis=1)))
+            raise PlanError(
+                f"step {number}: rank {attend.rank[row]} attends {side} blocks of different"
+                " head slices"
+            )
     for side, dead in zip(("q", "kv"), dead_edges(table, attend), strict=True):
         if dead.any():
             row, column = np.argwhere(dead)[0]
@@ -120,23 +120,11 @@ def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
             )
 
 
-def _repeating(blocks: Ints) -> NDArray[np.bool_]:
-    """Returns which rows [n, w] name a block twice: bool [n]."""
-    ordered = np.sort(blocks, axis=1)
-    same = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    return np.asarray(same.any(axis=1))
-
-
-def _refuse_rows(number: int, attend: Attend, wrong: NDArray[np.bool_], what: str) -> None:
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise PlanError(f"step {number}: rank {attend.rank[row]} attends {what}")
-
-
 def check_tiles_once(plan: Plan, table: Tiles) -> None:
     """Each live (q block, kv block) pair is attended exactly once.
 
-    Counted per pair of head slices, so memory is bounded by the blocks of one slice.
+    Counted per pair of head slices, so memory is bounded by the blocks of one slice. A block that
+    a rectangle names twice has a live tile there, which counts twice.
     """
     q, kv = plan.partition.q, plan.partition.kv
     for q_slice, kv_slice in np.argwhere(table.shared_heads > 0).tolist():
@@ -146,7 +134,9 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
         due, attended = int(np.count_nonzero(state)), 0
         places = _places(len(q), q_ids), _places(len(kv), kv_ids)
         for _, node in plan.attends():
-            attended += _mark(state, places[0][node.q], places[1][node.kv])
+            of_kv = kv.slice[node.kv.max(axis=1)] == kv_slice
+            rows = chosen(of_kv & (q.slice[node.q.max(axis=1)] == q_slice))
+            attended += _mark(state, places[0][node.q[rows]], places[1][node.kv[rows]])
         missing = state == DUE
         if missing.any():
             a, b = np.argwhere(missing)[0]
@@ -171,9 +161,6 @@ def _mark(state: Bytes, q: Index, kv: Index) -> int:
     Returns how many of them are live, repeats included.
     """
     live, flat, (height, width) = 0, state.reshape(-1), state.shape
-    here = (q.min(axis=1) < height - 1) & (kv.min(axis=1) < width - 1)
-    if not here.all():  # rows of other head slices
-        q, kv = q[here], kv[here]
     q = q * width
     height = max(1, CELLS // (q.shape[1] * kv.shape[1]))
     for at in range(0, len(q), height):

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.liveness import held_away
-from planner.analysis.marks import readable
-from planner.ir import ACCUMULATORS, INPUTS, Plan
+from planner.analysis.marks import companies
+from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Plan
 
 Bytes = NDArray[np.int64]
 
@@ -34,15 +34,20 @@ def memory(plan: Plan) -> Memory:
     for tensor in INPUTS[plan.pass_] + ACCUMULATORS[plan.pass_]:
         np.add.at(home, plan.side(tensor).homes, plan.block_bytes(tensor))
     live = np.tile(home, (len(plan.steps), 1))
-    for tensor in sorted(_travelling(plan)):
-        for number, held in held_away(plan, tensor, plan.block_bytes(tensor)):
+    for tensors in _together(plan):
+        weights = np.sum([plan.block_bytes(tensor) for tensor in tensors], axis=0)
+        for number, held in held_away(plan, tensors[0], weights):
             live[number] += held
     peak = np.maximum(home, live.max(axis=0, initial=0))
     return Memory(home, peak, live)
 
 
-def _travelling(plan: Plan) -> set[str]:
-    """Return the tensors that are ever away from home."""
-    nodes = [m.tensors for _, m in plan.moves()]
-    nodes += [(*copy.tensors, *readable(copy)) for copy in plan.start]
-    return {tensor for tensors in nodes for tensor in tensors}
+def _together(plan: Plan) -> list[list[str]]:
+    """Return the tensors that are ever away from home, those that always travel together in one."""
+    travelling = {tensor for _, move in plan.moves() for tensor in move.tensors}
+    company = {t: frozenset([(t,)] if t in travelling else ()) for t in ACCUMULATORS[plan.pass_]}
+    groups = dict[object, list[str]]()
+    for tensor, others in (company | companies(plan)).items():
+        if others:
+            groups.setdefault((TENSORS[tensor].side, others), []).append(tensor)
+    return list(groups.values())

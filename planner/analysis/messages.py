@@ -17,8 +17,8 @@ NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it home finished;
 
 def message_bytes(plan: Plan, number: int, move: Move) -> Index:
     """Bytes of each message of a move of step `number`: int64 [rows]."""
-    sizes = [block_bytes(plan)[tensor][:, move.blocks].sum(axis=2) for tensor in move.tensors]
-    wide, finished = np.sum(sizes, axis=0)
+    sizes = np.sum([block_bytes(plan)[tensor] for tensor in move.tensors], axis=0)
+    wide, finished = sizes[:, move.blocks.T].sum(axis=1)
     return np.asarray(np.where(brings_home(plan, number, move), finished, wide))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import ringloom as rl
@@ -122,8 +123,10 @@ def test_a_rectangle_names_a_block_once_and_one_head_slice_per_side() -> None:
     plan = rl.plan("ulysses", WORK, 2)
     attend = next(a for _, a in plan.attends())
     number = next(n for n, s in enumerate(plan.steps) if s.attends)
-    twice = Attend(attend.rank[:1], [[*attend.q[0], attend.q[0, 0]]], attend.kv[:1])
-    with pytest.raises(PlanError, match="rank 0 attends a q block twice in one rectangle"):
+    q = np.column_stack([attend.q, [attend.q[0, 0], *[-1] * (len(attend) - 1)]])
+    twice = Attend(attend.rank, q, attend.kv)
+    again = f"rank 0 attends q block {attend.q[0, 0]} x kv block .*, which rank 0 attends in step"
+    with pytest.raises(PlanError, match=again):
         verify(with_step(plan, number, only((twice,))))
     slices = plan.partition.q.slice
     foreign = next(b for b in range(len(slices)) if slices[b] != slices[attend.q[0, 0]])
