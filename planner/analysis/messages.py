@@ -19,7 +19,8 @@ def message_bytes(plan: Plan, number: int, move: Move) -> Index:
     """Bytes of each message of a move of step `number`: int64 [rows]."""
     sizes = np.sum([block_bytes(plan)[tensor] for tensor in move.tensors], axis=0)
     wide, finished = sizes[:, move.blocks.T].sum(axis=1)
-    return np.asarray(np.where(brings_home(plan, number, move), finished, wide))
+    home = brings_home(plan, number, move) if move.accumulates else False
+    return np.asarray(np.where(home, finished, wide))
 
 
 @cached_on_plan
