@@ -9,7 +9,6 @@ from codegen.layout import Pieces
 from codegen.lowered.shares import Shares, shares_of
 from codegen.programs import Program
 from planner.errors import PlanError
-from planner.ir import TENSORS
 from planner.loops.form import OWN, AllToAll, Gather, Ints, Loops, Part, Return, Scatter
 from planner.loops.values import owned
 from planner.partitions import Side
@@ -141,7 +140,7 @@ class Exchanges:
         return f", axis_index_groups={name}"
 
     def _side(self, s: Exchange) -> Side:
-        return self.program.forward.partition.side(TENSORS[s.tensors[0]].side)
+        return self.program.forward.partition.side(s.side)
 
     def order(self, s: Exchange, loops: Loops) -> Order | str | None:
         """Puts the shards of a group into the order of the sequence.

@@ -134,7 +134,7 @@ class Hops:
         where, way = _guard(s, self.loops, names), _way(s, self.loops, names)
         condition = f" if {re.sub(TO, way, where)}" if where else ""
         pairs = f"[(r, {way}) for r in range(RANKS){condition}]"
-        for t in (t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)):
+        for t in s.when.steps:
             known = {"range": range, "step": t - names.first, **self.sizes}
             to = receivers(self.loops, s, t)
             if eval(pairs, known) != [(int(r), int(to[r])) for r in senders(self.loops, s, t)]:
@@ -182,7 +182,7 @@ def _way(s: Send, loops: Loops, names: Names) -> str:
 
 def _guard(s: Send, loops: Loops, names: Names) -> str:
     """Plain Python for a guard in a step, of r or of its receiver `to`."""
-    guard, on = s.when.guard, [t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)]
+    guard, on = s.when.guard, s.when.steps
     if len(loops.mesh) > 1 and guard.bounds:
         raise PlanError("messages of some ranks only, along an axis")
     here = names.but(0, "to" if guard.receiver else "r")

@@ -16,7 +16,6 @@ from codegen.lowered.conditions import Domain, both, times
 from codegen.lowered.variables import inputs_read
 from codegen.text import Names
 from planner.errors import PlanError
-from planner.ir import TENSORS
 from planner.loops.form import (
     OWN,
     AllToAll,
@@ -93,7 +92,7 @@ class Pass(Attends):
         cells = [cell for group in self.groups(run.steps) for cell in group.cells]
         for n, s in enumerate(self.loops.statements):
             if isinstance(s, Send) and n in self.made.taken and self.during(s, run):
-                cells.append(self.made.cells[n, TENSORS[s.tensors[0]].side])
+                cells.append(self.made.cells[n, s.side])
                 cells += [self.made.taken[n]] * (run.kind == "unrolled")
         taken = set(self.made.taken.values()) if run.kind == "unrolled" else set()
         for cell in dict.fromkeys(cells):
@@ -120,15 +119,15 @@ class Pass(Attends):
         active = [(n, s, self.during(s, run)) for n, s in enumerate(self.loops.statements)]
         active = [(n, s, steps) for n, s, steps in active if steps]
         for _, s, steps in active:
-            if isinstance(s, Start) and not TENSORS[s.tensors[0]].accumulates:
+            if isinstance(s, Start) and not s.sums:
                 yield from self.at(run, steps, indent, partial(self.start, s))
         self.written = set[Key]()
         attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = dict[tuple[Key, str], Steps]()
         for n, s, steps in active:
-            if isinstance(s, Send) and TENSORS[s.tensors[0]].accumulates:
-                cell, taken = self.made.cells[n, TENSORS[s.tensors[0]].side], self.made.taken[n]
+            if isinstance(s, Send) and s.sums:
+                cell, taken = self.made.cells[n, s.side], self.made.taken[n]
                 if taken not in self.defined and run.kind == "straight":
                     continue  # what the plan sends stays at home here
                 text = self.message(n, s, run, steps, names)
@@ -156,7 +155,7 @@ class Pass(Attends):
             yield from self.at(run, steps, indent, partial(self.arrive, cell, text))
         moves = [] if before else [*self.returns(run, back, indent)]
         for _, s, steps in active:
-            if isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates:
+            if isinstance(s, Send) and not s.sums:
                 make = partial(self.forward_input, s, run, steps, names)
             elif isinstance(s, Gather | AllToAll):
                 make = partial(self.exchange, s)
@@ -197,7 +196,7 @@ class Pass(Attends):
 
     def start(self, s: Start, indent: int) -> Iterator[Op]:
         """A name for a value from here on."""
-        side = TENSORS[s.tensors[0]].side
+        side = s.side
         name, source = (self.made.inputs[v, side] for v in (s.name, s.part.value))
         if s.part.pieces or s.part.heads:
             raise PlanError("a value that starts as some pieces of another")
@@ -213,7 +212,7 @@ class Pass(Attends):
         if is_rooted(s):
             return self.hops.rooted(s, text, names)
         if is_stepwise(s):
-            title = "homeward" if TENSORS[s.tensors[0]].side == "q" else "homeward_keys"
+            title = "homeward" if s.side == "q" else "homeward_keys"
         else:
             title = "pass_on"
         hop = self.hops.add(title, s, self.names)
@@ -248,7 +247,7 @@ class Pass(Attends):
         self, s: Send, run: Run, steps: Steps, names: Names, indent: int
     ) -> Iterator[Op]:
         """Send inputs; what arrives has its name from the next step on."""
-        side = TENSORS[s.tensors[0]].side
+        side = s.side
         if len(s.parts) > 1 or s.parts[0].pieces or s.parts[0].heads:
             raise PlanError("messages of some pieces of a value")
         source, name = (self.made.inputs[v, side] for v in (s.parts[0].value, s.name))
@@ -263,7 +262,7 @@ class Pass(Attends):
 
     def exchange(self, s: Gather | AllToAll, indent: int) -> Iterator[Op]:
         """Exchange inputs along an axis of the mesh."""
-        side = TENSORS[s.tensors[0]].side
+        side = s.side
         source, name = (self.made.inputs[v, side] for v in (s.part.value, s.name))
         if self.only_exchanged(side) and not (self.forward and side == "q"):
             source = f"({self.own(side)})"
@@ -276,7 +275,7 @@ class Pass(Attends):
 
     def bring_back(self, n: int, s: Return | Scatter, indent: int) -> Iterator[Op]:
         """Let sums go back over an exchange."""
-        cell = self.made.cells[n, TENSORS[s.tensors[0]].side]
+        cell = self.made.cells[n, s.side]
         source, exchange = self.made.sums[self.made.taken[n]], self.kept.kv
         if isinstance(s, Return):
             named = {x.name: x for x in self.loops.statements if isinstance(x, Gather | AllToAll)}

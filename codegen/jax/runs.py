@@ -11,7 +11,6 @@ from codegen.jax.values import SPARE
 from codegen.jax.ways import is_stepwise, sends_inputs
 from codegen.text import Flags, Names
 from planner.errors import PlanError
-from planner.ir import TENSORS
 from planner.loops.form import Attend, Expr, Loops, Send, Start, Statement
 
 WORD = re.compile(r"[A-Za-z_]\w*")
@@ -78,7 +77,7 @@ class _Activity:
         read = (
             s.parts if isinstance(s, Send) else (s.part,)
             for s in loops.statements
-            if isinstance(s, Start | Send) and not TENSORS[s.tensors[0]].accumulates
+            if isinstance(s, Start | Send) and not s.sums
         )
         self.kept = {p.value for parts in read for p in parts if p.lag != Expr()}
         self.on = np.array([[s.when.on(t) for t in every] for s in loops.statements])

@@ -4,7 +4,6 @@ import numpy as np
 
 from planner.columns import distinct
 from planner.errors import PlanError
-from planner.ir import TENSORS
 from planner.loops.expand import ends
 from planner.loops.form import FromRoot, Guard, Ints, Loops, Send, Shift, ToRoot
 
@@ -28,7 +27,7 @@ def everybody(loops: Loops, s: Send) -> Ints:
 
     More may be sent then than planned: inputs that nobody reads, or sums that are zero.
     """
-    steps = [t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)]
+    steps = s.when.steps
     ranks = distinct(np.concatenate([senders(loops, s, t) for t in steps]))
     whole = len(ranks) == ranks[-1] - ranks[0] + 1
     return ranks if whole else loops.coordinates()[:, -1]
@@ -50,4 +49,4 @@ def is_rooted(s: Send) -> bool:
 
 def sends_inputs(s: object) -> bool:
     """True for messages of copies."""
-    return isinstance(s, Send) and not TENSORS[s.tensors[0]].accumulates
+    return isinstance(s, Send) and not s.sums

@@ -10,7 +10,7 @@ import numpy as np
 
 from codegen.lowered.sums import Cell, Rectangles
 from planner.errors import PlanError
-from planner.ir import TENSORS, Plan
+from planner.ir import Plan
 from planner.loops.expand import Expansion
 from planner.loops.form import HELD, Attend, Ints, Loops, Part, Return, Scatter, Send
 from planner.loops.values import Copies, Messages, owned
@@ -70,7 +70,7 @@ class Rows:
                 moment.attends[i] = Rectangles(*state.attend(s, t), tables)
                 continue
             messages = state.moved(s, t)
-            if not isinstance(s, Handing) or not TENSORS[s.tensors[0]].accumulates:
+            if not isinstance(s, Handing) or not s.sums:
                 continue
             if isinstance(s, Send):
                 sent.setdefault(sent_from(s), []).extend(messages)
@@ -109,5 +109,5 @@ def cut(s: Send) -> bool:
 
 def whole(state: Expansion, s: Send, t: int, src: Ints, dst: Ints, _: Ints) -> Messages:
     """A message with all blocks of the value that it has pieces of."""
-    value, side = Part(s.parts[0].value, s.parts[0].lag), TENSORS[s.tensors[0]].side
+    value, side = Part(s.parts[0].value, s.parts[0].lag), s.side
     return src, dst, state.blocks(value, side, t, src, sums=True)

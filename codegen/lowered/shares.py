@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from codegen.lowered.variables import side_of
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import AllToAll, Gather, Loops
@@ -29,7 +28,7 @@ def shares_of(plan: Plan, loops: Loops, s: Gather | AllToAll) -> Shares:
     """The shares of an exchange; PlanError unless they are as many heads as the next one's."""
     if isinstance(s, Gather):
         return Shares(True)
-    side, n = plan.partition.side(side_of(s.tensors)), loops.mesh[s.axis]
+    side, n = plan.partition.side(s.side), loops.mesh[s.axis]
     slices, counts = len(side.slices), set(side.head_counts.tolist())
     first, last = s.share.heads or (None, None)
     if s.share.pieces or first is None or first != last or first.step:

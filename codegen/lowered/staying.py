@@ -9,7 +9,7 @@ from dataclasses import replace
 from codegen.lowered.sums import Walk
 from codegen.lowered.walk import walk
 from planner.errors import PlanError
-from planner.ir import TENSORS, Plan
+from planner.ir import Plan
 from planner.loops.form import OWN, Attend, Loops, Part, Send, Start, Statement
 
 
@@ -34,7 +34,7 @@ def own_apart(statements: Sequence[Statement]) -> Iterator[Statement]:
     Messages of sums for what ranks own are left out.
     """
     for s in statements:
-        if isinstance(s, Send) and s.parts[0].value == OWN and TENSORS[s.tensors[0]].accumulates:
+        if isinstance(s, Send) and s.parts[0].value == OWN and s.sums:
             continue
         if not isinstance(s, Attend):
             yield s
@@ -54,8 +54,5 @@ def own_apart(statements: Sequence[Statement]) -> Iterator[Statement]:
 def _owned(p: Part, side: str, t: int, statements: Sequence[Statement]) -> Part:
     """A part of a value that begins in this step as what ranks own, by that name."""
     starts = (s for s in statements if isinstance(s, Start) and s.when.on(t))
-    own = any(
-        (s.name, s.part) == (p.value, Part(OWN)) and TENSORS[s.tensors[0]].side == side
-        for s in starts
-    )
+    own = any((s.name, s.part) == (p.value, Part(OWN)) and s.side == side for s in starts)
     return replace(p, value=OWN) if own else p

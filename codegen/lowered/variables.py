@@ -13,7 +13,6 @@ import numpy as np
 
 from codegen.lowered.sums import Cell, Walk
 from planner.errors import PlanError
-from planner.ir import TENSORS
 from planner.loops.form import OWN, AllToAll, Attend, Gather, Loops, Part, Send, Start, Statement
 
 Value = tuple[str, str]  # side, name
@@ -21,30 +20,20 @@ Span = tuple[int, int]  # quarters of steps
 Held = TypeVar("Held", bound=tuple[str, ...])
 
 
-def side_of(tensors: tuple[str, ...]) -> str:
-    """The side of a message."""
-    return TENSORS[tensors[0]].side
-
-
-def sums(tensors: tuple[str, ...]) -> bool:
-    """True of a message of sums."""
-    return TENSORS[tensors[0]].accumulates
-
-
 def input_spans(loops: Loops, spare: int = 0) -> dict[Value, Span]:
     """The lifetime of each input; `spare`: steps by which it may be sent on that nobody reads."""
     spans = dict[Value, Span]()
     for s in loops.statements:
-        steps = [t for t in range(s.when.first, s.when.last + 1) if s.when.on(t)]
+        steps = s.when.steps
         late = -1 if isinstance(s, Start) else 0
         for side, part in inputs_read(s):
             for t in steps:
                 check_age(loops, side, part, t)
             _live(spans, (side, part.value), [4 * t + late for t in (steps[0], steps[-1])])
-        if isinstance(s, Start | Send | Gather | AllToAll) and not sums(s.tensors):
+        if isinstance(s, Start | Send | Gather | AllToAll) and not s.sums:
             late = late or 2
             last = steps[-1] + spare * isinstance(s, Send)
-            _live(spans, (side_of(s.tensors), s.name), [4 * steps[0] + late, 4 * last + late])
+            _live(spans, (s.side, s.name), [4 * steps[0] + late, 4 * last + late])
     return spans
 
 
@@ -54,10 +43,10 @@ def inputs_read(s: Statement) -> Iterator[tuple[str, Part]]:
         case Attend():
             yield from (("q", p) for p in s.q)
             yield from (("kv", p) for p in s.kv)
-        case Send() if not sums(s.tensors):
-            yield from ((side_of(s.tensors), p) for p in s.parts)
-        case Start() | Gather() | AllToAll() if not sums(s.tensors):
-            yield side_of(s.tensors), s.part
+        case Send() if not s.sums:
+            yield from ((s.side, p) for p in s.parts)
+        case Start() | Gather() | AllToAll() if not s.sums:
+            yield s.side, s.part
 
 
 def check_age(loops: Loops, side: str, part: Part, t: int) -> None:
@@ -71,7 +60,7 @@ def check_age(loops: Loops, side: str, part: Part, t: int) -> None:
                 later = range(t - lag + 1, t + 1)
             case _:
                 continue
-        if (side_of(s.tensors), s.name) == (side, part.value) and any(map(s.when.on, later)):
+        if (s.side, s.name) == (side, part.value) and any(map(s.when.on, later)):
             raise PlanError(f"{part.value} is read {lag} steps after it came")
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.shares import Shares, shares_of
 from codegen.lowered.sums import Cell
-from codegen.lowered.variables import side_of
 from codegen.torch.holdings import Holdings
 from codegen.torch.variables import returned_from
 from planner.errors import PlanError
@@ -37,7 +36,7 @@ class Exchanges:
 
         Where it is not waited for `later` there is only the last, which does it all.
         """
-        side = side_of(s.tensors)
+        side = s.side
         shares = self.shares(s)
         name = self.have.names.inputs[side, s.name]
         tensors = self.have.part(s.tensors, s.part).strip("[]").split(", ")
@@ -117,10 +116,10 @@ class Exchanges:
         if isinstance(s, Return):
             exchange = returned_from(self.loops, s)
             source, shares = (s.tensors[0], s.exchange), self.shares(exchange)
-            ordered = self.ordered(side_of(s.tensors), s.exchange, exchange.part.value, s.axis)
+            ordered = self.ordered(s.side, s.exchange, exchange.part.value, s.axis)
         else:
             source = s.tensors[0], s.part.value
-            ordered = self.ordered(side_of(s.tensors), HELD, OWN, s.axis)
+            ordered = self.ordered(s.side, HELD, OWN, s.axis)
         order = "[:, :, order.argsort()]" if ordered else ""
         reduces, complete = shares.gathered, self.have.walked.complete(into)
         name, group = self.have.names.cells[source], self.group(s.axis)

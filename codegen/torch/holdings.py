@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from codegen.lowered.sums import Cell, Walk
-from codegen.lowered.variables import side_of
 from codegen.torch.variables import Variables
 from planner.errors import PlanError
+from planner.ir import TENSORS
 from planner.loops.form import HELD, OWN, Part
 
 MOVES = {("Q",), ("DOUT",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), ("DKV",)}
@@ -53,7 +53,7 @@ class Holdings:
             raise PlanError(f"a message of {' '.join(tensors)}")
         if part.pieces is not None or part.heads is not None:
             raise PlanError("a message of a part of what a rank has")
-        return self.value(side_of(tensors), part.value)
+        return self.value(TENSORS[tensors[0]].side, part.value)
 
     def keys(self, value: str, cut: bool) -> list[str]:
         """Arguments k and v of an attend."""

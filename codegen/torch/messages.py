@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from codegen.lowered.sums import Walk
-from codegen.lowered.variables import side_of, sums
 from codegen.reflow import WIDTH
 from codegen.torch.attends import indented
 from codegen.torch.holdings import Holdings
@@ -184,7 +183,7 @@ class Messages:
 
     def receive(self, move: Transfer, handle: str) -> None:
         """Lets the value that came be read from the next step on."""
-        side = side_of(move.s.tensors)
+        side = move.s.side
         if self.late(move.s):
             return
         name = self.have.names.inputs[side, move.s.name]
@@ -196,20 +195,20 @@ class Messages:
         """Note what has to last where nothing comes: what is sent on, or comes by several ways."""
         names = [self.came(m) for m in moves if not m.into and not self.late(m.s)]
         sent = {
-            self.have.names.inputs[side_of(s.tensors), p.value]
+            self.have.names.inputs[s.side, p.value]
             for s in self.loops.statements
-            if isinstance(s, Send) and not sums(s.tensors)
+            if isinstance(s, Send) and not s.sums
             for p in s.parts
             if p.value not in (OWN, HELD)
         }
         self.lasting = {n for n in names if names.count(n) > 1 or n in sent}
         for name in dict.fromkeys(names) if len(moves[0].domain.steps if moves else ()) > 1 else ():
             if not any(f" {name} = " in f" {x}" for x in self.lines):
-                side = next(side_of(m.s.tensors) for m in moves if self.came(m) == name)
+                side = next(m.s.side for m in moves if self.came(m) == name)
                 self.write(f"{name} = {self.have.value(side, OWN)}")
 
     def came(self, move: Transfer) -> str:
         """The name of an input that comes."""
         if move.into:
             return ""
-        return self.have.names.inputs[side_of(move.s.tensors), move.s.name]
+        return self.have.names.inputs[move.s.side, move.s.name]

@@ -12,7 +12,6 @@ from math import gcd
 from codegen.lowered.conditions import AXES, SIZES, Domain, both, conditions
 from codegen.lowered.keeping import Kept
 from codegen.lowered.sums import Cell
-from codegen.lowered.variables import side_of, sums
 from codegen.lowered.walk import walk
 from codegen.text import Names
 from codegen.torch.attends import Attending, indented
@@ -67,7 +66,7 @@ def frames(loops: Loops) -> Iterator[Frame]:
 
 def _busy(loops: Loops, section: Section, t: int) -> bool:
     return any(
-        s.when.on(t) and not (isinstance(s, Send | Return | Scatter) and sums(s.tensors))
+        s.when.on(t) and not (isinstance(s, Send | Return | Scatter) and s.sums)
         for s in section.statements
     )
 
@@ -181,7 +180,7 @@ class Pass(Messages):
         starts = [
             s
             for s in self.loops.statements
-            if isinstance(s, Start) and not sums(s.tensors) and any(map(s.when.on, domain.steps))
+            if isinstance(s, Start) and not s.sums and any(map(s.when.on, domain.steps))
         ]
         inputs = self.have.names.inputs
         first = [s for s in starts if untouched(self.loops, inputs, s, frame.first)]
@@ -363,7 +362,7 @@ class Pass(Messages):
 
     def start(self, s: Start) -> list[str]:
         """A value begins to travel."""
-        target = self.have.names.inputs[side_of(s.tensors), s.name]
+        target = self.have.names.inputs[s.side, s.name]
         source = self.have.part(s.tensors, s.part)
         for x in self.loops.statements:
             if isinstance(x, Send) and x.name == s.part.value and self.late(x):

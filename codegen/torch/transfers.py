@@ -7,7 +7,6 @@ import numpy as np
 
 from codegen.lowered.conditions import SIZES, Domain, active_bounds, both, conditions, needed
 from codegen.lowered.sums import Cell, Walk
-from codegen.lowered.variables import sums
 from codegen.text import Names, affine, expression
 from planner.errors import PlanError
 from planner.loops.form import Expr, FromRoot, Loops, Send, Shift, ToRoot
@@ -119,7 +118,7 @@ def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Itera
         steps = [t for t in domain.steps if s.when.on(t)]
         if not isinstance(s, Send) or not steps:
             continue
-        if not sums(s.tensors):
+        if not s.sums:
             yield Transfer(s, None, None, domain, names)
             continue
         if s.parts[0].pieces or s.parts[0].heads:

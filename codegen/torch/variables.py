@@ -9,9 +9,7 @@ from codegen.lowered.variables import (
     input_spans,
     named,
     numbered,
-    side_of,
     sum_spans,
-    sums,
 )
 from planner.errors import PlanError
 from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops, Part, Return, Send, Start
@@ -36,7 +34,7 @@ def variables(loops: Loops, walked: Walk, keep: bool) -> Variables:
             spans[side, OWN] = own[0], own[1] - 4
     exchanges = [s for s in loops.statements if isinstance(s, Gather | AllToAll)]
     for s in exchanges if keep else ():
-        value = side_of(s.tensors), s.name
+        value = s.side, s.name
         spans[value] = spans[value][0], 4 * loops.steps
     douts = {("q", s.name): "dout" for s in exchanges if s.tensors == ("DOUT",)}
     inputs = named(
@@ -56,8 +54,8 @@ def untouched(loops: Loops, inputs: Mapping[Value, str], s: Start, first: int) -
         return True
     others = [x for x in loops.statements if isinstance(x, Start | Send) and x is not s]
     others = [x for x in others if any(map(x.when.on, range(first, s.when.first)))]
-    names = {inputs.get((side_of(x.tensors), x.name)) for x in others if not sums(x.tensors)}
-    return s.part == Part(OWN) and inputs[side_of(s.tensors), s.name] not in names
+    names = {inputs.get((x.side, x.name)) for x in others if not x.sums}
+    return s.part == Part(OWN) and inputs[s.side, s.name] not in names
 
 
 def returned_from(loops: Loops, s: Return) -> Gather | AllToAll:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import TENSORS, Plan
+from planner.ir import Plan
 from planner.loops.exchanges import Filled, alike_along, scattered, shared
 from planner.loops.form import (
     OWN,
@@ -121,7 +121,7 @@ class Expansion:
 
     def start(self, s: Start, t: int) -> None:
         """A value gets another name."""
-        side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
+        side, sums = s.side, s.sums
         blocks = self.blocks(s.part, side, t, self.everyone, sums=sums)
         self.aged[s.name, side, t] = self._packed(side, [(self.everyone, blocks)])
 
@@ -130,7 +130,7 @@ class Expansion:
 
     def send(self, s: Send, t: int) -> list[Messages]:
         """The messages of a send; what they bring has its name from the next step on."""
-        side, sums = TENSORS[s.tensors[0]].side, TENSORS[s.tensors[0]].accumulates
+        side, sums = s.side, s.sums
         src, dst = self._pairs(s, t)
         sent = np.hstack([self.blocks(p, side, t, src, sums=sums) for p in s.parts])
         if sums:
@@ -163,7 +163,7 @@ class Expansion:
 
     def exchange(self, s: Gather | AllToAll, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
-        side = TENSORS[s.tensors[0]].side
+        side = s.side
         table = self.table(s.part, side, t)
         share = s.share if isinstance(s, AllToAll) else s.part
         made = shared(table, share, t, self.loops.mesh, self.coordinates, s.axis)
@@ -173,7 +173,7 @@ class Expansion:
 
     def scatter(self, s: Scatter, t: int) -> list[Messages]:
         """The messages of sums to their owners along an axis, but for those with no sums."""
-        side = TENSORS[s.tensors[0]].side
+        side = s.side
         table = self.blocks(s.part, side, t, self.everyone)
         if s.same != alike_along(table, self.loops.mesh, s.axis):
             raise PlanError(f"step {t}: ranks of a scatter have the same blocks, or have not")
@@ -184,7 +184,7 @@ class Expansion:
         """The messages of an exchange, the other way round, but for those with no sums in them."""
         if s.exchange not in self.brought:
             raise PlanError(f"{s.exchange} is returned before it is there")
-        side, sent = TENSORS[s.tensors[0]].side, self.brought[s.exchange]
+        side, sent = s.side, self.brought[s.exchange]
         return [self.filled.of(side, (dst, src, blocks)) for src, dst, blocks in sent]
 
     def arrive(self) -> None:

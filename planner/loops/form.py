@@ -46,6 +46,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.ir import TENSORS
+
 Ints = NDArray[np.signedinteger[Any]]
 Kind = Literal["full", "causal", "strict", "end", "other", "any"]
 OWN, HELD = "own", "held"  # what a rank owns; what it has from the start beside that
@@ -133,10 +135,14 @@ class When:
         """True if the statement runs in step t."""
         return self.first <= t <= self.last and (t - self.first) % self.every < self.width
 
+    @property
+    def steps(self) -> list[int]:
+        """The steps in which the statement runs."""
+        return [t for t in range(self.first, self.last + 1) if self.on(t)]
+
     def meets(self, other: "When") -> bool:
         """True if both run in some step, on whatever ranks."""
-        steps = range(max(self.first, other.first), min(self.last, other.last) + 1)
-        return any(self.on(t) and other.on(t) for t in steps)
+        return any(map(other.on, self.steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +178,25 @@ class ToRoot:
 Hop = Shift | Table | FromRoot | ToRoot
 
 
+class Moves:
+    """A statement about values of some tensors: all of one side, inputs or sums."""
+
+    __slots__ = ()
+    tensors: tuple[str, ...]
+
+    @property
+    def side(self) -> str:
+        """The side of its tensors."""
+        return TENSORS[self.tensors[0]].side
+
+    @property
+    def sums(self) -> bool:
+        """True for sums, which are handed over; inputs are copied."""
+        return TENSORS[self.tensors[0]].accumulates
+
+
 @dataclass(frozen=True, slots=True)
-class Start:
+class Start(Moves):
     """From the first step of `when` on, `name` is that part."""
 
     when: When
@@ -183,7 +206,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class Send(Moves):
     """One message per rank; several parts travel together."""
 
     when: When
@@ -195,7 +218,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(Moves):
     """Everybody along an axis gets everybody's part, and keeps its own beside it."""
 
     gathers: ClassVar[bool] = True
@@ -208,7 +231,7 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
-class AllToAll:
+class AllToAll(Moves):
     """Everybody along an axis gets its share, `share` of the receiver, of everybody's part."""
 
     when: When
@@ -226,7 +249,7 @@ class AllToAll:
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class Return(Moves):
     """Sums for what an exchange brought go back: reduce-scatter of a Gather, else all-to-all.
 
     Where a rank attended to nothing of a message there are no sums to send: zeros, in a program.
@@ -239,7 +262,7 @@ class Return:
 
 
 @dataclass(frozen=True, slots=True)
-class Scatter:
+class Scatter(Moves):
     """Sums for what ranks hold go to the owners along an axis; they reverse no exchange here.
 
     Where all ranks along the axis have the same blocks (`same`) it is a reduce-scatter, else an

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.ir import TENSORS
 from planner.loops.fitting import Piece, guards, plane, runs
 from planner.loops.form import (
     Attend,
@@ -53,7 +52,7 @@ def _cost(s: Statement) -> float:
     if isinstance(s, Attend):
         total += {"any": 2.0}.get(s.kind, 0.0)
     if isinstance(s, Send):
-        sums = TENSORS[s.tensors[0]].accumulates
+        sums = s.sums
         total += 2 * isinstance(s.hop, Table) + 1.5 * (sums and s.into is None)
         total += 0.01 * (guard.receiver == sums)  # rather said where it is attended
     return total
