@@ -11,7 +11,7 @@ import numpy as np
 from codegen.lowered.sums import Cell, Rectangles
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.expand import Expansion
+from planner.loops.expand import SIDES, Expansion
 from planner.loops.form import HELD, Attend, Ints, Loops, Part, Return, Scatter, Send
 from planner.loops.values import Copies, Messages, owned
 
@@ -20,7 +20,7 @@ Handing = Send | Return | Scatter  # statements that may move sums
 
 @dataclass(frozen=True)
 class Moment:
-    """One step: rectangles, sums that arrive, and what stays, by name and side, as it begins.
+    """One step: rectangles, sums that arrive, and what stays, by side and name, as it begins.
 
     Where sums of some pieces of a value go, their messages have all blocks of it.
     """
@@ -44,15 +44,16 @@ class Rows:
         self.taken: dict[tuple[int, Cell], Ints] = {}
         self.times: dict[Cell, list[int]] = defaultdict(list)
         self.moments = [self._moment(state, t) for t in range(loops.steps)]
-        self.aged = {(side, name, t): table for (name, side, t), table in state.aged.items()}
+        every = {(x, *key): v.table for x in SIDES for key, v in state.values[x].named.items()}
+        self.aged = {(x, name, t): table for (x, name, t), table in every.items() if t is not None}
         self.brought = state.brought
-        self.tables = {(side, name): table for (name, side), table in state.stay.items()}
+        self.tables = staying(state)
         for side in ("q", "kv"):
             self.tables[side, "owned"] = owned(plan.ranks, plan.partition.side(side))
         first = self.moments[0].stay if self.moments else {}
-        self.tables |= {(side, HELD): x for (name, side), x in first.items() if name == HELD}
+        self.tables |= {key: table for key, table in first.items() if key[1] == HELD}
         self.pieces: dict[tuple[str, str], int] = {}  # of each value, at the most: side, name
-        stays = (((side, name), x) for m in self.moments for (name, side), x in m.stay.items())
+        stays = (item for m in self.moments for item in m.stay.items())
         for value, table in (
             *stays,
             *self.tables.items(),
@@ -61,12 +62,12 @@ class Rows:
             self.pieces[value] = max(self.pieces.get(value, 0), table.shape[1])
 
     def _moment(self, state: Expansion, t: int) -> Moment:
-        moment, sent = Moment({**state.stay}), dict[Cell, list[Messages]]()
+        moment, sent = Moment(staying(state)), dict[Cell, list[Messages]]()
         for i, s in enumerate(state.loops.statements):
             if not s.when.on(t):
                 continue
             if isinstance(s, Attend):
-                tables = state.table(s.q[0], "q", t), state.table(s.kv[0], "kv", t)
+                tables = state.value(s.q[0], "q", t).table, state.value(s.kv[0], "kv", t).table
                 moment.attends[i] = Rectangles(*state.attend(s, t), tables)
                 continue
             messages = state.moved(s, t)
@@ -109,5 +110,15 @@ def cut(s: Send) -> bool:
 
 def whole(state: Expansion, s: Send, t: int, src: Ints, dst: Ints, _: Ints) -> Messages:
     """A message with all blocks of the value that it has pieces of."""
-    value, side = Part(s.parts[0].value, s.parts[0].lag), s.side
-    return src, dst, state.blocks(value, side, t, src, sums=True)
+    value = Part(s.parts[0].value, s.parts[0].lag)
+    return src, dst, state.blocks(value, s.tensors[0], t, src)
+
+
+def staying(state: Expansion) -> dict[tuple[str, str], Ints]:
+    """The tables of the values that stay, by side and name."""
+    return {
+        (side, name): value.table
+        for side in SIDES
+        for (name, born), value in state.values[side].named.items()
+        if born is None
+    }

@@ -233,7 +233,7 @@ class _Walker:
 
     def staying(self, tensor: str, t: int, who: Ints, blocks: Ints, wrong: str) -> Cell:
         """The cell of a value that stays, and that has these blocks."""
-        for (name, side), table in self.rows.moments[t].stay.items():
+        for (side, name), table in self.rows.moments[t].stay.items():
             row = table.reshape(self.ranks, -1).take(who, axis=0)
             if side == TENSORS[tensor].side and same(row, blocks):
                 return tensor, name

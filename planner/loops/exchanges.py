@@ -131,7 +131,7 @@ class Exchanges:
         for name, (of, axis, (src, dst, blocks)) in reversed(self.brought.items()):
             if of == side:
                 yield Return(when, tensors, name, axis), self.filled.of(side, (dst, src, blocks))
-        for value in (places.values[i] for i in places.stays):
+        for value in places.stays:
             for axis in range(len(self.mesh)):
                 same = alike_along(value.table, self.mesh, axis)
                 made = scattered(value.table, places.side, self.where, axis)

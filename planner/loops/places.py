@@ -1,18 +1,21 @@
 """Places: of which value, and where in it, each rank's copy of each block is.
 
 A value is what arrived at one time under one name: its table [ranks, pieces, heads] of blocks.
+Recovery asks for places; expansion reads values by name.
 The places of a side are one number per rank and block, value x room + slot; -1 for "not here".
 """
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
 from planner.errors import PlanError
+from planner.ir import ACCUMULATORS, Plan
 from planner.loops.form import OWN, Ints
-from planner.loops.values import Bools, pack, without
+from planner.loops.values import Bools, initial, joined, pack, without
 from planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block
@@ -61,39 +64,75 @@ class Cut:
         return Cut(self.value, self.ends.take(rows, axis=0), self.whole.take(rows, axis=0))
 
 
-class Places:
-    """The values of one side, or of one tensor of sums, and where each block is."""
+class Values:
+    """The values of one side, or of one tensor of sums."""
 
     def __init__(self, ranks: int, side: Side) -> None:
         self.ranks, self.side = ranks, side
-        self.bits = max(1, len(side) - 1).bit_length()
-        self.room = 1 << self.bits
         self.values: list[Value] = []
-        self.stays: list[int] = []  # values that stay, but for what ranks own
-        self.even = True  # all values are
-        self.code = np.full((ranks, len(side) + 1), -1, np.int32)
-        self.code[:, -1] = ABSENT  # what block -1 finds
+        self.named: dict[tuple[str, int | None], Value] = {}  # by name and the step of its birth
 
-    def add(self, name: str, born: int | None, rank: Ints, blocks: Ints) -> None:
+    @property
+    def stays(self) -> list[Value]:
+        """The values that stay, but for what ranks own."""
+        return [v for (name, born), v in self.named.items() if born is None and name != OWN]
+
+    def add(self, name: str, born: int | None, rank: Ints, blocks: Ints) -> Value:
         """A new value of these blocks [n, w] on these ranks [n].
 
         Of values that stay, the last one to get a block has it; but a rank owns what it owns.
         """
-        if born is None:
-            for i in self.stays:
-                self.values[i].hold(without(self.values[i].table, self.side, rank, blocks))
-                self._put(i)
-            self.stays += [len(self.values)] * (name != OWN)
-        self.values.append(Value(name, born, pack(self.ranks, self.side, rank, blocks)))
-        self._put(len(self.values) - 1)
+        for value in self.stays if born is None else ():
+            value.hold(without(value.table, self.side, rank, blocks))
+            self.put(value)
+        value = Value(name, born, pack(self.ranks, self.side, rank, blocks))
+        self.values.append(value)
+        self.named[name, born] = value
+        self.put(value)
+        return value
 
-    def _put(self, i: int) -> None:
+    def widen(self, value: Value, rank: Ints, blocks: Ints) -> None:
+        """Add a value of the same name and birth, with more blocks."""
+        table = value.table.reshape(self.ranks, -1)
+        more = joined([(np.arange(self.ranks), table), (rank, blocks)])
+        self.add(value.name, value.born, *more)
+
+    def put(self, value: Value) -> None:
+        """Note where the blocks of a value are, if anybody asks."""
+
+
+V = TypeVar("V", bound=Values)
+
+
+def at_first(plan: Plan, kind: type[V]) -> dict[str, V]:
+    """The values of each side before the first step, and sums by tensor: none."""
+    made = {side: kind(plan.ranks, plan.partition.side(side)) for side in ("q", "kv")}
+    for side, values in made.items():
+        for name, table in initial(plan, side).items():
+            values.add(name, None, np.arange(plan.ranks), table.reshape(plan.ranks, -1))
+    return made | {t: kind(plan.ranks, plan.side(t)) for t in ACCUMULATORS[plan.pass_]}
+
+
+class Places(Values):
+    """The values of one side, or of one tensor of sums, and where each block is."""
+
+    def __init__(self, ranks: int, side: Side) -> None:
+        super().__init__(ranks, side)
+        self.bits = max(1, len(side) - 1).bit_length()
+        self.room = 1 << self.bits
+        self.even = True  # all values are
+        self.code = np.full((ranks, len(side) + 1), -1, np.int32)
+        self.code[:, -1] = ABSENT  # what block -1 finds
+
+    def put(self, value: Value) -> None:
+        """Note the places of a value's blocks."""
+        i = self.values.index(value)
         if (i + 1) * self.room >= np.iinfo(np.int32).max:
             raise PlanError(f"more than {i} values of {len(self.side)} blocks")
-        table = self.values[i].table.reshape(self.ranks, -1)
+        table = value.table.reshape(self.ranks, -1)
         rank, slot = np.nonzero(table >= 0)
         self.code[rank, table[rank, slot]] = i * self.room + slot
-        self.even &= self.values[i].even
+        self.even &= value.even
 
     def of(self, rank: Ints, block: Ints) -> Ints:
         """The value of each (rank, block), any shapes that go together; -1 for none."""

@@ -10,11 +10,11 @@ import numpy as np
 
 from planner.columns import flat, twice
 from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, TENSORS, Plan
+from planner.ir import TENSORS, Plan
 from planner.loops.exchanges import Exchange, Exchanges, Filled
 from planner.loops.form import Ints, Loops
 from planner.loops.kinds import Kinds
-from planner.loops.places import Cut, Places
+from planner.loops.places import Cut, Places, at_first
 from planner.loops.transfers import Transfers, Way, find_mesh
 from planner.loops.values import (
     Bools,
@@ -22,8 +22,6 @@ from planner.loops.values import (
     Messages,
     Rectangles,
     Rows,
-    initial,
-    joined,
     rows_of,
 )
 from planner.passes import pieces
@@ -104,16 +102,11 @@ class Reading:
 
     def __post_init__(self) -> None:
         plan = self.source.plan
-        self.places = {s: Places(plan.ranks, plan.partition.side(s)) for s in SIDES}
-        self.places |= {t: Places(plan.ranks, plan.side(t)) for t in ACCUMULATORS[plan.pass_]}
+        self.places = at_first(plan, Places)
         self.transfers = Transfers(self.source.mesh)
         steps = self.source.joint if self.joint else self.source.rows
         self.filled = Filled(plan)
         self.known = Exchanges(self.source.mesh, self.source.coordinates, steps, self.filled)
-        for side in SIDES:
-            for name, table in initial(plan, side).items():
-                copies = np.arange(plan.ranks), table.reshape(plan.ranks, -1)
-                self.places[side].add(name, None, *copies)
         for t, rows in enumerate(steps):
             self._step(t, rows)
 
@@ -262,9 +255,7 @@ class Reading:
         table = value.table.reshape(len(value.table), -1)
         if (table[dst[row]] >= 0).any():
             return False
-        more = dst[row], blocks[row, column][:, None]
-        copies = joined([(np.arange(len(table)), table), more])
-        self.places[tensor].add(value.name, value.born, *copies)
+        self.places[tensor].widen(value, dst[row], blocks[row, column][:, None])
         return True
 
     def _into(
