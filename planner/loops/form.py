@@ -191,7 +191,7 @@ class Moves:
 
     @property
     def sums(self) -> bool:
-        """True for sums, which are handed over; inputs are copied."""
+        """True for sums, False for inputs."""
         return TENSORS[self.tensors[0]].accumulates
 
 
