@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from math import expm1, log
 
+from left_out import left_out
 from markdown import Lines, table
+from soundness import CHECKS, soundness
 
 from ringloom.reproduce import validation
 from ringloom.reproduce.measured import BASELINES, Measured, published_rows
 from ringloom.reproduce.papers import distflash_time, striped
-from ringloom.reproduce.soundness import CHECKS, soundness
 from ringloom.reproduce.validation import APART, Errors
 from simulator.confidence import SOURCES, residuals
 from simulator.hardware import hardware
@@ -152,7 +153,7 @@ def _orders(rows: Sequence[Measured]) -> Lines:
 
 
 def _intervals() -> Lines:
-    parts = validation.left_out()
+    parts = left_out()
     inside, total = sum(p.inside for p in parts), sum(p.rows for p in parts)
     yield from (
         f"Without its own rows, the interval of the other sources holds {inside} of {total} rows.",

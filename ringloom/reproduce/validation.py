@@ -18,7 +18,7 @@ import numpy as np
 
 from ringloom.reproduce.measured import ROWS, Measured, published_rows
 from ringloom.reproduce.tables import Line, Table
-from simulator.confidence import RESIDUALS, Residual, model_error, ratio_interval, residuals
+from simulator.confidence import RESIDUALS, Residual, ratio_interval
 from simulator.hardware import hardware, presets
 
 APART = 1.1  # schedules whose published times differ by more must come out in their order
@@ -98,29 +98,6 @@ def by(rows: Sequence[Measured], *names: str) -> dict[tuple[str, ...], list[Meas
         key = tuple(str(getattr(row, name)) for name in names)
         groups.setdefault(key, []).append(row)
     return groups
-
-
-# ---- intervals
-
-
-@dataclass(frozen=True)
-class Left:
-    """A source, judged by the intervals that all other sources give."""
-
-    source: str
-    rows: int
-    inside: int
-    half_width: float  # relative
-
-
-def left_out(rows: Sequence[Residual] | None = None) -> list[Left]:
-    """Leave out one source at a time."""
-    rows, parts = residuals() if rows is None else rows, list[Left]()
-    for source in dict.fromkeys(row.source for row in rows):
-        own = [row for row in rows if row.source == source]
-        half = model_error(own[0].hardware, [row for row in rows if row.source != source])
-        parts.append(Left(source, len(own), sum(abs(r.error) <= half for r in own), expm1(half)))
-    return parts
 
 
 # ---- the frozen fit

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soundness import checks
 
 from plain.test_simulator_reference import crowded, machines, plans
 from planner.analysis.tiles import tiles
@@ -21,7 +22,6 @@ from planner.planning import plan
 from planner.schedules import comparable
 from planner.verify import verify
 from planner.workload import Workload
-from ringloom.reproduce.soundness import checks
 from sampling import NIGHTLY as EVERY
 from simulator.bounds import Bounds, lower_bound, outside
 from simulator.costs.prices import Costs

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soundness as soundness_module
+from soundness import CHECKS, soundness
 
 from planner.errors import RingloomError
 from planner.ir import Plan
@@ -16,10 +18,8 @@ from planner.planning import plan
 from planner.workload import Workload
 from ringloom.cli import main
 from ringloom.machine import on_machine
-from ringloom.reproduce import soundness as soundness_module
 from ringloom.reproduce import validation
 from ringloom.reproduce.measured import ROWS, Measured, measured, published_rows
-from ringloom.reproduce.soundness import CHECKS, soundness
 from ringloom.reproduce.validation import Decision, Errors
 from simulator.hardware import Hardware, hardware, presets
 from simulator.prediction import Prediction, simulate

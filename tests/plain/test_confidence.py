@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from left_out import left_out
 
 import ringloom as rl
 from planner.planning import plan
@@ -46,7 +47,7 @@ def test_the_frozen_errors_are_those_of_the_published_rows() -> None:
 
 
 def test_without_one_source_the_interval_holds_most_of_its_rows() -> None:
-    parts = validation.left_out()
+    parts = left_out()
     assert len(parts) >= 2
     assert all(part.half_width < 0.2 for part in parts)
     assert sum(part.inside for part in parts) >= 0.85 * sum(part.rows for part in parts)
