@@ -19,7 +19,13 @@ project_copyright = author
 release = version = ringloom.__version__
 
 smartquotes = False  # -- is an option here, not a dash
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+# What is typed can be copied, without prompts and without what it prints.
+copybutton_selector = ", ".join(
+    f"div.highlight-{kind} pre" for kind in ("console", "python", "py", "bash", "toml", "json")
+)
+copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
+copybutton_line_continuation_character = "\\"
 exclude_patterns = ["_build", "examples"]
 myst_heading_anchors = 3
 autodoc_typehints = "none"  # signatures carry them; their links would lead out of these pages

@@ -132,7 +132,7 @@ def _orders(rows: Sequence[Measured]) -> Lines:
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("right", "wrong", "too close"))
     yield from (
         "Pairs of schedules of one setting whose published times are",
-        f"more than {APART - 1:.0%} apart: {counts}.",
+        f"more than {APART - 1:.0%} apart, and the ratios of these times: {counts}.",
         "*Too close*: the interval of the predicted ratio holds 1.",
         "",
     )

@@ -10,6 +10,7 @@ what they do print. So are commands that need a library which is not installed.
 import contextlib
 import io
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -38,7 +39,7 @@ from simulator.bars import FEW
 
 PICTURES = Path(__file__).parent / "generated/pictures"
 LINES = 24  # of an output that a page shows
-WIDE = 80  # columns of what a page shows
+WIDE, LONG = 80, 100  # columns of what a page shows, and those from which a line is broken
 NEEDS = {"check": "torch", "report": "bokeh", "sweep": "pyarrow"}
 DRAWN = (  # commands, and the function of each whose first result is drawn
     *(("compare", "compared"), ("report", "compared"), ("simulate", "simulate")),
@@ -148,8 +149,11 @@ def _outputs(block: Block) -> list[str]:
 
 def folded(command: str) -> str:
     """Returns a command on lines of a page's width, as one would type it."""
-    lines = textwrap.wrap(command, WIDE, break_long_words=False, break_on_hyphens=False)
-    return " \\\n    ".join(lines)
+    return " \\\n    ".join(_wrapped(re.sub(" +", " ", command)))
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, WIDE, break_long_words=False, break_on_hyphens=False)
 
 
 def output(words: list[str]) -> str:
@@ -163,5 +167,6 @@ def output(words: list[str]) -> str:
         status = main(words[1:])
     assert status == 0, shlex.join(words)
     lines = [line.rstrip() for line in said.getvalue().rstrip().splitlines()]
+    lines = [part for line in lines for part in (_wrapped(line) if len(line) > LONG else [line])]
     left = len(lines) - LINES
     return "\n".join(lines if left <= 1 else [*lines[:LINES], f"... {left} more lines"])

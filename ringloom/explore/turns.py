@@ -6,7 +6,7 @@ from functools import partial
 import panel as pn
 
 Stages = Iterator[int]  # each stage yields the milliseconds until the next one
-PAUSE = 20  # milliseconds: of changes that follow each other faster, only the last is answered
+PAUSE = 10  # milliseconds: of changes that follow each other faster, only the last is answered
 
 
 class Turns:
@@ -21,10 +21,10 @@ class Turns:
         self._wait(stages, PAUSE)
 
     def _go_on(self, stages: Stages) -> None:
-        if stages is self.stages and (pause := next(stages, None)) is not None:
+        """Do the next stage, unless another answer has begun or the reader has left the page."""
+        read = pn.state.curdoc.session_context.session.connection_count
+        if read and stages is self.stages and (pause := next(stages, None)) is not None:
             self._wait(stages, pause)
 
     def _wait(self, stages: Stages, milliseconds: int) -> None:
-        """Nothing more is done once the reader has left the page."""
-        if pn.state.curdoc.session_context.session.connection_count:
-            pn.state.curdoc.add_timeout_callback(partial(self._go_on, stages), milliseconds)
+        pn.state.curdoc.add_timeout_callback(partial(self._go_on, stages), milliseconds)

@@ -23,7 +23,7 @@ from simulator.hardware import hardware, presets
 
 APART = 1.1  # schedules whose published times differ by more must come out in their order
 FROZEN = RESIDUALS.with_name("frozen.toml")
-UNITS = {"tflops": "TF/s per rank", "per_s": "runs/s", "ratio": "time over the other's"}
+UNITS = {"tflops": "TF/s per rank", "per_s": "runs/s", "ratio": "times as long"}
 Verdict = Literal["right", "wrong", "too close"]
 
 

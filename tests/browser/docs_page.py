@@ -29,3 +29,14 @@ def test_every_page_fits_a_desktop(reader: Callable[..., Reader], scheme: str) -
         if wrong := [*misfits(shown, "article"), *shown.ask(LOST)]:
             told.append((page.stem, wrong))
     assert told == []
+
+
+def test_what_is_typed_has_a_button_to_copy_it_and_what_is_printed_has_none(
+    reader: Callable[..., Reader],
+) -> None:
+    shown = reader()
+    shown.driver.get((BUILT / "how-to/choose.html").as_uri())
+    kinds = "return [...document.querySelectorAll('.highlight:has(.copybtn)')].map((e) =>"
+    copied = shown.wait(f"{kinds} e.parentElement.className).join().replaceAll('notranslate', '')")
+    assert "highlight-console" in copied
+    assert "highlight-text" not in copied
