@@ -131,12 +131,10 @@ def range_sets(draw: st.DrawFn, limit: int) -> tuple[range, ...]:
     return tuple(r for r, keep in zip(result, kept, strict=True) if keep)
 
 
-@st.composite
-def workloads(draw: st.DrawFn, dtype: str = "float64", longest: int = 33) -> Workload:
-    """Any lengths (fewer tokens than ranks too), masks, head groups, one or two batch rows."""
-    seq = draw(st.integers(1, longest))
-    kv_seq = draw(st.just(seq) | st.integers(1, longest))
-    kv_heads = draw(st.integers(1, 5))
+def _workload(
+    draw: st.DrawFn, seq: int, kv_seq: int, kv_heads: int, mask: st.SearchStrategy[Mask], dtype: str
+) -> Workload:
+    """Any head groups, dimensions and scales, one or two batch rows."""
     return Workload(
         seq=seq,
         kv_seq=kv_seq,
@@ -145,9 +143,17 @@ def workloads(draw: st.DrawFn, dtype: str = "float64", longest: int = 33) -> Wor
         head_dim=draw(st.integers(1, 5)),
         batch=draw(st.integers(1, 2)),
         dtype=dtype,
-        mask=draw(masks(seq, kv_seq)),
+        mask=draw(mask),
         scale=draw(st.none() | st.sampled_from([-0.5, 0.0, 1.5])),
     )
+
+
+@st.composite
+def workloads(draw: st.DrawFn, dtype: str = "float64", longest: int = 33) -> Workload:
+    """Any lengths (fewer tokens than ranks too), masks, head groups, one or two batch rows."""
+    seq = draw(st.integers(1, longest))
+    kv_seq = draw(st.just(seq) | st.integers(1, longest))
+    return _workload(draw, seq, kv_seq, draw(st.integers(1, 5)), masks(seq, kv_seq), dtype)
 
 
 @st.composite
@@ -160,20 +166,12 @@ def any_workloads(draw: st.DrawFn, dtype: str = "float64", longest: int = 33) ->
 @st.composite
 def divided_workloads(draw: st.DrawFn, ranks: int, dtype: str = "float64") -> Workload:
     """Lengths that the ranks divide, and mostly heads too: what loops are printed from."""
-    seq = ranks * draw(st.sampled_from([1, 2, 3, 4, 6]))
-    kv_seq = draw(st.just(seq) | st.sampled_from([1, 2, 3, 4, 6]).map(lambda n: n * ranks))
+    each = st.sampled_from([1, 2, 3, 4, 6]).map(lambda n: n * ranks)
+    seq = draw(each)
+    kv_seq = draw(st.just(seq) | each)
     kv_heads = draw(st.just(ranks) | st.just(ranks) | st.integers(1, 4))
-    return Workload(
-        seq=seq,
-        kv_seq=kv_seq,
-        heads=kv_heads * draw(st.integers(1, 2)),
-        kv_heads=kv_heads,
-        head_dim=draw(st.integers(1, 4)),
-        batch=draw(st.integers(1, 2)),
-        dtype=dtype,
-        mask=draw(st.sampled_from([Full(), Causal()]) | masks(seq, kv_seq)),
-        scale=draw(st.none() | st.sampled_from([-0.5, 0.0, 1.5])),
-    )
+    mask = st.sampled_from([Full(), Causal()]) | masks(seq, kv_seq)
+    return _workload(draw, seq, kv_seq, kv_heads, mask, dtype)
 
 
 def parameters(name: str, ranks: int) -> dict[str, list[int | str]]:
