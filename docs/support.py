@@ -65,10 +65,7 @@ IRREGULAR = {
         " transfer per level, and one attended value per rank."
     ),
 }
-# schedules with loops that are not printed, and why; programs of loops that are longer
-UNPRINTED = {
-    "ulysses-gather": "It gathers what an exchange has brought, in another order of tokens.",
-}
+# programs of loops that are longer, and why
 LONG = {
     ("balanced", "full"): "The mask leaves all of it, so the helpers' rounds are there twice.",
     ("llama3", "causal"): "Four strides of heads are written out, each with its own tiles.",
@@ -142,7 +139,7 @@ def size(schedule: str, mask: str, target: str) -> int:
     plans = rl.plan(schedule, rl.Workload(seq=2**16, mask=mask, **LARGE), 8, pass_="both")
     source = rl.emit(plans, target)
     tables, count = "(as tables" in source.replace("\n", " "), source.count("\n")
-    if tables != (schedule in IRREGULAR | UNPRINTED):
+    if tables != (schedule in IRREGULAR):
         raise AssertionError(f"{schedule}, {mask}, {target}: {'tables' if tables else 'loops'}")
     if not tables and count > MOST[target] and (schedule, mask) not in LONG:
         raise AssertionError(f"{schedule}, {mask}, {target}: {count} lines")
@@ -157,8 +154,6 @@ def programs(names: Iterable[str]) -> Lines:
         yield f"| `{name}` | {' | '.join(str(count or 'tables') for count in lines)} |"
     yield from ("", "Loops that would grow with the number of ranks are printed as tables:", "")
     yield from (f"* `{name}`: {reason}" for name, reason in IRREGULAR.items())
-    yield from ("", "So are these, though their loops do not grow:", "")
-    yield from (f"* `{name}`: {reason}" for name, reason in UNPRINTED.items())
     yield from ("", f"Longer than {MOST['torch']} lines in torch, or {MOST['jax']} in JAX:", "")
     yield from (f"* `{name}`, {mask}: {reason}" for (name, mask), reason in LONG.items())
 

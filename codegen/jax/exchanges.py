@@ -1,16 +1,17 @@
 """Gathers and all-to-alls along an axis of the mesh, and the way back of sums over them."""
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from codegen.layout import Pieces
+from codegen.lowered.owners import along, exchanges_of, pieces_of
 from codegen.lowered.shares import Shares, shares_of
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.loops.form import OWN, AllToAll, Gather, Ints, Loops, Part, Return, Scatter
-from planner.loops.values import owned
 from planner.partitions import Side
 
 Exchange = Gather | AllToAll
@@ -128,8 +129,8 @@ class Exchanges:
 
     def groups(self, s: Exchange, loops: Loops) -> str:
         """Returns the keyword arguments of collectives along an axis of the mesh."""
-        if s.part != Part(OWN):
-            raise PlanError("an exchange of something else than what a rank owns")
+        if s.part != Part(s.part.value) or s.part.value not in {OWN} | exchanges_of(loops).keys():
+            raise PlanError("an exchange of something else than what a rank owns or got by one")
         if len(loops.mesh) == 1:
             return ""
         name, groups = "ACROSS", "[[*range(r, RANKS, INNER)] for r in range(INNER)]"
@@ -148,12 +149,9 @@ class Exchanges:
         None: they are; functions there and back; text: by `unshard`, with these arguments.
         """
         side, n = self._side(s), loops.mesh[s.axis]
-        own = owned(self.program.ranks, side)
-        if (own < 0).any():
-            raise PlanError("an exchange where some ranks own fewer pieces than others")
-        pieces = side.chunk[own[:, :, 0]].reshape(*loops.mesh, -1)
+        pieces = pieces_of(side, loops, s.part.value)
         width = pieces.shape[-1]
-        orders = np.argsort(np.moveaxis(pieces, s.axis, -2).reshape(-1, n * width), axis=1)
+        orders = np.argsort(along(pieces, loops.mesh, s.axis), axis=1)
         if (orders != orders[0]).any():
             raise PlanError("an exchange whose groups have their pieces in different orders")
         plain = np.arange(n * width)
@@ -161,10 +159,10 @@ class Exchanges:
             return None
         if np.array_equal(orders[0], plain.reshape(n, width).T.reshape(-1)):
             return f"transposed({{}}, {n}, {width})", f"transposed({{}}, {width}, {n})"
-        if len(loops.mesh) > 1 and (text := _slots(orders[0], width)):
-            if self.constants.setdefault("ORDER", text) != text:
-                raise PlanError("exchanges of pieces in two orders")
-            return "in_order({}, ORDER)", "in_order({}, np.argsort(ORDER))"
+        if len(loops.mesh) > 1 and (text := _slots(*_coarse(orders[0], width))):
+            names = (f"ORDER{n}" for n in ("", *(f"_{i}" for i in range(2, 9))))
+            name = next(n for n in names if self.constants.setdefault(n, text) == text)
+            return f"in_order({{}}, {name})", f"in_order({{}}, np.argsort({name}))"
         layout = self.program.layout
         form = layout.kv if s.tensors[0] == "KV" else layout.q
         if len(loops.mesh) > 1 or not isinstance(form, Pieces) or form.members > 1:
@@ -173,6 +171,13 @@ class Exchanges:
         if not layout.equal or not np.array_equal(orders[0], np.argsort(numbers)):
             raise PlanError("an exchange whose order is not the layout's")
         return ', side="kv"' if s.tensors[0] == "KV" and not layout.alike else ""
+
+
+def _coarse(order: Ints, width: int) -> tuple[Ints, int]:
+    """The order of runs of pieces, as long as they are in all places, and how many a shard has."""
+    starts = [i for i in range(len(order)) if not i or order[i] != order[i - 1] + 1]
+    run = math.gcd(width, *starts, *(int(order[i]) for i in starts))
+    return order[::run] // run, width // run
 
 
 def _slots(order: Ints, width: int) -> str:

@@ -264,7 +264,8 @@ class Pass(Attends):
         """Exchange inputs along an axis of the mesh."""
         side = s.side
         source, name = (self.made.inputs[v, side] for v in (s.part.value, s.name))
-        if self.only_exchanged(side) and not (self.forward and side == "q"):
+        owned = s.part.value == OWN and self.only_exchanged(side)
+        if owned and not (self.forward and side == "q"):
             source = f"({self.own(side)})"
         single = self.forward and side == "q"
         if s.tensors == ("DOUT",) and self.kept.q:

@@ -9,7 +9,9 @@ from codegen.lowered.sums import Walk
 from codegen.text import Names, affine
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import OWN, Ints
+from planner.loops.form import OWN, AllToAll, Gather, Ints, Loops
+from planner.loops.values import owned
+from planner.partitions import Side
 
 
 @dataclass(frozen=True)
@@ -69,3 +71,26 @@ def _line(far: dict[int, int], n: int, value: str) -> tuple[int, int]:
         if all((first + by * (t - i) - x) % n == 0 for t, x in far.items()):
             return first - by * i, by
     raise PlanError(f"the owner of {value} is not told by the step")
+
+
+def along(pieces: Ints, mesh: tuple[int, ...], axis: int) -> Ints:
+    """The pieces of all ranks along an axis, one after the other: [ranks, n] -> [ranks, n m]."""
+    cube = np.moveaxis(pieces.reshape(*mesh, -1), axis, -2)
+    rows = cube.reshape(*cube.shape[:-2], 1, -1).repeat(mesh[axis], axis=-2)
+    return np.asarray(np.moveaxis(rows, -2, axis).reshape(len(pieces), -1))
+
+
+def exchanges_of(loops: Loops) -> dict[str, Gather | AllToAll]:
+    """The exchanges by the names of what they bring."""
+    return {s.name: s for s in loops.statements if isinstance(s, Gather | AllToAll)}
+
+
+def pieces_of(side: Side, loops: Loops, value: str) -> Ints:
+    """The pieces that each rank owns, or has of an exchange in sequence order: [ranks, n]."""
+    if value != OWN:
+        s = exchanges_of(loops)[value]
+        return np.sort(along(pieces_of(side, loops, s.part.value), loops.mesh, s.axis), axis=1)
+    blocks = owned(len(loops.coordinates()), side)[:, :, 0]  # any heads
+    if (blocks < 0).any():
+        raise PlanError("an exchange where some ranks own fewer pieces than others")
+    return np.asarray(side.chunk[blocks])

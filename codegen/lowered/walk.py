@@ -20,8 +20,10 @@ from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
 from planner.loops.form import (
     OWN,
+    AllToAll,
     Attend,
     Ends,
+    Gather,
     Guard,
     Ints,
     Loops,
@@ -99,6 +101,8 @@ class _Walker:
             if isinstance(s, Attend) and s.kind not in PLAIN
         }
         self.stays = at_home
+        exchanges = (s for s in loops.statements if isinstance(s, Gather | AllToAll))
+        self.gathered = {s.name: s.part.value for s in exchanges}  # what each one is of
         self.at_home: dict[Cell, NDArray[np.bool_]] = {}
         self.left: dict[Cell, NDArray[np.bool_]] = {}  # ranks whose variable has sums that left
         self.mixed: dict[Cell, str] = {}  # what is wrong with cells that begin with nothing
@@ -254,7 +258,8 @@ class _Walker:
         if isinstance(s, Return):
             moved = [flat(src, blocks) for src, _, blocks in self.rows.brought[s.exchange]]
             rank, block = (np.concatenate(x) for x in zip(*moved, strict=True))
-            if (side.homes[block] != rank).any():
+            into = tensor, self.gathered[s.exchange]
+            if into[1] == OWN and (side.homes[block] != rank).any():
                 raise PlanError(f"{tensor} comes back to ranks that do not own its blocks")
             heads = np.unique(side.slice[block])
         elif isinstance(s, Send):

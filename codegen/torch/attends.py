@@ -10,7 +10,6 @@ from codegen.torch.origins import (
     Origins,
     called,
     check_everything,
-    pieces_of,
     triangular,
 )
 from codegen.torch.tiles import Meeting, tile_function
@@ -140,8 +139,8 @@ class Attending:
                     if t in meeting.domain.steps:
                         attended.setdefault(t - meeting.domain.steps[0], []).append(rows)
         check_everything(self.origins.plan, q, kv, attended)
-        if triangular(self.origins.plan, q, kv):
-            return "triangles", pieces_of(self.origins.plan, ", seq")
+        if pieces := triangular(self.origins.plan, q, kv):
+            return "triangles", pieces
         return called(self.origins.plan, q, kv)
 
     # -- backward

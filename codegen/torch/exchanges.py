@@ -1,11 +1,12 @@
 """Exchanges of all with all as text: gathers, all-to-alls over heads, and the sums' way back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from codegen.lowered.conditions import AXES, SIZES
+from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
 from codegen.lowered.sums import Cell
 from codegen.torch.holdings import Holdings
@@ -25,7 +26,7 @@ class Exchanges:
     have: Holdings
 
     def __post_init__(self) -> None:
-        self.orders: dict[int, str] = {}  # axis -> members
+        self.orders: dict[str, int] = {}  # name -> axis
 
     def group(self, axis: int) -> str:
         """The process group along an axis."""
@@ -39,8 +40,9 @@ class Exchanges:
         side = s.side
         shares = self.shares(s)
         name = self.have.names.inputs[side, s.name]
-        tensors = self.have.part(s.tensors, s.part).strip("[]").split(", ")
-        order = "[:, :, order]" if self.ordered(side, s.name, s.part.value, s.axis) else ""
+        tensors = self.have.part(s.tensors, s.part)
+        order = self.ordered(side, s.name, s.part.value, s.axis)
+        order = f"[:, :, {order}]" if order else ""
         swaps, group = not shares.gathered, self.group(s.axis)
         if later:
             verb, how = ("swapping", "1, 2, ") if swaps else ("gathering", "")
@@ -65,62 +67,57 @@ class Exchanges:
             raise PlanError(f"{shares.slices} slices of heads are shared among more ranks")
         return shares
 
-    def ordered(self, side: str, name: str, source: str, axis: int) -> bool:
-        """True if what came has to be brought into sequence order; notes the order."""
+    def ordered(self, side: str, name: str, source: str, axis: int) -> str:
+        """The name of the order that brings what came into sequence order, "" where it is in it."""
         blocks = self.plan.partition.side(side)
-        table = self.have.walked.tables[side, name][:, :, 0]
-        came = np.hstack([self.source(side, source, axis, n) for n in range(self.loops.mesh[axis])])
-        chunks, wanted = blocks.chunk[came], blocks.chunk[table]
+        chunks = along(pieces_of(blocks, self.loops, source), self.loops.mesh, axis)
+        wanted = np.sort(chunks, axis=1)
+        if name == HELD:
+            wanted = blocks.chunk[self.have.walked.tables[side, HELD][:, :, 0]]
         if (chunks == wanted).all():
-            return False
-        if source != OWN or (np.sort(chunks, 1) != np.sort(wanted, 1)).any():
+            return ""
+        every = source != OWN and axis == 0 and len(self.loops.mesh) == 2  # groups, one by one
+        if not (every or source == OWN) or (np.sort(chunks, 1) != np.sort(wanted, 1)).any():
             raise PlanError("what an exchange brings is in an order of its own")
         check_sequence(blocks, wanted)
         if blocks.chunks != self.plan.partition.q.chunks:
             raise PlanError("what an exchange brings of keys has another order than queries")
-        self.orders[axis] = side
-        return True
-
-    def source(self, side: str, name: str, axis: int, member: int) -> Ints:
-        """Returns the blocks that one member of the group along the axis had: [ranks, pieces]."""
-        ranks = self.loops.coordinates()[:, :-1].copy()
-        ranks[:, axis] = member
-        at = np.ravel_multi_index(tuple(ranks.T), self.loops.mesh)
-        key = "owned" if name == OWN else name
-        table: Ints = self.have.walked.tables[side, key][at][:, :, 0]
-        return table
+        order = "all_order" if every else "order"
+        if self.orders.setdefault(order, axis) != axis:
+            raise PlanError("exchanges along several axes need several orders")
+        return order
 
     def order(self) -> list[str]:
-        """The lines that define `order`."""
-        if not self.orders:
-            return []
-        if len(self.orders) > 1:
-            raise PlanError("exchanges along several axes need several orders")
-        (axis,) = self.orders
+        """The lines that define the orders."""
         names, sizes = AXES[len(self.loops.mesh)], SIZES[len(self.loops.mesh)]
-        if len(names) == 1:
-            member, members = "r", "RANKS"
-        elif axis == len(names) - 1:
-            member, members = f"rank - {names[axis]} + r", sizes[axis]
-        else:
-            member, members = "r", f"{names[1]}, RANKS, {sizes[1]}"
-        own = "dout" if self.have.kept else "q"
-        return [
-            f"tokens = [positions({member}, {own}.shape[2] * RANKS) for r in range({members})]",
-            "order = torch.cat(tokens).argsort().to(q.device)",
-        ]
+        own, lines = "dout" if self.have.kept else "q", list[str]()
+        for order, axis in self.orders.items():
+            joined = "torch.cat(tokens)"
+            if len(names) == 1 or order == "all_order":
+                member, members = "r", "RANKS"
+            elif axis == len(names) - 1:
+                member, members = f"rank - {names[axis]} + r", sizes[axis]
+            else:
+                member, members = "r", f"{names[1]}, RANKS, {sizes[1]}"
+            if order == "all_order":  # each group has its own tokens in order
+                joined = f"{joined}.view({sizes[0]}, -1).sort(1).values.flatten()"
+            lines += [
+                f"tokens = [positions({member}, {own}.shape[2] * RANKS) for r in range({members})]",
+                f"{order} = {joined}.argsort().to(q.device)",
+            ]
+        return lines
 
     def returned(self, s: Return | Scatter, into: Cell, later: bool) -> tuple[str, list[str]]:
         """An exchange that is started, if it is waited for `later`, and the lines that add it."""
-        shares, order = Shares(isinstance(s, Scatter) and s.same), ""
+        shares = Shares(isinstance(s, Scatter) and s.same)
         if isinstance(s, Return):
             exchange = returned_from(self.loops, s)
             source, shares = (s.tensors[0], s.exchange), self.shares(exchange)
-            ordered = self.ordered(s.side, s.exchange, exchange.part.value, s.axis)
+            order = self.ordered(s.side, s.exchange, exchange.part.value, s.axis)
         else:
             source = s.tensors[0], s.part.value
-            ordered = self.ordered(s.side, HELD, OWN, s.axis)
-        order = "[:, :, order.argsort()]" if ordered else ""
+            order = self.ordered(s.side, HELD, OWN, s.axis)
+        order = f"[:, :, {order}.argsort()]" if order else ""
         reduces, complete = shares.gathered, self.have.walked.complete(into)
         name, group = self.have.names.cells[source], self.group(s.axis)
         if later or shares.every > 1:
@@ -187,11 +184,14 @@ def span(shares: Shares) -> str:
     return f"{shares.first or ''}::{shares.every}"
 
 
-def listed(tensors: Sequence[str], each: Callable[[str], str]) -> str:
-    """A list of the same of each tensor."""
-    if len(tensors) == 1 or each("x") == "x":
-        return f"[{', '.join(map(each, tensors))}]"
-    return f"[{each('x')} for x in ({', '.join(tensors)})]"
+def listed(tensors: str, each: Callable[[str], str]) -> str:
+    """A list of the same of each tensor of a list, or of a value that is one."""
+    names = tensors.strip("[]").split(", ")
+    if not tensors.startswith("["):
+        return tensors if each("x") == "x" else f"[{each('x')} for x in {tensors}]"
+    if len(names) == 1 or each("x") == "x":
+        return f"[{', '.join(map(each, names))}]"
+    return f"[{each('x')} for x in ({', '.join(names)})]"
 
 
 def check_sequence(side: Side, wanted: Ints) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES, Domain
-from codegen.lowered.owners import owner
+from codegen.lowered.owners import along, owner
 from codegen.lowered.sums import Rectangles, Walk
 from codegen.text import Names
 from planner.analysis.tiles import tiles
@@ -65,13 +65,11 @@ class Origins:
             raise PlanError("what is gathered is not in the order of the sequence")
         if blocks.shape[1] == len(chunks):
             return Origin(origin, "")
-        owned = self.walked.tables[side, "owned"][:, :, 0]
+        chunk = self.plan.partition.side(side).chunk
+        owned = chunk[self.walked.tables[side, "owned"][:, :, 0]]
         for axis, members in enumerate(members_of(names.axes)):
-            gathered = along(owned, domain.loops.mesh, axis)
-            if (
-                gathered.shape == blocks.shape
-                and (np.sort(gathered, axis=1) == np.sort(blocks)).all()
-            ):
+            gathered = np.sort(along(owned, domain.loops.mesh, axis), axis=1)
+            if np.array_equal(gathered, np.sort(chunk[blocks], axis=1)):
                 return Origin(origin, members, several=True)
         raise PlanError("what is gathered is not what the ranks along an axis own")
 
@@ -82,13 +80,6 @@ def members_of(axes: tuple[str, ...]) -> tuple[str, ...]:
         return ("range(RANKS)",)
     _, size = SIZES[2]
     return f"range(inner, RANKS, {size})", f"range(rank - inner, rank - inner + {size})"
-
-
-def along(owned: Ints, mesh: tuple[int, ...], axis: int) -> Ints:
-    """All that the ranks along an axis own: [ranks, pieces of all of them]."""
-    cube = np.moveaxis(owned.reshape(*mesh, -1), axis, -2)
-    rows = cube.reshape(*cube.shape[:-2], 1, -1).repeat(mesh[axis], axis=-2)
-    return np.asarray(np.moveaxis(rows, -2, axis).reshape(len(owned), -1))
 
 
 Attended = dict[int, list[Rectangles]]  # by number of the step
@@ -116,11 +107,14 @@ def chunks_at(side: Side, blocks: Ints) -> Ints:
     return np.where(blocks >= 0, side.chunk[blocks], -1)
 
 
-def triangular(plan: Plan, q: Origin, kv: Origin) -> bool:
-    """True if gathered keys meet a rank's own queries under a plain causal mask."""
+def triangular(plan: Plan, q: Origin, kv: Origin) -> str:
+    """The pieces of queries that meet all keys under a plain causal mask, "" for other values."""
     work = plan.workload
-    causal = work.mask.region().pieces.tolist() == CAUSAL
-    return causal and work.seq == work.kv_seq and (q.ranks, kv.ranks) == (HERE, "")
+    causal = work.mask.region().pieces.tolist() == CAUSAL and work.seq == work.kv_seq
+    if not causal or kv.ranks or not (q.several or q.ranks == HERE):
+        return ""
+    own = pieces_of(plan, ", seq")
+    return q.positions(True, "seq") if q.several else own
 
 
 def pieces_of(plan: Plan, seq: str = "") -> str:

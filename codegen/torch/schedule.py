@@ -99,15 +99,17 @@ def piece_functions(plan: Plan, body: str) -> list[str]:
             "    return tuple(range(int(x[0]), int(x[-1]) + 1) for x in own)",
         ]
     of = [
-        "",
-        "",
-        "@cache",
         f"def pieces_of(ranks{seq}):",
         '    """The positions of the tokens on several ranks, in the order of the sequence."""',
         f"    own = (x for rank in ranks for x in pieces(rank{seq}))",
         "    return tuple(sorted(own, key=lambda x: x.start))",
     ]
-    return ["", "", "@cache", *lines, *(of if "pieces_of(" in body else [])]
+    apart = re.search(r"\b(?:piece|pieces|pieces_tiles)\(", body)
+    if not apart:
+        of[2:] = [line.replace(f"pieces(rank{seq})", pieces_of(plan, seq)) for line in of[2:]]
+        of[3] = "    return sorted(own, key=lambda x: int(x[0]))"
+    made = [lines] * bool(apart) + [of] * ("pieces_of(" in body)
+    return [line for function in made for line in ("", "", "@cache", *function)]
 
 
 KNOWN = (Start, Send, Gather, AllToAll, Return, Scatter, Attend)

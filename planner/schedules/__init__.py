@@ -31,7 +31,7 @@ __all__ = ["SCHEDULES", "Schedule", "classic", "comparable", "schedule"]
 
 striped, zigzag = partial(ring, layout="striped"), partial(ring, layout="zigzag")
 ulysses = partial(usp, ring=1, layout="contiguous")
-ulysses_gather = partial(usp, ring=1, gather=0, layout="contiguous")
+ulysses_gather = partial(usp, ring=1, gather=0, keep=0)
 decode_a2a = partial(mesh2d, columns=1, layout="contiguous")
 pass_q, head_chunks = partial(tokenring, late=1), partial(ulysses_stages, ahead=1)
 _newer = partial(Schedule, variants=never, classic=False)

@@ -52,6 +52,9 @@ CASES: list[tuple[str, int, Workload]] = [
     ("llama3:stride=2", 4, replace(HEADS, v_head_dim=3)),
     *((s, 4, HEADS) for s in STAGES),
     *((s, 4, replace(HEADS, seq=61, kv_seq=61, kv_heads=4, mask=Full())) for s in STAGES),
+    *(("ulysses-gather:ulysses=2", p, replace(WORK, seq=96, kv_seq=96)) for p in (4, 8)),
+    ("ulysses-gather:ulysses=3", 6, replace(WORK, seq=72, kv_seq=72, heads=6, kv_heads=3)),
+    ("ulysses-gather", 4, replace(HEADS, mask=Full())),
     *(("broadcast", p, replace(WORK, seq=60, kv_seq=60)) for p in (5, 6)),
     ("broadcast", 4, replace(WORK, mask=Full())),
     ("broadcast", 3, replace(WORK, seq=60, kv_seq=60, mask=Full())),  # sums from two sides at once

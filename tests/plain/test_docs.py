@@ -11,7 +11,7 @@ from docstrings import as_rst
 from from_code import PAGES, command_line
 from links import broken
 from questions import SITUATIONS, output
-from support import IRREGULAR, UNPRINTED, layouts, matrix, programs, size
+from support import IRREGULAR, layouts, matrix, programs, size
 
 import ringloom as rl
 from codegen import TARGETS
@@ -94,7 +94,7 @@ def test_a_hole_is_on_the_page_with_its_reason_and_none_goes_undeclared(
 def test_programs_are_loops_of_so_many_lines_or_say_why_not(
     schedule: str, mask: str, target: str
 ) -> None:
-    assert (size(schedule, mask, target) > 0) == (schedule not in IRREGULAR | UNPRINTED)
+    assert (size(schedule, mask, target) > 0) == (schedule not in IRREGULAR)
 
 
 def test_what_is_long_or_by_tables_has_to_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:

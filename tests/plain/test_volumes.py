@@ -31,13 +31,15 @@ CASES["startrail"] = [
 ]
 DEGREES = ((4, 2, 1), (2, 4, 1), (2, 1, 4), (2, 2, 2), (1, 2, 4), (8, 1, 1))
 CASES["usp"] = [
-    (f"usp:ulysses={u}:ring={r}:gather={g}:order={order}", 8, {"U": u, "R": r, "G": g})
+    (f"usp:ulysses={u}:ring={r}:gather={g}:order={order}", 8, {"U": u, "R": r, "G": g, "keep": 1})
     for u, r, g in DEGREES
     for order in ("heads", "context")
 ]
-CASES["ulysses"] = [("ulysses", ranks, {"U": ranks, "R": 1, "G": 1}) for ranks in (5, 8)]
+CASES["ulysses"] = [("ulysses", ranks, {"U": ranks, "R": 1, "G": 1, "keep": 1}) for ranks in (5, 8)]
 CASES["ulysses-gather"] = [
-    (f"ulysses-gather:ulysses={u}", 8, {"U": u, "R": 1, "G": 8 // u}) for u in (2, 4)
+    (f"ulysses-gather:ulysses={u}:keep={keep}", 8, {"U": u, "R": 1, "G": 8 // u, "keep": keep})
+    for u in (2, 4)
+    for keep in (0, 1)
 ]
 CASES["cache-ring"] += [("cache-ring", 5, {"kv_seq": 3})]
 

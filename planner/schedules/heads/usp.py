@@ -5,7 +5,8 @@
     step 2 + t    rank (r, g, h) attends its group's q[., h] x kv of the set r - t, slice h;
                   that kv travels on to rank (r + 1, g, h), in backward dkv one step behind
     last steps    dkv -> its group (reduce-scatter); out, dq, dkv -> the owner (all-to-all)
-    backward      q, kv and out of the forward pass are there still: dout alone is sent (keep=1)
+    backward      q, kv and out of the forward pass are there still: dout alone is sent (keep=1);
+                  with a gather, where copies would be G times as many, they are sent again (keep=0)
 
 Rank (r, g, h) is (r * G + g) * U + h for U ranks per group, R sets of G groups. One group is
 DeepSpeed-Ulysses, G = 1 USP, R = 1 Ulysses with an all-gather. order=context puts the ranks of a
@@ -13,7 +14,8 @@ ring side by side instead, and those of an all-to-all P / U ranks apart (LoongTr
 Layouts even out the ring; where there is one group, any does, and tokens keep their order.
 
 forward sends   Q (U-1)/U, OUT (U-1)/U, KV 2*f*((U-1)/U+G*R-1)
-backward sends  DOUT (U-1)/U, DQ (U-1)/U, KV 2*f*G*(R-1), DKV 2*f*((U-1)/U+G-1+G*R*(R>1))
+backward sends  DOUT (U-1)/U, DQ (U-1)/U, DKV 2*f*((U-1)/U+G-1+G*R*(R>1)),
+                Q (U-1)/U*(keep==0), KV 2*f*(G*(R-1)+((U-1)/U+G-1)*(keep==0))
 
 It is longer than others for its three degrees, which compose, and for the copies that stay.
 """
