@@ -298,7 +298,8 @@ def test_a_gather_that_stays_whole_under_a_window_is_loops_backward_too(
     degree: int, mask: str
 ) -> None:
     work = rl.Workload(128, heads=16, kv_heads=8, mask=mask)
-    backward = rl.plan(f"ulysses-gather:ulysses={degree}:keep=1", work, 8, pass_="backward")
+    schedule = f"ulysses-gather:ulysses={degree}:keep=1:layout=contiguous"
+    backward = rl.plan(schedule, work, 8, pass_="backward")
     assert len(recover(backward).statements) <= 12
 
 
