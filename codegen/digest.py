@@ -2,11 +2,13 @@
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from planner.ir import Plan
+from planner.workload import Workload
 
 LENGTH = 16  # hexadecimal digits
 
@@ -15,7 +17,8 @@ def digest(plans: Iterable[Plan]) -> str:
     """The first digits of the SHA-256 of workload, ranks, partition and rows of some plans."""
     sha = hashlib.sha256()
     for plan in plans:
-        for part in (plan.workload, plan.ranks, plan.pass_, plan.buffers):
+        given = [(each.name, str(getattr(plan.workload, each.name))) for each in fields(Workload)]
+        for part in (given, plan.ranks, plan.pass_, plan.buffers):
             sha.update(f"{part!r}\n".encode())
         for side in (plan.partition.q, plan.partition.kv):
             sha.update(f"{side.chunks!r} {side.slices!r}\n".encode())
