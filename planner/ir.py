@@ -125,12 +125,35 @@ def _value(field: Any) -> Any:
 
 
 class Node:
-    """Columns that compare by value and print as Python."""
+    """Columns over rows, which compare by value and print as Python.
 
-    __slots__ = ()
+    Columns of ranks are [n], tables of blocks [n, w] with -1 for none. A row that lacks a block in
+    one of the tables is dropped, then a place of a table that is empty in all rows that are left.
+    """
+
+    __slots__: tuple[str, ...] = ()
+
+    def _put(self, ranks: dict[str, ArrayLike], tables: dict[str, ArrayLike]) -> None:
+        kind = type(self).__name__.lower()
+        columns = {name: _rows(values, f"{kind}: {name}") for name, values in ranks.items()}
+        first, *others = columns.values()
+        kept: Rows = np.True_
+        for other in others:
+            if len(first) != len(other):
+                raise PlanError(f"{kind}: {len(first)} sources but {len(other)} destinations")
+            kept = first != other
+        for name, values in tables.items():
+            columns[name], present = _bundle(values, len(first), f"{kind}: {name}")
+            kept = kept & present
+        rows = chosen(kept) if isinstance(kept, np.ndarray) and not kept.all() else None
+        for name, column in columns.items():
+            object.__setattr__(self, name, _part(column, rows))
 
     def _fields(self) -> tuple[Any, ...]:
-        raise NotImplementedError
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__slots__[-1]))
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -145,18 +168,30 @@ class Node:
         return f"{type(self).__name__}({', '.join(map(repr, parts))})"
 
 
-def _keep(node: Node, rows: Rows, fields: Sequence[str]) -> None:
-    """Drop rows without a block, then columns that are empty in all rows that are left."""
-    kept = chosen(rows) if isinstance(rows, np.ndarray) and not rows.all() else None
-    for name in fields:
-        values = whole = getattr(node, name)
-        if kept is not None:
-            values = values[kept]
-        if values.ndim == 2 and values.min(initial=0) < 0:
-            used = np.array([column.max(initial=-1) >= 0 for column in values.T])
-            values = values if used.all() else values[:, chosen(used)]
-        if values is not whole:
-            object.__setattr__(node, name, values)
+def _part(column: Ints, rows: NDArray[np.bool_] | slice | None) -> Ints:
+    """Returns some rows of a column, a table without the places that are empty in all of them."""
+    part = column if rows is None else column[rows]
+    if part.ndim == 2 and part.min(initial=0) < 0:
+        used = np.array([place.max(initial=-1) >= 0 for place in part.T])
+        part = part if used.all() else part[:, chosen(used)]
+    return part
+
+
+class Carrying(Node):
+    """Blocks of tensors of one side and one kind."""
+
+    __slots__ = ()
+    tensors: tuple[str, ...]
+
+    @property
+    def side(self) -> Literal["q", "kv"]:
+        """The side of the blocks."""
+        return TENSORS[self.tensors[0]].side
+
+    @property
+    def accumulates(self) -> bool:
+        """Returns True for partial sums, False for copies of inputs."""
+        return TENSORS[self.tensors[0]].accumulates
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -168,19 +203,7 @@ class Attend(Node):
     kv: Ints
 
     def __init__(self, rank: ArrayLike, q: ArrayLike, kv: ArrayLike) -> None:
-        ranks = _rows(rank, "attend: rank")
-        object.__setattr__(self, "rank", ranks)
-        q_blocks, asking = _bundle(q, len(ranks), "attend: q")
-        kv_blocks, asked = _bundle(kv, len(ranks), "attend: kv")
-        object.__setattr__(self, "q", q_blocks)
-        object.__setattr__(self, "kv", kv_blocks)
-        _keep(self, asking & asked, ("rank", "q", "kv"))
-
-    def __len__(self) -> int:
-        return len(self.rank)
-
-    def _fields(self) -> tuple[Any, ...]:
-        return self.rank, self.q, self.kv
+        self._put({"rank": rank}, {"q": q, "kv": kv})
 
     def flat(self, side: Literal["q", "kv"]) -> tuple[Index, Index]:
         """(block, rank), one entry per block of that side in a rectangle."""
@@ -189,10 +212,10 @@ class Attend(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Move(Node):
+class Move(Carrying):
     """One message per row: `blocks` [n, w] of each of `tensors` go from `src` [n] to `dst` [n].
 
-    The tensors are of one side and one kind. Rows with src = dst or without a block are dropped.
+    Rows with src = dst or without a block are dropped.
     """
 
     tensors: tuple[str, ...]
@@ -204,29 +227,7 @@ class Move(Node):
         self, tensors: Sequence[str], blocks: ArrayLike, src: ArrayLike, dst: ArrayLike
     ) -> None:
         object.__setattr__(self, "tensors", _names(tensors))
-        object.__setattr__(self, "src", _rows(src, "move: src"))
-        object.__setattr__(self, "dst", _rows(dst, "move: dst"))
-        if len(self.src) != len(self.dst):
-            raise PlanError(f"move: {len(self.src)} sources but {len(self.dst)} destinations")
-        carried, present = _bundle(blocks, len(self.src), "move: blocks")
-        object.__setattr__(self, "blocks", carried)
-        _keep(self, (self.src != self.dst) & present, ("blocks", "src", "dst"))
-
-    def __len__(self) -> int:
-        return len(self.src)
-
-    def _fields(self) -> tuple[Any, ...]:
-        return self.tensors, self.blocks, self.src, self.dst
-
-    @property
-    def side(self) -> Literal["q", "kv"]:
-        """The side whose blocks travel."""
-        return TENSORS[self.tensors[0]].side
-
-    @property
-    def accumulates(self) -> bool:
-        """Returns True for partial-sum transfers, False for copies of inputs."""
-        return TENSORS[self.tensors[0]].accumulates
+        self._put({"src": src, "dst": dst}, {"blocks": blocks})
 
     def flat(self) -> tuple[Index, Index, Index]:
         """(block, src, dst), one entry per block that travels."""
@@ -236,7 +237,7 @@ class Move(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Held(Node):
+class Held(Carrying):
     """Initial copies: `blocks` [n, w] of each tensor, resident on `rank` [n] before step 0.
 
     Of inputs, and in a backward pass of OUT: the finished result, to read and not to add to.
@@ -248,23 +249,9 @@ class Held(Node):
 
     def __init__(self, tensors: Sequence[str], blocks: ArrayLike, rank: ArrayLike) -> None:
         object.__setattr__(self, "tensors", _names(tensors))
-        object.__setattr__(self, "rank", _rows(rank, "held: rank"))
-        held, present = _bundle(blocks, len(self.rank), "held: blocks")
-        object.__setattr__(self, "blocks", held)
-        if TENSORS[self.tensors[0]].accumulates and self.tensors != ("OUT",):
+        if self.accumulates and self.tensors != ("OUT",):
             raise PlanError(f"{self.tensors[0]} is an accumulator: only inputs and OUT can be held")
-        _keep(self, present, ("blocks", "rank"))
-
-    def _fields(self) -> tuple[Any, ...]:
-        return self.tensors, self.blocks, self.rank
-
-    @property
-    def side(self) -> Literal["q", "kv"]:
-        """The side whose blocks are held."""
-        return TENSORS[self.tensors[0]].side
-
-    def __len__(self) -> int:
-        return len(self.rank)
+        self._put({"rank": rank}, {"blocks": blocks})
 
     def flat(self) -> tuple[Index, Index]:
         """(block, rank), one entry per copy."""

@@ -7,10 +7,10 @@ checked by the constructor it goes to, and the verifier sees the plan before any
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +19,7 @@ from planner.analysis.partial_sums import absent_sums
 from planner.disk import writing
 from planner.errors import PlanError, RingloomError
 from planner.files.runs import LONG, expanded, length, runs_of
-from planner.ir import Attend, Held, Move, Plan, Step
+from planner.ir import Attend, Held, Move, Node, Plan, Step
 from planner.partitions import Block, Ints, Partition, Side
 from planner.plans import AnyPlans, Plans
 from planner.verify import verify, verify_pair
@@ -31,7 +31,14 @@ from planner.workload import Workload
 VERSIONS = (1, 2, 3, 4)
 LARGEST = 256 << 20  # bytes of JSON text
 EXPANDED = 1 << 28  # numbers that the runs of a plan may stand for
+LONGEST = 200  # letters of a name
+SIDES = ("q", "kv")
+STEP = ("attends", "moves")
+NUMBERS = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch", "dtype", "scale")
+KINDS = {dict: "an object", list: "a list", int: "a whole number", str: "a short text"}
 Json = Any
+Checked = TypeVar("Checked", dict[str, Any], list[Any], int, str)
+AnyNode = TypeVar("AnyNode", bound=Node)
 
 
 def dumps(given: AnyPlans) -> str:
@@ -58,7 +65,14 @@ def loads(text: str) -> Plan | Plans:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"not a plan file: {error}") from None
-    return _reading(_document_in, document)
+    try:
+        return _document_in(document)
+    except PlanError:
+        raise
+    except KeyError as error:
+        raise PlanError(f"corrupt plan file: no {error.args[0]!r} where one belongs") from None
+    except (TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
+        raise PlanError(f"corrupt plan file: {error}") from None
 
 
 def save(plans: AnyPlans, path: str | Path) -> None:
@@ -88,34 +102,38 @@ def load(path: str | Path) -> Plan | Plans:
         raise PlanError(f"{path}: {error}") from None
 
 
-def _reading(read: Callable[[Json], Plan | Plans], document: Json) -> Plan | Plans:
-    try:
-        return read(document)
-    except PlanError:
-        raise
-    except KeyError as error:
-        raise PlanError(f"corrupt plan file: no {error.args[0]!r} where one belongs") from None
-    except (TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        raise PlanError(f"corrupt plan file: {error}") from None
-
-
 def _document_in(document: Json) -> Plan | Plans:
     if not isinstance(document, dict) or "ringloom" not in document:
         raise PlanError("not a plan file: no 'ringloom' version in it")
     if document["ringloom"] not in VERSIONS or isinstance(document["ringloom"], bool):
         known = f"{VERSIONS[0]} to {VERSIONS[-1]}"
         raise PlanError(f"plan file of version {document['ringloom']!r}; this reads {known}")
-    plans = [verify(_plan_in(p)) for p in _list(document["plans"], "plans")]
-    match plans:
+    match [verify(_plan_in(p)) for p in _checked(list, document["plans"], "plans")]:
         case [plan]:
             return plan
         case [forward, backward]:
             return verify_pair(forward, backward)
-        case _:
+        case plans:
             raise PlanError(f"a plan file holds a plan or a pair, not {len(plans)} plans")
 
 
-# ---- out
+def _checked(kind: type[Checked], value: Json, what: str) -> Checked:
+    """Returns a value of that kind; raises PlanError for one of another."""
+    if not isinstance(value, kind) or isinstance(value, bool) or _long(value):
+        raise PlanError(f"corrupt plan file: {what} must be {KINDS[kind]}, not {value!r:.60}")
+    return value
+
+
+def _long(value: Json) -> bool:
+    return isinstance(value, str) and len(value) > LONGEST
+
+
+def _each(value: Json, what: str) -> Iterator[Mapping[str, Json]]:
+    """Yields the objects of a list."""
+    return (_checked(dict, each, f"each of {what}") for each in _checked(list, value, what))
+
+
+# ---- plans
 
 
 def _plan_out(plan: Plan) -> Json:
@@ -125,22 +143,69 @@ def _plan_out(plan: Plan) -> Json:
         "ranks": plan.ranks,
         "workload": _workload_out(plan.workload),
         "partition": {s: [_block_out(b) for b in plan.partition.side(s).blocks] for s in SIDES},
-        "start": [
-            {"tensors": h.tensors, "blocks": _table_out(h.blocks), "rank": _column_out(h.rank)}
-            for h in plan.start
-        ],
+        "start": [_node_out(held) for held in plan.start],
         "buffers": [list(pair) for pair in plan.buffers],
-        "steps": [_step_out(step) for step in plan.steps],
+        "steps": [
+            {kind: [_node_out(node) for node in getattr(step, kind)] for kind in STEP}
+            for step in plan.steps
+        ],
     }
 
 
-SIDES = ("q", "kv")
-NUMBERS = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch", "dtype", "scale")
+def _plan_in(value: Json) -> Plan:
+    plan = _checked(dict, value, "a plan")
+    sides = _checked(dict, plan["partition"], "partition")
+    _check_sizes(plan)
+    return Plan(
+        name=_checked(str, plan["name"], "name"),
+        workload=_workload_in(plan["workload"]),
+        ranks=_checked(int, plan["ranks"], "ranks"),
+        partition=Partition(*(Side(tuple(map(_block_in, sides[side]))) for side in SIDES)),
+        pass_=plan["pass"],
+        start=tuple(_node_in(Held, held) for held in plan["start"]),
+        buffers=tuple(
+            (_checked(str, tensor, "a tensor"), _checked(int, slots, "slots"))
+            for tensor, slots in _checked(list, plan["buffers"], "buffers")
+        ),
+        steps=tuple(
+            Step(
+                tuple(_node_in(Attend, node) for node in step["attends"]),
+                tuple(_node_in(Move, node) for node in step["moves"]),
+            )
+            for step in plan["steps"]
+        ),
+    )
+
+
+def _check_sizes(plan: Mapping[str, Json]) -> None:
+    """Raises PlanError where the runs of a plan stand for too many numbers, before any is made."""
+    kinds = [
+        plan["start"],
+        *(step[kind] for step in _each(plan["steps"], "steps") for kind in STEP),
+    ]
+    values = (value for kind in kinds for node in _each(kind, "nodes") for value in node.values())
+    columns = [value["runs"] for value in values if isinstance(value, dict)]
+    total = sum(length(runs) for runs in chain(*(_checked(list, c, "runs") for c in columns)))
+    if total > EXPANDED:
+        raise PlanError(f"the runs of a plan stand for {total} numbers, more than {EXPANDED}")
+
+
+# ---- parts of plans
 
 
 def _workload_out(work: Workload) -> Json:
     numbers = {field: getattr(work, field) for field in NUMBERS}
     return {"mask": str(work.mask), **numbers, **_added(work)}
+
+
+def _workload_in(value: Json) -> Workload:
+    fields = dict(_checked(dict, value, "workload"))
+    text = fields.pop("mask")
+    if not isinstance(text, str) or "@" in text:
+        raise PlanError("corrupt plan file: the mask must be text, without a file name")
+    if unknown := set(fields) - {*NUMBERS, "v_head_dim", "sinks"}:
+        raise PlanError(f"corrupt plan file: unknown workload field {min(unknown)!r}")
+    return Workload(mask=text, **fields)
 
 
 def _added(work: Workload) -> dict[str, Json]:
@@ -154,135 +219,34 @@ def _block_out(block: Block) -> Json:
     return [positions, [block.heads.start, block.heads.stop], block.home]
 
 
-def _step_out(step: Step) -> Json:
-    attends = [
-        {"rank": _column_out(a.rank), "q": _table_out(a.q), "kv": _table_out(a.kv)}
-        for a in step.attends
-    ]
-    moves = [
-        {
-            "tensors": m.tensors,
-            "blocks": _table_out(m.blocks),
-            "src": _column_out(m.src),
-            "dst": _column_out(m.dst),
-        }
-        for m in step.moves
-    ]
-    return {"attends": attends, "moves": moves}
-
-
-def _column_out(column: Ints) -> Json:
-    runs = runs_of(column)
-    return column.tolist() if runs is None else {"runs": [runs]}
-
-
-def _table_out(table: Ints) -> Json:
-    runs = [runs_of(column) for column in table.T]
-    return table.tolist() if None in runs else {"runs": runs}
-
-
-# ---- in
-
-
-def _list(value: Json, what: str) -> list[Json]:
-    if not isinstance(value, list):
-        raise PlanError(f"corrupt plan file: {what} must be a list, not {type(value).__name__}")
-    return value
-
-
-def _fields(value: Json, what: str) -> Mapping[str, Json]:
-    if not isinstance(value, dict):
-        raise PlanError(f"corrupt plan file: {what} must be an object, not {value!r:.60}")
-    return value
-
-
-def _whole(value: Json, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise PlanError(f"corrupt plan file: {what} must be a whole number, not {value!r:.60}")
-    return value
-
-
-def _plan_in(value: Json) -> Plan:
-    plan = _fields(value, "a plan")
-    sides = _fields(plan["partition"], "partition")
-    _check_sizes(plan)
-    blocks = {s: tuple(_block_in(b) for b in _list(sides[s], f"{s} blocks")) for s in SIDES}
-    return Plan(
-        name=_text(plan["name"], "name"),
-        workload=_workload_in(plan["workload"]),
-        ranks=_whole(plan["ranks"], "ranks"),
-        partition=Partition(q=Side(blocks["q"]), kv=Side(blocks["kv"])),
-        pass_=plan["pass"],
-        start=tuple(
-            Held(_names(h), _table(h["blocks"]), _column(h["rank"]))
-            for h in (_fields(h, "a held copy") for h in _list(plan["start"], "start"))
-        ),
-        buffers=tuple(
-            (_text(t, "a tensor"), _whole(n, "slots")) for t, n in _list(plan["buffers"], "buffers")
-        ),
-        steps=tuple(_step_in(step) for step in _list(plan["steps"], "steps")),
-    )
-
-
-def _text(value: Json, what: str) -> str:
-    if not isinstance(value, str) or len(value) > 200:
-        raise PlanError(f"corrupt plan file: {what} must be a short text, not {value!r:.60}")
-    return value
-
-
-def _workload_in(value: Json) -> Workload:
-    fields = dict(_fields(value, "workload"))
-    text = fields.pop("mask")
-    if not isinstance(text, str) or "@" in text:
-        raise PlanError("corrupt plan file: the mask must be text, without a file name")
-    if unknown := set(fields) - {*NUMBERS, "v_head_dim", "sinks"}:
-        raise PlanError(f"corrupt plan file: unknown workload field {min(unknown)!r}")
-    return Workload(mask=text, **fields)
-
-
 def _block_in(value: Json) -> Block:
-    positions, heads, home = _list(value, "a block")
-    spans = [[_whole(n, "a position") for n in _list(p, "positions")] for p in positions]
-    low, high = (_whole(n, "a head") for n in _list(heads, "heads"))
-    return Block(tuple(range(*span) for span in spans), range(low, high), _whole(home, "a home"))
+    positions, heads, home = _checked(list, value, "a block")
+    spans = [[_checked(int, n, "a position") for n in part] for part in positions]
+    low, high = (_checked(int, n, "a head") for n in heads)
+    return Block(tuple(range(*s) for s in spans), range(low, high), _checked(int, home, "a home"))
 
 
-def _names(node: Mapping[str, Json]) -> tuple[str, ...]:
-    return tuple(_text(t, "a tensor") for t in _list(node["tensors"], "tensors"))
+def _node_out(node: Node) -> Json:
+    fields = {name: getattr(node, name) for name in node.__slots__}
+    return {k: v if k == "tensors" else _array_out(v) for k, v in fields.items()}
 
 
-def _column(value: Json) -> ArrayLike:
-    if isinstance(value, dict):
-        (runs,) = _list(value["runs"], "runs")
-        return expanded(runs)
-    return _list(value, "a column")
+def _node_in(kind: type[AnyNode], node: Mapping[str, Json]) -> AnyNode:
+    fields = {name: node[name] for name in kind.__slots__}
+    return kind(**{k: _names(v) if k == "tensors" else _array_in(v) for k, v in fields.items()})
 
 
-def _table(value: Json) -> ArrayLike:
-    if isinstance(value, dict):
-        return np.stack([expanded(runs) for runs in _list(value["runs"], "runs")], axis=1)
-    return _list(value, "a table")
+def _names(value: Json) -> tuple[str, ...]:
+    return tuple(_checked(str, tensor, "a tensor") for tensor in _checked(list, value, "tensors"))
 
 
-def _check_sizes(plan: Mapping[str, Json]) -> None:
-    """Raises PlanError where the runs of a plan stand for too many numbers, before any is made."""
-    steps = [_fields(step, "a step") for step in _list(plan["steps"], "steps")]
-    kinds = [plan["start"], *(step[kind] for step in steps for kind in ("attends", "moves"))]
-    nodes = [_fields(node, "a node") for kind in kinds for node in _list(kind, "nodes")]
-    values = (value for node in nodes for value in node.values() if isinstance(value, dict))
-    total = sum(length(runs) for value in values for runs in _list(value["runs"], "runs"))
-    if total > EXPANDED:
-        raise PlanError(f"the runs of a plan stand for {total} numbers, more than {EXPANDED}")
+def _array_out(array: Ints) -> Json:
+    runs = [runs_of(column) for column in np.atleast_2d(array.T)]
+    return array.tolist() if None in runs else {"runs": runs}
 
 
-def _step_in(value: Json) -> Step:
-    step = _fields(value, "a step")
-    attends = [_fields(a, "an attend") for a in _list(step["attends"], "attends")]
-    moves = [_fields(m, "a move") for m in _list(step["moves"], "moves")]
-    return Step(
-        tuple(Attend(_column(a["rank"]), _table(a["q"]), _table(a["kv"])) for a in attends),
-        tuple(
-            Move(_names(m), _table(m["blocks"]), _column(m["src"]), _column(m["dst"]))
-            for m in moves
-        ),
-    )
+def _array_in(value: Json) -> ArrayLike:
+    if not isinstance(value, dict):
+        return _checked(list, value, "a column")
+    columns = [expanded(runs) for runs in value["runs"]]
+    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
