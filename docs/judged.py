@@ -1,6 +1,5 @@
 """The page on how far predictions are from what was measured, written by the code that judges."""
 
-from collections import Counter
 from collections.abc import Sequence
 from math import expm1, log
 
@@ -28,8 +27,8 @@ SHORT = """
 * All-gather and USP over more than one node take 4 to 8% longer than predicted, zigzag about 4%
   less.
 * Whole schedules were measured by two sources, one on H100 and one on H800.
-* `attention.merge`, which all presets share, was fitted to the six rows of rings on H800; it counts
-  as uncalibrated everywhere.
+* `attention.merge`, which all presets share, was fitted to the six rows of rings on H800; on other
+  chips it counts as uncalibrated. `attention.host` rests on the three calls that the host holds up.
 * Of TPUs no attention is published with all that a prediction needs, beyond the speedups of Striped
   Attention: constants of their kernels are assumed.
 """
@@ -172,19 +171,21 @@ def _soundness() -> Lines:
 
 
 def _fitted(stated: Sequence[Measured]) -> Lines:
-    names = Counter(row.on for row in stated)
-    counts = {name: len(validation.fitted_constants(name)) for name in names}
-    by_chip = ", ".join(f"{count} for {names[name]} of {name}" for name, count in counts.items())
-    yield f"{sum(counts.values())} constants for {len(stated)} rows: {by_chip}. Beside each"
-    yield from ("stands the range that is physical.", "")
+    constants = validation.fitted(stated)
+    yield from (
+        f"{len(constants)} constants for {len(stated)} rows. Beside each stand the range that is",
+        "physical, and the rows whose times it changes, of those that constants were fitted to.",
+        "",
+    )
     rows = list[tuple[object, ...]]()
-    for name in names:
-        constants = hardware(name).constants
-        for key, value in validation.fitted_constants(name).items():
-            low, high = hardware(name).range(key)
-            where = f"{low:.4g} to {high:.4g}"
-            rows.append((name, f"`{key}`", f"{value:.4g}", where, constants[key].source))
-    yield from table(("", "constant", "value", "range", "source"), rows)
+    for one in constants:
+        machine, key = hardware(one.chips[0]), one.constant
+        runs = ", ".join(dict.fromkeys(r.schedule if r.ranks > 1 else "kernel" for r in one.rows))
+        where = "{:.4g} to {:.4g}".format(*machine.range(key))
+        said = machine.constants[key].source
+        names = ", ".join(one.chips), f"`{key}`", f"{machine[key]:.4g}", where
+        rows.append((*names, len(one.rows), runs, said))
+    yield from table(("", "constant", "value", "range", "rows", "of", "source"), rows)
 
 
 def _repeated(stated: Sequence[Measured]) -> Lines:

@@ -87,7 +87,7 @@ class Measured:
         """The schedule whose time a ratio is over, in the same setting."""
         return replace(self, schedule=self.versus)
 
-    @property
+    @cached_property
     def plans(self) -> Plans:
         """The plans of the schedule, with nodes as the hardware has them."""
         name = on_machine(self.schedule, self.ranks, self.machine)

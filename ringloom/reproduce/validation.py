@@ -20,6 +20,7 @@ from ringloom.reproduce.measured import ROWS, Measured, published_rows
 from ringloom.reproduce.tables import Line, Table
 from simulator.confidence import RESIDUALS, Residual, ratio_interval
 from simulator.hardware import hardware, presets
+from simulator.prediction import simulate
 
 APART = 1.1  # schedules whose published times differ by more must come out in their order
 FROZEN = RESIDUALS.with_name("frozen.toml")
@@ -136,6 +137,35 @@ def fitted_constants(name: str) -> dict[str, float]:
     """Return the constants of a preset that were fitted to rows of that very chip."""
     constants = hardware(name).constants.items()
     return {k: c.value for k, c in constants if c.calibrated and c.source.startswith("fitted to ")}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted constant, which chips may share, and the fitted rows whose times it changes."""
+
+    constant: str
+    chips: tuple[str, ...]
+    rows: tuple[Measured, ...]
+
+
+def fitted(rows: Sequence[Measured]) -> list[Fitted]:
+    """Return the constants that were fitted to some rows, those of one fit once."""
+    chips = dict[tuple[str, str], list[str]]()
+    for name in dict.fromkeys(row.on for row in rows):
+        for key in fitted_constants(name):
+            chips.setdefault((key, hardware(name).constants[key].source), []).append(name)
+    return [
+        Fitted(key, tuple(names), tuple(r for r in rows if r.on in names and _rests_on(r, key)))
+        for (key, _), names in chips.items()
+    ]
+
+
+def _rests_on(row: Measured, key: str) -> bool:
+    """True if constants were fitted to a row, and its time changes with this one."""
+    if row.use != "fitted":
+        return False
+    other = row.machine.changed({key: row.machine[key] * 1.01})
+    return simulate(row.plans, other, record=False).makespan != row.predicted.makespan
 
 
 # ---- as tables and as JSON

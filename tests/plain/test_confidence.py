@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from left_out import left_out
+from left_out import Left, left_out
 
 import ringloom as rl
 from planner.planning import plan
@@ -51,6 +51,17 @@ def test_without_one_source_the_interval_holds_most_of_its_rows() -> None:
     assert len(parts) >= 2
     assert all(part.half_width < 0.2 for part in parts)
     assert sum(part.inside for part in parts) >= 0.85 * sum(part.rows for part in parts)
+
+
+def test_the_rows_of_a_source_are_judged_by_the_errors_of_all_others() -> None:
+    """Each source's own errors are ten times those of the other: only left out are they outside."""
+    near = [Residual("h100", "near", "", error) for error in (0.01, -0.01, 0.01)]
+    far = [Residual("h100", "far", "", error) for error in (0.1, 0.01, -0.1)]
+    low, high = model_error("h100", near), model_error("h100", far)
+    assert left_out([*near, *far]) == [
+        Left("near", 3, 3, math.expm1(high)),
+        Left("far", 3, 1, math.expm1(low)),
+    ]
 
 
 def test_most_ratios_of_published_rows_are_off_by_less_than_said() -> None:

@@ -169,6 +169,21 @@ def test_rectangles_too_many_to_cut_cost_as_kernels_that_skip(
     assert 0.15 < rough / exact < 1.5
 
 
+def test_a_rectangle_too_large_to_cut_is_a_call_per_q_block_that_reads_all_of_its_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("simulator.costs.rectangles.WORK", -1)
+    work = Workload(seq=4096, heads=2, mask=Window(1500))
+    costs = Costs(plan("allgather:layout=zigzag", work, 4), H100)
+    (attend,) = (node for _, node in costs.plan.attends() if node.kv.shape[1] > 2)
+    (row,) = np.flatnonzero(attend.rank == 1)
+    (tq, tk), q, kv = costs.kernels.tile, attend.q[row], attend.kv[row][attend.kv[row] >= 0]
+    assert (len(q), len(kv)) == (2, 6)  # blocks of 512 tokens
+    pairs = int(costs.rectangles.touched[np.ix_(q, kv)].sum()) * tq * tk
+    traffic = 2 * 512 * (2 * 128 * 2 + 4) + 2 * 6 * 512 * 2 * 128 * 2
+    assert costs.rectangles.of(attend)[:, row].tolist() == [2, pairs, 1024 / tq, traffic, 0, 0]
+
+
 @pytest.mark.parametrize("mask", [Causal(), Window(3000), Documents((50_000, 15_536))], ids=str)
 def test_a_wider_head_dimension_or_more_heads_or_batches_never_cost_less(mask: Mask) -> None:
     def seconds(**more: int) -> float:
