@@ -25,10 +25,11 @@ demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and dra
 test: $(VENV)/.test ## run the tests; what pages tell readers to type is tried by try-docs
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/plain/test_docs_blocks.py
 
-test-nightly: $(VENV)/.test $(VENV)/.ray ## 3,000 random plans, 2,000 torch and JAX programs each, all combinations (hours; not in CI)
+test-nightly: $(VENV)/.test $(VENV)/.ray $(VENV)/.peers ## 3,000 random plans, 2,000 torch and JAX programs each, all combinations (hours; not in CI)
 	RINGLOOM_PROFILE=nightly $(BIN)/pytest -n 2 --dist worksteal tests/on_torch/test_programs.py tests/on_jax/test_programs.py \
 	  tests/plain/test_every_schedule.py tests/plain/test_readme.py tests/plain/test_emitted_files.py tests/plain/test_formulas.py \
-	  tests/plain/test_sweeps.py tests/plain/test_loops.py tests/plain/test_bounds.py tests/on_jax/test_tables.py
+	  tests/plain/test_sweeps.py tests/plain/test_loops.py tests/plain/test_bounds.py tests/on_jax/test_tables.py \
+	  tests/on_torch/test_peer_package.py tests/on_jax/test_peer.py
 	$(BIN)/python tests/source_mutants.py build/mutants.json
 
 test-browser: $(VENV)/.browser ## try the pages in a real browser (Debian: chromium, chromium-driver)
@@ -93,6 +94,8 @@ $(VENV)/.test: SET  := [test,torch,jax,flax,hf,plots,app,sweep,dask]
 $(VENV)/.test: WHAT := ringloom, its test tools, torch, transformers and jax, and what draws its pages
 $(VENV)/.ray: SET  := [ray]
 $(VENV)/.ray: WHAT := Ray, on which a sweep runs at night
+$(VENV)/.peers: SET  := [peers]
+$(VENV)/.peers: WHAT := ring-attention-pytorch, and what a public JAX ring imports, beside which programs run at night
 $(VENV)/.browser: SET  := [test,report,app,browser]
 $(VENV)/.browser: WHAT := ringloom, its pages, and selenium, which drives a browser
 $(VENV)/.bench: SET  := [bench,torch,app]
@@ -102,7 +105,7 @@ $(VENV)/.docs: WHAT := ringloom, and Sphinx with its theme
 $(VENV)/.dev:  SET  := [dev]
 $(VENV)/.dev:  WHAT := ringloom, ruff and mypy
 
-$(VENV)/.core $(VENV)/.test $(VENV)/.ray $(VENV)/.browser $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.core $(VENV)/.test $(VENV)/.ray $(VENV)/.peers $(VENV)/.browser $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "Installing $(WHAT) into $(VENV), pinned by constraints.txt (a minute or so, once) ..."
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	  $(BIN)/python -m pip install --quiet -c constraints.txt --editable '.$(SET)'

@@ -1,6 +1,6 @@
 """Emitted torch programs against ring-attention-pytorch, if the package is there.
 
-    pip install ring-attention-pytorch
+    pip install 'ringloom[peers]'
 
 It is no dependency: without it these tests are skipped.
 """
@@ -20,7 +20,7 @@ from runtimes.arrays import draw
 torch = pytest.importorskip("torch")
 ring = pytest.importorskip(
     "ring_attention_pytorch.ring_flash_attention",
-    reason="ring-attention-pytorch is not installed: pip install ring-attention-pytorch",
+    reason="ring-attention-pytorch is not installed: pip install 'ringloom[peers]'",
 )
 
 from rank_threads import run  # noqa: E402  only where torch is
