@@ -8,10 +8,14 @@ blocks of one value. In the cell of a value that travels is what the next messag
 from dataclasses import dataclass, field
 
 from planner.errors import PlanError
-from planner.loops.form import Ints
+from planner.loops.form import Attend, Ints
 
 Cell = tuple[str, str]  # tensor, value
-PLAIN = "full", "causal", "strict"  # kinds that need no cutting
+
+
+def plain(s: Attend) -> bool:
+    """True if nothing has to be cut out of a rectangle: it has no gaps, and a shape with a name."""
+    return s.kind in ("full", "causal", "strict") and len(s.q) == len(s.kv) == 1
 
 
 @dataclass(frozen=True)

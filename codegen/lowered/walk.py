@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codegen.lowered.rows import Handing, Rows, cut, sent_from
-from codegen.lowered.sums import PLAIN, Cell, Rectangles, Walk
+from codegen.lowered.sums import Cell, Rectangles, Walk, plain
 from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
@@ -98,7 +98,7 @@ class _Walker:
         self.cut = {
             (s.q[0].value, s.kv[0].value)
             for s in loops.statements
-            if isinstance(s, Attend) and s.kind not in PLAIN
+            if isinstance(s, Attend) and not plain(s)
         }
         self.stays = at_home
         exchanges = (s for s in loops.statements if isinstance(s, Gather | AllToAll))

@@ -374,7 +374,7 @@ class Pass(Messages):
         groups: dict[tuple[object, ...], list[Attend]] = {}
         for i, s in enumerate(self.loops.statements):
             if isinstance(s, Attend) and any(s.when.on(t) for t in domain.steps):
-                if len(s.q) > 1 or len(s.kv) > 1:
+                if len({p.value for p in s.q}) > 1 or len({p.value for p in s.kv}) > 1:
                     raise PlanError("a rectangle of several values")
                 cells = {
                     (tensor, c)

@@ -11,12 +11,12 @@ from math import gcd
 import numpy as np
 
 from codegen.lowered.conditions import Condition, Domain, both, conditions, needed
+from codegen.lowered.sums import plain
 from codegen.reflow import WIDTH
 from codegen.text import Flags, Names, expression
 from planner.errors import PlanError
 from planner.loops.form import Attend, Ends, Expr, Part
 
-PLAIN = ("full", "causal", "strict")
 EVERYTHING, FRONT, BACK = "everything", "front", "back"
 HALVES = {
     EVERYTHING: "slice(None)",
@@ -42,9 +42,9 @@ class Meeting:
 
     def picked(self, slices: int) -> str:
         """The text behind a tensor that takes the heads that queries meet keys with, "" for all."""
-        if any(s.kv[0].heads is not None for s in self.attends):
+        if any(p.heads is not None for s in self.attends for p in s.kv):
             raise PlanError("a rank attends some of the heads of keys that it has")
-        heads = {s.q[0].heads for s in self.attends}
+        heads = {p.heads for s in self.attends for p in s.q}
         if heads == {None}:
             return ""
         (ends, *others) = heads
@@ -67,7 +67,7 @@ class Meeting:
     @property
     def plain(self) -> bool:
         """True if no rectangle has to be cut."""
-        return all(s.kind in PLAIN for s in self.attends)
+        return all(map(plain, self.attends))
 
     @property
     def simple(self) -> bool:

@@ -15,7 +15,7 @@ from codegen.torch import transfers, write
 from codegen.torch.schedule import print_loops
 from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Loops, Part, Send
-from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.masks import Blocks, Causal, Documents, Full, Mask, Window
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes.reference import dense
@@ -27,6 +27,7 @@ launch = pytest.importorskip("runtimes.torch.launch")
 
 TOKENS = 16  # per rank
 DOCUMENTS = Causal() & Documents((7, 30, 15, 12))
+GAPS = Blocks(((1, 0, 1, 1), (1, 1, 0, 1), (0, 1, 1, 0), (1, 0, 0, 1)), TOKENS)
 REGULAR = [
     ("ring", 4, Causal()),
     ("ring", 5, Causal()),
@@ -49,6 +50,12 @@ REGULAR = [
     ("ulysses", 4, DOCUMENTS),
     ("ring", 4, Causal() & Window(20, 0)),
     ("striped", 4, Causal() & Window(20, 0)),
+    # of what a gather brought, each rank takes several runs of pieces
+    ("allgather", 4, DOCUMENTS),
+    ("allgather", 8, Causal() & Window(20, 0)),
+    ("allgather:layout=contiguous", 4, GAPS),
+    ("llama3", 4, Causal() & Window(9, 0)),
+    ("ulysses-gather:ulysses=2", 8, Causal() & Window(9, 0)),
 ]
 
 
