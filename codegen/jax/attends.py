@@ -203,7 +203,7 @@ class Attends:
 
     def check_whole(self, case: Case, steps: Steps) -> None:
         """Raise PlanError if queries and keys see each other outside of the rectangle."""
-        for r in (self.walked.attended[n].get(t) for t in steps for n in case.statements):
+        for r in (self.walked.attended[s].get(t) for t in steps for s in case.statements):
             if r is None:
                 continue
             if any((row < 0).any() for row in r.rows):
@@ -237,7 +237,7 @@ class Attends:
                 return name
             return f"jnp.arange({seq.removeprefix(', ') or ('KV_SEQ' if side == 'kv' else 'SEQ')})"
         self.positions |= {"at": f"tokens_of(rank{seq})", "kv_at": "keys_of(rank)"}
-        on = [t for t in steps if any(t in self.walked.attended[n] for n in case.statements)]
+        on = [t for t in steps if any(t in self.walked.attended[s] for s in case.statements)]
         rank = owner(self.plan, self.walked, side, value, Domain(self.loops, on), names).text
         return ("kv_at" if of == "keys_of" else "at") if rank == "rank" else f"{of}({rank}{seq})"
 

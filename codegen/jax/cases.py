@@ -32,7 +32,7 @@ class Case:
     guard: Guard
     choice: tuple[int, int, int] | None = None  # a coordinate, first and last value
     head: int | None = None  # the slice of the heads of queries, None for all
-    statements: tuple[int, ...] = ()
+    statements: tuple[Attend, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +53,11 @@ def groups(
 ) -> list[Group]:
     """The attends that run in these steps."""
     open_groups: list[tuple[tuple[Key, ...], list[Case]]] = []
-    for n, s in enumerate(loops.statements):
+    for s in loops.statements:
         if not isinstance(s, Attend) or not any(s.when.on(t) for t in steps):
             continue
-        cells = tuple(made.cells[n, side] for side in sides)
-        for case in _cases(n, s, loops, walked, steps):
+        cells = tuple(made.cells[s, side] for side in sides)
+        for case in _cases(s, loops, walked, steps):
             for other, cases in open_groups:
                 if other == cells and not any((case.active & c.active).any() for c in cases):
                     cases.append(case)
@@ -82,13 +82,13 @@ def _joined(cases: list[Case]) -> list[Case]:
     alike = len({(case.q, case.kv, case.head) for case in cases}) == 1
     if len(cases) == 1 or not alike or not everywhere.all() or not waiting.all(axis=0).any():
         return cases
-    statements = tuple(n for case in cases for n in case.statements)
+    statements = tuple(s for case in cases for s in case.statements)
     rows, cols = ((0, width - 1, width) for width in (cases[0].rows[2], cases[0].cols[2]))
     whole = replace(masked[0], rows=rows, cols=cols, kind=WHOLE, choice=None, guard=Guard())
     return [replace(whole, active=everywhere, statements=statements)]
 
 
-def _cases(n: int, s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) -> list[Case]:
+def _cases(s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) -> list[Case]:
     """A statement as cases of fixed pieces."""
     at = loops.coordinates()
     q, kv = (s.q[0].value, "q"), (s.kv[0].value, "kv")
@@ -96,7 +96,7 @@ def _cases(n: int, s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) 
     shape = widths[0], widths[0], widths[1], widths[1]
     codes = np.full((len(steps), len(at)), -1)
     for i, t in enumerate(steps):
-        if r := walked.attended[n].get(t):
+        if r := walked.attended[s].get(t):
             parts = zip((s.q[0], s.kv[0]), widths, strict=True)
             pieces = [x for p, width in parts for x in _pieces(p, width, t, at[r.rank])]
             codes[i, r.rank] = np.ravel_multi_index(tuple(pieces), shape)
@@ -104,7 +104,7 @@ def _cases(n: int, s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) 
     different = np.unique(codes[active])
     if len(s.q) + len(s.kv) > 2 or len(different) > MOST:
         everything, keys = ((0, width - 1, width) for width in widths)
-        whole = Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statements=(n,))
+        whole = Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statements=(s,))
         return [replace(whole, head=_head(s))]
     made = []
     for code in different:
@@ -115,7 +115,7 @@ def _cases(n: int, s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) 
             for a, b, width in ((*ends[:2], widths[0]), (*ends[2:], widths[1]))
         )
         kind = "masked" if s.kind in LEFT_OPEN else s.kind
-        made.append(Case(q, kv, rows, cols, kind, on, s.when.guard, choice, _head(s), (n,)))
+        made.append(Case(q, kv, rows, cols, kind, on, s.when.guard, choice, _head(s), (s,)))
     return made
 
 

@@ -67,8 +67,8 @@ class Pass(Attends):
         if self.kept.q:
             names.append(self.made.inputs[self.kept.q.name, "q"])
             (back,) = (
-                self.made.sums[self.made.taken[n]]
-                for n, s in enumerate(self.loops.statements)
+                self.made.sums[self.made.taken[s]]
+                for s in self.loops.statements
                 if isinstance(s, Return) and s.exchange == self.kept.q.name
             )
             names += back.split(", ")
@@ -90,10 +90,10 @@ class Pass(Attends):
     def beginnings(self, run: Run) -> Iterator[Op]:
         """Sums that a loop adds to and that nothing has been added to before."""
         cells = [cell for group in self.groups(run.steps) for cell in group.cells]
-        for n, s in enumerate(self.loops.statements):
-            if isinstance(s, Send) and n in self.made.taken and self.during(s, run):
-                cells.append(self.made.cells[n, s.side])
-                cells += [self.made.taken[n]] * (run.kind == "unrolled")
+        for s in self.loops.statements:
+            if isinstance(s, Send) and s in self.made.taken and self.during(s, run):
+                cells.append(self.made.cells[s, s.side])
+                cells += [self.made.taken[s]] * (run.kind == "unrolled")
         taken = set(self.made.taken.values()) if run.kind == "unrolled" else set()
         for cell in dict.fromkeys(cells):
             if cell in self.defined or (cell not in taken and self.fresh(cell)):
@@ -108,29 +108,28 @@ class Pass(Attends):
 
     def in_use(self, name: str, run: Run) -> bool:
         """True if a run sends sums of this name that are there before it."""
-        statements, taken = self.loops.statements, self.made.taken.items()
-        sent = {cell for n, cell in taken if self.during(statements[n], run)}
+        sent = {cell for s, cell in self.made.taken.items() if self.during(s, run)}
         return any(self.made.sums[cell] == name for cell in sent & self.defined)
 
     # ---- the lines of a step
 
     def ops(self, run: Run, names: Names, indent: int) -> Iterator[Op]:
         """Sums leave; attends add; sums arrive; inputs go on, exchanges and their returns."""
-        active = [(n, s, self.during(s, run)) for n, s in enumerate(self.loops.statements)]
-        active = [(n, s, steps) for n, s, steps in active if steps]
-        for _, s, steps in active:
+        active = [(s, self.during(s, run)) for s in self.loops.statements]
+        active = [(s, steps) for s, steps in active if steps]
+        for s, steps in active:
             if isinstance(s, Start) and not s.sums:
                 yield from self.at(run, steps, indent, partial(self.start, s))
         self.written = set[Key]()
         attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = dict[tuple[Key, str], Steps]()
-        for n, s, steps in active:
+        for s, steps in active:
             if isinstance(s, Send) and s.sums:
-                cell, taken = self.made.cells[n, s.side], self.made.taken[n]
+                cell, taken = self.made.cells[s, s.side], self.made.taken[s]
                 if taken not in self.defined and run.kind == "straight":
                     continue  # what the plan sends stays at home here
-                text = self.message(n, s, run, steps, names)
+                text = self.message(s, run, steps, names)
                 if {self.made.sums[cell], self.made.sums[taken]} & added or cell == taken:
                     same = (
                         on
@@ -144,8 +143,8 @@ class Pass(Attends):
                     yield from self.at(run, steps, indent, partial(self.simple, name, text))
                     text = name
                 late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))
-        back = [(n, s, on) for n, s, on in active if isinstance(s, Return | Scatter)]
-        before = any(self.made.sums[self.made.taken[n]] in added for n, _, _ in back)
+        back = [(s, on) for s, on in active if isinstance(s, Return | Scatter)]
+        before = any(self.made.sums[self.made.taken[s]] in added for s, _ in back)
         if before:
             yield from _in_order([*self.returns(run, back, indent)])
         for group, steps in attends:
@@ -154,7 +153,7 @@ class Pass(Attends):
         for (cell, text), steps in late.items():
             yield from self.at(run, steps, indent, partial(self.arrive, cell, text))
         moves = [] if before else [*self.returns(run, back, indent)]
-        for _, s, steps in active:
+        for s, steps in active:
             if isinstance(s, Send) and not s.sums:
                 make = partial(self.forward_input, s, run, steps, names)
             elif isinstance(s, Gather | AllToAll):
@@ -165,11 +164,11 @@ class Pass(Attends):
         yield from _in_order(moves)
 
     def returns(
-        self, run: Run, back: Sequence[tuple[int, Return | Scatter, Steps]], indent: int
+        self, run: Run, back: Sequence[tuple[Return | Scatter, Steps]], indent: int
     ) -> Iterator[Op]:
         """Let sums go back over exchanges."""
-        for n, s, steps in back:
-            yield from self.at(run, steps, indent, partial(self.bring_back, n, s))
+        for s, steps in back:
+            yield from self.at(run, steps, indent, partial(self.bring_back, s))
 
     def during(self, s: Statement, run: Run) -> Steps:
         """The steps of a run in which a statement runs."""
@@ -203,10 +202,10 @@ class Pass(Attends):
         if name != source:
             yield self.assign(indent, name, source)
 
-    def message(self, n: int, s: Send, run: Run, steps: Steps, names: Names) -> str:
+    def message(self, s: Send, run: Run, steps: Steps, names: Names) -> str:
         """A call that sends sums and gives those that arrive."""
-        name = self.made.sums[self.made.taken[n]]
-        if self.made.taken[n] not in self.defined and run.kind != "unrolled":
+        name = self.made.sums[self.made.taken[s]]
+        if self.made.taken[s] not in self.defined and run.kind != "unrolled":
             raise PlanError("sums that are sent before there are any")
         text = f"({name})" if ", " in name else name
         if is_rooted(s):
@@ -216,15 +215,15 @@ class Pass(Attends):
         else:
             title = "pass_on"
         hop = self.hops.add(title, s, self.names)
-        self.check_others(n, s, steps)
+        self.check_others(s, steps)
         return hop.of(text, names.clock, steps if run.kind == "rolled" else None, self.names)
 
-    def check_others(self, n: int, s: Send, steps: Steps) -> None:
+    def check_others(self, s: Send, steps: Steps) -> None:
         """Raise PlanError if ranks run a send beside those of the plan, and have sums."""
         if is_stepwise(s):
             return
         running = everybody(self.loops, s)
-        holders = self.walked.holders.get(self.walked.source[n], {})
+        holders = self.walked.holders.get(self.walked.source[s], {})
         for t in steps:
             more = np.setdiff1d(running, senders(self.loops, s, t))
             if np.isin(holders.get(t, more[:0]), more).any():
@@ -274,10 +273,10 @@ class Pass(Attends):
             return
         yield self.assign(indent, name, self.exchanges.text(s, source, single, self.loops))
 
-    def bring_back(self, n: int, s: Return | Scatter, indent: int) -> Iterator[Op]:
+    def bring_back(self, s: Return | Scatter, indent: int) -> Iterator[Op]:
         """Let sums go back over an exchange."""
-        cell = self.made.cells[n, s.side]
-        source, exchange = self.made.sums[self.made.taken[n]], self.kept.kv
+        cell = self.made.cells[s, s.side]
+        source, exchange = self.made.sums[self.made.taken[s]], self.kept.kv
         if isinstance(s, Return):
             named = {x.name: x for x in self.loops.statements if isinstance(x, Gather | AllToAll)}
             exchange = named[s.exchange]

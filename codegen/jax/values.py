@@ -28,7 +28,7 @@ from planner.loops.form import (
 
 SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
 Key = tuple[str, str]  # the name of a value, and the side
-Source = tuple[int, str]  # a statement, and the side of the sums that it adds to
+Source = tuple[Statement, str]  # a statement, and the side of the sums that it adds to
 LEAVING = ", leaving"  # behind a value: of two variables of its sums, the one that is sent
 BASES: dict[tuple[Pass, str, bool], str] = {  # pass, side, sums
     ("forward", "q", False): "q",
@@ -50,7 +50,7 @@ class Values:
     inputs: dict[Key, str] = field(default_factory=dict)
     sums: dict[Key, str] = field(default_factory=dict)
     cells: dict[Source, Key] = field(default_factory=dict)  # where an attend or a message adds
-    taken: dict[int, Key] = field(default_factory=dict)  # the sums that a send or return takes
+    taken: dict[Statement, Key] = field(default_factory=dict)  # the sums that each takes
     sent: set[Key] = field(default_factory=set)  # sums that a send takes
     returned: set[Key] = field(default_factory=set)  # sums that a return takes
 
@@ -75,9 +75,9 @@ def values(loops: Loops, pass_: Pass, walked: Walk, kept: Collection[str] = ()) 
 
 def _returned(made: Values, loops: Loops, kept: Collection[str]) -> Iterator[str]:
     """The sums that go back over exchanges whose values are kept."""
-    for n, s in enumerate(loops.statements):
+    for s in loops.statements:
         if isinstance(s, Return) and s.exchange in kept:
-            yield made.taken[n][0]
+            yield made.taken[s][0]
 
 
 def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
@@ -86,9 +86,7 @@ def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
         return "held_{}"
     brought = [s for s in loops.statements if isinstance(s, Exchange)]
     marks = {s.name: "all_{}" if s.gathers else "{}_by_heads" for s in brought}
-    returned = {
-        made.taken[n]: s.exchange for n, s in enumerate(loops.statements) if isinstance(s, Return)
-    }
+    returned = {made.taken[s]: s.exchange for s in loops.statements if isinstance(s, Return)}
     return marks.get(returned.get(key, "") if sums else key[0], "remote_{}")
 
 
@@ -101,7 +99,7 @@ def _candidates(made: Values, loops: Loops, sums: bool, key: Key) -> Iterator[st
 
 def _variables(loops: Loops, walked: Walk) -> Callable[[Cell, int], Key]:
     """Where sums are that are added to a cell in a step: own ones apart if they leave at once."""
-    back = {walked.source[n] for n, s in enumerate(loops.statements) if _goes_back(s)}
+    back = {walked.source[s] for s in loops.statements if _goes_back(s)}
     times = {cell: sorted(steps) for cell, steps in walked.taken.items()}
 
     def variable(cell: Cell, t: int) -> Key:
@@ -119,16 +117,13 @@ def _variables(loops: Loops, walked: Walk) -> Callable[[Cell, int], Key]:
 
 def _cells(made: Values, loops: Loops, walked: Walk, variable: Callable[[Cell, int], Key]) -> None:
     """Where attends and messages add, and what they take."""
-    adds = [*((i, cells) for (i, _), cells in walked.targets.items()), *walked.into.items()]
-    for i, cells in adds:
-        keys = {variable(cell, t) for t, cell in cells.items()}
-        if len(keys) > 1:
+    for s, t, cell in walked.additions():
+        key = variable(cell, t)
+        if made.cells.setdefault((s, key[1]), key) != key:
             raise PlanError("sums that are added to one value first and then to another")
-        (only,) = keys
-        made.cells[i, only[1]] = only
-    for n, cell in walked.source.items():
-        made.taken[n] = variable(cell, loops.statements[n].when.first - 1)
-        (made.returned if _goes_back(loops.statements[n]) else made.sent).add(made.taken[n])
+    for s, cell in walked.source.items():
+        made.taken[s] = variable(cell, s.when.first - 1)
+        (made.returned if _goes_back(s) else made.sent).add(made.taken[s])
     if made.sent & made.returned:
         raise PlanError("sums of which some are sent where others go back")
 

@@ -1,7 +1,4 @@
-"""Rows(plan, loops)   a loop form carried out once over the blocks: what each statement does when.
-
-Rows are told by the number of their statement and the step.
-"""
+"""Rows(plan, loops)   a loop form carried out once over the blocks: what statements do when."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -26,8 +23,8 @@ class Moment:
     """
 
     stay: dict[tuple[str, str], Ints]
-    attends: dict[int, Rectangles] = field(default_factory=dict)
-    sums: dict[int, list[Copies]] = field(default_factory=dict)  # as they arrive
+    attends: dict[Attend, Rectangles] = field(default_factory=dict)
+    sums: dict[Handing, list[Copies]] = field(default_factory=dict)  # as they arrive
 
 
 class Rows:
@@ -63,12 +60,13 @@ class Rows:
 
     def _moment(self, state: Expansion, t: int) -> Moment:
         moment, sent = Moment(staying(state)), dict[Cell, list[Messages]]()
-        for i, s in enumerate(state.loops.statements):
+        for s in state.loops.statements:
             if not s.when.on(t):
                 continue
             if isinstance(s, Attend):
                 tables = state.value(s.q[0], "q", t).table, state.value(s.kv[0], "kv", t).table
-                moment.attends[i] = Rectangles(*state.attend(s, t), tables)
+                rank, *_ = state.attend(s, t)
+                moment.attends[s] = Rectangles(s, t, rank, tables, state.coordinates)
                 continue
             messages = state.moved(s, t)
             if not isinstance(s, Handing) or not s.sums:
@@ -76,7 +74,7 @@ class Rows:
             if isinstance(s, Send):
                 sent.setdefault(sent_from(s), []).extend(messages)
                 messages = [whole(state, s, t, *m) for m in messages] if cut(s) else messages
-            moment.sums[i] = [(dst.astype(np.int32), blocks) for _, dst, blocks in messages]
+            moment.sums[s] = [(dst.astype(np.int32), blocks) for _, dst, blocks in messages]
         state.arrive()
         for cell, messages in sent.items():
             self.taken[t, cell] = self._table(messages, f"step {t}")

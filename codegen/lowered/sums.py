@@ -5,10 +5,14 @@ blocks of one value. In the cell of a value that travels is what the next messag
 `walk` finds them.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from planner.errors import PlanError
-from planner.loops.form import Attend, Ints
+from planner.loops.form import Attend, Ints, Part, Statement
+from planner.loops.values import sliced
 
 Cell = tuple[str, str]  # tensor, value
 
@@ -20,15 +24,30 @@ def plain(s: Attend) -> bool:
 
 @dataclass(frozen=True)
 class Rectangles:
-    """The rectangles of an attend in a step: on which ranks, and the blocks of both sides [n, w].
+    """The rectangles of an attend in a step, and on which ranks.
 
-    `tables` have all blocks of the two values [ranks, pieces, heads].
+    `tables` have all blocks of the two values [ranks, pieces, heads], `where` has coordinates.
     """
 
+    attend: Attend
+    t: int
     rank: Ints
-    q: Ints
-    kv: Ints
     tables: tuple[Ints, Ints]
+    where: Ints
+
+    @property
+    def q(self) -> Ints:
+        """The blocks of queries [n, w]."""
+        return self._blocks(self.attend.q, self.tables[0])
+
+    @property
+    def kv(self) -> Ints:
+        """The blocks of keys [n, w]."""
+        return self._blocks(self.attend.kv, self.tables[1])
+
+    def _blocks(self, parts: tuple[Part, ...], table: Ints) -> Ints:
+        table, where = table.take(self.rank, axis=0), self.where.take(self.rank, axis=0)
+        return np.hstack([sliced(table, part, self.t, where) for part in parts])
 
     @property
     def rows(self) -> tuple[Ints, Ints]:
@@ -39,19 +58,19 @@ class Rectangles:
 
 @dataclass
 class Walk:
-    """The sums of a pass, by the number of a statement and the step."""
+    """The sums of a pass, by statement and step."""
 
     pieces: dict[tuple[str, str], int]  # of each value: side, name
     tables: dict[tuple[str, str], Ints]  # of values that stay
     aged: dict[tuple[str, str, int], Ints]  # side, name, step
-    targets: dict[tuple[int, str], dict[int, Cell]] = field(default_factory=dict)  # attends
-    into: dict[int, dict[int, Cell]] = field(default_factory=dict)  # sends and returns
-    source: dict[int, Cell] = field(default_factory=dict)  # of sends and returns
+    targets: dict[Statement, dict[int, dict[str, Cell]]] = field(default_factory=dict)  # by tensor
+    into: dict[Statement, dict[int, Cell]] = field(default_factory=dict)  # of messages
+    source: dict[Statement, Cell] = field(default_factory=dict)  # of messages
     first: dict[Cell, int] = field(default_factory=dict)  # step of the first addition
     last: dict[Cell, int] = field(default_factory=dict)  # step of the last message
     arrivals: dict[Cell, list[int]] = field(default_factory=dict)  # steps in which some arrive
     widths: dict[tuple[str, str], set[int]] = field(default_factory=dict)  # where attends read it
-    attended: dict[int, dict[int, Rectangles]] = field(default_factory=dict)  # statement, step
+    attended: dict[Statement, dict[int, Rectangles]] = field(default_factory=dict)
     whole: dict[Cell, bool] = field(default_factory=dict)  # every addition is of all pieces
     kept: dict[Cell, int] = field(default_factory=dict)  # step in which owners keep their sums
     taken: dict[Cell, set[int]] = field(default_factory=dict)  # steps in which sums leave
@@ -61,9 +80,16 @@ class Walk:
     guarded: set[Cell] = field(default_factory=set)  # by some ranks only
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
     again: set[Cell] = field(default_factory=set)  # the same heads are added to several times
-    anew: set[tuple[int, int]] = field(default_factory=set)  # statement, step: after what left
+    anew: set[tuple[Statement, int]] = field(default_factory=set)  # after what left
     beside: set[Cell] = field(default_factory=set)  # sums come that some ranks have already
     parted: set[Cell] = field(default_factory=set)  # additions are of some heads each
+
+    def additions(self) -> Iterator[tuple[Statement, int, Cell]]:
+        """Each addition to a cell in a step: of an attend, or of a message that arrives."""
+        for s, steps in self.targets.items():
+            yield from ((s, t, cell) for t, cells in steps.items() for cell in cells.values())
+        for s, into in self.into.items():
+            yield from ((s, t, cell) for t, cell in into.items())
 
     def width(self, side: str, name: str) -> int:
         """The number of pieces of a value where attends read it, the same in all steps."""

@@ -70,9 +70,8 @@ def sum_spans(walked: Walk, variable: Callable[[Cell, int], Held]) -> dict[Held,
     `variable`: of what is added to a cell in a step; what leaves in a step was added before it.
     """
     spans = dict[Held, Span]()
-    for cells in (*walked.targets.values(), *walked.into.values()):
-        for t, cell in cells.items():
-            _live(spans, variable(cell, t), [4 * t + 2])
+    for _, t, cell in walked.additions():
+        _live(spans, variable(cell, t), [4 * t + 2])
     for cell, steps in walked.taken.items():
         for t in steps:
             _live(spans, variable(cell, t - 1), [4 * t])

@@ -28,7 +28,6 @@ from planner.loops.form import (
     Ints,
     Loops,
     Return,
-    Scatter,
     Send,
     Statement,
 )
@@ -43,49 +42,24 @@ def walk(plan: Plan, loops: Loops, at_home: bool = False) -> tuple[Loops, Walk]:
     `at_home`: sums for what ranks own stay with them, whatever the plan does.
     """
     walked = _Walker(plan, loops, at_home).run()
-    spans = [[*_spans(i, s, walked)] for i, s in enumerate(loops.statements)]
-    if all(len(span) == 1 for span in spans):
-        return loops, walked
-    return replace(loops, statements=tuple(s for span in spans for s in span)), split(walked, spans)
+    statements = tuple(x for s in loops.statements for x in _spans(s, walked))
+    return replace(loops, statements=statements), walked
 
 
-def _spans(i: int, s: Statement, walked: Walk) -> Iterator[Statement]:
+def _spans(s: Statement, walked: Walk) -> Iterator[Statement]:
     """A statement; if it is an attend, one for the steps of each cell that it adds to."""
-    cells: dict[int, list[Cell]] = {}
-    for (n, _), steps in walked.targets.items():
-        for t, cell in steps.items() if n == i else ():
-            cells.setdefault(t, []).append(cell)
-    runs = [[*run] for _, run in groupby(sorted(cells), key=cells.__getitem__)]
+    targets = walked.targets.get(s, {})
+    runs = [[*run] for _, run in groupby(targets, key=targets.__getitem__)]
     if len(runs) < 2 or s.when.every > 1:
         yield s
         return
+    del walked.targets[s]
+    attended = walked.attended.pop(s)
     for span in runs:
-        yield replace(s, when=replace(s.when, first=span[0], last=span[-1]))
-
-
-def split(walked: Walk, spans: list[list[Statement]]) -> Walk:
-    """Tell the same by the numbers of statements that took the place of others."""
-    first = np.cumsum([0, *map(len, spans)]).tolist()
-    targets: dict[tuple[int, str], dict[int, Cell]] = {}
-    attended: dict[int, dict[int, Rectangles]] = {}
-
-    def number(i: int, t: int) -> int:
-        return int(first[i]) + next(n for n, s in enumerate(spans[i]) if s.when.on(t))
-
-    steps = (((t, i), x, cell) for (i, x), on in walked.targets.items() for t, cell in on.items())
-    for (t, i), tensor, cell in sorted(steps, key=lambda x: x[0]):
-        targets.setdefault((number(i, t), tensor), {})[t] = cell
-    for i, rows in walked.attended.items():
-        for t, rectangles in rows.items():
-            attended.setdefault(number(i, t), {})[t] = rectangles
-    return replace(
-        walked,
-        targets=targets,
-        attended=attended,
-        into={first[i]: cells for i, cells in walked.into.items()},
-        source={first[i]: cell for i, cell in walked.source.items()},
-        anew={(first[i], t) for i, t in walked.anew},
-    )
+        part = replace(s, when=replace(s.when, first=span[0], last=span[-1]))
+        walked.targets[part] = {t: targets[t] for t in span}
+        walked.attended[part] = {t: attended[t] for t in span}
+        yield part
 
 
 class _Walker:
@@ -109,14 +83,14 @@ class _Walker:
 
     def run(self) -> Walk:
         for t, moment in enumerate(self.rows.moments):
-            for i in moment.sums:
-                self.take(i, t)
+            for s in moment.sums:
+                self.take(s, t)
             older = {cell for cell, full in self.full.items() if full.any()}
-            for i, rectangles in moment.attends.items():
-                self.attend(i, rectangles, t)
-            for i, arriving in moment.sums.items():
-                self.bring(i, arriving, t)
-                self.result.beside |= {self.result.into[i][t]} & older
+            for attend, rectangles in moment.attends.items():
+                self.attend(attend, rectangles, t)
+            for s, arriving in moment.sums.items():
+                self.bring(s, arriving, t)
+                self.result.beside |= {self.result.into[s][t]} & older
         self.result.beside = {cell for cell in self.result.beside if cell in self.result.last}
         self.result.crowded |= self.result.beside
         for cell in [c for c in self.result.sent if c[1] != OWN]:
@@ -151,11 +125,10 @@ class _Walker:
         if not came and any(t + 1 not in taken for t in added):
             raise PlanError(f"{cell[0]} for {cell[1]} is added to for several steps")
 
-    def take(self, i: int, t: int) -> None:
+    def take(self, s: Handing, t: int) -> None:
         """The message leaves: its cell is empty, on all ranks."""
-        s = self.loops.statements[i]
         cell = self.emptied(s)
-        self.result.source[i], self.result.last[cell] = cell, t
+        self.result.source[s], self.result.last[cell] = cell, t
         self.result.taken.setdefault(cell, set()).add(t)
         if isinstance(s, Send):
             self.result.sent.setdefault(cell, set()).add(t)
@@ -177,21 +150,19 @@ class _Walker:
             self.result.kept[cell] = t
             self.add(own, t, np.flatnonzero(left), whole=True)
 
-    def emptied(self, s: Statement) -> Cell:
+    def emptied(self, s: Handing) -> Cell:
         """The cell whose sums go."""
         if isinstance(s, Send):
             return sent_from(s)
         if isinstance(s, Return):
             return s.tensors[0], s.exchange
-        assert isinstance(s, Scatter)
         if s.part.pieces or s.part.heads:
             raise PlanError("sums of a part of a value go to their owners")
         return s.tensors[0], s.part.value
 
-    def attend(self, i: int, rectangles: Rectangles, t: int) -> None:
-        s, who = self.loops.statements[i], rectangles.rank
-        assert isinstance(s, Attend)
-        self.result.attended.setdefault(i, {})[t] = rectangles
+    def attend(self, s: Attend, rectangles: Rectangles, t: int) -> None:
+        who = rectangles.rank
+        self.result.attended.setdefault(s, {})[t] = rectangles
         for side, part, table in zip(SIDES, (s.q[0], s.kv[0]), rectangles.tables, strict=True):
             self.result.widths.setdefault((side, part.value), set()).add(table.shape[1])
         cut = (s.q[0].value, s.kv[0].value) in self.cut
@@ -203,7 +174,7 @@ class _Walker:
                 raise PlanError(f"step {t}: a rectangle of several {TENSORS[tensor].side} values")
             blocks = rectangles.q if of_queries else rectangles.kv
             cell = self.home((tensor, parts[0].value), t, who, blocks, rows[not of_queries])
-            self.result.targets.setdefault((i, tensor), {})[t] = cell
+            self.result.targets.setdefault(s, {}).setdefault(t, {})[tensor] = cell
             self.result.added.setdefault(cell, set()).add(t)
             self.left.pop(cell, None)
             if cut:
@@ -248,10 +219,8 @@ class _Walker:
         homes = self.plan.partition.side(side).homes
         return not ((blocks >= 0) & (homes[blocks] != ranks[:, None])).any()
 
-    def bring(self, i: int, arriving: list[Copies], t: int) -> None:
+    def bring(self, s: Handing, arriving: list[Copies], t: int) -> None:
         """The message arrives: into the cell that its blocks belong to."""
-        s = self.loops.statements[i]
-        assert isinstance(s, Handing)
         tensor, heads = s.tensors[0], None
         side = self.plan.side(tensor)
         dst, into = np.arange(self.ranks), (tensor, OWN)
@@ -265,9 +234,9 @@ class _Walker:
         elif isinstance(s, Send):
             ((dst, blocks),) = arriving
             into = self.receiver(tensor, t, dst, blocks)
-        self.result.into.setdefault(i, {})[t] = into
+        self.result.into.setdefault(s, {})[t] = into
         self.result.arrivals.setdefault(into, []).append(t)
-        self.replace(i, into, t, dst)
+        self.replace(s, into, t, dst)
         whole = not isinstance(s, Send) or not cut(s)
         self.add(into, t, dst, whole=whole, heads=heads)
 
@@ -278,7 +247,7 @@ class _Walker:
         low, high = (e.at(t, self.loops.coordinates()) for e in ends)
         return np.arange(low.min(), high.max() + 1)
 
-    def replace(self, i: int, into: Cell, t: int, dst: Ints) -> None:
+    def replace(self, s: Handing, into: Cell, t: int, dst: Ints) -> None:
         """Note sums that take the place of those that left; all of them, or none."""
         left = self.left.pop(into, None)
         if left is None or not left.any():
@@ -287,7 +256,7 @@ class _Walker:
         coming[dst] = True
         if (left & ~coming).any() or self.full[into][dst].any():
             self.mixed[into] = f"step {t}: {into[0]} comes to some ranks in place of what they sent"
-        self.result.anew.add((i, t))
+        self.result.anew.add((s, t))
 
     def receiver(self, tensor: str, t: int, dst: Ints, blocks: Ints) -> Cell:
         """The cell of sums that arrive: one that a later message empties, else of what stays."""

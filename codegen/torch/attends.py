@@ -14,7 +14,7 @@ from codegen.torch.origins import (
 )
 from codegen.torch.tiles import Meeting, tile_function
 from planner.errors import PlanError
-from planner.loops.form import OWN, Attend, Loops
+from planner.loops.form import OWN
 
 Define = Callable[[str, list[str]], str]
 
@@ -23,7 +23,6 @@ Define = Callable[[str, list[str]], str]
 class Attending:
     """Prints the meetings of one frame: what is attended, and what is added after waiting."""
 
-    loops: Loops
     have: Holdings
     define: Define
     origins: Origins
@@ -31,13 +30,8 @@ class Attending:
 
     def cell(self, meeting: Meeting, tensor: str) -> Cell:
         """The cell that a meeting adds to."""
-        cells = {
-            cell
-            for i, s in enumerate(self.loops.statements)
-            if any(s is x for x in meeting.attends)
-            for t, cell in self.have.walked.targets[i, tensor].items()
-            if t in meeting.domain.steps
-        }
+        targets, steps = self.have.walked.targets, meeting.domain.steps
+        cells = {to[tensor] for s in meeting.attends for t, to in targets[s].items() if t in steps}
         if len(cells) > 1:
             raise PlanError(f"{tensor} of one rectangle is added to several values")
         return cells.pop()
@@ -48,14 +42,8 @@ class Attending:
         if self.have.anew(cell):
             return False
         t = walked.first[cell]
-        first = [
-            s
-            for i, s in enumerate(self.loops.statements)
-            if isinstance(s, Attend)
-            and s.when.on(t)
-            and walked.targets.get((i, cell[0]), {}).get(t) == cell
-        ]
-        if not meeting.plain or len(first) != 1 or not any(first[0] is s for s in meeting.attends):
+        first = [s for s, on in walked.targets.items() if on.get(t, {}).get(cell[0]) == cell]
+        if not meeting.plain or len(first) != 1 or first[0] not in meeting.attends:
             return False
         part = first[0].q[0]
         whole = part.pieces is part.heads is None and first[0].kind in ("full", "causal")
@@ -133,11 +121,10 @@ class Attending:
             for side, value in zip(("q", "kv"), meeting.values, strict=True)
         )
         attended: Attended = {}
-        for i, s in enumerate(self.loops.statements):
-            if any(s is x for x in meeting.attends):
-                for t, rows in self.have.walked.attended[i].items():
-                    if t in meeting.domain.steps:
-                        attended.setdefault(t - meeting.domain.steps[0], []).append(rows)
+        for s in meeting.attends:
+            for t, rows in self.have.walked.attended[s].items():
+                if t in meeting.domain.steps:
+                    attended.setdefault(t - meeting.domain.steps[0], []).append(rows)
         check_everything(self.origins.plan, q, kv, attended)
         if pieces := triangular(self.origins.plan, q, kv):
             return "triangles", pieces

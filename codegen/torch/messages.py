@@ -109,9 +109,9 @@ class Messages:
     def name_handles(self) -> None:
         """Name what waits for messages: by what they carry, where several are under way."""
         kinds, keys = dict[tuple[str, tuple[str, ...], int], str](), dict[Send, Any]()
-        for i, s in enumerate(self.loops.statements):
+        for s in self.loops.statements:
             if isinstance(s, Send):
-                into = [*self.walked.into.get(i, {}).values()]
+                into = [*self.walked.into.get(s, {}).values()]
                 relayed = any(self.have.relayed(cell) for cell in into)
                 kind = "following" if relayed else "returning" if into else "arriving"
                 alike = [x for x in keys if (x.name, x.tensors) == (s.name, s.tensors)]

@@ -195,13 +195,7 @@ class Pass(Messages):
         meetings = self.meetings(domain, names)
         moves = list(transfers(self.loops, self.walked, domain, names))
         self.last(moves)
-        attending = Attending(
-            self.loops,
-            self.have,
-            self.text.define,
-            self.origins,
-            self.uses,
-        )
+        attending = Attending(self.have, self.text.define, self.origins, self.uses)
         anew = {
             cell
             for m in meetings
@@ -322,7 +316,7 @@ class Pass(Messages):
         Beside attends exchanges are started before these, and waited for after them.
         """
         late, before = list[str](), len(self.lines)
-        for i, s in enumerate(self.loops.statements):
+        for s in self.loops.statements:
             if isinstance(s, Gather | AllToAll | Return | Scatter) and any(
                 s.when.on(t) for t in range(frame.first, frame.last + 1)
             ):
@@ -332,7 +326,7 @@ class Pass(Messages):
                     if self.keep.names and not self.backward:
                         late.append(self.kept_line())
                     started, lines = self.exchanging.returned(
-                        s, self.walked.into[i][frame.first], busy
+                        s, self.walked.into[s][frame.first], busy
                     )
                     kind = "returning"
                 else:
@@ -372,15 +366,11 @@ class Pass(Messages):
     def meetings(self, domain: Domain, names: Names) -> list[Meeting]:
         """The rectangles of the frame, by the values that meet."""
         groups: dict[tuple[object, ...], list[Attend]] = {}
-        for i, s in enumerate(self.loops.statements):
+        for s in self.loops.statements:
             if isinstance(s, Attend) and any(s.when.on(t) for t in domain.steps):
                 if len({p.value for p in s.q}) > 1 or len({p.value for p in s.kv}) > 1:
                     raise PlanError("a rectangle of several values")
-                cells = {
-                    (tensor, c)
-                    for tensor in ACCUMULATORS[self.plan.pass_]
-                    for c in self.walked.targets[i, tensor].values()
-                }
+                cells = (c for to in self.walked.targets[s].values() for c in to.values())
                 key = s.q[0].value, s.kv[0].value, frozenset(cells)
                 groups.setdefault(key, []).append(s)
         pieces = self.walked.pieces

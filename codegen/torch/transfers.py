@@ -114,7 +114,7 @@ def _nowhere() -> np.ndarray:
 
 def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Iterator[Transfer]:
     """The messages that start in some steps, cut wherever sums begin to go elsewhere."""
-    for i, s in enumerate(loops.statements):
+    for s in loops.statements:
         steps = [t for t in domain.steps if s.when.on(t)]
         if not isinstance(s, Send) or not steps:
             continue
@@ -123,10 +123,10 @@ def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Itera
             continue
         if s.parts[0].pieces or s.parts[0].heads:
             raise PlanError(f"sums of {s.parts[0].value} go in parts")
-        into = [walked.into[i][t] for t in steps]
+        into = [walked.into[s][t] for t in steps]
         if len(set(into)) > 1:
             raise PlanError("sums are added to one value first and then to another in a loop")
-        anew = {(i, t) in walked.anew for t in steps}
+        anew = {(s, t) in walked.anew for t in steps}
         if len(anew) > 1 and walked.accumulates(into[0]) and not walked.relayed(into[0]):
             raise PlanError("sums take the place of others in some steps of a loop")
-        yield Transfer(s, walked.source[i], into[0], domain, names, anew.pop())
+        yield Transfer(s, walked.source[s], into[0], domain, names, anew.pop())

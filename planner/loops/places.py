@@ -29,16 +29,11 @@ Slices = tuple[tuple[int, ...], tuple[int, ...]]  # values by number, six number
 class Value:
     """A name's blocks; `born` is the first step in which it can be read, None: it stays."""
 
-    def __init__(self, name: str, born: int | None, table: Ints) -> None:
-        self.name, self.born = name, born
-        self.hold(table)
+    pieces: Ints  # of each rank [ranks], where places are asked
+    heads: Ints
 
-    def hold(self, table: Ints) -> None:
-        """Have these blocks; `pieces` and `heads` count those of each rank: [ranks]."""
-        self.table, present = table, table >= 0
-        self.pieces, self.heads = (present.any(axis=x).sum(axis=1) for x in (2, 1))
-        counts = [x[x > 0] for x in (self.pieces, self.heads)]
-        self.even = all((x == x[:1]).all() for x in counts)  # on ranks that have anything
+    def __init__(self, name: str, born: int | None, table: Ints) -> None:
+        self.name, self.born, self.table = name, born, table
 
     def age(self, t: int) -> int:
         """The steps that it has been there for in step t, 0 where it stays."""
@@ -83,7 +78,7 @@ class Values:
         Of values that stay, the last one to get a block has it; but a rank owns what it owns.
         """
         for value in self.stays if born is None else ():
-            value.hold(without(value.table, self.side, rank, blocks))
+            value.table = without(value.table, self.side, rank, blocks)
             self.put(value)
         value = Value(name, born, pack(self.ranks, self.side, rank, blocks))
         self.values.append(value)
@@ -132,7 +127,9 @@ class Places(Values):
         table = value.table.reshape(self.ranks, -1)
         rank, slot = np.nonzero(table >= 0)
         self.code[rank, table[rank, slot]] = i * self.room + slot
-        self.even &= value.even
+        value.pieces, value.heads = ((value.table >= 0).any(axis=x).sum(axis=1) for x in (2, 1))
+        counts = [x[x > 0] for x in (value.pieces, value.heads)]
+        self.even &= all((x == x[:1]).all() for x in counts)  # on ranks that have anything
 
     def of(self, rank: Ints, block: Ints) -> Ints:
         """The value of each (rank, block), any shapes that go together; -1 for none."""
