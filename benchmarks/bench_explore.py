@@ -143,7 +143,7 @@ def page(query: str) -> Iterator[Callable[[str, Any], float]]:
     options.binary_location = "/usr/bin/chromium"
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(flag)
-    command = [sys.executable, "-m", "ringloom.cli", "explore", "--port", "0", "--json"]
+    command = [sys.executable, "-m", "ringloom", "explore", "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = json.loads(server.stdout.readline())["url"]

@@ -12,11 +12,12 @@ CLOSE = 1.05  # times as long, where no interval is known: too close to tell sch
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The schedule to use, a sentence that says why, and those too close to it to call."""
+    """The schedule to use, those too close to it to call, and why: `reason` holds all three."""
 
     schedule: str
     reason: str
     close_to: tuple[str, ...] = ()
+    answer: str = ""
 
     def __repr__(self) -> str:
         close = f", {len(self.close_to)} too close to call" if self.close_to else ""
@@ -30,16 +31,16 @@ def recommend(rows: Sequence[Row]) -> Recommendation:
     of the hardware varied for both together.
     """
     if not any(row.makespan_s for row in rows):
-        return Recommendation(rows[0].schedule, why(rows), tuple(row.schedule for row in rows[1:]))
+        same = tuple(row.schedule for row in rows[1:])
+        return Recommendation(rows[0].schedule, why(rows), same, why(rows))
     best, *others = sorted(rows, key=lambda row: row.makespan_s)
     near = [row for row in others if _close(row, best)]
     close, slower = tuple(row.schedule for row in near), [row for row in others if row not in near]
-    parts = [f"Use {best.schedule}: {seconds(best.makespan_s)}."]
+    answer = f"Use {best.schedule}: {seconds(best.makespan_s)}."
     if close:
-        parts.append(f"Too close to call: {', '.join(close)}.")
-    if slower or not others:
-        parts.append(why([best, *slower[:1]]))
-    return Recommendation(best.schedule, " ".join(parts), close)
+        answer += f" Too close to call: {', '.join(close)}."
+    reason = f"{answer} {why([best, *slower[:1]])}" if slower or not others else answer
+    return Recommendation(best.schedule, reason, close, answer)
 
 
 def _close(row: Row, best: Row) -> bool:
@@ -57,16 +58,16 @@ def why(rows: Sequence[Row]) -> str:
     idle = f"ranks are idle {slow.idle_fraction:.0%} of the time"
     if ratio < SAME:
         spread = f"{fast.schedule} takes" if len(rows) == 1 else "All schedules take the same time,"
-        over = f"{fast.makespan_s * 1e3:.3g} ms"
+        over = seconds(fast.makespan_s)
         if fast.bound_ratio is not None:
-            over = f"{fast.bound_ratio:.2f}x the lower bound of {fast.bound_s * 1e3:.3g} ms"
+            over = f"{fast.bound_ratio:.2f}x the lower bound of {seconds(fast.bound_s)}"
         return f"{spread} {over}, and {idle}."
     spread = f"{slow.schedule} takes {ratio:.2f}x as long as {fast.schedule}"
     waits = slow.exposed_comm_s - fast.exposed_comm_s
     if waits > 0.5 * (slow.makespan_s - fast.makespan_s):
         return (
-            f"{spread}: its ranks wait up to {slow.exposed_comm_s * 1e3:.3g} ms for transfers"
-            f" ({fast.exposed_comm_s * 1e3:.3g} ms in {fast.schedule})."
+            f"{spread}: its ranks wait up to {seconds(slow.exposed_comm_s)} for transfers"
+            f" ({seconds(fast.exposed_comm_s)} in {fast.schedule})."
         )
     if slow.busiest.share > 1.1 * fast.busiest.share:
         return (
@@ -83,7 +84,7 @@ def why(rows: Sequence[Row]) -> str:
     if busy > 1.1 * other:
         return (
             f"{spread}: its kernels and merges take {busy / other:.2f}x as long for the same pairs,"
-            f" {busy * 1e3:.3g} ms on a rank rather than {other * 1e3:.3g} ms."
+            f" {seconds(busy)} on a rank rather than {seconds(other)}."
         )
     if slow.idle_fraction > fast.idle_fraction:
         return f"{spread}: {idle} ({fast.idle_fraction:.0%} in {fast.schedule})."

@@ -26,7 +26,7 @@ from simulator.hardware.measured import as_toml
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu", "numpy"]),
-    help="By default the first one available.",
+    help="Backend to measure; by default the first one available.",
 )
 def command(output: str, quick: bool, device: str | None) -> None:
     if not Path(output).resolve().parent.is_dir():

@@ -22,7 +22,7 @@ KEPT = 4000  # characters of a program's last words that are shown
 @click.command()
 @click.argument("file", type=click.Path())
 @click.option("--seq", type=int, help="Query tokens of the check, by default the program's choice.")
-@click.option("--time-limit", type=float, default=600.0, help="Seconds.")
+@click.option("--time-limit", type=float, default=600.0, help="Seconds at most.")
 def command(file: str, seq: int | None, time_limit: float) -> int:
     if not Path(file).is_file():
         raise RingloomError(f"no file {file}")

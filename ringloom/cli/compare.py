@@ -3,7 +3,7 @@
 Every plan is verified at full size and predicted; --check also executes it, small.
 
 Example:
-  ringloom compare --ranks 8 --seq 256k --heads 32 --kv-heads 8 --hardware h100
+  ringloom compare --ranks 8 --seq 256k --kv-heads 8 --hardware h100
 """
 
 from dataclasses import asdict

@@ -1,7 +1,7 @@
 """Write a plan as one readable file that runs without ringloom.
 
 Example:
-  ringloom emit torch zigzag --ranks 8 --seq 256k --heads 32 --kv-heads 8 -o attention.py
+  ringloom emit torch zigzag --ranks 8 --seq 256k --kv-heads 8 -o attention.py
 """
 
 from typing import Any

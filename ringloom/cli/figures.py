@@ -3,7 +3,7 @@
 With --ranks and --seq: timeline, load, memory and traffic of each schedule.
 
 Example:
-  ringloom figures --ranks 8 --seq 256k --heads 32 --kv-heads 8 --schedules ring,zigzag
+  ringloom figures --ranks 8 --seq 256k --kv-heads 8 --schedules ring,zigzag
 """
 
 from collections.abc import Callable
@@ -28,9 +28,13 @@ FORMATS = ("svg", "png")
 
 @click.command()
 @comparison_options("ring,zigzag")
-@click.option("-o", "--output", default="figures", help="A folder.")
+@click.option("-o", "--output", default="figures", help="Folder of the files.")
 @click.option(
-    "--format", "kind", type=click.Choice([*FORMATS, "both"]), default="both", help="Of the files."
+    "--format",
+    "kind",
+    type=click.Choice([*FORMATS, "both"]),
+    default="both",
+    help="Format of the files.",
 )
 def command(output: str, kind: str, **given: Any) -> None:
     sheet = needing("plots", "ringloom.figures.sheet")

@@ -94,7 +94,7 @@ def schedules_option(default: str | None) -> Callable[[Function], Function]:
         "--schedules",
         type=Written("names", "ring,zigzag", _names),
         default=default,
-        help=f"Comma-separated.{'' if default else usual}",
+        help=f"Names of schedules, separated by commas.{'' if default else usual}",
     )
 
 
@@ -109,14 +109,19 @@ def workload_options(
         click.option("--heads", type=int, default=32, help="Query heads."),
         click.option("--kv-heads", type=int, help="Number of KV heads (GQA); defaults to --heads."),
         click.option("--head-dim", type=int, default=128, help="Elements of a head."),
-        click.option("--v-head-dim", type=int, help="That of values; defaults to --head-dim."),
+        click.option(
+            "--v-head-dim", type=int, help="Elements of a value head; defaults to --head-dim."
+        ),
         click.option("--sinks", is_flag=True, help="One learned logit per head beside the keys'."),
-        click.option("--batch", type=int, default=1, help="Sequences."),
+        click.option("--batch", type=int, default=1, help="Sequences in the batch."),
         click.option(
             "--mask", default="causal", help=f"{mask_forms()}; joined by & and |, with parentheses."
         ),
         click.option(
-            "--dtype", type=click.Choice(list(DTYPES)), default=dtype, help="Of the inputs."
+            "--dtype",
+            type=click.Choice(list(DTYPES)),
+            default=dtype,
+            help="Element type of the inputs.",
         ),
         click.option(
             *("--pass", "pass_"),

@@ -1,7 +1,7 @@
 """Draw a verified plan round by round, with its loops.
 
 Example:
-  ringloom plan balanced --ranks 8 --seq 256k --heads 32 --kv-heads 8 -o plan.json
+  ringloom plan balanced --ranks 8 --seq 256k --kv-heads 8 -o plan.json
 """
 
 from typing import Any

@@ -23,7 +23,7 @@ from ringloom.optional import needing
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
 )
 @click.option("--all-ranks", is_flag=True, help="Draw the timelines of all ranks of many.")
-@click.option("-o", "--output", default="report.html", help="The page.")
+@click.option("-o", "--output", default="report.html", help="File of the page.")
 def command(trace: str | None, all_ranks: bool, output: str, **given: Any) -> None:
     page = needing("report", "ringloom.report.page")
     run = import_module("ringloom.report.facts.recorded").recorded(trace) if trace else None
@@ -38,4 +38,5 @@ def command(trace: str | None, all_ranks: bool, output: str, **given: Any) -> No
         "rows": comparison.as_rows(),
         "measured_s": run.makespan if run else None,
     }
-    show(document, comparison.why, f"{output}: open it in a browser")
+    answer = comparison.recommendation.answer
+    show(document, answer, comparison.why, f"{output}: open it in a browser")

@@ -4,7 +4,7 @@ The constant to measure first is the uncalibrated one over whose range the time 
 schedule changes most. --vary shows where one schedule overtakes another.
 
 Example:
-  ringloom sensitivity --ranks 8 --seq 64k --hardware h100 --schedules zigzag,ulysses
+  ringloom sensitivity --ranks 8 --seq 64k --schedules zigzag,ulysses
 """
 
 from dataclasses import asdict

@@ -3,7 +3,7 @@
 A slow rank or link may be named, and the trace of the run be written.
 
 Example:
-  ringloom simulate zigzag --ranks 8 --seq 256k --heads 32 --kv-heads 8 --straggler 3=0.5
+  ringloom simulate zigzag --ranks 8 --seq 256k --kv-heads 8 --straggler 3=0.5
 """
 
 from typing import Any

@@ -3,7 +3,7 @@
 The program must be of as many ranks.
 
 Example:
-  ringloom tables torch zigzag --ranks 8 --seq 256k --mask window:4096 -o tables.npz
+  ringloom tables torch zigzag --ranks 8 --seq 64k --mask window:4096 -o t.npz
 """
 
 from pathlib import Path

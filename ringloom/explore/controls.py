@@ -10,15 +10,18 @@ from simulator.hardware import presets
 
 WIDGET_STYLE = """
 :host { color: var(--ink); }
-label, span { color: var(--ink); font-size: 14px; }
+label, span, .bk-label { color: var(--ink); font-size: 14px; }
 .bk-input, .bk-input-container select {
   background-color: var(--card); color: var(--ink); border-color: var(--edge, var(--soft));
   font-size: 15px;
 }
-.bk-btn, .bk-btn a {
-  background-color: var(--card); color: var(--ink); border-color: var(--soft); font-size: 15px;
+.bk-btn.bk-btn-default, .bk-btn a {
+  background-color: var(--card); color: var(--ink); font-size: 16px;
 }
-select.bk-input {
+.bk-btn.bk-btn-default {
+  border: 1px solid var(--soft); border-radius: 6px; min-height: 36px; padding: 4px 10px;
+}
+:host select:not([multiple]).bk-input {
   background-image: linear-gradient(45deg, transparent 50%, #7f8a94 50%),
     linear-gradient(135deg, #7f8a94 50%, transparent 50%);
   background-position: calc(100% - 14px) 50%, calc(100% - 9px) 50%;

@@ -66,6 +66,7 @@ def page(
         one["picture"] = Markup(drawn[one.pop("figure")])
     html: str = TEMPLATES.get_template("page.html").render(
         title=compared.title,
+        answer=compared.recommendation.answer,
         finding=compared.why,
         summary=Markup(summary(compared.rows, compared.refused)),
         steps=[{"title": f.title, "steps": max(1, f.steps)} for f in facts],

@@ -109,7 +109,7 @@ def reader(driver: Any) -> Callable[..., Reader]:
 @pytest.fixture(scope="session")
 def explored() -> Iterator[str]:
     """The address of a running `ringloom explore`."""
-    command = [sys.executable, "-m", "ringloom.cli", "explore", "--port", "0", "--json"]
+    command = [sys.executable, "-m", "ringloom", "explore", "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         yield json.loads(server.stdout.readline())["url"]

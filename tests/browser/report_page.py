@@ -54,7 +54,10 @@ def test_every_number_shown_is_the_simulators(
         assert float(value) == row[field]
         if field == "makespan_s":
             assert text == seconds(again.makespan)
-    assert page.ask("return document.querySelector('h1').textContent") == compared.why
+    assert page.ask("return document.querySelector('h1').textContent") == (
+        compared.recommendation.answer
+    )
+    assert page.ask("return document.getElementById('finding').textContent") == compared.why
     assert (
         page.ask("return document.querySelector('.best').dataset.schedule")
         == min(compared.rows, key=lambda row: row.makespan_s).schedule

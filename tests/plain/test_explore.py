@@ -123,7 +123,7 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
         np.testing.assert_array_equal(view.load.source.data["pairs"], work_of(plans))
         (image,) = view.links.source.data["image"]
         np.testing.assert_array_equal(np.nan_to_num(image), traffic_of(plans))
-        np.testing.assert_array_equal(view.memory.sources[0].data["y"] * 2**30, held.bytes)
+        np.testing.assert_array_equal(view.memory.sources[0].data["y"], held.bytes)
         assert len(view.stepper.facts.data["words"]) == len(plans)
         assert len(view.stepper.colours.palette) == choices.ranks
         end = 1e3 * compared(choices).cases[0].row.makespan_s

@@ -56,13 +56,20 @@ def test_help_lists_every_command_in_a_group_and_in_one_line(
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_option_has_a_sentence_and_every_help_ends_with_examples(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     options = [p for p in command_of(name).params if isinstance(p, click.Option)]
     assert [option.name for option in options if not option.help] == []
     shown = printed([name, "--help"], capsys)
     assert examples(name)
     assert shown.rstrip().endswith(examples(name)[-1])
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_mistyped_command_is_told_the_one_like_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["comapre"]) == 2
+    assert "Did you mean 'compare'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("example", [line for name in ALL for line in examples(name)])

@@ -212,7 +212,8 @@ def test_every_number_of_the_table_is_the_simulators(four: Comparison, html: str
     numbers = re.search(r'id="numbers">(.*?)</script>', html, re.S)
     assert numbers is not None
     assert json.loads(numbers[1])["rows"] == [row.as_dict() for row in rows]
-    assert unescape(re.search(r'id="finding">(.*?)</h1>', html, re.S)[1]) == four.why
+    assert unescape(re.search(r'id="finding">(.*?)</p>', html, re.S)[1]) == four.why
+    assert f"<h1>{four.recommendation.answer}</h1>" in html
 
 
 def test_a_page_needs_no_network(html: str) -> None:

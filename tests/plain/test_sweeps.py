@@ -210,7 +210,7 @@ def kill_and_resume(grid: Path, folder: Path, kills: int, jobs: int) -> dict[str
     """
     chance = random.Random(jobs)
     points = len(read_grid(grid))
-    command = [sys.executable, "-m", "ringloom.cli", "sweep", str(grid), "-o", str(folder)]
+    command = [sys.executable, "-m", "ringloom", "sweep", str(grid), "-o", str(folder)]
     command += ["--json", "--jobs", str(jobs)]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     for kill in range(kills):
@@ -329,7 +329,7 @@ def test_ray_gives_the_same_files(
     grid: Path, whole: tuple[Path, run.Sweep], tmp_path: Path
 ) -> None:
     pytest.importorskip("ray", reason="ray is not installed: pip install 'ringloom[ray]'")
-    command = [sys.executable, "-m", "ringloom.cli", "sweep", str(grid), "-o", str(tmp_path)]
+    command = [sys.executable, "-m", "ringloom", "sweep", str(grid), "-o", str(tmp_path)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([*command, "--backend", "ray"], env=env, check=True, capture_output=True)
     assert contents(tmp_path) == contents(whole[0])

@@ -2,15 +2,17 @@
 
 from typing import Any
 
-from bokeh.models import BasicTicker, CustomJSTickFormatter, NoOverlap
+from bokeh.models import AdaptiveTicker, BasicTicker, CustomJSTickFormatter, NoOverlap
 from bokeh.plotting import figure
 
 TIP = '<div style="max-width:18rem;color:#111">{}</div>'
-# A tick of bytes in words, as `ringloom.views.units.size` writes it.
+POWERS = [1 << n for n in range(10)]  # of steps along a scale of bytes
+# A tick of bytes in words, as `ringloom.views.units.size` writes it, after blanks.
 BYTES = """
 const power = Math.min(4, Math.floor(Math.log2(Math.max(1, tick)) / 10))
 const unit = ["B", "KiB", "MiB", "GiB", "TiB"][power]
-return `${Number((tick / 1024 ** power).toPrecision(3))} ${unit}`
+const text = `${Number((tick / 1024 ** power).toPrecision(3))} ${unit}`
+return text.padStart(characters, "\u2007")
 """
 LABEL = {
     **{key: key for key in ("x", "y", "text")},
@@ -50,3 +52,11 @@ def padded(characters: int) -> CustomJSTickFormatter:
     """Numbers after blanks as wide as digits: others need not move the picture beside them."""
     code = f'return String(Number(tick.toPrecision(6))).padStart({characters}, "\\u2007")'
     return CustomJSTickFormatter(code=code)
+
+
+def in_bytes(characters: int = 0) -> dict[str, Any]:
+    """Bytes along an axis or a scale, each tick with its own unit."""
+    return {
+        "ticker": AdaptiveTicker(base=1024, mantissas=POWERS),
+        "formatter": CustomJSTickFormatter(args={"characters": characters}, code=BYTES),
+    }

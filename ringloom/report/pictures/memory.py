@@ -5,12 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, Range1d
 
-from ringloom.report.pictures.frames import padded, timed
+from ringloom.report.pictures.frames import in_bytes, timed
 from ringloom.report.pictures.palette import DASHES, OKABE_ITO
 from ringloom.views.units import seconds, size
 from simulator.facts import Usage
-
-GIB = 1 << 30
 
 
 def width_of(number: int, lines: int) -> float:
@@ -34,9 +32,9 @@ class MemoryPicture:
 
     def __init__(self, axis: Range1d, lines: int) -> None:
         self.figure = timed(
-            "memory", height=300, x_range=axis, y_range=Range1d(0, 1), y_axis_label="memory (GiB)"
+            "memory", height=300, x_range=axis, y_range=Range1d(0, 1), y_axis_label="memory"
         )
-        self.figure.yaxis.formatter = padded(6)
+        self.figure.yaxis[0].update(**in_bytes(8))
         self.sources = [ColumnDataSource(data={}, name=f"memory-{n}") for n in range(lines)]
         drawn = zip(range(lines), self.sources, strict=True)
         self.lines = [self._line(n, source, width_of(n, lines)) for n, source in drawn]
@@ -57,12 +55,12 @@ class MemoryPicture:
     def show(self, held: Sequence[tuple[str, Usage]]) -> None:
         """Draw the lines of these schedules."""
         most = max((one.peak for _, one in held), default=0)
-        self.figure.y_range.end = 1.05 * most / GIB or 1.0
+        self.figure.y_range.end = 1.05 * most or 1.0
         for (name, one), source in zip(held, self.sources, strict=False):
             pairs = zip(one.seconds.tolist(), one.bytes.tolist(), strict=True)
             source.data = {
                 "x": one.seconds * 1e3,
-                "y": one.bytes / GIB,
+                "y": one.bytes,
                 "name": np.full(len(one.bytes), f"{name}, rank {one.rank}", object),
                 "words": [f"from {seconds(t)} on: {size(b)} ({b:,} bytes)" for t, b in pairs],
             }

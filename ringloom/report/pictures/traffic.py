@@ -2,11 +2,9 @@
 
 import numpy as np
 from bokeh.models import (
-    AdaptiveTicker,
     ColorBar,
     ColumnDataSource,
     CustomJSHover,
-    CustomJSTickFormatter,
     HoverTool,
     LinearColorMapper,
     Range1d,
@@ -14,10 +12,8 @@ from bokeh.models import (
 from numpy.typing import NDArray
 
 from ringloom.report.assets import asset
-from ringloom.report.pictures.frames import BYTES, TIP, cell_axes, frame
+from ringloom.report.pictures.frames import TIP, cell_axes, frame, in_bytes
 from ringloom.report.pictures.palette import amounts
-
-POWERS = [1 << n for n in range(10)]  # of steps along a scale of bytes
 
 
 class TrafficPicture:
@@ -50,13 +46,7 @@ class TrafficPicture:
         self.figure.add_tools(
             HoverTool(renderers=[cells], tooltips=tip, formatters={"@image": formatter})
         )
-        scale = ColorBar(
-            color_mapper=self.colours,
-            width=10,
-            padding=4,
-            ticker=AdaptiveTicker(base=1024, mantissas=POWERS),
-            formatter=CustomJSTickFormatter(code=BYTES),
-        )
+        scale = ColorBar(color_mapper=self.colours, width=10, padding=4, **in_bytes())
         self.figure.add_layout(scale, "right")
         cell_axes(self.figure)
 

@@ -1,4 +1,4 @@
-"""`python -m ringloom.cli` is `ringloom`."""
+"""`python -m ringloom` is `ringloom`."""
 
 import sys
 
