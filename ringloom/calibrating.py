@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.ir import Pass
-from runtimes.calibration.measuring import KINDS, PASSES, Measurement, measure
-from runtimes.calibration.timing import Track, about
+from runtimes.calibration.measuring import KINDS, PASSES, Measurement, Track, about, measure
 from simulator.hardware import Constant, Hardware
 from simulator.hardware.fit import fit_link
 from simulator.hardware.measured import SKIPS, Kernel, Timed, fit_kernel, measured_hardware

@@ -6,13 +6,16 @@ merging           as emitted programs merge partial outputs
 messages          between two processes, or two devices
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from importlib import import_module
+from typing import Any
+
+import numpy as np
 
 from planner.ir import Pass
-from runtimes.calibration.benches import Bench, Sample
-from runtimes.calibration.timing import Track, bench, medians
+from runtimes.calibration.benches import Bench, Sample, bench
 
 ROUNDS = {"cpu": (31, 9), "cuda": (9, 5), "numpy": (9, 3)}  # full, quick
 FULL = (
@@ -29,6 +32,8 @@ COPIED = 1 << 27  # bytes
 PRODUCT = {"cpu": 768, "cuda": 8192, "numpy": 768}
 KINDS = "bfloat16", "float16", "tf32", "float32", "float64"
 PASSES: tuple[Pass, ...] = "forward", "backward"
+SHORTEST = 1e-3  # seconds of one repeat: shorter calls are made several times in a row
+Track = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,34 @@ def measure(kind: str, quick: bool, track: Track) -> Measurement:
         messages,
         link,
     )
+
+
+def medians(
+    on: Bench,
+    runs: Sequence[Callable[[], object]],
+    rounds: int,
+    track: Track = iter,
+) -> list[float]:
+    """Returns median seconds of one call of each; calls alternate, so a disturbance hits them all.
+
+    First calls, which set things up, are not counted. `track` may wrap the rounds, to show
+    progress.
+    """
+    times = []
+    for run in runs:
+        run()
+        times.append(max(1, int(SHORTEST / max(on.seconds(run, 1), 1e-7))))
+    seconds = [
+        [on.seconds(run, n) / n for run, n in zip(runs, times, strict=True)]
+        for _ in track(range(rounds))
+    ]
+    middle: list[float] = np.median(seconds, axis=0).tolist()
+    return middle
+
+
+def about(on: Bench) -> str:
+    """Returns the source of measurements: "measured here, 2026-01-31, torch 2.13.0"."""
+    return f"measured here, {date.today().isoformat()}, {on.libraries}"
 
 
 def samples(on: Bench) -> list[Sample]:

@@ -22,10 +22,8 @@ from planner.workload import Workload
 from ringloom.calibrating import beside_kernels, calibrate
 from ringloom.cli import main
 from runtimes.calibration import measuring
-from runtimes.calibration.benches import Sample
-from runtimes.calibration.measuring import Measurement, samples
-from runtimes.calibration.numpy_bench import NumpyBench
-from runtimes.calibration.timing import bench, medians
+from runtimes.calibration.benches import NumpyBench, Sample, bench
+from runtimes.calibration.measuring import Measurement, medians, samples
 from simulator.costs.kernels import Kernels
 from simulator.hardware import Constant, Hardware, hardware, load
 from simulator.hardware.fit import fit_curve, fit_link, positive, robust
