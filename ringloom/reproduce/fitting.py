@@ -1,6 +1,6 @@
 """Fit positive constants to published ratios, and judge the fit on rows that it never saw."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -51,34 +51,22 @@ def least_squares(model: Model, measured: Floats, rows: NDArray[np.intp], start:
 
 def fit(model: Model, measured: Floats, start: Floats) -> Fit:
     """Fit all rows; then every row, and each half, from the others alone."""
-    everything = np.arange(len(measured))
-    constants = least_squares(model, measured, everything, start)
-    seen = errors(model, measured, everything, constants)
-    single = [(np.delete(everything, i), everything[i : i + 1]) for i in everything]
-    pair = [(everything[::2], everything[1::2]), (everything[1::2], everything[::2])]
-    return Fit(
-        constants,
-        float(seen.mean()),
-        float(seen.max()),
-        *(
-            float(np.concatenate(list(_blind(model, measured, splits, start))).mean())
-            for splits in (single, pair)
-        ),
-    )
+    every = np.arange(len(measured))
+    constants = least_squares(model, measured, every, start)
 
+    def errors(rows: NDArray[np.intp], constants: Floats) -> Floats:
+        relative: Floats = np.abs(model(constants, rows) / measured[rows] - 1)
+        return relative
 
-def errors(model: Model, measured: Floats, rows: NDArray[np.intp], constants: Floats) -> Floats:
-    """Absolute relative errors of some rows."""
-    relative: Floats = np.abs(model(constants, rows) / measured[rows] - 1)
-    return relative
+    def left_out(splits: list[tuple[NDArray[np.intp], NDArray[np.intp]]]) -> float:
+        blind = [
+            errors(unseen, least_squares(model, measured, seen, start))
+            for seen, unseen in splits
+            if len(seen) and len(unseen)
+        ]
+        return float(np.concatenate(blind).mean())
 
-
-def _blind(
-    model: Model,
-    measured: Floats,
-    splits: list[tuple[NDArray[np.intp], NDArray[np.intp]]],
-    start: Floats,
-) -> Iterator[Floats]:
-    for seen, unseen in splits:
-        if len(seen) and len(unseen):
-            yield errors(model, measured, unseen, least_squares(model, measured, seen, start))
+    seen, even, odd = errors(every, constants), every[::2], every[1::2]
+    singles = [(np.delete(every, i), every[i : i + 1]) for i in every]
+    halves = left_out([(even, odd), (odd, even)])
+    return Fit(constants, float(seen.mean()), float(seen.max()), left_out(singles), halves)

@@ -1,11 +1,11 @@
 """Published numbers beside ours: lines, tables of lines, and how well a table agrees."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import wraps
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,25 @@ class Table:
     """Lines of one published table or claim; `note` says what was assumed and what differs."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: Sequence[Line]
     note: str = ""
 
     @property
     def summary(self) -> Summary:
         """Mean and worst absolute relative error, and the rank correlation of the two columns."""
-        both = [line for line in self.lines if line.error is not None]
-        sizes = [abs(line.error) for line in both if line.error is not None]
+        both = [
+            (line.error, line.published, line.ours)
+            for line in self.lines
+            if line.error is not None and line.published is not None and line.ours is not None
+        ]
+        sizes = [abs(error) for error, *_ in both]
         return Summary(
             rows=len(self.lines),
             compared=len(both),
-            equal=sum(line.equal for line in both),
+            equal=sum(line.equal for line in self.lines if line.error is not None),
             mean_error=float(np.mean(sizes)) if sizes else None,
             worst_error=max(sizes, default=None),
-            rank_correlation=spearman([pair(line) for line in both]),
+            rank_correlation=spearman([(published, ours) for _, published, ours in both]),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,26 +89,25 @@ class Table:
         }
 
 
-def pair(line: Line) -> tuple[float, float]:
-    """(published, ours) of a line that has both."""
-    assert line.published is not None
-    assert line.ours is not None
-    return line.published, line.ours
+MakeTable = Callable[[], Table]
+
+
+def table(title: str, note: str = "") -> Callable[[Callable[[], Iterable[Line]]], MakeTable]:
+    """Decorate a function that yields the lines of a table: it returns the table."""
+
+    def decorate(lines: Callable[[], Iterable[Line]]) -> MakeTable:
+        return wraps(lines)(lambda: Table(title, tuple(lines()), note))
+
+    return decorate
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Rank correlation with ties at their mean rank; None for under three pairs or a constant."""
     if len(pairs) < 3:
         return None
-    x, y = (ranked(np.array(column, np.float64)) for column in zip(*pairs, strict=True))
-    x, y = x - x.mean(), y - y.mean()
+    columns = np.array(pairs, np.float64).T
+    one, other = columns[:, :, None], columns[:, None, :]
+    ranks = (other < one).sum(axis=2) + ((other == one).sum(axis=2) - 1) / 2
+    x, y = ranks - ranks.mean(axis=1, keepdims=True)
     spread = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / spread if spread else None
-
-
-def ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 0, equal values at the mean of theirs."""
-    below = (values[None, :] < values[:, None]).sum(axis=1)
-    same = (values[None, :] == values[:, None]).sum(axis=1)
-    ranks: NDArray[np.float64] = below + (same - 1) / 2
-    return ranks

@@ -176,7 +176,7 @@ def tables(rows: Sequence[Measured] | None = None) -> list[Table]:
     rows = published_rows() if rows is None else rows
     listed = list[Table]()
     for (source, on, quantity), own in by(rows, "source", "on", "quantity").items():
-        lines = tuple(Line(r.name, r.value, r.ours, _digits(r), r.use) for r in own)
+        lines = [Line(r.name, r.value, r.ours, _digits(r), r.use) for r in own]
         title = f"{source} on {on}: {UNITS.get(quantity, quantity)}"
         listed.append(Table(title, lines))
     return [*listed, *order(decisions(rows))]
@@ -197,7 +197,7 @@ def order(made: Sequence[Decision]) -> Iterator[Table]:
             f"{verdicts.count(v)} {v}" for v in ("wrong", "too close") if v in verdicts
         )
         lines.append(Line(setting, len(verdicts), verdicts.count("right"), 0, note))
-    yield Table("Order of schedules more than 10% apart", tuple(lines))
+    yield Table("Order of schedules more than 10% apart", lines)
 
 
 def as_json(rows: Sequence[Measured]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """BurstAttention: traffic counted from plans, the cost table from models, the claims predicted."""
 
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from math import prod
 
 from planner.ir import TENSORS, Pass
@@ -13,7 +15,7 @@ from ringloom.reproduce.models.baselines import Shape
 from ringloom.reproduce.models.training import Setting, iteration
 from ringloom.reproduce.models.transformers import Model
 from ringloom.reproduce.published import records
-from ringloom.reproduce.tables import Line, Table
+from ringloom.reproduce.tables import Line, Table, table
 from simulator.hardware import hardware
 
 SHAPE = Shape(devices=32, batch=1, heads=32, head_dim=128, seq=131072, width=4096, sram=98304)
@@ -60,31 +62,31 @@ COUNTED: tuple[tuple[str, str, Pass, tuple[int, int], str], ...] = (
 )
 
 
-def counted_traffic() -> Table:
+@table(
+    "BurstAttention: elements that travel, counted",
+    "counted from the plans of 32 ranks; the hop factor of each tensor is beside it",
+)
+def counted_traffic() -> Iterator[Line]:
     """2BZNd forward, 3BZNd + 2BZN backward, and a ring's 4BZNd (BurstAttention, section 3.1)."""
-    lines = []
     for what, schedule, pass_, published, note in COUNTED:
         vectors, scalars = per_circle(schedule, pass_, SHAPE.devices)
-        lines.append(Line(f"{what}, BZNd", published[0], vectors, 0, note))
+        yield Line(f"{what}, BZNd", published[0], vectors, 0, note)
         if published[1] or scalars:
-            lines.append(Line(f"{what}, BZN", published[1], scalars, 0))
-    note = "counted from the plans of 32 ranks; the hop factor of each tensor is beside it"
-    return Table("BurstAttention: elements that travel, counted", tuple(lines), note)
+            yield Line(f"{what}, BZN", published[1], scalars, 0)
 
 
-def costs() -> Table:
+@table(
+    "BurstAttention: cost table",
+    "elements at B 1, Z 32, d 128, H 4096, N 128k, G 32, M 96k; flash: tiles of M/4d rows",
+)
+def costs() -> Iterator[Line]:
     """Every cell of the cost table at 128k tokens on 32 devices (BurstAttention, table 1)."""
-    cells = dict[tuple[str, str], float]()
+    cells = defaultdict[tuple[str, str], float](float)
     for record in records("burst_costs.csv"):
-        cell = record["system"], record["quantity"]
         value = float(record["coefficient"]) * _term(record["term"])
-        cells[cell] = cells.get(cell, 0.0) + value
-    lines = [
-        Line(f"{system}, {quantity}", published, _modelled(system, quantity), 0)
-        for (system, quantity), published in cells.items()
-    ]
-    note = "elements at B 1, Z 32, d 128, H 4096, N 128k, G 32, M 96k; flash: tiles of M/4d rows"
-    return Table("BurstAttention: cost table", tuple(lines), note)
+        cells[record["system"], record["quantity"]] += value
+    for (system, quantity), published in cells.items():
+        yield Line(f"{system}, {quantity}", published, _modelled(system, quantity), 0)
 
 
 def _term(name: str) -> float:
@@ -118,21 +120,18 @@ def _modelled(system: str, quantity: str) -> float:
     return moved.forward if quantity == "forward" else moved.backward
 
 
-def claims() -> Table:
+@table(
+    "BurstAttention: claims",
+    "against Megatron v3 with FlashAttention on PCIe nodes that share one 200 Gb/s port, an"
+    " assumption; both run each layer's forward pass twice",
+)
+def claims() -> Iterator[Line]:
     """Predict what the abstract promises."""
     burst, tensor = (baselines.traffic(n, SHAPE).total for n in ("burst", "tensor parallel"))
-    saved = 100 * (1 - burst / tensor)
-    lines = (
-        Line("traffic saved (%)", 40, saved, 0, "5 + 2/d against 8 BZNd"),
-        Line("speedup on 32 A100", 1.37, gain(32, 131072), 2, "LLaMA-7B, 128k"),
-        Line("speedup on 8 A100", 2.0, gain(8, 131072), 2, "LLaMA-7B, 128k: length assumed"),
-        Line("speedup on 8 A100", 2.0, gain(8, 32768), 2, "the same at 32k"),
-    )
-    note = (
-        "against Megatron v3 with FlashAttention on PCIe nodes that share one 200 Gb/s port, an"
-        " assumption; both run each layer's forward pass twice"
-    )
-    return Table("BurstAttention: claims", lines, note)
+    yield Line("traffic saved (%)", 40, 100 * (1 - burst / tensor), 0, "5 + 2/d against 8 BZNd")
+    yield Line("speedup on 32 A100", 1.37, gain(32, 131072), 2, "LLaMA-7B, 128k")
+    yield Line("speedup on 8 A100", 2.0, gain(8, 131072), 2, "LLaMA-7B, 128k: length assumed")
+    yield Line("speedup on 8 A100", 2.0, gain(8, 32768), 2, "the same at 32k")
 
 
 def gain(ranks: int, seq: int) -> float:

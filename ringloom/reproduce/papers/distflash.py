@@ -1,5 +1,6 @@
 """DistFlashAttn: grid, idle shares and traffic from our plans, times from the training model."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from planner.ir import Pass, Plan
@@ -17,7 +18,7 @@ from ringloom.reproduce.papers.distflash_time import (
     seconds,
     setting,
 )
-from ringloom.reproduce.tables import Line, Table
+from ringloom.reproduce.tables import Line, Table, table
 from ringloom.views.grids import cells
 
 BLOCK = 16384  # tokens per rank where pairs are counted: (c + 1)/c is then near enough to 1
@@ -31,22 +32,14 @@ GRID = (  # DistFlashAttn, figure 1, workers counted from 1: "query,key" per ste
     "77 76 75 74 73",
     "88 87 86 85 84",
 )
-REMATERIALISED = ((8, 1.16), (16, 1.24), (32, 1.31))
-OVERLAPPED = ((8, True, 105, 44), (16, False, 100, 8), (32, False, 100, 1))
 K = 1024
 
 
 def tables() -> list[Table]:
     """All tables and claims of the paper that we have."""
     return [
-        schedule(),
-        idle_shares(),
-        speedups(),
-        traffic(),
-        overlap(),
-        rematerialisation(),
-        times(),
-        others(),
+        *(schedule(), idle_shares(), speedups(), traffic()),
+        *(overlap(), rematerialisation(), times(), others()),
     ]
 
 
@@ -65,24 +58,27 @@ def grid(plan: Plan) -> list[list[str]]:
     return drawn
 
 
-def schedule() -> Table:
+@table(
+    "DistFlashAttn: schedule of 8 workers",
+    "per worker: cells of our plan equal to the printed ones, of 5",
+)
+def schedule() -> Iterator[Line]:
     """The printed grid of eight workers, cell by cell, and the number of steps."""
     ours = grid(_planned("balanced", 8))
-    lines = [
-        Line(
-            f"worker {n}: {row}", 5, sum(a == b for a, b in zip(row.split(), here, strict=True)), 0
-        )
-        for n, (row, here) in enumerate(zip(GRID, ours, strict=True), 1)
-    ]
+    for n, (row, here) in enumerate(zip(GRID, ours, strict=True), 1):
+        equal = sum(a == b for a, b in zip(row.split(), here, strict=True))
+        yield Line(f"worker {n}: {row}", 5, equal, 0)
     for name, rounds in (("ring", 8), ("balanced", 5)):
-        lines.append(Line(f"steps, {name}", rounds, _planned(name, 8).rounds, 0))
-    note = "per worker: cells of our plan equal to the printed ones, of 5"
-    return Table("DistFlashAttn: schedule of 8 workers", tuple(lines), note)
+        yield Line(f"steps, {name}", rounds, _planned(name, 8).rounds, 0)
 
 
-def idle_shares() -> Table:
+@table(
+    "DistFlashAttn: idle shares",
+    "cells / P^2 is what the paper prints; schedule: over P x rounds; areas: a diagonal block"
+    " is half a block",
+)
+def idle_shares() -> Iterator[Line]:
     """Idle fractions in three labelled countings, for even and odd P."""
-    lines = list[Line]()
     for ranks in (7, 8, 16):
         ring, balanced = (idle(_planned(name, ranks)) for name in ("ring", "balanced"))
         even = ranks % 2 == 0
@@ -94,28 +90,20 @@ def idle_shares() -> Table:
             ("ring, areas", (ranks - 1) / (2 * ranks - 1), ring.areas),
             ("balanced, areas", even / (ranks + 1), balanced.areas),
         ):
-            lines.append(Line(f"P {ranks}: {what}", published, ours, 3))
-    note = (
-        "cells / P^2 is what the paper prints; schedule: over P x rounds; areas: a diagonal block"
-        " is half a block"
-    )
-    return Table("DistFlashAttn: idle shares", tuple(lines), note)
+            yield Line(f"P {ranks}: {what}", published, ours, 3)
 
 
-def speedups() -> Table:
+@table("DistFlashAttn: speedup of 8 workers")
+def speedups() -> Iterator[Line]:
     """Expected speedup of 8 workers over one: 36 cells in 8 or in 5 steps."""
     counted = [cells_speedup(_planned(name, 8)) for name in ("ring", "balanced")]
     areas = [8 * (1 - idle(_planned(name, 8)).areas) for name in ("ring", "balanced")]
-    lines = (
-        Line("ring, cells", 4.5, counted[0], 1),
-        Line("balanced, cells", 7.2, counted[1], 1),
-        Line("ring, areas", 4.27, areas[0]),
-        Line("balanced, areas", 7.11, areas[1]),
-        Line(
-            "balanced over ring, measured", 1.67, areas[1] / areas[0], 2, "7.5x over 4.5x measured"
-        ),
-    )
-    return Table("DistFlashAttn: speedup of 8 workers", lines)
+    yield Line("ring, cells", 4.5, counted[0], 1)
+    yield Line("balanced, cells", 7.2, counted[1], 1)
+    yield Line("ring, areas", 4.27, areas[0])
+    yield Line("balanced, areas", 7.11, areas[1])
+    over, note = areas[1] / areas[0], "7.5x over 4.5x measured"
+    yield Line("balanced over ring, measured", 1.67, over, 2, note)
 
 
 def volume(name: str, pass_: Pass, ranks: int = 8) -> float:
@@ -127,106 +115,85 @@ def volume(name: str, pass_: Pass, ranks: int = 8) -> float:
     return sent / (whole * (ranks - 1) / ranks)
 
 
-def traffic() -> Table:
+@table(
+    "DistFlashAttn: traffic",
+    "elements per device and layer in nd, the hop factor (P-1)/P taken out; counted in plans"
+    " of 8 ranks, log-sum-exps left out",
+)
+def traffic() -> Iterator[Line]:
     """nd forward, 2nd backward, 3nd in all from plans; 10nd and 14nd of Megatron from the model."""
-    lines = []
-    for name, schedule in (
-        ("causal fetches", "allgather:layout=contiguous"),
-        ("balanced", "balanced"),
+    fetches = "allgather:layout=contiguous"
+    for name, schedule, note in (
+        ("causal fetches", fetches, ""),
+        ("balanced", "balanced", "a helper returns dQ alone, not dK, dV"),
     ):
         forward, backward = (volume(schedule, pass_) for pass_ in ("forward", "backward"))
-        note = "a helper returns dQ alone, not dK, dV" if schedule == "balanced" else ""
-        for what, published, ours, why in (
-            ("forward", 1, forward, ""),
-            ("backward", 2, backward, note),
-            ("in all", 3, forward + backward, note),
-        ):
-            lines.append(Line(f"{name}, {what}", published, ours, 2, why))
+        yield Line(f"{name}, forward", 1, forward)
+        yield Line(f"{name}, backward", 2, backward, 2, note)
+        yield Line(f"{name}, in all", 3, forward + backward, 2, note)
     shape = Shape(8, 1, 32, 128, 65536, 4096, 1)
-    plain = baselines.traffic("megatron-v3", shape).total / shape.tensor
     again = baselines.checkpointed("megatron-v3", shape) / shape.tensor
-    lines.append(Line("Megatron v3", 10, plain))
-    lines.append(Line("Megatron v3, checkpointed", 14, again))
-    lines.append(
-        Line(
-            "Megatron over ours",
-            4.7,
-            again / (3 * volume("allgather:layout=contiguous", "forward")),
-            1,
-        )
-    )
-    note = (
-        "elements per device and layer in nd, the hop factor (P-1)/P taken out; counted in plans"
-        " of 8 ranks, log-sum-exps left out"
-    )
-    return Table("DistFlashAttn: traffic", tuple(lines), note)
+    yield Line("Megatron v3", 10, baselines.traffic("megatron-v3", shape).total / shape.tensor)
+    yield Line("Megatron v3, checkpointed", 14, again)
+    yield Line("Megatron over ours", 4.7, again / (3 * volume(fetches, "forward")), 1)
 
 
-def overlap() -> Table:
+@table(
+    "DistFlashAttn: overhead of communication",
+    "LLaMA-7B on 2 x 8 A100; no constant fitted to these rows, but that partial results"
+    " travel in 16 bit was assumed with these rows in view",
+)
+def overlap() -> Iterator[Line]:
     """Communication overhead of an iteration on two nodes, with and without overlap."""
-    lines = []
-    for block, known, without, beside in OVERLAPPED:
-        run = setting("balanced", LLAMA["7b"], 16, 16 * block * K)
+    unknown = 'printed only as "below 100%"'
+    for total, without, note, beside in (
+        (128, 105, "", 44),
+        (256, None, unknown, 8),
+        (512, None, unknown, 1),
+    ):
+        run = setting("balanced", LLAMA["7b"], 16, total * K)
         serial = 100 * communication_overhead(replace(run, overlap=False))
-        note = "" if known else 'printed only as "below 100%"'
-        lines.append(
-            Line(
-                f"{16 * block}k, one after the other (%)",
-                without if known else None,
-                serial,
-                0,
-                note,
-            )
-        )
-        lines.append(
-            Line(f"{16 * block}k, overlapped (%)", beside, 100 * communication_overhead(run), 0)
-        )
+        overlapped = 100 * communication_overhead(run)
+        yield Line(f"{total}k, one after the other (%)", without, serial, 0, note)
+        yield Line(f"{total}k, overlapped (%)", beside, overlapped, 0)
     run = setting("balanced", LLAMA["7b"], 16, 128 * K)
     gain = iteration(replace(run, overlap=False)).seconds / iteration(run).seconds
     note = "2.05/1.44 = 1.42 by the paper's own overheads at 128k"
-    lines.append(Line("128k, end to end", 1.32, gain, 2, note))
-    note = (
-        "LLaMA-7B on 2 x 8 A100; no constant fitted to these rows, but that partial results"
-        " travel in 16 bit was assumed with these rows in view"
-    )
-    return Table("DistFlashAttn: overhead of communication", tuple(lines), note)
+    yield Line("128k, end to end", 1.32, gain, 2, note)
 
 
-def rematerialisation() -> Table:
+@table("DistFlashAttn: gain of rematerialisation-aware checkpoints")
+def rematerialisation() -> Iterator[Line]:
     """Iteration time with whole-layer checkpoints over rematerialisation-aware ones, one node."""
-    lines = []
-    for block, published in REMATERIALISED:
+    for block, published in ((8, 1.16), (16, 1.24), (32, 1.31)):
         run = setting("balanced", LLAMA["7b"], 8, 8 * block * K)
         whole = iteration(replace(run, rematerialise=False)).seconds
-        lines.append(Line(f"{block}k tokens per GPU", published, whole / iteration(run).seconds))
-    return Table("DistFlashAttn: gain of rematerialisation-aware checkpoints", tuple(lines))
+        yield Line(f"{block}k tokens per GPU", published, whole / iteration(run).seconds)
 
 
 def times() -> Table:
     """The 36 published iteration times."""
     lines = [Line(run.name, run.seconds, seconds(run)) for run in runs()]
     attention, matrix = constants()
-    seen = len(one_node(runs()))
     note = (
         f"two constants, attention {attention:.3g} x the preset and matrix products {matrix:.3g} of"
-        f" the peak, fitted on the {seen} one-node rows; the fit saw no row of 16 GPUs"
+        f" the peak, fitted on the {len(one_node(runs()))} one-node rows; the fit saw no row of 16"
+        " GPUs"
     )
-    return Table("DistFlashAttn: seconds per iteration", tuple(lines), note)
+    return Table("DistFlashAttn: seconds per iteration", lines, note)
 
 
-def others() -> Table:
+@table("DistFlashAttn: other systems, seconds per iteration")
+def others() -> Iterator[Line]:
     """Ulysses, RSA and head padding, by the analytic models."""
-    model, lines = LLAMA["7b"], []
     for name, system, ranks, seq, published in (
-        ("Ulysses 16 GPUs 256k", "ulysses-system", 16, 256, 37.53),
-        ("Ulysses 16 GPUs 512k", "ulysses-system", 16, 512, 134.09),
-        ("RSA 8 GPUs 32k", "rsa", 8, 32, 14.10),
-        ("DistFlashAttn 8 GPUs 32k", "balanced", 8, 32, 2.50),
-        ("RSA 16 GPUs 64k", "rsa", 16, 64, 30.49),
-        ("DistFlashAttn 16 GPUs 64k", "balanced", 16, 64, 6.85),
+        ("Ulysses", "ulysses-system", 16, 256, 37.53),
+        ("Ulysses", "ulysses-system", 16, 512, 134.09),
+        ("RSA", "rsa", 8, 32, 14.10),
+        ("DistFlashAttn", "balanced", 8, 32, 2.50),
+        ("RSA", "rsa", 16, 64, 30.49),
+        ("DistFlashAttn", "balanced", 16, 64, 6.85),
     ):
-        lines.append(
-            Line(name, published, iteration(setting(system, model, ranks, seq * K)).seconds)
-        )
-    lines.append(Line("33 heads on 16 devices, waste (%)", 45.5, 100 * waste(33, 16), 1))
-    return Table("DistFlashAttn: other systems, seconds per iteration", tuple(lines))
+        ours = iteration(setting(system, LLAMA["7b"], ranks, seq * K)).seconds
+        yield Line(f"{name} {ranks} GPUs {seq}k", published, ours)
+    yield Line("33 heads on 16 devices, waste (%)", 45.5, 100 * waste(33, 16), 1)

@@ -86,26 +86,26 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     """TMS of all rows, then the speedups chip by chip."""
     tms = Table(
         "Striped Attention: theoretical maximum speedup (pairs counted by the plans)",
-        tuple(Line(row.name, row.published_tms, row.tms) for row in rows),
+        [Line(row.name, row.published_tms, row.tms) for row in rows],
     )
     return [tms, *(_speedups(name, rows) for name in dict.fromkeys(r.hardware for r in rows))]
 
 
 def _speedups(hardware: str, rows: Sequence[Row]) -> Table:
     here = [row for row in rows if row.hardware == hardware]
-    lines = (Line(row.name, row.measured_speedup, row.predicted_speedup) for row in here)
+    lines = [Line(row.name, row.measured_speedup, row.predicted_speedup) for row in here]
     chip = chips()[hardware]
     note = (
         f"three fitted constants: projections {chip.projections:.3g} x, visit {chip.visit:.3g}"
         f" flop, masked {chip.masked:.3g} x; --fit refits them"
     )
-    return Table(f"Striped Attention: end-to-end speedup on {hardware}", tuple(lines), note)
+    return Table(f"Striped Attention: end-to-end speedup on {hardware}", lines, note)
 
 
 def as_json(rows: Sequence[Row]) -> dict[str, Any]:
     """{"rows": [...], "summary": {...}}: the summary over all rows and per hardware."""
     tms, *speedups = tables(rows)
-    whole = Table("", tuple(line for table in speedups for line in table.lines)).summary
+    whole = Table("", [line for table in speedups for line in table.lines]).summary
     by_chip = zip(dict.fromkeys(row.hardware for row in rows), speedups, strict=True)
     return {
         "rows": [asdict(row) for row in rows],
