@@ -97,17 +97,12 @@ def attention_seconds(setting: Setting, pass_: Pass) -> float:
         return _one_rank(setting, pass_)
     model = setting.model
     work = Workload(setting.seq, setting.seq, model.heads, model.kv_heads, model.head_dim)
-    planned = _planned(setting.system, work, setting.ranks, pass_)
+    planned = plan(setting.system, work, setting.ranks, pass_=pass_)
     on = narrower(setting.hardware, sent_share(planned, setting.partial_bytes))
     return _makespan(planned, on, setting.overlap)
 
 
-@lru_cache(maxsize=64)  # `ringloom reproduce distflash` takes 1.5 times as long without
-def _planned(schedule: str, work: Workload, ranks: int, pass_: Pass) -> Plan:
-    return plan(schedule, work, ranks, pass_=pass_)
-
-
-@lru_cache(maxsize=512)  # and its --fit 1.4 times
+@lru_cache(maxsize=512)  # `ringloom reproduce distflash --fit` takes 1.4 times as long without
 def _makespan(planned: Plan, hardware: Hardware, overlap: bool) -> float:
     return simulate(planned, hardware, overlap=overlap, record=False).makespan
 
@@ -153,7 +148,7 @@ def _one_rank(setting: Setting, pass_: Pass) -> float:
     heads = heads_computed(setting) // setting.ranks
     shared = math.gcd(heads, model.kv_heads)
     work = Workload(setting.seq, setting.seq, heads, shared, model.head_dim)
-    return _makespan(_planned("ring", work, 1, pass_), setting.hardware, True)
+    return _makespan(plan("ring", work, 1, pass_=pass_), setting.hardware, True)
 
 
 def _materialised(setting: Setting, pass_: Pass) -> float:

@@ -1,6 +1,6 @@
 """Striped Attention: every TMS, and the end-to-end speedups from three constants per chip."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ringloom.csv_rows import Record, records
 from ringloom.reproduce.fitting import Fit, fit
 from ringloom.reproduce.papers.striped_time import (
     MODELS,
+    Chip,
     Mesh,
     both,
     chips,
@@ -59,16 +60,17 @@ def judged(path: str | Path = DATA / "striped_speedups.csv") -> list[Row]:
 
     `tms` and `measured_speedup` may be missing. Raises RingloomError for a row that makes no sense.
     """
-    return [_row(f"{path}, row {n}", r) for n, r in enumerate(records(Path(path), COLUMNS), 1)]
+    rows, known = enumerate(records(Path(path), COLUMNS), 1), chips()
+    return [_row(f"{path}, row {n}", record, known) for n, record in rows]
 
 
-def _row(where: str, record: Record) -> Row:
-    hardware = chosen(where, record["hardware"], chips(), "hardware")
+def _row(where: str, record: Record, known: Mapping[str, Chip]) -> Row:
+    hardware = chosen(where, record["hardware"], known, "hardware")
     model = chosen(where, record["model"], MODELS, "model")
     model_parallel, ranks, seq = (whole(where, record, column) for column in COLUMNS[2:])
     if ranks > MOST_RANKS:
         raise RingloomError(f"{where}: sequence_parallel is at most {MOST_RANKS}, not {ranks}")
-    mesh, chip = Mesh(MODELS[model], model_parallel, ranks, seq), chips()[hardware]
+    mesh, chip = Mesh(MODELS[model], model_parallel, ranks, seq), known[hardware]
     return Row(
         hardware,
         model,
@@ -88,12 +90,16 @@ def tables(rows: Sequence[Row]) -> list[Table]:
         "Striped Attention: theoretical maximum speedup (pairs counted by the plans)",
         [Line(row.name, row.published_tms, row.tms) for row in rows],
     )
-    return [tms, *(_speedups(name, rows) for name in dict.fromkeys(r.hardware for r in rows))]
+    return [tms, *(_speedups(*chip) for chip in _by_chip(rows).items())]
+
+
+def _by_chip(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    names = dict.fromkeys(row.hardware for row in rows)
+    return {name: [row for row in rows if row.hardware == name] for name in names}
 
 
 def _speedups(hardware: str, rows: Sequence[Row]) -> Table:
-    here = [row for row in rows if row.hardware == hardware]
-    lines = [Line(row.name, row.measured_speedup, row.predicted_speedup) for row in here]
+    lines = [Line(row.name, row.measured_speedup, row.predicted_speedup) for row in rows]
     chip = chips()[hardware]
     note = (
         f"three fitted constants: projections {chip.projections:.3g} x, visit {chip.visit:.3g}"
@@ -106,32 +112,34 @@ def as_json(rows: Sequence[Row]) -> dict[str, Any]:
     """{"rows": [...], "summary": {...}}: the summary over all rows and per hardware."""
     tms, *speedups = tables(rows)
     whole = Table("", [line for table in speedups for line in table.lines]).summary
-    by_chip = zip(dict.fromkeys(row.hardware for row in rows), speedups, strict=True)
     return {
         "rows": [asdict(row) for row in rows],
         "summary": {
             **asdict(whole),
             "tms_compared": tms.summary.compared,
             "tms_equal": tms.summary.equal,
-            "hardware": {name: asdict(table.summary) for name, table in by_chip},
+            "hardware": {
+                name: asdict(table.summary)
+                for name, table in zip(_by_chip(rows), speedups, strict=True)
+            },
         },
     }
 
 
 def fits(rows: Sequence[Row]) -> dict[str, Fit]:
     """The three constants of each chip fitted to the measured rows, with blind errors."""
-    fitted = {}
-    for name in dict.fromkeys(row.hardware for row in rows):
-        here = [row for row in rows if row.hardware == name and row.measured_speedup]
-        if len(here) < 4:
-            raise RingloomError(f"{name}: three constants need more than {len(here)} measured rows")
-        fitted[name] = _fit(name, here)
-    return fitted
+    return {name: _fit(name, own) for name, own in _by_chip(rows).items()}
 
 
 def _fit(hardware: str, rows: Sequence[Row]) -> Fit:
-    parts = np.array([both(row.mesh, chips()[hardware]) for row in rows])
-    measured = np.array([row.measured_speedup for row in rows], np.float64)
+    known = [row for row in rows if row.measured_speedup]
+    if len(known) < 4:
+        raise RingloomError(
+            f"{hardware}: three constants need more than {len(known)} measured rows"
+        )
+    chip = chips()[hardware]
+    parts = np.array([both(row.mesh, chip) for row in known])
+    measured = np.array([row.measured_speedup for row in known], np.float64)
 
     def model(constants: NDArray[np.float64], at: NDArray[np.intp]) -> NDArray[np.float64]:
         return ratio(parts[at], constants)
