@@ -11,7 +11,7 @@ from docstrings import as_rst
 from from_code import PAGES, command_line
 from links import broken
 from questions import SITUATIONS, output
-from support import IRREGULAR, layouts, matrix, programs, size
+from support import IRREGULAR, layouts, matrix, partly, programs, size
 
 import ringloom as rl
 from codegen import TARGETS
@@ -105,6 +105,13 @@ def test_what_is_long_or_by_tables_has_to_be_declared(monkeypatch: pytest.Monkey
     monkeypatch.setattr("support.IRREGULAR", {})
     with pytest.raises(AssertionError, match="tree, full, torch: tables"):
         size("tree", "full", "torch")
+
+
+def test_the_page_says_for_which_workloads_programs_are_loops_and_why_not_for_others() -> None:
+    page = "\n".join(partly(["ulysses", "tree"]))
+    assert re.search(r"\| `ulysses` \| \d+, \d+ \| \d+, \d+ \| tables, tables \|\n", page)
+    assert "**heads that the ranks do not divide** Ranks get slices of heads" in page
+    assert "`tree`" not in page
 
 
 def test_every_public_name_is_in_the_reference() -> None:
