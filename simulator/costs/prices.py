@@ -55,12 +55,7 @@ class Costs:
     def _kernel_calls(self, node: Attend) -> Floats:
         if not self.kernels.splits:
             return self._skipping(node)
-        heads, fresh = tiles(self.plan).heads(node), ~self.rectangles.repeated(node)
-        fresh[1:] |= heads[1:] != heads[:-1]
-        first = Attend(node.rank[fresh], node.q[fresh], node.kv[fresh])
-        of_first = self._price(self.rectangles.of(first), heads[fresh])
-        seconds: Floats = of_first[np.cumsum(fresh) - 1]
-        return seconds
+        return self._price(self.rectangles.of(node), tiles(self.plan).heads(node))
 
     def _skipping(self, node: Attend) -> Floats:
         """Price one kernel per q block that skips what the mask hides: [rows]."""

@@ -58,28 +58,22 @@ class Rectangles:
         """Kernel tiles per head that the mask touches: [q chunks, kv chunks]."""
         return kernel_tiles(self._plan.workload, self._plan.partition, self._kernels.tile)
 
-    def repeated(self, node: Attend) -> NDArray[np.bool_]:
-        """Return which rows have the same `Cut` as the row before: bool [rows].
-
-        Full ones of as many tokens each way, and those that are equal but for a shift.
-        """
-        (q, kv), whole = self._chunks(node), self._full(node)
-        alike = np.ones(len(node) - 1, np.bool_)
-        for tokens in self._tokens(node):
-            alike &= tokens[1:] == tokens[:-1]
-        at = np.flatnonzero(alike & ~(whole[1:] & whole[:-1]))
-        alike[at] = self._shapes.equal((q[at], kv[at]), (q[at + 1], kv[at + 1]))
-        return np.append(False, alike)
-
     def of(self, node: Attend) -> Floats:
-        """Return the `Cut` of each row, by columns: float64 [6, rows]."""
+        """Return the `Cut` of each row, by columns: float64 [6, rows].
+
+        Rows that are equal but for a shift to the one that was cut before them are not cut again.
+        """
         (q, kv), (rows, columns) = self._chunks(node), self._tokens(node)
         cuts, kernels = np.zeros((6, len(node))), self._kernels
         cuts[0] = 1.0
         for n, count in enumerate((kernels.full, kernels.blocks, kernels.traffic), 1):
             cuts[n] = count(rows, columns)
-        for row in np.flatnonzero(~self._full(node)):
-            cuts[:, row] = self._cut(q[row], kv[row])
+        at = np.flatnonzero(~self._full(node))
+        if len(at):
+            q, kv, fresh = q[at], kv[at], np.ones(len(at), np.bool_)
+            fresh[1:] = ~self._shapes.equal((q[:-1], kv[:-1]), (q[1:], kv[1:]))
+            cut = np.array([self._cut(*pair) for pair in zip(q[fresh], kv[fresh], strict=True)])
+            cuts[:, at] = cut[np.cumsum(fresh) - 1].T
         return cuts
 
     def _chunks(self, node: Attend) -> tuple[Ints, Ints]:
