@@ -26,7 +26,7 @@ from planner.analysis.messages import brings_home
 from planner.errors import PlanError
 from planner.ir import INPUTS, Plan
 from planner.kernel_calls.calls import in_turn
-from planner.kernel_calls.runs import Band, BandCall, band_calls, runs
+from planner.kernel_calls.runs import Band, Call, band_calls, runs
 from planner.partitions import Side, shifted
 
 Lists = list[Any]
@@ -125,17 +125,17 @@ def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
     return cut
 
 
-def strips(call: BandCall) -> Iterator[tuple[range, range, Band]]:
+def strips(call: Call) -> Iterator[Call]:
     """A window cut into as many rows at a time as it is wide, where a kernel needs it as a bias."""
     rows, cols, band = call
-    if isinstance(band, bool):
+    if not isinstance(band, tuple):
         yield call
         return
     lo, hi = band
     for top in range(0, len(rows), step := max(STRIP, hi - lo + 1)):
         bottom = min(len(rows), top + step)
         left, right = max(0, top + lo), min(len(cols), bottom + hi)
-        yield rows[top:bottom], cols[left:right], (lo + top - left, hi + top - left)
+        yield Call(rows[top:bottom], cols[left:right], (lo + top - left, hi + top - left))
 
 
 def shared_heads(q: range, kv: range, group: int) -> list[tuple[list[int], list[int]]]:

@@ -12,36 +12,19 @@ line, however many blocks it goes through, is a triangle; one of few ranges is c
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
-from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.kernel_calls.ramps import ramp
-from planner.kernel_calls.runs import Band, band_calls, joined, runs, triangle
+from planner.kernel_calls.runs import Call, band_calls, joined, runs
+from planner.kernel_calls.straight import straight
 from planner.kernel_calls.strips import strip_calls
 from planner.masks.regions import FAR
 from planner.partitions import Ranges, merge
 
 Ints = NDArray[np.int64]
-Kind = Literal["full", "causal", "window", "masked"]
 CAUSAL = [[-FAR, FAR, -FAR, FAR, -FAR, 0]]
 MOST = 64  # pairs of runs beyond which positions are taken as interleaved
-
-
-class Call(NamedTuple):
-    """One kernel call: its rows and columns in its rectangle; band None: masked by positions."""
-
-    rows: range
-    columns: range
-    band: Band | None
-
-    @property
-    def kind(self) -> Kind:
-        """The mask of the call."""
-        if self.band is None:
-            return "masked"
-        return ("full", "causal")[self.band] if isinstance(self.band, bool) else "window"
 
 
 def rectangle_calls(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> list[Call]:
@@ -56,7 +39,7 @@ def rectangle_calls(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> l
         return calls
     over, across = runs(rows), runs(columns)
     if len(over) * len(across) <= MOST:
-        return [Call(*call) for call in band_calls(over, across, boxes.tolist())]
+        return band_calls(over, across, boxes.tolist())
     return list(_strips(q, kv, boxes))
 
 
@@ -79,36 +62,22 @@ def _ascending(block: Ranges) -> Iterator[range]:
     yield from (range(int(whole[a]), int(whole[b - 1]) + 1) for a, b in pairwise(ends))
 
 
-def straight(rows: Sequence[range], columns: Sequence[range]) -> list[Call] | None:
-    """Returns the calls of a causal rectangle, None where its diagonal is not one straight line."""
-    steps = {x.step for x in (*rows, *columns) if len(x) > 1}
-    falls = any(a[-1] > b[0] for side in (rows, columns) for a, b in pairwise(side))
-    if len(steps) > 1 or falls:
-        return None
-    line = ramp(rows, columns)
-    if line is None:
-        return None
-    (top, low, high), height = line, sum(map(len, rows))
-    if top >= height:
-        return []
-    if low == high:
-        return [Call(range(top, height), range(high), False)]
-    return [Call(*call) for call in triangle(range(top, height), range(high), low - 1)]
-
-
 def _strips(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> Iterator[Call]:
     """Cuts each block of queries by each of keys, all together where these ascend."""
-    whole = [[(*chain.from_iterable(side),)] if _ascends(side) else side for side in (q, kv)]
+    q, kv = ([(*chain.from_iterable(side),)] if _ascends(side) else side for side in (q, kv))
     row = 0
-    for queries in (merge(block) for block in whole[0]):
+    for queries in map(merge, q):
         column = 0
-        for keys in (merge(block) for block in whole[1]):
-            for strip in strip_calls(queries, keys, boxes):
-                at = range(strip.rows.start + row, strip.rows.stop + row)
-                columns = range(strip.columns.start + column, strip.columns.stop + column)
-                yield Call(at, columns, None if strip.masked else False)
+        for keys in map(merge, kv):
+            at, to = range(row, row + len(queries)), range(column, column + len(keys))
+            for rows, columns, band in strip_calls(queries, keys, boxes):
+                yield Call(_within(at, rows), _within(to, columns), band)
             column += len(keys)
         row += len(queries)
+
+
+def _within(whole: range, part: range) -> range:
+    return whole[part.start : part.stop]
 
 
 def _ascends(blocks: Sequence[Ranges]) -> bool:

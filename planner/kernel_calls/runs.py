@@ -16,9 +16,10 @@ Emitted programs contain the same cuts as code, for lengths that are known when 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from math import lcm
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 Band = bool | tuple[int, int]
+Kind = Literal["full", "causal", "window", "masked"]
 Box = Sequence[int]  # i0, i1, j0, j1, lo, hi: i0 <= i < i1, j0 <= j < j1, lo <= j - i <= hi
 
 
@@ -45,12 +46,19 @@ class Run(NamedTuple):
         return [Run(self.at[first::n], self.positions[first::n]) for first in starts]
 
 
-class BandCall(NamedTuple):
-    """One call: rows, columns, and the band of columns that each row sees."""
+class Call(NamedTuple):
+    """One kernel call: its rows and columns in its rectangle; band None: masked by positions."""
 
     rows: range
     columns: range
-    band: Band
+    band: Band | None
+
+    @property
+    def kind(self) -> Kind:
+        """The mask of the call."""
+        if self.band is None:
+            return "masked"
+        return ("full", "causal")[self.band] if isinstance(self.band, bool) else "window"
 
 
 def runs(positions: Iterable[range]) -> list[Run]:
@@ -71,12 +79,12 @@ def joined(positions: Iterable[range]) -> list[range]:
     return parts
 
 
-def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[BandCall]:
+def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[Call]:
     """Cuts a rectangle of runs, queries at aligned positions, under disjoint boxes."""
     return [call for r in rows for c in columns for box in boxes for call in box_calls(r, c, box)]
 
 
-def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[BandCall]:
+def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[Call]:
     """Yields the calls of one box."""
     i0, i1, j0, j1, lo, hi = box
     rows, columns = rows.between(i0, i1), columns.between(j0, j1)
@@ -84,7 +92,7 @@ def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[BandCall]:
     if not (i and j) or j[-1] - i[0] < lo or j[0] - i[-1] > hi:
         return
     if lo <= j[0] - i[-1] and j[-1] - i[0] <= hi:
-        yield BandCall(rows.at, columns.at, False)
+        yield Call(rows.at, columns.at, False)
     elif i.step != j.step and len(i) > 1 < len(j):
         step = lcm(i.step, j.step)
         for one in rows.every(step):
@@ -95,7 +103,7 @@ def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[BandCall]:
         yield from banded(rows, columns, -((ahead - lo) // step), (hi - ahead) // step)
 
 
-def banded(rows: Run, columns: Run, lo: int, hi: int) -> Iterator[BandCall]:
+def banded(rows: Run, columns: Run, lo: int, hi: int) -> Iterator[Call]:
     """Yields the calls in which row r sees the columns r + lo..r + hi, as far as there are any."""
     height, width = len(rows.at), len(columns.at)
     top, left = max(0, -hi), max(0, lo)
@@ -106,16 +114,16 @@ def banded(rows: Run, columns: Run, lo: int, hi: int) -> Iterator[BandCall]:
         return
     if lo > 1 - height or hi >= width - 1:
         band = (lo, hi) if lo > 1 - height else False
-        yield BandCall(rows.at, columns.at, band)
+        yield Call(rows.at, columns.at, band)
         return
     yield from triangle(rows.at, columns.at, hi)
 
 
-def triangle(rows: range, columns: range, hi: int) -> Iterator[BandCall]:
+def triangle(rows: range, columns: range, hi: int) -> Iterator[Call]:
     """Row 0 sees the columns 0..hi, each next row one more, until the rows see all of them."""
     square = len(columns) - hi
     if hi > 0:
-        yield BandCall(rows, columns[:hi], False)
-    yield BandCall(rows[:square], columns[hi:], True)
+        yield Call(rows, columns[:hi], False)
+    yield Call(rows[:square], columns[hi:], True)
     if square < len(rows):
-        yield BandCall(rows[square:], columns[hi:], False)
+        yield Call(rows[square:], columns[hi:], False)

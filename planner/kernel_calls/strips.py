@@ -7,10 +7,11 @@ looks at less.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from planner.kernel_calls.runs import Call
 
 Ints = NDArray[np.int64]
 Spans = tuple[Ints, Ints]  # of each row, the first column that it sees and the one after the last
@@ -18,15 +19,7 @@ TILE = 512  # rows of a masked call: bounds its mask, and the work done on what 
 EACH = 20_000  # pairs that one call more is worth
 
 
-class Strip(NamedTuple):
-    """Some rows and columns; masked: by an explicit mask."""
-
-    rows: range
-    columns: range
-    masked: bool
-
-
-def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Strip]:
+def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Call]:
     """Cuts a rectangle under disjoint boxes; q (aligned) and kv: ascending positions."""
     spans = _seen(q, kv, boxes)
     exact = [call for first, last in spans for call in _box(first, last, 0)]
@@ -38,9 +31,9 @@ def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Strip]:
     return min(exact, whole, key=_cost)
 
 
-def _cost(calls: Sequence[Strip]) -> int:
+def _cost(calls: Sequence[Call]) -> int:
     """Pairs that the calls look at, more for each call; masked pairs count double."""
-    return sum(EACH + len(c.rows) * len(c.columns) * (1 + c.masked) for c in calls)
+    return sum(EACH + len(c.rows) * len(c.columns) * (1 + (c.band is None)) for c in calls)
 
 
 def _seen(q: Ints, kv: Ints, boxes: Ints) -> list[Spans]:
@@ -55,7 +48,7 @@ def _seen(q: Ints, kv: Ints, boxes: Ints) -> list[Spans]:
     return spans
 
 
-def _box(first: Ints, last: Ints, row: int) -> Iterator[Strip]:
+def _box(first: Ints, last: Ints, row: int) -> Iterator[Call]:
     """Yields the calls of one box cut by a band, of whose rows the first is row `row`."""
     seen = np.flatnonzero(first < last)
     if not len(seen):
@@ -66,24 +59,24 @@ def _box(first: Ints, last: Ints, row: int) -> Iterator[Strip]:
         yield from _union([(first, last)], row)
 
 
-def _stair(first: Ints, last: Ints, row: int) -> Iterator[Strip]:
+def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
     """Yields the calls of rows that all see something, the first of them being row `row`."""
     rows = range(row, row + len(first))
     low, high, left, right = (int(n) for n in (first.min(), first.max(), last.min(), last.max()))
     if low == high and left == right:
-        yield Strip(rows, range(low, left), False)
+        yield Call(rows, range(low, left), False)
     elif len(first) > TILE:
         for a in range(0, len(first), TILE):
             yield from _stair(first[a : a + TILE], last[a : a + TILE], row + a)
     elif left - high > TILE // 4:  # what every row sees needs no mask
-        yield Strip(rows, range(high, left), False)
+        yield Call(rows, range(high, left), False)
         yield from _box(first, np.full_like(first, high), row)
         yield from _box(np.full_like(last, left), last, row)
     else:
-        yield Strip(rows, range(low, right), True)
+        yield Call(rows, range(low, right), None)
 
 
-def _union(spans: Sequence[Spans], row: int) -> Iterator[Strip]:
+def _union(spans: Sequence[Spans], row: int) -> Iterator[Call]:
     """At most one call, for the rows from `row` on that see anything of several boxes."""
     if not spans:
         return
@@ -97,4 +90,4 @@ def _union(spans: Sequence[Spans], row: int) -> Iterator[Strip]:
     same = (visible.sum(axis=0)[seen] == 1).all() and all(
         len(np.unique(edge[visible])) == 1 for edge in (first, last)
     )
-    yield Strip(rows, columns, not same or len(seen) < len(rows))
+    yield Call(rows, columns, False if same and len(seen) == len(rows) else None)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from codegen.torch.parts import bands
 from planner.kernel_calls import Call, band_calls, rectangle_calls
-from planner.kernel_calls.calls import in_turn, straight
+from planner.kernel_calls.calls import in_turn
 from planner.kernel_calls.runs import runs
+from planner.kernel_calls.straight import straight
 from planner.kernel_calls.strips import strip_calls
 from planner.masks import Causal, Mask
 from planner.partitions import Ranges, merge, shifted
@@ -154,6 +155,6 @@ def test_strips_are_no_higher_than_a_tile_where_they_are_masked() -> None:
     stripes = merge(tuple(range(64 + i, 2**13, 256) for i in range(64)))
     mask: Mask = Causal()
     strips = strip_calls(stripes, stripes, mask.region().pieces)
-    assert max(len(s.rows) for s in strips if s.masked) <= 512
-    assert any(not s.masked for s in strips)
+    assert max(len(s.rows) for s in strips if s.kind == "masked") <= 512
+    assert any(s.kind == "full" for s in strips)
     assert all(a.rows.start <= b.rows.start for a, b in pairwise(strips))

@@ -1,4 +1,4 @@
-"""Causal rectangles of ranges, without looking at every row.
+"""Causal rectangles of ranges whose diagonal is one straight line, without looking at every row.
 
 Row r of some ranges of queries sees the keys up to its own position. With one step for all ranges,
 between rows at which a range of either side begins each row sees one key more than the one before,
@@ -7,20 +7,23 @@ and from where the keys have a gap on as many. So a few corners of that line tel
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
+
+from planner.kernel_calls.runs import Call, triangle
 
 
-def ramp(q: Sequence[range], kv: Sequence[range]) -> tuple[int, int, int] | None:
-    """(top, low, high): row `top` is the first that sees a key, it sees `low` of them, each next
-    row one more, until the rows see `high`. None where rows see other numbers of keys.
+def straight(q: Sequence[range], kv: Sequence[range]) -> list[Call] | None:
+    """Returns the calls of ranges in turn, None where rows do not see one key more each.
 
-    q, kv: ascending ranges in turn, longer ones than 1 of the same step. `top` is the number of
-    rows, and low = high = 0, where no row sees anything.
+    Some first rows may see nothing, and some last ones as many keys as the row before.
     """
-    rows = sum(map(len, q))
-    step = max((part.step for part in (*q, *kv) if len(part) > 1), default=1)
+    steps = {part.step for part in (*q, *kv) if len(part) > 1}
+    falls = any(a[-1] > b[0] for side in (q, kv) for a, b in pairwise(side))
+    if len(steps) > 1 or falls:
+        return None
+    step, rows = max(steps, default=1), sum(map(len, q))
     starts = [keys.start for keys in kv]
-    before = list(accumulate(map(len, kv), initial=0))
+    before = [*accumulate(map(len, kv), initial=0)]
 
     def count(position: int) -> int:
         """Keys up to a position."""
@@ -32,10 +35,13 @@ def ramp(q: Sequence[range], kv: Sequence[range]) -> tuple[int, int, int] | None
     seen = {row: count(position) for row, position in _corners(q, starts, step)}
     top = min((row for row, keys in seen.items() if keys), default=rows)
     if top == rows:
-        return rows, 0, 0
+        return []
     low, high = seen[top], seen[rows - 1]
-    straight = all(n == min(low + row - top, high) for row, n in seen.items() if row >= top)
-    return (top, low, high) if straight else None
+    if any(n != min(low + row - top, high) for row, n in seen.items() if row >= top):
+        return None
+    if low == high:
+        return [Call(range(top, rows), range(high), False)]
+    return [*triangle(range(top, rows), range(high), low - 1)]
 
 
 def _corners(q: Sequence[range], starts: list[int], step: int) -> Iterator[tuple[int, int]]:
