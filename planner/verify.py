@@ -145,7 +145,7 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
                 f" {int(missing.sum())} live tiles of {due} are missing"
             )
         if attended > due:
-            _blame_twice(plan, table, q_ids, kv_ids)
+            _blame_twice(plan, table)
 
 
 def _places(blocks: int, ids: Index) -> Index:
@@ -172,16 +172,13 @@ def _mark(state: Bytes, q: Index, kv: Index) -> int:
     return live
 
 
-def _blame_twice(plan: Plan, table: Tiles, q_ids: Index, kv_ids: Index) -> None:
+def _blame_twice(plan: Plan, table: Tiles) -> None:
+    """Raises PlanError with the first live tile that is attended a second time."""
     first = dict[tuple[int, int], tuple[int, int]]()
-    wanted_q, wanted_kv = set(q_ids.tolist()), set(kv_ids.tolist())
     for number, attend in plan.attends():
         for rank, qs, kvs in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
-            live = table.live(qs[:, None], kvs[None, :])
-            for a, b in np.argwhere(live):
+            for a, b in np.argwhere(table.live(qs[:, None], kvs[None, :])):
                 tile = int(qs[a]), int(kvs[b])
-                if tile[0] not in wanted_q or tile[1] not in wanted_kv:
-                    continue
                 if tile in first:
                     step, other = first[tile]
                     raise PlanError(

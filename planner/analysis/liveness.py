@@ -5,19 +5,20 @@ slot from the step in which it is received, for a slot received into is not read
 Home inputs, and accumulators at home, live throughout and are not counted here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.marks import Bits, Marks, attended_blocks, places
+from planner.analysis.copies import Copies
+from planner.analysis.marks import Bits, Marks, attended_blocks
 from planner.columns import again
-from planner.ir import ACCUMULATORS, INPUTS, Plan, Step
+from planner.ir import ACCUMULATORS, Plan
 from planner.partitions import Ints
 
 Weights = NDArray[np.int64]  # one number per block
 Whole = NDArray[np.integer]
-AT_START = -1
 
 
 def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
@@ -27,39 +28,13 @@ def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     the forward pass left is read in the step from which on its STATS can be; those it makes take a
     slot from there on.
     """
+    copies = Copies(plan, tensor)
     received, last = (np.full((plan.ranks, len(plan.side(tensor)) + 1), -2, np.int32) for _ in "rl")
-    for held in plan.start:
-        if tensor in held.tensors:
-            block, rank = held.flat()
-            received[rank, block] = AT_START
-    _walk(plan, tensor, received, last)
-    received, last = received[:, :-1], last[:, :-1]
-    if tensor in ("OUT", "STATS") and any(h.tensors == ("OUT",) for h in plan.start):
-        _make_stats(plan, tensor, received, last)
-    return received, last
-
-
-def _walk(plan: Plan, tensor: str, received: Ints, last: Ints) -> None:
-    """Note when each copy arrives, which it does once, and its last read."""
-    attended = tensor in INPUTS[plan.pass_]
-    for number, step in enumerate(plan.steps):
-        for move in step.moves:
-            if tensor in move.tensors:
-                received[move.dst[:, None], move.blocks] = number
-                last[move.src[:, None], move.blocks] = number
-        for attend in step.attends if attended else ():
-            last[attend.rank[:, None], attended_blocks(attend, tensor)] = number
-
-
-def _make_stats(plan: Plan, tensor: str, received: Ints, last: Ints) -> None:
-    """Note STATS computed from initial copies of OUT: in the step after DOUT arrives."""
-    dout, _ = lifetimes(plan, "DOUT")
-    for held in plan.start:
-        if held.tensors == ("OUT",):
-            block, rank = held.flat()
-            comes = dout[rank, block]
-            block, rank = block[comes > -2], rank[comes > -2]
-            (received if tensor == "STATS" else last)[rank, block] = comes[comes > -2] + 1
+    for number in range(-1, len(plan.steps) + 1):
+        for table, rows in ((received, copies.comes(number)), (last, copies.reads(number))):
+            for rank, blocks, _ in rows:
+                table[rank[:, None], blocks] = number
+    return received[:, :-1], last[:, :-1]
 
 
 def slots(plan: Plan, tensor: str) -> NDArray[np.int64]:
@@ -120,50 +95,17 @@ class _Away:
 
 def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
     """Yields what is read in a step or later, and what arrives in it, were it never read."""
-    now, made = _Away(plan, tensor, weights), _stats_made(plan)
+    now, copies = _Away(plan, tensor, weights), Copies(plan, tensor)
     for number in reversed(range(len(plan.steps) + 1)):
-        step = plan.steps[number] if number < len(plan.steps) else Step()
-        moves = [move for move in step.moves if tensor in move.tensors]
-        read = [(move.src, move.blocks) for move in moves]
-        comes = [(move.dst, move.blocks) for move in moves]
-        if tensor in INPUTS[plan.pass_]:
-            read += [(attend.rank, attended_blocks(attend, tensor)) for attend in step.attends]
-        if made and tensor in ("OUT", "STATS"):
-            (read if tensor == "OUT" else comes).extend(made(number))
-        if not number:
-            comes += [(held.rank, held.blocks) for held in plan.start if tensor in held.tensors]
-        for rank, blocks in read:
+        for rank, blocks, _ in copies.reads(number):
             now.add(rank, blocks)
         most = now.held.copy()
-        for rank, blocks in comes:
+        for rank, blocks, _ in chain(copies.comes(number), () if number else copies.comes(-1)):
             absent = now.take(rank, blocks)
             if absent.any():
                 now.weigh(most, rank, blocks, absent)
         if number < len(plan.steps):
             yield number, most
-
-
-def _stats_made(plan: Plan) -> Callable[[int], list[tuple[Ints, Ints]]] | None:
-    """Returns the STATS that ranks compute from initial copies of OUT, by step, if any do.
-
-    Each is made, and its OUT read, in the step after DOUT arrives.
-    """
-    out = Marks(plan, "OUT")
-    for held in plan.start:
-        if held.tensors == ("OUT",):
-            out.set(places(plan, "OUT", held.rank, held.blocks), True)
-    if not out.bits.any():
-        return None
-
-    def made(number: int) -> list[tuple[Ints, Ints]]:
-        before = plan.steps[number - 1].moves if number else ()
-        comes = [(move.dst, move.blocks) for move in before if "DOUT" in move.tensors]
-        if not number:
-            comes = [(held.rank, held.blocks) for held in plan.start if "DOUT" in held.tensors]
-        at = ((rank, blocks, out.bits[out.cells.of(rank, blocks)]) for rank, blocks in comes)
-        return [(rank, np.where(present, blocks, -1)) for rank, blocks, present in at]
-
-    return made
 
 
 def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:

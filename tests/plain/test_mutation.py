@@ -378,7 +378,7 @@ WEAKER: dict[str, tuple[ModuleType, Callable[..., object], list[str]]] = {
     "check_partial_sums": (verify, no_check, ["drop move"]),
     "check_tiles_once": (verify, no_check, ["drop attend"]),
     "check_buffers": (verify, no_check, ["retime attend"]),
-    "_refuse_absent": (inputs, no_check, ["retime attend", "redirect held"]),
+    "_absent": (inputs, lambda *_: iter(()), ["retime attend", "redirect held"]),
     "_refuse_transfers": (partial_sums, no_check, ["duplicate move", "retime move"]),
     "_blame_twice": (verify, no_check, ["duplicate attend"]),
     "twice": (partial_sums, lambda keys: False, ["duplicate move"]),

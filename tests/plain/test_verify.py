@@ -96,7 +96,7 @@ def made(plan: Plan) -> tuple[object, object]:
         ),
         (
             replace(LEFT, start=(*LEFT.start, Held(("STATS",), *made(LEFT)))),
-            "start: rank 1 is sent STATS block 1 a second time",
+            "step 1: rank 1 is sent STATS block 1 a second time",
         ),
         (
             replace(LEFT, start=tuple(h for h in LEFT.start if h.tensors != ("OUT",))),
