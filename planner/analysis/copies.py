@@ -68,4 +68,5 @@ class Copies:
         if self._out is not None:
             for rank, blocks, _ in self._received("DOUT", number - 1):
                 held = self._out.bits[self._out.cells.of(rank, blocks)]
-                yield Rows(rank, np.where(held, blocks, -1))
+                rows = held.any(axis=1)
+                yield Rows(rank[rows], np.where(held, blocks, -1)[rows])

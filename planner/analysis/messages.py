@@ -7,7 +7,8 @@ still to be added to, at home too, and what goes elsewhere, is sent as it was ac
 
 import numpy as np
 
-from planner.analysis.marks import Bits, attended_blocks, cells, places
+from planner.analysis.marks import Bits, attended_blocks
+from planner.analysis.partial_sums import no_contributions, transfers
 from planner.cached import cached_on_plan
 from planner.ir import ACCUMULATORS, CARRIED, Index, Move, Plan
 from planner.partitions import Ints
@@ -60,22 +61,11 @@ def _ways_home(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     total = _added(plan, tensor)
     step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
     source_of = np.full(len(total), NEVER, np.int32)
-    held = np.zeros(cells(plan, tensor).size, np.int32)  # contributions in each accumulator
-    for number, step in enumerate(plan.steps):
-        handed = [move for move in step.moves if tensor in move.tensors]
-        taken = [places(plan, tensor, move.src, move.blocks) for move in handed]
-        parts = [held[entries] for entries in taken]
-        for move, entries, part in zip(handed, taken, parts, strict=True):
-            row, column = np.nonzero((part == total[move.blocks]) & (part > 0))
+    for number, handed in transfers(plan, tensor, no_contributions(plan, tensor)):
+        for move, parts in handed:
+            row, column = np.nonzero((parts == total[move.blocks]) & (parts > 0))
             block = move.blocks[row, column]
             step_of[block], source_of[block] = number, move.src[row]
-            held[entries] = 0
-        for attend in step.attends:
-            entries = places(plan, tensor, attend.rank, attended_blocks(attend, tensor))
-            np.add.at(held, entries, np.int32(1))
-        for move, part in zip(handed, parts, strict=True):
-            np.add.at(held, places(plan, tensor, move.dst, move.blocks), part)
-        held[cells(plan, tensor).nowhere] = 0
     return step_of, source_of
 
 

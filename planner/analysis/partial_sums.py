@@ -4,10 +4,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.analysis.marks import Bits, Marks, at_home, attended_blocks, cells, places
+from planner.analysis.marks import at_home, attended_blocks, cells, places
 from planner.columns import again, twice
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, Move, Plan
+from planner.partitions import Ints
+
+Transfers = list[tuple[Move, Ints]]  # moves with the contributions in their blocks: int32 [n, w]
 
 
 def check_partial_sums(plan: Plan) -> None:
@@ -16,12 +19,12 @@ def check_partial_sums(plan: Plan) -> None:
     An absent accumulator counts as zero, as long as another one of its message is present.
     """
     for tensor in ACCUMULATORS[plan.pass_]:
-        filled = Marks(plan, tensor)
-        for number, handed, present in _transfers(plan, tensor, filled):
-            _refuse_transfers(plan, number, tensor, handed, present)
-        filled.set(at_home(plan, tensor), False)
-        if filled.bits.any():
-            away = [filled.cells.at(entry) for entry in np.flatnonzero(filled.bits).tolist()]
+        held = no_contributions(plan, tensor)
+        for number, handed in transfers(plan, tensor, held):
+            _refuse_transfers(plan, number, tensor, handed)
+        held[at_home(plan, tensor)] = 0
+        if held.any():
+            away = [cells(plan, tensor).at(entry) for entry in np.flatnonzero(held).tolist()]
             rank, block = min(away)
             raise PlanError(
                 f"end: rank {rank} still holds {tensor} block {block}, whose home is rank"
@@ -31,40 +34,45 @@ def check_partial_sums(plan: Plan) -> None:
 
 def absent_sums(plan: Plan) -> bool:
     """Returns True if any message lists an accumulator that is absent."""
-    for tensor in ACCUMULATORS[plan.pass_]:
-        filled = Marks(plan, tensor)
-        for _, handed, present in _transfers(plan, tensor, filled):
-            pairs = zip(handed, present, strict=True)
-            if any((~held & (move.blocks >= 0)).any() for move, held in pairs):
-                return True
-    return False
+    return any(
+        ((parts == 0) & (move.blocks >= 0)).any()
+        for tensor in ACCUMULATORS[plan.pass_]
+        for _, handed in transfers(plan, tensor, no_contributions(plan, tensor))
+        for move, parts in handed
+    )
 
 
-def _transfers(
-    plan: Plan, tensor: str, filled: Marks
-) -> Iterator[tuple[int, list[Move], list[Bits]]]:
-    """Yields (step, moves of an accumulator, which blocks are present); updates `filled`."""
+def no_contributions(plan: Plan, tensor: str) -> Ints:
+    """Returns 0 for the accumulator of each block on each rank, by `places`."""
+    return np.zeros(cells(plan, tensor).size, np.int32)
+
+
+def transfers(plan: Plan, tensor: str, held: Ints) -> Iterator[tuple[int, Transfers]]:
+    """Yields the partial-sum transfers of each step that has any; brings `held` up to date.
+
+    held: contributions in the accumulator of each block on each rank, by `places`.
+    """
+    nowhere = cells(plan, tensor).nowhere
     for number, step in enumerate(plan.steps):
-        handed = [m for m in step.moves if tensor in m.tensors]
-        taken = [places(plan, tensor, m.src, m.blocks) for m in handed]
-        present = [filled.bits[entries] for entries in taken]
+        moves = [move for move in step.moves if tensor in move.tensors]
+        taken = [places(plan, tensor, move.src, move.blocks) for move in moves]
+        handed = [(move, held[entries]) for move, entries in zip(moves, taken, strict=True)]
         if handed:
-            yield number, handed, present
+            yield number, handed
         for entries in taken:
-            filled.set(entries, False)
-        for move, held in zip(handed, present, strict=True):
-            to = places(plan, tensor, move.dst, move.blocks)
-            filled.set(to if held.all() else to[held], True)
+            held[entries] = 0
+        for move, parts in handed:
+            np.add.at(held, places(plan, tensor, move.dst, move.blocks), parts)
         for attend in step.attends:
-            filled.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
+            entries = places(plan, tensor, attend.rank, attended_blocks(attend, tensor))
+            np.add.at(held, entries, np.int32(1))
+        held[nowhere] = 0
 
 
-def _refuse_transfers(
-    plan: Plan, number: int, tensor: str, handed: list[Move], present: list[Bits]
-) -> None:
+def _refuse_transfers(plan: Plan, number: int, tensor: str, handed: Transfers) -> None:
     """Raises PlanError for a message without any accumulator, and for one sent twice in a step."""
-    for move, held in zip(handed, present, strict=True):
-        empty = ~held.any(axis=1)
+    for move, parts in handed:
+        empty = ~parts.any(axis=1)
         if empty.any():
             row = int(np.argmax(empty))
             blocks = ", ".join(str(b) for b in move.blocks[row].tolist() if b >= 0)
@@ -72,7 +80,7 @@ def _refuse_transfers(
                 f"step {number}: rank {move.src[row]} sends {tensor} block {blocks} but holds none:"
                 " the transfer is empty"
             )
-    keys = [places(plan, tensor, m.src, m.blocks)[m.blocks >= 0] for m in handed]
+    keys = [places(plan, tensor, m.src, m.blocks)[m.blocks >= 0] for m, _ in handed]
     if twice(key := np.concatenate(keys)):
         rank, block = cells(plan, tensor).at(int(key[again(key)][0]))
         raise PlanError(
