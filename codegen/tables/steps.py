@@ -26,7 +26,7 @@ from planner.analysis.messages import brings_home
 from planner.errors import PlanError
 from planner.ir import INPUTS, Plan
 from planner.kernel_calls.calls import in_turn
-from planner.kernel_calls.runs import Band, Call, band_calls, runs
+from planner.kernel_calls.runs import Call, band_calls, runs
 from planner.partitions import Side, shifted
 
 Lists = list[Any]
