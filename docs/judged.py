@@ -9,7 +9,7 @@ from soundness import CHECKS, soundness
 
 from ringloom.reproduce import validation
 from ringloom.reproduce.measured import BASELINES, Measured, published_rows
-from ringloom.reproduce.papers import distflash_time, striped
+from ringloom.reproduce.papers import distflash, striped
 from ringloom.reproduce.validation import APART, Errors
 from simulator.confidence import SOURCES, residuals
 from simulator.hardware import hardware
@@ -117,8 +117,8 @@ def _training() -> Lines:
         kind = f"striped over ring, {chip}"
         rows.append((kind, own.rows, f"{own.mean:.1%}", f"{own.worst:.1%}", f"{formula.mean:.1%}"))
     for nodes in (1, 2):
-        here_ = [run for run in distflash_time.runs() if run.ranks == 8 * nodes]
-        own = Errors.of(log(distflash_time.seconds(run) / run.seconds) for run in here_)
+        here_ = [run for run in distflash.runs() if run.ranks == 8 * nodes]
+        own = Errors.of(log(distflash.seconds(run) / run.seconds) for run in here_)
         rows.append(
             (f"iterations on {nodes} x 8 A100", own.rows, f"{own.mean:.1%}", f"{own.worst:.1%}", "")
         )

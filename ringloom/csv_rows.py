@@ -1,7 +1,7 @@
-"""records(path)   the rows of a CSV file by column name."""
+"""records(path)   the rows of a CSV file by column name, and what their fields may hold."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -34,3 +34,36 @@ def _parse(content: bytes) -> tuple[list[str], list[Record]]:
     return names, [
         {k: (v or "").strip() for k, v in row.items() if k is not None} for row in reader
     ]
+
+
+def whole(where: str, record: Record, column: str) -> int:
+    """Returns a column as a whole number from 1 up."""
+    text = record[column]
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**31:
+        raise RingloomError(
+            f"{where}: {column} must be a whole number from 1 up, not {text[:40]!r}"
+        )
+    return int(text)
+
+
+def maybe(where: str, record: Record, column: str) -> float | None:
+    """Returns a column as a positive number, None where it is missing or empty."""
+    if not (text := record.get(column, "")) or text.lower() in ("null", "none", "nan", "-"):
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise RingloomError(f"{where}: {column} must be a positive number, not {text[:40]!r}")
+    return value
+
+
+def chosen(where: str, value: str, among: Iterable[str], what: str) -> str:
+    """Returns a value; raises RingloomError unless it is among the names."""
+    names = tuple(among)
+    if value not in names:
+        raise RingloomError(
+            f"{where}: unknown {what} {value[:40]!r}: choose one of {', '.join(names)}"
+        )
+    return value

@@ -7,6 +7,7 @@ Example:
 """
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -25,31 +26,25 @@ def command(name: str | None) -> None:
         return
     machine = hardware(name)
     rows = [{"constant": key, **asdict(c)} for key, c in machine.constants.items()]
-    table = plain_table("constant", "value", "", "source", numbers=slice(1, 2))
-    for key, constant in machine.constants.items():
-        mark = "" if constant.calibrated else "assumed"
-        table.add_row(key, f"{constant.value:.6g}", mark, constant.source)
+    lines = (
+        (key, f"{c.value:.6g}", "" if c.calibrated else "assumed", c.source)
+        for key, c in machine.constants.items()
+    )
+    table = plain_table("constant", "value", "", "source", rows=lines, numbers=slice(1, 2))
     show({"name": machine.name, "constants": rows}, table, rows=rows)
 
 
 def _list() -> None:
     """One row per preset: what decides at first sight which one is near."""
-    rows = []
-    heads = "preset", "per node", "bf16 TF/s", "memory", "link GB/s", "between nodes"
-    table = plain_table(*heads, numbers=slice(1, None))
+    rows, lines = list[dict[str, Any]](), list[list[str]]()
     for name in presets():
         machine = hardware(name)
+        peak, room = machine.peak("bfloat16") / 1e12, machine["memory.capacity"]
         inside, between = (link.bandwidth / 1e9 for link in machine.links)
-        row = {
-            "name": name,
-            "ranks_per_node": machine.ranks_per_node,
-            "bfloat16_tflops": machine.peak("bfloat16") / 1e12,
-            "memory_bytes": machine["memory.capacity"],
-            "link_gb_s": inside,
-            "between_nodes_gb_s": between,
-        }
+        row = {"name": name, "ranks_per_node": machine.ranks_per_node, "bfloat16_tflops": peak}
+        row |= {"memory_bytes": room, "link_gb_s": inside, "between_nodes_gb_s": between}
         rows.append(row)
-        peak, room = f"{row['bfloat16_tflops']:.4g}", size(machine["memory.capacity"])
-        per_node, rates = str(machine.ranks_per_node), (f"{inside:.3g}", f"{between:.3g}")
-        table.add_row(name, per_node, peak, room, *rates)
-    show({"hardware": rows}, table, rows=rows)
+        rates = f"{inside:.3g}", f"{between:.3g}"
+        lines.append([name, str(machine.ranks_per_node), f"{peak:.4g}", size(room), *rates])
+    heads = "preset", "per node", "bf16 TF/s", "memory", "link GB/s", "between nodes"
+    show({"hardware": rows}, plain_table(*heads, rows=lines, numbers=slice(1, None)), rows=rows)

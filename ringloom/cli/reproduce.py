@@ -12,8 +12,8 @@ from ringloom.cli.output import csv_option, show
 from ringloom.cli.progress import progress, working
 from ringloom.reproduce import pages, validation
 from ringloom.reproduce.measured import measured
-from ringloom.reproduce.papers import PAPERS, distflash_time, striped
-from ringloom.reproduce.papers.striped_time import CONSTANTS
+from ringloom.reproduce.papers import PAPERS, distflash, striped
+from ringloom.reproduce.papers.striped import CONSTANTS
 from ringloom.reproduce.tables import Table
 
 
@@ -75,7 +75,7 @@ def _refit(paper: str, rows: str | None) -> None:
         document = {"constants": {name: fit.as_dict(CONSTANTS) for name, fit in fits.items()}}
         show(document, pages.fitted(fits), note)
     elif paper == "distflash":
-        attention, matrix = distflash_time.refit().tolist()
+        attention, matrix = distflash.refit().tolist()
         constants = {"attention": attention, "matrix": matrix}
         text = "\n".join(f"{name} {value:.4g}" for name, value in constants.items())
         show({"constants": constants}, text, "fitted on the one-node rows alone")

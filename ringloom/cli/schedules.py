@@ -15,17 +15,13 @@ from ringloom.views.tables import plain_table
 @csv_option
 def command() -> None:
     rows = [
-        {
-            "name": s.name,
-            "passes": ["forward", "backward"],
-            "travels": s.travels,
-            "path": s.path,
-            "paper": s.paper,
-            "parameters": s.parameters,
-        }
+        {"name": s.name, "passes": ["forward", "backward"], "travels": s.travels}
+        | {"path": s.path, "paper": s.paper, "parameters": s.parameters}
         for s in SCHEDULES.values()
     ]
-    table = plain_table("schedule", "travels", "over", "parameters", "from")
-    for s in SCHEDULES.values():
-        table.add_row(s.name, s.travels, s.path, " ".join(s.parameters) or "-", s.paper)
+    lines = (
+        (s.name, s.travels, s.path, " ".join(s.parameters) or "-", s.paper)
+        for s in SCHEDULES.values()
+    )
+    table = plain_table("schedule", "travels", "over", "parameters", "from", rows=lines)
     show({"schedules": rows}, table, rows=rows)

@@ -40,11 +40,9 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
         for kind, word in VERBS.items()
         if any(leg.kind == kind for leg in legs)
     ]
-    table = plain_table(f"critical path: {', '.join(shares)}", "from", "takes")
     rows = [(leg.words, seconds(leg.start), seconds(leg.end - leg.start)) for leg in legs]
-    for row in both_ends(rows, (f"... {len(legs) - SHOWN} more ...", "", "")):
-        table.add_row(*row)
-    return table
+    shown = both_ends(rows, (f"... {len(legs) - SHOWN} more ...", "", ""))
+    return plain_table(f"critical path: {', '.join(shares)}", "from", "takes", rows=shown)
 
 
 @click.command()

@@ -24,11 +24,11 @@ from ringloom.views.tables import plain_table
 def standing_table(result: Sweep) -> Table:
     """Counts how often each schedule is the fastest, nearly so, or cannot run."""
     heads = "hardware", "schedule", "fastest", f"within {CLOSE - 1:.0%}", "cannot run"
-    table = plain_table(*heads, numbers=slice(2, None))
-    for each in standings(result.rows, result.keys):
-        shares = [f"{each.within(ratio):.0%}" for ratio in (1.0, CLOSE)]
-        table.add_row(each.hardware, each.schedule, *shares, str(each.refused))
-    return table
+    lines = (
+        (s.hardware, s.schedule, f"{s.within(1.0):.0%}", f"{s.within(CLOSE):.0%}", str(s.refused))
+        for s in standings(result.rows, result.keys)
+    )
+    return plain_table(*heads, rows=lines, numbers=slice(2, None))
 
 
 @click.command()

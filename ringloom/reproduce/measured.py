@@ -28,10 +28,9 @@ from planner.errors import RingloomError
 from planner.planning import find_schedule, plan
 from planner.plans import Plans
 from planner.workload import Workload
-from ringloom import csv_rows
-from ringloom.csv_rows import Record
+from ringloom.csv_rows import Record, chosen, maybe, records, whole
 from ringloom.machine import on_machine
-from ringloom.reproduce.published import DATA, chosen, maybe, whole
+from ringloom.reproduce import DATA
 from simulator.confidence import Interval, interval, spread
 from simulator.costs.kernels import Kernels
 from simulator.hardware import Hardware, hardware
@@ -182,7 +181,7 @@ def measured(path: str | Path, use: Use | None = None) -> list[Measured]:
     Raises RingloomError, naming file and row, for one that makes no sense.
     """
     columns = (*COLUMNS, "quantity", "value")
-    rows = enumerate(csv_rows.records(Path(path), columns), 1)
+    rows = enumerate(records(Path(path), columns), 1)
     return [_row(f"{path}, row {n}", record, use) for n, record in rows]
 
 

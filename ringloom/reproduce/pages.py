@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table as Drawing
 
 from ringloom.reproduce.fitting import Fit
-from ringloom.reproduce.papers.striped_time import CONSTANTS
+from ringloom.reproduce.papers.striped import CONSTANTS
 from ringloom.reproduce.tables import Summary, Table
 from ringloom.views.tables import plain_table
 
@@ -24,26 +24,27 @@ def pages(tables: Sequence[Table]) -> Iterator[Any]:
 
 def overview(tables: Sequence[Table]) -> Iterator[Any]:
     """One row per table: how many rows, how many printed alike, errors, rank correlation."""
-    heads = "", "rows", "alike", "mean", "worst", "rank"
-    drawn = plain_table(*heads, numbers=slice(1, None))
+    lines = list[tuple[str, ...]]()
     for table in tables:
         summary = table.summary
         both = summary.mean_error, summary.worst_error
         errors = ("-" if e is None else f"{e:.1%}" for e in both)
         rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
-        drawn.add_row(table.title, str(summary.rows), str(summary.equal), *errors, rank)
-    yield drawn
+        lines.append((table.title, str(summary.rows), str(summary.equal), *errors, rank))
+    heads = "", "rows", "alike", "mean", "worst", "rank"
+    yield plain_table(*heads, rows=lines, numbers=slice(1, None))
     yield "[dim]ringloom reproduce striped|ring|distflash|burst|charts shows every row[/]"
 
 
 def drawing(table: Table) -> Drawing:
     """published, ours, error, note: a row per line."""
-    drawn = plain_table("", "published", "ours", "error", "", numbers=slice(1, 4))
+    lines = list[tuple[str, ...]]()
     for line in table.lines:
-        mark = "=" if line.equal else _percent(line.error)
-        numbers = (number(value, line.digits) for value in (line.published, line.ours))
-        drawn.add_row(line.what, *numbers, mark, line.note)
-    return drawn
+        error = "" if line.error is None else f"{line.error:+.1%}"
+        both = (number(value, line.digits) for value in (line.published, line.ours))
+        lines.append((line.what, *both, "=" if line.equal else error, line.note))
+    heads = "", "published", "ours", "error", ""
+    return plain_table(*heads, rows=lines, numbers=slice(1, 4))
 
 
 def number(value: float | None, digits: int) -> str:
@@ -51,10 +52,6 @@ def number(value: float | None, digits: int) -> str:
     if value is None:
         return "-"
     return f"{value:.3g}" if abs(value) >= WIDE else f"{value:.{digits}f}"
-
-
-def _percent(error: float | None) -> str:
-    return "" if error is None else f"{error:+.1%}"
 
 
 def in_words(summary: Summary) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,7 +178,9 @@ def _over(result: Prediction) -> str:
     return f"the plan takes {times(result.bound_ratio)}"
 
 
-def plain_table(*heads: str, numbers: slice = slice(0), apart: int = 2) -> Table:
+def plain_table(
+    *heads: str, rows: Iterable[Iterable[str]] = (), numbers: slice = slice(0), apart: int = 2
+) -> Table:
     """A table without lines, its columns of numbers flush right, `apart` blanks between columns."""
     table = Table(box=None, pad_edge=False, padding=(0, apart, 0, 0), header_style="bold")
     table.show_header = any(heads)
@@ -186,4 +188,6 @@ def plain_table(*heads: str, numbers: slice = slice(0), apart: int = 2) -> Table
         table.add_column(head)
     for column in table.columns[numbers]:
         column.justify, column.no_wrap = "right", True
+    for row in rows:
+        table.add_row(*row)
     return table

@@ -31,7 +31,7 @@ from ringloom.reproduce.formulas.symbolic import (
     parities,
     striping_length,
 )
-from ringloom.reproduce.papers.striped_time import coarse_tiles
+from ringloom.reproduce.papers.striped import coarse_tiles
 from sampling import square
 from simulator.memory import memory
 from strategies import CLASSIC

@@ -13,10 +13,10 @@ import pytest
 from planner.errors import RingloomError
 from ringloom import csv_rows
 from ringloom.cli import main
+from ringloom.reproduce import DATA
 from ringloom.reproduce.measured import Use, published_rows
-from ringloom.reproduce.papers import PAPERS, burst, distflash, distflash_time, ring
+from ringloom.reproduce.papers import PAPERS, burst, distflash, ring
 from ringloom.reproduce.papers.ring import within_two
-from ringloom.reproduce.published import DATA, records
 from ringloom.reproduce.tables import Line, Table, spearman
 
 
@@ -66,7 +66,7 @@ def test_every_data_file_is_cited() -> None:
 def test_constants_say_where_they_come_from() -> None:
     striped = tomllib.loads((DATA / "striped_time.toml").read_text())
     entries = [entry for chip in striped.values() for entry in chip.values()]
-    entries += tomllib.loads((DATA / "distflash_time.toml").read_text()).values()
+    entries += tomllib.loads((DATA / "distflash.toml").read_text()).values()
     assert len(entries) == 3 * 7 + 2
     assert all(entry.keys() == {"value", "source", "calibrated"} for entry in entries)
 
@@ -161,14 +161,14 @@ def test_iteration_times_are_near_with_two_constants_from_one_node() -> None:
 
 
 def test_the_two_constants_are_as_good_as_a_fit_of_the_one_node_rows() -> None:
-    seen = distflash_time.one_node(distflash_time.runs())
+    seen = distflash.one_node(distflash.runs())
     assert len(seen) == 18
 
     def mean_error(fitted: tuple[float, float]) -> float:
-        return np.mean([abs(distflash_time.seconds(r, fitted) / r.seconds - 1) for r in seen])
+        return np.mean([abs(distflash.seconds(r, fitted) / r.seconds - 1) for r in seen])
 
-    refitted = tuple(distflash_time.refit().tolist())
-    assert mean_error(distflash_time.constants()) <= mean_error(refitted) + 0.01
+    refitted = tuple(distflash.refit().tolist())
+    assert mean_error(distflash.constants()) <= mean_error(refitted) + 0.01
 
 
 # BurstAttention
@@ -247,4 +247,5 @@ def test_a_file_without_rows_or_columns_is_refused(tmp_path: Path) -> None:
 
 def test_the_data_are_read_as_they_are() -> None:
     with (DATA / "striped_speedups.csv").open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == len(records("striped_speedups.csv")) == 69
+        rows = csv_rows.records(DATA / "striped_speedups.csv")
+        assert len(list(csv.DictReader(file))) == len(rows) == 69

@@ -10,7 +10,7 @@ import pytest
 from ringloom.cli import main
 from ringloom.reproduce.fitting import fit, least_squares
 from ringloom.reproduce.papers import striped
-from ringloom.reproduce.papers.striped_time import (
+from ringloom.reproduce.papers.striped import (
     MODELS,
     Mesh,
     chips,

@@ -19,10 +19,9 @@ from ringloom.reproduce.models.activations import (
 from ringloom.reproduce.models.baselines import Shape, checkpointed, padded, traffic
 from ringloom.reproduce.models.training import (
     Setting,
-    collective_bandwidth,
+    bandwidth,
     communication_overhead,
     heads_computed,
-    hop_bandwidth,
     iteration,
     sent_share,
     unbounded,
@@ -101,9 +100,9 @@ def test_partial_results_in_16_bit_shrink_messages_and_only_those() -> None:
 
 def test_collectives_use_every_port_of_a_node_and_a_ring_only_one() -> None:
     inter = A100["inter.bandwidth"]
-    assert collective_bandwidth(A100, 8) == A100["intra.bandwidth"]
-    assert collective_bandwidth(A100, 16) == min(A100["intra.bandwidth"], 8 * inter)
-    assert hop_bandwidth(A100, 16) == inter
+    assert bandwidth(A100, 8, "collective") == A100["intra.bandwidth"]
+    assert bandwidth(A100, 16, "collective") == min(A100["intra.bandwidth"], 8 * inter)
+    assert bandwidth(A100, 16, "hop") == inter
 
 
 # Comparators

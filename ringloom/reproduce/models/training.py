@@ -13,6 +13,7 @@ head-parallel systems run one rank's plan over the whole sequence on their (padd
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from planner.analysis.messages import brings_home, message_bytes
 from planner.ir import Pass, Plan
@@ -23,6 +24,7 @@ from ringloom.reproduce.models.transformers import Model
 from simulator.hardware import Hardware
 from simulator.prediction import simulate
 
+Way = Literal["hop", "collective", "all-to-all"]
 WIDTH = 2  # bytes of a 16-bit weight or activation
 ADAM = 2 * 16 + 2 + 4  # bytes moved per weight: master and two moments read and written, gradient
 SCORE_PASSES = {"forward": 8, "backward": 10}  # of materialised scores through memory (RSA)
@@ -162,7 +164,7 @@ def _materialised(setting: Setting, pass_: Pass) -> float:
     return (
         flop / (on.peak("bfloat16") * setting.matrix)
         + SCORE_PASSES[pass_] * 4 * pairs / on["memory.bandwidth"]
-        + elements * WIDTH / hop_bandwidth(on, setting.ranks)
+        + elements * WIDTH / bandwidth(on, setting.ranks, "hop")
     )
 
 
@@ -185,9 +187,8 @@ def transfer_seconds(setting: Setting) -> float:
     moved = traffic(setting.system, shape)
     forwards = 1 if setting.rematerialise else 2
     elements = (forwards * moved.forward + moved.backward) * (ranks - 1) / ranks
-    all_to_all = setting.system == "ulysses-system"
-    bandwidth = all_to_all_bandwidth if all_to_all else collective_bandwidth
-    return elements * WIDTH / bandwidth(on, ranks)
+    way: Way = "all-to-all" if setting.system == "ulysses-system" else "collective"
+    return elements * WIDTH / bandwidth(on, ranks, way)
 
 
 def sharding_seconds(setting: Setting) -> float:
@@ -198,30 +199,25 @@ def sharding_seconds(setting: Setting) -> float:
     if setting.system.startswith("megatron"):
         return 0.0
     moved = 3 * WIDTH * setting.model.parameters * (setting.ranks - 1) / setting.ranks
-    return moved / collective_bandwidth(setting.hardware, setting.ranks)
+    return moved / bandwidth(setting.hardware, setting.ranks, "collective")
 
 
-def collective_bandwidth(on: Hardware, ranks: int) -> float:
-    """Bytes/s of a ring collective: rings through every port of a node share what crosses it."""
-    intra, inter = on.links
+def bandwidth(on: Hardware, ranks: int, way: Way) -> float:
+    """Bytes/s that a rank sends: within a node, or where the ranks of several nodes exchange.
+
+    hop         once around all ranks: the slowest link of the ring
+    collective  rings through every port of a node share what crosses it
+    all-to-all  each rank sends the share of the other nodes over its own port
+    """
+    intra, inter = (link.bandwidth for link in on.links)
     if ranks <= on.ranks_per_node:
-        return intra.bandwidth
-    return min(intra.bandwidth, on.ranks_per_node * inter.bandwidth)
-
-
-def all_to_all_bandwidth(on: Hardware, ranks: int) -> float:
-    """Bytes/s of an all-to-all: each rank sends the share of the other nodes over its own port."""
-    intra, inter = on.links
-    if ranks <= on.ranks_per_node:
-        return intra.bandwidth
+        return intra
+    if way == "hop":
+        return inter
+    if way == "collective":
+        return min(intra, on.ranks_per_node * inter)
     away = (ranks - on.ranks_per_node) / ranks
-    return 1 / max(away / inter.bandwidth, (1 - away) / intra.bandwidth)
-
-
-def hop_bandwidth(on: Hardware, ranks: int) -> float:
-    """Bytes/s of one hop around all ranks: the slowest link of the ring."""
-    intra, inter = on.links
-    return intra.bandwidth if ranks <= on.ranks_per_node else inter.bandwidth
+    return 1 / max(away / inter, (1 - away) / intra)
 
 
 def waste(heads: int, devices: int) -> float:

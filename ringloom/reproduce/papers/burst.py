@@ -9,12 +9,13 @@ from planner.ir import TENSORS, Pass
 from planner.masks import Full
 from planner.planning import REGULAR, plan
 from planner.workload import Workload
+from ringloom.csv_rows import records
+from ringloom.reproduce import DATA
 from ringloom.reproduce.formulas.counts import sent_elements
 from ringloom.reproduce.models import baselines
 from ringloom.reproduce.models.baselines import Shape
 from ringloom.reproduce.models.training import Setting, iteration
 from ringloom.reproduce.models.transformers import Model
-from ringloom.reproduce.published import records
 from ringloom.reproduce.tables import Line, Table, table
 from simulator.hardware import hardware
 
@@ -82,7 +83,7 @@ def counted_traffic() -> Iterator[Line]:
 def costs() -> Iterator[Line]:
     """Every cell of the cost table at 128k tokens on 32 devices (BurstAttention, table 1)."""
     cells = defaultdict[tuple[str, str], float](float)
-    for record in records("burst_costs.csv"):
+    for record in records(DATA / "burst_costs.csv"):
         value = float(record["coefficient"]) * _term(record["term"])
         cells[record["system"], record["quantity"]] += value
     for (system, quantity), published in cells.items():

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.csv_rows import Record
+from ringloom.csv_rows import Record, records
 from ringloom.optional import needing
+from ringloom.reproduce import DATA
 from ringloom.reproduce.models.activations import (
     Cluster,
     blocks_held,
@@ -15,7 +16,6 @@ from ringloom.reproduce.models.activations import (
     training_need,
 )
 from ringloom.reproduce.models.transformers import Model
-from ringloom.reproduce.published import records
 from ringloom.reproduce.tables import Line, Table, table
 
 MODELS = {  # LLaMA shapes
@@ -55,7 +55,7 @@ def tables() -> list[Table]:
 def min_blocks() -> Iterator[Line]:
     """Block c = F / B and sequence 6c, in thousands of tokens (Ring Attention, table 2)."""
     solved = needing("formulas", "ringloom.reproduce.formulas.symbolic").hiding_block()
-    for record in records("ring_min_block.csv"):
+    for record in records(DATA / "ring_min_block.csv"):
         rates = {"F": float(record["tflops"]), "B": float(record["interconnect_gb_s"])}
         sizes = {**rates, "e": 2, "g": 1, "h": 1}  # 16 bit, as many KV heads as query heads
         block = float(solved.subs({each: sizes[each.name] for each in solved.free_symbols}))
@@ -107,7 +107,7 @@ def flops() -> Iterator[Line]:
 )
 def ring_contexts() -> Iterator[Line]:
     """Ring's longest contexts from the published baselines: the best of them x devices."""
-    for record in records("ring_max_context.csv"):
+    for record in records(DATA / "ring_max_context.csv"):
         best = max(float(record[column]) for column in BASELINES.values())
         ours = best * CLUSTERS[record["cluster"]].devices
         yield Line(_name(record), float(record["ring_k"]), ours, 0)
@@ -117,7 +117,7 @@ def baseline_contexts() -> Table:
     """Longest contexts of the baselines from the memory model."""
     lines = [
         _baseline(record, scheme, float(record[column]))
-        for record in records("ring_max_context.csv")
+        for record in records(DATA / "ring_max_context.csv")
         for scheme, column in BASELINES.items()
     ]
     near = sum(map(within_two, lines))
