@@ -1,10 +1,8 @@
 """Prices of a plan's attends and merges on some hardware: seconds, row by row.
 
 An attend takes its kernel calls (`simulator.costs.kernels`) at 2 (head_dim + v_head_dim) flop per
-pair and head, 6 head_dim + 4 v_head_dim in the backward pass. Where programs split rectangles: the
-calls that a rectangle is cut into and the merging of their results. Where kernels skip whatever a
-mask hides: one call per q block of a rectangle, over the row's KV blocks, that computes the live
-kernel tiles (see kernel_tiles) of tq x tk pairs.
+pair and head, 6 head_dim + 4 v_head_dim in the backward pass: those that a rectangle is cut into
+(`simulator.costs.rectangles`), and the merging of their results.
 
 All else is added up from `simulator.costs.terms`. Adding to an absent accumulator is free.
 """
@@ -47,33 +45,9 @@ class Costs:
 
     def attend(self, node: Attend) -> Floats:
         """Return the seconds of each row, launches included: float64 [rows]."""
-        seconds = self._kernel_calls(node)
+        seconds = self._price(self.rectangles.of(node), tiles(self.plan).heads(node))
         for term in terms("attend"):
             seconds = seconds + term(self, node)
-        return seconds
-
-    def _kernel_calls(self, node: Attend) -> Floats:
-        if not self.kernels.splits:
-            return self._skipping(node)
-        return self._price(self.rectangles.of(node), tiles(self.plan).heads(node))
-
-    def _skipping(self, node: Attend) -> Floats:
-        """Price one kernel per q block that skips what the mask hides: [rows]."""
-        rows, columns = self.kernels.tile
-        q, kv = self.plan.partition.q, self.plan.partition.kv
-        present = (node.q >= 0)[:, :, None] & (node.kv >= 0)[:, None, :]
-        touched = self.rectangles.touched[
-            q.chunk[node.q][:, :, None], kv.chunk[node.kv][:, None, :]
-        ]
-        pairs = np.where(present, touched, 0).sum(axis=(1, 2)) * (rows * columns)
-        height, width = (
-            np.where(blocks >= 0, side.sizes[blocks], 0)
-            for side, blocks in ((q, node.q), (kv, node.kv))
-        )
-        calls, blocks = (node.q >= 0).sum(axis=1), (-(-height // rows)).sum(axis=1)
-        traffic = self.kernels.traffic(height.sum(axis=1), calls * width.sum(axis=1))
-        counts = calls, pairs, blocks, traffic
-        seconds: Floats = self.kernels.total(counts, tiles(self.plan).heads(node))
         return seconds
 
     def _price(self, cuts: Floats, heads: Ints) -> Floats:

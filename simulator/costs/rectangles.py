@@ -1,12 +1,12 @@
 """The kernel calls of a plan's rectangles: how many, how much work, how much merged in between.
 
 Rectangles are cut into calls as programs cut them (see `planner.kernel_calls`); those that are
-alike but for a shift, under a mask that only looks at distances, are cut once. Where rectangles are
-so many that cutting each would take minutes, a rectangle counts as one call per q block that
-computes the kernel tiles which its mask touches.
+alike but for a shift, under a mask that only looks at distances, are cut once. Where kernels skip
+whatever a mask hides, or rectangles are so many that cutting each would take minutes, a rectangle
+counts as one call per q block that computes the kernel tiles which its mask touches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -45,8 +45,7 @@ class Rectangles:
     def __init__(self, plan: Plan, kernels: Kernels) -> None:
         self._plan, self._kernels, self._work = plan, kernels, 0
         self._q, self._kv = plan.partition.q, plan.partition.kv
-        self._extents = sizes(self._q.chunks), sizes(self._kv.chunks)
-        self._sizes = [np.append(side.sizes, 0) for side in (self._q, self._kv)]
+        self._tokens = [np.append(sizes(side.chunks), 0) for side in (self._q, self._kv)]
         self._chunk = [np.append(side.chunk, -1) for side in (self._q, self._kv)]
         self._shapes = Shapes.of(plan.workload, plan.partition)
         self._pieces = plan.workload.mask.region().pieces
@@ -55,15 +54,24 @@ class Rectangles:
 
     @cached_property  # zigzag on 64 ranks of tpu-v4 is simulated in 2.7 times as long without
     def touched(self) -> Numbers:
-        """Kernel tiles per head that the mask touches: [q chunks, kv chunks]."""
-        return kernel_tiles(self._plan.workload, self._plan.partition, self._kernels.tile)
+        """Kernel tiles per head that the mask touches: [q chunks + 1, kv chunks + 1].
+
+        The last row and column, 0, are what chunk -1 finds.
+        """
+        counts = kernel_tiles(self._plan.workload, self._plan.partition, self._kernels.tile)
+        return np.pad(counts, (0, 1))
 
     def of(self, node: Attend) -> Floats:
         """Return the `Cut` of each row, by columns: float64 [6, rows].
 
         Rows that are equal but for a shift to the one that was cut before them are not cut again.
+        Where kernels skip what masks hide nothing is cut.
         """
-        (q, kv), (rows, columns) = self._chunks(node), self._tokens(node)
+        q, kv = self._chunk[0][node.q], self._chunk[1][node.kv]
+        if not self._kernels.splits:
+            return self._skipping(q, kv)
+        sides = zip(self._tokens, (q, kv), strict=True)
+        rows, columns = (tokens[chunks].sum(axis=1) for tokens, chunks in sides)
         cuts, kernels = np.zeros((6, len(node))), self._kernels
         cuts[0] = 1.0
         for n, count in enumerate((kernels.full, kernels.blocks, kernels.traffic), 1):
@@ -75,15 +83,6 @@ class Rectangles:
             cut = np.array([self._cut(*pair) for pair in zip(q[fresh], kv[fresh], strict=True)])
             cuts[:, at] = cut[np.cumsum(fresh) - 1].T
         return cuts
-
-    def _chunks(self, node: Attend) -> tuple[Ints, Ints]:
-        """Return the chunk of each block, -1 for none."""
-        return self._chunk[0][node.q], self._chunk[1][node.kv]
-
-    def _tokens(self, node: Attend) -> Iterator[Numbers]:
-        """Yield the tokens of each row, of q and of kv: [rows]."""
-        for sizes_of, blocks in zip(self._sizes, (node.q, node.kv), strict=True):
-            yield sizes_of[blocks].sum(axis=1)
 
     def _full(self, node: Attend) -> NDArray[np.bool_]:
         """Return which rows are one full call: [rows]."""
@@ -119,11 +118,7 @@ class Rectangles:
         height = sum(len(r) for ranges in rows for r in ranges)
         self._work += height * (len(boxes) + 1)
         if self._work > WORK:
-            tq, tk = self._kernels.tile
-            pairs = int(self.touched[np.ix_(q, kv)].sum()) * tq * tk
-            width = sum(int(self._extents[1][c]) for c in kv)
-            traffic = self._kernels.traffic(height, len(q) * width)
-            return Cut(len(q), pairs, self._kernels.blocks(height, width), traffic, 0, 0)
+            return Cut(*self._skipping(np.array([q]), np.array([kv]))[:, 0])
         calls = rectangle_calls(rows, columns, boxes)
         work = sum(self._kernels.pairs(call) for call in calls)
         again = _again([call.rows for call in calls]), _again([call.columns for call in calls])
@@ -133,6 +128,19 @@ class Rectangles:
             for count in (self._kernels.blocks, self._kernels.traffic)
         )
         return Cut(len(calls), work, blocks, traffic, *again)
+
+    def _skipping(self, q: Ints, kv: Ints) -> Floats:
+        """Return the `Cut` of rectangles [n, a] x [n, b] of chunks: [6, n].
+
+        Each q chunk is a call over the row's kv chunks, which computes the tiles that are touched.
+        """
+        kernels, (tq, tk) = self._kernels, self._kernels.tile
+        calls, height, width = q >= 0, self._tokens[0][q], self._tokens[1][kv].sum(axis=1)
+        pairs = self.touched[q[:, :, None], kv[:, None, :]].sum(axis=(1, 2)) * (tq * tk)
+        blocks = np.where(calls, kernels.blocks(height, width[:, None]), 0).sum(axis=1)
+        count = calls.sum(axis=1)
+        traffic, none = kernels.traffic(height.sum(axis=1), count * width), np.zeros(len(q))
+        return np.array([count, pairs, blocks, traffic, none, none])
 
     def _rectangle(
         self, q: Sequence[int], kv: Sequence[int]
