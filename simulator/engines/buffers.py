@@ -7,7 +7,7 @@ need none: they are merged where they arrive.
 from collections.abc import Iterator, Mapping, Sequence
 
 from planner.errors import PlanError
-from planner.ir import TENSORS, Attend, Move, Plan
+from planner.ir import TENSORS, Attend, Plan
 from simulator.engines.tasks import Tasks
 
 
@@ -30,9 +30,7 @@ class Buffers:
 
     def _follow(self, rows: Tasks) -> None:
         """Count the reads of each copy, in plan order; in a step messages come before calls."""
-        parts = list[tuple[int, int, Attend | Move]]([*rows.messages.parts, *rows.calls.parts])
-        parts.sort(key=lambda part: (part[1], isinstance(part[2], Attend)))
-        for first, _, node in parts:
+        for first, _, node in rows.parts:
             if isinstance(node, Attend):
                 for call, rank in enumerate(node.rank.tolist(), first):
                     sides = {"q": node.q[call - first], "kv": node.kv[call - first]}

@@ -7,8 +7,8 @@ recurrence.
 """
 
 from collections.abc import Iterator
-from itertools import chain
-from typing import TypeVar
+from itertools import chain, groupby
+from operator import itemgetter
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from simulator.scenario import Scenario
 from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
 
 Want = int | float  # a message by number, or a time
-Node = TypeVar("Node", Attend, Move)
 Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, end of attends, of all
 
 
@@ -169,7 +168,8 @@ class DiscreteEvent:
             message, why = full[0], "where no receive buffer ever becomes free"
         else:
             message, why = self._transfers.arrived.index(NEVER), "which never gets its turn"
-        first, step, move = next(p for p in reversed(messages.parts) if p[0] <= message)
+        moves = ((n, step, m) for n, step, m in self._rows.parts if isinstance(m, Move))
+        first, step, move = [part for part in moves if part[0] <= message][-1]
         row = move.blocks[message - first]
         what = f"{','.join(move.tensors)} {','.join(map(str, row[row >= 0].tolist()))}"
         ends = f"rank {messages.src[message]} cannot send {what} to rank {messages.dst[message]}"
@@ -197,13 +197,15 @@ class DiscreteEvent:
 
     def _log(self) -> Iterator[Attended | Merged | Sent]:
         """Yield every row in the order in which the recurrence logs them."""
-        messages, calls = _by_step(self._rows.messages.parts), _by_step(self._rows.calls.parts)
-        for step in range(len(self._plan.steps)):
-            sent, called = messages.get(step, []), calls.get(step, [])
-            yield from (self._sent(step, first, move) for first, move in sent)
-            for first, node in called:
-                yield from self._attended(step, first, node)
-            yield from (self._merged(step, first, m) for first, m in sent if m.accumulates)
+        for step, parts in groupby(self._rows.parts, key=itemgetter(1)):
+            arriving = list[tuple[int, Move]]()
+            for first, _, node in parts:
+                if isinstance(node, Attend):
+                    yield from self._attended(step, first, node)
+                    continue
+                yield self._sent(step, first, node)
+                arriving += [(first, node)] if node.accumulates else []
+            yield from (self._merged(step, first, move) for first, move in arriving)
 
     def _sent(self, step: int, first: int, move: Move) -> Sent:
         transfers, rows = self._transfers, slice(first, first + len(move))
@@ -231,10 +233,3 @@ class DiscreteEvent:
         ports = self._traffic.seconds(messages.src, messages.dst, messages.size)
         busy, exposed = np.array(self._busy), np.array(self._exposed)
         return Sums(busy, exposed, sent, ports, len(messages.src))
-
-
-def _by_step(parts: list[tuple[int, int, Node]]) -> dict[int, list[tuple[int, Node]]]:
-    steps = dict[int, list[tuple[int, Node]]]()
-    for first, step, node in parts:
-        steps.setdefault(step, []).append((first, node))
-    return steps

@@ -19,16 +19,13 @@ maxima and sums of earlier ones, so no shorter row can make a plan slower. Each 
 calls over all ranks.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.messages import message_bytes
 from planner.ir import Attend, Move, Step
-from planner.partitions import Ints
 from simulator.costs.prices import Costs
 from simulator.engines.accumulators import Accumulators
 from simulator.engines.copies import Origins
@@ -109,9 +106,9 @@ class Recurrence:
     def _send(self, number: int, move: Move) -> Floats:
         """Return the arrival of each message; ports are taken in row order."""
         size = message_bytes(self._costs.plan, number, move)
-        offered = self._begin[move.src]
-        inputs = self._latest(self._origins.sent(move))
-        start = offered if inputs is None else np.maximum(offered, inputs)
+        start = offered = self._begin[move.src]
+        for messages in self._origins.sent(move):
+            start = np.maximum(start, self._arrived[messages].max(axis=1))
         if not self._overlap:
             start = np.maximum(start, self._begin[move.dst])
         start, end, arrival = self._transfer(move, size, start)
@@ -172,27 +169,15 @@ class Recurrence:
 
     def _ready(self, node: Attend) -> Floats:
         """Return when each rank is free and has its inputs, and note its wait for them."""
-        free, origins = self._now[node.rank], self._origins.attended(node)
-        inputs = self._latest(origins)
-        if inputs is None:
-            return free
-        self._exposed[node.rank] += self._exposure(origins, free)
-        return np.maximum(free, inputs)
-
-    def _latest(self, origins: Sequence[Ints]) -> Floats | None:
-        """Return the latest arrival of the messages of each row; None if no input ever travels."""
-        if not origins:
-            return None
-        latest: Floats = reduce(np.maximum, (self._arrived[o].max(axis=1) for o in origins))
-        return latest
-
-    def _exposure(self, origins: Sequence[Ints], free: Floats) -> Floats:
-        """Return how long each rank, from `free` on, waits for what was already offered: [rows]."""
-        longest = np.zeros(len(free))
-        for messages in origins:
+        free = ready = self._now[node.rank]
+        longest = np.zeros(len(node))  # of its waits for what was already offered
+        for messages in self._origins.attended(node):
+            arrived = self._arrived[messages]
+            ready = np.maximum(ready, arrived.max(axis=1))
             since = np.maximum(self._offered[messages], free[:, None])
-            np.maximum(longest, (self._arrived[messages] - since).max(axis=1), out=longest)
-        return longest
+            np.maximum(longest, (arrived - since).max(axis=1), out=longest)
+        self._exposed[node.rank] += longest
+        return ready
 
     def _merge(self, number: int, move: Move, arrival: Floats) -> None:
         dst = move.dst

@@ -20,6 +20,7 @@ from simulator.engines.rounds import attend_rounds, move_rounds
 from simulator.timeline import Floats
 
 Needs = tuple[int, ...]  # numbers of messages
+Part = tuple[int, int, Attend | Move]  # number of the first row, step, rows
 
 
 @dataclass(slots=True)
@@ -31,7 +32,6 @@ class Messages:
     size: list[int] = field(default_factory=list)  # bytes
     needs: list[Needs] = field(default_factory=list)  # what its source must have received
     merge: list[float] = field(default_factory=list)  # seconds of merging at its destination
-    parts: list[tuple[int, int, Move]] = field(default_factory=list)  # (first message, step, rows)
 
 
 @dataclass(slots=True)
@@ -42,7 +42,6 @@ class Calls:
     seconds: list[float] = field(default_factory=list)  # of the kernel calls
     adding: list[float] = field(default_factory=list)  # of adding the results, seconds
     needs: list[Needs] = field(default_factory=list)
-    parts: list[tuple[int, int, Attend]] = field(default_factory=list)  # (first call, step, rows)
 
 
 @dataclass(slots=True)
@@ -58,10 +57,14 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """All rows of a plan and, per rank, the steps in which it has anything to do."""
+    """All rows of a plan and, per rank, the steps in which it has anything to do.
+
+    `parts` are the rows by nodes, of each step its messages before its calls.
+    """
 
     messages: Messages
     calls: Calls
+    parts: list[Part]
     steps: list[list[RankStep]]
 
 
@@ -72,7 +75,7 @@ class Builder:
         plan, self._speed = costs.plan, speed
         self._plan, self._costs, self._accumulators = plan, costs, Accumulators(costs)
         self._origins = Origins(plan)
-        self.done = Tasks(Messages(), Calls(), [[] for _ in range(plan.ranks)])
+        self.done = Tasks(Messages(), Calls(), [], [[] for _ in range(plan.ranks)])
 
     def step(self, number: int, step: Step) -> None:
         """Add a step: all its messages leave before anybody attends; arrivals are merged last."""
@@ -101,7 +104,7 @@ class Builder:
     def _send(self, step: int, move: Move) -> int:
         done, first = self.done.messages, len(self.done.messages.src)
         done.needs += _needs(len(move), self._origins.sent(move))
-        done.parts.append((first, step, move))
+        self.done.parts.append((first, step, move))
         done.src += move.src.tolist()
         done.dst += move.dst.tolist()
         done.size += message_bytes(self._plan, step, move).tolist()
@@ -113,7 +116,7 @@ class Builder:
     def _attend(self, step: int, node: Attend) -> None:
         done, first = self.done.calls, len(self.done.calls.rank)
         done.needs += _needs(len(node), self._origins.attended(node))
-        done.parts.append((first, step, node))
+        self.done.parts.append((first, step, node))
         done.rank += node.rank.tolist()
         speed, adding = self._speed[node.rank], self._accumulators.attended(node)
         done.seconds += (self._costs.attend(node) / speed).tolist()

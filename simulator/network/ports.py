@@ -5,68 +5,65 @@ NodePorts   as the hardware's constants say: a rank has one port out and one in 
 LinkPorts   on a topology: the first and the last link of the way
 """
 
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import Move
-from simulator.hardware import Hardware
-from simulator.network.routes import Traffic
+from simulator.hardware import Hardware, Link
+from simulator.network.routes import Path, Traffic
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.integer]
-Taken = tuple[Index, Index, Floats | float, Floats | float, Floats | float]
+Taken = tuple[Index, Index, Floats, Floats, Floats]
 
 
-class Ports(Protocol):
-    """Numbers its ports; `out` and `into` are how many there are of each."""
+class Ports:
+    """Numbers its ports, `out` and `into` of each, and the ways of messages between them."""
 
     out: int
     into: int
 
+    def __init__(self, ways: Sequence[Link | Path], share: float | None) -> None:
+        rows = [(w.bandwidth, w.alpha, w.share if share is None else share) for w in ways]
+        self._ways = np.array(rows, np.float64).reshape(-1, 3).T
+
     def of(self, move: Move) -> Taken:
         """Return (out port, in port, bytes/s, alpha in s, share of the chip) of messages."""
-        ...
+        out, into, way = self._numbers(move)
+        bandwidth, alpha, share = self._ways
+        return out, into, bandwidth[way], alpha[way], share[way]
+
+    def _numbers(self, move: Move) -> tuple[Index, Index, Index | int]:
+        """Return the ports and the way of each message."""
+        raise NotImplementedError
 
 
-class NodePorts:
+class NodePorts(Ports):
     """Ports inside the node, numbered like ranks, then those between nodes."""
 
     def __init__(self, hardware: Hardware, ranks: int, share: float | None = None) -> None:
-        self._ranks, self._links = ranks, hardware.links
-        self._node = np.arange(ranks) // hardware.ranks_per_node
+        super().__init__(hardware.links, share)
+        self._ranks, self._node = ranks, np.arange(ranks) // hardware.ranks_per_node
         self._one = ranks <= hardware.ranks_per_node
-        self._alpha = np.array([link.alpha for link in self._links])
-        self._bandwidth = np.array([link.bandwidth for link in self._links])
-        shares = [link.share if share is None else share for link in self._links]
-        self._share = np.array(shares)
         self.out = self.into = ranks if self._one else 2 * ranks
 
-    def of(self, move: Move) -> Taken:
-        """Return ports and link of each message: near if it stays in its node, else far."""
+    def _numbers(self, move: Move) -> tuple[Index, Index, Index | int]:
         if self._one:
-            near = self._links[0]
-            return move.src, move.dst, near.bandwidth, near.alpha, float(self._share[0])
+            return move.src, move.dst, 0
         far = (self._node[move.src] != self._node[move.dst]).astype(np.intp)
-        first = far * self._ranks
-        ends = first + move.src, first + move.dst
-        return *ends, self._bandwidth[far], self._alpha[far], self._share[far]
+        return far * self._ranks + move.src, far * self._ranks + move.dst, far
 
 
-class LinkPorts:
+class LinkPorts(Ports):
     """Ports of a topology, for plans whose messages share no link beyond those of their ports."""
 
     def __init__(self, traffic: Traffic, share: float | None = None) -> None:
+        super().__init__(traffic.paths, share)
         self._traffic = traffic
-        self._alpha = np.array([path.alpha for path in traffic.paths])
-        self._bandwidth = np.array([path.bandwidth for path in traffic.paths])
-        shares = [path.share if share is None else share for path in traffic.paths]
-        self._share = np.array(shares, np.float64)
         self.out, self.into = (int(p.max(initial=-1)) + 1 for p in (traffic.out, traffic.into))
 
-    def of(self, move: Move) -> Taken:
-        """Return ports and way of each message, by its pair of ranks."""
-        pair, traffic = self._traffic.pair(move.src, move.dst), self._traffic
-        ends = traffic.out[pair], traffic.into[pair]
-        return *ends, self._bandwidth[pair], self._alpha[pair], self._share[pair]
+    def _numbers(self, move: Move) -> tuple[Index, Index, Index | int]:
+        pair = self._traffic.pair(move.src, move.dst)
+        return self._traffic.out[pair], self._traffic.into[pair], pair
