@@ -66,7 +66,7 @@ def test_every_data_file_is_cited() -> None:
 def test_constants_say_where_they_come_from() -> None:
     striped = tomllib.loads((DATA / "striped_time.toml").read_text())
     entries = [entry for chip in striped.values() for entry in chip.values()]
-    entries += tomllib.loads((DATA / "distflash.toml").read_text()).values()
+    entries += tomllib.loads((DATA / "distflash_time.toml").read_text()).values()
     assert len(entries) == 3 * 7 + 2
     assert all(entry.keys() == {"value", "source", "calibrated"} for entry in entries)
 
