@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
 
 import numpy as np
 
@@ -24,6 +23,8 @@ class Documents(Mask):
     """
 
     forms = ("documents:A,B", "documents@FILE")
+    restarts = True
+    lists = 2
 
     lengths: tuple[int, ...]
     q_lengths: tuple[int, ...] | None = None
@@ -59,9 +60,6 @@ class Documents(Mask):
     def packed(self) -> Packed:
         return Packed(self.bounds())
 
-    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
-        return self.packed().origins(side)
-
     def check(self, seq: int, kv_seq: int) -> None:
         if sum(self.lengths) != kv_seq:
             raise PlanError(f"documents sum to {sum(self.lengths)} tokens, not to kv_seq {kv_seq}")
@@ -69,19 +67,8 @@ class Documents(Mask):
             raise PlanError(f"q_lengths sum to {sum(self.q_lengths)} tokens, not to seq {seq}")
 
     @classmethod
-    def parse(cls, text: str) -> Mask:
-        sides = [tuple(map(tokens, side.split(","))) for side in text.split("/")]
-        if len(sides) > 2:
-            raise PlanError(f"documents have lengths and query lengths, not {len(sides)} lists")
-        return cls(*sides)
-
-    @classmethod
     def parse_file(cls, text: str) -> Mask:
         return cls(tuple(map(tokens, text.replace(",", " ").split())))
-
-    def __str__(self) -> str:
-        sides = (self.lengths,) if self.q_lengths is None else (self.lengths, self.q_lengths)
-        return "documents:" + "/".join(",".join(map(str, side)) for side in sides)
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,6 +81,8 @@ class Varlen(Mask):
     """
 
     forms = ("varlen:A,B/QA,QB", "varlen:A,B/QA,QB/LEFT,RIGHT")
+    restarts = True
+    lists = 2
 
     lengths: tuple[int, ...]
     q_lengths: tuple[int, ...]
@@ -147,26 +136,8 @@ class Varlen(Mask):
         left, right = Window(self.left, self.right).reach
         return Packed(self.documents.bounds(), left, right, from_ends=True)
 
-    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
-        return self.packed().origins(side)
-
     def check(self, seq: int, kv_seq: int) -> None:
         self.documents.check(seq, kv_seq)
-
-    @classmethod
-    def parse(cls, text: str) -> Mask:
-        sides = text.split("/")
-        if len(sides) not in (2, 3):
-            raise PlanError(f"{len(sides)} lists do not fit {' or '.join(cls.forms)}")
-        lengths, q_lengths = (tuple(map(tokens, side.split(","))) for side in sides[:2])
-        near = Window.parse(sides[2]) if sides[2:] else Window(None, 0)
-        assert isinstance(near, Window)
-        return cls(lengths, q_lengths, near.left, near.right)
-
-    def __str__(self) -> str:
-        near = str(Window(self.left, self.right)).partition(":")[2]
-        rule = "" if (self.left, self.right) == (None, 0) else f"/{near}"
-        return str(self.documents).replace("documents", "varlen") + rule
 
 
 def _lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:

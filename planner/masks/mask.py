@@ -30,6 +30,7 @@ Positions = range | Sequence[int] | NDArray[np.integer]
 Allowed = NDArray[np.bool_]
 Names: TypeAlias = "Mapping[str, Ints | Allowed | Mask]"
 ALL = (-FAR, FAR)
+NO_ENTRY, NO_NUMBER = "-", "inf"  # how None is typed in a list, and elsewhere
 MASKS: dict[str, type[Mask]] = {}  # by the beginning of a form: causal, window:, documents@
 
 
@@ -64,12 +65,16 @@ class Mask(ABC):
     forms         how it is typed, such as "causal", "window:4096" or "documents@FILE"
     from_zero     True: queries before position 0 see nothing, and its expression leaves them out
     fixed_length  False: its region names no position, so a program may hold for any length
+    restarts      True: positions count anew in each of the documents that it is packed in
+    lists         of its fields, the number of first ones that are tuples of numbers
     least         of its numbers
     """
 
     forms: ClassVar[tuple[str, ...]] = ()
     from_zero: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = True
+    restarts: ClassVar[bool] = False
+    lists: ClassVar[int] = 0
     least: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
@@ -124,7 +129,7 @@ class Mask(ABC):
         Both int64 [documents], of aligned queries or of keys; None for masks without documents.
         Raises PlanError where there are documents, but not one for every token.
         """
-        return None
+        return self.packed().origins(side) if self.restarts else None
 
     def allowed(self, q: Positions, kv: Positions) -> Allowed:
         """Evaluates the expression for aligned query and key positions: bool [len(q), len(kv)].
@@ -147,13 +152,14 @@ class Mask(ABC):
 
     @classmethod
     def parse(cls, text: str) -> Mask:
-        """Reads what follows the word and its colon: by default numbers, "inf" being None."""
-        words = text.split(",") if text else []
-        numbers = [None if word.strip() == "inf" else tokens(word) for word in words]
+        """Reads what follows the word and its colon: lists and numbers, / after each list."""
+        parts = text.split("/") if text else []
+        values: list[Any] = [_read(part, NO_ENTRY) for part in parts[: cls.lists]]
+        values += [number for part in parts[cls.lists :] for number in _read(part, NO_NUMBER)]
         least = sum(field.default is MISSING for field in fields(cls))
-        if not least <= len(numbers) <= len(fields(cls)):
+        if not least <= len(values) <= len(fields(cls)) or len(parts) > cls.lists + 1:
             raise PlanError(f"the numbers do not fit {' or '.join(cls.forms)}")
-        return cls(*numbers)
+        return cls(*values)
 
     @classmethod
     def parse_file(cls, text: str) -> Mask:
@@ -168,14 +174,16 @@ class Mask(ABC):
 
     def __str__(self) -> str:
         """Returns the form on the command line."""
-        numbers = ",".join("inf" if x is None else str(x) for x in self._arguments())
-        return ":".join(filter(None, (re.split("[:@]", self.forms[0])[0], numbers)))
+        values = self._arguments()
+        parts = [_written(part, NO_ENTRY) for part in values[: self.lists]]
+        parts += [_written(values[self.lists :], NO_NUMBER)] * (len(values) > self.lists)
+        return ":".join(filter(None, (re.split("[:@]", self.forms[0])[0], "/".join(parts))))
 
     def __repr__(self) -> str:
         """Python that builds the mask."""
         return f"{type(self).__name__}({', '.join(map(repr, self._arguments()))})"
 
-    def _arguments(self) -> list[object]:
+    def _arguments(self) -> list[Any]:
         """Returns the values of the fields, without the last ones that have their default."""
         values = [(getattr(self, field.name), field.default) for field in fields(self)]
         while values and values[-1][0] == values[-1][1]:
@@ -289,6 +297,14 @@ def whole(name: str, value: SupportsIndex, least: int = 0) -> int:
     if number < least:
         raise PlanError(f"{name} {number} is less than {least}")
     return number
+
+
+def _read(part: str, none: str) -> tuple[int | None, ...]:
+    return tuple(None if word.strip() == none else tokens(word) for word in part.split(","))
+
+
+def _written(part: Sequence[int | None], none: str) -> str:
+    return ",".join(none if number is None else str(number) for number in part)
 
 
 def _place(x: Ints, bounds: Ints) -> Ints:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class Slices(Mask):
     """
 
     forms = ("slices:Q0,Q1,K0,K1,KIND", "slices@FILE")
+    restarts = True
 
     rows: tuple[Row, ...]
 
@@ -102,9 +103,6 @@ class Slices(Mask):
             raise undivided(self)
         causal = kinds == {"causal"}
         return Packed((np.array(q), np.array(k)), right=0 if causal else FAR, from_ends=causal)
-
-    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
-        return self.packed().origins(side)
 
     @classmethod
     def parse(cls, text: str) -> Mask:

@@ -10,7 +10,7 @@ from planner.masks.documents import Documents
 from planner.masks.mask import Allowed, Mask, Names, whole
 from planner.masks.plain import Causal
 from planner.masks.regions import Ints, Region, rectangles
-from planner.parse import from_json, tokens
+from planner.parse import from_json
 
 EXPECTED = 'expected JSON {"lengths": [8, 4, 4], "parents": [null, 0, 0]}'
 
@@ -25,6 +25,7 @@ class Tree(Mask):
     """
 
     forms = ("tree:8,4,4/-,0,0", "tree@FILE")
+    lists = 2
 
     lengths: tuple[int, ...]
     parents: tuple[int | None, ...]
@@ -71,12 +72,6 @@ class Tree(Mask):
             raise PlanError(f"nodes sum to {sum(self.lengths)} tokens, not to kv_seq {kv_seq}")
 
     @classmethod
-    def parse(cls, text: str) -> Mask:
-        lengths, _, parents = ([*map(str.strip, s.split(","))] for s in text.partition("/"))
-        above = tuple(None if p == "-" else tokens(p) for p in parents)
-        return cls(tuple(map(tokens, lengths)), above)
-
-    @classmethod
     def parse_file(cls, text: str) -> Mask:
         tree = from_json(text)
         if not isinstance(tree, dict) or tree.keys() != {"lengths", "parents"}:
@@ -85,10 +80,6 @@ class Tree(Mask):
             raise PlanError(EXPECTED)
         parents = (None if parent == -1 else parent for parent in tree["parents"])
         return cls(tuple(tree["lengths"]), tuple(parents))
-
-    def __str__(self) -> str:
-        parents = ("-" if parent is None else str(parent) for parent in self.parents)
-        return f"tree:{','.join(map(str, self.lengths))}/{','.join(parents)}"
 
 
 def ancestors(parents: tuple[int | None, ...]) -> Allowed:
