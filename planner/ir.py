@@ -289,8 +289,8 @@ class Step:
 class Plan:
     """The attends and moves of one pass of one workload, step by step.
 
-    `buffers` bounds, per tensor, the blocks away from home that a rank may hold at once
-    (incoming ones count). Raises PlanError where names, ranks and block numbers do not fit.
+    `buffers` bounds, per tensor, the blocks of other owners that a rank may hold at once (incoming
+    ones count). Raises PlanError where names, ranks and block numbers do not fit.
     """
 
     name: str

@@ -36,7 +36,7 @@ def check_places(ranks: int, blocks: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A set of token positions and a slice of heads that move as one; `home` is its rank."""
+    """A set of token positions and a slice of heads that move as one; `home` is its owner."""
 
     positions: Ranges
     heads: range
@@ -49,7 +49,7 @@ class Block:
         if self.heads.step != 1 or self.heads.start < 0 or not self.heads:
             raise PlanError(f"a head slice is a non-empty range of step 1, not {self.heads}")
         if self.home < 0:
-            raise PlanError(f"a home is a rank from 0 up, not {self.home}")
+            raise PlanError(f"an owner is a rank from 0 up, not {self.home}")
         if not all(self.positions):
             object.__setattr__(self, "positions", tuple(filter(None, self.positions)))
 
@@ -94,7 +94,7 @@ class Side:
 
     @cached_property
     def homes(self) -> Ints:
-        """Home rank of each block."""
+        """The owner of each block, a rank."""
         return np.array([b.home for b in self.blocks], np.int32)
 
     @property
@@ -128,7 +128,7 @@ class Side:
         return _indices((b.heads for b in self.blocks), self.slices)
 
     def owned(self, ranks: int) -> Ints:
-        """Blocks at home on each rank, in block order: int32 [ranks, widest], padded with -1.
+        """Blocks that each rank owns, in block order: int32 [ranks, widest], padded with -1.
 
         By columns in memory, along which plans are made and read.
         """
@@ -205,6 +205,6 @@ class Partition:
             ("query", self.q, work.seq, work.heads),
             ("KV", self.kv, work.kv_seq, work.kv_heads),
         ):
-            if len(side) and (home := int(side.homes.max())) >= ranks:
-                raise PlanError(f"{name} side: a block lives on rank {home}, but ranks are {ranks}")
+            if len(side) and (owner := int(side.homes.max())) >= ranks:
+                raise PlanError(f"{name} side: rank {owner} owns a block, but ranks are {ranks}")
             side.check_tiling(tokens, heads, name)

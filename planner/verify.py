@@ -4,7 +4,7 @@ verify_pair(forward, backward)   checks initial copies of the backward pass agai
 ensure_verified(given)           verifies what was not verified before.
 
 Partial-sum transfers conserve contributions, so exactly-once is three checks: every live tile is
-attended exactly once, no transfer is repeated or empty, and no accumulator ends away from home.
+attended exactly once, no transfer is repeated or empty, and every accumulator ends at its owner.
 With them: inputs are where moves and attends read them, copies fit the declared buffers, head
 slices agree.
 """
@@ -66,7 +66,8 @@ def verify_pair(forward: Plan, backward: Plan) -> Plans:
     """Verify that the initial copies of a backward pass are left there by the forward pass.
 
     Copies of Q and KV that ever come to the rank or are there from its start, and OUT of blocks
-    whose finished result the rank sends home. Raises PlanError, also for different partitions.
+    whose finished result the rank sends to its owner. Raises PlanError, also for different
+    partitions.
     """
     pair = Plans(forward, backward)
     if backward.start and forward.partition != backward.partition:

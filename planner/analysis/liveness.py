@@ -2,7 +2,7 @@
 
 A copy of an input lives from its arrival to its last attend or move on that rank, and takes its
 slot from the step in which it is received, for a slot received into is not read in that step.
-Home inputs, and accumulators at home, live throughout and are not counted here.
+What a rank owns lives throughout and is not counted here.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
 
 
 def slots(plan: Plan, tensor: str) -> NDArray[np.int64]:
-    """Blocks of a tensor away from home that each rank holds in each step: int64 [steps, ranks]."""
+    """Blocks of a tensor that each rank holds and does not own, by step: int64 [steps, ranks]."""
     return occupancy(plan, tensor, np.ones(len(plan.side(tensor)), np.int64))
 
 
@@ -57,10 +57,10 @@ def held_away(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, 
 
 
 class _Away:
-    """Marks of the blocks that ranks have at a time, and the weight of those away from home."""
+    """Marks of the blocks that ranks have at a time, and the weight of those that others own."""
 
     def __init__(self, plan: Plan, tensor: str, weights: Weights) -> None:
-        self._ranks, self._marks = plan.ranks, Marks(plan, tensor, nothing=True)
+        self._marks = Marks(plan, tensor, nothing=True)
         self._homes, self._weight = np.append(plan.side(tensor).homes, -1), np.append(weights, 0)
         self.held = np.zeros(plan.ranks, np.int64)  # weight per rank
 

@@ -1,8 +1,8 @@
-"""Bytes of messages, and which of them bring finished results home.
+"""Bytes of messages, and which of them bring finished results to their owners.
 
 A result (OUT, DQ, DKV) is finished once it holds everything that any rank adds to it. It is then
-rounded to the inputs' dtype before it goes home; the log-sum-exp beside OUT stays wide. What is
-still to be added to, at home too, and what goes elsewhere, is sent as it was accumulated.
+rounded to the inputs' dtype before it goes to its owner; the log-sum-exp beside OUT stays wide.
+What is still to be added to, by the owner too, and what goes elsewhere, is sent as accumulated.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from planner.cached import cached_on_plan
 from planner.ir import ACCUMULATORS, CARRIED, Index, Move, Plan
 from planner.partitions import Ints
 
-NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it home finished; nothing is added
+NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it finished; nothing is added
 
 
 def message_bytes(plan: Plan, number: int, move: Move) -> Index:
@@ -37,7 +37,7 @@ def block_bytes(plan: Plan) -> dict[str, Index]:
 
 
 def brings_home(plan: Plan, number: int, move: Move) -> Bits:
-    """Returns the messages of a move of step `number` that carry only finished results, home."""
+    """Returns which messages of a move of step `number` bring only finished results to owners."""
     if not move.accumulates:
         return np.zeros(len(move), np.bool_)
     step, src = last_ways(plan)[move.tensors[0]]
@@ -49,10 +49,10 @@ def brings_home(plan: Plan, number: int, move: Move) -> Bits:
 
 @cached_on_plan
 def last_ways(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
-    """Per accumulator: the step in which, and the rank from which, each block goes home finished.
+    """Per accumulator: the step in which, and the rank from which, its owner gets each block.
 
-    Of all messages that carry a finished block that is the last one, for all end at home. int32
-    [blocks + 1] each; the last entry is what block -1 finds.
+    Of all messages that carry a finished block that is the last one, for all end at the owner.
+    int32 [blocks + 1] each; the last entry is what block -1 finds.
     """
     return {tensor: _ways_home(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
 

@@ -1,4 +1,4 @@
-"""Checks partial-sum transfers: none is empty, none repeated in a step, all sums end at home."""
+"""Checks partial-sum transfers: none is empty or repeated in a step, sums end at their owners."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ Transfers = list[tuple[Move, Ints]]  # moves with the contributions in their blo
 
 
 def check_partial_sums(plan: Plan) -> None:
-    """Raises PlanError for an empty or repeated transfer, and for a sum that ends away from home.
+    """Raises PlanError for empty and repeated transfers, and for sums that end away from owners.
 
     An absent accumulator counts as zero, as long as another one of its message is present.
     """
@@ -27,7 +27,7 @@ def check_partial_sums(plan: Plan) -> None:
             away = [cells(plan, tensor).at(entry) for entry in np.flatnonzero(held).tolist()]
             rank, block = min(away)
             raise PlanError(
-                f"end: rank {rank} still holds {tensor} block {block}, whose home is rank"
+                f"end: rank {rank} still holds {tensor} block {block}, whose owner is rank"
                 f" {plan.side(tensor).homes[block]}; {len(away)} such in all"
             )
 

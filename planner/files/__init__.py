@@ -223,7 +223,7 @@ def _block_in(value: Json) -> Block:
     positions, heads, home = _checked(list, value, "a block")
     spans = [[_checked(int, n, "a position") for n in part] for part in positions]
     low, high = (_checked(int, n, "a head") for n in heads)
-    return Block(tuple(range(*s) for s in spans), range(low, high), _checked(int, home, "a home"))
+    return Block(tuple(range(*s) for s in spans), range(low, high), _checked(int, home, "an owner"))
 
 
 def _node_out(node: Node) -> Json:

@@ -78,7 +78,7 @@ def test_nodes_that_mean_nothing_cannot_be_built(make, message: str) -> None:
     [
         ({"pass_": "sideways"}, "forward or backward, not 'sideways'"),
         ({"ranks": 0}, "ranks must be a whole number from 1 up, not 0"),
-        ({"ranks": 2}, "a block lives on rank 2, but ranks are 2"),
+        ({"ranks": 2}, "rank 2 owns a block, but ranks are 2"),
         ({"ranks": 2**30}, "more than the"),
         ({"buffers": (("DKV", 2),)}, "no DKV buffers of 2 slots in a forward plan"),
         ({"steps": (Step((), (Move(("DQ",), [[0]], [0], [1]),)),)}, "no DQ in a forward plan"),

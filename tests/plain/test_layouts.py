@@ -160,7 +160,7 @@ def test_one_dispatch_balances_the_windows_and_the_full_layers_of_a_model() -> N
         (lambda work: rl.plan("ring", work, 2, layout="spiral"), "choose one of .*even-work"),
         (
             lambda work: rl.plan("ring", work, 2, layout=by_tokens(work, 3, "zigzag")),
-            "lives on rank 2, but ranks are 2",
+            "rank 2 owns a block, but ranks are 2",
         ),
         (lambda work: rl.plan("ring:layout=heap:grain=k", work, 2), "grain takes a whole number"),
         (

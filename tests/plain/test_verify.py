@@ -82,7 +82,7 @@ def made(plan: Plan) -> tuple[object, object]:
         ),
         (
             with_step(BACKWARD, 3, lambda s: Step(s.attends, ())),
-            "still holds DKV block .* whose home is rank .*; 3 such in all",
+            "still holds DKV block .* whose owner is rank .*; 3 such in all",
         ),
         (
             replace(RING, buffers=(("KV", 1),)),
