@@ -38,7 +38,7 @@ class Tiles:
         return areas(self.work.mask.region(), queries, self.partition.kv.chunks)
 
     @cached_property  # every step looks its tiles up: benchmarks/bench_scale.py
-    def _kinds(self) -> NDArray[np.uint8]:
+    def chunk_kinds(self) -> NDArray[np.uint8]:
         """LIVE and FULL of each pair of chunks, with a row and a column for block -1.
 
         A byte each, made from the areas of some rows at a time.
@@ -56,7 +56,7 @@ class Tiles:
     @property
     def live_chunks(self) -> NDArray[np.bool_]:
         """Chunk pairs with at least one allowed pair."""
-        return np.asarray(self._kinds[:-1, :-1] & LIVE, np.bool_)
+        return np.asarray(self.chunk_kinds[:-1, :-1] & LIVE, np.bool_)
 
     @cached_property
     def shared_heads(self) -> NDArray[np.int64]:
@@ -75,7 +75,7 @@ class Tiles:
     def live(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
         """Returns True for tiles (q, kv), broadcast together, with an allowed pair; not for -1."""
         rows, columns = (of[b] for of, b in zip(self._entries, (q, kv), strict=True))
-        live = np.asarray(self._kinds.take(rows + columns) & LIVE, np.bool_)
+        live = np.asarray(self.chunk_kinds.take(rows + columns) & LIVE, np.bool_)
         if not self.one_slice:
             q_side, kv_side = self.partition.q, self.partition.kv
             live = live & (self.shared_heads[q_side.slice[q], kv_side.slice[kv]] > 0)
@@ -95,7 +95,7 @@ class Tiles:
             fresh[1:] = (q[:, 1:] != q[:, :-1]).any(axis=0) | (kv[:, 1:] != kv[:, :-1]).any(axis=0)
             first = np.flatnonzero(fresh)
             entries = q.take(first, axis=1)[:, None] + kv.take(first, axis=1)[None]
-            yield rows, self._kinds.take(entries), np.cumsum(fresh) - 1
+            yield rows, self.chunk_kinds.take(entries), np.cumsum(fresh) - 1
 
     def heads(self, attend: Attend) -> NDArray[np.int64]:
         """Query heads of each rectangle, whose q blocks, and whose kv blocks, are of one slice."""
@@ -114,7 +114,7 @@ class Tiles:
     @cached_property
     def _entries(self) -> tuple[Index, Index]:
         """Per side: what each block, and block -1, adds to the entry of a tile in `_kinds`."""
-        (height, width), (q, kv) = self._kinds.shape, (self.partition.q, self.partition.kv)
+        (height, width), (q, kv) = self.chunk_kinds.shape, (self.partition.q, self.partition.kv)
         entries = np.append(q.chunk, height - 1) * np.intp(width)
         return entries, np.append(kv.chunk, width - 1).astype(np.intp)
 

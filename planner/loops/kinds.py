@@ -12,7 +12,8 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import tiles
+from planner.analysis.tiles import FULL as FULL_TILE
+from planner.analysis.tiles import LIVE, tiles
 from planner.ir import Plan
 from planner.loops.form import Ints, Kind
 from planner.masks.areas import areas
@@ -75,12 +76,10 @@ class Kinds:
     def __init__(self, plan: Plan) -> None:
         work, shapes = plan.workload, dict[object, int]()
         self.sides = plan.partition
-        self.areas = tiles(plan).areas
+        self.tiles = tiles(plan)
         self.region = work.mask.region()
         self.q = Chunks(self.sides.q, work.offset, shapes)
         self.kv = Chunks(self.sides.kv, 0, shapes)
-        self.full = np.ones((len(self.q.size) + 1, len(self.kv.size) + 1), np.bool_)  # -1: absent
-        self.full[:-1, :-1] = self.areas == self.q.size[:, None] * self.kv.size
 
     def of(self, q: Ints, kv: Ints) -> Codes:
         """A kind, as an index into KINDS, for each rectangle of q blocks [n, a] x kv [n, b]."""
@@ -89,8 +88,8 @@ class Kinds:
         height = max(1, CELLS // max(1, rows.shape[1] * cols.shape[1]))
         for at in range(0, len(rows), height):
             r, c = rows[at : at + height], cols[at : at + height]
-            tile = (r * self.full.shape[1])[:, :, None] + c[:, None, :]
-            partly = ~self.full.reshape(-1)[tile].reshape(len(r), -1).all(axis=1)
+            full = self.tiles.chunk_kinds[r[:, :, None], c[:, None, :]] & FULL_TILE
+            partly = ~full.astype(np.bool_).reshape(len(r), -1).all(axis=1)
             if partly.any():
                 kinds[at : at + height][partly] = self._grids(r[partly], c[partly])
         return kinds
@@ -119,7 +118,7 @@ class Kinds:
 
     def _tiles(self, r: Ints, c: Ints) -> Codes:
         """The kinds of tiles, chunk r[i] x chunk c[i]; EMPTY is one, too."""
-        area, n, m = self.areas[r, c], self.q.size[r], self.kv.size[c]
+        tile, n, m = self.tiles.chunk_kinds[r, c], self.q.size[r], self.kv.size[c]
         kinds = np.full(len(r), OTHER, np.int8)
         like = self.q.shape[r] == self.kv.shape[c]
         shift = self.kv.first[c] - self.q.first[r]
@@ -130,12 +129,13 @@ class Kinds:
             kinds[like & (-gap <= far) & (far < 0)] = STRICT
             kinds[like & (far >= 0) & (far < gap)] = CAUSAL
         else:
+            area = self.tiles.areas[r, c]
             like &= (n == m) & (area == n * (n + 1) // 2)
             for by in np.unique(shift[like])[:BANDS]:
                 at = np.flatnonzero(like & (shift == by))
                 kinds[at[self._under(int(by), r[at], c[at]) == area[at]]] = CAUSAL
-        kinds[area == 0] = EMPTY
-        kinds[area == n * m] = FULL
+        kinds[tile & LIVE == 0] = EMPTY
+        kinds[tile & FULL_TILE > 0] = FULL
         return kinds
 
     def _band(self) -> int | None:
