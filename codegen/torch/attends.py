@@ -1,36 +1,19 @@
 """The attends of a step as text, and the sums that they add to."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
 from codegen.lowered.sums import Cell
-from codegen.torch.holdings import Holdings
-from codegen.torch.origins import (
-    Attended,
-    Origins,
-    called,
-    check_everything,
-    triangular,
-)
+from codegen.torch.origins import Attended, called, check_everything, origin, triangular
+from codegen.torch.state import State, indented
 from codegen.torch.tiles import Meeting, tile_function
 from planner.errors import PlanError
 from planner.loops.form import OWN
 
-Define = Callable[[str, list[str]], str]
 
-
-@dataclass
-class Attending:
-    """Prints the meetings of one frame: what is attended, and what is added after waiting."""
-
-    have: Holdings
-    define: Define
-    origins: Origins
-    uses: set[str] = field(default_factory=set)
+class Attending(State):
+    """The part of a pass that attends: at once, and what is added after waiting."""
 
     def cell(self, meeting: Meeting, tensor: str) -> Cell:
         """The cell that a meeting adds to."""
-        targets, steps = self.have.walked.targets, meeting.domain.steps
+        targets, steps = self.walked.targets, meeting.domain.steps
         cells = {to[tensor] for s in meeting.attends for t, to in targets[s].items() if t in steps}
         if len(cells) > 1:
             raise PlanError(f"{tensor} of one rectangle is added to several values")
@@ -38,7 +21,7 @@ class Attending:
 
     def begins(self, meeting: Meeting, cell: Cell) -> bool:
         """True if the first rectangle gives every rank, at once, all sums that others add to."""
-        walked = self.have.walked
+        walked = self.walked
         if self.have.anew(cell):
             return False
         t = walked.first[cell]
@@ -49,12 +32,12 @@ class Attending:
         whole = part.pieces is part.heads is None and first[0].kind in ("full", "causal")
         return whole and bool(meeting.everywhere[t - meeting.domain.steps[0]].all())
 
-    def forward(self, meeting: Meeting) -> list[str]:
+    def attend(self, meeting: Meeting) -> list[str]:
         """Attend, and merge what is seen."""
         q, kv = meeting.values
         cell, cut = self.cell(meeting, "OUT"), not meeting.simple
         arguments = [*self.have.queries(q, cut, self.pick(meeting)), *self.have.keys(kv, cut)]
-        if not self.have.accumulates(cell):
+        if not self.walked.accumulates(cell):
             body = self._assigned(cell, arguments, meeting)
         elif self.begins(meeting, cell):
             body = self._begun(meeting, cell, cut, arguments)
@@ -72,7 +55,7 @@ class Attending:
 
     def _begun(self, meeting: Meeting, cell: Cell, cut: bool, arguments: list[str]) -> list[str]:
         """The first part begins the sums."""
-        first = self.have.walked.first[cell] - meeting.domain.steps[0]
+        first = self.walked.first[cell] - meeting.domain.steps[0]
         lines = [attend("part, part_lse", "attend", *arguments, self.masked(meeting))]
         steps = meeting.everywhere.any(axis=1)
         if steps.sum() == 1:
@@ -108,7 +91,7 @@ class Attending:
     def tile(self, meeting: Meeting) -> tuple[str, bool]:
         """A call of `tile`, and whether it may give nothing."""
         lines, idle = tile_function("NAME", meeting)
-        name = self.define("tile", lines)
+        name = self.text.define("tile", lines)
         arguments = lines[0].partition("(")[2].rstrip("):")
         self.uses |= {"size"} if "size" in arguments else set()
         step = str(meeting.names.at) if meeting.names.at is not None else meeting.names.step
@@ -117,22 +100,22 @@ class Attending:
     def cuts(self, meeting: Meeting) -> tuple[str, ...]:
         """A function of tiles and its arguments: all that the mask leaves of two values."""
         q, kv = (
-            self.origins.of(side, value, meeting.domain, meeting.names)
+            origin(self.plan, self.walked, side, value, meeting.domain, meeting.names)
             for side, value in zip(("q", "kv"), meeting.values, strict=True)
         )
         attended: Attended = {}
         for s in meeting.attends:
-            for t, rows in self.have.walked.attended[s].items():
+            for t, rows in self.walked.attended[s].items():
                 if t in meeting.domain.steps:
                     attended.setdefault(t - meeting.domain.steps[0], []).append(rows)
-        check_everything(self.origins.plan, q, kv, attended)
-        if pieces := triangular(self.origins.plan, q, kv):
+        check_everything(self.plan, q, kv, attended)
+        if pieces := triangular(self.plan, q, kv):
             return "triangles", pieces
-        return called(self.origins.plan, q, kv)
+        return called(self.plan, q, kv)
 
     # -- backward
 
-    def backward(self, meeting: Meeting) -> tuple[list[str], list[str]]:
+    def attend_back(self, meeting: Meeting) -> tuple[list[str], list[str]]:
         """Attend, and add to sums: at once, and after sums of before have come."""
         q, kv = meeting.values
         cut = not meeting.simple
@@ -143,15 +126,15 @@ class Attending:
         now, late = list[str](), list[str]()
         before = list[str]()
         for cell, part in ((dq, "dq_part"), (dkv, "dkv_part")):
-            if self.have.accumulates(cell) and self.have.relayed(cell) and not meeting.plain:
+            if self.walked.accumulates(cell) and self.walked.relayed(cell) and not meeting.plain:
                 before += [self.have.fresh(cell)]
                 now.append(self.have.add(cell, cut, part, "shares"))
                 late.append(self.have.arrive(cell, "shares"))
-            elif self.have.accumulates(cell):
+            elif self.walked.accumulates(cell):
                 pick = self.pick(meeting) if cell[0] == "DQ" else ""
                 add = self.have.add(cell, cut, part, pick=pick)
-                (late if self.have.relayed(cell) else now).append(add)
-            elif cell in self.have.walked.sent:
+                (late if self.walked.relayed(cell) else now).append(add)
+            elif cell in self.walked.sent:
                 name = self.have.names.cells[cell]
                 wide = (
                     "dq_part.to(wide(q))"
@@ -163,7 +146,7 @@ class Attending:
 
     def pick(self, meeting: Meeting) -> str:
         """The text behind tensors of queries that takes the heads of a meeting."""
-        side = self.origins.plan.partition.q
+        side = self.plan.partition.q
         pick = meeting.picked(len(side.slices))
         if pick and len(set(side.head_counts.tolist())) > 1:
             raise PlanError("slices of heads are of different sizes")
@@ -173,7 +156,7 @@ class Attending:
 
     def gradient(self, cell: Cell) -> str:
         """The name that a part of the sums is given."""
-        if self.have.accumulates(cell) or cell in self.have.walked.sent:
+        if self.walked.accumulates(cell) or cell in self.walked.sent:
             return "dq_part" if cell[0] == "DQ" else "dkv_part"
         return self.have.names.cells[cell]
 
@@ -204,8 +187,3 @@ class Attending:
 def attend(targets: str, function: str, *arguments: str) -> str:
     """A call of a kernel."""
     return f"{targets} = {function}({', '.join(arguments)})"
-
-
-def indented(head: str, body: list[str]) -> list[str]:
-    """A block."""
-    return [head, *(f"    {line}" for lines in body for line in lines.split("\n"))]

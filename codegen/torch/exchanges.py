@@ -1,36 +1,21 @@
 """Exchanges of all with all as text: gathers, all-to-alls over heads, and the sums' way back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
 from codegen.lowered.sums import Cell
-from codegen.torch.holdings import Holdings
+from codegen.torch.state import State
 from codegen.torch.variables import returned_from
 from planner.errors import PlanError
-from planner.ir import Plan
-from planner.loops.form import HELD, OWN, AllToAll, Gather, Ints, Loops, Return, Scatter
+from planner.loops.form import HELD, OWN, AllToAll, Gather, Ints, Return, Scatter
 from planner.partitions import Side
 
 
-@dataclass
-class Exchanges:
-    """Prints the exchanges of one pass, and the orders of tokens that they need."""
-
-    plan: Plan
-    loops: Loops
-    have: Holdings
-
-    def __post_init__(self) -> None:
-        self.orders: dict[str, int] = {}  # name -> axis
-
-    def group(self, axis: int) -> str:
-        """The process group along an axis."""
-        return "group" if len(self.loops.mesh) == 1 else f"{AXES[len(self.loops.mesh)][axis]}_group"
+class Exchanges(State):
+    """The part of a pass that exchanges, and the orders of tokens that it needs."""
 
     def brought(self, s: Gather | AllToAll, later: bool) -> tuple[str, str, str]:
         """An exchange that is started, the name of what it brings, and that after waiting.
@@ -73,7 +58,7 @@ class Exchanges:
         chunks = along(pieces_of(blocks, self.loops, source), self.loops.mesh, axis)
         wanted = np.sort(chunks, axis=1)
         if name == HELD:
-            wanted = blocks.chunk[self.have.walked.tables[side, HELD][:, :, 0]]
+            wanted = blocks.chunk[self.walked.tables[side, HELD][:, :, 0]]
         if (chunks == wanted).all():
             return ""
         every = source != OWN and axis == 0 and len(self.loops.mesh) == 2  # groups, one by one
@@ -89,7 +74,7 @@ class Exchanges:
 
     def order(self) -> list[str]:
         """The lines that define the orders."""
-        names, sizes = AXES[len(self.loops.mesh)], SIZES[len(self.loops.mesh)]
+        names, sizes = self.axes, self.sizes
         own, lines = "dout" if self.have.kept else "q", list[str]()
         for order, axis in self.orders.items():
             joined = "torch.cat(tokens)"
@@ -118,7 +103,7 @@ class Exchanges:
             source = s.tensors[0], s.part.value
             order = self.ordered(s.side, HELD, OWN, s.axis)
         order = f"[:, :, {order}.argsort()]" if order else ""
-        reduces, complete = shares.gathered, self.have.walked.complete(into)
+        reduces, complete = shares.gathered, self.walked.complete(into)
         name, group = self.have.names.cells[source], self.group(s.axis)
         if later or shares.every > 1:
             if not complete and shares.every > 1:
@@ -139,7 +124,7 @@ class Exchanges:
             return f"reduce({x}{order}, {group})" if reduces else f"swap({x}{order}, 2, 1, {group})"
 
         if s.tensors == ("OUT",):
-            if self.have.accumulates(into) or not self.have.plainly(source):
+            if self.walked.accumulates(into) or not self.have.plainly(source):
                 raise PlanError("results that are merged after an exchange")
             if reduces:
                 each_ordered = f"*(x{order} for x in (out, lse))" if order else "out, lse"
@@ -148,17 +133,17 @@ class Exchanges:
             return "", [f"out, lse = ({each('x')} for x in {given})"]
         if s.tensors == ("DQ",):
             came = each(f"{name}{cast if finished else ''}")
-            sign = "+=" if self.have.accumulates(into) else "="
+            sign = "+=" if self.walked.accumulates(into) else "="
             return "", [f"{self.have.names.cells[into]} {sign} {came}"]
         came = f"[{each(f'x{cast}' if finished else 'x')} for x in {name}]"
-        if self.have.accumulates(into):
+        if self.walked.accumulates(into):
             return "", [self.have.arrive(into, came)]
         return "", [f"{self.have.names.cells[into]} = {came}"]
 
     def placed(self, into: Cell, shares: Shares) -> list[str]:
         """The lines that put what came in its place among the sums of a rank."""
         if shares.every == 1:
-            if not self.have.accumulates(into):
+            if not self.walked.accumulates(into):
                 return [f"{self.have.taken(into)} = {{}}"]
             return [self.have.arrive(into, "{}")]
         total = f"total.unflatten(1, ({shares.slices}, -1))[:, {span(shares)}]"

@@ -170,14 +170,7 @@ class Holdings:
             return f"for share in {came}:\n    {name} += share"
         return f"for total, share in zip({name}, {came}, strict=False):\n    total += share"
 
-    def relayed(self, cell: Cell) -> bool:
-        """True if sums come from other ranks and go on."""
-        return self.walked.relayed(cell)
-
     def anew(self, cell: Cell) -> bool:
         """True if sums begin with nothing in each step, because the last ones have left."""
-        return self.accumulates(cell) and cell in self.walked.sent and not self.relayed(cell)
-
-    def accumulates(self, cell: Cell) -> bool:
-        """True if sums begin with nothing."""
-        return self.walked.accumulates(cell)
+        walked = self.walked
+        return walked.accumulates(cell) and cell in walked.sent and not walked.relayed(cell)

@@ -1,18 +1,16 @@
 """The messages of a pass as text: how one starts, what waits for it, and where it goes."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
-from codegen.lowered.sums import Walk
 from codegen.reflow import WIDTH
-from codegen.torch.attends import indented
-from codegen.torch.holdings import Holdings
+from codegen.torch.state import State, indented
 from codegen.torch.transfers import Transfer
 from planner.errors import PlanError
 from planner.loops.form import (
     HELD,
     OWN,
-    Loops,
     Send,
     Start,
     parts_of,
@@ -21,28 +19,8 @@ from planner.loops.form import (
 CARRIED = {"Q": "queries", "KV": "kv", "OUT": "results", "DQ": "dq", "DKV": "dkv"}
 
 
-class Messages:
+class Messages(State):
     """The part of a pass that sends and receives."""
-
-    loops: Loops
-    have: Holdings
-    walked: Walk
-    axes: tuple[str, ...]
-    margin: int
-    lines: list[str]
-    lasting: set[str]
-    neighbours: tuple[str, str] | None
-    peers_said: tuple[str, str] | None
-    handles: dict[Send, str]
-
-    def write(self, line: str) -> None:
-        """One line at the margin."""
-        self.lines += [" " * self.margin + part for part in line.split("\n")]
-
-    def paste(self, lines: Sequence[str]) -> None:
-        """Lines at the margin."""
-        for line in lines:
-            self.write(line)
 
     def send(self, move: Transfer) -> str:
         """Start a message; the name of what waits for it."""
@@ -53,8 +31,7 @@ class Messages:
         if move.into and self.finished(move) and not move.root:
             assert move.source
             message = self.have.cast(move.source)
-        along = self.axes[move.axes[0]] if len(move.axes) < len(self.axes) else ""
-        group = f"{along}_group" if along else "group"
+        group = self.group(move.axes[0]) if len(move.axes) < len(self.axes) else "group"
         handle, time = self.handle(move), move.time()
         if move.root:
             verb, given = "reduction" if move.into else "broadcast", [message, move.root[1], group]
@@ -100,19 +77,20 @@ class Messages:
     def handle(self, move: Transfer) -> str:
         """The name of a message that is under way; none where it is waited for at once."""
         at = move.names.at
-        if at is not None and move.into and not self.have.relayed(move.into):
+        if at is not None and move.into and not self.walked.relayed(move.into):
             assert move.source
             if at not in self.walked.added.get(move.source, ()):
                 return ""  # its sums are not made anew while it is under way
         return self.handles[move.s]
 
-    def name_handles(self) -> None:
-        """Name what waits for messages: by what they carry, where several are under way."""
+    @cached_property
+    def handles(self) -> dict[Send, str]:
+        """Names for what waits for messages: by what they carry, where several are under way."""
         kinds, keys = dict[tuple[str, tuple[str, ...], int], str](), dict[Send, Any]()
         for s in self.loops.statements:
             if isinstance(s, Send):
                 into = [*self.walked.into.get(s, {}).values()]
-                relayed = any(self.have.relayed(cell) for cell in into)
+                relayed = any(self.walked.relayed(cell) for cell in into)
                 kind = "following" if relayed else "returning" if into else "arriving"
                 alike = [x for x in keys if (x.name, x.tensors) == (s.name, s.tensors)]
                 keys[s] = s.name, s.tensors, sum(x.when.meets(s.when) for x in alike)
@@ -124,7 +102,7 @@ class Messages:
                 same = [k for k in named[:n] if CARRIED[k[1][0]] == carried]
                 if len(named) > 1:
                     kinds[key] = f"{kind}_{carried}" + (f"_{len(same) + 1}" if same else "")
-        self.handles = {s: kinds[key] for s, key in keys.items()}
+        return {s: kinds[key] for s, key in keys.items()}
 
     def finished(self, move: Transfer) -> bool:
         """True if sums come home whole."""
@@ -158,10 +136,10 @@ class Messages:
         """Sums that came are added to what is here."""
         assert move.into
         into, came = move.into, f"{handle}.wait()"
-        if move.root and (into[0] == "OUT" or move.anew or not self.have.accumulates(into)):
+        if move.root and (into[0] == "OUT" or move.anew or not self.walked.accumulates(into)):
             raise PlanError("a reduction to what is no running sum of its root")
         inside = "    " * (1 + bool(move.time()))
-        if move.anew or not self.have.accumulates(into):
+        if move.anew or not self.walked.accumulates(into):
             target = self.have.taken(into)
             begun = [t for cell, t in self.walked.kept.items() if cell[0] == into[0]]
             if not move.guarded:

@@ -39,39 +39,30 @@ class Origin:
         return f"{name}({self.ranks}{f', {length}' * bool(length)})"
 
 
-@dataclass(frozen=True)
-class Origins:
-    """Finds whose tokens values are."""
+def origin(plan: Plan, walked: Walk, side: str, value: str, domain: Domain, names: Names) -> Origin:
+    """The origin of a value: a rank as far away on every rank, or all ranks."""
+    owned = walked.tables[side, "owned"][:, :, 0]  # any heads: of the same positions
+    table = walked.tables.get((side, value))
+    if value != OWN and table is not None:
+        return gathered(plan.partition.side(side), owned, table[:, :, 0], domain, names)
+    place = owner(plan, walked, side, value, domain, names)
+    return Origin(owned[place.ranks], place.text)
 
-    plan: Plan
-    walked: Walk
 
-    def of(self, side: str, value: str, domain: Domain, names: Names) -> Origin:
-        """The origin of a value: a rank as far away on every rank, or all ranks."""
-        owned = self.walked.tables[side, "owned"][:, :, 0]  # any heads: of the same positions
-        table = self.walked.tables.get((side, value))
-        if value != OWN and table is not None:
-            return self.gathered(side, table[:, :, 0], domain, names)
-        place = owner(self.plan, self.walked, side, value, domain, names)
-        return Origin(owned[place.ranks], place.text)
-
-    def gathered(self, side: str, blocks: Ints, domain: Domain, names: Names) -> Origin:
-        """All tokens in the order of the sequence, or those of all ranks along an axis."""
-        chunks = self.plan.partition.side(side).chunks
-        origin = np.broadcast_to(blocks, (len(domain.steps), *blocks.shape))
-        first = np.array([c[0].start if len(c) == 1 and c[0].step == 1 else -1 for c in chunks])
-        starts = first[self.plan.partition.side(side).chunk[blocks]]
-        if (blocks < 0).any() or (starts < 0).any() or (np.diff(starts, axis=1) <= 0).any():
-            raise PlanError("what is gathered is not in the order of the sequence")
-        if blocks.shape[1] == len(chunks):
-            return Origin(origin, "")
-        chunk = self.plan.partition.side(side).chunk
-        owned = chunk[self.walked.tables[side, "owned"][:, :, 0]]
-        for axis, members in enumerate(members_of(names.axes)):
-            gathered = np.sort(along(owned, domain.loops.mesh, axis), axis=1)
-            if np.array_equal(gathered, np.sort(chunk[blocks], axis=1)):
-                return Origin(origin, members, several=True)
-        raise PlanError("what is gathered is not what the ranks along an axis own")
+def gathered(side: Side, owned: Ints, blocks: Ints, domain: Domain, names: Names) -> Origin:
+    """All tokens in the order of the sequence, or those of all ranks along an axis."""
+    everything = np.broadcast_to(blocks, (len(domain.steps), *blocks.shape))
+    first = np.array([c[0].start if len(c) == 1 and c[0].step == 1 else -1 for c in side.chunks])
+    starts = first[side.chunk[blocks]]
+    if (blocks < 0).any() or (starts < 0).any() or (np.diff(starts, axis=1) <= 0).any():
+        raise PlanError("what is gathered is not in the order of the sequence")
+    if blocks.shape[1] == len(side.chunks):
+        return Origin(everything, "")
+    for axis, members in enumerate(members_of(names.axes)):
+        along_axis = np.sort(along(side.chunk[owned], domain.loops.mesh, axis), axis=1)
+        if np.array_equal(along_axis, np.sort(side.chunk[blocks], axis=1)):
+            return Origin(everything, members, several=True)
+    raise PlanError("what is gathered is not what the ranks along an axis own")
 
 
 def members_of(axes: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,23 +7,22 @@ and adds what came. A printed pass does exactly what the form says, or PlanError
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 
-from codegen.lowered.conditions import AXES, SIZES, Domain, both, conditions
-from codegen.lowered.keeping import Kept
+from codegen.lowered.conditions import Domain, both, conditions
 from codegen.lowered.sums import Cell
-from codegen.lowered.walk import walk
 from codegen.text import Names
-from codegen.torch.attends import Attending, indented
+from codegen.torch.attends import Attending
 from codegen.torch.exchanges import Exchanges
-from codegen.torch.holdings import Holdings, zeros
+from codegen.torch.holdings import zeros
 from codegen.torch.messages import CARRIED, Messages
-from codegen.torch.origins import Origins
-from codegen.torch.tiles import Definitions, Meeting, unit_of
+from codegen.torch.state import indented
+from codegen.torch.tiles import Meeting, unit_of
 from codegen.torch.transfers import Transfer, transfers
-from codegen.torch.variables import untouched, variables
+from codegen.torch.variables import untouched
 from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, Plan
+from planner.ir import ACCUMULATORS
 from planner.loops.form import (
     OWN,
     AllToAll,
@@ -71,34 +70,8 @@ def _busy(loops: Loops, section: Section, t: int) -> bool:
     )
 
 
-class Pass(Messages):
+class Pass(Attending, Exchanges, Messages):
     """The text of one pass."""
-
-    def __init__(self, plan: Plan, loops: Loops, text: Definitions, keep: Kept) -> None:
-        self.plan, self.text = plan, text
-        self.backward = plan.pass_ == "backward"
-        loops, self.walked = walk(plan, loops)
-        self.loops = loops
-        self.keep = keep  # the forward pass keeps what these bring
-        names = variables(loops, self.walked, bool(keep.names) and not self.backward)
-        work = plan.workload
-        out = "" if work.v_head_dim == work.head_dim else "V_HEAD_DIM"
-        self.have = Holdings(
-            names, self.walked, self.backward, bool(keep.names) and self.backward, out
-        )
-        self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
-        attends = [s for s in loops.statements if isinstance(s, Attend)]
-        self.unit = unit_of(attends, self.walked.pieces)
-        self.own_pieces = self.walked.pieces["q", OWN]
-        self.lines: list[str] = []
-        self.margin = 4
-        self.uses: set[str] = set()
-        self.exchanging = Exchanges(plan, loops, self.have)
-        self.origins = Origins(plan, self.walked)
-        self.lasting: set[str] = set()
-        self.neighbours: tuple[str, str] | None = None
-        self.peers_said: tuple[str, str] | None = None  # in the step that is printed
-        self.name_handles()
 
     def function(self) -> list[str]:
         """The whole function."""
@@ -116,6 +89,12 @@ class Pass(Messages):
             *self.ending(),
         ]
 
+    @cached_property
+    def unit(self) -> int:
+        """The pieces of which all slices are multiples."""
+        attends = [s for s in self.loops.statements if isinstance(s, Attend)]
+        return unit_of(attends, self.walked.pieces)
+
     # -- what stands before and behind
 
     def opening(self) -> Iterator[str]:
@@ -126,10 +105,10 @@ class Pass(Messages):
         if len(self.axes) > 1:
             named = [g if g in used else "_" for g in (f"{a}_group" for a in self.axes)]
             yield f"    {', '.join(named)} = groups_of(group)"
-        used += "".join([*(self.neighbours or ()), *self.exchanging.order()])
+        used += "".join([*(self.neighbours or ()), *self.order()])
         places = ["rank = group.rank()"] if "rank" in used or len(self.axes) > 1 else []
         if "size" in self.uses:
-            k, n = self.unit, self.own_pieces
+            k, n = self.unit, self.walked.pieces["q", OWN]
             length = f"{'dout' if self.have.kept else 'q'}.shape[2]"
             common = gcd(k, n)
             times, by = f" * {k // common}" * (k > common), f" // {n // common}" * (n > common)
@@ -143,7 +122,7 @@ class Pass(Messages):
             yield f"    outer, inner = divmod(rank, {self.sizes[1]})"
         elif len(self.axes) > 2:
             raise PlanError("a mesh of more than two axes")
-        yield from (f"    {line}" for line in self.exchanging.order())
+        yield from (f"    {line}" for line in self.order())
         if "stats" in self.have.used:
             yield "    delta = (dout * out.to(wide(q))).sum(-1, keepdim=True)"
         if self.neighbours:
@@ -195,15 +174,14 @@ class Pass(Messages):
         meetings = self.meetings(domain, names)
         moves = list(transfers(self.loops, self.walked, domain, names))
         self.last(moves)
-        attending = Attending(self.have, self.text.define, self.origins, self.uses)
         anew = {
             cell
             for m in meetings
             for tensor in ACCUMULATORS[self.plan.pass_]
-            if self.have.anew(cell := attending.cell(m, tensor))
+            if self.have.anew(cell := self.cell(m, tensor))
         }
         exchanged = self.exchanges(frame, bool(meetings))
-        begun = [*self.beginning(frame, meetings, moves, attending)]
+        begun = [*self.beginning(frame, meetings, moves)]
         self.begin([cell for cell in begun if frame.loop or cell not in anew])
         if frame.loop:
             self.write(f"for step in range({names.count(len(domain.steps))}):")
@@ -218,21 +196,21 @@ class Pass(Messages):
             raise PlanError("several messages of one name are under way at once")
         self.stay(domain)
         self.begin(sorted(anew))
-        relayed = [x for x in handles if x[0].into and self.have.relayed(x[0].into)]
+        relayed = [x for x in handles if x[0].into and self.walked.relayed(x[0].into)]
         late, cells = list[str](), set[Cell]()
         for meeting in meetings:
             if not self.backward:
-                self.paste(attending.forward(meeting))
+                self.paste(self.attend(meeting))
                 continue
-            lines, more = attending.backward(meeting)
+            lines, more = self.attend_back(meeting)
             if late:  # before the names of their parts are taken again
                 self.settle(relayed, late, cells)
             self.paste(lines)
             late += more
-            cells |= {attending.cell(meeting, x) for x in ("DQ", "DKV")}
+            cells |= {self.cell(meeting, x) for x in ("DQ", "DKV")}
         self.settle(relayed, late, {m.into for m, _ in relayed if m.into})
         for move, handle in handles:
-            if move.into and not self.have.relayed(move.into):
+            if move.into and not self.walked.relayed(move.into):
                 self.arrive(move, handle)
         for move, handle in handles:
             if not move.into:
@@ -269,7 +247,7 @@ class Pass(Messages):
         for cell, t in self.walked.kept.items():
             if t in domain.steps:
                 own = cell[0], OWN
-                if self.have.accumulates(own) or cell[0] == "OUT":
+                if self.walked.accumulates(own) or cell[0] == "OUT":
                     raise PlanError("sums that stay at home are added to")
                 names = self.have.names.cells
                 line = f"{names[own]} = {names[cell]}"
@@ -281,23 +259,19 @@ class Pass(Messages):
                     self.paste([f"if step == {t - domain.steps[0]}:", f"    {line}"])
 
     def beginning(
-        self,
-        frame: Frame,
-        meetings: Sequence[Meeting],
-        moves: Sequence[Transfer],
-        attending: Attending,
+        self, frame: Frame, meetings: Sequence[Meeting], moves: Sequence[Transfer]
     ) -> Iterator[Cell]:
         """The sums that begin with nothing in these steps."""
         for cell, first in self.walked.first.items():
             if not frame.first <= first <= frame.last:
                 continue
             begun = cell[0] == "OUT" and any(
-                attending.begins(m, cell) for m in meetings if attending.cell(m, "OUT") == cell
+                self.begins(m, cell) for m in meetings if self.cell(m, "OUT") == cell
             )
-            comes = self.have.relayed(cell) and self.walked.arrivals[cell][0] == first
+            comes = self.walked.relayed(cell) and self.walked.arrivals[cell][0] == first
             placeholder = cell in self.walked.guarded or (frame.loop and cell in self.walked.sent)
-            if (self.have.accumulates(cell) and not (begun or comes)) or (
-                placeholder and not self.have.accumulates(cell)
+            if (self.walked.accumulates(cell) and not (begun or comes)) or (
+                placeholder and not self.walked.accumulates(cell)
             ):
                 self.check_free(cell, moves, frame)
                 yield cell
@@ -325,12 +299,10 @@ class Pass(Messages):
                 if isinstance(s, Return | Scatter):
                     if self.keep.names and not self.backward:
                         late.append(self.kept_line())
-                    started, lines = self.exchanging.returned(
-                        s, self.walked.into[s][frame.first], busy
-                    )
+                    started, lines = self.returned(s, self.walked.into[s][frame.first], busy)
                     kind = "returning"
                 else:
-                    started, name, came = self.exchanging.brought(s, busy)
+                    started, name, came = self.brought(s, busy)
                     lines, kind = [f"{name} = {came}"], "arriving"
                 if started:
                     handle = f"{kind}_{CARRIED[s.tensors[0]]}"

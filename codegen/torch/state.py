@@ -1,0 +1,50 @@
+"""State   a torch pass on its way to text: printers of messages, attends and exchanges share it."""
+
+from collections.abc import Sequence
+
+from codegen.lowered.conditions import AXES, SIZES
+from codegen.lowered.keeping import Kept
+from codegen.lowered.walk import walk
+from codegen.torch.holdings import Holdings
+from codegen.torch.tiles import Definitions
+from codegen.torch.variables import variables
+from planner.ir import Plan
+from planner.loops.form import Loops
+
+
+class State:
+    """A pass on its way to text; `keep`: the exchanges whose values the backward pass has."""
+
+    def __init__(self, plan: Plan, loops: Loops, text: Definitions, keep: Kept) -> None:
+        self.plan, self.text, self.keep, work = plan, text, keep, plan.workload
+        self.loops, self.walked = walk(plan, loops)
+        self.backward, kept = plan.pass_ == "backward", bool(keep.names)
+        names = variables(self.loops, self.walked, kept and not self.backward)
+        out = "" if work.v_head_dim == work.head_dim else "V_HEAD_DIM"
+        self.have = Holdings(names, self.walked, self.backward, kept and self.backward, out)
+        self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
+        self.lines: list[str] = []
+        self.margin = 4
+        self.uses: set[str] = set()  # names that the function begins with
+        self.orders: dict[str, int] = {}  # of what exchanges bring: name -> axis
+        self.lasting: set[str] = set()
+        self.neighbours: tuple[str, str] | None = None
+        self.peers_said: tuple[str, str] | None = None  # in the step that is printed
+
+    def write(self, line: str) -> None:
+        """One line at the margin."""
+        self.lines += [" " * self.margin + part for part in line.split("\n")]
+
+    def paste(self, lines: Sequence[str]) -> None:
+        """Lines at the margin."""
+        for line in lines:
+            self.write(line)
+
+    def group(self, axis: int) -> str:
+        """The process group along an axis."""
+        return "group" if len(self.axes) == 1 else f"{self.axes[axis]}_group"
+
+
+def indented(head: str, body: list[str]) -> list[str]:
+    """A block."""
+    return [head, *(f"    {line}" for lines in body for line in lines.split("\n"))]
