@@ -1,6 +1,7 @@
 """All-gather: every rank fetches every key and value, then attends them in one go.
 
 step 0   kv[r] -> every rank        step 1   rank r attends q[r] x all kv
+node=n   kv[r] -> r's node, and the ranks of r's place in other nodes, which pass it on to theirs
 backward adds step 2: each rank's share of dkv[k] -> k (a reduce-scatter)
 
 forward sends   KV 2*f*(P-1)
@@ -15,7 +16,7 @@ import numpy as np
 from planner.ir import Attend, Pass, Plan, Step
 from planner.layouts import Layout, by_tokens
 from planner.passes.adjoint import adjoint
-from planner.schedules.gathers.everybody import to_everybody
+from planner.schedules.grid import Grid, divided
 from planner.workload import Workload
 
 
@@ -38,7 +39,10 @@ def allgather(
         return adjoint(forward, keep=("KV",) if keep else ())
     partition, rank = by_tokens(work, ranks, layout, grain), np.arange(ranks)
     everything = np.broadcast_to(np.arange(len(partition.kv)), (ranks, len(partition.kv)))
-    sends = to_everybody(partition.kv.owned(ranks), node)
+    grid, kv = Grid(divided(ranks, node or ranks, "node"), node or ranks), partition.kv.owned(ranks)
+    own = grid.gather(0, ("KV",), kv) + grid.gather(1, ("KV",), kv)
+    came = (kv[grid.near(0, -hop)] for hop in range(1, grid.shape[0]))  # from other nodes
+    passed = tuple(move for blocks in came for move in grid.gather(1, ("KV",), blocks))
     attend = Attend(rank, partition.q.owned(ranks), everything)
-    steps = *(Step((), moves) for moves in sends), Step((attend,), ())
+    steps = Step((), own), Step((), passed), Step((attend,), ())
     return Plan("allgather", work, ranks, partition, pass_, (), (), tuple(filter(None, steps)))

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from planner.ir import Held, Move
-from planner.layouts import Chunks, by_heads, cut, split
+from planner.layouts import Chunks, Layout, by_heads, cut, sides, split
 from planner.partitions import Ints, Side, check_places
 from planner.workload import Workload
 
@@ -34,41 +34,46 @@ def kv_uses(work: Workload, q: list[range], kv: list[range]) -> list[list[int]]:
 
 
 class Shards:
-    """One side: where its blocks live and which slices each rank of a group works on.
+    """One side: where its blocks live.
 
     `pieces` belong to groups of `ulysses` ranks, each of which owns a part of each piece.
     """
 
-    def __init__(
-        self,
-        pieces: Chunks,
-        ulysses: int,
-        groups: int,
-        slices: list[range],
-        uses: list[list[int]],
-        like: "Shards | None" = None,
-    ) -> None:
+    def __init__(self, pieces: Chunks, ulysses: int, groups: int, slices: list[range]) -> None:
         self.ulysses, self.slices = ulysses, len(slices)
-        self.rank, self.cut = np.arange(ulysses * groups, dtype=np.int32), (pieces, slices)
+        self.rank = np.arange(ulysses * groups, dtype=np.int32)
         check_places(len(self.rank), len(pieces) * ulysses * len(slices))
-        self.side: Side
-        self.own: Ints  # pieces that each rank owns
-        if like and like.cut == self.cut:  # what is computed for one side holds for the other
-            self.side, self.own = like.side, like.own
-        else:
-            chunks = [
-                (part, group * ulysses + member)
-                for positions, group in pieces
-                for member, part in enumerate(split(positions, ulysses))
-            ]
-            self.side = by_heads(chunks, slices)
-            self.own = by_heads(chunks, [range(1)]).owned(len(self.rank))
-        self.uses = np.full((ulysses, max(map(len, uses))), -1, np.int32)
+        chunks = [
+            (part, group * ulysses + member)
+            for positions, group in pieces
+            for member, part in enumerate(split(positions, ulysses))
+        ]
+        self.side: Side = by_heads(chunks, slices)
+        self.own: Ints = by_heads(chunks, [range(1)]).owned(len(self.rank))  # pieces of each rank
+
+
+def shards(
+    work: Workload, ulysses: int, groups: int, parts: int, layout: Layout
+) -> tuple[Shards, Shards, list[list[int]]]:
+    """Both sides, heads in so many parts, and the KV slices that each query slice meets."""
+    q_slices, kv_slices = head_slices(work, parts)
+    queries, keys = sides(work, groups, layout)
+    q = Shards(queries, ulysses, groups, q_slices)
+    same = (queries, q_slices) == (keys, kv_slices)  # then what is found out of one side goes
+    kv = q if same else Shards(keys, ulysses, groups, kv_slices)
+    return q, kv, kv_uses(work, q_slices, kv_slices)
+
+
+class Exchange:
+    """The all-to-all of a side in every group, by the slices that its ranks work on."""
+
+    def __init__(self, shards: Shards, uses: list[list[int]]) -> None:
+        self.ulysses, self.slices = shards.ulysses, shards.slices
+        self.rank, self.own = shards.rank, shards.own
+        self.uses = np.full((self.ulysses, max(map(len, uses))), -1, np.int32)
         for member, numbers in enumerate(uses):
             self.uses[member, : len(numbers)] = numbers
-        same = like and like.side is self.side and np.array_equal(like.uses, self.uses)
-        self.parcels: list[tuple[Ints, Ints]]
-        self.parcels = like.parcels if like and same else self._parcels()
+        self.parcels = self._parcels()
 
     def _parcels(self) -> list[tuple[Ints, Ints]]:
         """Hop by hop: the rank of its group that each rank turns to, and what goes there."""

@@ -14,10 +14,9 @@ The bytes of Ulysses in more launches. UPipe (2602.21196), HCMS (2607.01817).
 
 from planner.errors import PlanError
 from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import sides
 from planner.partitions import Partition
 from planner.passes.adjoint import adjoint
-from planner.schedules.heads.sharding import Shards, head_slices, kv_uses
+from planner.schedules.heads.sharding import Exchange, shards
 from planner.workload import Workload
 
 
@@ -30,25 +29,18 @@ def ulysses_stages(
     if stages > (most := max(1, work.heads // ranks)):
         raise PlanError(f"stages={stages}: {work.heads} heads on {ranks} ranks make at most {most}")
     stages, pace = stages or min(2, most, ranks), 1 if ahead else 2
-    q_slices, kv_slices = head_slices(work, ranks * stages)
-    uses = kv_uses(work, q_slices, kv_slices)
-    queries, keys = sides(work, 1, "contiguous")
+    queries, keys, uses = shards(work, ranks, 1, ranks * stages, "contiguous")
     attends = [list[Attend]() for _ in range(pace * (stages - 1) + 3)]
     moves = [list[Move]() for _ in attends]
-    q: Shards | None = None
-    kv: Shards | None = None
     for stage in range(stages):
-        numbers = range(stage, len(q_slices), stages)  # the slice of each rank
+        numbers = range(stage, queries.slices, stages)  # the slice of each rank
         fresh = [sorted({*uses[n]} - {a for u in uses[n - stage : n] for a in u}) for n in numbers]
-        q = Shards(queries, ranks, 1, q_slices, [[n] for n in numbers], q)
-        kv = Shards(keys, ranks, 1, kv_slices, fresh, kv or q)
-        used = Shards(keys, ranks, 1, kv_slices, [uses[n] for n in numbers], kv)
+        q, kv = Exchange(queries, [[n] for n in numbers]), Exchange(keys, fresh)
+        used = Exchange(keys, [uses[n] for n in numbers])
         here, visible = q.attended()[:, 0], used.attended().swapaxes(0, 1)
         moves[pace * stage] += [*q.all_to_all(("Q",)), *kv.all_to_all(("KV",))]
         attends[pace * stage + 1] += [Attend(q.rank, here, part) for part in visible]
         moves[pace * stage + 2] += q.all_to_all(("OUT",), back=True)
-    assert q
-    assert kv
     steps = (Step(tuple(a), tuple(m)) for a, m in zip(attends, moves, strict=True))
-    part = Partition(q.side, kv.side)
+    part = Partition(queries.side, keys.side)
     return Plan("ulysses-stages", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))

@@ -18,7 +18,7 @@ from planner.ir import Attend, Pass, Plan, Step
 from planner.layouts import Layout, by_heads, cut, sides
 from planner.partitions import Partition
 from planner.passes.adjoint import adjoint
-from planner.schedules.gathers.everybody import to_everybody
+from planner.schedules.grid import Grid
 from planner.workload import Workload
 
 
@@ -33,10 +33,10 @@ def llama3(
     q_slices = [range(s.start * work.group, s.stop * work.group) for s in kv_slices]
     queries, keys = sides(work, ranks, layout)
     q, kv = by_heads(queries, q_slices), by_heads(keys, kv_slices)
-    rank, steps = np.arange(ranks), list[Step]()
+    grid, steps = Grid(ranks), list[Step]()
     for i in range(many + 1):
         every = np.tile(np.arange(max(0, i - 1), len(kv), many), (ranks, 1))
-        attends = (Attend(rank, q.owned(ranks)[:, i - 1 :: many], every),) if i else ()
-        moves = to_everybody(kv.owned(ranks)[:, i::many])[0] if i < many else ()
+        attends = (Attend(grid.rank, q.owned(ranks)[:, i - 1 :: many], every),) if i else ()
+        moves = grid.gather(0, ("KV",), kv.owned(ranks)[:, i::many]) if i < many else ()
         steps.append(Step(attends, moves))
     return Plan("llama3", work, ranks, Partition(q, kv), pass_, (), (), tuple(filter(None, steps)))

@@ -22,10 +22,10 @@ It is longer than others for its three degrees, which compose, and for the copie
 
 from planner.errors import PlanError
 from planner.ir import QUERY_SIDE, Held, Move, Pass, Plan, Step, result
-from planner.layouts import Layout, sides
+from planner.layouts import Layout
 from planner.partitions import Partition
 from planner.schedules.grid import Grid, divisor, relabelled
-from planner.schedules.heads.sharding import Shards, head_slices, kv_uses
+from planner.schedules.heads.sharding import Exchange, shards
 from planner.schedules.tour import tour
 from planner.workload import Workload
 
@@ -51,11 +51,10 @@ def usp(
     ulysses, ring, gather = degrees(work, ranks, ulysses, ring, gather)
     if order not in ("heads", "context"):
         raise PlanError(f"order is heads or context, for whose ranks are neighbours, not {order!r}")
-    q_slices, kv_slices = head_slices(work, ulysses)
-    own, groups = [[h] for h in range(len(q_slices))], ring * gather
-    queries, keys = sides(work, groups, layout)
-    q = Shards(queries, ulysses, groups, q_slices, own)
-    kv = Shards(keys, ulysses, groups, kv_slices, kv_uses(work, q_slices, kv_slices), like=q)
+    groups = ring * gather
+    queries, keys, uses = shards(work, ulysses, groups, ulysses, layout)
+    q = Exchange(queries, [[h] for h in range(queries.slices)])
+    kv = q if keys is queries else Exchange(keys, uses)
     grid, of_group = Grid(ring, gather, ulysses), kv.attended().reshape(ranks, -1)
     sent, start = q.all_to_all(QUERY_SIDE[pass_]) + kv.all_to_all(("KV",)), tuple[Held, ...]()
     gathered, shares = grid.gather(1, ("KV",), of_group), tuple[Move, ...]()
@@ -71,7 +70,7 @@ def usp(
     visits, hops = [kv.attended(gather, t) for t in range(ring)], [grid.near(0, 1)] * ring
     around = tour("kv", q.attended()[:, 0], visits, hops, pass_)
     steps = tuple(filter(None, (*before, *around, *after)))
-    name, partition = "ulysses" if groups == 1 else "usp", Partition(q.side, kv.side)
+    name, partition = "ulysses" if groups == 1 else "usp", Partition(queries.side, keys.side)
     plan = Plan(name, work, ranks, partition, pass_, start, (), steps)
     return plan if order == "heads" else relabelled(plan, grid.rank.reshape(ulysses, -1).T)
 
