@@ -5,8 +5,6 @@ snake         A  B  C  C  B  A  A  B ..     there and back, in turn
 heap          A  B  C  C  B  A ..           each to the rank with the least work that has room
 """
 
-from heapq import heapify, heappop, heappush
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,8 +27,6 @@ def to_least_loaded(loads: Loads, ranks: int, most: int) -> Owners:
 
     A piece goes to the rank whose largest load, over the masks, is the least with it.
     """
-    if loads.shape[1] == 1:
-        return _by_heap(loads[:, 0], ranks, most)
     owners, sums = np.empty(len(loads), np.int64), np.zeros((ranks, loads.shape[1]))
     room = np.full(ranks, most)
     for piece in np.argsort(-loads.max(axis=1), kind="stable").tolist():
@@ -38,17 +34,6 @@ def to_least_loaded(loads: Loads, ranks: int, most: int) -> Owners:
         rank = int(after.argmin())
         owners[piece], room[rank] = rank, room[rank] - 1
         sums[rank] += loads[piece]
-    return owners
-
-
-def _by_heap(loads: NDArray[np.float64], ranks: int, most: int) -> Owners:
-    owners, free = np.empty(len(loads), np.int64), [(0.0, rank, most) for rank in range(ranks)]
-    heapify(free)
-    for piece in np.argsort(-loads, kind="stable").tolist():
-        load, rank, room = heappop(free)
-        owners[piece] = rank
-        if room > 1:
-            heappush(free, (load + float(loads[piece]), rank, room - 1))
     return owners
 
 
