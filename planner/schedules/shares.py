@@ -3,9 +3,9 @@
 work of 5 documents   50 24 6 9 11   on 6 ranks -> rings of 3, 1 ranks; the rest on 2
 """
 
-from heapq import heapify, heapreplace
-
 import numpy as np
+
+from planner.layouts.dispatch import to_least_loaded
 
 
 def shared_out(loads: list[int], ranks: int) -> list[tuple[int, int]]:
@@ -19,10 +19,9 @@ def shared_out(loads: list[int], ranks: int) -> list[tuple[int, int]]:
         sizes[max(long, key=lambda n: loads[n] / sizes[n])] += 1
     ends = np.cumsum([0, *sizes]).tolist()
     places = [(end, size) for end, size in zip(ends, sizes, strict=False)]
-    free = [(0, rank) for rank in range(ends[-1], ranks)] or [(0, 0)]
-    heapify(free)
-    for n in sorted(short, key=lambda n: -loads[n]):
-        load, rank = free[0]
-        places[n] = rank, 1
-        heapreplace(free, (load + loads[n], rank))
+    first = ends[-1] if ends[-1] < ranks else 0  # of the ranks that short ones share
+    work = np.array([loads[n] for n in short], np.float64)[:, None]
+    owners = to_least_loaded(work, max(1, ranks - ends[-1]), len(short)).tolist()
+    for n, rank in zip(short, owners, strict=True):
+        places[n] = first + rank, 1
     return places
