@@ -243,16 +243,6 @@ def test_parentheses_appear_only_where_the_grouping_needs_them() -> None:
     assert str((a | b) & (b | c)) == "(causal | window:4096) & (window:4096 | global:64)"
 
 
-def test_a_query_before_the_first_key_sees_only_full_windows_and_its_named_document() -> None:
-    grid = ((True,),)
-    blind = [Causal(), Prefix(9), Documents((4,)), Global(9), Blocks(grid, 4)]
-    blind += [Chunks(4), BlockCausal(4), Tree((4,), (None,)), Slices(((0, 4, 0, 4, "full"),))]
-    assert not any(mask.allowed([-1], range(4)).any() for mask in blind)
-    assert Full().allowed([-1], range(2)).all()
-    np.testing.assert_array_equal(Window(0, 1).allowed([-1], range(2)), [[True, False]])
-    assert Documents((4,), (6,)).allowed([-2, -1], range(4)).all()
-
-
 def test_slices_may_share_a_rectangle_as_long_as_they_share_no_pair() -> None:
     square = 0, 8, 0, 8
     mask = Slices(((*square, "causal"), (0, 8, 1, 9, "inverse")))
