@@ -18,10 +18,9 @@ NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it finished; noth
 
 def message_bytes(plan: Plan, number: int, move: Move) -> Index:
     """Bytes of each message of a move of step `number`: int64 [rows]."""
-    sizes = np.sum([block_bytes(plan)[tensor] for tensor in move.tensors], axis=0)
-    wide, finished = sizes[:, move.blocks.T].sum(axis=1)
-    home = brings_home(plan, number, move) if move.accumulates else False
-    return np.asarray(np.where(home, finished, wide))
+    tables = zip(*(block_bytes(plan)[tensor] for tensor in move.tensors), strict=True)
+    wide, finished = (np.sum([t.take(move.blocks.T) for t in each], axis=(0, 1)) for each in tables)
+    return np.asarray(np.where(brings_home(plan, number, move), finished, wide))
 
 
 @cached_on_plan
