@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from planner.analysis.balance import imbalance, loads
+from planner.analysis.balance import imbalance
 from planner.errors import PlanError
 from planner.ir import Pass, Plan
 from planner.masks import Full
@@ -25,12 +25,14 @@ from ringloom.rows import Load, Refusal, Row, shortage
 from ringloom.views.units import length, seconds
 from runtimes.validation import check
 from simulator.confidence import interval, ratio_interval, spread
+from simulator.facts import over_average, work_of
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
 from simulator.prediction import Prediction, ratio, simulate
 from simulator.scenario import Scenario
 
 Passes = Pass | Literal["both"]
+PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
 Track = Callable[[Iterable[str]], Iterable[str]]
 TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
@@ -230,7 +232,7 @@ def beside(ring: Case, given: Comparison) -> Comparison:
 def case(name: str, plans: Plans, prediction: Prediction, trim: Trim = "messages") -> Case:
     """A schedule by itself: nothing is faster yet than its own lower bound, or than the ring."""
     first = plans.first
-    total = loads(first).sum(axis=0)
+    total = work_of([first])
     numbers: dict[str, Any] = prediction.as_row()
     row = Row(
         schedule=name,
@@ -260,4 +262,4 @@ def smaller(work: Workload, ranks: int) -> Workload | None:
 
 
 def _load(total: NDArray[np.int64], rank: int) -> Load:
-    return Load(rank, float(total[rank] / total.mean()) if total.any() else 1.0)
+    return Load(rank, float(over_average(total)[rank]) if total.any() else 1.0)

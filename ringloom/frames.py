@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from planner.errors import RingloomError
-from ringloom.rows import Refusal, Row
+from ringloom.rows import Refusal, Row, flat
 from ringloom.views.columns import LABELS, cells
 from simulator.pictures import COMPUTE, new_axes
 
@@ -34,9 +34,8 @@ def html(title: str, rows: Rows, refused: Sequence[Refusal], reason: str) -> str
 
 def data_frame(library: str, records: list[dict[str, Any]]) -> Any:
     """A data frame of the rows; raises RingloomError where the library is not installed."""
-    flat = [{k: v for k, v in row.items() if not isinstance(v, dict)} for row in records]
     try:
-        return import_module(library).DataFrame(flat)
+        return import_module(library).DataFrame(list(map(flat, records)))
     except ModuleNotFoundError:
         message = f"{library} is not installed: pip install {library}, or take as_rows()"
         raise RingloomError(message) from None

@@ -61,6 +61,15 @@ class Refusal:
         return {field.name: None for field in fields(Row)} | asdict(self)
 
 
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row for tables: a dictionary in it makes a column of each entry."""
+    return {
+        f"{name}.{key}" if key else name: list(entry) if isinstance(entry, tuple) else entry
+        for name, value in row.items()
+        for key, entry in (value if isinstance(value, dict) else {"": value}).items()
+    }
+
+
 def shortage(needed: float, room: float) -> str:
     """Returns why a rank lacks memory [bytes]; nothing where it has enough."""
     return f"needs {size(needed)} on a rank, which has {size(int(room))}" if needed > room else ""

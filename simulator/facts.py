@@ -74,6 +74,11 @@ def work_of(plans: Iterable[Plan]) -> NDArray[np.int64]:
     return work
 
 
+def over_average(work: NDArray[np.int64]) -> Floats:
+    """Returns the work of each rank over the average of all; 0 where there is none."""
+    return work / (work.mean() or 1.0)
+
+
 def by_nodes(table: NDArray[np.int64], node: int) -> tuple[NDArray[np.int64], int]:
     """Returns a table [ranks, ranks], where it is large summed over nodes of so many ranks, or over
     pairs of them and so on until it is not; and how many ranks a cell stands for."""

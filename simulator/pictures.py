@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.errors import RingloomError
 from simulator.bars import STREAMS, bars_of, representatives
-from simulator.facts import by_nodes, plans_of, traffic_of, usage, work_of
+from simulator.facts import by_nodes, over_average, plans_of, traffic_of, usage, work_of
 from simulator.prediction import Prediction
 from simulator.what_if import Sweep
 
@@ -22,6 +22,7 @@ LANES = {
     "wait": (0.2, 0.2, WAIT),
     "send": (0.6, 0.3, SEND),
 }
+LOAD_LABEL = "query-key pairs / average"
 GAPS = 64  # ranks whose bars stand apart
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -36,6 +37,17 @@ def new_axes(axes: Axes | None) -> Axes:
         message = "matplotlib is not installed: pip install 'ringloom[plots]'"
         raise RingloomError(message) from None
     return made
+
+
+def ranks_label(shown: int, ranks: int) -> str:
+    """Returns the label of an axis of ranks, of which some are shown."""
+    return f"{shown} of {ranks} ranks" if shown < ranks else "rank"
+
+
+def link_labels(cell: int) -> tuple[str, str]:
+    """Returns the labels of both axes of a table of links; a cell stands for so many ranks."""
+    cells = f", {cell} to a cell" if cell > 1 else ""
+    return f"to rank{cells}", f"from rank{cells}"
 
 
 def draw_timeline(prediction: Prediction, axes: Axes | None, ranks: list[int] | None) -> Axes:
@@ -53,10 +65,7 @@ def draw_timeline(prediction: Prediction, axes: Axes | None, ranks: list[int] | 
     axes.set_xlim(0, 1e3 * prediction.makespan or 1.0)
     axes.set_ylim(len(shown), 0)
     axes.set_yticks([n + 0.5 for n in range(len(shown))], list(map(str, shown)))
-    few = len(shown) < prediction.ranks
-    axes.set(
-        xlabel="time (ms)", ylabel=f"{len(shown)} of {prediction.ranks} ranks" if few else "rank"
-    )
+    axes.set(xlabel="time (ms)", ylabel=ranks_label(len(shown), prediction.ranks))
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
     return axes
 
@@ -64,12 +73,11 @@ def draw_timeline(prediction: Prediction, axes: Axes | None, ranks: list[int] | 
 def draw_load(prediction: Prediction, axes: Axes | None) -> Axes:
     """Work of each rank over the average: a bar per rank."""
     axes = new_axes(axes)
-    work = work_of(plans_of(prediction))
-    share = work / (work.mean() or 1.0)
+    share = over_average(work_of(plans_of(prediction)))
     width = 0.8 if prediction.ranks <= GAPS else 1.0
     axes.bar(np.arange(prediction.ranks), share, width=width, color=COMPUTE)
     axes.axhline(1.0, color="#7f7f7f", lw=1, ls="--")
-    axes.set(xlabel="rank", ylabel="query-key pairs / average", xlim=(-0.6, prediction.ranks - 0.4))
+    axes.set(xlabel="rank", ylabel=LOAD_LABEL, xlim=(-0.6, prediction.ranks - 0.4))
     return axes
 
 
@@ -97,8 +105,7 @@ def draw_traffic(prediction: Prediction, axes: Axes | None) -> Axes:
         extent=(-0.5, end, end, -0.5),
     )
     axes.figure.colorbar(image, ax=axes, label="sent (MiB)")
-    cells = f", {cell} to a cell" if cell > 1 else ""
-    axes.set(xlabel=f"to rank{cells}", ylabel=f"from rank{cells}")
+    axes.set(**dict(zip(("xlabel", "ylabel"), link_labels(cell), strict=True)))
     return axes
 
 

@@ -14,15 +14,15 @@ from planner.parse import tokens
 from planner.planning import TRIMS, plan
 from planner.plans import Plans
 from planner.workload import DTYPES, Workload
+from ringloom.cli.output import TYPED
 from ringloom.cli.progress import progress, working
-from ringloom.comparison import Comparison, compare
+from ringloom.comparison import PASSES, Comparison, compare
 from simulator.network.routes import ends_of
 from simulator.network.topology import forms as topology_forms
 from simulator.scenario import Scenario
 from simulator.scenario_tables import factor_of, scenario_file
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-TYPED = click.core.ParameterSource.COMMANDLINE
 
 
 class Written(click.ParamType[Any]):
@@ -125,7 +125,7 @@ def workload_options(
         ),
         click.option(
             *("--pass", "pass_"),
-            type=click.Choice(["forward", "backward", "both"]),
+            type=click.Choice(PASSES),
             default=pass_,
             help="Passes to plan.",
         ),

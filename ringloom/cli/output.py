@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from planner.disk import writing
+from ringloom.rows import flat
 
 Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 TYPED = click.core.ParameterSource.COMMANDLINE
@@ -58,19 +59,11 @@ def show(
 
 
 def _as_csv(rows: list[dict[str, Any]]) -> str:
-    """Rows under a line of their names; a dictionary in a row makes a column of each entry."""
-    flat = [
-        {
-            f"{name}.{key}" if key else name: list(entry) if isinstance(entry, tuple) else entry
-            for name, value in row.items()
-            for key, entry in (value if isinstance(value, dict) else {"": value}).items()
-        }
-        for row in rows
-    ]
-    file = StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in flat for name in row)))
+    """Rows under a line of their names."""
+    lines, file = list(map(flat, rows)), StringIO()
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for line in lines for name in line)))
     writer.writeheader()
-    writer.writerows(flat)
+    writer.writerows(lines)
     return file.getvalue()
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from planner.errors import RingloomError
 from planner.parse import schedule as parse_schedule
 from planner.parse import tokens
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
-from ringloom.comparison import Passes
+from ringloom.comparison import PASSES, Passes
 from simulator.hardware import hardware, presets
 from simulator.network.topology import KINDS, topology
 from simulator.network.topology import forms as topology_forms
@@ -24,7 +25,6 @@ MOST_RANKS = 1024  # beyond these, an answer takes too long to wait for
 MOST_HEADS = 1024
 LONGEST = 1 << 24  # tokens
 WIDEST = 200  # characters of an entry
-PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
 
 
 class ChoiceError(RingloomError):
@@ -92,6 +92,11 @@ class Choices:
         """The parts of an address that bring these choices back; defaults are left out."""
         usual = Choices().texts() | {"kv_heads": str(self.heads)}
         return {name: text for name, text in self.texts().items() if text != usual[name]}
+
+    @property
+    def address(self) -> str:
+        """The same, as the end of an address."""
+        return f"?{urlencode(self.query())}"
 
 
 def pairs(text: str) -> list[list[str]]:

@@ -5,7 +5,8 @@ from typing import Any
 import panel as pn
 
 from planner.schedules import SCHEDULES
-from ringloom.explore.choices import PASSES, Choices
+from ringloom.comparison import PASSES
+from ringloom.explore.choices import Choices
 from simulator.hardware import presets
 
 WIDGET_STYLE = """

@@ -10,7 +10,6 @@ import json
 from html import escape
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import panel as pn
 from markupsafe import Markup
@@ -29,10 +28,8 @@ from ringloom.report.facts.tiles import TileFacts
 from simulator.bars import FEW
 
 PAGE = Path(__file__).parent / "page"
-STYLES = asset("style.css") + (PAGE / "explore.css").read_text("utf-8")
-SCRIPTS = "".join(map(asset, ("theme.js", "bars.js", "sheets.js"))) + (
-    PAGE / "explore.js"
-).read_text("utf-8")
+STYLES = asset("style.css") + asset("explore.css", PAGE)
+SCRIPTS = "".join(map(asset, ("theme.js", "bars.js", "sheets.js"))) + asset("explore.js", PAGE)
 AT_ONCE = 64  # ranks up to which a page opens with its answer
 WORDS = (
     *("title", "finding", "trouble", "working", "skipped", "note", "said", "summary", "progress"),
@@ -104,7 +101,7 @@ class Session:
             self._tell({"schedule": str(error)})
             return
         if pn.state.location is not None:
-            pn.state.location.search = _search(choices)
+            pn.state.location.search = choices.address.rstrip("?")
         yield from self.table.fill()
 
     def _drawing(self, choices: Choices, texts: dict[str, str]) -> Stages:
@@ -186,7 +183,7 @@ class Session:
     def page(self) -> Any:
         """The template with everything in its place."""
         template = pn.Template(
-            (PAGE / "page.html").read_text(encoding="utf-8"),
+            asset("page.html", PAGE),
             nb_template="{% extends base %}",
             location=True,
         )
@@ -218,8 +215,3 @@ class Session:
 
 def _alert(wrong: str) -> str:
     return f'<p role="alert">{escape(wrong)}</p>' if wrong else ""
-
-
-def _search(choices: Choices) -> str:
-    query = urlencode(choices.query())
-    return f"?{query}" if query else ""

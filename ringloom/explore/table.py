@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from urllib.parse import urlencode
 
 from ringloom.explore.choices import Choices
 from ringloom.explore.turns import Stages
@@ -54,11 +53,8 @@ class Table:
             progress = f"{bar} {done} of {self.count} other schedules compared"
         every: list[Row | Refusal] = [*self.rows, *self.refused]
         names = (one.schedule for one in every if one.schedule != self.choices.schedule)
-        links = {name: self._link(name) for name in names}
+        links = {n: replace(self.choices, schedule=n).address for n in names}
         rows = sorted(self.rows, key=lambda row: row.makespan_s)
         self.words.say(
             summary=summary(rows, self.refused, links, whole=not self.left), progress=progress
         )
-
-    def _link(self, schedule: str) -> str:
-        return f"?{urlencode(replace(self.choices, schedule=schedule).query())}"

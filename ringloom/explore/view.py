@@ -19,15 +19,15 @@ from planner.workload import Workload
 from ringloom.comparison import Case, Comparison, Passes, beside, case
 from ringloom.explore.choices import Choices
 from ringloom.machine import on_machine
-from ringloom.report.facts.tiles import TileFacts, most_cuts, tile_facts, too_many
-from ringloom.report.pictures.load import LoadPicture, most
+from ringloom.report.facts.tiles import TileFacts, tables
+from ringloom.report.pictures.load import LoadPicture
 from ringloom.report.pictures.memory import MemoryPicture
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.traffic import TrafficPicture
 from ringloom.rows import Refusal, Row, shortage
 from simulator.bars import FEW, bars_of, representatives
-from simulator.facts import by_nodes, traffic_of, usage, work_of
+from simulator.facts import by_nodes, over_average, traffic_of, usage, work_of
 from simulator.hardware import hardware
 from simulator.prediction import ratio, simulate
 
@@ -71,8 +71,7 @@ def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
     """The facts of a plan, or of a pair."""
     plans = planned(schedule, work, ranks, pass_)
     passes = [(f"{schedule} {one.pass_}", one) for one in plans]
-    tables = tuple(tile_facts(title, one) for title, one in passes if most_cuts(one))
-    return Still(tables, too_many(passes), work_of(plans), traffic_of(plans))
+    return Still(*tables(passes), work_of(plans), traffic_of(plans))
 
 
 def compared(choices: Choices) -> Comparison:
@@ -128,7 +127,7 @@ class View:
             if facts.tiles:
                 self.stepper.show(facts.tiles)
             table, cell = by_nodes(facts.traffic, 1)  # of many, neighbours together
-            self.load.show(facts.work, most(facts.work))
+            self.load.show(facts.work, over_average(facts.work).max())
             self.links.show(table, cell, float(table.max()))
         return facts
 

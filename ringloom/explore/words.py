@@ -4,7 +4,9 @@ from pathlib import Path
 
 from bokeh.models import ColumnDataSource, CustomJS, Model
 
-CODE = (Path(__file__).parent / "page" / "words.js").read_text(encoding="utf-8")
+from ringloom.report.assets import asset
+
+CODE = asset("words.js", Path(__file__).parent / "page")
 
 
 class Words:

@@ -1,13 +1,14 @@
 """The page: facts of a comparison drawn, and put into one HTML file that needs no network."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import bokeh
 from bokeh.embed import components
 from bokeh.models import Range1d
+from bokeh.plotting import figure
 from markupsafe import Markup
 
 import ringloom
@@ -17,21 +18,21 @@ from ringloom.comparison import Case, Comparison
 from ringloom.report.assets import asset
 from ringloom.report.facts.matching import matching
 from ringloom.report.facts.recorded import Recorded
-from ringloom.report.facts.tiles import most_cuts, tile_facts, too_many
-from ringloom.report.pictures.load import LoadPicture, most
-from ringloom.report.pictures.memory import MemoryPicture, colour_of, dash_of, width_of
+from ringloom.report.facts.tiles import tables
+from ringloom.report.pictures.load import LoadPicture
+from ringloom.report.pictures.memory import MemoryPicture, look_of
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.traffic import TrafficPicture
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.views.units import seconds, size
 from simulator.bars import FEW, Bars, bars_of, representatives
-from simulator.facts import Usage, by_nodes, traffic_of, usage, work_of
+from simulator.facts import Usage, by_nodes, over_average, traffic_of, usage, work_of
 
 EVEN = 1.005  # times the lightest load: less is none to speak of
 APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent
-Figures = dict[str, Any]
+Panel = dict[str, Any]  # what a page shows of a schedule, by the names of its template
 
 
 def page(
@@ -50,27 +51,29 @@ def page(
     end = max([row.makespan_s for row in compared.rows] + ([run.makespan * scale] if run else []))
     axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")
     passes = [each for case in cases for each in _titled(case)]
-    facts = [tile_facts(title, plan) for title, plan in passes if most_cuts(plan)]
+    facts, skipped = tables(passes)
     if facts:
         stepper = StepperPicture(compared.ranks)
         stepper.show(facts)
         figures |= {"tiles": stepper.tiles, "ways": stepper.ways}
     content = {
-        "timelines": _timelines(compared, run, scale, axis, figures, all_ranks),
-        "loads": _loads(cases, figures),
-        "links": _links(cases, figures),
+        "timelines": _timelines(compared, run, scale, axis, all_ranks),
+        "loads": _panels(cases, _loads(cases), _load_words),
+        "links": _panels(cases, _links(cases), _traffic_words),
     }
+    panels = [panel for group in content.values() for panel in group]
+    figures |= {panel["figure"].name: panel["figure"] for panel in panels}
     memory = _memory(compared, axis, figures)
     scripts, drawn = components(figures) if figures else ("", {})
-    for one in (o for group in content.values() for o in group):
-        one["picture"] = Markup(drawn[one.pop("figure")])
+    for panel in panels:
+        panel["picture"] = Markup(drawn[panel["figure"].name])
     html: str = TEMPLATES.get_template("page.html").render(
         title=compared.title,
         answer=compared.recommendation.answer,
         finding=compared.why,
         summary=Markup(summary(compared.rows, compared.refused)),
         steps=[{"title": f.title, "steps": max(1, f.steps)} for f in facts],
-        skipped=too_many(passes),
+        skipped=skipped,
         pictures={name: Markup(drawn[name]) for name in ("tiles", "ways") if facts},
         memory=Markup(drawn["memory"]) if memory else "",
         legend=memory,
@@ -111,20 +114,18 @@ def _timelines(
     run: Recorded | None,
     scale: float,
     axis: Range1d,
-    figures: Figures,
     every: bool,
-) -> list[dict[str, Any]]:
-    drawn = []
+) -> list[Panel]:
+    panels = []
     for number, case in enumerate(compared.cases):
         shown = representatives(case.prediction, compared.ranks if every else FEW)
         bars = bars_of(case.prediction, shown)
         own = run if run is not None and run.plan == case.row.schedule else None
         picture = TimelinePicture(f"timeline-{number}", axis)
-        picture.show(bars, compared.ranks, shown, own, scale)
-        figures[f"timeline-{number}"] = picture.figure
+        drawn = picture.show(bars, compared.ranks, shown, own, scale)
         words = _time_words(case, bars) + (f"; measured {seconds(own.makespan)}" if own else "")
-        drawn.append({"title": case.row.schedule, "words": words, "figure": f"timeline-{number}"})
-    return drawn
+        panels.append({"title": case.row.schedule, "words": words, "figure": drawn})
+    return panels
 
 
 def _time_words(case: Case, bars: Bars) -> str:
@@ -155,28 +156,26 @@ def _run_words(compared: Comparison, run: Recorded, scale: float) -> str:
     )
 
 
-def _loads(cases: Sequence[Case], figures: Figures) -> list[dict[str, Any]]:
-    """Bars of each schedule, all on one scale."""
+def _loads(cases: Sequence[Case]) -> list[figure]:
+    """Draws bars of each schedule, all on one scale."""
     works = [work_of(case.plans) for case in cases]
-    drawn, high = [], max(map(most, works))
-    for number, (case, work) in enumerate(zip(cases, works, strict=True)):
-        picture = LoadPicture(place := f"load-{number}")
-        picture.show(work, high)
-        figures[place] = picture.figure
-        drawn.append({"title": case.row.schedule, "words": _load_words(case), "figure": place})
-    return drawn
+    high = max(over_average(work).max() for work in works)
+    return [LoadPicture(f"load-{n}").show(work, high) for n, work in enumerate(works)]
 
 
-def _links(cases: Sequence[Case], figures: Figures) -> list[dict[str, Any]]:
-    """A heat map of each schedule, all on one scale."""
-    tables = [by_nodes(traffic_of(case.plans), case.prediction.ranks_per_node) for case in cases]
-    drawn, high = [], max(float(table.max()) for table, _ in tables)
-    for number, (case, (table, cell)) in enumerate(zip(cases, tables, strict=True)):
-        picture = TrafficPicture(place := f"links-{number}")
-        picture.show(table, cell, high)
-        figures[place] = picture.figure
-        drawn.append({"title": case.row.schedule, "words": _traffic_words(case), "figure": place})
-    return drawn
+def _links(cases: Sequence[Case]) -> list[figure]:
+    """Draws a heat map of each schedule, all on one scale."""
+    links = [by_nodes(traffic_of(case.plans), case.prediction.ranks_per_node) for case in cases]
+    high = max(float(table.max()) for table, _ in links)
+    return [TrafficPicture(f"links-{n}").show(*one, high) for n, one in enumerate(links)]
+
+
+def _panels(
+    cases: Sequence[Case], figures: Sequence[figure], words: Callable[[Case], str]
+) -> list[Panel]:
+    """Puts each schedule's name and some words on it beside its figure."""
+    drawn = zip(cases, figures, strict=True)
+    return [{"title": c.row.schedule, "words": words(c), "figure": f} for c, f in drawn]
 
 
 def _load_words(case: Case) -> str:
@@ -194,20 +193,16 @@ def _traffic_words(case: Case) -> str:
     return f"{size(int(total))} in all, {size(busiest)} by the busiest sender"
 
 
-def _memory(compared: Comparison, axis: Range1d, figures: Figures) -> list[dict[str, Any]]:
+def _memory(compared: Comparison, axis: Range1d, figures: Panel) -> list[Panel]:
     """The picture's legend: a line per schedule whose memory over time was kept."""
     used = [(case.row.schedule, usage(case.prediction)) for case in compared.cases]
     held: Sequence[tuple[str, Usage]] = [(name, one) for name, one in used if one is not None]
     if held:
-        picture = MemoryPicture(axis, len(held))
-        picture.show(held)
-        figures["memory"] = picture.figure
+        figures["memory"] = MemoryPicture(axis, len(held)).show(held)
     return [
         {
             "words": f"{name}: {size(one.peak)} at most, on rank {one.rank}",
-            "colour": colour_of(number),
-            "width": width_of(number, len(held)),
-            "dashes": " ".join(map(str, dash_of(number))),
+            **look_of(number, len(held)),
         }
         for number, (name, one) in enumerate(held)
     ]

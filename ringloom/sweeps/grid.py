@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from planner.disk import read
 from planner.errors import RingloomError
-from planner.ir import Pass
 from planner.masks import parse
 from planner.parse import tokens
 from planner.planning import TRIMS, find_schedule
 from planner.version import VERSION
 from planner.workload import DTYPES, Workload
+from ringloom.comparison import PASSES
 from ringloom.sweeps.points import Named, Point
 from simulator.hardware import Hardware, hardware
 from simulator.network.topology import Topology
@@ -150,7 +150,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "sinks": choice((False, True)),
     "mask": parse,
     "dtype": choice([*DTYPES]),
-    "pass": choice((*get_args(Pass), "both")),
+    "pass": choice(PASSES),
     "trim": choice([*TRIMS]),
     "hardware": hardware,
     "schedule": lambda text: Named(text, find_schedule(text)[0]),

@@ -21,9 +21,9 @@ import ringloom as rl
 from planner.files import loads
 from planner.schedules import SCHEDULES
 from ringloom.cli import main
-from ringloom.comparison import compare
+from ringloom.comparison import PASSES, compare
 from ringloom.explore import session as sessions
-from ringloom.explore.choices import MOST_RANKS, PASSES, Choices, from_query
+from ringloom.explore.choices import MOST_RANKS, Choices, from_query
 from ringloom.explore.copies import command, python
 from ringloom.explore.downloads import plan_file, program, trace_file
 from ringloom.explore.serving import free, serve

@@ -5,7 +5,7 @@ step and the rank of every (query piece, key piece). Heads are cut where any blo
 every cut has tables of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -86,10 +86,11 @@ def most_cuts(plan: Plan) -> int:
     return min(CUTS, MOST // (len(sides.q.chunks) * len(sides.kv.chunks)))
 
 
-def too_many(plans: Iterable[tuple[str, Plan]]) -> str:
-    """Returns a sentence on plans, by their titles, that are too large for tables, "" for none."""
-    large = [title for title, plan in plans if not most_cuts(plan)]
-    return f"Too many tiles to draw step by step: {', '.join(large)}." if large else ""
+def tables(passes: Sequence[tuple[str, Plan]]) -> tuple[tuple[TileFacts, ...], str]:
+    """Returns the facts of passes by their titles, and a sentence on those that are too large."""
+    large = [title for title, plan in passes if not most_cuts(plan)]
+    skipped = f"Too many tiles to draw step by step: {', '.join(large)}." if large else ""
+    return tuple(tile_facts(*one) for one in passes if one[0] not in large), skipped
 
 
 def tile_facts(title: str, plan: Plan) -> TileFacts:

@@ -48,6 +48,12 @@ def cell_axes(drawn: figure) -> None:
         axis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
 
 
+def cells_image(drawn: figure, source: Any, colours: Any) -> Any:
+    """Cells as one image, whose place comes with its data."""
+    place = {name: name for name in ("image", "x", "y", "dw", "dh")}
+    return drawn.image(**place, color_mapper=colours, source=source)
+
+
 def padded(characters: int) -> CustomJSTickFormatter:
     """Numbers after blanks as wide as digits: others need not move the picture beside them."""
     code = f'return String(Number(tick.toPrecision(6))).padStart({characters}, "\\u2007")'

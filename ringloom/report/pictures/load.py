@@ -2,10 +2,12 @@
 
 import numpy as np
 from bokeh.models import BasicTicker, ColumnDataSource, HoverTool, Range1d, Span
+from bokeh.plotting import figure
 from numpy.typing import NDArray
 
 from ringloom.report.pictures.frames import TIP, frame
-from simulator.pictures import COMPUTE, GAPS
+from simulator.facts import over_average
+from simulator.pictures import COMPUTE, GAPS, LOAD_LABEL
 
 
 class LoadPicture:
@@ -18,7 +20,7 @@ class LoadPicture:
             height=260,
             min_width=180,
             x_axis_label="rank",
-            y_axis_label="query-key pairs / average",
+            y_axis_label=LOAD_LABEL,
             x_range=Range1d(0, 1),
             y_range=Range1d(0, 1),
         )
@@ -36,16 +38,12 @@ class LoadPicture:
         self.figure.xgrid.visible = False
         self.figure.xaxis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
 
-    def show(self, work: NDArray[np.int64], high: float) -> None:
+    def show(self, work: NDArray[np.int64], high: float) -> figure:
         """Draw the pairs that each rank attends, on a scale from 0 to `high` times the average."""
-        shares = work / (work.mean() or 1.0)
-        self.source.data = {"rank": np.arange(len(work)), "share": shares, "pairs": work}
+        ranks, shares = np.arange(len(work)), over_average(work)
+        self.source.data = {"rank": ranks, "share": shares, "pairs": work}
         few = len(work) <= GAPS
         self.bars.glyph.update(width=0.8 if few else 1.0, line_color=None if few else COMPUTE)
         self.figure.x_range.update(start=-0.5, end=len(work) - 0.5)
         self.figure.y_range.end = 1.05 * max(high, 1.0)
-
-
-def most(work: NDArray[np.int64]) -> float:
-    """Returns the work of the busiest rank over the average."""
-    return float(work.max() / (work.mean() or 1.0))
+        return self.figure

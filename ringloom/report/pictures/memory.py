@@ -1,9 +1,11 @@
 """Memory over time of the worst rank, a line per schedule."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from bokeh.models import ColumnDataSource, HoverTool, Range1d
+from bokeh.plotting import figure
 
 from ringloom.report.pictures.frames import in_bytes, timed
 from ringloom.report.pictures.palette import DASHES, OKABE_ITO
@@ -11,20 +13,13 @@ from ringloom.views.units import seconds, size
 from simulator.facts import Usage
 
 
-def width_of(number: int, lines: int) -> float:
-    """Earlier lines are wider: where they coincide with later ones, both can be seen."""
-    return min(10.0, 2.5 + 1.5 * (lines - number - 1))
-
-
-def colour_of(number: int) -> str:
-    """The colour of a line."""
-    return OKABE_ITO[number % len(OKABE_ITO)]
-
-
-def dash_of(number: int) -> list[int]:
-    """Its dashes in pixels, as in bokeh's names, for a legend."""
-    lengths = {"solid": [], "dashed": [6], "dotted": [2, 4], "dotdash": [2, 4, 6, 4]}
-    return lengths.get(DASHES[number % len(DASHES)], [6, 4, 2, 4])
+def look_of(number: int, lines: int) -> dict[str, Any]:
+    """The look of a line; where later ones coincide with it, both can be seen: it is wider."""
+    return {
+        "line_color": OKABE_ITO[number % len(OKABE_ITO)],
+        "line_width": min(10.0, 2.5 + 1.5 * (lines - number - 1)),
+        "line_dash": DASHES[number % len(DASHES)],
+    }
 
 
 class MemoryPicture:
@@ -36,23 +31,14 @@ class MemoryPicture:
         )
         self.figure.yaxis[0].update(**in_bytes(8))
         self.sources = [ColumnDataSource(data={}, name=f"memory-{n}") for n in range(lines)]
-        drawn = zip(range(lines), self.sources, strict=True)
-        self.lines = [self._line(n, source, width_of(n, lines)) for n, source in drawn]
+        self.lines = [
+            self.figure.step(x="x", y="y", mode="after", **look_of(n, lines), source=source)
+            for n, source in enumerate(self.sources)
+        ]
         tip = '<div style="color:#111"><b>@name</b><br>@words</div>'
         self.figure.add_tools(HoverTool(renderers=self.lines, tooltips=tip, line_policy="prev"))
 
-    def _line(self, number: int, source: ColumnDataSource, width: float):  # type: ignore[no-untyped-def]
-        return self.figure.step(
-            x="x",
-            y="y",
-            mode="after",
-            line_width=width,
-            line_color=colour_of(number),
-            line_dash=DASHES[number % len(DASHES)],
-            source=source,
-        )
-
-    def show(self, held: Sequence[tuple[str, Usage]]) -> None:
+    def show(self, held: Sequence[tuple[str, Usage]]) -> figure:
         """Draw the lines of these schedules."""
         most = max((one.peak for _, one in held), default=0)
         self.figure.y_range.end = 1.05 * most or 1.0
@@ -64,3 +50,4 @@ class MemoryPicture:
                 "name": np.full(len(one.bytes), f"{name}, rank {one.rank}", object),
                 "words": [f"from {seconds(t)} on: {size(b)} ({b:,} bytes)" for t, b in pairs],
             }
+        return self.figure

@@ -12,7 +12,8 @@ OKABE_ITO = (
     *("#56B4E9", "#D55E00", "#6E28C8", "#6E2800"),
 )
 STREAM_COLOURS = {"compute": COMPUTE, "merge": MERGE, "send": SEND, "wait": WAIT}
-DASHES = ("solid", "dashed", "dotdash", "dotted", "dashdot")
+# Pixels of a line that are drawn, left out, drawn ...
+DASHES: list[list[int]] = [[], [6], [2, 4, 6, 4], [2, 4], [6, 4, 2, 4]]
 
 
 # Until `page/theme.js` has asked the reader for light or dark.

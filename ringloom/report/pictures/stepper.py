@@ -26,11 +26,13 @@ from numpy.typing import NDArray
 
 from ringloom.report.assets import asset
 from ringloom.report.facts.tiles import TileFacts
-from ringloom.report.pictures.frames import LABEL, TIP, cell_axes, frame, padded
+from ringloom.report.pictures.frames import LABEL, TIP, cell_axes, cells_image, frame, padded
 from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours
 from simulator.pictures import SEND
 
 MOST_ARROWS = 16  # ranks; messages of more are cells, from row to column
+ENDS = "x0 y0 x1 y1 src dst parts width"  # columns of messages
+NO_IMAGE = {"image": [np.zeros((1, 1), np.float32)], "x": [0], "y": [0], "dw": [1], "dh": [1]}
 DARK_INK, LIGHT_INK = "#000000", "#ffffff"
 
 
@@ -43,11 +45,11 @@ class StepperPicture:
         self.facts = ColumnDataSource(data={}, name="facts")
         # What the browser draws stays in the browser.
         drawn = {"syncable": False}
-        self.pixels = ColumnDataSource(data=_no_image(), name="pixels", **drawn)
-        self.labels = ColumnDataSource(data=_no_labels(), name="labels", **drawn)
+        self.pixels = ColumnDataSource(data=NO_IMAGE, name="pixels", **drawn)
+        self.labels = ColumnDataSource(data=_none("x y text ink"), name="labels", **drawn)
         self.places = ColumnDataSource(data={}, name="places", **drawn)
-        self.messages = ColumnDataSource(data=_no_messages(), name="messages", **drawn)
-        self.heads = ColumnDataSource(data=_no_messages(), name="arrow-heads", **drawn)
+        self.messages = ColumnDataSource(data=_none(ENDS), name="messages", **drawn)
+        self.heads = ColumnDataSource(data=_none(ENDS), name="arrow-heads", **drawn)
         # Tiles at rest lie beside the scale of ranks: the page's theme owns their colours.
         self.colours = LinearColorMapper(
             palette=["#000000"],
@@ -107,15 +109,7 @@ class StepperPicture:
             x_range=Range1d(0, 1),
             y_range=Range1d(1, 0),
         )
-        image = drawn.image(
-            image="image",
-            x="x",
-            y="y",
-            dw="dw",
-            dh="dh",
-            color_mapper=self.colours,
-            source=self.pixels,
-        )
+        image = cells_image(drawn, self.pixels, self.colours)
         drawn.text(**LABEL, source=self.labels)
         formatter = self._hover("tile_hover.js")
         tip = TIP.format("@image{custom}")
@@ -203,16 +197,8 @@ def narrow(numbers: NDArray[np.int32]) -> NDArray[np.int16] | NDArray[np.int32]:
     return numbers.astype(np.int16) if fits else numbers.astype(np.int32)
 
 
-def _no_image() -> dict[str, list[Any]]:
-    return {"image": [np.zeros((1, 1), np.float32)], "x": [0], "y": [0], "dw": [1], "dh": [1]}
-
-
-def _no_labels() -> dict[str, list[Any]]:
-    return {name: [] for name in ("x", "y", "text", "ink")}
-
-
-def _no_messages() -> dict[str, list[Any]]:
-    return {name: [] for name in ("x0", "y0", "x1", "y1", "src", "dst", "parts", "width")}
+def _none(names: str) -> dict[str, list[Any]]:
+    return {name: [] for name in names.split()}
 
 
 def _circle(ranks: int) -> dict[str, list[Any]]:

@@ -12,13 +12,14 @@ from bokeh.models import (
     LinearColorMapper,
     Range1d,
 )
+from bokeh.plotting import figure
 from numpy.typing import NDArray
 
 from ringloom.report.facts.recorded import Recorded
 from ringloom.report.pictures.frames import timed
 from ringloom.report.pictures.palette import PAPER, STREAM_COLOURS
 from simulator.bars import STREAMS, Bars
-from simulator.pictures import SEND
+from simulator.pictures import SEND, ranks_label
 
 TIP = """
 <div style="max-width:20rem;color:#111"><b>rank @rank</b> @name<br>
@@ -84,7 +85,7 @@ class TimelinePicture:
         shown: Sequence[int],
         run: Recorded | None = None,
         scale: float = 1.0,
-    ) -> None:
+    ) -> figure:
         """Draw the bars of those `shown` of so many ranks; those of a recorded run below them.
 
         A run may be drawn at another `scale` than its own; what it says of itself stays true.
@@ -113,8 +114,8 @@ class TimelinePicture:
         self.ticks.ticks = [row + 0.5 for row in range(0, count, spacing)]
         labels = {row + 0.5: str(rank) for row, rank in enumerate(shown)}
         self.figure.yaxis.major_label_overrides = labels
-        few = f"{count} of {ranks} ranks"
-        self.figure.yaxis.axis_label = few if count < ranks else "rank"
+        self.figure.yaxis.axis_label = ranks_label(count, ranks)
+        return self.figure
 
 
 def _columns(

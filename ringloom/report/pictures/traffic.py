@@ -9,11 +9,13 @@ from bokeh.models import (
     LinearColorMapper,
     Range1d,
 )
+from bokeh.plotting import figure
 from numpy.typing import NDArray
 
 from ringloom.report.assets import asset
-from ringloom.report.pictures.frames import TIP, cell_axes, frame, in_bytes
+from ringloom.report.pictures.frames import TIP, cell_axes, cells_image, frame, in_bytes
 from ringloom.report.pictures.palette import amounts
+from simulator.pictures import link_labels
 
 
 class TrafficPicture:
@@ -32,15 +34,7 @@ class TrafficPicture:
         self.figure = frame(
             name, height=260, min_width=180, x_range=Range1d(0, 1), y_range=Range1d(1, 0)
         )
-        cells = self.figure.image(
-            image="image",
-            x="x",
-            y="y",
-            dw="dw",
-            dh="dh",
-            color_mapper=self.colours,
-            source=self.source,
-        )
+        cells = cells_image(self.figure, self.source, self.colours)
         formatter = CustomJSHover(args={"cells": self.source}, code=asset("traffic_hover.js"))
         tip = TIP.format("@image{custom}")
         self.figure.add_tools(
@@ -50,7 +44,7 @@ class TrafficPicture:
         self.figure.add_layout(scale, "right")
         cell_axes(self.figure)
 
-    def show(self, table: NDArray[np.int64], cell: int, high: float) -> None:
+    def show(self, table: NDArray[np.int64], cell: int, high: float) -> figure:
         """Draw bytes on a scale from 0 to `high`; empty cells, of so many ranks, have none."""
         ranks = cell * len(table)
         place = {"x": [-0.5], "y": [-0.5], "dw": [ranks], "dh": [ranks], "cell": [cell]}
@@ -58,6 +52,5 @@ class TrafficPicture:
         self.colours.high = max(high, 1)
         self.figure.x_range.update(start=-0.5, end=ranks - 0.5)
         self.figure.y_range.update(start=ranks - 0.5, end=-0.5)
-        cells = f", {cell} to a cell" if cell > 1 else ""
-        self.figure.xaxis.axis_label = f"to rank{cells}"
-        self.figure.yaxis.axis_label = f"from rank{cells}"
+        self.figure.xaxis.axis_label, self.figure.yaxis.axis_label = link_labels(cell)
+        return self.figure
