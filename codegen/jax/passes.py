@@ -118,7 +118,7 @@ class Pass(Attends):
         active = [(s, self.during(s, run)) for s in self.loops.statements]
         active = [(s, steps) for s, steps in active if steps]
         for s, steps in active:
-            if isinstance(s, Start) and not s.sums:
+            if isinstance(s, Start):
                 yield from self.at(run, steps, indent, partial(self.start, s))
         self.written = set[Key]()
         attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]

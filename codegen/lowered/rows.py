@@ -109,7 +109,7 @@ def cut(s: Send) -> bool:
 def whole(state: Expansion, s: Send, t: int, src: Ints, dst: Ints, _: Ints) -> Messages:
     """A message with all blocks of the value that it has pieces of."""
     value = Part(s.parts[0].value, s.parts[0].lag)
-    return src, dst, state.blocks(value, s.tensors[0], t, src)
+    return src, dst, state.blocks(value, s.side, t, src)
 
 
 def staying(state: Expansion) -> dict[tuple[str, str], Ints]:

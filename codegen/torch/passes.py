@@ -159,7 +159,7 @@ class Pass(Attending, Exchanges, Messages):
         starts = [
             s
             for s in self.loops.statements
-            if isinstance(s, Start) and not s.sums and any(map(s.when.on, domain.steps))
+            if isinstance(s, Start) and any(map(s.when.on, domain.steps))
         ]
         inputs = self.have.names.inputs
         first = [s for s in starts if untouched(self.loops, inputs, s, frame.first)]

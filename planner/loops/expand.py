@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import TENSORS, Plan
+from planner.ir import Plan
 from planner.loops.exchanges import Filled, alike_along, scattered, shared
 from planner.loops.form import (
     AllToAll,
@@ -50,10 +50,7 @@ class Expanded(Rows):
 
 
 class Expansion:
-    """The values of all names as the steps go by, and the messages of each exchange (`brought`).
-
-    Sums that went further than the value that they are for are values of their tensor.
-    """
+    """The values of all names as the steps go by, and the messages of each exchange (`brought`)."""
 
     def __init__(self, loops: Loops, plan: Plan) -> None:
         self.loops, self.plan = loops, plan  # which gives blocks, and copies held from the start
@@ -63,26 +60,18 @@ class Expansion:
         self.filled = Filled(plan)
         self.brought: dict[str, list[Messages]] = {}
         self.coming = defaultdict[tuple[str, str, int | None], list[Copies]](list)
-        self.following = defaultdict[tuple[str, Value], list[Copies]](list)
         self.added = list[tuple[str, Ints, Ints]]()
 
-    def blocks(self, part: Part, tag: str, t: int, who: Ints, seen: Ints | None = None) -> Ints:
-        """The blocks [n, w] of a part on ranks `who`, its slices as ranks `seen` say them.
+    def blocks(self, part: Part, side: str, t: int, who: Ints) -> Ints:
+        """The blocks [n, w] of a part on ranks `who`."""
+        table = self.value(part, side, t).table.take(who, axis=0)
+        return sliced(table, part, t, self.coordinates.take(who, axis=0))
 
-        `tag`: a side, or a tensor of sums for these.
-        """
-        table = self.value(part, tag, t).table.take(who, axis=0)
-        at = self.coordinates.take(who if seen is None else seen, axis=0)
-        return sliced(table, part, t, at)
-
-    def value(self, part: Part, tag: str, t: int) -> Value:
+    def value(self, part: Part, side: str, t: int) -> Value:
         """The value that a part is of."""
-        side = tag if tag in SIDES else TENSORS[tag].side
-        if value := self.values[side].named.get((part.value, None)):
-            return value
         born = t - int(part.lag.at(t, self.coordinates[:1])[0])
-        for known in (self.values[tag].named, self.values[side].named):
-            if value := known.get((part.value, born)):
+        for age in (None, born):
+            if value := self.values[side].named.get((part.value, age)):
                 return value
         raise PlanError(f"step {t}: {part.value} is read, but there is none of that age")
 
@@ -103,19 +92,21 @@ class Expansion:
 
     def start(self, s: Start, t: int) -> None:
         """A value gets another name."""
-        blocks = self.blocks(s.part, s.tensors[0] if s.sums else s.side, t, self.everyone)
+        blocks = self.blocks(s.part, s.side, t, self.everyone)
         self.values[s.side].add(s.name, t, self.everyone, blocks)
 
     def send(self, s: Send, t: int) -> list[Messages]:
         """The messages of a send; what they bring has its name from the next step on."""
         src, dst = self._pairs(s, t)
-        tag = s.tensors[0] if s.sums else s.side
-        sent = np.hstack([self.blocks(p, tag, t, src) for p in s.parts])
-        if s.sums:
+        sent = np.hstack([self.blocks(p, s.side, t, src) for p in s.parts])
+        if not s.sums:
+            self.coming[s.name, s.side, t + 1].append((dst, sent))
+        elif s.into and not same(self.blocks(s.into, s.side, t, dst), sent):
+            raise PlanError(
+                f"step {t}: sums are added into {s.into.value}, but are for other blocks"
+            )
+        else:
             self.added.append((s.side, dst, sent))
-        if s.into:
-            self._add(s.into, tag, t, dst, sent)
-        self.coming[s.name, s.side, t + 1].append((dst, sent))
         return [(src, dst, sent)]
 
     def _pairs(self, s: Send, t: int) -> tuple[Ints, Ints]:
@@ -126,18 +117,6 @@ class Expansion:
             asked = asked[to]
         who = np.flatnonzero(s.when.guard.at(t, asked) & (to >= 0) & (to != self.everyone))
         return (to[who], who) if isinstance(s.hop, FromRoot) else (who, to[who])
-
-    def _add(self, into: Part, tensor: str, t: int, dst: Ints, sent: Ints) -> None:
-        """Sums are for the very blocks of `into` on their receivers, or there is nothing of it."""
-        here = self.blocks(into, tensor, t, dst)
-        new = (here < 0).all(axis=1)
-        if not same(here[~new], sent[~new]):
-            raise PlanError(f"step {t}: sums are added into {into.value}, but are for other blocks")
-        if new.any():
-            value = self.value(into, tensor, t)
-            if value.born is None or into.pieces or into.heads:
-                raise PlanError(f"step {t}: sums are added into {into.value}, which is not there")
-            self.following[tensor, value].append((dst[new], sent[new]))
 
     def exchange(self, s: Gather | AllToAll, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
@@ -165,14 +144,12 @@ class Expansion:
 
     def arrive(self) -> None:
         """Makes readable what was under way."""
-        for (tensor, value), more in self.following.items():
-            self.values[tensor].widen(value, *joined(more))
         for (name, side, born), parts in self.coming.items():
             self.values[side].add(name, born, *joined(parts))
         for side, rank, blocks in self.added:
             self.filled.note(side, rank, blocks)
-        for waiting in (self.coming, self.following, self.added):
-            waiting.clear()
+        self.coming.clear()
+        self.added.clear()
 
     def attend(self, s: Attend, t: int) -> Rectangles:
         """The rectangles of an attend."""

@@ -49,14 +49,14 @@ class Naming:
     def _start_chains(self) -> None:
         sends = defaultdict[str, list[Record]](list)
         for record in self.reading.records:
-            if record.key[0] == "send" and len(record.cuts) == 1:
+            what, _, tensors = record.key
+            if what == "send" and len(record.cuts) == 1 and not TENSORS[tensors[0]].accumulates:
                 sends[record.key[1]].append(record)
         values = [v for p in self.reading.places.values() for v in p.values]
         born = {(v.name, v.born) for v in values}
         for name, records in sends.items():
-            sums = TENSORS[records[0].key[2][0]].accumulates
             chained = any(_name(r.cuts[0].value, r.t) == (name, 0) for r in records)
-            if chained or (self.loose and not sums):
+            if chained or self.loose:
                 for record in records:
                     if (name, record.t) not in born and len(record.cuts[0].ends) == 1:
                         self._start(name, record)

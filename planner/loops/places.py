@@ -13,9 +13,9 @@ from typing import TypeVar
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, Plan
+from planner.ir import Plan
 from planner.loops.form import OWN, Ints
-from planner.loops.values import Bools, initial, joined, pack, without
+from planner.loops.values import Bools, initial, pack, without
 from planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block
@@ -60,7 +60,7 @@ class Cut:
 
 
 class Values:
-    """The values of one side, or of one tensor of sums."""
+    """The values of one side."""
 
     def __init__(self, ranks: int, side: Side) -> None:
         self.ranks, self.side = ranks, side
@@ -86,12 +86,6 @@ class Values:
         self.put(value)
         return value
 
-    def widen(self, value: Value, rank: Ints, blocks: Ints) -> None:
-        """Add a value of the same name and birth, with more blocks."""
-        table = value.table.reshape(self.ranks, -1)
-        more = joined([(np.arange(self.ranks), table), (rank, blocks)])
-        self.add(value.name, value.born, *more)
-
     def put(self, value: Value) -> None:
         """Note where the blocks of a value are, if anybody asks."""
 
@@ -100,16 +94,16 @@ V = TypeVar("V", bound=Values)
 
 
 def at_first(plan: Plan, kind: type[V]) -> dict[str, V]:
-    """The values of each side before the first step, and sums by tensor: none."""
+    """The values of each side before the first step."""
     made = {side: kind(plan.ranks, plan.partition.side(side)) for side in ("q", "kv")}
     for side, values in made.items():
         for name, table in initial(plan, side).items():
             values.add(name, None, np.arange(plan.ranks), table.reshape(plan.ranks, -1))
-    return made | {t: kind(plan.ranks, plan.side(t)) for t in ACCUMULATORS[plan.pass_]}
+    return made
 
 
 class Places(Values):
-    """The values of one side, or of one tensor of sums, and where each block is."""
+    """The values of one side, and where each block is."""
 
     def __init__(self, ranks: int, side: Side) -> None:
         super().__init__(ranks, side)
@@ -134,10 +128,6 @@ class Places(Values):
     def of(self, rank: Ints, block: Ints) -> Ints:
         """The value of each (rank, block), any shapes that go together; -1 for none."""
         return np.asarray(self.code[rank, block] >> self.bits)
-
-    def drop(self, rank: Ints, block: Ints) -> None:
-        """These are no longer there."""
-        self.code[rank, block] = -1
 
     def read(self, rank: Ints, blocks: Ints) -> list[tuple[Ints, tuple[Cut, ...]]]:
         """Rows (rank [n], blocks [n, w]) that read the same values, and what they read of these.

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.columns import flat, twice
-from planner.errors import PlanError
+from planner.columns import twice
 from planner.ir import TENSORS, Plan
 from planner.loops.exchanges import Exchange, Exchanges, Filled
 from planner.loops.form import Ints, Loops
@@ -17,7 +16,6 @@ from planner.loops.kinds import Kinds
 from planner.loops.places import Cut, Places, at_first
 from planner.loops.transfers import Transfers, Way, find_mesh
 from planner.loops.values import (
-    Bools,
     Copies,
     Messages,
     Rectangles,
@@ -56,17 +54,6 @@ class Record:
             cuts=tuple(cut.take(rows) for cut in self.cuts),
             dst=None if self.dst is None else self.dst[rows],
         )
-
-
-@dataclass(frozen=True)
-class Pending:
-    """Sums under way: the records of their senders, each with the rows of the message."""
-
-    t: int
-    tensor: str
-    name: str
-    messages: Messages
-    records: list[tuple[Ints, Record]]
 
 
 class Source:
@@ -112,11 +99,8 @@ class Reading:
 
     def _step(self, t: int, rows: Rows) -> None:
         coming = list[tuple[str, str, int | None, Copies]]()
-        pending, handed = list[Pending](), list[tuple[str, Ints, Ints]]()
         for tensors, messages in rows.moves.items():
             side, sums = TENSORS[tensors[0]].side, TENSORS[tensors[0]].accumulates
-            if sums:
-                handed.append((tensors[0], *flat(messages[0], messages[2])))
             rest = messages
             while len(rest[0]) and (hit := self.known.hit(t, tensors, rest, self.places[side])):
                 self.exchanges.append(hit.statement)
@@ -127,18 +111,14 @@ class Reading:
             for way, part in self._ways(t, tensors, rest):
                 name, records = self._sent(t, tensors, way, part, used)
                 if sums:
-                    pending.append(Pending(t, tensors[0], name, part, records))
+                    self.records += self._added(side, part, records)
                 else:
                     self.records += [r for _, r in records]
                     coming.append((side, name, t + 1, part[1:]))
         if len(rows.attends[0]):
             self._attends(t, rows.attends)
-        for tensor, rank, block in handed:
-            self.places[tensor].drop(rank, block)
-        for each in pending:
-            self._added(each)
-        for tag, name, born, copies in coming:
-            self.places[tag].add(name, born, *copies)
+        for of, name, born, copies in coming:
+            self.places[of].add(name, born, *copies)
         for tensors, (_, dst, blocks) in rows.moves.items():
             if TENSORS[tensors[0]].accumulates:
                 self.filled.note(TENSORS[tensors[0]].side, dst, blocks)
@@ -187,28 +167,14 @@ class Reading:
     ) -> tuple[str, list[tuple[Ints, Record]]]:
         """The name of these messages, and the records of their senders."""
         src, dst, blocks = part
-        groups = self._sources(tensors[0], src, blocks)
+        groups = self.places[TENSORS[tensors[0]].side].read(src, blocks)
+        groups.sort(key=lambda group: -len(group[0]))
         names = {cut.value.name for _, cuts in groups for cut in cuts}
         name = self.transfers.name(t, tensors, way, names, used)
         key = "send", name, tensors
         return name, [
             (at, Record(t, key, src[at], cuts, way=way, dst=dst[at])) for at, cuts in groups
         ]
-
-    def _sources(self, tensor: str, rank: Ints, blocks: Ints) -> list[tuple[Ints, tuple[Cut, ...]]]:
-        """Returns the sources of sums: their inputs, or what brought them; most rows first."""
-        side = TENSORS[tensor].side
-        tags: list[tuple[str, Ints]] = [(side, np.arange(len(rank)))]
-        if TENSORS[tensor].accumulates:
-            brought = ((self.places[tensor].of(rank[:, None], blocks) >= 0) | (blocks < 0)).all(1)
-            tags = [(tensor, np.flatnonzero(brought)), (side, np.flatnonzero(~brought))]
-        groups = [
-            (at[rows], cuts)
-            for tag, at in tags
-            if len(at)
-            for rows, cuts in self.places[tag].read(rank[at], blocks[at])
-        ]
-        return sorted(groups, key=lambda g: -len(g[0]))
 
     def _attends(self, t: int, rectangles: Rectangles) -> None:
         rank, q, kv = rectangles
@@ -223,52 +189,14 @@ class Reading:
                 for kind in np.unique(of).tolist():
                     self.records.append(replace(every.take(np.flatnonzero(of == kind)), kind=kind))
 
-    def _added(self, p: Pending) -> None:
-        """Sums arrive: name the accumulators that they are added to, or theirs from now on."""
-        _, dst, blocks = p.messages
-        present, rank = blocks >= 0, dst[:, None]
-        inputs = np.where(present, self.places[TENSORS[p.tensor].side].of(rank, blocks), OWNED)
-        new = (inputs < 0) & (self.places[p.tensor].of(rank, blocks) < 0)
-        if new.any() and self._follow(p.tensor, dst, blocks, new, inputs[present & ~new]):
-            new[:] = False
-        if new.any():
-            row, column = np.nonzero(new)
-            self.places[p.tensor].add(p.name, p.t + 1, dst[row], blocks[row, column][:, None])
-        fresh = new.any(axis=1)
-        into = [*self._into(p.tensor, dst, blocks, np.flatnonzero(~fresh))]
-        into += [(np.flatnonzero(fresh), None)] * bool(fresh.any())
-        for at, record in p.records:
-            for rows, cut in into:
+    def _added(
+        self, side: str, messages: Messages, records: list[tuple[Ints, Record]]
+    ) -> Iterator[Record]:
+        """The records of sums, by what they are added into: None where that has no one name."""
+        for rows, cuts in self.places[side].read(*messages[1:]):
+            into = cuts[0] if len(cuts) == 1 else None
+            for at, record in records:
                 on = np.flatnonzero(np.isin(at, rows, assume_unique=True))
                 if len(on):
-                    at_on = np.searchsorted(rows, at[on])
-                    self.records.append(
-                        replace(record.take(on), into=cut.take(at_on) if cut else None)
-                    )
-
-    def _follow(self, tensor: str, dst: Ints, blocks: Ints, new: Bools, inputs: Ints) -> bool:
-        """Let sums for a value go on under its name on ranks where the value itself did not."""
-        places, numbers = self.places[TENSORS[tensor].side], np.unique(inputs)
-        if len(numbers) != 1 or places.values[int(numbers[0])].born is None:
-            return False
-        value, (row, column) = places.values[int(numbers[0])], np.nonzero(new)
-        table = value.table.reshape(len(value.table), -1)
-        if (table[dst[row]] >= 0).any():
-            return False
-        self.places[tensor].widen(value, dst[row], blocks[row, column][:, None])
-        return True
-
-    def _into(
-        self, tensor: str, dst: Ints, blocks: Ints, rows: Ints
-    ) -> Iterator[tuple[Ints, Cut | None]]:
-        """Rows by what the receivers add them to; None where that has no one name."""
-        table = self.places[tensor].of(dst[rows, None], blocks[rows])
-        named = ((table >= 0) | (blocks[rows] < 0)).all(axis=1)
-        for tag, at in ((tensor, rows[named]), (TENSORS[tensor].side, rows[~named])):
-            try:
-                parts = self.places[tag].read(dst[at], blocks[at]) if len(at) else []
-            except PlanError:  # several names, or no slice of one
-                yield at, None
-                continue
-            for subset, cuts in parts:
-                yield at[subset], cuts[0] if len(cuts) == 1 else None
+                    cut = into.take(np.searchsorted(rows, at[on])) if into else None
+                    yield replace(record.take(on), into=cut)
