@@ -4,7 +4,7 @@ The timeline has the form of predicted ones, so it can be drawn, counted and wri
 way, and a report lays the one over the other.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,8 @@ import numpy as np
 
 from planner.analysis.messages import message_bytes
 from planner.errors import RingloomError
-from planner.ir import TENSORS, Plan
+from planner.ir import Plan
+from planner.partitions import Ints
 from planner.plans import AnyPlans
 from runtimes.recording import recorders
 from runtimes.recording.events import Event, Kind
@@ -23,6 +24,7 @@ from simulator.runs import Run
 from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
 
 Row = Attended | Merged | Sent
+Places = list[tuple[int, int]]  # rank, number
 Times = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, step, number
 
 
@@ -59,12 +61,13 @@ def record(
     virtual ranks take turns on one processor. Raises RingloomError for a backend whose runs
     cannot be recorded, and as `run` does.
     """
-    results, passes = recorders.record(plan, q, k, v, dout, sinks=sinks, backend=backend)
+    given = (q, k, v) if dout is None else (q, k, v, dout)
+    results, passes = recorders.record(plan, *given, sinks=sinks, backend=backend)
+    first, *rest = recordings = [_one(one, events, backend) for one, events in passes]
+    if not rest:
+        return results, first
+    (second,) = rest
     begins = [min(event.start for event in events) for _, events in passes if events]
-    recordings = [_one(one, events, backend) for one, events in passes]
-    if len(recordings) == 1:
-        return results, recordings[0]
-    first, second = recordings
     if len(begins) == 2:
         first = replace(first, makespan=begins[1] - begins[0])
     whole = replace(
@@ -79,13 +82,12 @@ def record(
 
 def _one(plan: Plan, events: list[Event], backend: str) -> Recording:
     times = timeline(plan, events)
-    messages = sum(len(move) for _, move in plan.moves())
     return Recording(
         name=plan.name,
         hardware=backend,
         ranks=plan.ranks,
         makespan=times.end,
-        messages=messages,
+        messages=sum(len(move) for _, move in plan.moves()),
         timeline=times,
     )
 
@@ -110,36 +112,35 @@ def timeline(plan: Plan, events: Iterable[Event]) -> Timeline:
 
 def _rows(plan: Plan, times: Times) -> Iterable[Row]:
     """Yields the rows of every node, in plan order."""
-    for number, step in enumerate(plan.steps):
-        seen = defaultdict[tuple[Kind, int], int](int)
+    for step, nodes in enumerate(plan.steps):
+        sends, receives, attends = (Counter[int]() for _ in range(3))
 
-        def look(kind: Kind, ranks: list[int], places: list[int], at: int = number) -> Floats:
-            return np.array(
-                [_time(plan, times, (kind, r, at, n)) for r, n in zip(ranks, places, strict=True)]
-            ).reshape(-1, 2)
+        def look(kind: Kind, places: Places, step: int = step) -> Floats:
+            rows = [_time(plan, times, (kind, rank, step, number)) for rank, number in places]
+            return np.array(rows).reshape(-1, 2)
 
-        def places(kind: Kind, ranks: list[int], seen: Any = seen) -> list[int]:
-            numbers = []
-            for rank in ranks:
-                numbers.append(seen[kind, rank])
-                seen[kind, rank] += 1
-            return numbers
-
-        for move in step.moves:
-            src, dst = move.src.tolist(), move.dst.tolist()
-            arriving = places("receive", dst)
-            sent, came = look("send", src, places("send", src)), look("receive", dst, arriving)
+        for move in nodes.moves:
+            arriving = _numbered(move.dst, receives)
+            sent, came = look("send", _numbered(move.src, sends)), look("receive", arriving)
             # The wire is free once either end knows that all has come through.
             end = np.minimum(sent[:, 1], came[:, 1])
             start = np.minimum(np.maximum(sent[:, 0], came[:, 0]), end)
-            yield Sent(number, move, start, end, came[:, 1], message_bytes(plan, number, move))
-            if TENSORS[move.tensors[0]].accumulates:
-                yield Merged(number, move, *look("arrive", dst, arriving).T)
-        for attend in step.attends:
-            rank = attend.rank.tolist()
-            which = places("attend", rank)
-            yield Attended(number, attend, *look("attend", rank, which).T)
-            yield Merged(number, attend, *look("merge", rank, which).T)
+            yield Sent(step, move, start, end, came[:, 1], message_bytes(plan, step, move))
+            if move.accumulates:
+                yield Merged(step, move, *look("arrive", arriving).T)
+        for attend in nodes.attends:
+            places = _numbered(attend.rank, attends)
+            yield Attended(step, attend, *look("attend", places).T)
+            yield Merged(step, attend, *look("merge", places).T)
+
+
+def _numbered(ranks: Ints, counts: Counter[int]) -> Places:
+    """Numbers what each rank does, from what it has done in the step so far."""
+    places = Places()
+    for rank in ranks.tolist():
+        places.append((rank, counts[rank]))
+        counts[rank] += 1
+    return places
 
 
 def _time(plan: Plan, times: Times, key: tuple[Kind, int, int, int]) -> tuple[float, float]:

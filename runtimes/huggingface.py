@@ -33,14 +33,10 @@ OURS: dict[str, Function] = {}  # names that were registered here, which may be 
 
 
 def register(program: ModuleType, name: str, group: Any, any_mask: bool) -> None:
-    """Register an emitted program under a name for `attn_implementation`.
+    """Register a program as `ringloom.transformers_attention` says; None is the whole world.
 
-    program: the imported file of `emit torch`, or of `emit torch --dynamic`: the model is then
-    called with `tables=`. group: the ranks that share the sequence, None for the world when the
-    model runs. The plan's mask must be the model's: causal, or full for an encoder, within its
-    sliding window, possibly cut into documents; `any_mask` accepts any mask of the plan. Raises
-    RingloomError for a name that is taken, and, when the model runs, for attention that the plan
-    does not express.
+    A dynamic program's model is called with `tables=`. The plan's mask must be the model's: causal,
+    or full for an encoder, within its sliding window, possibly cut into documents.
     """
     known: Any = ALL_ATTENTION_FUNCTIONS
     taken = name in known.valid_keys() and name not in OURS
@@ -55,12 +51,10 @@ def register(program: ModuleType, name: str, group: Any, any_mask: bool) -> None
 def shard_batch(
     program: ModuleType, ids: Any, labels: Any, positions: Any, group: Any, tables: Any
 ) -> dict[str, Any]:
-    """Returns a rank's shard of a batch of whole sequences, as arguments for the model.
+    """Returns a rank's shard of a batch, as `ringloom.shard_batch` says.
 
-    ids: [batch, seq]. labels: the same, not yet shifted, and -100 where no loss is wanted; None for
-    ids. positions: [seq] or [batch, seq], those of packed documents may begin again; None for
-    0, 1, 2 ... tables: those of a dynamic program, or None. The losses of the ranks add up to the
-    mean over all tokens of the batch, and so do the gradients.
+    Labels are -100 where no loss is wanted; positions of packed documents, [seq] or [batch, seq],
+    may begin again; tables are those of a dynamic program.
     """
     labels = ids if labels is None else labels
     targets = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)

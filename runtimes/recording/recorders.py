@@ -18,17 +18,9 @@ RECORDERS = {"numpy": "runtimes.reference.oracle", "torch": "runtimes.recording.
 
 
 def record(
-    plan: AnyPlans,
-    q: Array,
-    k: Array,
-    v: Array,
-    dout: Array | None = None,
-    *,
-    sinks: Array | None = None,
-    backend: str = "torch",
-    **options: Any,
+    plan: AnyPlans, *arrays: Array, backend: str = "torch", sinks: Array | None = None, **more: Any
 ) -> tuple[Any, list[Recorded]]:
-    """Returns the results of `run`, and the events, pass by pass.
+    """Returns the results of `run`, and the events, pass by pass; `more` goes to the backend.
 
     Raises RingloomError as `run` does, and for a backend whose runs cannot be recorded.
     """
@@ -39,5 +31,5 @@ def record(
             f" which does not say what each did when; backends that can: {', '.join(RECORDERS)}"
         )
     log = list[Recorded]()
-    execute = partial(import_module(RECORDERS[backend]).execute, log=log, **options)
-    return run(plan, q, k, v, dout, sinks=sinks, backend=execute), log
+    execute = partial(import_module(RECORDERS[backend]).execute, log=log, **more)
+    return run(plan, *arrays, sinks=sinks, backend=execute), log
