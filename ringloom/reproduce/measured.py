@@ -124,14 +124,14 @@ class Measured:
         rate = self.quantity in ("per_s", "tflops")
         return self.value * (published / predicted if rate else predicted / published)
 
-    @cached_property
+    @property
     def flop(self) -> float:
         """Matrix flop of the allowed pairs, all ranks together, as charts count them."""
         pairs = tiles(plan("ring", self.work, 1)).total_pairs()
         both = ("forward", "backward") if self.pass_ == "both" else (self.pass_,)
         return float(sum(FLOP[p] for p in both) * self.work.head_dim * self.work.batch * pairs)
 
-    @cached_property
+    @cached_property  # `ringloom reproduce charts` takes twice as long without
     def spread(self) -> Mapping[str, float]:
         """The change of the time at the end of each constant's range."""
         return spread(self.plans, self.machine, EVEN, self.predicted.makespan)

@@ -74,7 +74,7 @@ def _sent(pass_: Pass, plan: Plan) -> Counts:
     return sums
 
 
-@cache
+@cache  # tests/plain/test_formulas.py, which asks for all formulas, takes far longer without
 def interpolated(schedule: str) -> dict[str, Expr]:
     """The counts of a schedule as expressions of P and c, of usp of U, R and c.
 

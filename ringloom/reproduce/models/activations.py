@@ -30,11 +30,6 @@ class Halves(NamedTuple):
     attention: float
     ffn: float
 
-    @property
-    def most(self) -> float:
-        """The layer's need: the larger of the two."""
-        return max(self)
-
 
 def layer(scheme: str, batch: int, seq: int, width: int, heads: int, block: int) -> Halves:
     """Bytes in 16 bit of one layer's activations; of `ring`, elements, as the paper counts."""
@@ -75,11 +70,6 @@ class Need(NamedTuple):
     checkpoints: float
     working: float
 
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return sum(self)
-
 
 def training_need(scheme: str, model: Model, cluster: Cluster, seq: int) -> Need:
     """Bytes per device to train one sequence without ring attention, everything in 32 bit.
@@ -101,6 +91,6 @@ def training_need(scheme: str, model: Model, cluster: Cluster, seq: int) -> Need
 def longest_context(scheme: str, model: Model, cluster: Cluster) -> int:
     """The largest power of two of tokens that fits, at least 256, without ring attention."""
     seq = 256
-    while training_need(scheme, model, cluster, 2 * seq).total <= cluster.memory:
+    while sum(training_need(scheme, model, cluster, 2 * seq)) <= cluster.memory:
         seq *= 2
     return seq

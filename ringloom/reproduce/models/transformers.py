@@ -30,24 +30,14 @@ class Model:
         return self.heads * self.head_dim
 
     @property
-    def kv_width(self) -> int:
-        """Elements of all key heads of a token, or of all value heads."""
-        return self.kv_heads * self.head_dim
-
-    @property
     def attention_weights(self) -> int:
         """Parameters of one layer's query, key, value and output projections."""
-        return 2 * self.width * (self.q_width + self.kv_width)
-
-    @property
-    def ffn_weights(self) -> int:
-        """Parameters of one layer's FFN."""
-        return self.matrices * self.width * self.ff
+        return 2 * self.width * (self.heads + self.kv_heads) * self.head_dim
 
     @property
     def layer_weights(self) -> int:
-        """Parameters of one layer, norms left out."""
-        return self.attention_weights + self.ffn_weights
+        """Parameters of one layer's projections and FFN, norms left out."""
+        return self.attention_weights + self.matrices * self.width * self.ff
 
     @property
     def parameters(self) -> int:

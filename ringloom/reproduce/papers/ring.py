@@ -83,7 +83,7 @@ def activations() -> Iterator[Line]:
         ("ring", "6 b c h (blocks)", 6.0),
     ):
         of = block * width if scheme == "ring" else unit
-        ours = layer(scheme, 1, seq, width, heads, block).most / of
+        ours = max(layer(scheme, 1, seq, width, heads, block)) / of
         yield Line(f"{scheme}, {what}", published, ours, 0)
     work = Workload(seq=seq, heads=heads, head_dim=width // heads)
     counted = float(blocks_held(plan("ring", work, ranks)))
@@ -148,7 +148,7 @@ def _why(scheme: str, model: Model, cluster: Cluster, line: Line) -> str:
     """Say what the model books at the published length, and what follows."""
     need = training_need(scheme, model, cluster, int((line.published or 0) * 1024))
     parts = ", ".join(f"{size / GB:.1f} {name}" for name, size in need._asdict().items())
-    booked = f"needs {need.total / GB:.1f} of {cluster.memory / GB:.0f} GB there ({parts})"
+    booked = f"needs {sum(need) / GB:.1f} of {cluster.memory / GB:.0f} GB there ({parts})"
     if (line.error or 0) < 0:
         return f"{booked}: the run kept less, as with 16-bit or offloaded checkpoints"
     return f"{booked}: something else filled the rest, as padded or copied scores"
