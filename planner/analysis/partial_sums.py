@@ -7,7 +7,7 @@ import numpy as np
 from planner.analysis.marks import at_home, attended_blocks, cells, places
 from planner.columns import again, twice
 from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, Move, Plan
+from planner.ir import ACCUMULATORS, Index, Move, Plan
 from planner.partitions import Ints
 
 Transfers = list[tuple[Move, Ints]]  # moves with the contributions in their blocks: int32 [n, w]
@@ -22,13 +22,12 @@ def check_partial_sums(plan: Plan) -> None:
         held = no_contributions(plan, tensor)
         for number, handed in transfers(plan, tensor, held):
             _refuse_transfers(plan, number, tensor, handed)
-        held[at_home(plan, tensor)] = 0
-        if held.any():
-            away = [cells(plan, tensor).at(entry) for entry in np.flatnonzero(held).tolist()]
-            rank, block = min(away)
+        left = [cells(plan, tensor).at(entry) for entry in away(plan, tensor, held).tolist()]
+        if left:
+            rank, block = min(left)
             raise PlanError(
                 f"end: rank {rank} still holds {tensor} block {block}, whose owner is rank"
-                f" {plan.side(tensor).homes[block]}; {len(away)} such in all"
+                f" {plan.side(tensor).homes[block]}; {len(left)} such in all"
             )
 
 
@@ -45,6 +44,13 @@ def absent_sums(plan: Plan) -> bool:
 def no_contributions(plan: Plan, tensor: str) -> Ints:
     """Returns 0 for the accumulator of each block on each rank, by `places`."""
     return np.zeros(cells(plan, tensor).size, np.int32)
+
+
+def away(plan: Plan, tensor: str, held: Ints) -> Index:
+    """Returns the entries of `held` with a contribution on a rank that does not own the block."""
+    others = held > 0
+    others[at_home(plan, tensor)] = False
+    return np.flatnonzero(others)
 
 
 def transfers(plan: Plan, tensor: str, held: Ints) -> Iterator[tuple[int, Transfers]]:

@@ -49,10 +49,8 @@ def _shortened(plan: Plan, tensor: str, regular: bool) -> Plan:
     straight[onward] |= relays[following[onward]]
     target = np.where(straight, dst[last], dst)
     target[relays] = src[relays]  # such rows fall away
-    made, left = filled(_rerouted(plan, (tensor,), moves, src, target))
-    if any(_away(made, t, marks) for t, marks in left.items()):
-        return plan
-    return _fit_buffers(made)
+    made, owned = filled(_rerouted(plan, (tensor,), moves, src, target))
+    return _fit_buffers(made) if owned else plan
 
 
 def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
@@ -122,11 +120,6 @@ def _from_there_on(marked: Bits, before: Index, moves: list[Move]) -> Bits:
     for numbers in np.split(np.arange(len(later)), np.cumsum([len(m) for m in moves])[:-1]):
         later[numbers] |= (before[numbers] >= 0) & later[before[numbers]]
     return later
-
-
-def _away(plan: Plan, tensor: str, marks: Marks) -> bool:
-    """True if an accumulator is not at home."""
-    return bool(np.count_nonzero(marks.bits) > np.count_nonzero(marks.bits[at_home(plan, tensor)]))
 
 
 def _rerouted(

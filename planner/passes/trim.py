@@ -1,14 +1,14 @@
 """trim(plan)   dead-tile elimination: drops attends and messages that the mask makes useless."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from planner.analysis.marks import Bits, Marks, attended_blocks, places, readable
+from planner.analysis.partial_sums import away, no_contributions, transfers
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import chosen
-from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Index, Move, Plan, Step
+from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 
@@ -120,35 +120,18 @@ def drop_empty(plan: Plan) -> Plan:
     return filled(plan)[0]
 
 
-def filled(plan: Plan) -> tuple[Plan, dict[str, Marks]]:
-    """Returns the plan without empty transfers, and the places of accumulators at its end."""
-    tables = {t: Marks(plan, t) for t in ACCUMULATORS[plan.pass_]}
-    steps = list[Step]()
-    for step in plan.steps:
-        moves = tuple(_filled(plan, m, tables) if m.accumulates else m for m in step.moves)
-        _transfer(plan, [m for m in moves if m.accumulates], tables)
-        for attend in step.attends:
-            for tensor, marks in tables.items():
-                blocks = attended_blocks(attend, tensor)
-                marks.set(places(plan, tensor, attend.rank, blocks), True)
-        steps.append(Step(step.attends, moves))
-    return replace(plan, steps=tuple(filter(None, steps))), tables
-
-
-def _filled(plan: Plan, move: Move, tables: dict[str, Marks]) -> Move:
-    entries = places(plan, move.tensors[0], move.src, move.blocks)
-    return only_rows(move, tables[move.tensors[0]].any(entries))
-
-
-def _transfer(plan: Plan, moves: Sequence[Move], tables: dict[str, Marks]) -> None:
-    """Move the marks of accumulators, where present, from source to destination."""
-    arrived = list[tuple[Marks, Index]]()
-    for move in moves:
-        marks = tables[move.tensors[0]]
-        entries = places(plan, move.tensors[0], move.src, move.blocks)
-        present = marks.bits[entries]
-        to = places(plan, move.tensors[0], move.dst, move.blocks)
-        arrived.append((marks, to if present.all() else to[present]))
-        marks.set(entries, False)
-    for marks, entries in arrived:
-        marks.set(entries, True)
+def filled(plan: Plan) -> tuple[Plan, bool]:
+    """Returns the plan without empty transfers, and True if its sums end at their owners."""
+    sent, owned = dict[tuple[int, int], Move](), True
+    for tensor in ACCUMULATORS[plan.pass_]:
+        held = no_contributions(plan, tensor)
+        for number, handed in transfers(plan, tensor, held):
+            for move, parts in handed:
+                rows: Bits = np.asarray((parts > 0).any(axis=1))
+                sent[number, id(move)] = only_rows(move, rows)
+        owned = owned and not away(plan, tensor, held).size
+    steps = (
+        Step(step.attends, tuple(sent.get((number, id(m)), m) for m in step.moves))
+        for number, step in enumerate(plan.steps)
+    )
+    return replace(plan, steps=tuple(filter(None, steps))), owned
