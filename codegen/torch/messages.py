@@ -51,10 +51,13 @@ class Messages(State):
             self.write(f"{handle} = {started}{f' if {time} else None' * bool(time)}")
         return handle
 
+    def readers(self, s: Send) -> set[type]:
+        """The kinds of statements that read what a message brings."""
+        return {type(x) for x in self.loops.statements for p in parts_of(x) if p.value == s.name}
+
     def late(self, s: Send) -> bool:
         """True if what comes is waited for where another value begins with it, and not before."""
-        readers = [x for x in self.loops.statements for p in parts_of(x) if p.value == s.name]
-        return s.into is None and all(isinstance(x, Start) for x in readers)
+        return s.into is None and self.readers(s) == {Start}
 
     def peers(self, move: Transfer) -> tuple[str, str]:
         """Where to and where from, by a name where it is the same in all steps."""
@@ -160,9 +163,11 @@ class Messages(State):
             self.when(move, handle, line)
 
     def receive(self, move: Transfer, handle: str) -> None:
-        """Lets the value that came be read from the next step on."""
-        side = move.s.side
-        if self.late(move.s):
+        """Lets the value that came be read from the next step on; waits where nobody reads it."""
+        side, readers = move.s.side, self.readers(move.s)
+        if not readers:
+            self.when(move, handle, f"{handle}.wait()")
+        if readers <= {Start}:
             return
         name = self.have.names.inputs[side, move.s.name]
         self.replace(
@@ -171,7 +176,7 @@ class Messages(State):
 
     def last(self, moves: Sequence[Transfer]) -> None:
         """Note what has to last where nothing comes: what is sent on, or comes by several ways."""
-        names = [self.came(m) for m in moves if not m.into and not self.late(m.s)]
+        names = [self.came(m) for m in moves if not m.into and self.readers(m.s) - {Start}]
         sent = {
             self.have.names.inputs[s.side, p.value]
             for s in self.loops.statements
