@@ -38,7 +38,7 @@ from ringloom.sweeps.standings import standings
 from simulator.bars import FEW
 
 PICTURES = Path(__file__).parent / "generated/pictures"
-LINES = 24  # of an output that a page shows
+LINES, LAST = 24, 7  # of an output that a page shows; of these, the last ones
 WIDE, LONG = 80, 100  # columns of what a page shows, and those from which a line is broken
 NEEDS = {"check": "torch", "report": "bokeh", "sweep": "pyarrow"}
 DRAWN = (  # commands, and the function of each whose first result is drawn
@@ -169,4 +169,7 @@ def output(words: list[str]) -> str:
     lines = [line.rstrip() for line in said.getvalue().rstrip().splitlines()]
     lines = [part for line in lines for part in (_wrapped(line) if len(line) > LONG else [line])]
     left = len(lines) - LINES
-    return "\n".join(lines if left <= 1 else [*lines[:LINES], f"... {left} more lines"])
+    if left <= 1:
+        return "\n".join(lines)
+    first = lines[: LINES - LAST]
+    return "\n".join([*first, f"... {left} more lines ...", *lines[-LAST:]])

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 import ringloom as rl
 from planner.analysis.balance import loads
 
-RANKS, WIDTH, HEIGHT, GAP, TOP = 8, 340, 17, 4, 34
+RANKS, WIDTH, HEIGHT, GAP, TOP, LEFT = 8, 290, 17, 4, 34, 52
+TALL = TOP + RANKS * (HEIGHT + GAP) + 30  # of a panel; both, one below the other, fit a phone
 CLOCK = 10  # seconds
-BUSY, IDLE, INK = "#2a6f97", "#d9d9d9", "#6b6b6b"
+BUSY, IDLE = "#2a6f97", "#d9d9d9"
+INK = "text { fill: #57606a } @media (prefers-color-scheme: dark) { text { fill: #a9b3bd } }"
 WORK = rl.Workload(seq=4096 * RANKS, heads=32, mask=rl.Causal())
 
 
@@ -24,29 +26,30 @@ def load_of(schedule: str) -> NDArray[np.float64]:
     return loads(rl.plan(schedule, WORK, RANKS)).astype(float)
 
 
-def panel(load: NDArray[np.float64], scale: float, title: str, left: int) -> list[str]:
+def panel(load: NDArray[np.float64], scale: float, title: str, top: int) -> list[str]:
     """A bar per rank and round, as wide as the busiest rank takes in that round."""
-    drawn = [text(left, 18, title, 15, "bold")]
+    drawn = list[str]()
     longest = load.max(axis=1)
     starts = (np.cumsum(longest) - longest) * scale
     for rank in range(RANKS):
-        y = TOP + rank * (HEIGHT + GAP)
+        y = top + TOP + rank * (HEIGHT + GAP)
         for start, busy, most in zip(starts, load[:, rank], longest, strict=True):
-            drawn.append(bar(left + start, y, most * scale - 2, IDLE))
+            drawn.append(bar(LEFT + start, y, most * scale - 2, IDLE))
             if busy:
-                drawn.append(bar(left + start, y, max(1.0, busy * scale - 2), BUSY))
+                drawn.append(bar(LEFT + start, y, max(1.0, busy * scale - 2), BUSY))
     idle = 1 - load.sum() / (RANKS * longest.sum())
     said = f"ranks are idle {idle:.0%} of the time"
-    drawn = [*curtain(left), f'<g clip-path="url(#to-{left})">', *drawn[1:], "</g>", drawn[0]]
-    return [*drawn, text(left, TOP + RANKS * (HEIGHT + GAP) + 16, said, 13)]
+    below = top + TOP + RANKS * (HEIGHT + GAP) + 16
+    names = [text(8, top + TOP + r * (HEIGHT + GAP) + 13, f"rank {r}", 12) for r in range(RANKS)]
+    words = [text(8, top + 18, title, 13, "bold"), *names, text(LEFT, below, said, 13)]
+    return [*curtain(top), f'<g clip-path="url(#from-{top})">', *drawn, "</g>", *words]
 
 
-def curtain(left: int) -> list[str]:
+def curtain(top: int) -> list[str]:
     """Shows a panel up to the time that has passed: three quarters of the clock, then a rest."""
-    tall = TOP + RANKS * (HEIGHT + GAP)
     times = f'values="0;{WIDTH};{WIDTH}" keyTimes="0;0.75;1" dur="{CLOCK}s"'
     return [
-        f'<clipPath id="to-{left}"><rect x="{left}" y="0" width="{WIDTH}" height="{tall}">',
+        f'<clipPath id="from-{top}"><rect x="{LEFT}" y="{top}" width="{WIDTH}" height="{TALL}">',
         f'<animate attributeName="width" {times} repeatCount="indefinite"/></rect></clipPath>',
     ]
 
@@ -58,7 +61,7 @@ def bar(x: float, y: float, width: float, fill: str) -> str:
 def text(x: float, y: float, words: str, size: int, weight: str = "normal") -> str:
     return (
         f'<text x="{x}" y="{y}" font-family="sans-serif" font-size="{size}"'
-        f' font-weight="{weight}" fill="{INK}">{words}</text>'
+        f' font-weight="{weight}">{words}</text>'
     )
 
 
@@ -66,12 +69,12 @@ def picture() -> str:
     """The whole drawing as SVG text: both panels on one scale of time."""
     ring, zigzag = load_of("ring"), load_of("zigzag")
     scale = WIDTH / ring.max(axis=1).sum()
-    ranks = [text(8, TOP + r * (HEIGHT + GAP) + 13, f"rank {r}", 12) for r in range(RANKS)]
-    left = panel(ring, scale, "ring: consecutive pieces", 60)
-    right = panel(zigzag, scale, "zigzag: one from the front, one from the back", 60 + WIDTH + 30)
-    head = '<svg xmlns="http://www.w3.org/2000/svg" width="800" height="226" role="img">'
+    above = panel(ring, scale, "ring: consecutive pieces", 0)
+    below = panel(zigzag, scale, "zigzag: one from the front, one from the back", TALL)
+    size = f'width="{LEFT + WIDTH + 8}" height="{2 * TALL}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
     said = "<title>Causal attention on 8 ranks: work (dark) and waiting (light) over time</title>"
-    return "\n".join([head, said, *ranks, *left, *right, "</svg>", ""])
+    return "\n".join([head, said, f"<style>{INK}</style>", *above, *below, "</svg>", ""])
 
 
 if __name__ == "__main__":

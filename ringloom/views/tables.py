@@ -92,7 +92,7 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
 
 def in_lines(schedule: str) -> str:
     """A schedule on as many lines as it needs, broken before a parameter."""
-    first, *more = re.split("(?=[: ])", schedule)
+    first, *more = re.split("(?=:| --)", schedule)
     lines = [first]
     for part in more:
         if len(lines[-1] + part) > NAME:

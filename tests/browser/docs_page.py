@@ -31,6 +31,31 @@ def test_every_page_fits_a_desktop(reader: Callable[..., Reader], scheme: str) -
     assert told == []
 
 
+WIDER = """
+const page = document.documentElement
+const told = page.scrollWidth > page.clientWidth ? ["the page"] : []
+for (const box of document.querySelectorAll("article pre, article table, article p:has(> img)")) {
+  const typed = box.closest(".highlight-console, .highlight-bash, .highlight-sh")
+  if (box.scrollWidth <= box.clientWidth + 1) continue
+  const held = box.closest("pre, .table-wrapper, p")
+  if (typed || !held || getComputedStyle(held).overflowX !== "auto") told.push(box.outerHTML)
+}
+return told
+"""
+
+
+def test_on_a_phone_commands_fit_and_what_is_wider_is_scrolled_by_itself(
+    reader: Callable[..., Reader],
+) -> None:
+    shown = reader("phone")
+    told = list[tuple[str, list[str]]]()
+    for page in OURS:
+        shown.driver.get(page.as_uri())
+        if wider := shown.ask(WIDER):
+            told.append((page.stem, wider))
+    assert told == []
+
+
 def test_what_is_typed_has_a_button_to_copy_it_and_what_is_printed_has_none(
     reader: Callable[..., Reader],
 ) -> None:
