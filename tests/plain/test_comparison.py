@@ -6,16 +6,25 @@ from dataclasses import replace
 import pytest
 
 import ringloom as rl
+from planner.schedules import comparable
 from ringloom.advice import CLOSE, recommend
 from ringloom.cli import main
+from ringloom.machine import on_machine
 from ringloom.views.tables import in_lines
+from simulator.hardware import hardware
 
 WORK = rl.Workload(seq=65536, heads=32, head_dim=128, dtype="bfloat16")
 NAMES = ["ring", "usp:ulysses=3", "zigzag", "striped", "balanced"]
 
 
-def test_the_fastest_comes_first_and_what_cannot_run_last_with_its_reason() -> None:
-    compared = rl.compare(WORK, 8, "h100", NAMES, variants=False)
+@pytest.fixture(scope="module")
+def compared() -> rl.Comparison:
+    return rl.compare(WORK, 8, "h100", NAMES, variants=False)
+
+
+def test_the_fastest_comes_first_and_what_cannot_run_last_with_its_reason(
+    compared: rl.Comparison,
+) -> None:
     times = [row.makespan_s for row in compared.rows]
     assert times == sorted(times)
     *rows, last = compared.as_rows()
@@ -26,18 +35,22 @@ def test_the_fastest_comes_first_and_what_cannot_run_last_with_its_reason() -> N
     assert "usp:ulysses=3 cannot run: " in str(compared)
 
 
-def test_a_schedule_that_needs_more_memory_than_there_is_cannot_run() -> None:
-    peaks = {row.schedule: row.peak_bytes for row in rl.compare(WORK, 8, "h100", NAMES).rows}
+def test_a_schedule_that_needs_more_memory_than_there_is_cannot_run(
+    compared: rl.Comparison,
+) -> None:
+    peaks = {row.schedule: row.peak_bytes for row in compared.rows}
     room = (peaks["zigzag"] + peaks["balanced"]) / 2
-    compared = rl.compare(WORK, 8, "h100", NAMES, memory=room)
-    assert {row.schedule for row in compared.rows} == {"ring", "zigzag", "striped"}
-    assert {each.schedule for each in compared.refused} == {"balanced", "usp:ulysses=3"}
+    within = rl.compare(WORK, 8, "h100", NAMES, memory=room)
+    assert {row.schedule for row in within.rows} == {"ring", "zigzag", "striped"}
+    assert {each.schedule for each in within.refused} == {"balanced", "usp:ulysses=3"}
     with pytest.raises(rl.PlanError, match=r"ring: needs .* on a rank, which has 1 KiB"):
         rl.compare(WORK, 8, "h100", ["ring"], memory=1024)
 
 
-def test_the_recommendation_is_the_fastest_beside_those_too_close_to_call() -> None:
-    first = rl.compare(WORK, 8, "h100", NAMES).rows[0]
+def test_the_recommendation_is_the_fastest_beside_those_too_close_to_call(
+    compared: rl.Comparison,
+) -> None:
+    first = compared.rows[0]
     near = replace(first, schedule="near", makespan_s=first.makespan_s * (CLOSE - 0.01))
     far = replace(first, schedule="far", makespan_s=first.makespan_s * (CLOSE + 0.01))
     advice = recommend([far, near, first])
@@ -65,7 +78,9 @@ def test_the_command_ends_with_the_recommendation(capsys: pytest.CaptureFixture[
 
 def test_variants_that_matter_on_the_machine_are_compared_unless_told_which() -> None:
     work = replace(WORK, kv_heads=8)
-    names = {row.schedule for row in rl.compare(work, 16, "h100", variants=False).rows}
+    machine = hardware("h100")
+    usual = comparable(work, 16, machine.ranks_per_node)
+    names = {on_machine(name, 16, machine) for name in usual}
     assert {"allgather:node=8", "double-ring:node=8"} <= names
     assert "allgather" not in names  # a collective knows the nodes
     degrees = {f"usp:ulysses={n}{order}" for n in (2, 4, 8) for order in ("", ":order=context")}
