@@ -74,16 +74,13 @@ def stated(rows: Sequence[Measured]) -> list[Measured]:
 
 def decisions(rows: Sequence[Measured]) -> list[Decision]:
     """Return pairs of schedules, in one setting of one source, published more than 10% apart."""
-    made = list[Decision]()
-    for row in rows:
-        if row.quantity == "ratio":
-            made.append(_decision(row, row.other, *row.times))
+    pairs = [(row, row.other, *row.times) for row in rows if row.quantity == "ratio"]
     plain = [row for row in rows if row.ranks > 1 and row.quantity != "ratio"]
     for one, other in combinations(plain, 2):
         if (one.source, one.on, one.setting) == (other.source, other.on, other.setting):
             published, predicted = (a / b for a, b in zip(one.times, other.times, strict=True))
-            made.append(_decision(one, other, published, predicted))
-    return [each for each in made if abs(log(each.published)) > log(APART)]
+            pairs.append((one, other, published, predicted))
+    return [_decision(*pair) for pair in pairs if abs(log(pair[2])) > log(APART)]
 
 
 def _decision(one: Measured, other: Measured, published: float, predicted: float) -> Decision:
