@@ -4,7 +4,7 @@ A writer, `codegen.torch.write` or `codegen.jax.write`, takes one and returns th
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from codegen.digest import digest
 from codegen.layout import Layout, layout_of
@@ -103,18 +103,12 @@ class Program:
 
 
 def program_of(
-    given: AnyPlans,
-    target: Target,
-    *,
-    dynamic: bool = False,
-    layer: bool = False,
-    platform: Platform = "all",
-    max_calls: int | None = None,
-    command: str = "",
+    given: AnyPlans, target: Target, *, dynamic: bool = False, layer: bool = False, **options: Any
 ) -> Program:
     """The program of verified plans, as loops where all passes are regular.
 
-    Raises PlanError for a lone backward plan and for a pair that does not belong together.
+    `options`: other fields of a Program. Raises PlanError for a lone backward plan and for a pair
+    that does not belong together.
     """
     plans = Plans.of(given)
     if dynamic or layer:
@@ -132,15 +126,8 @@ def program_of(
         reason = ""
     except PlanError as error:
         loops, reason = None, str(error).removeprefix("irregular: ")
-    made = Program(target, forward, backward, layout_of(forward), loops, reason)
-    return replace(
-        made,
-        dynamic=dynamic,
-        layer=layer,
-        platform=platform,
-        max_calls=max_calls,
-        command=command,
-    )
+    made = target, forward, backward, layout_of(forward), loops, reason
+    return Program(*made, dynamic, layer, **options)
 
 
 def _refuse_unprinted(work: Workload, kind: str) -> None:

@@ -6,7 +6,7 @@ itself. Which one that is follows from the rank.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,14 +25,14 @@ HALVES = {(0, 1): "front", (1, 2): "back"}
 
 @dataclass
 class Slices:
-    """The slices that a pass uses, by the names of variables that they are made of.
+    """The halves that a pass uses.
 
-    `equal`: pieces have as many queries as keys. `halved`: the pieces of a value that has halves.
+    `equal`: pieces have as many queries as keys. `halved`: the pieces of a value that has halves,
+    None while these have no names.
     """
 
     equal: bool
     halved: int | None = None
-    defined: set[str] = field(default_factory=set)
 
     def of(self, case: Case) -> tuple[str | None, str | None, bool]:
         """Rows and columns as text, None for all of them, and whether the mask is causal."""
@@ -44,7 +44,7 @@ class Slices:
         return rows, cols, case.kind == "causal"
 
     def text(self, part: Slice) -> str | None:
-        """A slice of the tokens, in halves where it is one; None for all."""
+        """One half of the tokens; None for all."""
         first, last, of = part
         if (first, last) == (0, of - 1):
             return None
@@ -53,22 +53,14 @@ class Slices:
         halves = of % 2 == 0 and self.halved in (None, of)
         if halves and first * 2 % of == 0 and (last + 1) * 2 % of == 0:
             return HALVES[first * 2 // of, (last + 1) * 2 // of]
-        ends = ("0" if n == 0 else "piece" if n == 1 else f"{n} * piece" for n in (first, last + 1))
-        return f"slice({', '.join(ends)})"
+        raise PlanError("slices of pieces that are no halves")
 
     def definitions(self, case: Case, q: str, kv: str) -> Iterator[tuple[str, str]]:
-        """Names that a case needs and that are not there yet, each with its value."""
+        """The names of halves with their values, if a case needs them and has none yet."""
         for part, array in ((case.rows, q), (case.cols, kv)):
-            text = self.text(part)
-            name = "half" if text in HALVES.values() else "piece"
-            if text is None or name in self.defined:
-                continue
-            self.defined.add(name)
-            if name == "half":
+            if self.text(part) and self.halved is None:
                 self.halved = part[2]
                 yield "front, back", f"slice(half := {array}.shape[2] // 2), slice(half, None)"
-            else:
-                yield name, f"{array}.shape[2] // {part[2]}"
 
 
 FULL, CAUSAL = KINDS.index("full"), KINDS.index("causal")

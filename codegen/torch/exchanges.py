@@ -105,13 +105,14 @@ class Exchanges(State):
         order = f"[:, :, {order}.argsort()]" if order else ""
         reduces, complete = shares.gathered, self.walked.complete(into)
         name, group = self.have.names.cells[source], self.group(s.axis)
-        if later or shares.every > 1:
-            if not complete and shares.every > 1:
+        if later and shares.every == 1:
+            raise PlanError("sums go back beside attends")
+        if shares.every > 1:
+            if not complete:
                 raise PlanError("sums of some heads are added to others")
             if reduces and s.tensors == ("OUT",):
-                raise PlanError("results are merged beside attends")
-            narrow = complete and not reduces
-            sums = self.have.cast(source) if narrow else self.have.message(source)
+                raise PlanError("results of some heads are merged")
+            sums = self.have.message(source) if reduces else self.have.cast(source)
             sent = f"[x{order} for x in {sums}]" if order else sums
             started = (
                 f"reducing({sent}, {group})" if reduces else f"swapping({sent}, 2, 1, {group})"
@@ -142,10 +143,6 @@ class Exchanges(State):
 
     def placed(self, into: Cell, shares: Shares) -> list[str]:
         """The lines that put what came in its place among the sums of a rank."""
-        if shares.every == 1:
-            if not self.walked.accumulates(into):
-                return [f"{self.have.taken(into)} = {{}}"]
-            return [self.have.arrive(into, "{}")]
         total = f"total.unflatten(1, ({shares.slices}, -1))[:, {span(shares)}]"
         many = shares.slices // shares.every
         share = f"share.unflatten(1, ({many}, -1))"

@@ -137,15 +137,12 @@ class Holdings:
 
     def fresh(self, cell: Cell) -> str:
         """The assignment of nothing to `shares`, beside sums that are on their way."""
-        if cell[0] == "OUT":
-            raise PlanError("tiles of results that travel on")
-        like = self.like("kv" if cell[0] == "DKV" else "q", self.shape(cell))
-        return f"shares = [{zeros(like if cell[0] == 'DKV' else f'[{like}]')}]"
+        if cell[0] != "DKV":
+            raise PlanError("tiles of sums for queries that travel on")
+        return f"shares = [{zeros(self.like('kv', self.shape(cell)))}]"
 
     def add(self, cell: Cell, cut: bool, parts: str, name: str = "", pick: str = "") -> str:
         """Add what an attend gave; `pick` takes some heads of what queries have."""
-        if name and cell[0] == "DQ":
-            return f"shares[0][:, :, rows] += {parts}"
         name = name or self.names.cells[cell]
         if cell[0] == "OUT":
             part = pick + "[:, :, rows]" * cut

@@ -176,22 +176,21 @@ class Messages(State):
 
     def last(self, moves: Sequence[Transfer]) -> None:
         """Note what has to last where nothing comes: what is sent on, or comes by several ways."""
-        names = [self.came(m) for m in moves if not m.into and self.readers(m.s) - {Start}]
+        inputs = self.have.names.inputs
+        sides = [(inputs[m.s.side, m.s.name], m.s.side) for m in moves if self.brings(m)]
+        names = [name for name, _ in sides]
         sent = {
-            self.have.names.inputs[s.side, p.value]
+            inputs[s.side, p.value]
             for s in self.loops.statements
             if isinstance(s, Send) and not s.sums
             for p in s.parts
             if p.value not in (OWN, HELD)
         }
         self.lasting = {n for n in names if names.count(n) > 1 or n in sent}
-        for name in dict.fromkeys(names) if len(moves[0].domain.steps if moves else ()) > 1 else ():
+        for name, side in sides if len(moves[0].domain.steps if moves else ()) > 1 else ():
             if not any(f" {name} = " in f" {x}" for x in self.lines):
-                side = next(m.s.side for m in moves if self.came(m) == name)
                 self.write(f"{name} = {self.have.value(side, OWN)}")
 
-    def came(self, move: Transfer) -> str:
-        """The name of an input that comes."""
-        if move.into:
-            return ""
-        return self.have.names.inputs[move.s.side, move.s.name]
+    def brings(self, move: Transfer) -> bool:
+        """True for an input that has its name when it comes."""
+        return not move.into and bool(self.readers(move.s) - {Start})

@@ -58,19 +58,13 @@ def gathered(side: Side, owned: Ints, blocks: Ints, domain: Domain, names: Names
         raise PlanError("what is gathered is not in the order of the sequence")
     if blocks.shape[1] == len(side.chunks):
         return Origin(everything, "")
-    for axis, members in enumerate(members_of(names.axes)):
+    size = SIZES[2][1]
+    members = f"range(inner, RANKS, {size})", f"range(rank - inner, rank - inner + {size})"
+    for axis, ranks in enumerate(members if len(names.axes) == 2 else ()):
         along_axis = np.sort(along(side.chunk[owned], domain.loops.mesh, axis), axis=1)
         if np.array_equal(along_axis, np.sort(side.chunk[blocks], axis=1)):
-            return Origin(everything, members, several=True)
+            return Origin(everything, ranks, several=True)
     raise PlanError("what is gathered is not what the ranks along an axis own")
-
-
-def members_of(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The ranks along each axis, as text."""
-    if len(axes) == 1:
-        return ("range(RANKS)",)
-    _, size = SIZES[2]
-    return f"range(inner, RANKS, {size})", f"range(rank - inner, rank - inner + {size})"
 
 
 Attended = dict[int, list[Rectangles]]  # by number of the step

@@ -158,11 +158,12 @@ def joined(before: Sequence[str], answer: str) -> str:
 
 def bounds_of(s: Attend, meeting: Meeting, used: set[str]) -> tuple[str, str]:
     """The slices of one rectangle; a strict one is causal without first row and last column."""
-    parts = list(zip((s.q[0], s.kv[0]), meeting.pieces, (1, 0), strict=True))
+    parts = list(zip((s.q[0], s.kv[0]), meeting.pieces, strict=True))
     if s.kind == "strict":
-        rows, cols = (shifted(p, meeting, first) for p, _, first in parts)
-    else:
-        rows, cols = (slice_of(p, n, meeting, used) for p, n, _ in parts)
+        if any(p.pieces is not None for p, _ in parts):
+            raise PlanError("some pieces under a mask that leaves out the diagonal")
+        return "slice(1, None)", "slice(-1)"
+    rows, cols = (slice_of(p, n, meeting, used) for p, n in parts)
     return rows, cols
 
 
@@ -178,14 +179,6 @@ def slice_of(part: Part, count: int, meeting: Meeting, used: set[str]) -> str:
             return name
     first, past = edges(ends, meeting)
     return f"slice({past})" if first == "0" else f"slice({first}, {past})"
-
-
-def shifted(part: Part, meeting: Meeting, by: int) -> str:
-    """The slice without its first row or its last column."""
-    if part.pieces is None:
-        return "slice(1, None)" if by else "slice(-1)"
-    first, past = edges(part.pieces, meeting)
-    return f"slice({first} + 1, {past})" if by else f"slice({first}, {past} - 1)"
 
 
 def edges(ends: Ends, meeting: Meeting) -> tuple[str, str]:

@@ -5,6 +5,7 @@ Records are rows of one step that are alike but for the rank, and perhaps their 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
@@ -193,10 +194,9 @@ class Reading:
         self, side: str, messages: Messages, records: list[tuple[Ints, Record]]
     ) -> Iterator[Record]:
         """The records of sums, by what they are added into: None where that has no one name."""
-        for rows, cuts in self.places[side].read(*messages[1:]):
-            into = cuts[0] if len(cuts) == 1 else None
-            for at, record in records:
-                on = np.flatnonzero(np.isin(at, rows, assume_unique=True))
-                if len(on):
-                    cut = into.take(np.searchsorted(rows, at[on])) if into else None
-                    yield replace(record.take(on), into=cut)
+        into = self.places[side].read(*messages[1:])
+        for (at, record), (rows, cuts) in product(records, into):
+            on = np.flatnonzero(np.isin(at, rows, assume_unique=True))
+            if len(on):
+                cut = cuts[0].take(np.searchsorted(rows, at[on])) if len(cuts) == 1 else None
+                yield replace(record.take(on), into=cut)
