@@ -6,7 +6,7 @@ when the command runs, or when its own help is asked for.
 """
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -31,23 +31,12 @@ COMMANDS = tuple(sorted(name for names in GROUPS.values() for name in names))
 EXAMPLE = "\nExample:\n"
 
 
-class Files(Mapping[str, click.Command]):
-    """Commands by the names of their files, each imported when it is asked for."""
-
-    def __getitem__(self, name: str) -> click.Command:
-        if name not in COMMANDS:
-            raise KeyError(name)
-        return command_of(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
 class Commands(click.Group):
-    """Lists commands in groups."""
+    """Commands by the names of their files."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None."""
+        return command_of(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Each command with its first sentence, which is read without importing it."""
@@ -85,7 +74,7 @@ def docstring(name: str) -> str:
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80, "show_default": True}
 
 
-@click.group(cls=Commands, commands=Files(), context_settings=SETTINGS)
+@click.group(cls=Commands, commands=dict.fromkeys(COMMANDS), context_settings=SETTINGS)
 @click.version_option(VERSION, prog_name="ringloom")
 def cli() -> None:
     """Plan distributed attention, verify it, predict it, run it."""

@@ -35,6 +35,9 @@ class Sweep:
     computed: int
     files: tuple[Path, ...]
 
+    def __repr__(self) -> str:
+        return f"<Sweep of {len(self.rows)} points, {len(self.refused)} of which cannot run>"
+
     @property
     def refused(self) -> list[Row]:
         """Rows of points that cannot run, each with its `reason`."""

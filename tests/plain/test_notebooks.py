@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 import ringloom as rl
 from planner.analysis.balance import loads
 from repository import ROOT
+from ringloom.sweeps.run import Sweep
 from simulator.bars import representatives
 from simulator.facts import traffic, usage
 
@@ -34,6 +35,24 @@ def axes() -> Any:
     return Figure().subplots()
 
 
+TINY = rl.plan("ring", rl.Workload(seq=4, heads=1, head_dim=1), 2, pass_="both")
+ARE_PYTHON = (  # what their reprs say builds them anew; of many entries these are long
+    *(rl.Window(9), rl.Full(), rl.Global(4), rl.Causal() & rl.Window(9)),
+    *(rl.Full() | rl.Global(4), rl.BlockCausal(64), rl.Chunks(64)),
+    *(rl.Blocks(((True, False), (True, True)), 8), rl.Documents((3, 5)), rl.Keys(4), rl.Prefix(4)),
+    *(
+        rl.Slices(((0, 4, 0, 4, "causal"),)),
+        rl.Tree((8, 4, 4), (None, 0, 0)),
+        rl.Varlen((3, 5), (1, 2)),
+    ),
+    *(TINY.first.partition.q.blocks[0], TINY.first.steps[0], TINY.first.steps[0].attends[0]),
+    *(TINY.first.steps[0].moves[0], rl.Held(("Q",), [[0]], [1]), WORK, rl.Scenario(late=True)),
+)
+# Made of those, and as long as they are many; their reprs are Python too.
+OF_MANY = rl.Partition, rl.Plan, rl.Side
+ABSTRACT = rl.Mask, rl.PlanError, rl.RingloomError
+
+
 def test_every_result_prints_in_a_line(compared: rl.Comparison, predicted: rl.Prediction) -> None:
     small = rl.Workload(seq=64, heads=4, head_dim=8, dtype="float64")
     q, k, v = np.random.default_rng(0).normal(size=(3, 1, 4, 64, 8))
@@ -46,8 +65,14 @@ def test_every_result_prints_in_a_line(compared: rl.Comparison, predicted: rl.Pr
         *(rl.plan("ring", WORK, 8, pass_="both"), rl.plan("ring", WORK, 64)),
         *(rl.check(rl.plan("ring", small, 4)), rl.Scenario(speeds={3: 0.5}), rl.Causal()),
         *(WORK, rl.Workload(seq=2**20, heads=64, kv_heads=8, mask="causal & window:4096")),
-        *rl.SCHEDULES.values(),
+        *(*rl.SCHEDULES.values(), Sweep([{"ranks": 4}] * 1000, ("ranks",), 1000, ())),
     ]
+    public = {one for one in map(rl.__dict__.get, dir(rl)) if isinstance(one, type)}
+    shown = {*map(type, results), *map(type, ARE_PYTHON), *OF_MANY, *ABSTRACT}
+    assert public <= shown
+    for value in ARE_PYTHON:
+        assert eval(repr(value), vars(rl)) == value
+        assert len(repr(value)) <= 120
     for result in results:
         assert "\n" not in repr(result)
         assert 10 <= len(repr(result)) <= 120 or repr(result) == "Causal()", result
