@@ -7,6 +7,7 @@ import numpy as np
 
 from codegen.jax.values import Key, Values
 from codegen.lowered.conditions import Domain, bounds, needed, on_arrays
+from codegen.lowered.shares import head_of
 from codegen.lowered.sums import Walk
 from codegen.reflow import reflow
 from codegen.text import Flags, Names
@@ -105,7 +106,7 @@ def _cases(s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) -> list[
     if len(s.q) + len(s.kv) > 2 or len(different) > MOST:
         everything, keys = ((0, width - 1, width) for width in widths)
         whole = Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statements=(s,))
-        return [replace(whole, head=_head(s))]
+        return [replace(whole, head=head_of([s]))]
     made = []
     for code in different:
         on, ends = codes == code, np.unravel_index(code, shape)
@@ -115,7 +116,7 @@ def _cases(s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) -> list[
             for a, b, width in ((*ends[:2], widths[0]), (*ends[2:], widths[1]))
         )
         kind = "masked" if s.kind in LEFT_OPEN else s.kind
-        made.append(Case(q, kv, rows, cols, kind, on, s.when.guard, choice, _head(s), (s,)))
+        made.append(Case(q, kv, rows, cols, kind, on, s.when.guard, choice, head_of([s]), (s,)))
     return made
 
 
@@ -123,19 +124,6 @@ def _pieces(p: Part, width: int, t: int, at: Ints) -> list[Ints]:
     """The first and the last piece of a part, on ranks at these coordinates: [n] each."""
     ends = p.pieces or (Expr(0), Expr(width - 1))
     return [e.at(t, at).clip(0, width - 1) for e in ends]
-
-
-def _head(s: Attend) -> int | None:
-    """The slice of the heads of queries that an attend is of, None for all."""
-    if any(p.heads is not None for p in s.kv):
-        raise PlanError("an attend of some heads of keys")
-    heads = {p.heads for p in s.q}
-    if heads == {None}:
-        return None
-    ((low, high),) = (ends for ends in heads if ends) if len(heads) == 1 else [(None, None)]
-    if low is None or low != high or low != Expr(low.constant):
-        raise PlanError("an attend of several slices of heads")
-    return low.constant
 
 
 def _choice(on: Flags, active: Flags, at: Ints) -> tuple[int, int, int]:

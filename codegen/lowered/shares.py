@@ -1,12 +1,15 @@
-"""shares_of(...)   the heads that each rank gets of everybody's part in an exchange."""
+"""shares_of(...)   the heads that each rank gets of everybody's part in an exchange.
+head_of(attends)   the slice of the heads of queries that attends are of.
+"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import AllToAll, Gather, Loops
+from planner.loops.form import AllToAll, Attend, Expr, Gather, Loops
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,16 @@ def shares_of(plan: Plan, loops: Loops, s: Gather | AllToAll) -> Shares:
     if slices * copies != every * n or (given != low + every * (at[:, s.axis] // copies)).any():
         raise PlanError("heads are shared in another order than ranks")
     return Shares(False, low, every, slices, copies)
+
+
+def head_of(attends: Sequence[Attend]) -> int | None:
+    """The slice of the heads of queries that attends are of, None for all.
+
+    Raises PlanError for several of them, and for some heads of keys.
+    """
+    if any(p.heads is not None for s in attends for p in s.kv):
+        raise PlanError("a rank attends some of the heads of keys that it has")
+    ends, *others = {p.heads for s in attends for p in s.q}
+    if others or (ends and ends != (Expr(ends[0].constant),) * 2):
+        raise PlanError("a rank attends several slices of the heads that it has")
+    return ends[0].constant if ends else None

@@ -11,6 +11,7 @@ from math import gcd
 import numpy as np
 
 from codegen.lowered.conditions import Condition, Domain, both, conditions, needed
+from codegen.lowered.shares import head_of
 from codegen.lowered.sums import plain
 from codegen.reflow import WIDTH
 from codegen.text import Flags, Names, expression
@@ -42,15 +43,8 @@ class Meeting:
 
     def picked(self, slices: int) -> str:
         """The text behind a tensor that takes the heads that queries meet keys with, "" for all."""
-        if any(p.heads is not None for s in self.attends for p in s.kv):
-            raise PlanError("a rank attends some of the heads of keys that it has")
-        heads = {p.heads for s in self.attends for p in s.q}
-        if heads == {None}:
-            return ""
-        (ends, *others) = heads
-        if ends is None or others or ends != (Expr(ends[0].constant),) * 2:
-            raise PlanError("a rank attends several slices of the heads that it has")
-        return f".chunk({slices}, 1)[{ends[0].constant}]"
+        head = head_of(self.attends)
+        return "" if head is None else f".chunk({slices}, 1)[{head}]"
 
     def cases(self) -> list[tuple[Attend, list[Condition], Flags]]:
         """Each rectangle with its conditions, and where they all hold; never two at once."""
