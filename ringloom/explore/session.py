@@ -205,6 +205,8 @@ class Session:
         for name, part in (self.controls.widgets | downloads | panes | steppers).items():
             template.add_panel(name, part)
         template.add_variable("words", {name: Markup(self.words[name]) for name in WORDS})
+        for name in ("tiles_lead", "times_lead"):
+            template.add_variable(name, asset(f"{name}.html"))
         template.add_variable("style", STYLES)
         template.add_variable("behaviour", SCRIPTS)
         template.add_variable("controls", list(self.controls.widgets))
