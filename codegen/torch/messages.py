@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 from codegen.reflow import WIDTH
+from codegen.torch.frames import frames
 from codegen.torch.state import State, indented
 from codegen.torch.transfers import Transfer
 from planner.errors import PlanError
@@ -90,13 +92,18 @@ class Messages(State):
     def handles(self) -> dict[Send, str]:
         """Names for what waits for messages: by what they carry, where several are under way."""
         kinds, keys = dict[tuple[str, tuple[str, ...], int], str](), dict[Send, Any]()
+        printed = [
+            {s for s in self.loops.statements if any(s.when.on(t) for t in frame.steps)}
+            for frame in frames(self.loops)
+        ]
         for s in self.loops.statements:
             if isinstance(s, Send):
                 into = [*self.walked.into.get(s, {}).values()]
                 relayed = any(self.walked.relayed(cell) for cell in into)
                 kind = "following" if relayed else "returning" if into else "arriving"
                 alike = [x for x in keys if (x.name, x.tensors) == (s.name, s.tensors)]
-                keys[s] = s.name, s.tensors, sum(x.when.meets(s.when) for x in alike)
+                used = {keys[x][2] for x in alike if any(x in f and s in f for f in printed)}
+                keys[s] = s.name, s.tensors, next(n for n in count() if n not in used)
                 kinds.setdefault(keys[s], kind)
         for kind in ("following", "returning", "arriving"):
             named = [key for key, name in kinds.items() if name == kind]
@@ -112,15 +119,16 @@ class Messages(State):
         assert move.into
         return move.into[1] == OWN and self.walked.complete(move.into)
 
-    def take_over(self, move: Transfer, handle: str) -> None:
-        """Sums that came go on here."""
+    def take_over(self, move: Transfer, handle: str, again: bool) -> None:
+        """Sums that came go on here; `again`: they may have come by another message already."""
         assert move.into
         otherwise = ""
-        if move.guarded and move.into[0] == "DKV":
-            name = self.have.names.cells[move.into]
-            otherwise = f" or {self.have.blank(move.into, 'kv').removeprefix(f'{name} = ')}"
-        elif move.guarded:
+        if move.guarded and move.into[0] != "DKV":
             raise PlanError("sums of queries that travel on come to some ranks only")
+        if move.guarded:
+            name = self.have.names.cells[move.into]
+            nothing = self.have.blank(move.into, "kv").removeprefix(f"{name} = ")
+            otherwise = f" or {name if again else nothing}"
         self.replace(move, handle, self.have.taken(move.into), otherwise)
 
     def when(self, move: Transfer, handle: str, line: str) -> None:

@@ -6,7 +6,6 @@ and adds what came. A printed pass does exactly what the form says, or PlanError
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
@@ -15,6 +14,7 @@ from codegen.lowered.sums import Cell
 from codegen.text import Names
 from codegen.torch.attends import Attending
 from codegen.torch.exchanges import Exchanges
+from codegen.torch.frames import Frame, frames
 from codegen.torch.holdings import zeros
 from codegen.torch.messages import CARRIED, Messages
 from codegen.torch.state import indented
@@ -28,46 +28,14 @@ from planner.loops.form import (
     AllToAll,
     Attend,
     Gather,
-    Loops,
     Return,
     Scatter,
-    Section,
     Send,
     Start,
 )
 
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
 BACKWARD = '"""Gradients of the local queries, keys and values."""'
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Some steps of a section, printed as a loop or, if it is one step, straight."""
-
-    first: int
-    last: int
-    section: Section
-
-    @property
-    def loop(self) -> bool:
-        """True for several steps."""
-        return self.last > self.first
-
-
-def frames(loops: Loops) -> Iterator[Frame]:
-    """The steps of a program in the pieces in which they are printed."""
-    for section in loops.sections():
-        busy = [t for t in range(section.first, section.last + 1) if _busy(loops, section, t)]
-        last = max(busy, default=section.first)
-        yield Frame(section.first, last, section)
-        yield from (Frame(t, t, section) for t in range(last + 1, section.last + 1))
-
-
-def _busy(loops: Loops, section: Section, t: int) -> bool:
-    return any(
-        s.when.on(t) and not (isinstance(s, Send | Return | Scatter) and s.sums)
-        for s in section.statements
-    )
 
 
 class Pass(Attending, Exchanges, Messages):
@@ -149,7 +117,7 @@ class Pass(Attending, Exchanges, Messages):
 
     def frame(self, frame: Frame) -> None:
         """A loop, or a step of its own."""
-        domain = Domain(self.loops, range(frame.first, frame.last + 1))
+        domain = Domain(self.loops, frame.steps)
         names = Names(
             self.axes,
             frame.first,
@@ -223,8 +191,11 @@ class Pass(Attending, Exchanges, Messages):
         self, relayed: list[tuple[Transfer, str]], late: list[str], cells: set[Cell]
     ) -> None:
         """Sums for some cells that travel on come, and are added to."""
+        came = set[Cell]()
         for move, handle in [x for x in relayed if x[0].into in cells]:
-            self.take_over(move, handle)
+            assert move.into
+            self.take_over(move, handle, move.into in came)
+            came.add(move.into)
             relayed.remove((move, handle))
         self.paste(late)
         late.clear()
@@ -292,7 +263,7 @@ class Pass(Attending, Exchanges, Messages):
         late, before = list[str](), len(self.lines)
         for s in self.loops.statements:
             if isinstance(s, Gather | AllToAll | Return | Scatter) and any(
-                s.when.on(t) for t in range(frame.first, frame.last + 1)
+                s.when.on(t) for t in frame.steps
             ):
                 if frame.loop:
                     raise PlanError("an exchange of all with all in a loop")

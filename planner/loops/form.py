@@ -138,10 +138,6 @@ class When:
         """The steps in which the statement runs."""
         return [t for t in range(self.first, self.last + 1) if self.on(t)]
 
-    def meets(self, other: "When") -> bool:
-        """True if both run in some step, on whatever ranks."""
-        return any(map(other.on, self.steps))
-
 
 @dataclass(frozen=True, slots=True)
 class Shift:

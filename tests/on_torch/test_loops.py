@@ -15,7 +15,7 @@ from codegen.torch import transfers, write
 from codegen.torch.schedule import print_loops
 from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Loops, Part, Send
-from planner.masks import Blocks, Causal, Documents, Full, Mask, Slices, Window
+from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Slices, Window
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes.reference import dense
@@ -56,6 +56,9 @@ REGULAR = [
     ("allgather:layout=contiguous", 4, GAPS),
     ("llama3", 4, Causal() & Window(9, 0)),
     ("ulysses-gather:ulysses=2", 8, Causal() & Window(9, 0)),
+    # messages of one value on two ways in one loop, of which each rank takes part in one
+    ("ring", 4, Causal() | Prefix(20)),
+    ("ring", 4, Causal() & (Window(6) | Global(3))),
     # of three messages that stay together one is read, and all are waited for
     ("allgather", 4, Slices(((0, 12, 0, 1, "full"),))),
 ]
