@@ -12,7 +12,7 @@ from loop_schedules import FOREIGN, foreign
 from planner.errors import PlanError
 from planner.ir import Pass, Plan, Step
 from planner.loops import check, recover, show
-from planner.loops.form import Gather, Return, Scatter, Send
+from planner.loops.form import OWN, Gather, Part, Return, Scatter, Send
 from planner.loops.kinds import KINDS, Kinds
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
@@ -220,6 +220,17 @@ def test_sums_go_on_under_the_name_of_inputs_that_do_not() -> None:
         loops = recover(plan(name, work(8, Causal()), 8, pass_="backward"))
         sums = [s for s in loops.statements if isinstance(s, Send) and "D" in s.tensors[0]]
         assert all(s.into for s in sums if s.tensors[0] in ("DKV", "DQ"))
+
+
+def test_sums_that_are_said_to_be_for_another_value_are_refused() -> None:
+    made = plan("zigzag", work(8, Causal()), 8, pass_="backward")
+    loops = recover(made)
+    wrong = (
+        replace(s, into=Part(OWN)) if isinstance(s, Send) and s.into and s.into.value != OWN else s
+        for s in loops.statements
+    )
+    with pytest.raises(PlanError, match="but are for other blocks"):
+        check(replace(loops, statements=tuple(wrong)), made)
 
 
 def test_gathered_and_held_values_have_collectives() -> None:
