@@ -273,6 +273,8 @@ def test_choices_can_be_copied(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=zigzag&ranks=4")
     allowed = {"origin": explored, "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
     page.driver.execute_cdp_cmd("Browser.grantPermissions", allowed)
+    # Keys of an earlier test may have left the page, which then cannot write to the clipboard.
+    page.driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
     for name, words in (
         ("copy link", f"{explored}?schedule=zigzag&ranks=4"),
         ("copy command", "ringloom compare --schedules zigzag --ranks 4 --seq 256k"),
