@@ -169,3 +169,9 @@ def test_compiling_is_emitting_once_and_importing(
     with pytest.raises(SystemExit):
         rl.compile(tuple(replace(p, name="renamed") for p in plans), "torch")
     assert not [name for name in sys.modules if name.endswith("renamed")]
+
+
+@pytest.mark.parametrize("target", ["torch", "jax"])
+def test_a_program_of_one_rank_takes_any_length_too(target: str) -> None:
+    one = program_of(rl.plan("ring", rl.Workload(seq=64, heads=4), 1, pass_="both"), target)
+    assert (one.layout.multiple, one.free) == (1, True)
