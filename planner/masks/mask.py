@@ -12,6 +12,7 @@ Query positions are aligned, i + kv_seq - seq, so the last query meets the last 
 from __future__ import annotations
 
 import re
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -30,6 +31,7 @@ Positions = range | Sequence[int] | NDArray[np.integer]
 Allowed = NDArray[np.bool_]
 Names: TypeAlias = "Mapping[str, Ints | Allowed | Mask]"
 ALL = (-FAR, FAR)
+SHOWN = 32  # entries of a list; a plan of more is not printed as Python either
 NO_ENTRY, NO_NUMBER = "-", "inf"  # how None is typed in a list, and elsewhere
 MASKS: dict[str, type[Mask]] = {}  # by the beginning of a form: causal, window:, documents@
 
@@ -180,8 +182,10 @@ class Mask(ABC):
         return ":".join(filter(None, (re.split("[:@]", self.forms[0])[0], "/".join(parts))))
 
     def __repr__(self) -> str:
-        """Python that builds the mask."""
-        return f"{type(self).__name__}({', '.join(map(repr, self._arguments()))})"
+        """Python that builds the mask; only the first entries of a list longer than `SHOWN`."""
+        values = self._arguments()
+        long = any(isinstance(value, tuple) and len(value) > SHOWN for value in values)
+        return f"{type(self).__name__}({', '.join(map(reprlib.repr if long else repr, values))})"
 
     def _arguments(self) -> list[Any]:
         """Returns the values of the fields, without the last ones that have their default."""

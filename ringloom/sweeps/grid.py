@@ -24,7 +24,7 @@ import numpy as np
 
 from planner.disk import read
 from planner.errors import RingloomError
-from planner.masks import parse
+from planner.masks import Mask, parse
 from planner.parse import tokens
 from planner.planning import TRIMS, find_schedule
 from planner.version import VERSION
@@ -73,6 +73,8 @@ def fingerprint(value: Any) -> str:
     """Returns a text that differs where values do; graphs are told by their links."""
     if isinstance(value, Hardware):
         return repr(dict(value.constants))
+    if isinstance(value, Mask):
+        return str(value)
     if not isinstance(value, Scenario) or isinstance(value.topology, str | None):
         return repr(value)
     graph = value.topology.graph if isinstance(value.topology, Topology) else value.topology

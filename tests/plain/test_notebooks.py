@@ -65,6 +65,7 @@ def test_every_result_prints_in_a_line(compared: rl.Comparison, predicted: rl.Pr
         *(rl.plan("ring", WORK, 8, pass_="both"), rl.plan("ring", WORK, 64)),
         *(rl.check(rl.plan("ring", small, 4)), rl.Scenario(speeds={3: 0.5}), rl.Causal()),
         *(WORK, rl.Workload(seq=2**20, heads=64, kv_heads=8, mask="causal & window:4096")),
+        rl.Workload(seq=2**20, heads=64, kv_heads=8, mask=rl.Documents((1024,) * 1024)),
         *(*rl.SCHEDULES.values(), Sweep([{"ranks": 4}] * 1000, ("ranks",), 1000, ())),
     ]
     public = {one for one in map(rl.__dict__.get, dir(rl)) if isinstance(one, type)}

@@ -309,6 +309,16 @@ def test_a_folder_belongs_to_one_grid_its_files_and_one_process(tmp_path: Path) 
         rl.sweep(grid, tmp_path / "out", jobs=1)
 
 
+def test_grids_of_masks_that_differ_in_an_entry_nobody_prints_are_two(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.json"
+    grid = {"ranks": 2, "seq": 400, "hardware": "h100", "schedule": "ring"}
+    digests = set()
+    for last in ([3, 5], [4, 4]):
+        file.write_text(" ".join(map(str, [8] * 49 + last)))
+        digests.add(grid_of(grid | {"mask": f"documents@{file}"}).digest)
+    assert len(digests) == 2
+
+
 # ---- workers
 
 
