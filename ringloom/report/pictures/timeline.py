@@ -28,7 +28,7 @@ from @since{custom} on, takes @takes{custom}<br>step @step</div>
 MOMENT = "return `${Number(value.toPrecision(6))} ms`"
 COLUMNS = ("lane", "left", "right", "height", "since", "takes", "stream", "rank", "step")
 PALETTE = [STREAM_COLOURS.get(stream, SEND) for stream in STREAMS]
-MOST_HATCHED = 400
+HATCHES = "/", "\\"  # of predicted merges, of what was measured
 LABELLED = 16  # rank numbers along the axis at the most
 
 
@@ -37,8 +37,8 @@ class TimelinePicture:
 
     def __init__(self, name: str, axis: Range1d) -> None:
         self.source = ColumnDataSource(data={}, name=f"{name}-bars")
-        # Apart, and few: a browser takes a second for a thousand hatched bars.
-        self.hatched = ColumnDataSource(data={})
+        # Each with one pattern: a browser takes a second for a thousand bars that name their own.
+        self.hatched = [ColumnDataSource(data={}) for _ in HATCHES]
         self.figure = timed(
             name,
             x_range=axis,
@@ -59,17 +59,18 @@ class TimelinePicture:
             muted_color=SEND,
             source=self.source,
         )
-        self.figure.hbar(
-            **place,
-            fill_color=None,
-            line_color=None,
-            hatch_pattern="pattern",
-            hatch_color=PAPER,
-            hatch_alpha=0.6,
-            hatch_weight=1,
-            hatch_scale=6,
-            source=self.hatched,
-        )
+        for pattern, source in zip(HATCHES, self.hatched, strict=True):
+            self.figure.hbar(
+                **place,
+                fill_color=None,
+                line_color=None,
+                hatch_pattern=pattern,
+                hatch_color=PAPER,
+                hatch_alpha=0.6,
+                hatch_weight=1,
+                hatch_scale=6,
+                source=source,
+            )
         moment = CustomJSHover(code=MOMENT)
         hover = HoverTool(renderers=[bars], tooltips=TIP, attachment="vertical")
         hover.formatters = {"@since": moment, "@takes": moment}
@@ -101,11 +102,8 @@ class TimelinePicture:
         self.source.data = data | {"name": names}
         merges = data["stream"] == STREAMS.index("merge")
         measured = np.arange(len(merges)) >= len(bars)
-        hatched = np.flatnonzero(measured | merges)
-        hatched = hatched if len(hatched) <= MOST_HATCHED else hatched[:0]
-        self.hatched.data = {key: data[key][hatched] for key in COLUMNS[:4]} | {
-            "pattern": ["\\" if own else "/" for own in measured[hatched].tolist()]
-        }
+        for source, rows_of in zip(self.hatched, (merges & ~measured, measured), strict=True):
+            source.data = {key: data[key][rows_of] for key in COLUMNS[:4]}
         count = len(rows)
         self.figure.y_range.start, self.figure.y_range.end = count, 0
         self.figure.height = 84 + max(60, min(1600, count * lanes * (9 if count <= 16 else 6)))
