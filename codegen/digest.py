@@ -22,7 +22,7 @@ def digest(plans: Iterable[Plan]) -> str:
             sha.update(f"{part!r}\n".encode())
         for side in (plan.partition.q, plan.partition.kv):
             sha.update(f"{side.chunks!r} {side.slices!r}\n".encode())
-            for column in (side.chunk, side.slice, side.homes):
+            for column in (side.chunk, side.slice, side.owners):
                 sha.update(np.ascontiguousarray(column).tobytes())
         for node in plan.start:
             _add(sha, node)

@@ -90,7 +90,7 @@ def in_words(loops: Loops) -> list[str]:
             case Send(tensors=tensors, hop=Shift(), when=when):
                 goes = "go around a ring" if when.last > when.first else "go to another rank"
                 if TENSORS[tensors[0]].accumulates:
-                    goes = "follow" if when.last > when.first else "go home"
+                    goes = "follow" if when.last > when.first else "return to their owners"
                 said[f"{_named(tensors)} {goes}"] = None
             case Send(tensors=tensors, hop=Table()):
                 said[f"{_named(tensors)} go from rank to rank"] = None

@@ -133,7 +133,7 @@ def layout_of(plan: Plan) -> Layout:
 
 def form_of(side: Side, tokens: int, ranks: int, name: str) -> Form:
     """The first form that gives what every rank owns, in the order of its blocks."""
-    chunk, home = np.unique(np.stack([side.chunk, side.homes]), axis=1)
+    chunk, owner = np.unique(np.stack([side.chunk, side.owners]), axis=1)
     sizes = np.array([sum(map(len, c)) for c in side.chunks], np.int64)
     if sizes[chunk].sum() != tokens:
         raise PlanError(
@@ -141,7 +141,7 @@ def form_of(side: Side, tokens: int, ranks: int, name: str) -> Form:
             " local tokens to emit a program for"
         )
     shards = [side.positions(rank) for rank in range(ranks)]
-    for form in _candidates(shards, int(np.bincount(home).max()), tokens, ranks):
+    for form in _candidates(shards, int(np.bincount(owner).max()), tokens, ranks):
         if all(np.array_equal(form.positions(r), shards[r]) for r in range(ranks)):
             return form
     return Ranges(tokens, tuple(_ranges(x) for x in shards))
@@ -241,8 +241,8 @@ def also_called(form: Form) -> str:
             chunks = chunks_of(name, form.tokens, groups, grain)
         except PlanError:  # stripes of several tokens are not for every layout
             continue
-        for positions, home in chunks:
-            held[home].append(merge(positions))
+        for positions, owner in chunks:
+            held[owner].append(merge(positions))
         if all(np.array_equal(np.concatenate(x), whole.positions(g)) for g, x in enumerate(held)):
             return f"{name} = {PEER_NAMES[name]}"
     return ""

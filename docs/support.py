@@ -80,7 +80,7 @@ PARTLY = {
         {"mask": "causal & window:10000"},
         (
             "Only what is needed travels, and a window needs other pieces of one rank than of the"
-            " next: pieces part, end their way at different ranks, and their sums come home from"
+            " next: pieces part, end their way at different ranks, and their sums come back from"
             " there. Where no condition on the step and the rank says which, as of two pieces per"
             " rank that go around, and of the part of an exchange's pieces that `usp` sends on,"
             " tables do. What stays whole is loops: gathers, exchanges of heads, and stripes, of"

@@ -36,7 +36,7 @@ def check_places(ranks: int, blocks: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A set of token positions and a slice of heads that move as one; `home` is its owner."""
+    """A set of token positions and a slice of heads that move as one, owned by rank `home`."""
 
     positions: Ranges
     heads: range
@@ -93,7 +93,7 @@ class Side:
         return self._hash
 
     @cached_property
-    def homes(self) -> Ints:
+    def owners(self) -> Ints:
         """The owner of each block, a rank."""
         return np.array([b.home for b in self.blocks], np.int32)
 
@@ -132,12 +132,12 @@ class Side:
 
         By columns in memory, along which plans are made and read.
         """
-        order = np.argsort(self.homes, kind="stable")
-        counts = np.bincount(self.homes, minlength=ranks)[:ranks]
+        order = np.argsort(self.owners, kind="stable")
+        counts = np.bincount(self.owners, minlength=ranks)[:ranks]
         table = np.full((int(counts.max(initial=0)), ranks), -1, np.int32).T
-        homes = self.homes[order]
+        owners = self.owners[order]
         column = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        table[homes, column] = order
+        table[owners, column] = order
         return table
 
     def positions(self, rank: int) -> NDArray[np.int64]:
@@ -205,6 +205,6 @@ class Partition:
             ("query", self.q, work.seq, work.heads),
             ("KV", self.kv, work.kv_seq, work.kv_heads),
         ):
-            if len(side) and (owner := int(side.homes.max())) >= ranks:
+            if len(side) and (owner := int(side.owners.max())) >= ranks:
                 raise PlanError(f"{name} side: rank {owner} owns a block, but ranks are {ranks}")
             side.check_tiling(tokens, heads, name)

@@ -12,8 +12,8 @@ from planner.layouts import Layout, own_name
 from planner.parse import schedule as parse_schedule
 from planner.partitions import LARGEST
 from planner.passes.adjoint import adjoint
-from planner.passes.homeward import direct, homeward
 from planner.passes.pieces import joined, per_block, per_piece
+from planner.passes.relays import direct, homeward
 from planner.passes.trim import drop_dead
 from planner.passes.trim import trim as drop_useless
 from planner.plans import Plans

@@ -38,8 +38,8 @@ from planner.partitions import Block as Block
 from planner.partitions import Partition as Partition
 from planner.partitions import Side as Side
 from planner.passes.adjoint import adjoint as adjoint
-from planner.passes.homeward import direct as direct
-from planner.passes.homeward import homeward as homeward
+from planner.passes.relays import direct as direct
+from planner.passes.relays import homeward as homeward
 from planner.passes.trim import trim as trim
 from planner.planning import derive as derive
 from planner.planning import plan as plan

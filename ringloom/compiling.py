@@ -51,8 +51,8 @@ def compile(
 
 def cache() -> Path:
     """The folder of kept programs: $XDG_CACHE_HOME/ringloom, or the system's folder of caches."""
-    if home := os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA"):
-        return Path(home) / "ringloom"
+    if caches := os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA"):
+        return Path(caches) / "ringloom"
     folder = "Library/Caches" if sys.platform == "darwin" else ".cache"
     return Path.home() / folder / "ringloom"
 

@@ -43,9 +43,9 @@ def fetched(plan: Plan) -> Plan:
 def _bringing(plan: Plan, held: Held) -> Iterator[Move]:
     """Messages from the owners of held blocks, a column of blocks at a time."""
     tensors = tuple("STATS" if tensor == "OUT" else tensor for tensor in held.tensors)
-    homes = plan.side(tensors[0]).homes
+    owners = plan.side(tensors[0]).owners
     for block in held.blocks.T:
-        yield Move(tensors, block, homes[block], held.rank)
+        yield Move(tensors, block, owners[block], held.rank)
 
 
 def gathered(plan: Plan) -> Plan:
@@ -54,8 +54,8 @@ def gathered(plan: Plan) -> Plan:
     block, dst = np.indices((len(kv), plan.ranks), np.int32).reshape(2, -1)
     one, other = np.nonzero(tiles(plan).shared_heads[np.ix_(q.slice, kv.slice)])
     steps = (
-        Step((), (Move(("KV",), block, kv.homes[block], dst),)),
-        Step((Attend(q.homes[one], one[:, None], other[:, None]),), ()),
+        Step((), (Move(("KV",), block, kv.owners[block], dst),)),
+        Step((Attend(q.owners[one], one[:, None], other[:, None]),), ()),
     )
     ahead = replace(plan, pass_="forward", start=(), buffers=(), steps=steps)
     return verify(trim(ahead))

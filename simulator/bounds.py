@@ -159,11 +159,11 @@ def outside(plan: Plan) -> str | None:
 
 def _several_owners(side: Side) -> bool:
     full = side.sizes > 0
-    chunk, homes = side.chunk[full], side.homes[full]
+    chunk, owners = side.chunk[full], side.owners[full]
     owner = np.zeros(len(side.chunks), np.int64)
-    owner[chunk] = homes
+    owner[chunk] = owners
     heads = np.bincount(chunk, side.head_counts[full])
-    return bool((owner[chunk] != homes).any() or len(np.unique(heads[heads > 0])) > 1)
+    return bool((owner[chunk] != owners).any() or len(np.unique(heads[heads > 0])) > 1)
 
 
 def _owned(side: Side) -> dict[int, Ranges]:

@@ -1,6 +1,6 @@
-"""Memory over time: home inputs and home accumulators, and all that is away from home.
+"""Memory over time: what ranks own, inputs and accumulators, and what they hold for others.
 
-Tensors away from home follow the plan's lifetimes: a copy takes its bytes from the step in which
+Tensors that others own follow the plan's lifetimes: a copy takes its bytes from the step in which
 it is received to its last use, an accumulator from its first contribution until it has left.
 """
 
@@ -20,7 +20,7 @@ Bytes = NDArray[np.int64]
 class Memory:
     """Bytes of the plan's tensors on each rank."""
 
-    home: Bytes  # inputs and accumulators at home, throughout: [ranks]
+    owned: Bytes  # inputs and accumulators of what it owns, throughout: [ranks]
     peak: Bytes  # the most at any time: [ranks]
     live: Bytes  # the most at any time of each step: [steps, ranks]
 
@@ -30,20 +30,20 @@ class Memory:
 
 def memory(plan: Plan) -> Memory:
     """Return bytes live on each rank in each step; batch and dtypes are those of the workload."""
-    home = np.zeros(plan.ranks, np.int64)
+    owned = np.zeros(plan.ranks, np.int64)
     for tensor in INPUTS[plan.pass_] + ACCUMULATORS[plan.pass_]:
-        np.add.at(home, plan.side(tensor).homes, plan.block_bytes(tensor))
-    live = np.tile(home, (len(plan.steps), 1))
+        np.add.at(owned, plan.side(tensor).owners, plan.block_bytes(tensor))
+    live = np.tile(owned, (len(plan.steps), 1))
     for tensors in _together(plan):
         weights = np.sum([plan.block_bytes(tensor) for tensor in tensors], axis=0)
         for number, held in held_away(plan, tensors[0], weights):
             live[number] += held
-    peak = np.maximum(home, live.max(axis=0, initial=0))
-    return Memory(home, peak, live)
+    peak = np.maximum(owned, live.max(axis=0, initial=0))
+    return Memory(owned, peak, live)
 
 
 def _together(plan: Plan) -> list[list[str]]:
-    """Return the tensors that are ever away from home, those that always travel together in one."""
+    """Return the tensors that ever leave their owners, those that always travel together in one."""
     travelling = {tensor for _, move in plan.moves() for tensor in move.tensors}
     company = {t: frozenset([(t,)] if t in travelling else ()) for t in ACCUMULATORS[plan.pass_]}
     groups = dict[object, list[str]]()

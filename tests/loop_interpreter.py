@@ -27,8 +27,8 @@ class Machine:
         self.inputs: list[dict[tuple[str, int], Sum]] = [{} for _ in range(plan.ranks)]
         self.sums: list[dict[tuple[str, int], Sum]] = [{} for _ in range(plan.ranks)]
         for tensor in INPUTS[plan.pass_]:
-            for block, home in enumerate(plan.side(tensor).homes):
-                self.inputs[home][tensor, block] = self.part(tensor, block, arrays[tensor])
+            for block, owner in enumerate(plan.side(tensor).owners):
+                self.inputs[owner][tensor, block] = self.part(tensor, block, arrays[tensor])
         for held in plan.start:
             for block, rank in zip(*held.flat(), strict=True):
                 for tensor in {"STATS" if t == "OUT" else t for t in held.tensors}:
@@ -46,26 +46,28 @@ class Machine:
         return tuple(x[heads][:, at] for x in arrays)
 
     def result(self, tensor: str, arrays: Sum) -> Sum:
-        """Sums at home, written into whole arrays like these."""
-        for block, home in enumerate(self.plan.side(tensor).homes):
+        """Sums at their owners, written into whole arrays like these."""
+        for block, owner in enumerate(self.plan.side(tensor).owners):
             heads, at = self.place(tensor, block)
-            for x, y in zip(arrays, self.sums[home].pop((tensor, block), ()), strict=False):
+            for x, y in zip(arrays, self.sums[owner].pop((tensor, block), ()), strict=False):
                 x[np.ix_(np.arange(len(x))[heads], at)] = y
-        assert not [k for s in self.sums for k in s if k[0] == tensor], "sums are not at home"
+        assert not [k for s in self.sums for k in s if k[0] == tensor], (
+            "sums are not at their owners"
+        )
         return arrays
 
     def run(self, step: Expanded) -> None:
-        copies, handed = [], []
+        copies, sent = [], []
         for tensors, (src, dst, blocks) in step.moves.items():
             for s, d, row in zip(src, dst, blocks, strict=True):
                 for key in [(t, b) for t in tensors for b in row[row >= 0].tolist()]:
                     if not TENSORS[key[0]].accumulates:
                         copies.append((d, key, self.inputs[s][key]))
                     elif key in self.sums[s]:
-                        handed.append((d, key, self.sums[s].pop(key)))
+                        sent.append((d, key, self.sums[s].pop(key)))
         for rank, q, kv, kind in zip(*step.attends, step.kinds, strict=True):
             self.attend(int(rank), q[q >= 0].tolist(), kv[kv >= 0].tolist(), KINDS[kind])
-        for rank, key, value in handed:
+        for rank, key, value in sent:
             self.add(rank, key, value)
         for rank, key, value in copies:
             self.inputs[rank][key] = value

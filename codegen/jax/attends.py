@@ -37,7 +37,7 @@ def ascending(side: Side) -> bool:
 
 def alike(side: Side, ranks: int) -> bool:
     """True if blocks have as many tokens each, and ranks as many blocks' tokens: none is padded."""
-    places = np.unique(side.homes.astype(np.int64) * len(side.chunks) + side.chunk)
+    places = np.unique(side.owners.astype(np.int64) * len(side.chunks) + side.chunk)
     held = np.bincount(places // len(side.chunks), minlength=ranks)
     return len(set(side.sizes.tolist())) == 1 == len(set(held.tolist()))
 

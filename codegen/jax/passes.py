@@ -128,7 +128,7 @@ class Pass(Attends):
             if isinstance(s, Send) and s.sums:
                 cell, taken = self.made.cells[s, s.side], self.made.taken[s]
                 if taken not in self.defined and run.kind == "straight":
-                    continue  # what the plan sends stays at home here
+                    continue  # what the plan sends stays with its owner here
                 text = self.message(s, run, steps, names)
                 if {self.made.sums[cell], self.made.sums[taken]} & added or cell == taken:
                     same = (

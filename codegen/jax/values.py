@@ -1,7 +1,7 @@
 """The variables of a pass: what a device has of queries, keys, values, and sums of results.
 
 Inputs are what statements name: "own", what an exchange brought, what travels. Sums are apart by
-where they go next: those that are at home, those for what an exchange brought, and those that a
+where they go next: those that ranks own, those for what an exchange brought, and those that a
 message takes along in the next step. Variables of one side share a name where one follows the
 other.
 """

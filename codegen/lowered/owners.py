@@ -54,7 +54,7 @@ def _distance(
         return None
     blocks, where = table[:, :, 0], domain.loops.coordinates()[:, :-1]  # any heads
     here = np.flatnonzero((blocks >= 0).any(axis=1))
-    owners = plan.partition.side(side).homes[blocks[here, 0]]
+    owners = plan.partition.side(side).owners[blocks[here, 0]]
     owned = walked.tables[side, "owned"][owners][:, :, 0]
     far = (where[owners] - where[here]) % domain.loops.mesh
     whole = blocks.shape[1] == owned.shape[1] and (blocks[here] == owned).all()

@@ -22,7 +22,7 @@ def settled(plan: Plan, loops: Loops) -> tuple[Loops, Walk]:
     if not walked.kept:
         return given, walked
     apart = replace(loops, statements=tuple(own_apart(loops.statements)))
-    given, walked = walk(plan, apart, at_home=True)
+    given, walked = walk(plan, apart, at_owner=True)
     if walked.kept:
         raise PlanError("sums of which some stay on a rank where others go on")
     return given, walked

@@ -36,12 +36,12 @@ from planner.loops.values import Copies, same
 SIDES = ("q", "kv")
 
 
-def walk(plan: Plan, loops: Loops, at_home: bool = False) -> tuple[Loops, Walk]:
+def walk(plan: Plan, loops: Loops, at_owner: bool = False) -> tuple[Loops, Walk]:
     """Follow the sums of a pass through its steps; in the loops, each attend adds to one cell.
 
-    `at_home`: sums for what ranks own stay with them, whatever the plan does.
+    `at_owner`: sums for what ranks own stay with them, whatever the plan does.
     """
-    walked = _Walker(plan, loops, at_home).run()
+    walked = _Walker(plan, loops, at_owner).run()
     statements = tuple(x for s in loops.statements for x in _spans(s, walked))
     return replace(loops, statements=statements), walked
 
@@ -63,7 +63,7 @@ def _spans(s: Statement, walked: Walk) -> Iterator[Statement]:
 
 
 class _Walker:
-    def __init__(self, plan: Plan, loops: Loops, at_home: bool) -> None:
+    def __init__(self, plan: Plan, loops: Loops, at_owner: bool) -> None:
         self.plan, self.loops, self.ranks = plan, loops, plan.ranks
         self.rows = rows = Rows(plan, loops)
         self.result = Walk(rows.pieces, rows.tables, rows.aged)
@@ -74,10 +74,10 @@ class _Walker:
             for s in loops.statements
             if isinstance(s, Attend) and not plain(s)
         }
-        self.stays = at_home
+        self.stays = at_owner
         exchanges = (s for s in loops.statements if isinstance(s, Gather | AllToAll))
         self.gathered = {s.name: s.part.value for s in exchanges}  # what each one is of
-        self.at_home: dict[Cell, NDArray[np.bool_]] = {}
+        self.at_owner: dict[Cell, NDArray[np.bool_]] = {}
         self.left: dict[Cell, NDArray[np.bool_]] = {}  # ranks whose variable has sums that left
         self.mixed: dict[Cell, str] = {}  # what is wrong with cells that begin with nothing
 
@@ -141,7 +141,7 @@ class _Walker:
         full = np.asarray(full.any(1))
         self.result.holders.setdefault(cell, {}).setdefault(t, np.flatnonzero(full))
         left = full & (self.rows.taken[t, cell] < 0).all(1) if isinstance(s, Send) else full & False
-        if (left & ~self.at_home.get(cell, left & False)).any():
+        if (left & ~self.at_owner.get(cell, left & False)).any():
             raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")
         self.left[cell] = np.logical_or(full, self.left.get(cell, False))
         self.full[cell][:] = False
@@ -173,7 +173,7 @@ class _Walker:
             if len({(p.value, p.lag) for p in parts}) > 1:
                 raise PlanError(f"step {t}: a rectangle of several {TENSORS[tensor].side} values")
             blocks = rectangles.q if of_queries else rectangles.kv
-            cell = self.home((tensor, parts[0].value), t, who, blocks, rows[not of_queries])
+            cell = self.own_cell((tensor, parts[0].value), t, who, blocks, rows[not of_queries])
             self.result.targets.setdefault(s, {}).setdefault(t, {})[tensor] = cell
             self.result.added.setdefault(cell, set()).add(t)
             self.left.pop(cell, None)
@@ -182,7 +182,7 @@ class _Walker:
             uncut = parts[0].pieces is None and s.kind != "strict"
             self.add(cell, t, who, whole=uncut, heads=self.heads(parts[0].heads, t))
 
-    def home(self, own: Cell, t: int, who: Ints, attended: Ints, row: Ints) -> Cell:
+    def own_cell(self, own: Cell, t: int, who: Ints, attended: Ints, row: Ints) -> Cell:
         """The cell of a value: one that a later message empties, else that of what stays.
 
         `own` is the one of its name; `row` has all blocks of it, of which some are `attended`.
@@ -196,7 +196,7 @@ class _Walker:
             whole = (sent.any() or cell == own) and same(taken[sent], row[sent])
             part = cell == own and within(attended[sent], taken[sent])
             if (whole or part) and self.own(side, attended[~sent], who[~sent]):
-                self.at_home.setdefault(cell, np.zeros(self.ranks, bool))[who[~sent]] = True
+                self.at_owner.setdefault(cell, np.zeros(self.ranks, bool))[who[~sent]] = True
                 return cell
         return self.staying(own[0], t, who, row, f"sums for {own[1]} are nowhere kept")
 
@@ -216,8 +216,8 @@ class _Walker:
 
     def own(self, side: str, blocks: Ints, ranks: Ints) -> bool:
         """True if ranks own these blocks."""
-        homes = self.plan.partition.side(side).homes
-        return not ((blocks >= 0) & (homes[blocks] != ranks[:, None])).any()
+        owners = self.plan.partition.side(side).owners
+        return not ((blocks >= 0) & (owners[blocks] != ranks[:, None])).any()
 
     def bring(self, s: Handing, arriving: list[Copies], t: int) -> None:
         """The message arrives: into the cell that its blocks belong to."""
@@ -228,7 +228,7 @@ class _Walker:
             moved = [flat(src, blocks) for src, _, blocks in self.rows.brought[s.exchange]]
             rank, block = (np.concatenate(x) for x in zip(*moved, strict=True))
             into = tensor, self.gathered[s.exchange]
-            if into[1] == OWN and (side.homes[block] != rank).any():
+            if into[1] == OWN and (side.owners[block] != rank).any():
                 raise PlanError(f"{tensor} comes back to ranks that do not own its blocks")
             heads = np.unique(side.slice[block])
         elif isinstance(s, Send):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from codegen.masks import boxes
 from planner.analysis.liveness import lifetimes
-from planner.analysis.messages import brings_home
+from planner.analysis.messages import reaches_owner
 from planner.errors import PlanError
 from planner.ir import INPUTS, Plan
 from planner.kernel_calls.calls import in_turn
@@ -57,8 +57,8 @@ def kept(backward: Plan | None, ranks: int) -> Lists:
 
 
 def blocks(side: Side, heads: int) -> Lists:
-    """[home, [first row, end] in the shard of the home, [first head, end] if not all of them]."""
-    shards: list[dict[int, Lists]] = [{} for _ in range(max(side.homes.tolist(), default=0) + 1)]
+    """[owner, [first row, end] in its shard, [first head, end] if not all of them]."""
+    shards: list[dict[int, Lists]] = [{} for _ in range(max(side.owners.tolist(), default=0) + 1)]
     made = list[Lists]()
     for block, chunk, size in zip(
         side.blocks, side.chunk.tolist(), side.sizes.tolist(), strict=True
@@ -76,7 +76,7 @@ def steps(plan: Plan, keeps: Lists) -> Lists:
     table: Lists = [[[[], [], [], []] for _ in plan.steps] for _ in range(plan.ranks)]
     for number, move in plan.moves():
         columns = move.src.tolist(), move.dst.tolist(), move.blocks.tolist()
-        finished = brings_home(plan, number, move).astype(int).tolist()
+        finished = reaches_owner(plan, number, move).astype(int).tolist()
         for src, dst, row, done in zip(*columns, finished, strict=True):
             for tensor, block in ((t, b) for t in move.tensors for b in row if b >= 0):
                 table[src][number][0].append([dst, tensor, block, done])

@@ -115,7 +115,7 @@ class Messages(State):
         return {s: kinds[key] for s, key in keys.items()}
 
     def finished(self, move: Transfer) -> bool:
-        """True if sums come home whole."""
+        """True if sums reach their owners whole."""
         assert move.into
         return move.into[1] == OWN and self.walked.complete(move.into)
 

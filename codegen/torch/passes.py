@@ -219,7 +219,7 @@ class Pass(Attending, Exchanges, Messages):
             if t in domain.steps:
                 own = cell[0], OWN
                 if self.walked.accumulates(own) or cell[0] == "OUT":
-                    raise PlanError("sums that stay at home are added to")
+                    raise PlanError("sums that stay with their owners are added to")
                 names = self.have.names.cells
                 line = f"{names[own]} = {names[cell]}"
                 if names[own] == names[cell]:

@@ -8,7 +8,7 @@ SIZE, GAP, HIGH = 62, 4, 30
 
 
 def grid(plan: Plan, x: float, y: float, title: str) -> list[str]:
-    """One plan; a box names the queries and the keys, its colour is the home of the keys."""
+    """One plan; a box names the queries and the keys, its colour is the owner of the keys."""
     shapes = [text(x, y, title, 14)]
     attending = [step.attends for step in plan.steps if step.attends]
     for round_, attends in enumerate(attending):
@@ -20,8 +20,8 @@ def grid(plan: Plan, x: float, y: float, title: str) -> list[str]:
             top = y + 30 + rank * (HIGH + GAP)
             if rank in tiles:
                 q, kv = tiles[rank]
-                home = int(plan.partition.kv.homes[kv])
-                shapes.append(cell(left, top, SIZE, HIGH, f"q{q} kv{kv}", home))
+                owner = int(plan.partition.kv.owners[kv])
+                shapes.append(cell(left, top, SIZE, HIGH, f"q{q} kv{kv}", owner))
             else:
                 shapes.append(cell(left, top, SIZE, HIGH, "waits", None))
     return shapes

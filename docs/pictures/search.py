@@ -3,8 +3,8 @@
 from shapes import cell, drawing, text
 
 SIZE = 52
-HOMES = {(q, kv): q for q in range(4) for kv in range(q + 1)}
-SHARED = {**HOMES, (3, 0): 0, (3, 1): 1, (2, 0): 0}
+OWNERS = {(q, kv): q for q in range(4) for kv in range(q + 1)}
+SHARED = {**OWNERS, (3, 0): 0, (3, 1): 1, (2, 0): 0}
 
 
 def square(owner: dict[tuple[int, int], int], x: float, y: float, title: str) -> list[str]:
@@ -21,7 +21,7 @@ def square(owner: dict[tuple[int, int], int], x: float, y: float, title: str) ->
 def picture() -> str:
     """Every cell with its queries, and the best where queries or keys stay."""
     shapes = [
-        *square(HOMES, 10, 36, "ring: with its queries"),
+        *square(OWNERS, 10, 36, "ring: with its queries"),
         *square(SHARED, 300, 36, "searched"),
     ]
     return drawing(540, 36 + 4 * SIZE + 30, "Cells of four ranks and who attends them", shapes)

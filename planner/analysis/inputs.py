@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from planner.analysis.copies import Copies, Rows
-from planner.analysis.marks import Marks, at_home, cells, companies, places
+from planner.analysis.marks import Marks, at_owner, cells, companies, places
 from planner.columns import again, flat, present
 from planner.errors import PlanError
 from planner.ir import HELD, TENSORS, Plan
@@ -24,7 +24,7 @@ def arrivals(plan: Plan, tensor: str) -> Ints:
     for number in reversed(range(len(plan.steps) + 1)):
         for rank, blocks, _ in copies.readable(number):
             ready[places(plan, tensor, rank, blocks)] = number
-    ready[at_home(plan, tensor)] = ready[cells(plan, tensor).nowhere] = 0
+    ready[at_owner(plan, tensor)] = ready[cells(plan, tensor).nowhere] = 0
     return ready
 
 
@@ -41,7 +41,7 @@ def check_inputs(plan: Plan) -> None:
 
 def _check_input(plan: Plan, tensor: str) -> None:
     here, copies, absent = Marks(plan, tensor, nothing=True), Copies(plan, tensor), None
-    here.set(at_home(plan, tensor), True)
+    here.set(at_owner(plan, tensor), True)
     came = len(plan.side(tensor))
     for number in range(len(plan.steps) + 1):
         for rank, blocks, _ in copies.readable(number):
@@ -58,7 +58,7 @@ def _check_input(plan: Plan, tensor: str) -> None:
 def _twice(plan: Plan, tensor: str) -> Iterator[PlanError]:
     """Yields an error for each copy of a block that is there, the first one first."""
     here, copies = Marks(plan, tensor), Copies(plan, tensor)
-    here.set(at_home(plan, tensor), True)
+    here.set(at_owner(plan, tensor), True)
     for number in range(-1, len(plan.steps) + 1):
         for rows in copies.comes(number):
             rank, block = flat(rows.rank, rows.blocks)

@@ -61,7 +61,7 @@ class _Away:
 
     def __init__(self, plan: Plan, tensor: str, weights: Weights) -> None:
         self._marks = Marks(plan, tensor, nothing=True)
-        self._homes, self._weight = np.append(plan.side(tensor).homes, -1), np.append(weights, 0)
+        self._owners, self._weight = np.append(plan.side(tensor).owners, -1), np.append(weights, 0)
         self.held = np.zeros(plan.ranks, np.int64)  # weight per rank
 
     def weigh(self, total: Weights, rank: Whole, blocks: Whole, counted: Bits | np.bool_) -> None:
@@ -90,7 +90,7 @@ class _Away:
         return ~present
 
     def _away(self, rank: Ints, blocks: Ints) -> Bits:
-        return np.asarray(self._homes.take(blocks.T) != rank).T
+        return np.asarray(self._owners.take(blocks.T) != rank).T
 
 
 def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
@@ -115,15 +115,15 @@ def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[in
     """
     now = _Away(plan, tensor, weights)
     for number, step in enumerate(plan.steps):
-        handed = [move for move in step.moves if tensor in move.tensors]
+        sent = [move for move in step.moves if tensor in move.tensors]
         most = now.held.copy()
-        for move in handed:
+        for move in sent:
             now.take(move.src, move.blocks)
         most -= now.held
         for attend in step.attends:
             now.add(attend.rank, attended_blocks(attend, tensor))
         most += now.held
-        for move in handed:
+        for move in sent:
             now.weigh(most, move.dst, move.blocks, np.True_)
             now.add(move.dst, move.blocks)
         yield number, most

@@ -19,8 +19,8 @@ class Cells:
     end.
     """
 
-    def __init__(self, ranks: int, homes: Ints) -> None:
-        blocks, order = len(homes), np.argsort(homes, kind="stable")
+    def __init__(self, ranks: int, owners: Ints) -> None:
+        blocks, order = len(owners), np.argsort(owners, kind="stable")
         self._ranks, self._order, self._shift = ranks, order, max(1, blocks // ranks)
         self._rows = max(ranks, blocks + 1)
         self._block = np.empty(blocks + 1, np.intp)
@@ -49,7 +49,7 @@ class Cells:
 
 @cached_on_plan  # every step asks again: benchmarks/bench_scale.py
 def _cells(plan: Plan) -> dict[str, Cells]:
-    return {s: Cells(plan.ranks, plan.partition.side(s).homes) for s in ("q", "kv")}
+    return {s: Cells(plan.ranks, plan.partition.side(s).owners) for s in ("q", "kv")}
 
 
 def cells(plan: Plan, tensor: str) -> Cells:
@@ -62,10 +62,10 @@ def places(plan: Plan, tensor: str, rank: Ints, blocks: Ints) -> Index:
     return cells(plan, tensor).of(rank, blocks)
 
 
-def at_home(plan: Plan, tensor: str) -> Index:
+def at_owner(plan: Plan, tensor: str) -> Index:
     """Returns the entry of each block of a tensor on its owner."""
-    homes = plan.side(tensor).homes
-    return cells(plan, tensor).flat(homes, np.arange(len(homes)))
+    owners = plan.side(tensor).owners
+    return cells(plan, tensor).flat(owners, np.arange(len(owners)))
 
 
 def attended_blocks(attend: Attend, tensor: str) -> Ints:

@@ -20,7 +20,7 @@ def message_bytes(plan: Plan, number: int, move: Move) -> Index:
     """Bytes of each message of a move of step `number`: int64 [rows]."""
     tables = zip(*(block_bytes(plan)[tensor] for tensor in move.tensors), strict=True)
     wide, finished = (np.sum([t.take(move.blocks.T) for t in each], axis=(0, 1)) for each in tables)
-    return np.asarray(np.where(brings_home(plan, number, move), finished, wide))
+    return np.asarray(np.where(reaches_owner(plan, number, move), finished, wide))
 
 
 @cached_on_plan
@@ -35,7 +35,7 @@ def block_bytes(plan: Plan) -> dict[str, Index]:
     }
 
 
-def brings_home(plan: Plan, number: int, move: Move) -> Bits:
+def reaches_owner(plan: Plan, number: int, move: Move) -> Bits:
     """Returns which messages of a move of step `number` bring only finished results to owners."""
     if not move.accumulates:
         return np.zeros(len(move), np.bool_)
@@ -53,15 +53,15 @@ def last_ways(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
     Of all messages that carry a finished block that is the last one, for all end at the owner.
     int32 [blocks + 1] each; the last entry is what block -1 finds.
     """
-    return {tensor: _ways_home(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
+    return {tensor: _ways_to_owners(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
 
 
-def _ways_home(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
+def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     total = _added(plan, tensor)
     step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
     source_of = np.full(len(total), NEVER, np.int32)
-    for number, handed in transfers(plan, tensor, no_contributions(plan, tensor)):
-        for move, parts in handed:
+    for number, sent in transfers(plan, tensor, no_contributions(plan, tensor)):
+        for move, parts in sent:
             row, column = np.nonzero((parts == total[move.blocks]) & (parts > 0))
             block = move.blocks[row, column]
             step_of[block], source_of[block] = number, move.src[row]

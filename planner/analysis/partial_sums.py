@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.analysis.marks import at_home, attended_blocks, cells, places
+from planner.analysis.marks import at_owner, attended_blocks, cells, places
 from planner.columns import again, twice
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, Index, Move, Plan
@@ -20,14 +20,14 @@ def check_partial_sums(plan: Plan) -> None:
     """
     for tensor in ACCUMULATORS[plan.pass_]:
         held = no_contributions(plan, tensor)
-        for number, handed in transfers(plan, tensor, held):
-            _refuse_transfers(plan, number, tensor, handed)
+        for number, sent in transfers(plan, tensor, held):
+            _refuse_transfers(plan, number, tensor, sent)
         left = [cells(plan, tensor).at(entry) for entry in away(plan, tensor, held).tolist()]
         if left:
             rank, block = min(left)
             raise PlanError(
                 f"end: rank {rank} still holds {tensor} block {block}, whose owner is rank"
-                f" {plan.side(tensor).homes[block]}; {len(left)} such in all"
+                f" {plan.side(tensor).owners[block]}; {len(left)} such in all"
             )
 
 
@@ -36,8 +36,8 @@ def absent_sums(plan: Plan) -> bool:
     return any(
         ((parts == 0) & (move.blocks >= 0)).any()
         for tensor in ACCUMULATORS[plan.pass_]
-        for _, handed in transfers(plan, tensor, no_contributions(plan, tensor))
-        for move, parts in handed
+        for _, sent in transfers(plan, tensor, no_contributions(plan, tensor))
+        for move, parts in sent
     )
 
 
@@ -49,7 +49,7 @@ def no_contributions(plan: Plan, tensor: str) -> Ints:
 def away(plan: Plan, tensor: str, held: Ints) -> Index:
     """Returns the entries of `held` with a contribution on a rank that does not own the block."""
     others = held > 0
-    others[at_home(plan, tensor)] = False
+    others[at_owner(plan, tensor)] = False
     return np.flatnonzero(others)
 
 
@@ -62,12 +62,12 @@ def transfers(plan: Plan, tensor: str, held: Ints) -> Iterator[tuple[int, Transf
     for number, step in enumerate(plan.steps):
         moves = [move for move in step.moves if tensor in move.tensors]
         taken = [places(plan, tensor, move.src, move.blocks) for move in moves]
-        handed = [(move, held[entries]) for move, entries in zip(moves, taken, strict=True)]
-        if handed:
-            yield number, handed
+        sent = [(move, held[entries]) for move, entries in zip(moves, taken, strict=True)]
+        if sent:
+            yield number, sent
         for entries in taken:
             held[entries] = 0
-        for move, parts in handed:
+        for move, parts in sent:
             np.add.at(held, places(plan, tensor, move.dst, move.blocks), parts)
         for attend in step.attends:
             entries = places(plan, tensor, attend.rank, attended_blocks(attend, tensor))
@@ -75,9 +75,9 @@ def transfers(plan: Plan, tensor: str, held: Ints) -> Iterator[tuple[int, Transf
         held[nowhere] = 0
 
 
-def _refuse_transfers(plan: Plan, number: int, tensor: str, handed: Transfers) -> None:
+def _refuse_transfers(plan: Plan, number: int, tensor: str, sent: Transfers) -> None:
     """Raises PlanError for a message without any accumulator, and for one sent twice in a step."""
-    for move, parts in handed:
+    for move, parts in sent:
         empty = ~parts.any(axis=1)
         if empty.any():
             row = int(np.argmax(empty))
@@ -86,7 +86,7 @@ def _refuse_transfers(plan: Plan, number: int, tensor: str, handed: Transfers) -
                 f"step {number}: rank {move.src[row]} sends {tensor} block {blocks} but holds none:"
                 " the transfer is empty"
             )
-    keys = [places(plan, tensor, m.src, m.blocks)[m.blocks >= 0] for m, _ in handed]
+    keys = [places(plan, tensor, m.src, m.blocks)[m.blocks >= 0] for m, _ in sent]
     if twice(key := np.concatenate(keys)):
         rank, block = cells(plan, tensor).at(int(key[again(key)][0]))
         raise PlanError(

@@ -220,10 +220,11 @@ def _block_out(block: Block) -> Json:
 
 
 def _block_in(value: Json) -> Block:
-    positions, heads, home = _checked(list, value, "a block")
+    positions, heads, owner = _checked(list, value, "a block")
     spans = [[_checked(int, n, "a position") for n in part] for part in positions]
     low, high = (_checked(int, n, "a head") for n in heads)
-    return Block(tuple(range(*s) for s in spans), range(low, high), _checked(int, home, "an owner"))
+    rank = _checked(int, owner, "an owner")
+    return Block(tuple(range(*s) for s in spans), range(low, high), rank)
 
 
 def _node_out(node: Node) -> Json:

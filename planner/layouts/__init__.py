@@ -106,8 +106,8 @@ def names(work: Workload, ranks: int, partition: Partition) -> str:
     held = [{b.positions for b in partition.q.blocks if b.home == r} for r in range(ranks)]
     for layout in known:
         own = [set[Ranges]() for _ in range(ranks)]
-        for positions, home in sides(work, ranks, layout)[0]:
-            own[home].add(Block(positions, range(1), home).positions)
+        for positions, owner in sides(work, ranks, layout)[0]:
+            own[owner].add(Block(positions, range(1), owner).positions)
         if own == held:
             return f"{layout} = {PEER_NAMES[layout]}"
     return f"custom, {len(partition.q.chunks)} query and {len(partition.kv.chunks)} KV pieces"

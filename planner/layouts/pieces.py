@@ -38,9 +38,9 @@ def gathered(pieces: Iterable[range], owners: Iterable[int], ranks: int) -> Chun
 
 def whole_heads(chunks: Chunks, heads: int) -> Side:
     """One block per piece with every head in it."""
-    return Side(tuple(Block(positions, range(heads), home) for positions, home in chunks))
+    return Side(tuple(Block(positions, range(heads), owner) for positions, owner in chunks))
 
 
 def by_heads(chunks: Chunks, slices: Sequence[range]) -> Side:
     """Cuts each piece into head slices: block c * len(slices) + h is piece c, slice h."""
-    return Side(tuple(Block(p, heads, home) for p, home in chunks for heads in slices))
+    return Side(tuple(Block(p, heads, owner) for p, owner in chunks for heads in slices))

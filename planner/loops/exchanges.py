@@ -41,7 +41,7 @@ def scattered(table: Ints, side: Side, where: Ints, axis: int) -> Messages:
     """The messages of a scatter: blocks of a table that others along an axis own go to them."""
     ranks = np.arange(len(table))
     rank, block = flat(ranks, table.reshape(len(table), -1))
-    owner = side.homes[block].astype(np.intp)
+    owner = side.owners[block].astype(np.intp)
     apart = where[rank, :-1] != where[owner, :-1]
     on = apart[:, axis] & (apart.sum(axis=1) == 1)
     pair, block = rank[on] * len(table) + owner[on], block[on]
@@ -86,7 +86,7 @@ class Hit:
 
     @property
     def name(self) -> str:
-        """The name of what it brings, "" if that goes home."""
+        """The name of what it brings, "" if that goes to its owner."""
         return self.statement.name if isinstance(self.statement, Gather | AllToAll) else ""
 
 
@@ -105,7 +105,7 @@ class Exchanges:
     ) -> Hit | None:
         """An exchange among the messages of a step; places are those of the inputs."""
         if TENSORS[tensors[0]].accumulates:
-            for exchange, made in self._home(t, tensors, places):
+            for exchange, made in self._to_owners(t, tensors, places):
                 rows = self._among(messages, made)
                 if rows is not None:
                     return Hit(exchange, rows)
@@ -123,7 +123,7 @@ class Exchanges:
                     return Hit(hit[0], on, hit[1])
         return None
 
-    def _home(
+    def _to_owners(
         self, t: int, tensors: tuple[str, ...], places: Places
     ) -> Iterator[tuple[Exchange, Messages]]:
         """Sums that go back over an exchange, or from values that stay to the owners."""

@@ -29,7 +29,7 @@ gathered or exchanged all-to-all stays readable, with what each rank kept of it 
 A message of sums (OUT, DQ, DKV) names the input values that the sums belong to: `DKV for A @ t - 1`
 is the rank's accumulator of the blocks that A had one step ago. `into` names the value that the
 receiver's accumulator belongs to when the message is added at the end of the step: "own" where
-it is home; none where they are for parts of several values. Sums go only where their value is.
+its rank owns them; none where they are for parts of several values. Sums go where their value is.
 
 `held` is what is there from the start of a plan (`Plan.start`), with what the rank owns of the
 same rectangles. Where an attend's queries were brought by a message without Q (a backward pass

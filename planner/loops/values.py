@@ -65,7 +65,7 @@ def initial(plan: Plan, side: str) -> dict[str, Ints]:
 
 def owned(ranks: int, side: Side) -> Ints:
     """Returns the blocks that each rank owns."""
-    return pack(ranks, side, side.homes.astype(np.intp), np.arange(len(side))[:, None])
+    return pack(ranks, side, side.owners.astype(np.intp), np.arange(len(side))[:, None])
 
 
 def held(plan: Plan, side: str) -> Ints | None:
@@ -84,7 +84,7 @@ def held(plan: Plan, side: str) -> Ints | None:
         present = (read >= 0) & here[attend.rank[:, None], read]
         rows = present.any(axis=1) & ~present.all(axis=1)
         rank, block = flat(attend.rank[rows], read[rows])
-        own = blocks.homes[block] == rank
+        own = blocks.owners[block] == rank
         kept[rank[own], block[own]] = True
     rank, block = np.nonzero(here | kept)
     return pack(plan.ranks, blocks, rank, block[:, None])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.marks import Marks, places
-from planner.analysis.messages import brings_home
+from planner.analysis.messages import reaches_owner
 from planner.errors import PlanError
 from planner.ir import QUERY_SIDE, TENSORS, Attend, Held, Move, Plan, Step
 
@@ -23,7 +23,7 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
     of it or the last share that came back to the rank, whichever is later.
 
     Tensors named in `keep` are not sent again: the forward pass leaves its copies in place. OUT is
-    left where it is finished before it goes home; DOUT then goes there without STATS.
+    left where it is finished before it goes to its owner; DOUT then goes there without STATS.
     """
     if plan.pass_ != "forward":
         raise PlanError(f"adjoint takes a forward plan; {plan.name} is a {plan.pass_} plan")
@@ -32,10 +32,10 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
     if unknown := [t for t in keep if t not in KEPT]:
         raise PlanError(f"adjoint can keep {', '.join(KEPT)}, not {unknown[0]}")
     left, made = _finished_away(plan) if "OUT" in keep else ([], None)
-    homeward = _returns(plan)
+    returns = _returns(plan)
     held = list(plan.start)
     steps = []
-    for number in range(max(len(plan.steps), max(homeward, default=-1) + 1)):
+    for number in range(max(len(plan.steps), max(returns, default=-1) + 1)):
         step = plan.steps[number] if number < len(plan.steps) else Step()
         moves = list[Move]()
         for move in step.moves:
@@ -47,7 +47,7 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
                 moves.append(Move(("DQ",), move.blocks, move.src, move.dst))
             elif move.tensors[0] not in keep:
                 moves.append(move)
-        steps.append(Step(step.attends, (*moves, *homeward.get(number, ()))))
+        steps.append(Step(step.attends, (*moves, *returns.get(number, ()))))
     buffers = tuple((t, n) for t, n in plan.buffers if t == "KV" and t not in keep)
     backward = replace(
         plan, pass_="backward", start=(*held, *left), buffers=buffers, steps=tuple(steps)
@@ -59,7 +59,7 @@ def _finished_away(plan: Plan) -> tuple[list[Held], Marks]:
     """OUT where whole messages of finished results leave from, and which places those are."""
     left, made = list[Held](), Marks(plan, "OUT")
     for number, move in plan.moves():
-        if move.tensors == ("OUT",) and (rows := brings_home(plan, number, move)).any():
+        if move.tensors == ("OUT",) and (rows := reaches_owner(plan, number, move)).any():
             left.append(Held(("OUT",), move.blocks[rows], move.src[rows]))
             made.set(places(plan, "OUT", move.src[rows], move.blocks[rows]), True)
     return left, made

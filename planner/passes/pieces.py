@@ -49,11 +49,11 @@ def _cut(plan: Plan, cut: Callable[[Move], list[Move]]) -> Plan:
 
 
 def brought(plan: Plan, held: Held) -> Move:
-    """The messages by which held copies came: from their home, from -1 if that is not one rank."""
-    homes = plan.partition.side(held.side).homes
-    home = homes[held.blocks.max(axis=1)]
-    one = ((homes[held.blocks] == home[:, None]) | (held.blocks < 0)).all(axis=1)
-    return Move(held.tensors, held.blocks, np.where(one, home, -1), held.rank)
+    """The messages by which held copies came: from their owner, from -1 if that is not one rank."""
+    owners = plan.partition.side(held.side).owners
+    owner = owners[held.blocks.max(axis=1)]
+    one = ((owners[held.blocks] == owner[:, None]) | (held.blocks < 0)).all(axis=1)
+    return Move(held.tensors, held.blocks, np.where(one, owner, -1), held.rank)
 
 
 def _left(move: Move) -> Held:

@@ -122,16 +122,16 @@ def drop_empty(plan: Plan) -> Plan:
 
 def filled(plan: Plan) -> tuple[Plan, bool]:
     """Returns the plan without empty transfers, and True if its sums end at their owners."""
-    sent, owned = dict[tuple[int, int], Move](), True
+    kept, owned = dict[tuple[int, int], Move](), True
     for tensor in ACCUMULATORS[plan.pass_]:
         held = no_contributions(plan, tensor)
-        for number, handed in transfers(plan, tensor, held):
-            for move, parts in handed:
+        for number, sent in transfers(plan, tensor, held):
+            for move, parts in sent:
                 rows: Bits = np.asarray((parts > 0).any(axis=1))
-                sent[number, id(move)] = only_rows(move, rows)
+                kept[number, id(move)] = only_rows(move, rows)
         owned = owned and not away(plan, tensor, held).size
     steps = (
-        Step(step.attends, tuple(sent.get((number, id(m)), m) for m in step.moves))
+        Step(step.attends, tuple(kept.get((number, id(m)), m) for m in step.moves))
         for number, step in enumerate(plan.steps)
     )
     return replace(plan, steps=tuple(filter(None, steps))), owned

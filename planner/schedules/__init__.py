@@ -53,7 +53,7 @@ ROWS = (
     _newer("multi-ring", multi_ring, "KV", "edge-disjoint rings", "TASP (Wang et al. 2025)"),
     _newer("startrail", startrail, "Q, KV, OUT", "teams, rings of members", "StarTrail, WallFacer"),
     _newer("cache-ring", cache_ring, "KV", "ring, cache in pages", "prefill in tpu-inference"),
-    _newer("tokenring", tokenring, "Q, OUT", "one ring, results straight home", "TokenRing"),
+    _newer("tokenring", tokenring, "Q, OUT", "one ring, results to owners", "TokenRing"),
     _newer("pass-q", pass_q, "Q, OUT", "one ring, all-to-all of results", "Yang et al. 2024"),
     _newer("mesh2d", mesh2d, "Q, KV, OUT", "gather in columns, ring in rows", "Mesh-Attention"),
     _newer("decode-a2a", decode_a2a, "Q, OUT", "mesh2d of one column", "Helix, vLLM"),

@@ -2,7 +2,7 @@
 
     step t   rank p >= t   kv[p - t] -> p          which attends q[p] x kv[p - t]
              rank p <  t   q[P + p - t] -> p       which attends it to its own kv[p];
-                           out[P + p - t] -> home  in the next step: a partial result
+                           out[P + p - t] -> owner in the next step: a partial result
     t = 0..floor(P/2): half of the ring's rounds; for even P nobody helps in the last one.
 
 That covers the tiles on and below the diagonal; the tiles above it (dead under a causal mask, and
@@ -36,7 +36,7 @@ def cells(ranks: int, t: int) -> Cells:
 
 
 def balanced(work: Workload, ranks: int, pass_: Pass) -> Plan:
-    """KV goes to the ranks below, queries to helpers, partial results home (DistFlashAttn 3.1)."""
+    """KV goes to the ranks below, queries to helpers, partial results back (DistFlashAttn 3.1)."""
     if pass_ == "backward":
         return adjoint(balanced(work, ranks, "forward"))
     partition = by_tokens(work, ranks, "contiguous")
@@ -47,7 +47,7 @@ def balanced(work: Workload, ranks: int, pass_: Pass) -> Plan:
     rounds = [*below, *above]
     fetched = [(Move(("KV",), kv[k], k, w), Move(("Q",), q[o], o, w)) for w, o, k in rounds]
     attends = [(Attend(w, q[o], kv[k]),) for w, o, k in rounds]  # a step after they were fetched
-    results = [(Move(("OUT",), q[o], w, o),) for w, o, _ in rounds]  # and home a step later
+    results = [(Move(("OUT",), q[o], w, o),) for w, o, _ in rounds]  # and back a step later
     stages = zip([*fetched, (), ()], [(), *attends, ()], [(), (), *results], strict=True)
     steps = (Step(here, inputs + sums) for inputs, here, sums in stages)
     return Plan("balanced", work, ranks, partition, pass_, (), (), tuple(filter(None, steps)))

@@ -29,7 +29,7 @@ def groups(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag"
     for span, (start, many) in zip(spans, rings, strict=True):
         for side, tokens in zip(pieces, span, strict=True):
             chunks = chunks_of(layout, len(tokens), many)
-            side += [(shifted(p, tokens.start), start + home) for p, home in chunks if any(p)]
+            side += [(shifted(p, tokens.start), start + owner) for p, owner in chunks if any(p)]
         if many > 1:
             first[start : start + many], size[start : start + many] = start, many
     q, kv = (sorted(side, key=lambda piece: piece[0][0].start) for side in pieces)

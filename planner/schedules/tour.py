@@ -1,7 +1,7 @@
 """A tour: blocks of one side visit ranks, and what they add up follows one step behind.
 
 step t   rank r attends visits[t, r]      they travel on to hops[t, r]
-         sums of visits[t - 1, r] -> hops[t - 1, r]; after the last visit that is their home
+         sums of visits[t - 1, r] -> hops[t - 1, r]; after the last visit that is their owner
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def rotations(blocks: Ints) -> list[Ints]:
 
 
 def carried(side: Side, pass_: Pass) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The inputs that travel with one side in a pass, and the sums that it brings home."""
+    """The inputs that travel with one side in a pass, and the sums that it brings back."""
     inputs = QUERY_SIDE[pass_] if side == "q" else ("KV",)
     return inputs, tuple(t for t in ACCUMULATORS[pass_] if TENSORS[t].side == side)
 

@@ -54,9 +54,9 @@ def _idle(plan: Plan) -> str:
 def _grid(axes: Axes, plan: Plan) -> None:
     """Coloured by whose queries they are, each cell with its q,kv blocks."""
     axes.add_patch(Rectangle((0, 0), plan.rounds, RANKS, facecolor=WASTE))
-    homes = plan.partition.q.homes
+    owners = plan.partition.q.owners
     for cell in cells(plan):
-        own = (homes[cell.q] == cell.rank).all()
+        own = (owners[cell.q] == cell.rank).all()
         colour, hatch = KINDS[2] if not own else KINDS[0] if cell.full else KINDS[1]
         place = cell.round, cell.rank
         axes.add_patch(Rectangle(place, 1, 1, facecolor=colour, hatch=hatch, edgecolor="white"))

@@ -64,8 +64,8 @@ def grid(plan: Plan, width: int) -> Table:
 
 
 def _rounds(plan: Plan) -> list[list[Text]]:
-    """The cell of each rank in each round, in the colour of the home of its first KV block."""
-    homes = plan.partition.kv.homes
+    """The cell of each rank in each round, in the colour of the owner of its first KV block."""
+    owners = plan.partition.kv.owners
     rounds = [[Text() for _ in range(plan.ranks)] for _ in range(plan.rounds)]
     for one in cells(plan):
         text = f"{numbers(one.q)},{numbers(one.kv)}"
@@ -73,6 +73,6 @@ def _rounds(plan: Plan) -> list[list[Text]]:
         drawn = rounds[one.round][one.rank]
         if drawn:
             drawn.append(" ")
-        colour = COLOURS[int(homes[one.kv[0]]) % len(COLOURS)]
+        colour = COLOURS[int(owners[one.kv[0]]) % len(COLOURS)]
         drawn.append(text + ("" if one.full else "◣"), f"bold {colour}" if one.full else colour)
     return [[drawn or Text("·", "dim") for drawn in row] for row in rounds]

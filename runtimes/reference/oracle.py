@@ -4,7 +4,7 @@ shard     every owner and every initial copy gets its part of q, k, v, dout
 run       the steps of the plan; the global arrays are out of reach
 collect   the accumulators of owners, put together in sequence order
 
-Sinks are no part of a plan: each query is at home with the whole of its out and lse, and there its
+Sinks are no part of a plan: the owner of a query has the whole of its out and lse; there its
 sink is merged into them, as keys without values are.
 """
 
@@ -89,7 +89,7 @@ def backward(
 
 def shard(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
     """Cut the shards out of the whole arrays: copies, so that ranks share no memory."""
-    for tensor, number, home in _places(ranks.plan):
+    for tensor, number, owner in _places(ranks.plan):
         block = ranks.plan.side(tensor).blocks[number]
         if tensor == "OUT":
             arrays: Arrays = tuple(_cut(x, block) for x in stats)
@@ -99,7 +99,7 @@ def shard(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
             arrays = lse, np.sum(dout.astype(out.dtype) * out, axis=-1)
         else:
             arrays = tuple(_cut(x, block) for x in given[tensor])
-        ranks.memory[home].keep((tensor, number), arrays)
+        ranks.memory[owner].keep((tensor, number), arrays)
 
 
 def _places(plan: Plan) -> Iterator[tuple[str, int, int]]:
@@ -119,7 +119,7 @@ def _cut(whole: Array, block: Block) -> Array:
 def collect(
     ranks: VirtualRanks, tensor: str, part: int, shape: tuple[int, ...], fill: float = 0.0
 ) -> Array:
-    """One array of an accumulator in sequence order, `fill` where a home has none."""
+    """One array of an accumulator in sequence order, `fill` where an owner has none."""
     whole = np.full(shape, fill, ranks.number)
     for number, block in enumerate(ranks.plan.side(tensor).blocks):
         total = ranks.memory[block.home].sums.get((tensor, number))

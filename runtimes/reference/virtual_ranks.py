@@ -120,7 +120,7 @@ class VirtualRanks:
                     memory.add(place, arrays)
                 else:
                     stored = memory.keep(place, arrays)
-                # A block that is received takes a slot, even at home.
+                # A block that is received takes a slot, even at its owner.
                 slots.update((rank, tensor) for tensor, _ in stored)
             note("receive", rank, posted, began)
             note("arrive", rank, began)
@@ -158,10 +158,10 @@ class VirtualRanks:
     # ---- slots: copies away from their owner that are still in use
 
     def _is_away(self, rank: int, place: Place) -> bool:
-        return bool(self.plan.side(place[0]).homes[place[1]] != rank)
+        return bool(self.plan.side(place[0]).owners[place[1]] != rank)
 
     def _away(self) -> Counter[tuple[int, str]]:
-        """Copies and accumulators away from home by (rank, tensor), where the plan bounds them."""
+        """Copies and sums of what others own, by (rank, tensor), where the plan bounds them."""
         bounded = {tensor for tensor, _ in self.plan.buffers}
         return Counter(
             (memory.number, place[0])

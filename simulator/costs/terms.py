@@ -66,7 +66,7 @@ def row_sums(costs: Any) -> NDArray[np.float64]:
     seconds = np.zeros(costs.plan.ranks)
     if costs.plan.pass_ == "backward":
         traffic = 2 * costs.plan.block_bytes("DOUT") + costs.plan.block_bytes("STATS") // 2
-        np.add.at(seconds, costs.plan.partition.q.homes, traffic)
+        np.add.at(seconds, costs.plan.partition.q.owners, traffic)
     summed: NDArray[np.float64] = seconds / costs.hardware["memory.bandwidth"]
     return summed
 

@@ -1,4 +1,4 @@
-"""Flow control: a copy away from home takes a slot of its rank until it was read for the last time.
+"""Flow control: a copy takes a slot of a rank that does not own it until its last read there.
 
 A message starts only when its destination has a free slot for each of its blocks. Accumulators
 need none: they are merged where they arrive.
@@ -52,9 +52,9 @@ class Buffers:
                 yield copy
 
     def _copies(self, tensor: str, blocks: Sequence[int], rank: int) -> Iterator[int]:
-        homes = self._plan.side(tensor).homes
+        owners = self._plan.side(tensor).owners
         for block in blocks:
-            if block >= 0 and homes[block] != rank:
+            if block >= 0 and owners[block] != rank:
                 yield self._copy(tensor, block, rank)
 
     def _copy(self, tensor: str, block: int, rank: int) -> int:
@@ -66,7 +66,7 @@ class Buffers:
 
     def _begin(self, tensor: str, block: int, rank: int) -> None:
         """Give a slot to an initial copy."""
-        if tensor in self.room and self._plan.side(tensor).homes[block] != rank:
+        if tensor in self.room and self._plan.side(tensor).owners[block] != rank:
             self._copy(tensor, block, rank)
             self._free[tensor][rank] -= 1
             if self._free[tensor][rank] < 0:

@@ -1,6 +1,6 @@
 """Copies of inputs and the messages that brought them to their ranks, for both engines.
 
-Messages are numbered in plan order, from 1 on; 0 stands for what is at home or was there from the
+Messages are numbered in plan order, from 1 on; 0 stands for what the rank owns or had from the
 start. Tensors that always travel together share one table.
 """
 

@@ -1,8 +1,8 @@
 """A plan row by row: the tasks of each rank in each step, what they cost and wait for.
 
 Rows are numbered in plan order, messages and calls apart. A row waits for messages by number, and
-not for inputs at home or initial copies. Where accumulators lie does not depend on the clock, so
-the seconds of merging are known beforehand.
+not for inputs of its rank or initial copies. Where accumulators lie does not depend on the clock,
+so the seconds of merging are known beforehand.
 """
 
 from collections.abc import Sequence

@@ -119,7 +119,7 @@ def test_a_ring_needs_two_slots_and_its_travelling_sums_three(P: int) -> None:
     assert slots(forward, "KV").max() == 2
     assert slots(backward, "KV").max() == 2
     assert slots(backward, "DKV").max() == 3
-    assert slots(forward, "OUT").max() == 0  # results are at home from the first
+    assert slots(forward, "OUT").max() == 0  # results are at their owners from the first
 
 
 def test_a_copy_lives_from_its_arrival_to_its_last_use() -> None:

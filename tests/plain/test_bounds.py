@@ -142,17 +142,17 @@ def assignments(one: Plan) -> Iterator[dict[Tile, int]]:
 def schedules(one: Plan, given_to: dict[Tile, int]) -> Iterator[Plan]:
     """Plans in which every tile is attended where it was given to.
 
-    Inputs go straight from home, what is at home is attended first, all tiles of a q block in one
-    row; accumulators go straight home. Every night also in all orders of messages, with what is
-    at home last, and tile by tile.
+    Inputs go straight from their owners, who attend what they have first, all tiles of a q block in
+    one row; accumulators go straight to their owners. Every night also in all orders of messages,
+    with what is owned last, and tile by tile.
     """
-    homes = [one.partition.q.homes.tolist(), one.partition.kv.homes.tolist()]
-    q = sorted({(i, r) for (i, _), r in given_to.items() if homes[0][i] != r})
-    kv = sorted({(j, r) for (_, j), r in given_to.items() if homes[1][j] != r})
-    sent = [("Q", i, homes[0][i], r) for i, r in q] + [("KV", j, homes[1][j], r) for j, r in kv]
-    ready = {t: r for t, r in given_to.items() if homes[0][t[0]] == r == homes[1][t[1]]}
+    owners = [one.partition.q.owners.tolist(), one.partition.kv.owners.tolist()]
+    q = sorted({(i, r) for (i, _), r in given_to.items() if owners[0][i] != r})
+    kv = sorted({(j, r) for (_, j), r in given_to.items() if owners[1][j] != r})
+    sent = [("Q", i, owners[0][i], r) for i, r in q] + [("KV", j, owners[1][j], r) for j, r in kv]
+    ready = {t: r for t, r in given_to.items() if owners[0][t[0]] == r == owners[1][t[1]]}
     later = {t: r for t, r in given_to.items() if t not in ready}
-    back = Step((), moves([("OUT", i, r, homes[0][i]) for i, r in q]))
+    back = Step((), moves([("OUT", i, r, owners[0][i]) for i, r in q]))
     for order in permutations(sent) if EVERY and one.ranks < 3 else [tuple(sent)]:
         for joined in (True, False) if EVERY else (True,):
             attends = [rows(part, joined) for part in (ready, later)]
@@ -261,7 +261,7 @@ def test_the_bound_of_a_pair_is_the_sum_of_both_and_says_why_the_longer_one_is()
 
 
 def test_the_link_bound_of_two_ranks_is_what_one_has_to_receive() -> None:
-    """Infinitely fast chips: half of all pairs has both sides at home, another quarter is foreign.
+    """Infinitely fast chips: half of all pairs is of own queries and keys, another quarter not.
 
     A rank that owns 256 of 512 tokens computes half of all pairs with its own queries and 256 more
     keys (32 bytes), or own keys and 256 more queries (16 bytes): the queries are fewer bytes.
@@ -316,19 +316,19 @@ def test_the_bound_ratio_tells_what_the_plans_own_limit_hides() -> None:
     assert 2 < ulysses.bound_ratio < striped.bound_ratio
 
 
-def owned(*homes: Sequence[int], heads: int = 1) -> Plan:
+def owned(*owners: Sequence[int], heads: int = 1) -> Plan:
     """A plan without steps whose tokens, one to a block, have these owners per head slice."""
-    work = Workload(seq=len(homes[0]), heads=2, head_dim=4)
-    parts = [range(2)] if len(homes) == 1 else [range(1), range(1, 2)]
+    work = Workload(seq=len(owners[0]), heads=2, head_dim=4)
+    parts = [range(2)] if len(owners) == 1 else [range(1), range(1, 2)]
     sides = [
         Side(
             tuple(
-                Block((range(n, n + 1),), part, home)
+                Block((range(n, n + 1),), part, owner)
                 for part, row in zip(parts, rows, strict=True)
-                for n, home in enumerate(row)
+                for n, owner in enumerate(row)
             )
         )
-        for rows in (homes, homes)
+        for rows in (owners, owners)
     ]
     return Plan("owned", work, 2, Partition(*sides), "forward", (), (), ())
 

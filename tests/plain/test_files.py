@@ -207,7 +207,7 @@ def together(*plans: rl.Plan) -> str:
     [
         ("ring", "both", 1),
         ("zigzag", "forward", 1),
-        ("zigzag", "backward", 1),  # every sum begins at home
+        ("zigzag", "backward", 1),  # every sum begins at its owner
         ("ulysses", "forward", 1),
         ("ulysses", "backward", 2),  # OUT is there from the start
         ("ulysses:keep=0", "both", 1),

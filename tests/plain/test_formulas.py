@@ -128,10 +128,10 @@ def test_slots_are_what_liveness_counts(schedule: str, ranks: int, block: int) -
     assert said["slots_q"] == held(plan, "Q", block)
 
 
-def test_slots_are_what_the_simulators_memory_holds_beside_the_home_blocks() -> None:
+def test_slots_are_what_the_simulators_memory_holds_beside_the_owned_blocks() -> None:
     plan = planned("striped", 8, 16)
     used, kv = memory(plan), int(plan.block_bytes("KV")[0])
-    assert used.peak.max() == used.home.max() + formulas("striped")["slots_kv"] * kv
+    assert used.peak.max() == used.owned.max() + formulas("striped")["slots_kv"] * kv
 
 
 def test_a_schedule_that_no_polynomial_describes_is_refused(
@@ -225,8 +225,8 @@ def test_queries_travel_backward_until_groups_are_large_enough(head_dim: int) ->
 
 def hop_bytes(plan: Plan, tensors: tuple[str, ...]) -> int:
     """Bytes of a rank's own blocks of what travels."""
-    own = {tensor: plan.side(tensor).homes == 0 for tensor in tensors}
-    return sum(int(plan.block_bytes(tensor)[home].sum()) for tensor, home in own.items())
+    own = {tensor: plan.side(tensor).owners == 0 for tensor in tensors}
+    return sum(int(plan.block_bytes(tensor)[part].sum()) for tensor, part in own.items())
 
 
 # The command

@@ -180,8 +180,8 @@ class Counted:
         rank, block = np.nonzero(cell * going[:, None])
         pairs = cell[rank, block]
         cell[going] = 0
-        homes = self.plan.side(s.tensors[0]).homes
-        return to[rank] if isinstance(s, Send) else homes[block], block, pairs
+        owners = self.plan.side(s.tensors[0]).owners
+        return to[rank] if isinstance(s, Send) else owners[block], block, pairs
 
     def keep(self, cells: set[Cell], t: int) -> None:
         """Owners keep what nobody sent, in the step that says so; else there is no such thing."""
@@ -192,13 +192,13 @@ class Counted:
             assert not self.cell(cell).any(), "sums are left behind"
 
     def check(self) -> None:
-        """All sums are at home in the end, each pair once."""
+        """All sums are at their owners in the end, each pair once."""
         for t in range(self.loops.steps):
             self.step(t)
         for tensor, added in self.added.items():
-            homes = self.plan.side(tensor).homes
+            owners = self.plan.side(tensor).owners
             own = self.cells.pop((tensor, OWN))
-            assert (own[homes, np.arange(len(homes))] == added).all()
+            assert (own[owners, np.arange(len(owners))] == added).all()
             assert own.sum() == added.sum()
         assert not any(rest.any() for rest in self.cells.values())
 
@@ -218,7 +218,7 @@ WALKED: list[tuple[str, int, Mask]] = [
 
 @pytest.mark.parametrize("lower", [walk, settled])
 @pytest.mark.parametrize(("name", "ranks", "mask"), WALKED, ids=str)
-def test_sums_come_home_through_the_cells_that_they_are_added_to(
+def test_sums_reach_their_owners_through_the_cells_that_they_are_added_to(
     name: str, ranks: int, mask: Mask, lower: Lower
 ) -> None:
     for made in plan(name, replace(LONG, mask=mask), ranks, pass_="both"):
@@ -226,7 +226,7 @@ def test_sums_come_home_through_the_cells_that_they_are_added_to(
         Counted(made, loops, walked).check()
 
 
-def test_sums_that_are_added_elsewhere_do_not_come_home() -> None:
+def test_sums_that_are_added_elsewhere_do_not_reach_their_owners() -> None:
     made = plan("ring", LONG, 4, pass_="backward")
     loops, walked = walk(made, recover(made))
     first = next(iter(walked.targets.values()))
@@ -248,11 +248,11 @@ def test_the_owner_of_a_value_is_who_has_its_blocks(name: str, ranks: int) -> No
         names = Names(axis, t, sizes=dict(zip(loops.mesh, size, strict=True)))
         said = owner(made, walked, side, value, Domain(loops, [t]), names)
         table = walked.aged[side, value, t][:, 0, 0]
-        homes = made.partition.kv.homes[table]
+        owners = made.partition.kv.owners[table]
         for rank, at in enumerate(loops.coordinates()[:, :-1].tolist()):
             known = names.values | dict(zip(axis, at, strict=True)) | {"RANKS": ranks, "step": 0}
-            assert table[rank] < 0 or eval(said.text, known | {"rank": rank}) == homes[rank]
-            assert table[rank] < 0 or said.ranks[0, rank] == homes[rank]
+            assert table[rank] < 0 or eval(said.text, known | {"rank": rank}) == owners[rank]
+            assert table[rank] < 0 or said.ranks[0, rank] == owners[rank]
             asked += 1
     assert asked
 

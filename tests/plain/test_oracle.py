@@ -118,16 +118,16 @@ def test_once_shards_are_given_out_nobody_reads_the_whole_arrays(name: str) -> N
     assert_close(oracle.collect(ranks, "OUT", 0, q.shape), truth, 1e-12)
 
 
-def test_a_copy_is_nan_once_its_last_use_is_over_and_its_home_is_not() -> None:
+def test_a_copy_is_nan_once_its_last_use_is_over_and_at_its_owner_it_is_not() -> None:
     inputs = draw(RING.workload, 4)
     ranks = sharded(RING, *inputs[:3])
     received, last = lifetimes(RING, "KV")
-    homes = RING.partition.kv.homes
+    owners = RING.partition.kv.owners
     for number in range(len(RING.steps)):
         ranks.advance(number)
         for memory in ranks.memory:
             for (tensor, block), arrays in memory.inputs.items():
-                away = tensor == "KV" and homes[block] != memory.number
+                away = tensor == "KV" and owners[block] != memory.number
                 over = away and last[memory.number, block] <= number
                 over = over and received[memory.number, block] < number
                 assert all(np.isnan(a).all() == over for a in arrays)
@@ -194,7 +194,7 @@ def test_a_rectangle_over_different_head_slices_is_refused() -> None:
     q = np.unique(attend.q)
     assert len({plan.partition.q.blocks[b].heads for b in q}) > 1
     mixed = Step((Attend([0], [q], attend.kv[:1]),), ())
-    everything = Held(("Q",), [[b for b in q if plan.partition.q.homes[b] != 0]], [0])
+    everything = Held(("Q",), [[b for b in q if plan.partition.q.owners[b] != 0]], [0])
     plan = replace(plan, start=(everything,), steps=(*plan.steps[:number], mixed))
     message = (
         r"rank 0 attends q blocks .* of different head slices \['range\(0, 2\)', 'range\(2, 4\)'\]"

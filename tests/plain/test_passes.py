@@ -11,8 +11,8 @@ import ringloom as rl
 from planner.errors import PlanError
 from planner.ir import TENSORS, Attend, Held, Move, Plan, Step
 from planner.passes.exchanges import exchanges
-from planner.passes.homeward import direct, homeward
 from planner.passes.pieces import joined, per_block, per_piece
+from planner.passes.relays import direct, homeward
 from planner.passes.trim import drop_dead, drop_empty, drop_unused, trim
 from planner.schedules import SCHEDULES
 from planner.verify import verify
@@ -113,7 +113,7 @@ def test_trim_drops_dead_tiles_unused_copies_and_empty_transfers() -> None:
     assert trim(plan).steps == (Step((q, other[0]), (back,)), Step((other[1],), ()))
 
 
-def test_homeward_sends_a_finished_sum_straight_home() -> None:
+def test_homeward_sends_a_finished_sum_straight_to_its_owner() -> None:
     ring = trim(SCHEDULES["ring"].build(replace(CAUSAL, seq=32, kv_seq=32), 4, "backward"))
     long, short = (
         {(b, dst) for _, tensors, b, _, dst in flat(plan) if tensors == ("DKV",)}
@@ -127,7 +127,7 @@ def test_homeward_sends_a_finished_sum_straight_home() -> None:
 FAR = rl.Blocks(((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 1)), 6)  # 3 sees 0
 
 
-def test_what_is_added_later_does_not_travel_with_what_is_at_home() -> None:
+def test_what_is_added_later_does_not_travel_with_what_is_at_its_owner() -> None:
     built = trim(SCHEDULES["ring"].build(replace(WORK, mask=FAR), 4, "backward"))
     plan = verify(homeward(built))
     hops = [(n, *map(int, (m.src[0], m.dst[0]))) for n, m in plan.moves() if m.tensors == ("DKV",)]
@@ -135,8 +135,8 @@ def test_what_is_added_later_does_not_travel_with_what_is_at_home() -> None:
     assert sum(len(m) for _, m in built.moves() if m.accumulates) == 16  # all around the ring
 
 
-def test_sums_keep_their_way_where_a_shorter_one_would_not_bring_them_home() -> None:
-    """Sent home at once, block 0 would leave with a message that names it without having it."""
+def test_sums_keep_their_way_where_a_shorter_one_would_not_bring_them_to_their_owners() -> None:
+    """Block 0, sent to its owner at once, would leave by a message that names but has it not."""
     bring = Move(("KV",), [[0], [1]], [0, 1], [1, 0])
     one, back = Attend([1], [[1]], [[0]]), Attend([0], [[0]], [[1]])
     work = replace(WORK, mask=rl.Blocks(((0, 1, 0), (1, 1, 0), (0, 0, 1)), 8))
@@ -160,7 +160,7 @@ def test_direct_skips_ranks_that_only_pass_a_copy_on() -> None:
 
 
 def test_after_a_rank_that_is_skipped_copies_come_from_where_their_way_begins() -> None:
-    """Of 8 early and 8 late pieces, ranks 5, 6 and 7 use late piece 7: its home sends it them."""
+    """Of 8 early and 8 late pieces, ranks 5, 6 and 7 use late piece 7: its owner sends it them."""
     work = replace(WORK, seq=256, kv_seq=256, mask=rl.Window(30))
     forward, backward = rl.plan("zigzag", work, 8, pass_="both")
     late = [(s, d) for _, _, b, s, d in flat(forward) if b == 8]
@@ -289,7 +289,7 @@ def test_a_gather_goes_whole_or_not_at_all(name: str) -> None:
     assert len(messages(blocks)) < sent[1]
 
 
-def test_what_is_held_of_several_homes_is_passed_on_from_where_it_is() -> None:
+def test_what_is_held_of_several_owners_is_passed_on_from_where_it_is() -> None:
     start = (Held(("KV",), [[1, 2]], [0]),)
     attends = Attend([3], [[3]], [[1, 2]]), Attend([1], [[1]], [[1]]), Attend([2], [[2]], [[2]])
     on = Move(("KV",), [[1, 2]], [0], [3])

@@ -43,9 +43,9 @@ def empty(partition: Partition, work: Workload, ranks: int) -> Plan:
 def shuffled(ranks: int, seq: int, kv_seq: int) -> Plan:
     """Blocks on ranks that no formula tells."""
     work, random = Workload(seq=seq, kv_seq=kv_seq, heads=2), np.random.default_rng(3)
-    one, homes = by_tokens(work, ranks, "zigzag"), random.permutation(2 * ranks) // 2
+    one, owners = by_tokens(work, ranks, "zigzag"), random.permutation(2 * ranks) // 2
     sides = (
-        Side(tuple(replace(b, home=int(h)) for b, h in zip(side.blocks, homes, strict=True)))
+        Side(tuple(replace(b, home=int(h)) for b, h in zip(side.blocks, owners, strict=True)))
         for side in (one.q, one.kv)
     )
     return empty(Partition(*sides), work, ranks)
@@ -142,7 +142,7 @@ def test_any_length_goes_where_mask_and_pieces_allow_it(
 
 
 def test_a_block_between_others_is_no_formula() -> None:
-    """One wrong home among many makes a layout data."""
+    """One wrong owner among many makes a layout data."""
     one = plan("ring", Workload(seq=64, heads=2), 8)
     blocks = [*one.partition.q.blocks]
     blocks[5], blocks[6] = (

@@ -63,11 +63,11 @@ def test_no_message_goes_to_a_rank_that_has_no_use_for_it(
     for number, move in plan.moves():
         if everyone_to_everyone(plan, number, move.tensors):
             continue  # a complete exchange stays whole
-        homes = plan.partition.side(move.side).homes
+        owners = plan.partition.side(move.side).owners
         for dst, blocks in zip(move.dst.tolist(), move.blocks.tolist(), strict=True):
-            at_home_again = move.accumulates and homes[max(blocks)] == dst
+            returned = move.accumulates and owners[max(blocks)] == dst
             used = any((dst, block) in useful[move.side] for block in blocks)
-            assert at_home_again or used, (name, pass_, P, str(mask), move)
+            assert returned or used, (name, pass_, P, str(mask), move)
 
 
 def everyone_to_everyone(plan: Plan, step: int, tensors: tuple[str, ...]) -> bool:
@@ -294,14 +294,14 @@ def test_a_group_cast_sends_the_keys_that_are_seen_and_no_other(
 ) -> None:
     work = rl.Workload(seq=30, heads=1, mask=data.draw(masks(30, 30)))
     plan = rl.plan(f"group-cast:layout={layout}", work, ranks)
-    homes, sizes = plan.partition.kv.homes, plan.partition.kv.sizes
+    owners, sizes = plan.partition.kv.owners, plan.partition.kv.sizes
     received = np.zeros(ranks, int)
     for _, move in plan.moves():
         block, _, dst = move.flat()
         np.add.at(received, dst, sizes[block])
     owner = np.zeros(30, int)
-    for block, home in zip(plan.partition.kv.blocks, homes.tolist(), strict=True):
-        owner[block.tokens()] = home
+    for block, rank in zip(plan.partition.kv.blocks, owners.tolist(), strict=True):
+        owner[block.tokens()] = rank
     for rank in range(ranks):
         sees = work.allowed(plan.partition.q.positions(rank), range(30)).any(axis=0)
         assert received[rank] == (sees & (owner != rank)).sum()

@@ -49,7 +49,7 @@ def test_a_ring_ends_where_the_window_does(name: str, P: int, k: int) -> None:
         forward, backward = plans(name, P, f"causal & window:{left}")
         assert forward.rounds == backward.rounds == k + 1
         assert sent(forward) == {"KV": pairs(P, k)}
-        # A block's gradient goes along the ranks that saw it, and from the last one home.
+        # A block's gradient goes along the ranks that saw it, and from the last one to its owner.
         assert sent(backward) == {"KV": pairs(P, k), "DKV": pairs(P, k) + P - 1}
 
 
@@ -65,7 +65,7 @@ def test_queries_and_both_ways_around_end_there_too(name: str, P: int, k: int) -
     assert sent(forward) == dict.fromkeys(tensors, pairs(P, k))
     back = ("KV", "DKV") if name == "bidirectional" else ("Q", "DOUT", "STATS", "DQ")
     total = dict.fromkeys(back, pairs(P, k))
-    if name == "burst" and k == P - 1:  # the last one goes all the way round, and home
+    if name == "burst" and k == P - 1:  # the last one goes all the way round, to its owner
         total["DQ"] += 1
     assert sent(backward) == total
 

@@ -127,7 +127,7 @@ def test_a_ring_holds_one_q_two_kv_and_one_output_block(ranks: int) -> None:
     """Ring Attention counts 6bch 16-bit elements: Q, K and V current and arriving, output.
 
     Ours differs in two ways: the output is kept in 32 bits with its log-sum-exp, and from the
-    second round on the home's own K and V, which the backward pass needs, are there as well.
+    second round on the owner's own K and V, which the backward pass needs, are there as well.
     """
     work = Workload(seq=1024 * ranks, heads=4, head_dim=32, batch=3, mask=Full())
     b, c, h = work.batch, 1024, work.heads * work.head_dim
@@ -138,9 +138,9 @@ def test_a_ring_holds_one_q_two_kv_and_one_output_block(ranks: int) -> None:
     assert (used.live.argmax(axis=0) == (1 if ranks > 2 else 0)).all()
 
 
-def test_memory_over_time_begins_with_home_and_its_peak_is_its_maximum() -> None:
+def test_memory_over_time_begins_with_what_is_owned_and_its_peak_is_its_maximum() -> None:
     used = memory(plan("allgather", LONG, 8, pass_="backward"))
-    assert (used.live >= used.home).all()
+    assert (used.live >= used.owned).all()
     assert (used.live.max(axis=0) == used.peak).all()
     assert (used.live.max(axis=0) == used.peak).all()
 

@@ -68,15 +68,15 @@ def crowded(draw: st.DrawFn) -> Plan:
     work = Workload(seq=9, heads=2, head_dim=3, dtype="float64", mask=Full())
     base = plan("allgather", work, ranks)
     rows = [(b, r) for b in range(len(base.partition.kv)) for r in range(ranks)]
-    homes = base.partition.kv.homes
-    rows = draw(st.permutations([(b, r) for b, r in rows if homes[b] != r]))
+    owners = base.partition.kv.owners
+    rows = draw(st.permutations([(b, r) for b, r in rows if owners[b] != r]))
     block, dst = zip(*rows, strict=True)
     tiles = draw(
-        st.permutations([(q, kv) for q in range(len(base.partition.q)) for kv in range(len(homes))])
+        st.permutations([(q, k) for q in range(len(base.partition.q)) for k in range(len(owners))])
     )
     q, kv = zip(*tiles, strict=True)
-    attend = Attend(base.partition.q.homes[list(q)], q, kv)
-    steps = Step((), (Move(("KV",), block, homes[list(block)], dst),)), Step((attend,), ())
+    attend = Attend(base.partition.q.owners[list(q)], q, kv)
+    steps = Step((), (Move(("KV",), block, owners[list(block)], dst),)), Step((attend,), ())
     return Plan("crowded", work, ranks, base.partition, "forward", (), (), steps)
 
 
@@ -219,8 +219,8 @@ class Reference:
             self.held.add((tensor, block, rank))
         return seconds
 
-    def home_whole(self, move: Move, block: int, src: int, dst: int) -> bool:
-        """True if a sum goes home with everything that any rank adds to it, now or later."""
+    def returned(self, move: Move, block: int, src: int, dst: int) -> bool:
+        """True if a sum goes to its owner with all that any rank adds to it, now or later."""
         (tensor,) = move.tensors
         side = TENSORS[tensor].side
         adds = sum(
@@ -228,14 +228,14 @@ class Reference:
             for _, attend in self.plan.attends()
             for row in (attend.q if side == "q" else attend.kv).tolist()
         )
-        home = self.plan.side(tensor).blocks[block].home
-        return dst == home and len(self.parts[tensor, block, src]) == adds
+        owner = self.plan.side(tensor).blocks[block].home
+        return dst == owner and len(self.parts[tensor, block, src]) == adds
 
     def start(self) -> None:
         plan, work = self.plan, self.plan.workload
         for tensor in INPUTS[plan.pass_]:
-            for block, home in enumerate(plan.side(tensor).homes.tolist()):
-                self.ready[tensor, block, home] = 0.0, 0.0
+            for block, owner in enumerate(plan.side(tensor).owners.tolist()):
+                self.ready[tensor, block, owner] = 0.0, 0.0
         for held in plan.start:
             for block, rank in zip(*held.flat(), strict=True):
                 made = ("STATS",) if held.tensors == ("OUT",) else held.tensors
@@ -250,7 +250,7 @@ class Reference:
         nodes = self.machine.ranks_per_node
         for src, dst, row in zip(move.src.tolist(), move.dst.tolist(), move.blocks, strict=True):
             blocks = [b for b in row.tolist() if b >= 0]
-            finished = move.accumulates and all(self.home_whole(move, b, src, dst) for b in blocks)
+            finished = move.accumulates and all(self.returned(move, b, src, dst) for b in blocks)
             size = sum(
                 int(self.plan.block_bytes(t, finished)[b]) for t in move.tensors for b in blocks
             )

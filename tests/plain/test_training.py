@@ -151,7 +151,7 @@ def test_a_ring_plan_holds_six_blocks_however_many_ranks(ranks: int) -> None:
     assert blocks_held(ring) == (6 if ranks > 2 else 4)
 
 
-def test_the_simulators_peak_is_the_six_blocks_and_the_kv_block_kept_at_home() -> None:
+def test_the_simulators_peak_is_the_six_blocks_and_the_kv_block_kept_by_its_owner() -> None:
     work = Workload(seq=8 * 128, heads=4, head_dim=64, dtype="float32")
     ring = plan("ring", work, 8)
     block = 128 * 4 * 64 * 4  # bytes of one vector per token and head

@@ -102,7 +102,7 @@ def test_a_plan_that_forgets_a_tile_is_not_exact(pass_: str, dtype: str) -> None
     assert check(plan).exact
     number, attend = next(plan.attends())
     kv = attend.kv.copy()
-    kv[0, attend.rank[0]] = -1  # a tile at home, which no move is about
+    kv[0, attend.rank[0]] = -1  # a tile of blocks that it owns, which no move is about
     step = Step((Attend(attend.rank, attend.q, kv),), plan.steps[number].moves)
     steps = (*plan.steps[:number], step, *plan.steps[number + 1 :])
     wrong = mark_verified(replace(plan, steps=steps))  # as if the verifier had passed it

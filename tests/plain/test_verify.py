@@ -181,7 +181,7 @@ def test_what_a_rank_begins_twice_in_a_step_takes_one_slot() -> None:
 def test_statistics_are_made_of_out_that_is_held_once_dout_is_there() -> None:
     """Rank 1 sends STATS of block 0 on, in the step in which DOUT comes to it or in the next."""
     work = replace(WORK, seq=9, kv_seq=9, mask=rl.Blocks(((1, 0, 0), (0, 1, 0), (0, 0, 1)), 3))
-    partition, home = rl.plan("ring", work, 3).partition, Attend([1, 2], [[1], [2]], [[1], [2]])
+    partition, own = rl.plan("ring", work, 3).partition, Attend([1, 2], [[1], [2]], [[1], [2]])
     inputs = (Held((t,), [[0], [0]], [1, 2]) for t in ("Q", "KV"))
     start = (*inputs, Held(("OUT",), [[0]], [1]))
     dout, stats = Move(("DOUT",), [[0], [0]], [0, 0], [1, 2]), Move(("STATS",), [[0]], [1], [2])
@@ -191,11 +191,11 @@ def test_statistics_are_made_of_out_that_is_held_once_dout_is_there() -> None:
     def sent_in(*steps: Step) -> Plan:
         return Plan("hand-made", work, 3, partition, "backward", start, (), (*steps, *rest))
 
-    verify(sent_in(Step((home,), (dout,)), Step((), (stats,))))
+    verify(sent_in(Step((own,), (dout,)), Step((), (stats,))))
     with pytest.raises(
         PlanError, match="step 0: rank 1 sends STATS to rank 2, but block 0 is there"
     ):
-        verify(sent_in(Step((home,), (dout, stats))))
+        verify(sent_in(Step((own,), (dout, stats))))
 
 
 def test_a_backward_pass_cannot_hold_what_its_forward_pass_did_not_finish() -> None:

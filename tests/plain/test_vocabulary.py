@@ -30,6 +30,7 @@ PRIVATE = {  # private word: the term of the field
     r"idles": "idle",
     r"times the mean": "1.87x the average",
     r"takes? it home": "export a program",
+    r"homes|(at|away from|go(es)?|straight|com(e|es)|brings?)[-_ ]home": "owner",
     r"fullest rank": "worst rank",
     r"hand(ed|s|ing)? on": "partial-sum transfer",
     r"deal(s|t)?": "sharded, all-to-all",
@@ -170,6 +171,7 @@ def test_pages_keep_to_the_vocabulary() -> None:
         (private_words, "x = 'heads are dealt'", "sharded"),
         (private_words, "x = 'memory of the fullest rank'", "worst rank"),
         (private_words, "raise E('the verifier proves it')", "verified"),
+        (private_words, "homes = at_home(plan)", "owner"),
     ],
 )
 def test_a_private_word_is_seen(rule: Rule, text: str, said: str) -> None:

@@ -108,8 +108,8 @@ def sides(program: Program) -> Iterator[str]:
 def blocks(name: str, side: Side, heads: int, positions: str) -> Iterator[str]:
     """The blocks of a side: owner, first of its tokens, tokens, first head, heads."""
     made = [
-        f"{home} {first} {end - first} {low} {high - low}"
-        for home, (first, end), *part in blocks_of(side, heads)
+        f"{owner} {first} {end - first} {low} {high - low}"
+        for owner, (first, end), *part in blocks_of(side, heads)
         for low, high in [part[0] if part else (0, heads)]
     ]
     many = WIDTH // (max(map(len, made)) + 3)

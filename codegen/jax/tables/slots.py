@@ -25,7 +25,7 @@ import numpy as np
 
 from codegen.tables.steps import refuse
 from planner.analysis.liveness import lifetimes
-from planner.analysis.messages import brings_home
+from planner.analysis.messages import reaches_owner
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Plan
@@ -78,7 +78,7 @@ def held_by(plan: Plan) -> Keep:
     """Returns the blocks that each rank holds from the start beside its own."""
     held: Keep = {}
     for node in plan.start:
-        own = plan.partition.side(node.side).homes
+        own = plan.partition.side(node.side).owners
         for tensor in set(node.tensors) - {"OUT"}:
             blocks = held.setdefault(tensor, [[] for _ in range(plan.ranks)])
             for block, rank in zip(*(x.tolist() for x in node.flat()), strict=True):
@@ -93,9 +93,9 @@ def held_by(plan: Plan) -> Keep:
 class Store:
     """The slots of one tensor on one rank: `fixed` ones first, which are never given away."""
 
-    def __init__(self, own: list[int], held: list[int], homes: int, fixed: int) -> None:
-        self.at = dict(zip(own, range(homes), strict=False))
-        self.at |= {block: homes + n for n, block in enumerate(held)}
+    def __init__(self, own: list[int], held: list[int], owners: int, fixed: int) -> None:
+        self.at = dict(zip(own, range(owners), strict=False))
+        self.at |= {block: owners + n for n, block in enumerate(held)}
         self.fixed = self.size = fixed
         self.free = list[int]()
 
@@ -151,9 +151,9 @@ class Placement:
         table = self.plan.side(tensor).owned(self.plan.ranks).tolist()
         own = [[block for block in row if block >= 0] for row in table]
         held = held or [[] for _ in own]
-        homes = len(table[0])
-        fixed = homes + max(map(len, held))
-        return [Store(*blocks, homes, fixed) for blocks in zip(own, held, strict=True)]
+        owners = len(table[0])
+        fixed = owners + max(map(len, held))
+        return [Store(*blocks, owners, fixed) for blocks in zip(own, held, strict=True)]
 
     def tables(self) -> Tables:
         """The tables of the pass."""
@@ -191,7 +191,7 @@ class Placement:
         for move in self.plan.steps[step].moves:
             alone = self.left and "DOUT" in move.tensors and "STATS" not in move.tensors
             tensors = (*move.tensors, *["STATS"] * alone)
-            finished = brings_home(self.plan, step, move)
+            finished = reaches_owner(self.plan, step, move)
             rows = zip(
                 *(x.tolist() for x in (move.src, move.dst, move.blocks, finished)), strict=True
             )

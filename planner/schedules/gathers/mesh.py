@@ -2,7 +2,7 @@
 
 step 0    q -> every rank of its column        rank (i, j) then has the queries of column j
 step 1+t  rank (i, j) attends them x kv[i, j - t], which travels on to (i, j + 1)
-          dkv follows one step behind, home after b hops
+          dkv follows one step behind and is back after b hops
 last      out, dq -> the rank of the column that owns them
 
 forward sends   Q a-1, OUT a-1, KV 2*f*(b-1)

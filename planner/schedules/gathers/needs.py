@@ -24,10 +24,10 @@ def by_users(work: Workload, ranks: int, queries: Chunks, keys: Chunks) -> tuple
     """
     edges, seen = _intervals(work, ranks, queries)
     pieces, users = Chunks(), list[Users]()
-    for whole, home in keys:
+    for whole, owner in keys:
         parts = [_within(whole, low, high) for low, high in pairwise(edges)]
         used = [n for n, part in enumerate(parts) if part] or [0]
-        pieces += [(parts[n], home) for n in used]
+        pieces += [(parts[n], owner) for n in used]
         users += [seen[n] for n in used]
     return pieces, np.array(users)
 

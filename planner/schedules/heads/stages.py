@@ -4,7 +4,7 @@ stage s      q[c, h], kv[c, h] of the stage's slices -> rank h      (all-to-all)
              rank h attends them, and out[c, h] -> the owner of piece c
              the buffers of one stage serve the next: peak memory / stages (UPipe)
 ahead=1      the all-to-all of stage s + 1 goes under the attention of stage s (head chunks, HCMS)
-backward     the same; a KV slice that several stages use comes once, and its dkv goes home once
+backward     the same; a KV slice that several stages use comes once, and its dkv returns once
 
 forward sends   Q (P-1)/P, OUT (P-1)/P, KV 2*f*(P-1)/P
 backward sends  Q (P-1)/P, DOUT (P-1)/P, DQ (P-1)/P, KV 2*f*(P-1)/P, DKV 2*f*(P-1)/P

@@ -62,11 +62,11 @@ def usp(
         copies = (Held(m.tensors, m.blocks, m.dst) for m in gathered)
         start = (*q.received("Q"), *q.received("OUT"), *kv.received("KV"), *copies)
         sent, gathered = q.all_to_all(("DOUT",)), ()
-    home = q.all_to_all((result(pass_),), back=True)
+    back = q.all_to_all((result(pass_),), back=True)
     if pass_ == "backward":
         shares = grid.scatter(1, ("DKV",), of_group)
-        home += kv.all_to_all(("DKV",), back=True)
-    before, after = (Step((), sent), Step((), gathered)), (Step((), shares), Step((), home))
+        back += kv.all_to_all(("DKV",), back=True)
+    before, after = (Step((), sent), Step((), gathered)), (Step((), shares), Step((), back))
     visits, hops = [kv.attended(gather, t) for t in range(ring)], [grid.near(0, 1)] * ring
     around = tour("kv", q.attended()[:, 0], visits, hops, pass_)
     steps = tuple(filter(None, (*before, *around, *after)))

@@ -3,7 +3,7 @@
 step t       rank r attends q[r] x kv[r - t] and q[r] x kv[r + t]
              kv[r - t] travels on to r + 1, kv[r + t] to r - 1        t = 0..floor(P / 2)
              ... -> r-1 -> r -> r+1 -> ...   and   ... <- r-1 <- r <- r+1 <- ...
-backward     dkv follows one step behind, and from the last rank of its way goes straight home
+backward     dkv follows one step behind, and from the last rank of its way returns
 
 forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1), DKV 2*f*(P-1)

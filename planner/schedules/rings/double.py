@@ -4,7 +4,7 @@ rank (g, h) of N nodes with n ranks; window o, inner step i = 0..n-1
    attends q x kv[g - o, h - i]      it travels on to (g, h + 1) inside the node
    i = 0     kv[g - o, h] -> (g + 1, h): the next window's, under n rounds of attention
 backward     dkv follows one step behind around the node; its last hop of a window leads on
-             -> (g + 1, h + 1), where its kv begins the next one; home after N windows
+             -> (g + 1, h + 1), where its kv begins the next one; back after N windows
 
 forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1), DKV 2*f*P*(P>1)

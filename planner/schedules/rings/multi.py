@@ -1,7 +1,7 @@
 """Multi-ring: keys and values cut into pieces, each on its own ring through all ranks.
 
 step t    rank r attends q[r] x piece j of the rank t places before r on ring j, for every j
-          each piece travels on along its ring; dkv follows one step behind, home after P hops
+          each piece travels on along its ring; dkv follows one step behind and is back after P hops
 
    P = 5   ring 0: 0 -> 1 -> 3 -> 2 -> 4 -> 0      ring 1: 1 -> 2 -> 0 -> 3 -> 4 -> 1
            and both the other way: no two rings have a link in common
@@ -29,7 +29,7 @@ def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zig
     check_places(ranks, ranks * max(1, (ranks - 1) // 2 * 2))
     rings, rank, steps = disjoint_rings(ranks), np.arange(ranks), list[Step]()
     queries, keys = sides(work, ranks, layout)
-    pieces = [(part, home) for whole, home in keys for part in split(whole, len(rings))]
+    pieces = [(part, owner) for whole, owner in keys for part in split(whole, len(rings))]
     q, kv = whole_heads(queries, work.heads), whole_heads(pieces, work.kv_heads)
     owned = kv.owned(ranks).reshape(ranks, -1, len(rings))
     onward = [ring[(np.argsort(ring) + 1) % ranks] for ring in rings]

@@ -1,7 +1,7 @@
 """One ring: queries stay, keys and values visit every rank (Ring, Striped and zigzag attention).
 
 step t      rank r attends q[r] x kv[r - t]      kv[r - t] travels on to r + 1
-backward    the same, and dkv[r - t + 1] follows one step behind its kv, home after P hops
+backward    the same, and dkv[r - t + 1] follows one step behind its kv and is back after P hops
             KV: 0 -> 1 -> 2 -> ... -> P-1 -> 0
 
 forward sends   KV 2*f*(P-1)

@@ -36,13 +36,13 @@ def startrail(
     visits = [shared[first[grid.near(1, -t)]] for t in range(grid.shape[1])]
     hops = [onward] * (len(visits) - 1) + [first[onward]]
     gathered = grid.gather(2, carried("q", pass_)[0], q) + grid.gather(2, ("KV",), kv)
-    home = grid.scatter(2, (result(pass_),), q)
+    back = grid.scatter(2, (result(pass_),), q)
     if pass_ == "backward":
-        home += grid.scatter(2, ("DKV",), kv)
+        back += grid.scatter(2, ("DKV",), kv)
     steps = [
         Step((), gathered),
         Step((), (Move(("KV",), visits[0], first, grid.rank),)),
         *tour("kv", grid.joined(2, q), visits, hops, pass_),
-        Step((), home),
+        Step((), back),
     ]
     return Plan("startrail", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))

@@ -1,9 +1,9 @@
-"""Keys and values stay, queries go around; each partial result goes straight home.
+"""Keys and values stay, queries go around; each partial result goes straight to its owner.
 
 step t       rank r attends q[r - t] x kv[r]     Q: 0 -> 1 -> 2 -> ... -> P-1
 step t + 1   its result -> r - t                 on the links' other direction (TokenRing)
-late=1       all results -> home after the last step, as one all-to-all (pass-Q)
-backward     the same: Q, DOUT and STATS travel, DQ goes home, DKV never leaves
+late=1       all results -> owners after the last step, as one all-to-all (pass-Q)
+backward     the same: Q, DOUT and STATS travel, DQ returns, DKV never leaves
 
 forward sends   Q P-1, OUT P-1
 backward sends  Q P-1, DOUT P-1, DQ P-1
@@ -23,13 +23,13 @@ from planner.workload import Workload
 def tokenring(
     work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag", late: int = 0
 ) -> Plan:
-    """Queries visit every rank, and their results go home at once, or `late`."""
+    """Queries visit every rank, and their results return at once, or `late`."""
     part, rank, steps = by_tokens(work, ranks, layout), np.arange(ranks), list[Step]()
     q, kv = part.q.owned(ranks), part.kv.owned(ranks)
     inputs, sums = carried("q", pass_)[0], (result(pass_),)
-    home = [(rank - t) % ranks for t in range(ranks)]
-    back = [Move(sums, q[owner], rank, owner) for owner in home]
-    for t, here in enumerate(home):
+    owners = [(rank - t) % ranks for t in range(ranks)]
+    back = [Move(sums, q[owner], rank, owner) for owner in owners]
+    for t, here in enumerate(owners):
         moves = [Move(inputs, q[here], rank, (rank + 1) % ranks)] if t < ranks - 1 else []
         moves += [back[t - 1]] if t and not late else []
         steps.append(Step((Attend(rank, q[here], kv),), tuple(moves)))

@@ -15,7 +15,7 @@ import sympy
 
 from planner.analysis.balance import loads
 from planner.analysis.liveness import occupancy
-from planner.analysis.messages import brings_home
+from planner.analysis.messages import reaches_owner
 from planner.errors import RingloomError
 from planner.ir import Pass, Plan
 from planner.planning import plan
@@ -34,7 +34,7 @@ Axis = tuple[Expr, tuple[Sequence[int], int]]
 def counts(schedule: str, ranks: int, tokens: int) -> Counts:
     """Count in plans of one size: per rank, traffic and slots in blocks of `tokens`, all heads.
 
-    Traffic is `pass tensor`, and `pass tensor finished` of what goes home complete.
+    Traffic is `pass tensor`, and `pass tensor finished` of what reaches its owner complete.
     """
     work = Workload(seq=ranks * tokens, heads=2 * ranks, kv_heads=ranks, head_dim=4)
     forward = plan(schedule, work, ranks)
@@ -61,14 +61,14 @@ def _block(plan: Plan, tensor: str) -> int:
 def _sent(pass_: Pass, plan: Plan) -> Counts:
     sums = Counts()
     for number, move in plan.moves():
-        home = brings_home(plan, number, move)
+        complete = reaches_owner(plan, number, move)
         for tensor in move.tensors:
             side = plan.side(tensor)
             sizes = np.append(side.sizes * side.head_counts, 0)[move.blocks].sum(axis=1)
             share = Fraction(1, _block(plan, tensor) * plan.ranks)
             for name, rows in (
                 (f"{pass_} {tensor}", sizes),
-                (f"{pass_} {tensor} finished", sizes[home]),
+                (f"{pass_} {tensor} finished", sizes[complete]),
             ):
                 sums[name] = sums.get(name, Fraction(0)) + int(rows.sum()) * share
     return sums

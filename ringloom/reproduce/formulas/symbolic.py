@@ -81,9 +81,9 @@ def formulas(schedule: str) -> Mapping[str, Expr]:
     """The formulas of a schedule under a causal mask, by the keys of `NAMES`.
 
     Pairs are (query, key, head) triples of one batch row; the critical path is that of the busiest
-    rank of each round; traffic is what a rank sends on average; slots are copies away from home, in
-    blocks of c tokens with all heads; a speedup counts pairs. Raises RingloomError for a schedule
-    that has none.
+    rank of each round; traffic is what a rank sends on average; slots are copies of what others
+    own, in blocks of c tokens with all heads; a speedup counts pairs. Raises RingloomError for a
+    schedule that has none.
     """
     if schedule not in classic():
         raise RingloomError(f"no formulas of {schedule!r}: choose one of {', '.join(classic())}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from planner.analysis.messages import brings_home, message_bytes
+from planner.analysis.messages import message_bytes, reaches_owner
 from planner.ir import Pass, Plan
 from planner.planning import plan
 from planner.workload import Workload
@@ -115,8 +115,8 @@ def sent_share(planned: Plan, partial_bytes: int) -> float:
         return 1.0
     copies = partials = 0.0
     for number, move in planned.moves():
-        sent, home = message_bytes(planned, number, move), brings_home(planned, number, move)
-        partial = ~home if move.accumulates else home
+        sent, complete = message_bytes(planned, number, move), reaches_owner(planned, number, move)
+        partial = ~complete if move.accumulates else complete
         copies += float(sent[~partial].sum())
         partials += float(sent[partial].sum())
     total = copies + partials

@@ -45,7 +45,7 @@ def hops(schedule: str, pass_: Pass, ranks: int) -> dict[str, float]:
 def per_circle(schedule: str, pass_: Pass, ranks: int) -> tuple[float, float]:
     """(vectors, scalars) of BZN that go around, each tensor's own hop factor taken out.
 
-    A copy goes G - 1 of G hops, a gradient that returns home all G; both count as one circle.
+    A copy goes G - 1 of G hops, a gradient that returns all G; both count as one circle.
     """
     vectors = scalars = 0.0
     for name, blocks in hops(schedule, pass_, ranks).items():

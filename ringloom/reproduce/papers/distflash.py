@@ -71,7 +71,7 @@ def _planned(name: str, ranks: int, pass_: Pass = "forward", block: int = BLOCK)
 def grid(plan: Plan) -> list[list[str]]:
     """ "query,key" owners, counted from 1, per rank and round; "--" where a rank is idle."""
     drawn = [["--"] * plan.rounds for _ in range(plan.ranks)]
-    q, kv = plan.partition.q.homes, plan.partition.kv.homes
+    q, kv = plan.partition.q.owners, plan.partition.kv.owners
     for cell in cells(plan):
         drawn[cell.rank][cell.round] = f"{q[cell.q[0]] + 1}{kv[cell.kv[0]] + 1}"
     return drawn

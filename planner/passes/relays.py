@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from planner.analysis.liveness import slots
-from planner.analysis.marks import Bits, Marks, at_home, attended_blocks, cells, places
+from planner.analysis.marks import Bits, Marks, at_owner, attended_blocks, cells, places
 from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
@@ -26,8 +26,8 @@ def homeward(plan: Plan, regular: bool = True) -> Plan:
                                       nothing to them; nothing if y is z: there it may stay
 
     Whatever leaves z later takes along what came early; the plan stays as it is where that would
-    not come home. `regular`: once a rank is skipped, all later messages of that way go to its end
-    too, so that one rule holds for every rank.
+    not come to its owner. `regular`: once a rank is skipped, all later messages of that way go to
+    its end too, so that one rule holds for every rank.
     """
     for tensor in ACCUMULATORS[plan.pass_]:
         plan = _shortened(plan, tensor, regular)
@@ -64,9 +64,9 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
     came = np.zeros(cells(plan, tensor).size, np.int32)
     touched, at = Marks(plan, tensor), 0
     for step in plan.steps:
-        handed = [move for move in step.moves if move.tensors == (tensor,)]
+        sent = [move for move in step.moves if move.tensors == (tensor,)]
         first = at
-        for move in handed:
+        for move in sent:
             numbers = np.arange(at, at := at + len(move))
             entries = places(plan, tensor, move.src, move.blocks)
             count[numbers] = (move.blocks >= 0).sum(axis=1)
@@ -74,13 +74,13 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
             same = one >= 0
             following[one[same]] = numbers[same]
             relays[numbers] = same & ~touched.any(entries)
-        for move in handed:
+        for move in sent:
             entries = places(plan, tensor, move.src, move.blocks)
             came[entries] = NOTHING
             touched.set(entries, False)
         for attend in step.attends:
             touched.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
-        for move in handed:
+        for move in sent:
             numbers = np.arange(first, first := first + len(move))
             _arrive(came, places(plan, tensor, move.dst, move.blocks), move.blocks, numbers)
     return following, relays
@@ -156,7 +156,7 @@ def direct(plan: Plan, regular: bool = True) -> Plan:
 
     Move(b, y, x, step s), Move(b, x, z, step t)  -->  Move(b, y, z, step t)
 
-    when x attends nothing with the blocks b; y is where their way begins, most often their home.
+    when x attends nothing with the blocks b; y is where their way begins, most often their owner.
     `regular`: messages of a complete exchange stay on their way, and once a rank is skipped, all
     later messages of that way come from y too.
     """
@@ -217,7 +217,7 @@ def _users(plan: Plan, side: Literal["q", "kv"]) -> Marks:
     """Returns the ranks that attend with each block of a side, or own it."""
     tensor = next(t for t in INPUTS[plan.pass_] if TENSORS[t].side == side)
     marks = Marks(plan, tensor)
-    marks.set(at_home(plan, tensor), True)
+    marks.set(at_owner(plan, tensor), True)
     for _, attend in plan.attends():
         marks.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
     return marks
