@@ -7,8 +7,9 @@ side   ::= Pieces(tokens, count, places, members)   of `count` consecutive piece
          | Stripes(tokens, grain, groups, members)  token i is group (i // grain) mod groups's
          | Ranges(tokens, held)          no formula: the ranges of each rank, as data
 
-Rank g * members + h is member h of group g; with one member, groups are ranks. A formula counts
-only if it gives the positions of every rank, in order.
+Rank g * members + h is member h of group g, or, where groups lie `across` ranks, rank
+h * groups + g; with one member, groups are ranks. A formula counts only if it gives the positions
+of every rank, in order.
 """
 
 from collections.abc import Iterator
@@ -36,6 +37,12 @@ class Pieces:
     count: int
     places: tuple[Affine, ...]
     members: int = 1
+    across: bool = False
+
+    @property
+    def groups(self) -> int:
+        """Returns the number of groups."""
+        return self.count // len(self.places)
 
     @cached_property
     def pieces(self) -> list[Ints]:
@@ -44,7 +51,7 @@ class Pieces:
 
     def positions(self, rank: int) -> Ints:
         """The positions of a rank, in the order of its shard."""
-        group, member = divmod(rank, self.members)
+        group, member = place_of(self, rank)
         numbers = (a * group + b for a, b in self.places)
         own = [self.pieces[n] for n in numbers if 0 <= n < self.count]
         return np.concatenate([_part(x, self.members, member) for x in own] or [np.arange(0)])
@@ -63,10 +70,11 @@ class Stripes:
     grain: int
     groups: int
     members: int = 1
+    across: bool = False
 
     def positions(self, rank: int) -> Ints:
         """The positions of a rank, in the order of its shard."""
-        group, member = divmod(rank, self.members)
+        group, member = place_of(self, rank)
         starts = np.arange(group * self.grain, self.tokens, self.groups * self.grain)
         whole = (starts[:, None] + np.arange(self.grain)).reshape(-1)
         return _part(whole[whole < self.tokens], self.members, member)
@@ -98,6 +106,14 @@ class Ranges:
 Form = Pieces | Stripes | Ranges
 
 
+def place_of(form: Pieces | Stripes, rank: int) -> tuple[int, int]:
+    """The group of a rank, and its place in it."""
+    if form.across:
+        member, group = divmod(rank, form.groups)
+        return group, member
+    return divmod(rank, form.members)
+
+
 @dataclass(frozen=True)
 class Layout:
     """Both sides of a partition over `ranks` ranks."""
@@ -109,9 +125,8 @@ class Layout:
 
     @property
     def alike(self) -> bool:
-        """True if one formula tells both sides, of as many tokens or not."""
-        same_length = replace(self.kv, tokens=self.q.tokens)
-        return not isinstance(self.q, Ranges) and self.q == same_length
+        """True if the same formula, or the same data, tells both sides."""
+        return self.q == replace(self.kv, tokens=self.q.tokens)
 
     @property
     def equal(self) -> bool:
@@ -149,22 +164,24 @@ def form_of(side: Side, tokens: int, ranks: int, name: str) -> Form:
 
 def _candidates(shards: list[Ints], most: int, tokens: int, ranks: int) -> Iterator[Form]:
     """Forms that the first ranks fit; `most`: blocks of a rank."""
-    for members in (m for m in range(1, ranks + 1) if ranks % m == 0):
+    sizes = [m for m in range(1, ranks + 1) if ranks % m == 0]
+    for members, across in ((m, x) for m in sizes for x in (False, True)[: min(m, ranks // m)]):
         groups = ranks // members
+        firsts = shards[:groups] if across else shards[::members]
         for width in dict.fromkeys((most, 1, 2)):
-            if places := _places(shards, width, tokens, groups, members):
-                yield Pieces(tokens, width * groups, places, members)
+            if places := _places(firsts, width, tokens):
+                yield Pieces(tokens, width * groups, places, members, across)
         if grain := _grain(shards[0], members):
-            yield Stripes(tokens, grain, groups, members)
+            yield Stripes(tokens, grain, groups, members, across)
 
 
-def _places(
-    shards: list[Ints], width: int, tokens: int, groups: int, members: int
-) -> tuple[Affine, ...]:
-    """The pieces of group g as a * g + b, told by groups 0 and 1; () if there are none."""
-    count = width * groups
-    numbers = [_numbers(shards[g * members], width, tokens, count) for g in range(min(groups, 2))]
-    first, *more = numbers
+def _places(firsts: list[Ints], width: int, tokens: int) -> tuple[Affine, ...]:
+    """The pieces of group g as a * g + b, told by groups 0 and 1; () if there are none.
+
+    `firsts` are the shards of the first rank of each group.
+    """
+    count = width * len(firsts)
+    first, *more = (_numbers(shard, width, tokens, count) for shard in firsts[:2])
     if len(first) != width or any(len(other) != width for other in more):
         return ()
     second = more[0] if more else first
@@ -218,23 +235,27 @@ def described(form: Form, ranks: int) -> str:
         case Pieces(tokens, count, places, members):
             equal = "equal" if tokens % form.multiple == 0 else "nearly equal"
             names = [f"piece {affine([(a, 'g')], b)}" for a, b in places]
-            share = f"each of its {members} ranks one of {members} parts of each"
+            share = f"each of its {members} ranks one of {members} parts of each{_across(form)}"
             return f"of {count} {equal} pieces, group g holds {_listed(names)}, {share}"
         case Stripes(_, grain, groups, members):
             stripes = "single tokens" if grain == 1 else f"stripes of {grain} tokens"
             if members == 1:
                 return f"{stripes} given to the {groups} ranks in turn"
-            return f"{stripes} given to {groups} groups in turn, cut between their {members} ranks"
+            cut = f"cut between their {members} ranks{_across(form)}"
+            return f"{stripes} given to {groups} groups in turn, {cut}"
     return f"no formula: the ranges of all {ranks} ranks are listed"
+
+
+def _across(form: Pieces | Stripes) -> str:
+    return f"; rank r is in group r % {form.groups}" if form.across else ""
 
 
 def also_called(form: Form) -> str:
     """Finds the layout's names in other libraries, by comparing it with the planner's layouts."""
     if isinstance(form, Ranges):
         return ""
-    groups = form.groups if isinstance(form, Stripes) else form.count // len(form.places)
-    grain = form.grain if isinstance(form, Stripes) else 1
-    whole = replace(form, members=1)
+    groups, grain = form.groups, form.grain if isinstance(form, Stripes) else 1
+    whole = replace(form, members=1, across=False)
     for name in LAYOUTS:
         held: list[list[Ints]] = [[np.arange(0)] for _ in range(groups)]
         try:

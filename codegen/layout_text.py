@@ -52,7 +52,7 @@ def wrapped(text: str) -> list[str]:
 def _data(layout: Layout) -> Iterator[str]:
     """The ranges of each rank, where there is no formula."""
     for name, form in (("RANGES", layout.q), ("KV_RANGES", layout.kv)):
-        if isinstance(form, Ranges):
+        if isinstance(form, Ranges) and not (name == "KV_RANGES" and layout.alike):
             yield ""
             yield f"{name} = (  # first, end and step of the ranges of each rank"
             for held in form.held:
@@ -134,8 +134,7 @@ class Text:
 
     def pieces(self, form: Pieces) -> Iterator[str]:
         """The body of `positions`: which of the pieces, and which part of each."""
-        if form.members > 1:
-            yield f"g, h = divmod(rank, {form.members})"
+        yield from _place(form)
         longest = -(-len(form.pieces[0]) // form.members)
         places, pieces = [*_places(form)], self.split(self.arange("seq"), _count(form))
 
@@ -157,8 +156,7 @@ class Text:
         longest = max(len(form.positions(rank)) for rank in range(self.layout.ranks))
         if isinstance(form, Stripes):
             group, groups = ("rank", "RANKS") if form.members == 1 else ("g", str(form.groups))
-            if form.members > 1:
-                yield f"g, h = divmod(rank, {form.members})"
+            yield from _place(form)
             own = self.arange(f"{group}, seq, {groups}")
             if form.grain > 1:
                 yield f"tokens = {self.arange('seq')}"
@@ -220,6 +218,13 @@ class Text:
             yield "    return whole.index_select(axis, order.argsort().to(whole.device))"
         else:
             yield "    return whole.take(np.argsort(order), axis)"
+
+
+def _place(form: Pieces | Stripes) -> Iterator[str]:
+    """The group of a rank, and its place in it."""
+    if form.members > 1:
+        names, by = ("h, g", form.groups) if form.across else ("g, h", form.members)
+        yield f"{names} = divmod(rank, {by})"
 
 
 def _count(form: Pieces) -> str:

@@ -30,7 +30,9 @@ CASES = [
     ("striped:grain=16", 8, 4103),
     ("usp:ulysses=2", 8, 4096),
     ("usp:ulysses=4", 12, 1003),
+    ("usp:ulysses=4:order=context", 12, 1003),
     ("usp:ulysses=2:layout=striped", 8, 4103),
+    ("usp:ulysses=2:order=context:layout=striped", 8, 4103),
     ("ulysses", 8, 4096),
     ("zigzag", 1, 64),
 ]
@@ -115,6 +117,11 @@ def test_named_layouts_are_formulas_and_shuffled_ones_are_data() -> None:
     )
 
 
+def test_data_that_tells_both_sides_is_written_once() -> None:
+    texts = [layout_text(layout_of(shuffled(6, 100, keys)), "torch") for keys in (100, 70)]
+    assert ["KV_RANGES" in text for text in texts] == [False, True]
+
+
 def test_a_layout_is_called_what_the_planner_calls_it() -> None:
     names = [also_called(layout_of(one).q).split(" = ")[0] for one in PLANS[:5]]
     assert names == ["contiguous", "contiguous", "zigzag", "zigzag", "striped"]
@@ -129,6 +136,7 @@ def test_a_layout_is_called_what_the_planner_calls_it() -> None:
         ("zigzag", 8, 4096, Window(100), 0),
         ("zigzag", 8, 4097, Causal(), 0),
         ("usp:ulysses=2", 8, 4096, Causal(), 16),
+        ("usp:ulysses=2:order=context", 8, 4096, Causal(), 16),
         ("striped:grain=16", 8, 4096, Causal(), 128),
     ],
 )
