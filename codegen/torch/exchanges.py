@@ -72,10 +72,9 @@ class Exchanges(State):
             raise PlanError("exchanges along several axes need several orders")
         return order
 
-    def order(self) -> list[str]:
-        """The lines that define the orders."""
-        names, sizes = self.axes, self.sizes
-        own, lines = "dout" if self.have.kept else "q", list[str]()
+    def order(self, seq: str) -> list[str]:
+        """The lines that define the orders; `seq`: the length of the sequence."""
+        names, sizes, lines = self.axes, self.sizes, list[str]()
         for order, axis in self.orders.items():
             joined = "torch.cat(tokens)"
             if len(names) == 1 or order == "all_order":
@@ -87,7 +86,7 @@ class Exchanges(State):
             if order == "all_order":  # each group has its own tokens in order
                 joined = f"{joined}.view({sizes[0]}, -1).sort(1).values.flatten()"
             lines += [
-                f"tokens = [positions({member}, {own}.shape[2] * RANKS) for r in range({members})]",
+                f"tokens = [positions({member}, {seq}) for r in range({members})]",
                 f"{order} = {joined}.argsort().to(q.device)",
             ]
         return lines

@@ -67,22 +67,23 @@ class Pass(Attending, Exchanges, Messages):
 
     def opening(self) -> Iterator[str]:
         """Ranks, groups and sizes, as far as they are used."""
-        used = "\n".join(self.lines)
+        used, own = "\n".join(self.lines), "dout" if self.have.kept else "q"
+        length = f"{own}.shape[2] * RANKS"
+        order = self.order("seq" if ", seq)" in used else length)
         if self.have.kept:  # instead of what the rank owns
             yield "    *_, q, k, v, out, lse, group = saved"
         if len(self.axes) > 1:
             named = [g if g in used else "_" for g in (f"{a}_group" for a in self.axes)]
             yield f"    {', '.join(named)} = groups_of(group)"
-        used += "".join([*(self.neighbours or ()), *self.order()])
+        used += "".join([*(self.neighbours or ()), *order])
         places = ["rank = group.rank()"] if "rank" in used or len(self.axes) > 1 else []
         if "size" in self.uses:
             k, n = self.unit, self.walked.pieces["q", OWN]
-            length = f"{'dout' if self.have.kept else 'q'}.shape[2]"
             common = gcd(k, n)
             times, by = f" * {k // common}" * (k > common), f" // {n // common}" * (n > common)
-            places.append(f"size = {length}{times}{by}")
+            places.append(f"size = {own}.shape[2]{times}{by}")
         if ", seq)" in used:
-            places.append(f"seq = {'dout' if self.have.kept else 'q'}.shape[2] * RANKS")
+            places.append(f"seq = {length}")
         if places:
             left, right = zip(*(p.split(" = ") for p in places), strict=True)
             yield f"    {', '.join(left)} = {', '.join(right)}"
@@ -90,7 +91,7 @@ class Pass(Attending, Exchanges, Messages):
             yield f"    outer, inner = divmod(rank, {self.sizes[1]})"
         elif len(self.axes) > 2:
             raise PlanError("a mesh of more than two axes")
-        yield from (f"    {line}" for line in self.order())
+        yield from (f"    {line}" for line in order)
         if "stats" in self.have.used:
             yield "    delta = (dout * out.to(wide(q))).sum(-1, keepdim=True)"
         if self.neighbours:
