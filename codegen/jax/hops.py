@@ -9,13 +9,7 @@ from codegen.jax.ways import everybody, is_stepwise, receivers, senders
 from codegen.lowered.conditions import SIZES, Domain, both, bounds
 from codegen.text import Names, affine, expression
 from planner.errors import PlanError
-from planner.loops.form import (
-    FromRoot,
-    Loops,
-    Send,
-    Shift,
-    ToRoot,
-)
+from planner.loops.form import FromRoot, Loops, Send, Shift, ToRoot
 
 Steps = tuple[int, ...]
 NEXT = ("r + 1", "(r + 1) % RANKS")

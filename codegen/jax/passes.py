@@ -16,16 +16,7 @@ from codegen.lowered.conditions import Domain, both, times
 from codegen.lowered.variables import inputs_read
 from codegen.text import Names
 from planner.errors import PlanError
-from planner.loops.form import (
-    OWN,
-    AllToAll,
-    Gather,
-    Return,
-    Scatter,
-    Send,
-    Start,
-    Statement,
-)
+from planner.loops.form import OWN, AllToAll, Gather, Return, Scatter, Send, Start, Statement
 
 
 @dataclass

@@ -15,16 +15,7 @@ from codegen.lowered.sums import Cell, Walk
 from codegen.lowered.variables import input_spans, named, numbered, sum_spans
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass
-from planner.loops.form import (
-    HELD,
-    OWN,
-    AllToAll,
-    Gather,
-    Loops,
-    Return,
-    Scatter,
-    Statement,
-)
+from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops, Return, Scatter, Statement
 
 SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
 Key = tuple[str, str]  # the name of a value, and the side

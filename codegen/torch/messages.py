@@ -10,13 +10,7 @@ from codegen.torch.frames import frames
 from codegen.torch.state import State, indented
 from codegen.torch.transfers import Transfer
 from planner.errors import PlanError
-from planner.loops.form import (
-    HELD,
-    OWN,
-    Send,
-    Start,
-    parts_of,
-)
+from planner.loops.form import HELD, OWN, Send, Start, parts_of
 
 CARRIED = {"Q": "queries", "KV": "kv", "OUT": "results", "DQ": "dq", "DKV": "dkv"}
 

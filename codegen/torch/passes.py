@@ -23,16 +23,7 @@ from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import untouched
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
-from planner.loops.form import (
-    OWN,
-    AllToAll,
-    Attend,
-    Gather,
-    Return,
-    Scatter,
-    Send,
-    Start,
-)
+from planner.loops.form import OWN, AllToAll, Attend, Gather, Return, Scatter, Send, Start
 
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
 BACKWARD = '"""Gradients of the local queries, keys and values."""'

@@ -11,16 +11,7 @@ from codegen.torch.passes import Pass
 from codegen.torch.tiles import Definitions
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import (
-    AllToAll,
-    Attend,
-    Gather,
-    Loops,
-    Return,
-    Scatter,
-    Send,
-    Start,
-)
+from planner.loops.form import AllToAll, Attend, Gather, Loops, Return, Scatter, Send, Start
 
 
 def kept_by_torch(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:

@@ -19,11 +19,7 @@ from planner.errors import PlanError
 from planner.loops.form import Attend, Ends, Expr, Part
 
 EVERYTHING, FRONT, BACK = "everything", "front", "back"
-HALVES = {
-    EVERYTHING: "slice(None)",
-    FRONT: "slice(size)",
-    BACK: "slice(size, None)",
-}
+HALVES = {EVERYTHING: "slice(None)", FRONT: "slice(size)", BACK: "slice(size, None)"}
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from codegen.lowered.sums import Cell, Walk
-from codegen.lowered.variables import (
-    Value,
-    input_spans,
-    named,
-    numbered,
-    sum_spans,
-)
+from codegen.lowered.variables import Value, input_spans, named, numbered, sum_spans
 from planner.errors import PlanError
 from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops, Part, Return, Send, Start
 

@@ -27,16 +27,7 @@ from planner.loops.form import (
 )
 from planner.loops.kinds import KINDS
 from planner.loops.places import Value, Values, at_first
-from planner.loops.values import (
-    NOTHING,
-    Copies,
-    Messages,
-    Rectangles,
-    Rows,
-    joined,
-    same,
-    sliced,
-)
+from planner.loops.values import NOTHING, Copies, Messages, Rectangles, Rows, joined, same, sliced
 
 SIDES = ("q", "kv")
 Moving = Start | Send | Gather | AllToAll | Return | Scatter

@@ -128,9 +128,7 @@ def constant(cut: Cut) -> tuple[Ends | None, Ends | None]:
     )
 
 
-def _sliding(
-    table: dict[tuple[Key, int, Names, tuple[int, ...]], list[Item]],
-) -> Groups:
+def _sliding(table: dict[tuple[Key, int, Names, tuple[int, ...]], list[Item]]) -> Groups:
     """Ages that are affine in the step: values read in another order than they came."""
     groups: Groups = {(*k[:3], tuple(map(Expr, k[3]))): v for k, v in table.items()}
     single = defaultdict[tuple[Key, int, Names], dict[int, tuple[int, ...]]](dict)

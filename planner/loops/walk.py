@@ -16,13 +16,7 @@ from planner.loops.form import Ints, Loops
 from planner.loops.kinds import Kinds
 from planner.loops.places import Cut, Places, at_first
 from planner.loops.transfers import Transfers, Way, find_mesh
-from planner.loops.values import (
-    Copies,
-    Messages,
-    Rectangles,
-    Rows,
-    rows_of,
-)
+from planner.loops.values import Copies, Messages, Rectangles, Rows, rows_of
 from planner.passes import pieces
 
 Key = tuple[str, str, tuple[str, ...]]  # what it does, the name it makes, tensors
@@ -159,12 +153,7 @@ class Reading:
         return Way("to" if sums else "from", (int(roots[0]),), int(axes[0]))
 
     def _sent(
-        self,
-        t: int,
-        tensors: tuple[str, ...],
-        way: Way,
-        part: Messages,
-        used: set[str],
+        self, t: int, tensors: tuple[str, ...], way: Way, part: Messages, used: set[str]
     ) -> tuple[str, list[tuple[Ints, Record]]]:
         """The name of these messages, and the records of their senders."""
         src, dst, blocks = part
