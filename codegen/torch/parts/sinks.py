@@ -3,27 +3,16 @@
 Instead of `attention`, `operator` and `gradients` of other parts, under the same names.
 """
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from codegen.torch.parts.function import digest, group_named, shapes
+from codegen.torch.parts.function import digest, group_named
 from codegen.torch.parts.merge import merge, wide
+from codegen.torch.parts.stubs import backward, forward, shapes
 
 RANKS = 1
-
-
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, group: ProcessGroup
-) -> tuple[Tensor, ...]:
-    raise NotImplementedError
-
-
-def backward(dout: Tensor, *saved: Any) -> tuple[Tensor, Tensor, Tensor]:
-    raise NotImplementedError
 
 
 # ---- The function to call, and its operators for compilers and checkpoint policies.

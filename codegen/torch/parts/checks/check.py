@@ -10,16 +10,10 @@ import torch.distributed.nn.functional
 from torch import Tensor
 from torch.distributed.run import main as torchrun
 
+from codegen.torch.parts.stubs import allowed, compared
+
 RANKS = CHECKED = SEQ = KV_SEQ = 1
 PLAN: dict[str, Any] = {}
-
-
-def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
-    raise NotImplementedError
-
-
-def allowed(i: Tensor, j: Tensor) -> Tensor:
-    raise NotImplementedError
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:

@@ -7,24 +7,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from codegen.torch.parts.stubs import allowed, attention, positions, shard
+
 SEQ = KV_SEQ = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = 1
 PLAN: dict[str, Any] = {}
-
-
-def shard(x: Tensor, rank: int, axis: int = 2, side: str = "q") -> Tensor:
-    raise NotImplementedError
-
-
-def positions(rank: int, seq: int) -> Tensor:
-    raise NotImplementedError
-
-
-def attention(*shards: Tensor, sinks: Tensor | None = None) -> Tensor:
-    raise NotImplementedError
-
-
-def allowed(i: Tensor, j: Tensor) -> Tensor:
-    raise NotImplementedError
 
 
 # ---- Self-check

@@ -16,10 +16,7 @@ from codegen.torch.parts.layers.layer import (
     reference_layer,
     world,
 )
-
-
-def positions(rank: int, seq: int) -> Tensor:
-    raise NotImplementedError
+from codegen.torch.parts.stubs import positions
 
 
 def decoder_layer(params: Params, x: Tensor, *, group: Any = None) -> Tensor:

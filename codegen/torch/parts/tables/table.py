@@ -9,6 +9,7 @@ from torch import Tensor
 
 from codegen.torch.parts.merge import merge, wide
 from codegen.torch.parts.sinks import sunk
+from codegen.torch.parts.stubs import agree
 from codegen.torch.parts.tables.statistics import copied, outputs
 from codegen.torch.parts.windows import attend, attend_backward
 
@@ -184,10 +185,6 @@ group_of: Any = dist.distributed_c10d._resolve_process_group
 def group_named(name: str) -> Any:
     """The tables, and the group of that name."""
     return TABLES, group_of(name)
-
-
-def agree(where: Any, device: torch.device) -> None:
-    raise NotImplementedError
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:

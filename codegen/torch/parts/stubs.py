@@ -1,0 +1,26 @@
+"""Names that parts use and that other texts of a program define: for type checkers only."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+
+def missing(*_: Any, **_named: Any) -> Any:
+    """Stands for all of them where a part is imported alone."""
+    raise NotImplementedError
+
+
+Tensors = tuple[Tensor, ...]
+allowed: Callable[..., Tensor] = missing
+attention: Callable[..., Tensor] = missing
+positions: Callable[..., Tensor] = missing
+own_positions: Callable[..., Tensor] = missing
+shard: Callable[..., Tensor] = missing
+forward: Callable[..., Tensors] = missing
+backward: Callable[..., Tensors] = missing
+shapes: Callable[..., list[list[int]]] = missing
+outputs_like: Callable[..., list[Tensor]] = missing
+compared: Callable[..., list[tuple[Tensor, Tensor]]] = missing
+named: Callable[..., str] = missing
+agree: Callable[..., None] = missing
