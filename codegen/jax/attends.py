@@ -22,7 +22,7 @@ from codegen.lowered.sums import Walk
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan, result
-from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops
+from planner.loops.form import HELD, OWN, Loops
 from planner.partitions import Side
 
 SOME = "some heads"  # of the queries that a device owns
@@ -218,10 +218,8 @@ class Attends:
         apart = self.exchanges.program.layout.kv != self.exchanges.program.layout.q
         of = "keys_of" if side == "kv" and apart else "tokens_of"
         value = (case.q if side == "q" else case.kv)[0].replace(SOME, OWN)
-        brought = {s.name: s for s in self.loops.statements if isinstance(s, Gather | AllToAll)} | {
-            HELD: self.kept.q if side == "q" else self.kept.kv
-        }
-        if exchange := brought.get(value):
+        held = {HELD: self.kept.q if side == "q" else self.kept.kv}
+        if exchange := (self.loops.exchanges | held).get(value):
             every, order = "jnp.arange(RANKS)", self.exchanges.order(exchange, self.loops)
             if len(self.loops.mesh) > 1 and exchange.part.value == OWN:
                 every = "outer * INNER + jnp.arange(INNER)"

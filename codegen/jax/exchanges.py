@@ -7,14 +7,13 @@ from functools import partial
 import numpy as np
 
 from codegen.layout import Pieces
-from codegen.lowered.owners import along, exchanges_of, pieces_of
+from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
 from codegen.programs import Program
 from planner.errors import PlanError
-from planner.loops.form import OWN, AllToAll, Gather, Ints, Loops, Part, Return, Scatter
+from planner.loops.form import OWN, AllToAll, Exchange, Ints, Loops, Part, SumExchange
 from planner.partitions import Side
 
-Exchange = Gather | AllToAll
 Order = tuple[str, str]  # there and back, {} for the array
 SAID = {
     "by_heads": "From our tokens with all heads to all tokens{group} with our share of the heads.",
@@ -39,7 +38,7 @@ class Exchanges:
         each = self.there(s, x, loops)
         return each if single else f"tuple({each} for x in {source})"
 
-    def back(self, s: Return | Scatter, exchange: Exchange, source: str, loops: Loops) -> str:
+    def back(self, s: SumExchange, exchange: Exchange, source: str, loops: Loops) -> str:
         """Sums that go back over an exchange; whole ones in the type of the inputs."""
         home, shares = partial(self.home, exchange, loops), self.shares(exchange, loops)
         whole, copies = not shares.gathered and shares.copies == 1, shares.copies
@@ -129,7 +128,7 @@ class Exchanges:
 
     def groups(self, s: Exchange, loops: Loops) -> str:
         """Returns the keyword arguments of collectives along an axis of the mesh."""
-        if s.part != Part(s.part.value) or s.part.value not in {OWN} | exchanges_of(loops).keys():
+        if s.part != Part(s.part.value) or s.part.value not in {OWN} | loops.exchanges.keys():
             raise PlanError("an exchange of something else than what a rank owns or got by one")
         if len(loops.mesh) == 1:
             return ""

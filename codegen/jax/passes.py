@@ -16,7 +16,7 @@ from codegen.lowered.conditions import Domain, both, times
 from codegen.lowered.variables import inputs_read
 from codegen.text import Names
 from planner.errors import PlanError
-from planner.loops.form import OWN, AllToAll, Gather, Return, Scatter, Send, Start, Statement
+from planner.loops.form import OWN, Exchange, Return, Send, Start, Statement, SumExchange
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Pass(Attends):
             for x, p in inputs_read(s)
             if (x, p.value) == (side, OWN)
         ]
-        return all(isinstance(s, Gather | AllToAll) for s in read)
+        return all(isinstance(s, Exchange) for s in read)
 
     def saved(self) -> list[str]:
         """The variables that a forward pass keeps, in the order of the backward pass."""
@@ -134,7 +134,7 @@ class Pass(Attends):
                     yield from self.at(run, steps, indent, partial(self.simple, name, text))
                     text = name
                 late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))
-        back = [(s, on) for s, on in active if isinstance(s, Return | Scatter)]
+        back = [(s, on) for s, on in active if isinstance(s, SumExchange)]
         before = any(self.made.sums[self.made.taken[s]] in added for s, _ in back)
         if before:
             yield from _in_order([*self.returns(run, back, indent)])
@@ -147,7 +147,7 @@ class Pass(Attends):
         for s, steps in active:
             if isinstance(s, Send) and not s.sums:
                 make = partial(self.forward_input, s, run, steps, names)
-            elif isinstance(s, Gather | AllToAll):
+            elif isinstance(s, Exchange):
                 make = partial(self.exchange, s)
             else:
                 continue
@@ -155,7 +155,7 @@ class Pass(Attends):
         yield from _in_order(moves)
 
     def returns(
-        self, run: Run, back: Sequence[tuple[Return | Scatter, Steps]], indent: int
+        self, run: Run, back: Sequence[tuple[SumExchange, Steps]], indent: int
     ) -> Iterator[Op]:
         """Let sums go back over exchanges."""
         for s, steps in back:
@@ -250,7 +250,7 @@ class Pass(Attends):
         hop = self.hops.add(title, s, self.names)
         yield self.assign(indent, name, hop.of(source, names.clock, None, self.names))
 
-    def exchange(self, s: Gather | AllToAll, indent: int) -> Iterator[Op]:
+    def exchange(self, s: Exchange, indent: int) -> Iterator[Op]:
         """Exchange inputs along an axis of the mesh."""
         side = s.side
         source, name = (self.made.inputs[v, side] for v in (s.part.value, s.name))
@@ -264,13 +264,12 @@ class Pass(Attends):
             return
         yield self.assign(indent, name, self.exchanges.text(s, source, single, self.loops))
 
-    def bring_back(self, s: Return | Scatter, indent: int) -> Iterator[Op]:
+    def bring_back(self, s: SumExchange, indent: int) -> Iterator[Op]:
         """Let sums go back over an exchange."""
         cell = self.made.cells[s, s.side]
         source, exchange = self.made.sums[self.made.taken[s]], self.kept.kv
         if isinstance(s, Return):
-            named = {x.name: x for x in self.loops.statements if isinstance(x, Gather | AllToAll)}
-            exchange = named[s.exchange]
+            exchange = self.loops.exchanges[s.exchange]
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")
         came = self.exchanges.back(s, exchange, source, self.loops)

@@ -14,7 +14,7 @@ from codegen.reflow import reflow
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import AllToAll, Gather, Loops, Send
+from planner.loops.form import Exchange, Loops, Send
 
 IMPORTS = (
     "import jax\nimport jax.numpy as jnp\nimport numpy as np\nfrom jax import lax\n"
@@ -67,7 +67,7 @@ def print_pass(
     """One function."""
     loops, walked = settled(plan, loops)
     names = named(loops)
-    moves = (s for s in loops.statements if isinstance(s, Send | Gather | AllToAll))
+    moves = (s for s in loops.statements if isinstance(s, Send | Exchange))
     stats = any("STATS" in s.tensors for s in moves)
     made = Pass(plan, loops, walked, names, hops, exchanges, stats, keeping)
     blocks = made.blocks(runs(loops))

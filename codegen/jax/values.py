@@ -15,7 +15,7 @@ from codegen.lowered.sums import Cell, Walk
 from codegen.lowered.variables import input_spans, named, numbered, sum_spans
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass
-from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops, Return, Scatter, Statement
+from planner.loops.form import HELD, OWN, Loops, Return, Statement, SumExchange
 
 SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
 Key = tuple[str, str]  # the name of a value, and the side
@@ -30,7 +30,6 @@ BASES: dict[tuple[Pass, str, bool], str] = {  # pass, side, sums
     ("backward", "q", True): "dq",
     ("backward", "kv", True): "dkv",
 }
-Exchange = Gather | AllToAll
 
 
 @dataclass
@@ -75,8 +74,8 @@ def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
     """Returns the mark that tells a value from another of its side."""
     if key[0] == HELD and not sums:
         return "held_{}"
-    brought = [s for s in loops.statements if isinstance(s, Exchange)]
-    marks = {s.name: "all_{}" if s.gathers else "{}_by_heads" for s in brought}
+    brought = loops.exchanges.items()
+    marks = {name: "all_{}" if s.gathers else "{}_by_heads" for name, s in brought}
     returned = {made.taken[s]: s.exchange for s in loops.statements if isinstance(s, Return)}
     return marks.get(returned.get(key, "") if sums else key[0], "remote_{}")
 
@@ -90,7 +89,7 @@ def _candidates(made: Values, loops: Loops, sums: bool, key: Key) -> Iterator[st
 
 def _variables(loops: Loops, walked: Walk) -> Callable[[Cell, int], Key]:
     """Where sums are that are added to a cell in a step: own ones apart if they leave at once."""
-    back = {walked.source[s] for s in loops.statements if _goes_back(s)}
+    back = {walked.source[s] for s in loops.statements if isinstance(s, SumExchange)}
     times = {cell: sorted(steps) for cell, steps in walked.taken.items()}
 
     def variable(cell: Cell, t: int) -> Key:
@@ -114,11 +113,6 @@ def _cells(made: Values, loops: Loops, walked: Walk, variable: Callable[[Cell, i
             raise PlanError("sums that are added to one value first and then to another")
     for s, cell in walked.source.items():
         made.taken[s] = variable(cell, s.when.first - 1)
-        (made.returned if _goes_back(s) else made.sent).add(made.taken[s])
+        (made.returned if isinstance(s, SumExchange) else made.sent).add(made.taken[s])
     if made.sent & made.returned:
         raise PlanError("sums of which some are sent where others go back")
-
-
-def _goes_back(s: Statement) -> bool:
-    """True for exchanges of sums."""
-    return isinstance(s, Return | Scatter)

@@ -8,10 +8,8 @@ import numpy as np
 from codegen.lowered.rows import Rows
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import AllToAll, Gather, Loops
+from planner.loops.form import Exchange, Loops
 from planner.loops.values import held
-
-Exchange = Gather | AllToAll
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from codegen.lowered.sums import Walk
 from codegen.text import Names, affine
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import OWN, AllToAll, Gather, Ints, Loops
+from planner.loops.form import OWN, Ints, Loops
 from planner.loops.values import owned
 from planner.partitions import Side
 
@@ -80,15 +80,10 @@ def along(pieces: Ints, mesh: tuple[int, ...], axis: int) -> Ints:
     return np.asarray(np.moveaxis(rows, -2, axis).reshape(len(pieces), -1))
 
 
-def exchanges_of(loops: Loops) -> dict[str, Gather | AllToAll]:
-    """The exchanges by the names of what they bring."""
-    return {s.name: s for s in loops.statements if isinstance(s, Gather | AllToAll)}
-
-
 def pieces_of(side: Side, loops: Loops, value: str) -> Ints:
     """The pieces that each rank owns, or has of an exchange in sequence order: [ranks, n]."""
     if value != OWN:
-        s = exchanges_of(loops)[value]
+        s = loops.exchanges[value]
         return np.sort(along(pieces_of(side, loops, s.part.value), loops.mesh, s.axis), axis=1)
     blocks = owned(len(loops.coordinates()), side)[:, :, 0]  # any heads
     if (blocks < 0).any():

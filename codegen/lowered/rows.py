@@ -9,10 +9,10 @@ from codegen.lowered.sums import Cell, Rectangles
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.expand import SIDES, Expansion
-from planner.loops.form import HELD, Attend, Ints, Loops, Part, Return, Scatter, Send
+from planner.loops.form import HELD, Attend, Ints, Loops, Part, Send, SumExchange
 from planner.loops.values import Copies, Messages, owned
 
-Handing = Send | Return | Scatter  # statements that may move sums
+Handing = Send | SumExchange  # statements that may move sums
 
 
 @dataclass(frozen=True)

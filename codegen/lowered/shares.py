@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import AllToAll, Attend, Expr, Gather, Loops
+from planner.loops.form import Attend, Exchange, Expr, Gather, Loops
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Shares:
     copies: int = 1
 
 
-def shares_of(plan: Plan, loops: Loops, s: Gather | AllToAll) -> Shares:
+def shares_of(plan: Plan, loops: Loops, s: Exchange) -> Shares:
     """The shares of an exchange; PlanError unless they are as many heads as the next one's."""
     if isinstance(s, Gather):
         return Shares(True)

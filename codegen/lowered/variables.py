@@ -13,7 +13,18 @@ import numpy as np
 
 from codegen.lowered.sums import Cell, Walk
 from planner.errors import PlanError
-from planner.loops.form import OWN, AllToAll, Attend, Gather, Loops, Part, Send, Start, Statement
+from planner.loops.form import (
+    OWN,
+    AllToAll,
+    Attend,
+    Exchange,
+    Gather,
+    Loops,
+    Part,
+    Send,
+    Start,
+    Statement,
+)
 
 Value = tuple[str, str]  # side, name
 Span = tuple[int, int]  # quarters of steps
@@ -30,7 +41,7 @@ def input_spans(loops: Loops, spare: int = 0) -> dict[Value, Span]:
             for t in steps:
                 check_age(loops, side, part, t)
             _live(spans, (side, part.value), [4 * t + late for t in (steps[0], steps[-1])])
-        if isinstance(s, Start | Send | Gather | AllToAll) and not s.sums:
+        if isinstance(s, Start | Send | Exchange) and not s.sums:
             late = late or 2
             last = steps[-1] + spare * isinstance(s, Send)
             _live(spans, (s.side, s.name), [4 * steps[0] + late, 4 * last + late])

@@ -18,19 +18,7 @@ from codegen.lowered.sums import Cell, Rectangles, Walk, plain
 from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
-from planner.loops.form import (
-    OWN,
-    AllToAll,
-    Attend,
-    Ends,
-    Gather,
-    Guard,
-    Ints,
-    Loops,
-    Return,
-    Send,
-    Statement,
-)
+from planner.loops.form import OWN, Attend, Ends, Guard, Ints, Loops, Return, Send, Statement
 from planner.loops.values import Copies, same
 
 SIDES = ("q", "kv")
@@ -75,8 +63,6 @@ class _Walker:
             if isinstance(s, Attend) and not plain(s)
         }
         self.stays = at_owner
-        exchanges = (s for s in loops.statements if isinstance(s, Gather | AllToAll))
-        self.gathered = {s.name: s.part.value for s in exchanges}  # what each one is of
         self.at_owner: dict[Cell, NDArray[np.bool_]] = {}
         self.left: dict[Cell, NDArray[np.bool_]] = {}  # ranks whose variable has sums that left
         self.mixed: dict[Cell, str] = {}  # what is wrong with cells that begin with nothing
@@ -227,7 +213,7 @@ class _Walker:
         if isinstance(s, Return):
             moved = [flat(src, blocks) for src, _, blocks in self.rows.brought[s.exchange]]
             rank, block = (np.concatenate(x) for x in zip(*moved, strict=True))
-            into = tensor, self.gathered[s.exchange]
+            into = tensor, self.loops.exchanges[s.exchange].part.value
             if into[1] == OWN and (side.owners[block] != rank).any():
                 raise PlanError(f"{tensor} comes back to ranks that do not own its blocks")
             heads = np.unique(side.slice[block])

@@ -8,16 +8,15 @@ from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
 from codegen.lowered.sums import Cell
 from codegen.torch.state import State
-from codegen.torch.variables import returned_from
 from planner.errors import PlanError
-from planner.loops.form import HELD, OWN, AllToAll, Gather, Ints, Return, Scatter
+from planner.loops.form import HELD, OWN, Exchange, Ints, Return, Scatter, SumExchange
 from planner.partitions import Side
 
 
 class Exchanges(State):
     """The part of a pass that exchanges, and the orders of tokens that it needs."""
 
-    def brought(self, s: Gather | AllToAll, later: bool) -> tuple[str, str, str]:
+    def brought(self, s: Exchange, later: bool) -> tuple[str, str, str]:
         """An exchange that is started, the name of what it brings, and that after waiting.
 
         Where it is not waited for `later` there is only the last, which does it all.
@@ -45,7 +44,7 @@ class Exchanges(State):
             return "", name, each("dout")
         return "", name, listed(tensors, each)
 
-    def shares(self, s: Gather | AllToAll) -> Shares:
+    def shares(self, s: Exchange) -> Shares:
         """The heads that each rank gets; PlanError for those that several ranks get."""
         shares = shares_of(self.plan, self.loops, s)
         if shares.copies > 1:
@@ -91,11 +90,11 @@ class Exchanges(State):
             ]
         return lines
 
-    def returned(self, s: Return | Scatter, into: Cell, later: bool) -> tuple[str, list[str]]:
+    def returned(self, s: SumExchange, into: Cell, later: bool) -> tuple[str, list[str]]:
         """An exchange that is started, if it is waited for `later`, and the lines that add it."""
         shares = Shares(isinstance(s, Scatter) and s.same)
         if isinstance(s, Return):
-            exchange = returned_from(self.loops, s)
+            exchange = self.loops.exchanges[s.exchange]
             source, shares = (s.tensors[0], s.exchange), self.shares(exchange)
             order = self.ordered(s.side, s.exchange, exchange.part.value, s.axis)
         else:

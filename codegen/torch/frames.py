@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.loops.form import Loops, Return, Scatter, Section, Send
+from planner.loops.form import Loops, Section, Send, SumExchange
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,6 @@ def frames(loops: Loops) -> Iterator[Frame]:
 
 def _busy(loops: Loops, section: Section, t: int) -> bool:
     return any(
-        s.when.on(t) and not (isinstance(s, Send | Return | Scatter) and s.sums)
+        s.when.on(t) and not (isinstance(s, Send | SumExchange) and s.sums)
         for s in section.statements
     )

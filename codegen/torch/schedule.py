@@ -11,7 +11,7 @@ from codegen.torch.passes import Pass
 from codegen.torch.tiles import Definitions
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import AllToAll, Attend, Gather, Loops, Return, Scatter, Send, Start
+from planner.loops.form import AllToAll, Attend, Loops, Send
 
 
 def kept_by_torch(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
@@ -103,16 +103,11 @@ def piece_functions(plan: Plan, body: str) -> list[str]:
     return [line for function in made for line in ("", "", "@cache", *function)]
 
 
-KNOWN = (Start, Send, Gather, AllToAll, Return, Scatter, Attend)
-
-
 def check_form(plan: Plan, loops: Loops) -> None:
-    """Raise PlanError for statements that are not printed, and for pieces of several sizes."""
+    """Raise PlanError for messages that are not printed, and for pieces of several sizes."""
     if len(loops.mesh) > 2:
         raise PlanError(f"a mesh of {len(loops.mesh)} axes")
     for s in loops.statements:
-        if not isinstance(s, KNOWN):
-            raise PlanError(f"a {type(s).__name__.lower()} is not printed")
         if isinstance(s, Send) and len(s.parts) > 1:
             raise PlanError("a message of several values")
     cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from codegen.lowered.sums import Cell, Walk
 from codegen.lowered.variables import Value, input_spans, named, numbered, sum_spans
-from planner.errors import PlanError
-from planner.loops.form import HELD, OWN, AllToAll, Gather, Loops, Part, Return, Send, Start
+from planner.loops.form import HELD, OWN, Loops, Part, Send, Start
 
 INPUT = {"q": "queries", "kv": "kv"}
 SUMS = {"OUT": "results", "DQ": "dq", "DKV": "dkv"}
@@ -26,9 +25,8 @@ def variables(loops: Loops, walked: Walk, keep: bool) -> Variables:
     for side in ("q", "kv"):  # what is owned may be read once more beside a value of its name
         if own := spans.get((side, OWN)):
             spans[side, OWN] = own[0], own[1] - 4
-    exchanges = [s for s in loops.statements if isinstance(s, Gather | AllToAll)]
-    for s in exchanges if keep else ():
-        value = s.side, s.name
+    exchanges = loops.exchanges.values()
+    for value in ((s.side, s.name) for s in exchanges if keep):
         spans[value] = spans[value][0], 4 * loops.steps
     douts = {("q", s.name): "dout" for s in exchanges if s.tensors == ("DOUT",)}
     inputs = named(
@@ -50,11 +48,3 @@ def untouched(loops: Loops, inputs: Mapping[Value, str], s: Start, first: int) -
     others = [x for x in others if any(map(x.when.on, range(first, s.when.first)))]
     names = {inputs.get((x.side, x.name)) for x in others if not x.sums}
     return s.part == Part(OWN) and inputs[s.side, s.name] not in names
-
-
-def returned_from(loops: Loops, s: Return) -> Gather | AllToAll:
-    """The exchange whose sums go back."""
-    for x in loops.statements:
-        if isinstance(x, Gather | AllToAll) and x.name == s.exchange:
-            return x
-    raise PlanError(f"sums go back over {s.exchange}, which is no exchange")

@@ -15,12 +15,23 @@ import numpy as np
 from planner.columns import flat
 from planner.ir import TENSORS, Plan
 from planner.loops.fitting import line
-from planner.loops.form import AllToAll, Ends, Expr, Gather, Ints, Part, Return, Scatter, When
+from planner.loops.form import (
+    AllToAll,
+    Ends,
+    Exchange,
+    Expr,
+    Gather,
+    Ints,
+    Part,
+    Return,
+    Scatter,
+    SumExchange,
+    When,
+)
 from planner.loops.places import Places, Value
 from planner.loops.values import Bools, Copies, Messages, Rows, codes, joined, sliced
 from planner.partitions import Side
 
-Exchange = Gather | AllToAll | Return | Scatter
 WHOLE = Part("to")  # the share of a receiver that gets everything
 
 
@@ -80,14 +91,14 @@ class Filled:
 class Hit:
     """An exchange: its statement, the rows that are its messages, what each rank then has."""
 
-    statement: Exchange
+    statement: Exchange | SumExchange
     rows: Bools
     copies: Copies | None = None
 
     @property
     def name(self) -> str:
         """The name of what it brings, "" if that goes to its owner."""
-        return self.statement.name if isinstance(self.statement, Gather | AllToAll) else ""
+        return self.statement.name if isinstance(self.statement, Exchange) else ""
 
 
 class Exchanges:
@@ -125,7 +136,7 @@ class Exchanges:
 
     def _to_owners(
         self, t: int, tensors: tuple[str, ...], places: Places
-    ) -> Iterator[tuple[Exchange, Messages]]:
+    ) -> Iterator[tuple[SumExchange, Messages]]:
         """Sums that go back over an exchange, or from values that stay to the owners."""
         side, when = TENSORS[tensors[0]].side, When(t, t)
         for name, (of, axis, (src, dst, blocks)) in reversed(self.brought.items()):

@@ -12,6 +12,7 @@ from planner.loops.exchanges import Filled, alike_along, scattered, shared
 from planner.loops.form import (
     AllToAll,
     Attend,
+    Exchange,
     FromRoot,
     Gather,
     Ints,
@@ -22,6 +23,7 @@ from planner.loops.form import (
     Send,
     Shift,
     Start,
+    SumExchange,
     Table,
     ToRoot,
 )
@@ -30,7 +32,7 @@ from planner.loops.places import Value, Values, at_first
 from planner.loops.values import NOTHING, Copies, Messages, Rectangles, Rows, joined, same, sliced
 
 SIDES = ("q", "kv")
-Moving = Start | Send | Gather | AllToAll | Return | Scatter
+Moving = Start | Send | Exchange | SumExchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Expansion:
         who = np.flatnonzero(s.when.guard.at(t, asked) & (to >= 0) & (to != self.everyone))
         return (to[who], who) if isinstance(s.hop, FromRoot) else (who, to[who])
 
-    def exchange(self, s: Gather | AllToAll, t: int) -> list[Messages]:
+    def exchange(self, s: Exchange, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
         table = self.value(s.part, s.side, t).table
         share = s.share if isinstance(s, AllToAll) else s.part

@@ -280,7 +280,9 @@ class Attend:
     kind: Kind
 
 
-Statement = Start | Send | Gather | AllToAll | Return | Scatter | Attend
+Exchange = Gather | AllToAll  # of inputs
+SumExchange = Return | Scatter  # of sums
+Statement = Start | Send | Exchange | SumExchange | Attend
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +306,11 @@ class Loops:
         """The coordinates of each rank, then the rank itself: [ranks, axes + 1]."""
         ranks = np.arange(int(np.prod(self.mesh)))
         return np.stack([*np.unravel_index(ranks, self.mesh), ranks], axis=1)
+
+    @property
+    def exchanges(self) -> dict[str, Exchange]:
+        """The exchanges of inputs by the names of what they bring."""
+        return {s.name: s for s in self.statements if isinstance(s, Exchange)}
 
     def sections(self) -> tuple[Section, ...]:
         """The steps cut wherever no statement goes on from one step to the next."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from planner.columns import twice
 from planner.ir import TENSORS, Plan
-from planner.loops.exchanges import Exchange, Exchanges, Filled
-from planner.loops.form import Ints, Loops
+from planner.loops.exchanges import Exchanges, Filled
+from planner.loops.form import Exchange, Ints, Loops, SumExchange
 from planner.loops.kinds import Kinds
 from planner.loops.places import Cut, Places, at_first
 from planner.loops.transfers import Transfers, Way, find_mesh
@@ -80,7 +80,7 @@ class Reading:
     source: Source
     joint: bool = False
     records: list[Record] = field(default_factory=list)
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: list[Exchange | SumExchange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         plan = self.source.plan

@@ -2,7 +2,7 @@
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,7 @@ from jax.sharding import Mesh
 
 from codegen.jax.parts.dense import dense
 from codegen.jax.parts.masked import wide
-
-if TYPE_CHECKING:
-    from codegen.jax.parts.sinks import attention
-    from codegen.jax.parts.stubs import shard, unshard
-    from codegen.jax.parts.tables.dynamic import example
+from codegen.jax.parts.stubs import attention, example, shard, unshard
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = SEQ = KV_SEQ = CHECKED = EVERY = 1
 RESULTS = ("out",)

@@ -1,16 +1,15 @@
 """Attention by its definition, which self-checks compare with."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from codegen.jax.parts.stubs import allowed
+
 HEADS = KV_HEADS = SEQ = KV_SEQ = EVERY = V_HEAD_DIM = 1
 PLAN: dict[str, Any] = {}
-
-if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import allowed
 
 # ---- Self-check
 

@@ -1,13 +1,11 @@
 """The function to call, over a mesh, and its differentiable part on a device."""
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
-if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import backward, forward, shapes
+from codegen.jax.parts.stubs import backward, forward, shapes
 
 RANKS = V_HEAD_DIM = 1
 

@@ -1,7 +1,6 @@
 """Functions that printed schedules call: rectangles met and added, sums, and messages."""
 
 from functools import partial, reduce
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +9,7 @@ from jax import lax
 
 from codegen.jax.parts.kernels import attend, attend_backward
 from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
-
-if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import allowed, kv_positions, positions
+from codegen.jax.parts.stubs import allowed, kv_positions, positions
 
 RANKS = SEQ = V_HEAD_DIM = 1
 

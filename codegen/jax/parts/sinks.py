@@ -4,7 +4,7 @@ Instead of `local_attention`, `attention`, `ours`, `dense` and `results` of othe
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from codegen.jax.parts.masked import wide
-
-if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import (
-        allowed,
-        backward,
-        forward,
-        shapes,
-        share_of,
-    )
+from codegen.jax.parts.stubs import allowed, backward, forward, shapes, share_of
 
 RANKS = HEADS = KV_HEADS = SEQ = KV_SEQ = EVERY = V_HEAD_DIM = 1
 PLAN: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from codegen.jax.parts.layers.layer import init, reference
 from codegen.jax.parts.masked import wide
+from codegen.jax.parts.stubs import our_layer, shard, unshard
 
 RANKS = CHECKED = EVERY = 1
 PLAN: dict[str, Any] = {}
-
-if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import our_layer, shard, unshard
 
 # ---- Self-check
 

@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from codegen.jax.parts.stubs import KEYS, QUERIES, shapes
 from codegen.jax.parts.tables.dynamic_calls import calls_of
 from codegen.jax.parts.tables.table import run_backward, run_forward
-
-if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import KEYS, QUERIES, shapes
 
 RANKS = SEQ = KV_SEQ = IDENTITY = 0
 CUTS = (0,)

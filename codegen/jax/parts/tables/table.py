@@ -2,7 +2,7 @@
 
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,21 +11,21 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from codegen.jax.parts.masked import merge, wide
+from codegen.jax.parts.stubs import (
+    KEYS,
+    QUERIES,
+    allowed,
+    attend_tile,
+    attend_tile_backward,
+    from_shard,
+    into_shard,
+)
 
 RANKS = V_HEAD_DIM = 1
 FORWARD_HOPS = BACKWARD_HOPS = ()
 FORWARD_SLOTS: dict[str, int] = {}
 BACKWARD_SLOTS: dict[str, int] = {}
 KEPT: dict[str, list[list[int]]] = {}
-
-if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import KEYS, QUERIES, allowed
-    from codegen.jax.parts.tables.table_whole import (
-        attend_tile,
-        attend_tile_backward,
-        from_shard,
-        into_shard,
-    )
 
 # ---- Schedule: all ranks run the same steps; tables say which blocks they send and attend.
 

@@ -1,16 +1,12 @@
 """Blocks of some heads: from a shard into slots and back, and one tile attended."""
 
-from typing import TYPE_CHECKING
-
 import jax.numpy as jnp
 
 from codegen.jax.parts.masked import attend_masked, masked_gradients, wide
+from codegen.jax.parts.stubs import KEYS, QUERIES
 from codegen.jax.parts.tables.table import NOWHERE, added, meeting, places
 
 HEADS = KV_HEADS = 1
-
-if TYPE_CHECKING:
-    from codegen.jax.parts.stubs import KEYS, QUERIES
 
 
 def from_shard(x, side, rank):
