@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from codegen.text import entered, numbered
 from planner.masks import Mask
 from planner.masks.regions import FAR, Region
 from planner.workload import Workload
@@ -161,13 +162,7 @@ class Sentence:
 
     def name(self, base: str, value: tuple[object, ...]) -> str:
         """Returns the name of a value; a new one, BOUNDS, BOUNDS_2 and so on, if it has none."""
-        alike = [name for name in self.data if name.rstrip("_0123456789") == base]
-        for name in alike:
-            if self.data[name] == value:
-                return name
-        name = f"{base}_{len(alike) + 1}" if alike else base
-        self.data[name] = value
-        return name
+        return entered(self.data, numbered(base), value)
 
 
 def mask_function(work: Workload, target: str) -> str:

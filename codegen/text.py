@@ -1,7 +1,9 @@
 """Python text of the numbers of a loop form."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,25 @@ from planner.errors import PlanError
 from planner.loops.form import Expr
 
 Flags = NDArray[np.bool_]
+V = TypeVar("V")
+
+
+def numbered(*names: str) -> Iterator[str]:
+    """Candidates: names, then the last of them with numbers."""
+    yield from names
+    for n in count(2):
+        yield ", ".join(f"{word}_{n}" for word in names[-1].split(", "))
+
+
+def entered(table: dict[str, V], names: Iterable[str], value: V) -> str:
+    """Enters a value into a table; returns the first of some names that is free or the value's."""
+    return next(name for name in names if table.setdefault(name, value) == value)
+
+
+def functions(texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yields lines of functions, two empty ones before each; a text begins with its arguments."""
+    for name, (head, *body) in texts.items():
+        yield from ("", "", f"def {name}{head}", *body)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from codegen.layout import Pieces
 from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
 from codegen.programs import Program
+from codegen.text import entered, numbered
 from planner.errors import PlanError
 from planner.loops.form import OWN, AllToAll, Exchange, Ints, Loops, Part, SumExchange
 from planner.partitions import Side
@@ -23,7 +24,7 @@ SAID = {
 
 @dataclass
 class Exchanges:
-    """The functions for the exchanges of a program: name -> lines; and constants."""
+    """The functions for the exchanges of a program: name -> arguments, lines; and constants."""
 
     program: Program
     functions: dict[str, list[str]] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class Exchanges:
         if isinstance(order, str):
             name = "reduced_keys" if order else "reduced"
             self.functions[name] = [
-                f"def {name}(x, axis):",
+                "(x, axis):",
                 '    """The sums over all devices for our tokens."""',
                 f"    shards = [shard(x, r{order}) for r in range(RANKS)]",
                 "    return lax.psum_scatter(jnp.stack(shards), axis)",
@@ -99,7 +100,7 @@ class Exchanges:
         home = f"lax.all_to_all({x}, axis, 2, 1, tiled=True{groups})"
         for name, result in (("by_heads", sent), ("by_tokens", home)):
             said = SAID[name].format(group=" of our group" if groups else "")
-            text = [f"def {name}(x, axis):", f'    """{said}"""', f"    return {result}"]
+            text = ["(x, axis):", f'    """{said}"""', f"    return {result}"]
             if self.functions.setdefault(name, text) != text:
                 raise PlanError("exchanges of one kind along two axes")
 
@@ -112,15 +113,10 @@ class Exchanges:
             index = f"{index} {'%' if s.axis else '//'} INNER"
         index = f"({index}) // {copies}" if copies > 1 else index
         self.functions["share_of"] = [
-            "def share_of(sinks, axis):",
+            "(sinks, axis):",
             '    """The sinks of our share of the heads."""',
             f"    return sinks.reshape({loops.mesh[s.axis] // copies}, -1)[{index}]",
         ]
-
-    def lines(self) -> list[str]:
-        """The functions, two empty lines before each."""
-        made = (["", "", *lines] for lines in self.functions.values())
-        return [line for lines in made for line in lines]
 
     def shares(self, s: Exchange, loops: Loops) -> Shares:
         """The heads that each rank gets."""
@@ -159,8 +155,7 @@ class Exchanges:
         if np.array_equal(orders[0], plain.reshape(n, width).T.reshape(-1)):
             return f"transposed({{}}, {n}, {width})", f"transposed({{}}, {width}, {n})"
         if len(loops.mesh) > 1 and (text := _slots(*_coarse(orders[0], width))):
-            names = (f"ORDER{n}" for n in ("", *(f"_{i}" for i in range(2, 9))))
-            name = next(n for n in names if self.constants.setdefault(n, text) == text)
+            name = entered(self.constants, numbered("ORDER"), text)
             return f"in_order({{}}, {name})", f"in_order({{}}, np.argsort({name}))"
         layout = self.program.layout
         form = layout.kv if s.tensors[0] == "KV" else layout.q

@@ -7,7 +7,7 @@ import numpy as np
 
 from codegen.jax.ways import everybody, is_stepwise, receivers, senders
 from codegen.lowered.conditions import SIZES, Domain, both, bounds
-from codegen.text import Names, affine, expression
+from codegen.text import Names, affine, entered, expression, numbered
 from planner.errors import PlanError
 from planner.loops.form import FromRoot, Loops, Send, Shift, ToRoot
 
@@ -69,11 +69,7 @@ class Hops:
             title = f"{title}_from_some"
         body = self._stepwise(s, names) if stepwise else self._steady(s, names)
         lines = ["(step):" if stepwise else "(x, axis):", *body]
-        for number in range(1, 100):
-            name = title if number == 1 else f"{title}_{number}"
-            if self.texts.setdefault(name, lines) == lines:
-                return Hop(name, stepwise, s.tensors == ("OUT",))
-        raise PlanError("more than 99 ways of messages")
+        return Hop(entered(self.texts, numbered(title), lines), stepwise, s.tensors == ("OUT",))
 
     def rooted(self, s: Send, value: str, names: Names) -> str:
         """A broadcast, or sums that go to one rank: `lax.psum`, as loops compute which one."""
@@ -85,12 +81,10 @@ class Hops:
             return f"lax.psum(on_root({value}, {root}, axis), axis)"
         return f"on_root(lax.psum({value}, axis), {root}, axis)"
 
-    def lines(self) -> list[str]:
-        """The functions, two empty lines before each."""
-        texts = {"pass_on": _onward(self.rounds != {1})} if self.rounds else {}
-        texts |= self.texts
-        made = (["", "", f"def {name}{body[0]}", *body[1:]] for name, body in texts.items())
-        return [line for lines in made for line in lines]
+    @property
+    def functions(self) -> dict[str, list[str]]:
+        """The functions, their arguments first."""
+        return ({"pass_on": _onward(self.rounds != {1})} if self.rounds else {}) | self.texts
 
     def _round(self, s: Send) -> int:
         """Returns the distance that every rank sends along the only axis, 0 where they do not."""

@@ -11,7 +11,7 @@ from codegen.lowered.keeping import Kept, kept
 from codegen.lowered.staying import settled
 from codegen.programs import Program
 from codegen.reflow import reflow
-from codegen.text import Names
+from codegen.text import Names, functions
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import Exchange, Loops, Send
@@ -58,7 +58,8 @@ def print_loops(program: Program) -> str:
     head = [IMPORTS, "# ---- Schedule", "", *constants]
     if program.work.sinks and keeping.q:
         exchanges.add_share(keeping.q, program.loops[0])
-    return "\n".join(reflow([*head, *text, *hops.lines(), *exchanges.lines()])) + "\n"
+    called = functions(hops.functions | exchanges.functions)
+    return "\n".join(reflow([*head, *text, *called])) + "\n"
 
 
 def print_pass(

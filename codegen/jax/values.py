@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from codegen.lowered.sums import Cell, Walk
-from codegen.lowered.variables import input_spans, named, numbered, sum_spans
+from codegen.lowered.variables import input_spans, named, sum_spans
+from codegen.text import numbered
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass
 from planner.loops.form import HELD, OWN, Loops, Return, Statement, SumExchange

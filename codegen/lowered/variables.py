@@ -114,10 +114,3 @@ def named(
                 others.append((first, last))
                 break
     return names
-
-
-def numbered(*names: str) -> Iterator[str]:
-    """Candidates: names, then the last of them with numbers."""
-    yield from names
-    for n in range(2, 100):
-        yield ", ".join(f"{word}_{n}" for word in names[-1].split(", "))

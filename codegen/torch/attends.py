@@ -1,6 +1,9 @@
 """The attends of a step as text, and the sums that they add to."""
 
+from itertools import chain, count
+
 from codegen.lowered.sums import Cell
+from codegen.text import entered
 from codegen.torch.origins import Attended, called, check_everything, origin, triangular
 from codegen.torch.state import State, indented
 from codegen.torch.tiles import Meeting, tile_function
@@ -90,9 +93,9 @@ class Attending(State):
 
     def tile(self, meeting: Meeting) -> tuple[str, bool]:
         """A call of `tile`, and whether it may give nothing."""
-        lines, idle = tile_function("NAME", meeting)
-        name = self.text.define("tile", lines)
-        arguments = lines[0].partition("(")[2].rstrip("):")
+        arguments, lines, idle = tile_function(meeting)
+        names = chain(["tile", "tile_backward"], (f"tile_{n}" for n in count(3)))
+        name = entered(self.texts, names, [f"({arguments}):", *lines])
         self.uses |= {"size"} if "size" in arguments else set()
         step = str(meeting.names.at) if meeting.names.at is not None else meeting.names.step
         return f"{name}({arguments.replace('step', step)})", idle

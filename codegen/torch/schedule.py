@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from codegen.lowered.conditions import SIZES
 from codegen.lowered.keeping import Kept, kept
 from codegen.reflow import WIDTH, reflow
+from codegen.text import functions
 from codegen.torch.origins import pieces_of, step_of
 from codegen.torch.passes import Pass
-from codegen.torch.tiles import Definitions
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import AllToAll, Attend, Loops, Send
@@ -46,9 +46,9 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     """The schedule of a program: its passes, and the functions that they share."""
     for plan, each in zip(plans, loops, strict=True):
         check_form(plan, each)
-    text = Definitions()
+    texts = dict[str, list[str]]()
     keep = kept_by_torch(plans, loops)
-    passes = [Pass(plan, each, text, keep) for plan, each in zip(plans, loops, strict=True)]
+    passes = [Pass(plan, each, texts, keep) for plan, each in zip(plans, loops, strict=True)]
     bodies = [each.function() for each in passes]
     mesh, lines = loops[0].mesh, list[str]()
     if len(mesh) > 1:
@@ -60,7 +60,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     written = "\n".join(line for body in bodies for line in body)
     if re.search(r"\bpieces?(_of)?\(", written):
         lines += piece_functions(plans[0], written)
-    lines += text.lines()
+    lines += functions(texts)
     if keep.names:
         work = plans[0].workload
         lines += likes_function(loops[0], work.v_head_dim != work.head_dim)

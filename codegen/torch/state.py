@@ -6,17 +6,19 @@ from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept
 from codegen.lowered.walk import walk
 from codegen.torch.holdings import Holdings
-from codegen.torch.tiles import Definitions
 from codegen.torch.variables import variables
 from planner.ir import Plan
 from planner.loops.form import Loops
 
 
 class State:
-    """A pass on its way to text; `keep`: the exchanges whose values the backward pass has."""
+    """A pass on its way to text; `keep`: the exchanges whose values the backward pass has.
 
-    def __init__(self, plan: Plan, loops: Loops, text: Definitions, keep: Kept) -> None:
-        self.plan, self.text, self.keep, work = plan, text, keep, plan.workload
+    `texts`: functions that the passes of a program share, name -> arguments, lines.
+    """
+
+    def __init__(self, plan: Plan, loops: Loops, texts: dict[str, list[str]], keep: Kept) -> None:
+        self.plan, self.texts, self.keep, work = plan, texts, keep, plan.workload
         self.loops, self.walked = walk(plan, loops)
         self.backward, kept = plan.pass_ == "backward", bool(keep.names)
         names = variables(self.loops, self.walked, kept and not self.backward)

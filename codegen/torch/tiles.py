@@ -4,8 +4,8 @@ Rectangles that are full, causal or strict become cases of `tile(step, rank, siz
 they are attended if there is but one. All others are cut at run time by the mask's own bands.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
@@ -110,8 +110,8 @@ def covering(
 # ---- the function `tile`
 
 
-def tile_function(name: str, meeting: Meeting) -> tuple[list[str], bool]:
-    """The cases as a function, and whether there are steps and ranks with nothing to do."""
+def tile_function(meeting: Meeting) -> tuple[str, list[str], bool]:
+    """The cases as a function: its arguments, its body, and if it may have nothing to do."""
     left, lines, slices = np.ones(meeting.domain.shape, bool), list[str](), set[str]()
     cases = sorted(meeting.cases(), key=lambda case: case[0].when.first)
     for s, said, on in cases:
@@ -133,7 +133,7 @@ def tile_function(name: str, meeting: Meeting) -> tuple[list[str], bool]:
         head = [f"    {', '.join(used)} = {', '.join(HALVES[x] for x in used)}"]
     told = "The queries and keys that meet in a step, as slices of the shards, and if masked."
     arguments = ", ".join([meeting.names.step, *meeting.names.axes, "size"])
-    return [f"def {name}({arguments}):", f'    """{told}"""', *head, *lines], bool(left.any())
+    return arguments, [f'    """{told}"""', *head, *lines], bool(left.any())
 
 
 def joined(before: Sequence[str], answer: str) -> str:
@@ -207,26 +207,3 @@ def times(text: str) -> str:
     if text in ("0", "1"):
         return "0" if text == "0" else "size"
     return f"({text}) * size" if " " in text else f"{text} * size"
-
-
-# ---- functions that both passes share, each written once
-
-
-@dataclass
-class Definitions:
-    """The functions of a program by their names."""
-
-    functions: dict[str, list[str]] = field(default_factory=dict)
-
-    def define(self, name: str, lines: Sequence[str]) -> str:
-        """The name of a function of these lines, whose first one has NAME in it."""
-        for n in ("", "_backward", *(f"_{i}" for i in range(3, 20))):
-            body = [line.replace("NAME", name + n, 1) for line in lines[:1]] + [*lines[1:]]
-            if self.functions.setdefault(name + n, body) == body:
-                return name + n
-        raise PlanError(f"too many functions {name}")
-
-    def lines(self) -> Iterator[str]:
-        """All of them, two empty lines before each."""
-        for body in self.functions.values():
-            yield from ("", "", *body)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from codegen.lowered.sums import Cell, Walk
-from codegen.lowered.variables import Value, input_spans, named, numbered, sum_spans
+from codegen.lowered.variables import Value, input_spans, named, sum_spans
+from codegen.text import numbered
 from planner.loops.form import HELD, OWN, Loops, Part, Send, Start
 
 INPUT = {"q": "queries", "kv": "kv"}

@@ -13,7 +13,7 @@ from codegen.lowered.conditions import Domain, both, bounds, conditions, needed,
 from codegen.lowered.owners import owner
 from codegen.lowered.staying import settled
 from codegen.lowered.sums import Cell, Walk
-from codegen.lowered.variables import Span, input_spans, named, numbered
+from codegen.lowered.variables import Span, input_spans, named
 from codegen.lowered.walk import walk
 from codegen.text import Names
 from planner.columns import flat
