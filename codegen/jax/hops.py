@@ -89,9 +89,10 @@ class Hops:
     def _round(self, s: Send) -> int:
         """Returns the distance that every rank sends along the only axis, 0 where they do not."""
         ranks = self.loops.coordinates()[:, -1]
-        if len(self.loops.mesh) > 1 or len(everybody(self.loops, s)) < len(ranks):
+        if not isinstance(s.hop, Shift) or len(self.loops.mesh) > 1:
             return 0
-        assert isinstance(s.hop, Shift)
+        if len(everybody(self.loops, s)) < len(ranks):
+            return 0
         by = s.hop.by[0].constant
         same = np.array_equal(receivers(self.loops, s, s.when.first), (ranks + by) % len(ranks))
         return by if same else 0

@@ -17,6 +17,7 @@ from codegen.lowered.walk import walk
 from codegen.programs import Program, program_of
 from codegen.text import Names
 from jax_in_numpy import replay, replayed
+from loop_schedules import foreign
 from planner.errors import PlanError
 from planner.loops.form import Send
 from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
@@ -92,6 +93,13 @@ def test_masked_rectangles_of_any_length_follow_the_arrays(schedule: str, ranks:
     np.testing.assert_allclose(out, dense.forward(work, *inputs[:3])[0], atol=1e-12, rtol=0)
     for ours, truth in zip(gradients, dense.backward(work, *inputs), strict=True):
         np.testing.assert_allclose(ours, truth, atol=1e-11, rtol=0)
+
+
+def test_messages_along_a_list_of_ranks_are_printed_as_tables() -> None:
+    work = replace(WORK, mask=Full())
+    pair = foreign("shuffled", work, 8, "forward"), foreign("shuffled", work, 8, "backward")
+    assert program_of(pair, "jax").loops
+    assert "FORWARD_ROWS" in emit(pair, "jax")
 
 
 def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
