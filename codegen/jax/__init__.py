@@ -28,7 +28,7 @@ def write(program: Program) -> str:
         program = program.as_tables("XLA cannot split its loops, as a layer that recomputes asks")
     if program.loops is not None:
         try:
-            parts = *parts_of("jax", "schedule"), *kernels(program.platform, program.unequal)
+            parts = *parts_of("jax", "schedule"), *kernels(program.platform)
             return written(program, [print_loops(program), *parts])
         except PlanError as error:
             program = program.as_tables(str(error))
@@ -58,6 +58,7 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     ]
     given = "sinks" if sinks else "given" if program.dynamic else "sinkless"
     marks = {"unequal" if program.unequal else "equal", given}
+    marks |= {"whole" if program.any_heads else "heads"}
     marks |= {"held"} if any("def share_of" in x for x in texts if isinstance(x, str)) else set()
     texts = [x if isinstance(x, str) else replace(x, keeping=frozenset(marks)) for x in texts]
     keep = [*KEEP, *["kv_positions"] * keys, *layer.KEEP * program.layer]
@@ -66,19 +67,17 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     return assemble(docstring(program), texts, keep)
 
 
-def kernels(platform: str, unequal: bool = False) -> list[Part]:
+def kernels(platform: str) -> list[Part]:
     """The parts that define `attend`, `attend_masked`, their backward passes and `merge`.
 
-    platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all. `unequal`:
-    values have another dimension than keys.
+    platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all.
     """
-    without = ("attend", "attend_backward") * unequal
-    first, last = parts_of("jax", "kernels_unequal") * unequal, parts_of("jax", "masked")
+    last = parts_of("jax", "masked")
     if platform != "all":
-        here = Part("jax/parts/kernels", (*without, "on_platform"))
-        return [*first, here, *parts_of("jax", f"kernels_{platform}"), *last]
+        here = Part("jax/parts/kernels", ("on_platform",))
+        return [here, *parts_of("jax", f"kernels_{platform}"), *last]
     each = [Part(f"jax/parts/kernels_{name}", ("on_platform",)) for name in ("tpu", "gpu", "cpu")]
-    return [*first, Part("jax/parts/kernels", without), *each, *last]
+    return [*parts_of("jax", "kernels"), *each, *last]
 
 
 def checked(program: Program) -> str:

@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from codegen.jax.parts.kernels_cpu import attend_backward_cpu, attend_cpu
@@ -15,17 +16,30 @@ from codegen.jax.parts.kernels_gpu import (
 )
 from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu
 
+HEAD_DIM = V_HEAD_DIM = 1
+
 # ---- Kernels
 
 
 def attend(q, k, v, causal):
     """Output and log-sum-exp, wide, of queries over keys; causal: query n sees keys 0..n."""
-    return on_platform(0, causal, q, k, v)
+    out, lse = on_platform(0, causal, *of_one_width(q, k, v))  # unequal
+    return out[..., :V_HEAD_DIM], lse  # unequal
+    return on_platform(0, causal, q, k, v)  # equal
 
 
 def attend_backward(dout, q, k, v, out, lse, causal):
     """The share of these pairs in dq, dk and dv, given out and lse over all keys of the queries."""
-    return on_platform(1, causal, q, k, v, out, lse, dout)
+    *inputs, out, dout = of_one_width(q, k, v, out, dout)  # unequal
+    dq, dk, dv = on_platform(1, causal, *inputs, out, lse, dout)  # unequal
+    return dq[..., :HEAD_DIM], dk[..., :HEAD_DIM], dv[..., :V_HEAD_DIM]  # unequal
+    return on_platform(1, causal, q, k, v, out, lse, dout)  # equal
+
+
+def of_one_width(*arrays):
+    """Arrays of the larger of both dimensions: kernels take keys and values of the same."""
+    size = max(HEAD_DIM, V_HEAD_DIM)
+    return [jnp.pad(x, [(0, 0)] * 3 + [(0, size - x.shape[3])]) for x in arrays]
 
 
 def on_platform(way, causal, q, k, *arrays):

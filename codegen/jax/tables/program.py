@@ -18,10 +18,9 @@ NUMBERS = {"forward": 5, "backward": 8}  # of a tile: what and which slots it re
 
 def schedule(program: Program, *more: str) -> list[str | Part]:
     """The texts that define both passes, and `more` lines behind the tables."""
-    heads = "tables/table_whole" if program.any_heads else "tables/table_heads"
     table = Part("jax/parts/tables/table", ("meeting",) * program.dynamic)
     lines = ["from functools import partial", "", *data(program), *sides(program), *more]
-    return [table, *parts_of("jax", heads), "\n".join(lines) + "\n", *parts_of("jax", "masked")]
+    return [table, "\n".join(lines) + "\n", *parts_of("jax", "masked")]
 
 
 def data(program: Program) -> Iterator[str]:

@@ -10,18 +10,10 @@ import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from codegen.jax.parts.masked import merge, wide
-from codegen.jax.parts.stubs import (
-    KEYS,
-    QUERIES,
-    allowed,
-    attend_tile,
-    attend_tile_backward,
-    from_shard,
-    into_shard,
-)
+from codegen.jax.parts.masked import attend_masked, masked_gradients, merge, wide
+from codegen.jax.parts.stubs import KEYS, QUERIES, allowed
 
-RANKS = V_HEAD_DIM = 1
+RANKS = HEADS = KV_HEADS = V_HEAD_DIM = 1
 FORWARD_HOPS = BACKWARD_HOPS = ()
 FORWARD_SLOTS: dict[str, int] = {}
 BACKWARD_SLOTS: dict[str, int] = {}
@@ -204,3 +196,67 @@ def absent(name, arrays, side, rank, size):
     blocks = [jax.eval_shape(partial(from_shard, side=side, rank=rank), x) for x in arrays]
     pairs = zip(blocks, ABSENT[name], strict=True)
     return [jnp.full((size, *x.shape[1:]), nothing, wide(x)) for x, nothing in pairs]
+
+
+def from_shard(x, side, rank):
+    """The blocks that a rank owns, of its shard [batch, heads, tokens, width]."""
+    blocks = x.at[:, :, places(side, rank)].get(mode="fill", fill_value=0)  # whole
+    return jnp.moveaxis(blocks, 2, 0)  # whole
+    at = head_places(side, rank)[:, :, None], places(side, rank)[:, None]  # heads
+    return jnp.moveaxis(x.at[:, *at].get(mode="fill", fill_value=0), 1, 0)  # heads
+
+
+def into_shard(blocks, like, side, rank):
+    """The shard of a rank, from the first of some slots, which hold the blocks that it owns."""
+    at = places(side, rank)  # whole
+    at = head_places(side, rank)[:, :, None], places(side, rank)[:, None]  # heads
+    shard = jnp.zeros((*like.shape[:3], blocks.shape[-1]), blocks.dtype)
+    return shard.at[:, :, at].set(jnp.moveaxis(blocks[: len(at)], 0, 2), mode="drop")  # whole
+    return shard.at[:, *at].set(jnp.moveaxis(blocks[: len(at[0])], 0, 1), mode="drop")  # heads
+
+
+def head_places(side, rank):
+    """The heads of the blocks that a rank owns [blocks, most heads], a large number for none."""
+    own = jnp.asarray(side.own)[rank]
+    first, count = jnp.asarray(side.heads)[own].T[..., None]
+    n = jnp.arange(side.heads[:, 1].max())
+    return jnp.where((own[:, None] >= 0) & (n < count), first + n, NOWHERE)
+
+
+def kv_heads_of(i, j):
+    """Which head of a block of keys each head of a block of queries meets, and if it meets one."""
+    (first, count), (kv_first, kv_count) = jnp.asarray(QUERIES.heads)[i], jnp.asarray(KEYS.heads)[j]
+    n = jnp.arange(QUERIES.heads[:, 1].max())
+    head = (first + n) // (HEADS // KV_HEADS) - kv_first
+    meets = (n < count) & (head >= 0) & (head < kv_count)
+    return jnp.where(meets, head, 0), meets[:, None, None]
+
+
+def attend_tile(state, tile):
+    """Add what a block of queries finds among a block of keys."""
+    i, j, q, kv, out, *box = tile
+    (q,), (k, v) = ([x[n] for x in state[name]] for name, n in (("Q", q), ("KV", kv)))  # whole
+    parts = attend_masked(q, k, v, *meeting(i, j, *box))  # whole
+    head, meets = kv_heads_of(i, j)  # heads
+    q, (k, v) = state["Q"][0][q], (x[kv][:, head] for x in state["KV"])  # heads
+    out_part, lse = attend_masked(q, k, v, *meeting(i, j, *box))  # heads
+    parts = jnp.where(meets, out_part, 0), jnp.where(meets, lse, -jnp.inf)  # heads
+    return added(state, "OUT", out[None], [x[None] for x in parts])
+
+
+def attend_tile_backward(state, tile):
+    """Add the gradients of a block of queries and a block of keys."""
+    i, j, q, dout, stats, kv, dq, dkv, *box = tile
+    head, meets = kv_heads_of(i, j)  # heads
+    slots = {"DOUT": dout, "Q": q, "KV": kv, "STATS": stats}
+    arrays = [x[n] for name, n in slots.items() for x in state[name]]  # whole
+    parts = masked_gradients(*arrays, *meeting(i, j, *box))  # whole
+    state = added(state, "DQ", dq[None], [parts[0][None]])  # whole
+    return added(state, "DKV", dkv[None], [x[None] for x in parts[1:]])  # whole
+    dout, q, k, v, *stats = (x[n] for name, n in slots.items() for x in state[name])  # heads
+    parts = masked_gradients(dout, q, k[:, head], v[:, head], *stats, *meeting(i, j, *box))  # heads
+    dq_part, *parts = (jnp.where(meets, x, 0) for x in parts)  # heads
+    pairs = zip((k, v), parts, strict=True)  # heads
+    dk, dv = (jnp.zeros(x.shape, wide(x)).at[:, head].add(y) for x, y in pairs)  # heads
+    state = added(state, "DQ", dq[None], [dq_part[None]])  # heads
+    return added(state, "DKV", dkv[None], [dk[None], dv[None]])  # heads
