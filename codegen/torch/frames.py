@@ -35,7 +35,5 @@ def frames(loops: Loops) -> Iterator[Frame]:
 
 
 def _busy(loops: Loops, section: Section, t: int) -> bool:
-    return any(
-        s.when.on(t) and not (isinstance(s, Send | SumExchange) and s.sums)
-        for s in section.statements
-    )
+    running = (s for s in section.statements if s.when.on(t))
+    return any(not (isinstance(s, Send | SumExchange) and s.sums) for s in running)

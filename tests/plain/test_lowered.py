@@ -15,7 +15,7 @@ from codegen.lowered.staying import settled
 from codegen.lowered.sums import Cell, Walk
 from codegen.lowered.variables import Span, input_spans, named
 from codegen.lowered.walk import walk
-from codegen.text import Names
+from codegen.text import Names, numbered
 from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
