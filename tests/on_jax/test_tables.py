@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit
+from codegen import emit, masks
 from codegen.jax import write
 from codegen.jax.tables import dynamic
 from codegen.programs import program_of
@@ -160,6 +160,17 @@ def test_tables_as_an_argument_follow_any_mask_and_compile_once() -> None:
             made = dynamic.tables(program, mask)
             assert_exact(module, replace(WORK, mask=mask), run, made)
     assert (len(calls), run._cache_size()) == (1, 1)
+
+
+def test_a_program_cuts_a_mask_into_the_calls_that_the_compiler_cuts_it_into() -> None:
+    """Documents of any two lengths begin and end anywhere in a block."""
+    pair = plan("zigzag", replace(WORK, mask=Full()), 3, pass_="both")
+    program = program_of(pair, "jax", dynamic=True)
+    module = loaded(write(program))
+    for first in range(1, WORK.seq):
+        mask = Documents((first, WORK.seq - first)) & Causal()
+        ours = module.make_tables(masks.boxes(replace(WORK, mask=mask), free=False))
+        np.testing.assert_equal(ours, dynamic.tables(program, mask))
 
 
 def test_tables_that_do_not_fit_are_refused() -> None:
