@@ -19,7 +19,7 @@ from planner.workload import Workload
 
 torch = pytest.importorskip("torch")
 
-from rank_threads import counted, in_threads, load  # noqa: E402  only where torch is
+from rank_threads import counted, in_threads, load, self_check  # noqa: E402  only where torch is
 
 WIDTHS = {"dim": 12, "hidden": 20}
 EXACT = 1e-11
@@ -124,6 +124,15 @@ def test_backward_repeats_no_attention(kind: str) -> None:
         gradients(program, given, 40)
     assert both["attend"] == once["attend"] > 0
     assert both["attend_backward"] > 0
+
+
+def test_a_file_checks_its_layer() -> None:
+    source = emit(pair("zigzag", Causal(), 40, 2), "torch", layer=True)
+    self_check(source)
+    wrong = source.replace("SCALE = 6**-0.5", "SCALE = 5**-0.5")
+    assert wrong != source
+    with pytest.raises(AssertionError, match="not exact"):
+        self_check(wrong)
 
 
 def test_plans_that_make_no_layer_are_refused() -> None:

@@ -364,6 +364,18 @@ def test_a_file_checks_itself_by_tables_of_the_command_line(
         self_check(path.read_text(), "--tables", str(made))
 
 
+def test_a_file_of_its_own_starts_all_ranks(
+    given_tables: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = list[list[str]]()
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr("sys.argv", ["program.py", "--seq", "64"])
+    monkeypatch.setattr(given_tables, "torchrun", started.append)
+    with pytest.raises(SystemExit):
+        given_tables.main()
+    assert started == [["--standalone", f"--nproc-per-node={RANKS}", "program.py", "--seq", "64"]]
+
+
 def test_dout_is_kept_until_the_last_use_of_the_statistics_that_are_computed_of_it() -> None:
     """Rank 1 has OUT, computes the statistics of DOUT there, and sends them on after its attend."""
     work = Workload(seq=6, heads=1, head_dim=2, mask=Full(), dtype="float64")

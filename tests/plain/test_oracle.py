@@ -268,6 +268,8 @@ def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
     refused(r"v is float64 .*takes float64 \[1, 2, 22, 3\]", RING, q, k, q)
     refused(r"dout is float64 \[1, 2, 22, 3\]", RING, q, k, v, k)
     refused("k must be a numpy array, not list", RING, q, k.tolist(), v)
+    refused("q is float32", SMALL, q.astype(np.float32), k, v, of=dense.forward)
+    refused("dout is float32", SMALL, q, k, v, q.astype(np.float32), of=dense.backward)
 
 
 def test_sinks_are_given_where_the_workload_has_them_and_only_there() -> None:
