@@ -83,7 +83,8 @@ def along(pieces: Ints, mesh: tuple[int, ...], axis: int) -> Ints:
 def pieces_of(side: Side, loops: Loops, value: str) -> Ints:
     """The pieces that each rank owns, or has of an exchange in sequence order: [ranks, n]."""
     if value != OWN:
-        s = loops.exchanges[value]
+        if (s := loops.exchanges.get(value)) is None:
+            raise PlanError(f"{value} is what an exchange of the forward pass brought")
         return np.sort(along(pieces_of(side, loops, s.part.value), loops.mesh, s.axis), axis=1)
     blocks = owned(len(loops.coordinates()), side)[:, :, 0]  # any heads
     if (blocks < 0).any():

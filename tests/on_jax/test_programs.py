@@ -99,6 +99,12 @@ def test_compiled_programs_match_dense_attention(schedule: str) -> None:
         ("zigzag", 8, {"seq": 5}),
         ("striped:grain=3", 3, {"mask": Prefix(4), "batch": 2}),
         ("allgather:keep=1:layout=striped", 4, {"kv_seq": 50}),
+        # What the forward pass gathered of what an exchange brought is attended to again.
+        (
+            "ulysses-gather:keep=1",
+            8,
+            {"seq": 64, "mask": Documents((24, 40)) & Causal(), "heads": 8, "kv_heads": 8},
+        ),
         ("usp:ulysses=2", 8, {"heads": 6, "kv_heads": 2}),
         ("ulysses", 5, {"heads": 4, "kv_heads": 1}),
         ("burst:layout=contiguous", 7, {"kv_seq": 20}),
