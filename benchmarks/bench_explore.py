@@ -2,7 +2,8 @@
 
     python benchmarks/bench_explore.py --quick      two schedules, on the server's side
     python benchmarks/bench_explore.py              all, and judged
-    python benchmarks/bench_explore.py --browser    until the pictures are painted, in Chromium
+    python benchmarks/bench_explore.py --browser    until the pictures are painted, in Chromium;
+                                                    and until the page says that it is at work
 
 schedule  after the ring: planned, verified and predicted from nothing
 tokens    another length, of the ring beside it too
@@ -14,10 +15,11 @@ import json
 import statistics
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from time import sleep, thread_time
 from typing import Any
 
@@ -35,20 +37,28 @@ except ImportError as missing:
 from planner.errors import RingloomError
 from planner.schedules import SCHEDULES
 
-RANKS, LIMIT, ROUNDS, STARTS = 64, 0.3, 5, 5  # ranks, seconds, repetitions, of a new server too
+RANKS, LIMIT, ROUNDS = 64, 0.3, 5  # ranks, seconds, repetitions
+PAINTED, SIGN, TURNS = 0.5, 0.1, 2  # seconds in a browser, until there is a sign; repetitions there
 LENGTHS = map(str, count((1 << 18) + RANKS, RANKS))  # each is shown once
 MACHINES = "h100", "a100-nvlink", "h200", "b200", "h800", "a100-pcie"
 QUICK = ("ring", "zigzag")
+CHANGED = "schedule", "tokens", "hardware"
 
-# Sets the length or the hardware, and waits until the pictures of the last answer, which is the
-# new address, are painted.
+# Sets a control, and waits until the pictures of the last answer, which is the new address, are
+# painted. Tells the seconds until then, and until the page said what it does.
 CHANGE = """
 const [title, value, done] = arguments
 const models = [...Bokeh.documents[0]._all_models.values()], began = performance.now()
+const passed = () => (performance.now() - began) / 1000
+const working = document.getElementById("working")
+let sign = null
+new MutationObserver((_, seen) => {
+  if (working.textContent) { sign = passed(); seen.disconnect() }
+}).observe(working, {childList: true, subtree: true})
 const address = models.find((m) => m.properties.search && m.properties.pathname)
 address.properties.search.change.connect(function answered() {
   address.properties.search.change.disconnect(answered)
-  requestAnimationFrame(() => setTimeout(() => done((performance.now() - began) / 1000)))
+  requestAnimationFrame(() => setTimeout(() => done([passed(), sign])))
 })
 const widget = models.find((m) => m.title === title || m.label === title)
 widget.value = value
@@ -61,19 +71,19 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer schedules, nothing judged")
     parser.add_argument("--browser", action="store_true", help="through Chromium; needs selenium")
     asked = parser.parse_args()
-    changed = "schedule", "tokens", "hardware"
-    table = Table("to", *changed, title=f"seconds to redraw, {RANKS} ranks", box=None)
-    slow, names = [], QUICK if asked.quick else tuple(filter(is_drawn, SCHEDULES))
-    others = [name for name in names if name != "ring"]
-    switched = switches_in_browser(others) if asked.browser else switches_on_server(others)
-    for name in names:
-        taken = in_browser(name) if asked.browser else on_server(name)
-        taken = switched.get(name, 0.0), *taken
-        table.add_row(name, *(f"{seconds:.3f}" if seconds else "" for seconds in taken))
-        slow += [name] if max(taken) > LIMIT else []
+    names = QUICK if asked.quick else tuple(filter(is_drawn, SCHEDULES))
+    taken = in_browser(names) if asked.browser else {name: on_server(name) for name in names}
+    columns = *CHANGED, *["sign"] * asked.browser
+    limits = *[PAINTED if asked.browser else LIMIT] * 3, SIGN
+    table = Table("to", *columns, title=f"seconds to redraw, {RANKS} ranks", box=None)
+    for name, each in taken.items():
+        table.add_row(name, *(f"{seconds:.3f}" for seconds in each))
     Console().print(table)
+    slow = [
+        n for n, each in taken.items() if any(a > b for a, b in zip(each, limits, strict=False))
+    ]
     if slow:
-        print(f"over {LIMIT} s: {', '.join(slow)}")
+        print(f"over {', '.join(f'{limit} s' for limit in sorted({*limits}))}: {', '.join(slow)}")
     return int(bool(slow) and not asked.quick)
 
 
@@ -95,47 +105,41 @@ def redraw(view: View, **choices: Any) -> float:
     return thread_time() - began
 
 
-def switches_on_server(names: Sequence[str]) -> dict[str, float]:
-    """Medians of drawing a schedule after the ring, as if it had never been planned."""
-    taken, view = {name: list[float]() for name in names}, View()
-    for length in (next(LENGTHS) for _ in range(ROUNDS)):
-        for name in names:
-            redraw(view, schedule="ring", seq=length)
-            taken[name].append(redraw(view, schedule=name, seq=length))
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
-
-
-def on_server(schedule: str) -> tuple[float, float]:
-    """Medians of redrawing another length, and of redrawing for other hardware."""
-    view = View()
-    redraw(view, schedule=schedule)
-    tokens = [redraw(view, schedule=schedule, seq=next(LENGTHS)) for _ in range(ROUNDS)]
+def on_server(schedule: str) -> tuple[float, ...]:
+    """Medians of drawing a schedule after the ring, for another length and for other hardware."""
+    view, lengths = View(), [next(LENGTHS) for _ in range(2 * ROUNDS)]
+    redraw(view, schedule="ring")
+    switched = list[float]()
+    for length in lengths[:ROUNDS]:  # as if the schedule had never been planned
+        redraw(view, schedule="ring", seq=length)
+        switched.append(redraw(view, schedule=schedule, seq=length))
+    tokens = [redraw(view, schedule=schedule, seq=length) for length in lengths[ROUNDS:]]
     hardware = [redraw(view, schedule=schedule, hardware=n) for n in MACHINES[:ROUNDS]]
-    return statistics.median(tokens), statistics.median(hardware)
+    return tuple(map(statistics.median, (switched, tokens, hardware)))
 
 
-def switches_in_browser(names: Sequence[str]) -> dict[str, float]:
-    """The same, from a choice in the page to the painted pictures."""
-    taken = {name: list[float]() for name in names}
-    for start in range(STARTS):
-        with page(f"?schedule=ring&ranks={RANKS}") as change:
-            change("tokens", next(LENGTHS))
-            for name in (*names[start:], *names[:start]):  # first ones are slow
-                taken[name].append(change("schedule", name))
-                change("schedule", "ring")
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
-
-
-def in_browser(schedule: str) -> tuple[float, float]:
-    """The same, from a choice in the page to the painted pictures."""
-    with page(f"?schedule={schedule}&ranks={RANKS}") as change:
-        tokens = [change("tokens", next(LENGTHS)) for _ in range(ROUNDS)]
-        hardware = [change("hardware", name) for name in MACHINES[:ROUNDS]]
-    return statistics.median(tokens), statistics.median(hardware)
+def in_browser(names: Sequence[str]) -> dict[str, list[float]]:
+    """The same, from a choice in the page to the painted pictures, and the sign of any of them."""
+    taken = defaultdict[str, list[list[float]]](list)
+    shown, machines = "burst", cycle(MACHINES)
+    with page(f"?ranks={RANKS}&hardware={MACHINES[-1]}&schedule={shown}") as change:
+        for turn in range(TURNS):
+            for name in (*names[turn:], *names[:turn]):
+                before = "zigzag" if name == "ring" else "ring"
+                if before != shown:  # else nothing would answer
+                    change("schedule", before)
+                shown = name
+                values = name, next(LENGTHS), next(machines)
+                answers = [change(*one) for one in zip(CHANGED, values, strict=True)]
+                seconds, signs = zip(*answers, strict=True)
+                taken[name].append([*seconds, max(signs)])
+    return {
+        name: list(map(statistics.median, zip(*rows, strict=True))) for name, rows in taken.items()
+    }
 
 
 @contextmanager
-def page(query: str) -> Iterator[Callable[[str, Any], float]]:
+def page(query: str) -> Iterator[Callable[[str, Any], list[float]]]:
     """A server and Chromium on its page; what changes a control and returns the seconds it took."""
     from selenium import webdriver
 

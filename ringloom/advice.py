@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringloom.rows import Row
-from ringloom.views.units import seconds
+from ringloom.views.units import seconds, times
 
 SAME = 1.005  # times as long: schedules nearer than that take the same time
 CLOSE = 1.05  # times as long, where no interval is known: too close to tell schedules apart
@@ -60,9 +60,9 @@ def why(rows: Sequence[Row]) -> str:
         spread = f"{fast.schedule} takes" if len(rows) == 1 else "All schedules take the same time,"
         over = seconds(fast.makespan_s)
         if fast.bound_ratio is not None:
-            over = f"{fast.bound_ratio:.2f}x the lower bound of {seconds(fast.bound_s)}"
+            over = f"{times(fast.bound_ratio)} the lower bound of {seconds(fast.bound_s)}"
         return f"{spread} {over}, and {idle}."
-    spread = f"{slow.schedule} takes {ratio:.2f}x as long as {fast.schedule}"
+    spread = f"{slow.schedule} takes {times(ratio)} as long as {fast.schedule}"
     waits = slow.exposed_comm_s - fast.exposed_comm_s
     if waits > 0.5 * (slow.makespan_s - fast.makespan_s):
         return (
@@ -71,20 +71,20 @@ def why(rows: Sequence[Row]) -> str:
         )
     if slow.busiest.share > 1.1 * fast.busiest.share:
         return (
-            f"{spread}: rank {slow.busiest.rank} computes {slow.busiest.share:.2f}x the average"
-            f" work, rank {slow.lightest.rank} only {slow.lightest.share:.2f}x, and {idle};"
-            f" in {fast.schedule} the busiest rank computes {fast.busiest.share:.2f}x the average."
+            f"{spread}: rank {slow.busiest.rank} computes {times(slow.busiest.share)} the average"
+            f" work, rank {slow.lightest.rank} only {times(slow.lightest.share)}, and {idle}; in"
+            f" {fast.schedule} the busiest rank computes {times(fast.busiest.share)} the average."
         )
     if slow.imbalance > 1.1 * fast.imbalance:
         return (
-            f"{spread}: the busiest ranks of its rounds compute {slow.imbalance:.2f}x the average"
-            f" work ({fast.imbalance:.2f}x in {fast.schedule}), and {idle}."
+            f"{spread}: the busiest ranks of its rounds compute {times(slow.imbalance)} the average"
+            f" work ({times(fast.imbalance)} in {fast.schedule}), and {idle}."
         )
     busy, other = (r.makespan_s * (1 - r.idle_fraction) for r in (slow, fast))
     if busy > 1.1 * other:
         return (
-            f"{spread}: its kernels and merges take {busy / other:.2f}x as long for the same pairs,"
-            f" {seconds(busy)} on a rank rather than {seconds(other)}."
+            f"{spread}: its kernels and merges take {times(busy / other)} as long for the same"
+            f" pairs, {seconds(busy)} on a rank rather than {seconds(other)}."
         )
     if slow.idle_fraction > fast.idle_fraction:
         return f"{spread}: {idle} ({fast.idle_fraction:.0%} in {fast.schedule})."

@@ -16,12 +16,11 @@ label, span, .bk-label { color: var(--ink); font-size: 14px; }
   background-color: var(--card); color: var(--ink); border-color: var(--edge, var(--soft));
   font-size: 15px;
 }
-.bk-btn.bk-btn-default, .bk-btn a {
+:host(.solid) .bk-btn.bk-btn-default {
   background-color: var(--card); color: var(--ink); font-size: 16px;
-}
-.bk-btn.bk-btn-default {
   border: 1px solid var(--soft); border-radius: 6px; min-height: 36px; padding: 4px 10px;
 }
+.bk-btn.bk-btn-default a { padding: 0; }
 :host select:not([multiple]).bk-input {
   background-image: linear-gradient(45deg, transparent 50%, #7f8a94 50%),
     linear-gradient(135deg, #7f8a94 50%, transparent 50%);
@@ -30,6 +29,7 @@ label, span, .bk-label { color: var(--ink); font-size: 14px; }
 }
 .bk-slider-title, .bk-slider-value { color: var(--ink); font-size: 15px; }
 .noUi-target { background-color: var(--idle); border-color: var(--soft); }
+.noUi-handle { background-color: var(--card); border-color: var(--soft); box-shadow: none; }
 .noUi-connect { background-color: var(--busy); }
 """
 FULL = {"sizing_mode": "stretch_width", "stylesheets": [WIDGET_STYLE], "margin": 0}

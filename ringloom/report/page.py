@@ -25,7 +25,7 @@ from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.traffic import TrafficPicture
 from ringloom.report.summary import TEMPLATES, summary
-from ringloom.views.units import seconds, size
+from ringloom.views.units import seconds, size, times
 from simulator.bars import FEW, Bars, bars_of, representatives
 from simulator.facts import Usage, by_nodes, over_average, traffic_of, usage, work_of
 
@@ -183,8 +183,8 @@ def _load_words(case: Case) -> str:
     if busiest.share < EVEN * lightest.share:
         return "every rank computes the average work"
     return (
-        f"rank {busiest.rank} computes {busiest.share:.2f}x the average work,"
-        f" rank {lightest.rank} {lightest.share:.2f}x"
+        f"rank {busiest.rank} computes {times(busiest.share)} the average work,"
+        f" rank {lightest.rank} {times(lightest.share)}"
     )
 
 

@@ -23,7 +23,7 @@ def over(ratio: float | None) -> str:
 
 COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("time", "makespan_s", seconds),
-    ("vs ring", "speedup_vs_ring", lambda value: f"{value:.2f}x"),
+    ("vs ring", "speedup_vs_ring", times),
     ("idle", "idle_fraction", lambda value: f"{value:.0%}"),
     ("exposed", "exposed_comm_s", seconds),
     ("sent", "max_bytes_sent", size),

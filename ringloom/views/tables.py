@@ -131,7 +131,7 @@ def load_bars(plan: Plan, console: Console) -> list[Table]:
     table = plain_table("rank", "work", "", numbers=slice(1))
     for rank, pairs in enumerate(total[:64].tolist()):
         bar = _bar(pairs / total.max(), BUSY)
-        table.add_row(str(rank), bar, f"{pairs / total.mean():.2f}x the average")
+        table.add_row(str(rank), bar, f"{times(pairs / total.mean())} the average")
     return [table]
 
 

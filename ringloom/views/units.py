@@ -32,6 +32,8 @@ def seconds(value: float) -> str:
 
 def times(ratio: float) -> str:
     """A ratio as people say it: 1.87x."""
+    if 0 < ratio < 0.005:
+        return "<0.01x"
     return f"{ratio:.2f}x" if ratio < 1000 else ">999x"
 
 

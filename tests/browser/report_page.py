@@ -333,21 +333,23 @@ def test_every_picture_can_be_taken_along(
     assert {(int(a), int(b), int(links[a, b])) for a, b in np.argwhere(links)} <= rows
 
 
+PAINTED = """
+const figure = model("timeline-0"), view = Bokeh.index.get_one(figure)
+const {glyph} = view.renderer_views.get(figure.renderers[0])
+const painters = Object.getPrototypeOf(glyph), {sleft} = glyph
+const sright = arguments[0] ? sleft.map((x) => x + arguments[0]) : glyph.sright
+const bars = [...sleft.keys()].filter((i) => arguments[0] || sright[i] - sleft[i] >= 1)
+return [painters.plain, painters._paint].map((paint) => {
+  const ctx = new OffscreenCanvas(view.bbox.width, view.bbox.height).getContext("2d")
+  paint.call(glyph, ctx, bars, {...glyph, sleft, sright})
+  return [...ctx.getImageData(0, 0, ctx.canvas.width, ctx.canvas.height).data]
+})
+"""
+
+
 def test_bars_are_painted_as_bokeh_paints_them(reader: Readers, report: str) -> None:
     page = reader().open(report)
-    result = page.ask(
-        """
-        const figure = model("timeline-0"), view = Bokeh.index.get_one(figure)
-        const {glyph} = view.renderer_views.get(figure.renderers[0])
-        const painters = Object.getPrototypeOf(glyph), bars = [...glyph.sleft.keys()]
-        return [painters.plain, painters._paint].map((paint) => {
-          const ctx = new OffscreenCanvas(view.bbox.width, view.bbox.height).getContext("2d")
-          paint.call(glyph, ctx, bars)
-          return [...ctx.getImageData(0, 0, ctx.canvas.width, ctx.canvas.height).data]
-        })
-        """
-    )
-    by_bokeh, here = (np.array(one, float).reshape(-1, 4) for one in result)
+    by_bokeh, here = (np.array(one, float).reshape(-1, 4) for one in page.ask(PAINTED, 0))
     assert len(np.unique(by_bokeh, axis=0)) > 3
     (seen, ink), (known, other) = (
         (one[:, 3] / 255, one[:, :3] * one[:, 3:] / 255) for one in (by_bokeh, here)
@@ -355,3 +357,9 @@ def test_bars_are_painted_as_bokeh_paints_them(reader: Readers, report: str) -> 
     assert np.abs(seen - known).max() < 0.15  # edges that cover a part of a pixel
     assert np.abs(ink - other).max() < 64
     assert np.abs(ink - other).mean() < 0.5
+
+
+def test_bars_thinner_than_a_pixel_hide_what_is_behind_them(reader: Readers, report: str) -> None:
+    by_bokeh, here = (np.array(one)[3::4] for one in reader().open(report).ask(PAINTED, 0.5))
+    assert 0 < by_bokeh.max() < 250  # through those of half a pixel the paper shows
+    assert here.max() == 255

@@ -5,10 +5,14 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from bokeh.models import Range1d
 from numpy.typing import NDArray
 
 from ringloom.report.assets import asset
+from ringloom.report.pictures.memory import look_of
 from ringloom.report.pictures.palette import STREAM_COLOURS, amounts, rank_colours
+from ringloom.report.pictures.timeline import HATCHES, TimelinePicture
+from simulator.bars import STREAMS, Bars
 from simulator.pictures import COMPUTE
 
 # Machado, Oliveira, Fernandes 2009: linear red, green and blue as others see them, at severity 1.
@@ -29,9 +33,11 @@ EYES = {
         [-0.078411, 0.930809, 0.147602],
         [0.004733, 0.691367, 0.303900],
     ],
+    "none": [[0.2126, 0.7152, 0.0722]] * 3,  # no colours: luminance alone
 }
 TO_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
 WHITE = [0.9505, 1.0, 1.089]
+SHAPE = "stream", "lane", "height", "left"
 LEAST = 10.0  # CIE 1976 colour difference; 2.3 can just be noticed
 
 
@@ -69,13 +75,44 @@ def scheme(dark: bool) -> dict[str, str]:
 def test_colours_that_carry_meaning_differ(eye: str, dark: bool) -> None:
     page = scheme(dark)
     paper = page["paper"]
-    assert alike([*STREAM_COLOURS.values(), paper], eye) == []
-    assert alike([*rank_colours(8), page["coming"], page["done"], paper], eye) == []
+    if eye != "none":
+        assert alike([*STREAM_COLOURS.values(), paper], eye) == []
+        assert alike([*rank_colours(8), page["coming"], page["done"], paper], eye) == []
+    assert alike([page["coming"], page["done"], paper], eye) == []
     assert alike([page["busy"], page["idle"], page["ink"], paper], eye) == []
     assert alike([COMPUTE, paper], eye) == []
     least = amounts(256)[51 if dark else 204]
     assert alike([least, paper], eye) == []
     assert f"slice({'51' if dark else '0, 205'})" in asset("theme.js")
+
+
+def test_bars_of_a_timeline_differ_without_colours_by_lane_height_and_hatches() -> None:
+    """Tiles carry the number of their rank; lines of memory differ in dash and width."""
+    kinds, times = np.arange(len(STREAMS), dtype=np.int8), np.arange(len(STREAMS)) * 1.0
+    zeros = np.zeros(len(STREAMS), np.int32)
+    bars = Bars(zeros, kinds, zeros, times, times + 1.0, STREAMS)
+    picture = TimelinePicture("timeline", Range1d(0, 9))
+    picture.show(bars.only([0]), 1, [0])
+    data, merges = picture.source.data, picture.hatched[0].data["left"]
+    looks = {
+        STREAMS[kind]: (lane, height, left in merges)
+        for kind, lane, height, left in zip(*map(data.get, SHAPE), strict=True)
+    }
+    assert len({looks[stream] for stream in STREAM_COLOURS}) == len(STREAM_COLOURS)
+    assert [stream for stream in STREAM_COLOURS if looks[stream][2]] == ["merge"]
+    for lines in range(1, 9):
+        shapes = [
+            (str(o["line_dash"]), o["line_width"])
+            for o in (look_of(n, lines) for n in range(lines))
+        ]
+        assert len(set(shapes)) == lines
+
+
+def test_each_hatching_is_one_pattern() -> None:
+    """A browser makes a pattern for each bar of a column of patterns: a second for a thousand."""
+    picture = TimelinePicture("timeline", Range1d(0, 1))
+    patterns = [one.glyph.hatch_pattern for one in picture.figure.renderers]
+    assert patterns == [None, *HATCHES]
 
 
 @pytest.mark.parametrize("eye", EYES)
