@@ -1,11 +1,12 @@
 """Sweeps: the times of schedules over one value, and where one overtakes another.
 
 The value is a constant of the hardware, such as intra.bandwidth, or a number of the scenario:
-share, launch, or the speed of a rank, such as speed:3.
+share, launch, the speed of a rank, such as speed:3, or the factor on a link, such as link:6-7.
 """
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -18,9 +19,11 @@ from planner.errors import RingloomError
 from planner.plans import Plans
 from simulator.hardware import Hardware
 from simulator.hardware.schema import OPTIONAL, UNITS
+from simulator.network.routes import ends_of
 from simulator.prediction import makespans
 from simulator.scenario import Scenario
 
+OWN = "share", "launch", "speed:RANK", "link:A-B"
 POINTS = 9  # of a sweep, evenly in the logarithm
 HALVINGS = 20  # of the interval in which two schedules cross
 
@@ -104,15 +107,19 @@ def changed(
     hardware: Hardware, scenario: Scenario, key: str, value: float
 ) -> tuple[Hardware, Scenario]:
     """Return the hardware and the scenario with another value."""
-    name, _, rank = key.partition(":")
+    name, _, which = key.partition(":")
     if key in UNITS or key in OPTIONAL:
         return hardware.changed({key: value}), scenario
     if key == "share":
         return hardware, replace(scenario, share=value)
     if key == "launch":
         return hardware, replace(scenario, launch=value)
-    if name == "speed" and rank.isdecimal():
+    if name == "speed" and which.isdecimal():
         given = scenario.speeds or {}
         speeds = given if isinstance(given, Mapping) else dict(enumerate(given))
-        return hardware, replace(scenario, speeds={**speeds, int(rank): value})
-    raise RingloomError(f"no value {key!r} to sweep: a constant, share, launch or speed:RANK")
+        return hardware, replace(scenario, speeds={**speeds, int(which): value})
+    if name == "link":
+        with suppress(ValueError):
+            links = {**(scenario.links or {}), ends_of(which): value}
+            return hardware, replace(scenario, links=links)
+    raise RingloomError(f"no value {key!r} to sweep: a constant, {', '.join(OWN)}")

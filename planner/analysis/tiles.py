@@ -97,6 +97,13 @@ class Tiles:
             entries = q.take(first, axis=1)[:, None] + kv.take(first, axis=1)[None]
             yield rows, self.chunk_kinds.take(entries), np.cumsum(fresh) - 1
 
+    def full(self, attend: Attend) -> NDArray[np.bool_]:
+        """Returns True for rectangles of which the mask hides no pair: bool [rows]."""
+        full = np.empty(len(attend), np.bool_)
+        for rows, kinds, which in self.kinds(attend):
+            full[rows] = np.logical_and.reduce(kinds & FULL, axis=(0, 1))[which]
+        return full
+
     def heads(self, attend: Attend) -> NDArray[np.int64]:
         """Query heads of each rectangle, whose q blocks, and whose kv blocks, are of one slice."""
         if self.one_slice:

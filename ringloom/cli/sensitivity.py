@@ -24,7 +24,7 @@ from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds
 from simulator.confidence import Sensitivity, sensitivity
 from simulator.hardware import hardware as find_hardware
-from simulator.what_if import Sweep, sweep
+from simulator.what_if import OWN, Sweep, sweep
 
 BAR = 12  # characters of 10%
 
@@ -57,7 +57,7 @@ def _draw(curve: Sweep, file: Path) -> None:
 @click.option(
     "--vary",
     type=Written("KEY=LOW:HIGH", "intra.bandwidth=1e10:4e11", _range),
-    help="Also sweep a constant, or the scenario's share or launch, and show the crossings.",
+    help=f"Also sweep a constant or {', '.join(OWN)}, and show the crossings.",
 )
 @click.option("--picture", type=click.Path(), help="Draw what --vary gives, as SVG or PNG.")
 def command(

@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from planner.analysis.tiles import Tiles, tiles
+from planner.analysis.tiles import tiles
 from planner.ir import Plan
 from ringloom.views.units import numbers
 
 Blocks = NDArray[np.int32]
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_white", "bright_black")
+DRAWN = 64  # ranks
 WIDEST = 16  # characters of a cell before it is cut
 
 
@@ -34,15 +35,9 @@ def cells(plan: Plan, rounds: int | None = None) -> Iterator[Cell]:
     attending = [step for step in plan.steps if step.attends][:rounds]
     for number, step in enumerate(attending):
         for attend in step.attends:
-            for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
-                q, kv = q[q >= 0], kv[kv >= 0]
-                yield Cell(number, rank, q, kv, _is_full(plan, table, q, kv))
-
-
-def _is_full(plan: Plan, table: Tiles, q: Blocks, kv: Blocks) -> bool:
-    sides = plan.partition
-    area = table.areas[np.ix_(sides.q.chunk[q], sides.kv.chunk[kv])].sum()
-    return bool(area == sides.q.sizes[q].sum() * sides.kv.sizes[kv].sum())
+            full = table.full(attend).tolist()
+            rows = zip(attend.rank.tolist(), attend.q, attend.kv, full, strict=True)
+            yield from (Cell(number, r, q[q >= 0], kv[kv >= 0], f) for r, q, kv, f in rows)
 
 
 def grid(plan: Plan, width: int) -> Table:
@@ -56,18 +51,20 @@ def grid(plan: Plan, width: int) -> Table:
     drawn.add_column("rank", justify="right", style="dim", no_wrap=True)
     for number in range(min(fits, len(rounds))):
         drawn.add_column(str(number), justify="center", no_wrap=True)
-    for rank in range(min(plan.ranks, 64)):
-        drawn.add_row(str(rank), *(row[rank] for row in rounds[:fits]))
-    if len(rounds) > fits or plan.ranks > 64:
+    for rank, row in enumerate(zip(*rounds[:fits], strict=True)):
+        drawn.add_row(str(rank), *row)
+    if len(rounds) > fits or plan.ranks > DRAWN:
         drawn.caption = f"{len(rounds)} rounds x {plan.ranks} ranks; the first of them drawn"
     return drawn
 
 
 def _rounds(plan: Plan) -> list[list[Text]]:
-    """The cell of each rank in each round, in the colour of the owner of its first KV block."""
+    """The cell of each drawn rank in each round, coloured by the owner of its first KV block."""
     owners = plan.partition.kv.owners
-    rounds = [[Text() for _ in range(plan.ranks)] for _ in range(plan.rounds)]
+    rounds = [[Text() for _ in range(min(plan.ranks, DRAWN))] for _ in range(plan.rounds)]
     for one in cells(plan):
+        if one.rank >= DRAWN:
+            continue
         text = f"{numbers(one.q)},{numbers(one.kv)}"
         text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
         drawn = rounds[one.round][one.rank]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import FULL, tiles
+from planner.analysis.tiles import tiles
 from planner.ir import Attend, Plan
 from planner.kernel_calls import Call, rectangle_calls
 from planner.masks.areas import sizes
@@ -86,9 +86,7 @@ class Rectangles:
 
     def _full(self, node: Attend) -> NDArray[np.bool_]:
         """Return which rows are one full call: [rows]."""
-        table, full = tiles(self._plan), np.ones(len(node), np.bool_)
-        for rows, kinds, which in table.kinds(node):
-            full[rows] = np.logical_and.reduce(kinds & FULL, axis=(0, 1))[which]
+        full = tiles(self._plan).full(node)
         for blocks, interleaved in zip((node.q, node.kv), self._interleaved, strict=True):
             if interleaved:
                 full &= (blocks >= 0).sum(axis=1) < 2

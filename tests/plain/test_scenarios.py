@@ -133,10 +133,12 @@ def test_a_sweep_finds_where_one_schedule_overtakes_another() -> None:
         *("a is the fastest below x = 2.", "b is the fastest from x = 2 to 3."),
         "a is the fastest above x = 3.",
     ]
-    slow = sweep(both, H100, Scenario(), "speed:0", 0.1, 1.0, points=3)
-    assert slow.seconds["zigzag"][0] > slow.seconds["zigzag"][-1]
-    with pytest.raises(rl.RingloomError, match="no value 'colour' to sweep"):
-        sweep(both, H100, Scenario(), "colour", 1, 2)
+    for key in ("speed:0", "link:0-s0"):
+        slow = sweep(both, H100, Scenario(), key, 0.01, 1.0, points=3)
+        assert slow.seconds["zigzag"][0] > slow.seconds["zigzag"][-1]
+    for key in ("colour", "link:3", "link:0-1-2"):
+        with pytest.raises(rl.RingloomError, match=f"no value '{key}' to sweep"):
+            sweep(both, H100, Scenario(), key, 1, 2)
 
 
 def test_commands_take_a_scenario_file_and_single_values_over_it(
