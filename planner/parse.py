@@ -39,12 +39,12 @@ def schedule(text: str) -> tuple[str, dict[str, int | str]]:
     return name, parameters
 
 
-def from_json(text: str) -> Any:
-    """Returns the value of a JSON text; raises PlanError where it is none."""
+def from_json(text: str, expected: str) -> Any:
+    """Returns the value of a JSON text; raises PlanError, which ends in `expected`, for others."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise PlanError(f"not JSON: {error}") from None
+        raise PlanError(f"not JSON: {error}; {expected}") from None
 
 
 def brief(text: str) -> str:

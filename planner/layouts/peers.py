@@ -30,8 +30,15 @@ PEER_NAMES = {
     layout: ", ".join(f"{name} ({where})" if where else name for name, where in peers.items())
     for layout, peers in PEERS.items()
 }
-ALIASES = {  # head-tail, dual-chunk-swap, ptrr: a name up to its comma, in lower case
-    name.partition(",")[0].lower().replace(" ", "-"): layout
+
+
+def _plain(name: str) -> str:
+    """A name up to its comma, as it is looked up: head-tail, dual-chunk-swap, ptrr."""
+    return name.partition(",")[0].lower().replace(" ", "-")
+
+
+ALIASES = {
+    _plain(name): layout
     for layout, peers in PEERS.items()
     for name, where in peers.items()
     if where
@@ -40,4 +47,4 @@ ALIASES = {  # head-tail, dual-chunk-swap, ptrr: a name up to its comma, in lowe
 
 def own_name(layout: Layout) -> Layout | str:
     """Returns our name for a layout that is named as elsewhere; anything else as it is."""
-    return ALIASES.get(layout, layout) if isinstance(layout, str) else layout
+    return ALIASES.get(_plain(layout), layout) if isinstance(layout, str) else layout

@@ -12,6 +12,8 @@ from planner.masks.mask import Allowed, Mask, Names, whole
 from planner.masks.regions import Region, rectangles
 from planner.parse import from_json, tokens
 
+EXPECTED = 'expected JSON {"size": N, "grid": [[0, 1, ...], ...]}'
+
 
 @dataclass(frozen=True, repr=False)
 class Blocks(Mask):
@@ -62,9 +64,9 @@ class Blocks(Mask):
 
     @classmethod
     def parse_file(cls, text: str) -> Mask:
-        content = from_json(text)
+        content = from_json(text, EXPECTED)
         if not isinstance(content, dict) or content.keys() != {"size", "grid"}:
-            raise PlanError('expected JSON {"size": N, "grid": [[0, 1, ...], ...]}')
+            raise PlanError(EXPECTED)
         return cls(content["grid"], content["size"])
 
     def __str__(self) -> str:

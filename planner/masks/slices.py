@@ -20,6 +20,7 @@ KINDS = {  # whether j - i has a least value, and a largest
     "inverse": (True, False),
     "bi": (True, True),
 }
+EXPECTED = 'expected JSON [[q0, q1, k0, k1, "causal"], ...]'
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,9 +115,9 @@ class Slices(Mask):
 
     @classmethod
     def parse_file(cls, text: str) -> Mask:
-        rows = from_json(text)
+        rows = from_json(text, EXPECTED)
         if not isinstance(rows, list):
-            raise PlanError('expected JSON [[q0, q1, k0, k1, "causal"], ...]')
+            raise PlanError(EXPECTED)
         return cls(tuple(rows))
 
     def __str__(self) -> str:

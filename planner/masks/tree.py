@@ -73,7 +73,7 @@ class Tree(Mask):
 
     @classmethod
     def parse_file(cls, text: str) -> Mask:
-        tree = from_json(text)
+        tree = from_json(text, EXPECTED)
         if not isinstance(tree, dict) or tree.keys() != {"lengths", "parents"}:
             raise PlanError(EXPECTED)
         if not all(isinstance(side, list) for side in tree.values()):

@@ -4,20 +4,20 @@ from functools import partial
 from importlib import import_module
 from pkgutil import walk_packages
 
-from planner.schedules.balanced import balanced
 from planner.schedules.decode.tree import tree
 from planner.schedules.gathers.allgather import allgather
 from planner.schedules.gathers.broadcast import broadcast
 from planner.schedules.gathers.cast import group_cast
 from planner.schedules.gathers.mesh import mesh2d
-from planner.schedules.groups import groups
 from planner.schedules.heads.stages import ulysses_stages
 from planner.schedules.heads.strides import llama3
 from planner.schedules.heads.usp import usp
+from planner.schedules.rings.balanced import balanced
 from planner.schedules.rings.bidirectional import bidirectional
 from planner.schedules.rings.burst import burst
 from planner.schedules.rings.cache import cache_ring
 from planner.schedules.rings.double import double_ring
+from planner.schedules.rings.groups import groups
 from planner.schedules.rings.multi import multi_ring
 from planner.schedules.rings.ring import ring
 from planner.schedules.rings.startrail import startrail

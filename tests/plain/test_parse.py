@@ -175,6 +175,7 @@ def test_masks_are_read_from_files(tmp_path: Path) -> None:
         ("blocks", '{"size": 2, "grid": {"a": 1}}', "each of 0s and 1s"),
         ("blocks", '{"size": ' + "9" * 5000 + ', "grid": [[1]]}', "not JSON"),
         ("slices", '{"rows": []}', r'expected JSON \[\[q0, q1, k0, k1, "causal"\], ...\]'),
+        ("slices", "0 4 0 4 full", r"not JSON: .*; expected JSON \[\[q0, q1, k0, k1"),
         ("slices", "[[0, 4, 0, 4]]", r"slice 0 is not \(q0, q1, k0, k1, kind\)"),
         ("slices", "[5]", "slice 0 is not"),
         ("slices", '[[0, 4, 0, 4, ["full"]]]', "slice 0 is not"),

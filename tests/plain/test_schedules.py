@@ -186,7 +186,7 @@ def test_ulysses_keeps_the_sequence_in_order() -> None:
         ("head-tail", "zigzag"),
         ("dual-chunk-swap", "zigzag"),
         ("strip", "striped"),
-        ("ptrr", "snake"),
+        ("PTRR", "snake"),
     ],
 )
 def test_layouts_go_by_the_names_of_peers_too(elsewhere: str, here: str) -> None:
