@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.columns import chosen, flat
 from planner.errors import PlanError
-from planner.partitions import Ints, Partition, Side, check_places
+from planner.partitions import SMALL, Ints, Partition, Side, check_places, printed
 from planner.workload import DTYPES, Workload
 
 Pass = Literal["forward", "backward"]
@@ -29,7 +29,6 @@ Dim = Literal["head_dim", "v_head_dim"]  # a field of the workload
 Index = NDArray[np.intp]
 Rows = NDArray[np.bool_] | np.bool_
 check_partition = lru_cache(maxsize=8)(Partition.check)  # every pass makes a plan of the same one
-SMALL = 4000  # rows up to which a plan prints as the Python that builds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +163,8 @@ class Node:
         return hash((type(self).__name__, *map(_value, self._fields())))
 
     def __repr__(self) -> str:
+        if len(self) > SMALL:
+            return f"<{type(self).__name__} of {len(self)} rows>"
         parts = (f.tolist() if isinstance(f, np.ndarray) else f for f in self._fields())
         return f"{type(self).__name__}({', '.join(map(repr, parts))})"
 
@@ -284,6 +285,10 @@ class Step:
     def __bool__(self) -> bool:
         return bool(self.attends or self.moves)
 
+    def __repr__(self) -> str:
+        attends, messages = (sum(map(len, nodes)) for nodes in (self.attends, self.moves))
+        return printed(self, attends + messages, f"of {attends} attends and {messages} messages")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -371,10 +376,6 @@ class Plan:
         return ((n, attend) for n, step in enumerate(self.steps) for attend in step.attends)
 
     def __repr__(self) -> str:
-        if self.rows > SMALL:
-            return (
-                f"<Plan {self.name} {self.pass_}: {self.ranks} ranks, {self.rounds} rounds,"
-                f" {self.rows} rows>"
-            )
-        fields = (f"{f}={getattr(self, f)!r}" for f in self.__dataclass_fields__)
-        return f"Plan({', '.join(fields)})"
+        size = max(self.rows, len(self.partition.q), len(self.partition.kv))
+        about = f"{self.ranks} ranks, {self.rounds} rounds, {self.rows} rows"
+        return printed(self, size, f"{self.name} {self.pass_}: {about}")

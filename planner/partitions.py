@@ -6,9 +6,10 @@ Blocks keep their tokens in ascending order, whatever the order of their ranges.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from planner.workload import Workload
 Ints = NDArray[np.int32]
 Ranges = tuple[range, ...]
 LARGEST = 1 << 28  # ranks x blocks: the verifier and the passes keep tables of this size
+SMALL = 16  # rows or blocks up to which a plan and its parts print as Python; of more, in a line
 WINDOW = 1 << 24  # positions checked for overlaps at a time
 
 
@@ -32,6 +34,14 @@ def check_places(ranks: int, blocks: int) -> None:
             f"{ranks} ranks x {blocks} blocks is more than the {LARGEST} places that"
             " a plan may have"
         )
+
+
+def printed(value: Any, size: int, words: str) -> str:
+    """Returns the Python that builds a dataclass of at most `SMALL` rows or blocks, else a line."""
+    name = type(value).__name__
+    if size > SMALL:
+        return f"<{name} {words}>"
+    return f"{name}({', '.join(f'{f.name}={getattr(value, f.name)!r}' for f in fields(value))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,9 @@ class Side:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __repr__(self) -> str:
+        return printed(self, len(self), f"of {len(self)} blocks")
 
     @cached_property
     def owners(self) -> Ints:
@@ -194,6 +207,10 @@ class Partition:
 
     q: Side
     kv: Side
+
+    def __repr__(self) -> str:
+        q, kv = len(self.q), len(self.kv)
+        return printed(self, max(q, kv), f"of {q} query blocks and {kv} KV blocks")
 
     def side(self, name: str) -> Side:
         """The query side for "q", the KV side for "kv"."""

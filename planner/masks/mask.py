@@ -32,6 +32,8 @@ Allowed = NDArray[np.bool_]
 Names: TypeAlias = "Mapping[str, Ints | Allowed | Mask]"
 ALL = (-FAR, FAR)
 SHOWN = 32  # entries of a list; a plan of more is not printed as Python either
+SHORT = reprlib.Repr()
+SHORT.maxtuple = 3  # of a longer list, and of each list in it
 NO_ENTRY, NO_NUMBER = "-", "inf"  # how None is typed in a list, and elsewhere
 MASKS: dict[str, type[Mask]] = {}  # by the beginning of a form: causal, window:, documents@
 
@@ -185,7 +187,7 @@ class Mask(ABC):
         """Python that builds the mask; only the first entries of a list longer than `SHOWN`."""
         values = self._arguments()
         long = any(isinstance(value, tuple) and len(value) > SHOWN for value in values)
-        return f"{type(self).__name__}({', '.join(map(reprlib.repr if long else repr, values))})"
+        return f"{type(self).__name__}({', '.join(map(SHORT.repr if long else repr, values))})"
 
     def _arguments(self) -> list[Any]:
         """Returns the values of the fields, without the last ones that have their default."""

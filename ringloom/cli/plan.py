@@ -11,7 +11,7 @@ from rich.console import Console
 
 from planner.analysis.balance import imbalance
 from planner.files import save
-from planner.ir import SMALL, Plan
+from planner.ir import Plan
 from ringloom.cli.options import plans_of, source_options
 from ringloom.cli.output import show
 from ringloom.cli.progress import working
@@ -19,6 +19,8 @@ from ringloom.looping import Looped, looped
 from ringloom.views import tables
 from ringloom.views.grids import cells, grid
 from ringloom.views.units import length
+
+GRID = 4000  # rows of a plan up to which the JSON object lists its cells
 
 
 @click.command()
@@ -50,7 +52,7 @@ def _portrait(plan: Plan, form: Looped) -> list[Any]:
 
 
 def _summary(plan: Plan, form: Looped) -> dict[str, Any]:
-    work, small = plan.workload, plan.rows <= SMALL
+    work, small = plan.workload, plan.rows <= GRID
     drawn = [[c.rank, c.q.tolist(), c.kv.tolist()] for c in cells(plan)] if small else None
     rounds = [sum(len(a) for a in step.attends) for step in plan.steps]
     return {

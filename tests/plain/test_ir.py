@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import planner.ir
+import planner.partitions
 import ringloom as rl
 from planner.errors import PlanError
 from planner.ir import TENSORS, Attend, Held, Move, Step
+from planner.partitions import SMALL
 from planner.schedules import SCHEDULES
 
 WORK = rl.Workload(seq=23, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal())
@@ -23,14 +26,30 @@ WORK = rl.Workload(seq=23, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal())
 )
 def test_a_plan_prints_as_the_python_that_builds_it(name: str, P: int, pass_: str) -> None:
     plan = rl.plan(name, WORK, P, pass_=pass_)
-    again = eval(repr(plan), vars(rl).copy())
+    sides = plan.partition
+    small = max(plan.rows, len(sides.q), len(sides.kv)) <= SMALL
+    assert repr(plan).startswith("Plan(name=" if small else "<Plan ")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (planner.ir, planner.partitions):
+            patch.setattr(module, "SMALL", 4000)  # so that all are small
+        again = eval(repr(plan), vars(rl).copy())
     assert again == plan
     assert hash(again) == hash(plan)
 
 
-def test_a_large_plan_prints_in_one_line() -> None:
+def test_what_is_not_small_prints_in_one_line() -> None:
     plan = rl.plan("ring", rl.Workload(seq=4096, mask=rl.Full()), 64)
+    step = plan.steps[0]
     assert repr(plan) == "<Plan ring forward: 64 ranks, 64 rounds, 8128 rows>"
+    assert repr(step) == "<Step of 64 attends and 64 messages>"
+    assert repr(step.attends[0]) == "<Attend of 64 rows>"
+    assert repr(step.moves[0]) == "<Move of 64 rows>"
+    assert repr(rl.Held(("Q",), [[0]] * 17, [1] * 17)) == "<Held of 17 rows>"
+    assert repr(plan.partition) == "<Partition of 64 query blocks and 64 KV blocks>"
+    assert repr(plan.partition.q) == "<Side of 64 blocks>"
+    few, many = (rl.plan("zigzag", WORK, ranks) for ranks in (2, 12))
+    assert repr(few).startswith("Plan(name='zigzag', workload=Workload(seq=23, ")
+    assert repr(many) == "<Plan zigzag forward: 12 ranks, 12 rounds, 254 rows>"
 
 
 def test_nodes_compare_by_value_and_cannot_be_changed() -> None:
