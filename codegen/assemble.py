@@ -11,8 +11,7 @@ and across texts; also what is registered on something kept (`@attention_op.regi
 definitions use.
 
 Left out of a text:
-* its docstring, and everything under `if TYPE_CHECKING:`;
-* stubs: functions whose body is `...` or `raise NotImplementedError`;
+* its docstring;
 * of parts, stand-ins for constants: `CAPITALS = value` above the first function or class;
 * imports of `codegen.*`: a part imports from other parts what the program has them define.
 A constant of the part itself stands below its first definition, or has a lower-case name.
@@ -214,23 +213,13 @@ def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Import]:
 
 
 def _left_out(node: ast.stmt, above: bool) -> bool:
-    """True for docstrings, stubs, type-checking blocks and stand-ins for constants."""
+    """True for docstrings and stand-ins for constants."""
     match node:
         case ast.Expr(value=ast.Constant()):
             return True
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-            return True
-        case ast.FunctionDef():
-            return _is_stub(node)
         case ast.Assign() | ast.AnnAssign():
             return above and all(map(CAPITALS.fullmatch, _defined(node)))
     return False
-
-
-def _is_stub(node: ast.FunctionDef) -> bool:
-    *said, last = node.body
-    nothing = ast.unparse(last) in ("...", "raise NotImplementedError")
-    return nothing and all(isinstance(s, ast.Expr) for s in said)
 
 
 def _piece(node: ast.stmt, text: str, heading: str, gap: int) -> Piece:

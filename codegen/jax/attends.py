@@ -10,7 +10,7 @@ import numpy as np
 from codegen.jax.cases import WHOLE, Case, Group, groups, switched
 from codegen.jax.exchanges import Exchanges, numbers
 from codegen.jax.hops import Hops, Steps
-from codegen.jax.pieces import Slices, met, tiling
+from codegen.jax.pieces import Slices, tiling
 from codegen.jax.runs import Op
 from codegen.jax.values import Key, values
 from codegen.layout import Pieces
@@ -18,7 +18,7 @@ from codegen.lowered.conditions import Domain
 from codegen.lowered.keeping import Kept
 from codegen.lowered.owners import owner
 from codegen.lowered.shares import Shares
-from codegen.lowered.sums import Walk
+from codegen.lowered.sums import Walk, seen
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan, result
@@ -208,8 +208,7 @@ class Attends:
                 continue
             if any((row < 0).any() for row in r.rows):
                 raise PlanError("rectangles of values whose pieces are more on some ranks")
-            seen, attended = met(self.plan, r)
-            if (seen & ~attended).any():
+            if (seen(self.plan, r.rows) & ~r.attended(self.plan.partition, r.rows)).any():
                 raise PlanError("rectangles of different shapes that leave out what is seen")
 
     def places(self, case: Case, side: str, steps: Steps, names: Names) -> str:

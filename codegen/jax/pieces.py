@@ -11,14 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from codegen.jax.cases import Case, Slice
-from codegen.lowered.sums import Rectangles
+from codegen.lowered.sums import Rectangles, seen
 from codegen.text import Names, affine
-from planner.analysis.marks import Bits
-from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import Ints
-from planner.loops.kinds import KINDS, Kinds
+from planner.loops.kinds import CAUSAL, EMPTY, FULL, Kinds
 
 HALVES = {(0, 1): "front", (1, 2): "back"}
 
@@ -63,9 +61,6 @@ class Slices:
                 yield "front, back", f"slice(half := {array}.shape[2] // 2), slice(half, None)"
 
 
-FULL, CAUSAL = KINDS.index("full"), KINDS.index("causal")
-
-
 def tiling(
     plan: Plan, rectangles: Rectangles, coordinates: Ints, names: Names
 ) -> tuple[list[str], bool]:
@@ -73,45 +68,22 @@ def tiling(
 
     True: besides, it sees the next piece up to itself. Raises PlanError where that is no rule.
     """
-    q, kv = rectangles.rows
-    if len(rectangles.rank) != len(coordinates) or (q < 0).any() or (kv < 0).any():
-        raise PlanError("rectangles of different shapes on some of the ranks")
-    if q.shape[1] > 2:
-        raise PlanError(f"rectangles of {q.shape[1]} pieces that ranks cut differently")
+    (q, kv), sides = rectangles.rows, plan.partition
+    everywhere = len(rectangles.rank) == len(coordinates) and (q >= 0).all() and (kv >= 0).all()
+    if not everywhere or q.shape[1] > 2 or sides.q.sizes.max() != sides.kv.sizes.max():
+        raise PlanError("rectangles of different shapes, of many pieces, or of unequal tiles")
     shape = len(q), q.shape[1], kv.shape[1]
     rows, cols = (np.broadcast_to(x, shape) for x in (q[:, :, None], kv[:, None, :]))
-    sides = plan.partition
-    live, inside = met(plan, rectangles)
-    if sides.q.sizes.max() != sides.kv.sizes.max():
-        raise PlanError("tiles of fewer queries than keys, or of more")
+    live, inside = seen(plan, (q, kv)), rectangles.attended(sides, (q, kv))
     kinds = Kinds(plan).of(rows.reshape(-1, 1), cols.reshape(-1, 1)).reshape(shape)
-    whole, part = live & (kinds == FULL), live & (kinds == CAUSAL)
-    if (live & ~inside).any() or (live & ~whole & ~part).any() or (part.sum(axis=2) > 1).any():
-        raise PlanError("rectangles of which no tiles of one shape are all that is seen")
-    count = whole.sum(axis=2)
-    if (whole != (np.arange(shape[2]) < count[:, :, None])).any():
-        raise PlanError("rectangles whose whole tiles are not the first ones")
-    if not (part.any(axis=2).all() or not part.any()):
-        raise PlanError("rectangles with a diagonal on some ranks only")
-    diagonal = bool(part.any())
-    if diagonal and (part.argmax(axis=2) != count).any():
-        raise PlanError("rectangles whose diagonal is not behind what is seen whole")
-    return [_fit(count[:, p], coordinates, names) for p in range(shape[1])], diagonal
-
-
-def met(plan: Plan, r: Rectangles) -> tuple[Bits, Bits]:
-    """Of the pieces of both values, which see each other, and which are attended: [n, a, b]."""
-    partition, (q_row, kv_row) = plan.partition, r.rows
-    sides = ((partition.q, q_row, r.q), (partition.kv, kv_row, r.kv))
-    chunks = [side.chunk[row] for side, row, _ in sides]
-    rows, cols = (
-        np.array(
-            [np.isin(own, side.chunk[x[x >= 0]]) for own, x in zip(chunk, blocks, strict=True)]
-        )
-        for chunk, (side, _, blocks) in zip(chunks, sides, strict=True)
-    )
-    seen = tiles(plan).areas[chunks[0][:, :, None], chunks[1][:, None, :]] > 0
-    return seen, rows[:, :, None] & cols[:, None, :]
+    kinds = np.where(live, kinds, EMPTY)
+    count, number = (kinds == FULL).sum(axis=2, keepdims=True), np.arange(shape[2])
+    diagonal = bool((kinds == CAUSAL).any())
+    behind = np.where((number == count) & diagonal, CAUSAL, EMPTY)
+    past = diagonal and (count == shape[2]).any()
+    if (live & ~inside).any() or past or (kinds != np.where(number < count, FULL, behind)).any():
+        raise PlanError("rectangles of other tiles than whole ones and then a diagonal one")
+    return [_fit(count[:, p, 0], coordinates, names) for p in range(shape[1])], diagonal
 
 
 def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:

@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from codegen.text import Flags
+from planner.analysis.tiles import LIVE, tiles
 from planner.errors import PlanError
+from planner.ir import Plan
 from planner.loops.form import Attend, Ints, Part, Statement
 from planner.loops.values import sliced
+from planner.partitions import Partition
 
 Cell = tuple[str, str]  # tensor, value
 
@@ -54,6 +58,23 @@ class Rectangles:
         """All pieces of both values, in their order, as blocks of any heads."""
         q, kv = (x[:, :, 0].take(self.rank, axis=0) for x in self.tables)
         return q, kv
+
+    def attended(self, sides: Partition, rows: tuple[Ints, Ints]) -> Flags:
+        """Of pairs of pieces, blocks of any heads [n, a] and [n, b], those that are attended."""
+        q, kv = (
+            np.array(
+                [np.isin(side.chunk[x], side.chunk[y[y >= 0]]) for x, y in zip(*both, strict=True)],
+                np.bool_,
+            ).reshape(both[0].shape)
+            for side, *both in ((sides.q, rows[0], self.q), (sides.kv, rows[1], self.kv))
+        )
+        return np.asarray(q[:, :, None] & kv[:, None, :])
+
+
+def seen(plan: Plan, rows: tuple[Ints, Ints]) -> Flags:
+    """Which pairs of pieces, blocks of any heads [n, a] and [n, b], the mask lets meet."""
+    q, kv = plan.partition.q.chunk[rows[0]], plan.partition.kv.chunk[rows[1]]
+    return np.asarray(tiles(plan).chunk_kinds[q[:, :, None], kv[:, None, :]] & LIVE, np.bool_)
 
 
 @dataclass

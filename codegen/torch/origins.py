@@ -7,9 +7,8 @@ import numpy as np
 from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES, Domain
 from codegen.lowered.owners import along, owner
-from codegen.lowered.sums import Rectangles, Walk
+from codegen.lowered.sums import Rectangles, Walk, seen
 from codegen.text import Names
-from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.kernel_calls.calls import CAUSAL
@@ -72,24 +71,12 @@ Attended = dict[int, list[Rectangles]]  # by number of the step
 
 def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> None:
     """Raise PlanError unless ranks attend all that the mask leaves of two values."""
-    live_chunks = tiles(plan).live_chunks
-    sides = plan.partition
     for i, (rows, cols) in enumerate(zip(q.blocks, kv.blocks, strict=True)):
-        chunks = sides.q.chunk[rows][:, :, None], sides.kv.chunk[cols][:, None, :]
-        left = live_chunks[chunks]
+        left = seen(plan, (rows, cols))
         for r in attended.get(i, []):
-            on, of = (
-                (side.chunk[x[r.rank]][:, :, None] == chunks_at(side, y)[:, None, :]).any(2)
-                for side, x, y in ((sides.q, rows, r.q), (sides.kv, cols, r.kv))
-            )
-            left[r.rank] &= ~(on[:, :, None] & of[:, None, :])
+            left[r.rank] &= ~r.attended(plan.partition, (rows[r.rank], cols[r.rank]))
         if left.any():
             raise PlanError("ranks do not attend all that the mask leaves of two values")
-
-
-def chunks_at(side: Side, blocks: Ints) -> Ints:
-    """The positions of blocks by number, -1 for no block."""
-    return np.where(blocks >= 0, side.chunk[blocks], -1)
 
 
 def triangular(plan: Plan, q: Origin, kv: Origin) -> str:

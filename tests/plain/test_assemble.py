@@ -14,23 +14,16 @@ PART = '''"""A part, which tests may import."""
 import math
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
 from codegen.torch.parts.other import wide
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SCALE = 1.0
 
 # ---- Kernels: what the platform has.
 
 aten = torch.ops.aten
-
-
-def forward(q): ...
 
 
 def attend(q):
