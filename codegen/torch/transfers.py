@@ -7,7 +7,7 @@ import numpy as np
 
 from codegen.lowered.conditions import SIZES, Domain, active_bounds, both, conditions, needed
 from codegen.lowered.sums import Cell, Walk
-from codegen.text import Names, affine, expression
+from codegen.text import Names, expression
 from planner.errors import PlanError
 from planner.loops.form import Expr, FromRoot, Loops, Send, Shift, ToRoot
 
@@ -76,8 +76,12 @@ class Transfer:
 
     def _along(self, axis: int, sign: int, names: Names) -> str:
         """The coordinate of the receiver along an axis, or of the sender."""
-        size = SIZES[len(names.axes)][axis]
-        return f"({_moved(names.axes[axis], self.shift(axis), sign, names)}) % {size}"
+        by, size = self.shift(axis), SIZES[len(names.axes)][axis]
+        if by.step and by.period > 1 and names.at is None:
+            raise PlanError("how far a message goes changes in rounds")
+        here = tuple(int(a == axis) for a in range(len(names.axes)))
+        to = replace(by, constant=sign * by.constant, step=sign * by.step, axes=here, modulo=0)
+        return f"({expression(to, names)}) % {size}"
 
     def time(self) -> str:
         """The condition on the step; "" for always, and where the route says it."""
@@ -96,20 +100,6 @@ class Transfer:
         said = conditions(self.s.when, self.domain, self.names.but(self.axis, "r"))
         asked = both(needed(said, np.ones(self.domain.shape, bool)))
         return f"({asked} for r in ({to if receiver else here}, {here if receiver else source}))"
-
-
-def _moved(x: str, by: Expr, sign: int, names: Names) -> str:
-    signed_ = replace(by, constant=sign * by.constant, step=sign * by.step, modulo=0)
-    if names.at is not None or not by.step:
-        return affine([(1, x)], int(signed_.at(names.at or 0, _nowhere())[0]))
-    if by.period > 1:
-        raise PlanError("how far a message goes changes in rounds")
-    constant = signed_.constant + signed_.step * (names.first - by.phase)
-    return affine([(1, x), (signed_.step, names.step)], constant)
-
-
-def _nowhere() -> np.ndarray:
-    return np.zeros((1, 1), np.intp)
 
 
 def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Iterator[Transfer]:

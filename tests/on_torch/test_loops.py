@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from codegen.lowered.conditions import Domain
 from codegen.programs import Program, program_of
 from codegen.text import Names
-from codegen.torch import transfers, write
+from codegen.torch import write
 from codegen.torch.schedule import print_loops
+from codegen.torch.transfers import Transfer
 from planner.errors import PlanError
-from planner.loops.form import Attend, Expr, Loops, Part, Send
+from planner.loops.form import Attend, Expr, Loops, Part, Send, Shift, When
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Slices, Window
 from planner.planning import plan
 from planner.workload import Workload
@@ -172,7 +174,9 @@ def test_any_length_and_any_heads_go_where_nothing_binds_them(tmp_path: Path) ->
 
 
 def test_a_distance_that_changes_every_other_step_is_no_formula_of_the_step() -> None:
-    every_other, names = Expr(1, 1, period=2), Names(("rank",))
-    assert transfers._moved("r", every_other, 1, replace(names, at=5)) == "r + 3"
+    names, hop = Names(("rank",)), Shift((Expr(1, 1, period=2),))
+    send = Send(When(0, 7), "A", ("KV",), (Part("A"),), hop)
+    move = Transfer(send, None, None, Domain(Loops((8,), 8, (send,)), range(8)), names)
+    assert move.peers(replace(names, at=5)) == ("(rank + 3) % RANKS", "(rank - 3) % RANKS")
     with pytest.raises(PlanError, match="changes in rounds"):
-        transfers._moved("r", every_other, 1, names)
+        move.peers(names)
