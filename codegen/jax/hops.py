@@ -9,7 +9,7 @@ from codegen.jax.ways import everybody, is_stepwise, receivers, senders
 from codegen.lowered.conditions import SIZES, Domain, both, bounds
 from codegen.text import Names, affine, entered, expression, numbered
 from planner.errors import PlanError
-from planner.loops.form import FromRoot, Loops, Send, Shift, ToRoot
+from planner.loops.form import Loops, Root, Send, Shift
 
 Steps = tuple[int, ...]
 NEXT = ("r + 1", "(r + 1) % RANKS")
@@ -73,13 +73,13 @@ class Hops:
 
     def rooted(self, s: Send, value: str, names: Names) -> str:
         """A broadcast, or sums that go to one rank: `lax.psum`, as loops compute which one."""
-        assert isinstance(s.hop, FromRoot | ToRoot)
+        assert isinstance(s.hop, Root)
         if len(self.loops.mesh) > 1:
             raise PlanError("a broadcast along one of several axes")
         root = expression(s.hop.root, names)
-        if isinstance(s.hop, FromRoot):
-            return f"lax.psum(on_root({value}, {root}, axis), axis)"
-        return f"on_root(lax.psum({value}, axis), {root}, axis)"
+        if s.sums:
+            return f"on_root(lax.psum({value}, axis), {root}, axis)"
+        return f"lax.psum(on_root({value}, {root}, axis), axis)"
 
     @property
     def functions(self) -> dict[str, list[str]]:

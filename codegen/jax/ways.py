@@ -5,7 +5,7 @@ import numpy as np
 from planner.columns import distinct
 from planner.errors import PlanError
 from planner.loops.expand import ends
-from planner.loops.form import FromRoot, Guard, Ints, Loops, Send, Shift, ToRoot
+from planner.loops.form import Guard, Ints, Loops, Root, Send, Shift
 
 
 def receivers(loops: Loops, s: Send, t: int) -> Ints:
@@ -40,7 +40,7 @@ def is_stepwise(s: Send) -> bool:
 
 def is_rooted(s: Send) -> bool:
     """True for a broadcast, and for sums that go to one rank. Raises PlanError if some are out."""
-    if not isinstance(s.hop, FromRoot | ToRoot):
+    if not isinstance(s.hop, Root):
         return False
     if s.when.guard != Guard() or s.tensors == ("OUT",):
         raise PlanError("a broadcast among some ranks, or outputs that are merged on one of them")

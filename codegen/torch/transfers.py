@@ -9,7 +9,7 @@ from codegen.lowered.conditions import SIZES, Domain, active_bounds, both, condi
 from codegen.lowered.sums import Cell, Walk
 from codegen.text import Names, expression
 from planner.errors import PlanError
-from planner.loops.form import Expr, FromRoot, Loops, Send, Shift, ToRoot
+from planner.loops.form import Expr, Loops, Root, Send, Shift
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Transfer:
     @property
     def root(self) -> tuple[int, str] | None:
         """The axis of a broadcast or a reduction, and its root as text."""
-        if not isinstance(self.s.hop, FromRoot | ToRoot):
+        if not isinstance(self.s.hop, Root):
             return None
         if self.guarded:
             raise PlanError("ranks are left out of a broadcast or a reduction")

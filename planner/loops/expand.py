@@ -13,19 +13,18 @@ from planner.loops.form import (
     AllToAll,
     Attend,
     Exchange,
-    FromRoot,
     Gather,
     Ints,
     Loops,
     Part,
     Return,
+    Root,
     Scatter,
     Send,
     Shift,
     Start,
     SumExchange,
     Table,
-    ToRoot,
 )
 from planner.loops.kinds import KINDS
 from planner.loops.places import Value, Values, at_first
@@ -105,11 +104,11 @@ class Expansion:
     def _pairs(self, s: Send, t: int) -> tuple[Ints, Ints]:
         """Senders and receivers."""
         to = ends(self.loops, s, t, self.coordinates)
-        asked = self.coordinates
-        if s.when.guard.receiver and not isinstance(s.hop, FromRoot):
+        asked, broadcast = self.coordinates, isinstance(s.hop, Root) and not s.sums
+        if s.when.guard.receiver and not broadcast:
             asked = asked[to]
         who = np.flatnonzero(s.when.guard.at(t, asked) & (to >= 0) & (to != self.everyone))
-        return (to[who], who) if isinstance(s.hop, FromRoot) else (who, to[who])
+        return (to[who], who) if broadcast else (who, to[who])
 
     def exchange(self, s: Exchange, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
@@ -162,7 +161,7 @@ def ends(loops: Loops, s: Send, t: int, coordinates: Ints) -> Ints:
             to = [coordinates[:, a] + e.at(t, coordinates) for a, e in enumerate(s.hop.by)]
         case Table():
             return np.array(s.hop.to, np.intp)
-        case FromRoot() | ToRoot():
+        case Root():
             to = [*coordinates[:, :-1].T]
             to[s.hop.axis] = s.hop.root.at(t, coordinates)
     return np.ravel_multi_index(tuple(to), loops.mesh, mode="wrap")

@@ -12,7 +12,7 @@ when      ::= first..last [, `width` steps of every `every`] [, guard]
 part      ::= value [@ t - lag] [pieces lo..hi] [heads lo..hi]
 value     ::= "own" | "held" | a name
 hop       ::= Shift(an expression per axis) | Table(receiver of each rank, -1 for none)
-            | FromRoot(axis, root) | ToRoot(axis, root)   one coordinate to the others, or back
+            | Root(axis, root)        one coordinate to the others; sums the other way
 guard     ::= axis in lo..hi & ... [of the receiver]     cyclic where lo > hi; axis -1 is the rank
             | FIRST[rank] <= t <= LAST[rank] | rank in RANKS[t]
 expr      ::= (c + b * ((t - phase) // period) + a . coordinates) mod m | TABLE[that]
@@ -154,22 +154,17 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class FromRoot:
-    """The ranks at a coordinate of an axis send to those of the guard along it: a broadcast."""
+class Root:
+    """The ranks at a coordinate of an axis send to those of the guard along it: a broadcast.
+
+    Sums go the other way, to the root: a reduction.
+    """
 
     axis: int
     root: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class ToRoot:
-    """The ranks of the guard send to those at a coordinate of an axis: for sums, a reduction."""
-
-    axis: int
-    root: Expr
-
-
-Hop = Shift | Table | FromRoot | ToRoot
+Hop = Shift | Table | Root
 
 
 class Moves:

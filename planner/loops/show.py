@@ -9,19 +9,18 @@ from planner.loops.form import (
     Attend,
     Ends,
     Expr,
-    FromRoot,
     Gather,
     Guard,
     Loops,
     Part,
     Return,
+    Root,
     Scatter,
     Section,
     Send,
     Start,
     Statement,
     Table,
-    ToRoot,
     When,
 )
 
@@ -126,9 +125,9 @@ def _to(s: Send, axes: tuple[str, ...]) -> str:
     match s.hop:
         case Table():
             return "to TO[r]"
-        case FromRoot() | ToRoot():
+        case Root():
             root = f"{axes[s.hop.axis]} = {expression(s.hop.root, axes)}"
-            return f"{'from' if isinstance(s.hop, FromRoot) else 'to'} {root}"
+            return f"{'to' if s.sums else 'from'} {root}"
     hops = []
     for axis, e in zip(axes, s.hop.by, strict=True):
         text = expression(e, axes)

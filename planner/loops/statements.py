@@ -10,22 +10,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.ir import TENSORS
 from planner.loops.fitting import Piece, guards, plane, runs
 from planner.loops.form import (
     Attend,
     Ends,
     Expr,
-    FromRoot,
     Guard,
     Hop,
     Ints,
     Part,
+    Root,
     Send,
     Shift,
     Start,
     Statement,
     Table,
-    ToRoot,
     When,
     parts_of,
 )
@@ -199,12 +199,11 @@ class Clusters:
         if (way := items[0].record.way) and way.by:
             table = np.array([w.by for t in run if (w := ways[t])])
             numbers = [(table[:, a], n) for a, n in enumerate(way.sizes(self.mesh))]
-        if way and way.kind in ("from", "to"):
+        if way and way.kind == "root":
+            sums = TENSORS[self.key[2][0]].accumulates
             for item in items:  # the root takes part, without a message
-                on[
-                    item.record.t - run[0],
-                    item.record.dst if way.kind == "to" else item.record.rank,
-                ] = True
+                root = item.record.dst if sums else item.record.rank
+                on[item.record.t - run[0], root] = True
         return guards(run[0], on, self.mesh, numbers)
 
     def _statement(
@@ -232,10 +231,8 @@ class Clusters:
         if way.kind == "table":
             to = _table(items, piece, self.ranks)
             return None if to is None else Table(to)
-        if way.kind == "from":
-            return FromRoot(way.axis, piece.fits[0])
-        if way.kind == "to":
-            return ToRoot(way.axis, piece.fits[0])
+        if way.kind == "root":
+            return Root(way.axis, piece.fits[0])
         fits = zip(piece.fits, self.mesh, strict=True)
         return Shift(tuple(replace(e, constant=_near(e.constant, n)) for e, n in fits))
 

@@ -23,7 +23,7 @@ AXES = 4  # of a mesh, at the most
 class Way(NamedTuple):
     """A shift per axis, modulo the mesh; one coordinate of an axis; or, for a table, nothing."""
 
-    kind: Literal["shift", "table", "from", "to"]
+    kind: Literal["shift", "table", "root"]
     by: tuple[int, ...] = ()
     axis: int = 0
 
@@ -88,8 +88,7 @@ class Transfers:
     def rooted(self, t: int, tensors: tuple[str, ...]) -> bool:
         """True if something went from or to a root in the step before."""
         return any(
-            x.way.kind in ("from", "to") and x.tensors == tensors and x.last == t - 1
-            for x in self.known
+            x.way.kind == "root" and x.tensors == tensors and x.last == t - 1 for x in self.known
         )
 
     def _new(self) -> str:

@@ -150,7 +150,7 @@ class Reading:
         roots = where[dst if sums else src, axes[0]]
         if len(axes) > 1 or (roots != roots[0]).any():
             return None
-        return Way("to" if sums else "from", (int(roots[0]),), int(axes[0]))
+        return Way("root", (int(roots[0]),), int(axes[0]))
 
     def _sent(
         self, t: int, tensors: tuple[str, ...], way: Way, part: Messages, used: set[str]

@@ -13,18 +13,17 @@ from planner.loops.form import (
     Attend,
     Ends,
     Expr,
-    FromRoot,
     Gather,
     Loops,
     Part,
     Return,
+    Root,
     Scatter,
     Send,
     Shift,
     Start,
     Statement,
     Table,
-    ToRoot,
 )
 from planner.loops.kinds import KINDS
 from planner.masks import Causal
@@ -104,7 +103,7 @@ def hops(s: Send) -> Iterator[Send]:
                     yield replace(s, hop=Shift((*s.hop.by[:i], other, *s.hop.by[i + 1 :])))
         case Table():
             yield replace(s, hop=Table(s.hop.to[::-1]))
-        case FromRoot() | ToRoot():
+        case Root():
             yield replace(s, hop=replace(s.hop, root=more(s.hop.root)))
 
 
