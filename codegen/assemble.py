@@ -34,7 +34,7 @@ from codegen.imports import Import, written
 
 CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
-MARKS = "windows|backward|signed|given|unequal|equal|sinks|sinkless|held|whole|heads"
+MARKS = "windows|backward|signed|given|unequal|equal|sinks|sinkless|held|whole|heads|free|fixed"
 MARKED = re.compile(rf"(.*)  # ((?:{MARKS})(?: (?:{MARKS}))*)\n")
 CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
 HEADING = "# ---- "

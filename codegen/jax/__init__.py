@@ -58,7 +58,7 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     ]
     given = "sinks" if sinks else "given" if program.dynamic else "sinkless"
     marks = {"unequal" if program.unequal else "equal", given}
-    marks |= {"whole" if program.any_heads else "heads"}
+    marks |= {"whole" if program.any_heads else "heads", "free" if program.free else "fixed"}
     marks |= {"held"} if any("def share_of" in x for x in texts if isinstance(x, str)) else set()
     texts = [x if isinstance(x, str) else replace(x, keeping=frozenset(marks)) for x in texts]
     keep = [*KEEP, *["kv_positions"] * keys, *layer.KEEP * program.layer]

@@ -10,7 +10,6 @@ def missing(*_: Any, **_named: Any) -> Any:
 
 allowed = positions = kv_positions = missing
 shard = unshard = shapes = share_of = example = missing
-attention = forward = backward = our_layer = missing
-attend_tile = attend_tile_backward = from_shard = into_shard = missing
+attention = forward = backward = in_layout = in_sequence = missing
 QUERIES: Any = None
 KEYS: Any = None

@@ -7,12 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh
 
 from codegen.jax.parts.dense import dense
 from codegen.jax.parts.masked import wide
+from codegen.jax.parts.stubs import attention, example, in_layout, in_sequence, positions
 
-HEADS = KV_HEADS = HEAD_DIM = DIM = HIDDEN = 1
+RANKS = SEQ = HEADS = KV_HEADS = HEAD_DIM = DIM = HIDDEN = 1
 NORM_EPS, ROPE_BASE = 1e-5, 10000.0
+
+
+def layout_positions(x):
+    """The positions of the tokens of x [batch, tokens, dim], -1 for padding."""
+    return np.concatenate([positions(rank, SEQ) for rank in range(RANKS)])  # fixed
+    return np.concatenate([positions(rank, x.shape[1]) for rank in range(RANKS)])  # free
+
 
 # ---- Decoder layer
 
@@ -84,3 +93,30 @@ def layer_around(attention, params, x, at):
 def reference(params, x):
     """The layer by its definition on one device, differentiable, in the order of the sequence."""
     return finish(params, x, dense(*project(params, x, np.arange(x.shape[1]))))
+
+
+def decoder_layer(
+    params: dict[str, jax.Array],
+    x: jax.Array,
+    tables: dict[str, jax.Array],  # given
+    *,
+    mesh: Mesh,
+    axis: str = "sp",
+    batch_axis: str | None = None,
+) -> jax.Array:
+    """A decoder layer on sequences sharded over an axis of a mesh, differentiable in both.
+
+    x, and the result: [batch, tokens, dim], tokens in layout order; without meaning at padding.
+    """
+    attend = partial(attention, mesh=mesh, axis=axis, batch_axis=batch_axis)  # sinkless
+    attend = partial(attention, tables=tables, mesh=mesh, axis=axis, batch_axis=batch_axis)  # given
+    return layer_around(attend, params, x, layout_positions(x))
+
+
+# ---- Self-check
+
+
+def our_layer(mesh, params, x):
+    """The layer of this program, of and in the order of the sequence."""
+    return in_sequence(decoder_layer(params, in_layout(x, mesh), example(), mesh=mesh))  # given
+    return in_sequence(decoder_layer(params, in_layout(x, mesh), mesh=mesh))  # sinkless

@@ -10,9 +10,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from codegen.jax.parts.layers.layer import init, reference
+from codegen.jax.parts.layers.layer import init, our_layer, reference
 from codegen.jax.parts.masked import wide
-from codegen.jax.parts.stubs import our_layer, shard, unshard
+from codegen.jax.parts.stubs import shard, unshard
 
 RANKS = CHECKED = EVERY = 1
 PLAN: dict[str, Any] = {}
