@@ -5,11 +5,12 @@ from dataclasses import replace
 
 from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
-from codegen.jax import layer
 from codegen.jax.schedule import print_loops
 from codegen.jax.tables import dynamic
 from codegen.jax.tables import program as table
 from codegen.jax.tables.dynamic import tables
+from codegen.layers import KEEP as LAYER
+from codegen.layers import refuse, widths
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
@@ -54,17 +55,24 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
         *([] if program.backward else parts_of("jax", "forward_alone")),
         shapes(program, keys),
         *(dynamic.function(program) if program.dynamic else function),
-        *(layer.texts(program) if program.layer else check),
+        *(layer(program) if program.layer else check),
     ]
     given = "sinks" if sinks else "given" if program.dynamic else "sinkless"
     marks = {"unequal" if program.unequal else "equal", given}
     marks |= {"whole" if program.any_heads else "heads", "free" if program.free else "fixed"}
     marks |= {"held"} if any("def share_of" in x for x in texts if isinstance(x, str)) else set()
     texts = [x if isinstance(x, str) else replace(x, keeping=frozenset(marks)) for x in texts]
-    keep = [*KEEP, *["kv_positions"] * keys, *layer.KEEP * program.layer]
+    keep = [*KEEP, *["kv_positions"] * keys, *LAYER * program.layer]
     if program.dynamic:
         return assemble(docstring(program, dynamic.USAGE), texts, [*keep, *dynamic.KEEP])
     return assemble(docstring(program), texts, keep)
+
+
+def layer(program: Program) -> list[str | Part]:
+    """The parts of a decoder layer and its self-check; PlanError for plans that have none."""
+    refuse(program)
+    sizes = f"{widths(program)}\nNORM_EPS, ROPE_BASE = 1e-5, 10000.0\n"
+    return [sizes, *parts_of("jax", "layers/layer", "dense", "layers/layer_check")]
 
 
 def kernels(platform: str) -> list[Part]:
