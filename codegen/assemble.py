@@ -34,7 +34,9 @@ from codegen.imports import Import, written
 
 CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
-MARKS = "windows|backward|signed|given|unequal|equal|sinks|sinkless|held|whole|heads|free|fixed"
+MARKS = (
+    "windows|backward|signed|given|unequal|equal|sinks|sinkless|held|whole|heads|free|fixed|bound"
+)
 MARKED = re.compile(rf"(.*)  # ((?:{MARKS})(?: (?:{MARKS}))*)\n")
 CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
 HEADING = "# ---- "
@@ -71,28 +73,34 @@ class Part:
     """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels".
 
     Some lines are there for some programs only. Such a line ends in marks, `first = 0  # windows`,
-    and is left out unless `keeping` has all of them.
+    and is left out of programs that do not have all of them.
     """
 
     name: str
     without: tuple[str, ...] = ()
-    keeping: frozenset[str] = frozenset()
 
-    @property
-    def text(self) -> str:
-        """Its source, without the marks."""
+    def text(self, marks: frozenset[str]) -> str:
+        """Its source for a program of these marks."""
         source = (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8")
-        return MARKED.sub(lambda m: f"{m[1]}\n" * (self.keeping >= {*m[2].split()}), source)
+        return MARKED.sub(lambda m: f"{m[1]}\n" * (marks >= {*m[2].split()}), source)
 
 
-def parts_of(target: str, *names: str) -> list[Part]:
+def parts_of(target: str, *names: str, without: tuple[str, ...] = ()) -> list[Part]:
     """Parts of a target by their names."""
-    return [Part(f"{target}/parts/{name}") for name in names]
+    return [Part(f"{target}/parts/{name}", without) for name in names]
 
 
-def assemble(docstring: str, texts: Sequence[str | Part], keep: Sequence[str]) -> str:
-    """The program: docstring, imports, and what `keep` needs of the texts, in their order."""
-    modules = [module(text) for text in texts]
+def assemble(
+    docstring: str,
+    texts: Sequence[str | Part],
+    keep: Sequence[str],
+    marks: frozenset[str] = frozenset(),
+) -> str:
+    """The program: docstring, imports, and what `keep` needs of the texts, in their order.
+
+    `marks`: those of lines of parts that the program has.
+    """
+    modules = [module(text, marks) for text in texts]
     given = frozenset(line.name for m in modules for line in m.imports)
     chosen = needed([p for m in modules for p in m.pieces], given, keep)
     kept = [[p for p in m.pieces if p in chosen] for m in modules]
@@ -149,10 +157,11 @@ def joined(pieces: Sequence[Piece]) -> str:
 
 
 @lru_cache(maxsize=64)  # benchmarks/bench_programs.py: emission for eight ranks
-def module(source: str | Part) -> Module:
+def module(source: str | Part, marks: frozenset[str]) -> Module:
     """The imports and the top-level statements of a text, without what assembly leaves out."""
     above = isinstance(source, Part)
-    text, without = (source.text, source.without) if isinstance(source, Part) else (source, ())
+    text = source.text(marks) if isinstance(source, Part) else source
+    without = source.without if isinstance(source, Part) else ()
     tree, lines = ast.parse(text), text.splitlines()
     imports, pieces, end = list[Import](), list[Piece](), 0
     heading, last = "", 0

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from codegen.digest import digest
 from codegen.layout import Layout, layout_of
+from codegen.masks import boxes
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops import recover
@@ -91,6 +92,27 @@ class Program:
     def unequal(self) -> bool:
         """True if values have another dimension than keys."""
         return self.work.v_head_dim != self.work.head_dim
+
+    @property
+    def windows(self) -> bool:
+        """True if the mask has bands with two sides."""
+        reach = self.work.kv_seq - min(0, self.work.offset)  # no two positions are further apart
+        return any(low > -reach for *_, low, _ in boxes(self.work, free=False))
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """The marks of the lines of parts that it has."""
+        either = {
+            ("windows", ""): self.windows,
+            ("backward", ""): self.backward is not None,
+            ("signed", ""): self.signed,
+            ("unequal", "equal"): self.unequal,
+            ("sinks", "sinkless"): self.work.sinks,
+            ("given", "bound"): self.dynamic,
+            ("whole", "heads"): self.any_heads,
+            ("free", "fixed"): self.free,
+        }
+        return frozenset(pair[not holds] for pair, holds in either.items())
 
     @property
     def digest(self) -> str:

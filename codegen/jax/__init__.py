@@ -1,7 +1,6 @@
 """Programs in JAX: a shard_map of loops with collectives, or of tables."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
@@ -57,15 +56,12 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
         *(dynamic.function(program) if program.dynamic else function),
         *(layer(program) if program.layer else check),
     ]
-    given = "sinks" if sinks else "given" if program.dynamic else "sinkless"
-    marks = {"unequal" if program.unequal else "equal", given}
-    marks |= {"whole" if program.any_heads else "heads", "free" if program.free else "fixed"}
-    marks |= {"held"} if any("def share_of" in x for x in texts if isinstance(x, str)) else set()
-    texts = [x if isinstance(x, str) else replace(x, keeping=frozenset(marks)) for x in texts]
+    held = any("def share_of" in x for x in texts if isinstance(x, str))
+    marks = program.marks | {"held"} if held else program.marks
     keep = [*KEEP, *["kv_positions"] * keys, *LAYER * program.layer]
     if program.dynamic:
-        return assemble(docstring(program, dynamic.USAGE), texts, [*keep, *dynamic.KEEP])
-    return assemble(docstring(program), texts, keep)
+        return assemble(docstring(program, dynamic.USAGE), texts, [*keep, *dynamic.KEEP], marks)
+    return assemble(docstring(program), texts, keep, marks)
 
 
 def layer(program: Program) -> list[str | Part]:

@@ -1,6 +1,6 @@
 """Torch programs: one attention function, printed from loops or by tables, and its check."""
 
-from codegen.assemble import Part, assemble
+from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
@@ -31,10 +31,9 @@ def written(program: Program, loops: str = "") -> str:
     """A program that is bound to its plan, from printed loops or by tables."""
     layout = layout_text(program.layout, "torch")
     checked = f"CHECKED = {program.checked}  # tokens, by the self-check\n"
-    parts = table.parts(program)
     texts: list[str | Part] = [constants(program), checked, layout]
-    texts += [loops, *parts("passing", "merge")] if loops else table.text(program)
-    texts += parts(table.kernels(program), *("bands", "visitors") * bool(loops))
+    texts += [loops, *parts_of("torch", "passing", "merge")] if loops else table.text(program)
+    texts += parts_of("torch", table.kernels(program), *("bands", "visitors") * bool(loops))
     texts += table.operators(program)
     if program.layer:
         texts += [layer.text(program)]
@@ -42,10 +41,11 @@ def written(program: Program, loops: str = "") -> str:
     special = program.unequal or program.work.sinks
     whole = program.free and program.backward and not special
     check = "checks/check_whole" if whole else "checks/check_rows"
-    texts += parts(*(layer.parts(program) if program.layer else (check, "checks/check")))
+    last = layer.parts(program) if program.layer else (check, "checks/check")
+    texts += parts_of("torch", *last)
     usage = layer.usage(program) if program.layer else []
-    keep = [*KEEP, *["kv_positions"] * ("def kv_positions" in layout)]
-    return assemble(docstring(program, usage), texts, keep + [*layer.KEEP] * program.layer)
+    keep = [*KEEP, *["kv_positions"] * ("def kv_positions" in layout), *layer.KEEP * program.layer]
+    return assemble(docstring(program, usage), texts, keep, program.marks)
 
 
 def shapes(program: Program, layout: str) -> str:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
@@ -155,8 +154,8 @@ def test_programs_hold_the_kernels_of_their_platform_alone(
     platform: str, present: set[str], absent: set[str]
 ) -> None:
     keep = ("attend", "attend_backward")
-    parts = [replace(part, keeping=frozenset({"equal"})) for part in kernels(platform)]
-    text = assemble('"""Kernels."""', ["SCALE = 1.0\n", *parts], keep=keep)
+    texts, marks = ["SCALE = 1.0\n", *kernels(platform)], frozenset({"equal"})
+    text = assemble('"""Kernels."""', texts, keep, marks)
     names = set(re.findall(r"\w+", text))
     assert present <= names
     assert not absent & names

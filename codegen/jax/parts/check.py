@@ -26,7 +26,7 @@ def ours(mesh, *inputs):
     sides = zip(inputs, ("q", "kv", "kv"), strict=True)
     shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)
     attend = jax.jit(partial(attention, mesh=mesh))  # alone: XLA fails to partition the rest
-    out = attend(*(jnp.concatenate(x, 2) for x in shards))  # sinkless
+    out = attend(*(jnp.concatenate(x, 2) for x in shards))  # bound sinkless
     out = attend(*(jnp.concatenate(x, 2) for x in shards), sinks=sinks)  # sinks
     out = attend(*(jnp.concatenate(x, 2) for x in shards), example())  # given
     return unshard(jnp.split(out, RANKS, 2))

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from codegen.assemble import Part, assemble
+from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.masks import boxes
 from codegen.programs import Program
@@ -26,16 +26,17 @@ def write(program: Program) -> str:
     """The file, for any plan of the same ranks and heads."""
     usage = [line.format(program.work.head_dim) for line in USAGE]
     texts: list[str | Part] = [constants(program), f"FORMAT = {FORMAT}  # of tables\n"]
-    keep, last, made = [*KEEP], ["tables/given_check"], table.parts(program)
+    keep, last = [*KEEP], ["tables/given_check"]
     if program.layer:
         texts.append(layer.text(program))
         keep, usage = [*KEEP, *layer.KEEP], layer.usage(program)
         last = [*layer.parts(program)]
     run, *others = table.interpreter(program)
-    texts += [*made("tables/given"), *made(run, without=("group_named",))]
-    texts += made(*others, table.kernels(program))
-    texts += [*table.operators(program), *made(*last)]
-    return assemble(docstring(program, usage), texts, keep)
+    texts += parts_of("torch", "tables/given")
+    texts += parts_of("torch", run, without=("group_named",))
+    texts += parts_of("torch", *others, table.kernels(program))
+    texts += [*table.operators(program), *parts_of("torch", *last)]
+    return assemble(docstring(program, usage), texts, keep, program.marks)
 
 
 def tables(program: Program) -> Arrays:

@@ -7,11 +7,10 @@ import base64
 import json
 import textwrap
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from codegen.assemble import Part
-from codegen.masks import boxes
+from codegen.assemble import Part, parts_of
 from codegen.programs import Program
 from codegen.tables.steps import blocks, kept, refuse, steps
 
@@ -30,29 +29,8 @@ def text(program: Program) -> list[str | Part]:
     """
     refuse(program.forward, program.backward)
     printed, packed = print_table(program)
-    names = ["tables/packed"] * packed, interpreter(program)
-    before, after = (parts(program)(*x) for x in names)
-    return [*before, printed, *after]
-
-
-def parts(program: Program) -> Callable[..., list[Part]]:
-    """Makes parts by their names, with the lines that the program needs."""
-    needs = {
-        "windows": windowed(program),
-        "backward": program.backward,
-        "signed": program.signed,
-        "equal": not program.unequal,
-        "unequal": program.unequal,
-        "sinks": program.work.sinks,
-        "sinkless": not program.work.sinks,
-        "given": program.dynamic,
-    }
-    lines = frozenset(name for name, needed in needs.items() if needed)
-
-    def made(*names: str, without: tuple[str, ...] = ()) -> list[Part]:
-        return [Part(f"torch/parts/{name}", without, lines) for name in names]
-
-    return made
+    before = parts_of("torch", "tables/packed") * packed
+    return [*before, printed, *parts_of("torch", *interpreter(program))]
 
 
 def interpreter(program: Program) -> tuple[str, ...]:
@@ -66,27 +44,20 @@ def interpreter(program: Program) -> tuple[str, ...]:
 
 def kernels(program: Program) -> str:
     """The part with the kernels that the mask needs."""
-    return "windows" if program.dynamic or windowed(program) else "kernels"
+    return "windows" if program.dynamic or program.windows else "kernels"
 
 
 def operators(program: Program) -> list[Part]:
     """The parts with the operators, and `attention` in front of them if no tables are given."""
-    made, dynamic, looped = parts(program), program.dynamic, program.loops is not None
+    dynamic, looped = program.dynamic, program.loops is not None
     without = () if looped else ("group_named", *["attention"] * dynamic)
     keeping = dynamic or (program.backward and program.backward.start)
     gradients = ["gradients"] if program.backward or dynamic else []
     likes = "likes_keeping" if keeping else "likes"
     own = ("attention", "operator", "gradients") if program.work.sinks else ()
-    sinks = made("sinks", without=() if program.backward else ("gradients",)) * bool(own)
-    first, *others = made("function", *gradients, likes, without=(*without, *own))
+    sinks = parts_of("torch", "sinks", without=("gradients",) * (not program.backward)) * bool(own)
+    first, *others = parts_of("torch", "function", *gradients, likes, without=(*without, *own))
     return [first, *sinks, *others]
-
-
-def windowed(program: Program) -> bool:
-    """True if the mask has bands with two sides."""
-    work = program.work
-    reach = work.kv_seq - min(0, work.offset)  # no two positions are further apart
-    return any(low > -reach for *_, low, _ in boxes(work, free=False))
 
 
 def tables_of(program: Program) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def decoder_layer(
 
     x, and the result: [batch, tokens, dim], tokens in layout order; without meaning at padding.
     """
-    attend = partial(attention, mesh=mesh, axis=axis, batch_axis=batch_axis)  # sinkless
+    attend = partial(attention, mesh=mesh, axis=axis, batch_axis=batch_axis)  # bound
     attend = partial(attention, tables=tables, mesh=mesh, axis=axis, batch_axis=batch_axis)  # given
     return layer_around(attend, params, x, layout_positions(x))
 
@@ -119,4 +119,4 @@ def decoder_layer(
 def our_layer(mesh, params, x):
     """The layer of this program, of and in the order of the sequence."""
     return in_sequence(decoder_layer(params, in_layout(x, mesh), example(), mesh=mesh))  # given
-    return in_sequence(decoder_layer(params, in_layout(x, mesh), mesh=mesh))  # sinkless
+    return in_sequence(decoder_layer(params, in_layout(x, mesh), mesh=mesh))  # bound
