@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from codegen.jax.ways import everybody, is_stepwise, receivers, senders
+from codegen.jax.ways import everybody, is_stepwise
 from codegen.lowered.conditions import SIZES, Domain, both, bounds
 from codegen.text import Names, affine, entered, expression, numbered
 from planner.errors import PlanError
+from planner.loops.expand import ends
+from planner.loops.expand import pairs as planned
 from planner.loops.form import Loops, Root, Send, Shift
 
 Steps = tuple[int, ...]
@@ -94,7 +96,7 @@ class Hops:
         if len(everybody(self.loops, s)) < len(ranks):
             return 0
         by = s.hop.by[0].constant
-        same = np.array_equal(receivers(self.loops, s, s.when.first), (ranks + by) % len(ranks))
+        same = np.array_equal(ends(self.loops, s, s.when.first), (ranks + by) % len(ranks))
         return by if same else 0
 
     def _steady(self, s: Send, names: Names) -> list[str]:
@@ -102,7 +104,7 @@ class Hops:
         way, ranks = _way(s, self.loops, names), self.loops.coordinates()[:, -1]
         sending = everybody(self.loops, s)
         low, high = int(sending[0]), int(sending[-1])
-        to = receivers(self.loops, s, s.when.first)
+        to = ends(self.loops, s, s.when.first)
         if low > 0 or high < len(ranks) - 1:
             by = to[low : high + 1] - ranks[low : high + 1]
             near = (by == by[0]).all() and abs(int(by[0])) <= len(ranks) // 2
@@ -125,8 +127,8 @@ class Hops:
         pairs = f"[(r, {way}) for r in range(RANKS){condition}]"
         for t in s.when.steps:
             known = {"range": range, "step": t - names.first, **self.sizes}
-            to = receivers(self.loops, s, t)
-            if eval(pairs, known) != [(int(r), int(to[r])) for r in senders(self.loops, s, t)]:
+            src, dst = planned(self.loops, s, t)
+            if eval(pairs, known) != [*zip(src.tolist(), dst.tolist(), strict=True)]:
                 raise PlanError("pairs of ranks that are not the plan's")
         said = f'    """{_said(way, bool(where))}"""'
         return [said, f"    return {pairs}"]

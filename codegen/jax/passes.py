@@ -11,12 +11,20 @@ from codegen.jax.cases import Group
 from codegen.jax.hops import Steps
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.values import Key
-from codegen.jax.ways import everybody, is_rooted, is_stepwise, senders
+from codegen.jax.ways import everybody, is_rooted, is_stepwise
 from codegen.lowered.conditions import Domain, both, times
 from codegen.lowered.variables import inputs_read
 from codegen.text import Names
 from planner.errors import PlanError
+from planner.loops.expand import pairs
 from planner.loops.form import OWN, Exchange, Return, Send, Start, Statement, SumExchange
+
+TITLES = {  # of messages whose way changes with the step: side, if they are sums
+    ("q", False): "lend_queries",
+    ("kv", False): "lend_keys",
+    ("q", True): "homeward",
+    ("kv", True): "homeward_keys",
+}
 
 
 @dataclass
@@ -146,7 +154,7 @@ class Pass(Attends):
         moves = [] if before else [*self.returns(run, back, indent)]
         for s, steps in active:
             if isinstance(s, Send) and not s.sums:
-                make = partial(self.forward_input, s, run, steps, names)
+                make = partial(self.forward_input, s, names)
             elif isinstance(s, Exchange):
                 make = partial(self.exchange, s)
             else:
@@ -198,25 +206,26 @@ class Pass(Attends):
         name = self.made.sums[self.made.taken[s]]
         if self.made.taken[s] not in self.defined and run.kind != "unrolled":
             raise PlanError("sums that are sent before there are any")
-        text = f"({name})" if ", " in name else name
-        if is_rooted(s):
-            return self.hops.rooted(s, text, names)
-        if is_stepwise(s):
-            title = "homeward" if s.side == "q" else "homeward_keys"
-        else:
-            title = "pass_on"
-        hop = self.hops.add(title, s, self.names)
+        value = f"({name})" if ", " in name else name
+        text = self.sent(s, value, names, steps if run.kind == "rolled" else None)
         self.check_others(s, steps)
-        return hop.of(text, names.clock, steps if run.kind == "rolled" else None, self.names)
+        return text
+
+    def sent(self, s: Send, value: str, names: Names, steps: Steps | None = None) -> str:
+        """A call that sends a value and gives what arrives; `steps`: those of a loop of JAX."""
+        if is_rooted(s):
+            return self.hops.rooted(s, value, names)
+        title = TITLES[s.side, s.sums] if is_stepwise(s) else "pass_on"
+        return self.hops.add(title, s, self.names).of(value, names.clock, steps, self.names)
 
     def check_others(self, s: Send, steps: Steps) -> None:
         """Raise PlanError if ranks run a send beside those of the plan, and have sums."""
-        if is_stepwise(s):
+        if is_stepwise(s) or is_rooted(s):
             return
         running = everybody(self.loops, s)
         holders = self.walked.holders.get(self.walked.source[s], {})
         for t in steps:
-            more = np.setdiff1d(running, senders(self.loops, s, t))
+            more = np.setdiff1d(running, pairs(self.loops, s, t)[0])
             if np.isin(holders.get(t, more[:0]), more).any():
                 raise PlanError("sums that only some ranks send on")
 
@@ -233,22 +242,12 @@ class Pass(Attends):
         else:
             yield self.assign(indent, name, f"jax.tree.map(jnp.add, {name}, {text})")
 
-    def forward_input(
-        self, s: Send, run: Run, steps: Steps, names: Names, indent: int
-    ) -> Iterator[Op]:
+    def forward_input(self, s: Send, names: Names, indent: int) -> Iterator[Op]:
         """Send inputs; what arrives has its name from the next step on."""
-        side = s.side
         if len(s.parts) > 1 or s.parts[0].pieces or s.parts[0].heads:
             raise PlanError("messages of some pieces of a value")
-        source, name = (self.made.inputs[v, side] for v in (s.parts[0].value, s.name))
-        if is_rooted(s):
-            yield self.assign(indent, name, self.hops.rooted(s, source, names))
-            return
-        title = "pass_on"
-        if is_stepwise(s):
-            title = "lend_keys" if side == "kv" else "lend_queries"
-        hop = self.hops.add(title, s, self.names)
-        yield self.assign(indent, name, hop.of(source, names.clock, None, self.names))
+        source, name = (self.made.inputs[v, s.side] for v in (s.parts[0].value, s.name))
+        yield self.assign(indent, name, self.sent(s, source, names))
 
     def exchange(self, s: Exchange, indent: int) -> Iterator[Op]:
         """Exchange inputs along an axis of the mesh."""

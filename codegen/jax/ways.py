@@ -4,22 +4,8 @@ import numpy as np
 
 from planner.columns import distinct
 from planner.errors import PlanError
-from planner.loops.expand import ends
+from planner.loops.expand import pairs
 from planner.loops.form import Guard, Ints, Loops, Root, Send, Shift
-
-
-def receivers(loops: Loops, s: Send, t: int) -> Ints:
-    """The rank that each rank sends to in a step: [ranks]."""
-    if not isinstance(s.hop, Shift):
-        raise PlanError("messages along a list of ranks, or of a root")
-    return ends(loops, s, t, loops.coordinates())
-
-
-def senders(loops: Loops, s: Send, t: int) -> Ints:
-    """The ranks that send in a step."""
-    at = loops.coordinates()
-    asked = at[receivers(loops, s, t)] if s.when.guard.receiver else at
-    return np.flatnonzero(s.when.guard.at(t, asked))
 
 
 def everybody(loops: Loops, s: Send) -> Ints:
@@ -28,7 +14,7 @@ def everybody(loops: Loops, s: Send) -> Ints:
     More may be sent then than planned: inputs that nobody reads, or sums that are zero.
     """
     steps = s.when.steps
-    ranks = distinct(np.concatenate([senders(loops, s, t) for t in steps]))
+    ranks = distinct(np.concatenate([pairs(loops, s, t)[0] for t in steps]))
     whole = len(ranks) == ranks[-1] - ranks[0] + 1
     return ranks if whole else loops.coordinates()[:, -1]
 

@@ -89,7 +89,7 @@ class Expansion:
 
     def send(self, s: Send, t: int) -> list[Messages]:
         """The messages of a send; what they bring has its name from the next step on."""
-        src, dst = self._pairs(s, t)
+        src, dst = pairs(self.loops, s, t)
         sent = np.hstack([self.blocks(p, s.side, t, src) for p in s.parts])
         if not s.sums:
             self.coming[s.name, s.side, t + 1].append((dst, sent))
@@ -100,15 +100,6 @@ class Expansion:
         else:
             self.added.append((s.side, dst, sent))
         return [(src, dst, sent)]
-
-    def _pairs(self, s: Send, t: int) -> tuple[Ints, Ints]:
-        """Senders and receivers."""
-        to = ends(self.loops, s, t, self.coordinates)
-        asked, broadcast = self.coordinates, isinstance(s.hop, Root) and not s.sums
-        if s.when.guard.receiver and not broadcast:
-            asked = asked[to]
-        who = np.flatnonzero(s.when.guard.at(t, asked) & (to >= 0) & (to != self.everyone))
-        return (to[who], who) if broadcast else (who, to[who])
 
     def exchange(self, s: Exchange, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
@@ -154,8 +145,19 @@ class Expansion:
         return who, q, kv
 
 
-def ends(loops: Loops, s: Send, t: int, coordinates: Ints) -> Ints:
+def pairs(loops: Loops, s: Send, t: int) -> tuple[Ints, Ints]:
+    """The senders and the receivers of a step."""
+    to, asked = ends(loops, s, t), loops.coordinates()
+    broadcast, ranks = isinstance(s.hop, Root) and not s.sums, asked[:, -1]
+    if s.when.guard.receiver and not broadcast:
+        asked = asked[to]
+    who = np.flatnonzero(s.when.guard.at(t, asked) & (to >= 0) & (to != ranks))
+    return (to[who], who) if broadcast else (who, to[who])
+
+
+def ends(loops: Loops, s: Send, t: int) -> Ints:
     """The rank that each rank sends to, or gets something from if that is a root; -1 for none."""
+    coordinates = loops.coordinates()
     match s.hop:
         case Shift():
             to = [coordinates[:, a] + e.at(t, coordinates) for a, e in enumerate(s.hop.by)]
