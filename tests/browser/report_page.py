@@ -327,6 +327,9 @@ def test_every_picture_can_be_taken_along(
     assert all(text.startswith("<svg") for text in texts[::2])
     tables = [text.splitlines() for text in texts[1::2]]
     assert all("," in table[0] for table in tables)
+    (memory,) = (table for table in tables if table[0] == "x,y,name,words")
+    assert {line.split('"')[1].split(",")[0] for line in memory[1:]} == {*NAMES}
+    assert sum(table[0].startswith("lane,") for table in tables) == len(NAMES)
     links = traffic_of(compared.cases[0].plans)
     rows = {tuple(map(int, line.split(","))) for table in tables for line in table[1:]
             if table[0] == "row,column,value" and "." not in line}  # fmt: skip

@@ -20,7 +20,7 @@
       state.data = {leg: [Number(leg.value)], step: [step - 1], cut: [Number(cut.value)]}
       said.textContent = facts.data.words[leg.value][step - 1] || "no attends, no transfers"
       slider.setAttribute("aria-valuetext", said.textContent)
-      if (fromAddress !== true) history.replaceState(null, "", `#${encodeURIComponent(facts.data.title[leg.value])}/${step}`)
+      if (fromAddress !== true) history.replaceState(null, "", `#${encodeURI(facts.data.title[leg.value])}/${step}`)
     }
     // An address ends in #schedule/step.
     function follow() {
@@ -90,10 +90,12 @@
       return lines.join("\n") + "\n"
     }
     const names = Object.keys(data), quoted = (word) => `"${String(word).replaceAll('"', '""')}"`
-    const lines = [...data[names[0]]].map((_, i) => names.map((name) => {
-      const value = data[name][i]
+    const sources = new Set(view.model.renderers.map((one) => one.data_source)) // memory: one a line
+    const tables = [...sources].map((one) => one.data).filter((one) => String(Object.keys(one)) === String(names))
+    const lines = tables.flatMap((table) => [...table[names[0]]].map((_, i) => names.map((name) => {
+      const value = table[name][i]
       return typeof value === "number" ? value : quoted(value)
-    }).join(","))
+    }).join(",")))
     return [names.join(","), ...lines].join("\n") + "\n"
   }
   function save(name, text) {
