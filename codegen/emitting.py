@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codegen.programs import PLATFORMS, TARGETS, Target, program_of
-from planner.errors import PlanError
+from planner.errors import PlanError, unknown
 from planner.masks import Mask
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
@@ -89,7 +89,7 @@ def _one_of(given: str, kind: str, choices: Sequence[Choice]) -> Choice:
     for choice in choices:
         if choice == given:
             return choice
-    raise PlanError(f"unknown {kind} {given!r}: choose one of {', '.join(choices)}")
+    raise PlanError(unknown(kind, given, choices))
 
 
 def _room(target: Target) -> Any:

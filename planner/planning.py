@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import Literal, overload
 
-from planner.errors import PlanError
+from planner.errors import PlanError, unknown
 from planner.ir import Pass, Plan
 from planner.layouts import Layout, own_name
 from planner.parse import schedule as parse_schedule
@@ -116,7 +116,7 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
     name, parameters = parse_schedule(text)
     parameters |= {key: own_name(value) for key, value in parameters.items() if key == "layout"}
     if name not in SCHEDULES:
-        raise PlanError(f"unknown schedule {name!r}: choose one of {', '.join(SCHEDULES)}")
+        raise PlanError(unknown("schedule", name, SCHEDULES))
     SCHEDULES[name].check(parameters)
     return SCHEDULES[name], parameters
 

@@ -15,7 +15,7 @@ from inspect import signature
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
+from planner.errors import PlanError, unknown
 from planner.masks import Causal, Mask, parse
 
 Positions = Sequence[int] | NDArray[np.integer]
@@ -81,7 +81,7 @@ class Workload:
                 " heads must be a multiple of kv_heads"
             )
         if dtype not in DTYPES:
-            raise PlanError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
+            raise PlanError(unknown("dtype", dtype, DTYPES))
         read = parse(mask) if isinstance(mask, str) else mask
         if not isinstance(read, Mask):
             raise PlanError(f"the mask must be a Mask such as Causal(), not {mask!r}")

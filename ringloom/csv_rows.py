@@ -6,7 +6,7 @@ from io import StringIO
 from pathlib import Path
 
 from planner.disk import read
-from planner.errors import RingloomError
+from planner.errors import RingloomError, unknown
 
 LARGEST_FILE = 2**24  # bytes
 
@@ -63,7 +63,5 @@ def chosen(where: str, value: str, among: Iterable[str], what: str) -> str:
     """Returns a value; raises RingloomError unless it is among the names."""
     names = tuple(among)
     if value not in names:
-        raise RingloomError(
-            f"{where}: unknown {what} {value[:40]!r}: choose one of {', '.join(names)}"
-        )
+        raise RingloomError(f"{where}: {unknown(what, value, names)}")
     return value

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import RingloomError
+from planner.errors import RingloomError, unknown
 from planner.workload import DTYPES, Workload
 
 Array = NDArray[Any]
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 def dtype_of(name: str) -> np.dtype[Any]:
     """Returns the numpy dtype of a workload's dtype; raises RingloomError for an unknown one."""
     if name not in DTYPES:
-        raise RingloomError(f"unknown dtype {name!r}: choose one of {', '.join(DTYPES)}")
+        raise RingloomError(unknown("dtype", name, DTYPES))
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from planner.errors import RingloomError
+from planner.errors import RingloomError, unknown
 from planner.planning import backward_of
 from planner.plans import AnyPlans, Plans
 from planner.verify import ensure_verified
@@ -99,6 +99,6 @@ def executor(backend: str | Execute) -> Execute:
     if not isinstance(backend, str):
         return backend
     if backend not in BACKENDS:
-        raise RingloomError(f"unknown backend {backend!r}: choose one of {', '.join(BACKENDS)}")
+        raise RingloomError(unknown("backend", backend, BACKENDS))
     execute: Execute = import_module(BACKENDS[backend]).execute
     return execute

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from planner.errors import PlanError
+from planner.errors import PlanError, unknown
 from planner.layouts.by_place import contiguous, striped, zigzag
 from planner.layouts.by_work import balance, even_work, heap, snake
 from planner.layouts.documents import parts, per_document, whole_document
@@ -57,8 +57,7 @@ def chunks_of(layout: Layout, tokens: int, ranks: int, grain: int = 0) -> Chunks
     if not isinstance(layout, str) or layout in BY_MASK:
         raise PlanError(f"a layout by the mask does not go: choose one of {', '.join(LAYOUTS)}")
     if layout not in LAYOUTS:
-        known = ", ".join([*LAYOUTS, *BY_MASK])
-        raise PlanError(f"unknown layout {layout!r}: choose one of {known}")
+        raise PlanError(unknown("layout", layout, [*LAYOUTS, *BY_MASK]))
     _check_grain(layout, grain)
     return LAYOUTS[layout](tokens, ranks, grain or 1)
 

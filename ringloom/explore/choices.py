@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from planner.errors import RingloomError
+from planner.errors import RingloomError, unknown
 from planner.parse import schedule as parse_schedule
 from planner.parse import tokens
 from planner.schedules import SCHEDULES
@@ -163,7 +163,7 @@ def _schedule(given: Choices) -> None:
 
 def _one_of(what: str, value: str, known: Any) -> None:
     if value not in known:
-        raise RingloomError(f"unknown {what} {value!r}: choose {', '.join(known)}")
+        raise RingloomError(unknown(what, value, known))
 
 
 def _within(what: str, value: int, most: int, shown: object = None) -> None:

@@ -12,7 +12,7 @@ Speeds, slowed links and any topology are within the reach of both.
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.errors import RingloomError
+from planner.errors import RingloomError, unknown
 from simulator.costs.prices import Costs
 from simulator.engines.discrete_event import run_events
 from simulator.engines.recurrence import Sums, run
@@ -38,7 +38,7 @@ class Timed:
 def timed(costs: Costs, scenario: Scenario, engine: Engine, *, record: bool) -> Timed:
     """Time a plan; raises RingloomError where the recurrence cannot follow the scenario."""
     if engine not in ENGINES:
-        raise RingloomError(f"unknown engine {engine!r}: choose one of {', '.join(ENGINES)}")
+        raise RingloomError(unknown("engine", engine, ENGINES))
     ranks, speed = costs.plan.ranks, scenario.speed(costs.plan.ranks)
     events_only = scenario.events_only or engine == "events"
     ports: Ports

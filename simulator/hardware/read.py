@@ -7,7 +7,7 @@ from typing import Any
 
 import simulator.costs.terms  # noqa: F401  registers the constants that cost terms bring along
 from planner.disk import parse_table, read
-from planner.errors import RingloomError
+from planner.errors import RingloomError, unknown
 from simulator.hardware.schema import Constant, Hardware
 
 PRESETS = Path(__file__).parent / "presets"
@@ -28,10 +28,8 @@ def hardware(name: str | Path) -> Hardware:
         return load(PRESETS / f"{name}.toml")
     path = Path(name)
     if not path.is_file():
-        known = ", ".join(presets())
-        raise RingloomError(
-            f"unknown hardware {str(name)[:200]!r}: neither a file nor one of {known}"
-        )
+        neither = "neither a file nor one of"
+        raise RingloomError(unknown("hardware", str(name), presets(), neither))
     return load(path)
 
 

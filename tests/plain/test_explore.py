@@ -76,7 +76,7 @@ BAD = [
     ({"mask": 'blocks@"x"'}, "names no files"),
     ({"hardware": "/etc/passwd"}, "names no files"),
     ({"hardware": "abacus"}, "unknown hardware"),
-    ({"pass": "sideways"}, "unknown pass 'sideways': choose forward, backward, both"),
+    ({"pass": "sideways"}, "unknown pass 'sideways': choose one of forward, backward, both"),
     ({"kv_heads": "5"}, "32 query heads cannot share 5 KV heads evenly"),
     ({"mask": "documents:1", "seq": "2"}, "documents"),
     ({"mask": "x" * 201}, "mask has at most 200 characters, not 201"),
