@@ -148,6 +148,9 @@ class _Walker:
 
     def attend(self, s: Attend, rectangles: Rectangles, t: int) -> None:
         who = rectangles.rank
+        for side, parts in zip(SIDES, (s.q, s.kv), strict=True):
+            if len({(p.value, p.lag) for p in parts}) > 1:
+                raise PlanError(f"step {t}: a rectangle of several {side} values")
         self.result.attended.setdefault(s, {})[t] = rectangles
         for side, part, table in zip(SIDES, (s.q[0], s.kv[0]), rectangles.tables, strict=True):
             self.result.widths.setdefault((side, part.value), set()).add(table.shape[1])
@@ -155,11 +158,8 @@ class _Walker:
         rows = [x.reshape(self.ranks, -1).take(who, axis=0) for x in rectangles.tables]
         for tensor in self.sums:
             of_queries = TENSORS[tensor].side == "q"
-            parts = s.q if of_queries else s.kv
-            if len({(p.value, p.lag) for p in parts}) > 1:
-                raise PlanError(f"step {t}: a rectangle of several {TENSORS[tensor].side} values")
-            blocks = rectangles.q if of_queries else rectangles.kv
-            cell = self.own_cell((tensor, parts[0].value), t, who, blocks, rows[not of_queries])
+            value, blocks = (s.q, rectangles.q) if of_queries else (s.kv, rectangles.kv)
+            cell = self.own_cell((tensor, value[0].value), t, who, blocks, rows[not of_queries])
             self.result.targets.setdefault(s, {}).setdefault(t, {})[tensor] = cell
             self.result.added.setdefault(cell, set()).add(t)
             self.left.pop(cell, None)

@@ -301,8 +301,6 @@ class Pass(Attending, Exchanges, Messages):
         groups: dict[tuple[object, ...], list[Attend]] = {}
         for s in self.loops.statements:
             if isinstance(s, Attend) and any(s.when.on(t) for t in domain.steps):
-                if len({p.value for p in s.q}) > 1 or len({p.value for p in s.kv}) > 1:
-                    raise PlanError("a rectangle of several values")
                 cells = (c for to in self.walked.targets[s].values() for c in to.values())
                 key = s.q[0].value, s.kv[0].value, frozenset(cells)
                 groups.setdefault(key, []).append(s)

@@ -16,6 +16,7 @@ from jax_in_numpy import replay
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.planning import plan
 from planner.plans import AnyPlans
+from planner.verify import verify_pair
 from planner.workload import Workload
 from runtimes import backends
 from runtimes.arrays import draw, draw_sinks
@@ -52,6 +53,17 @@ def exact(work: Workload, schedule: str, ranks: int, compiled: bool = NIGHTLY) -
 def test_padding_is_hidden_where_some_ranks_have_more_pieces(tokens: int, ranks: int) -> None:
     """Pieces of one token, two of them on some ranks: keys that pad the others count nowhere."""
     exact(Workload(tokens, heads=1, head_dim=2, dtype="float64", mask=Full()), "groups", ranks)
+
+
+@pytest.mark.parametrize(("stages", "mask"), [(1, Causal()), (2, Full())])
+def test_keys_that_come_in_several_messages_at_once_all_count(stages: int, mask: Mask) -> None:
+    """The backward pass is another schedule's: that of the same one would be refused as loops."""
+    work = replace(EVEN, mask=mask)
+    forward = plan(f"halo:stages={stages}", work, 4)
+    pair = verify_pair(forward, plan("ring", work, 4, pass_="backward"))
+    inputs = draw(work, 3)
+    out = replay(pair, *inputs)[0]
+    assert distance(out, dense.forward(work, *inputs[:3])[0]) <= EXACT[work.dtype][0]
 
 
 def emitted(pair: AnyPlans) -> ModuleType:
