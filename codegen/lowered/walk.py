@@ -158,15 +158,15 @@ class _Walker:
         rows = [x.reshape(self.ranks, -1).take(who, axis=0) for x in rectangles.tables]
         for tensor in self.sums:
             of_queries = TENSORS[tensor].side == "q"
-            value, blocks = (s.q, rectangles.q) if of_queries else (s.kv, rectangles.kv)
-            cell = self.own_cell((tensor, value[0].value), t, who, blocks, rows[not of_queries])
+            part, blocks = (s.q[0], rectangles.q) if of_queries else (s.kv[0], rectangles.kv)
+            cell = self.own_cell((tensor, part.value), t, who, blocks, rows[not of_queries])
             self.result.targets.setdefault(s, {}).setdefault(t, {})[tensor] = cell
             self.result.added.setdefault(cell, set()).add(t)
             self.left.pop(cell, None)
             if cut:
                 self.result.crowded.add(cell)
-            uncut = parts[0].pieces is None and s.kind != "strict"
-            self.add(cell, t, who, whole=uncut, heads=self.heads(parts[0].heads, t))
+            uncut = part.pieces is None and s.kind != "strict"
+            self.add(cell, t, who, whole=uncut, heads=self.heads(part.heads, t))
 
     def own_cell(self, own: Cell, t: int, who: Ints, attended: Ints, row: Ints) -> Cell:
         """The cell of a value: one that a later message empties, else that of what stays.
