@@ -43,6 +43,6 @@ def again(keys: NDArray[np.intp]) -> NDArray[np.bool_]:
 
 
 def twice(keys: NDArray[np.intp]) -> bool:
-    """True if a key occurs more than once."""
-    ordered = np.sort(keys)
+    """True if a key occurs more than once; fast where keys are a few ascending stretches."""
+    ordered = np.sort(keys, kind="stable")
     return bool((ordered[1:] == ordered[:-1]).any())

@@ -74,7 +74,7 @@ class _Away:
         fresh = ~self._marks.bits[entries]
         if not fresh.any():
             return
-        if (rank[1:] <= rank[:-1]).any():  # a rank may occur twice, with the same block
+        if np.bincount(rank).max() > 1:  # a rank that occurs twice may have a block twice
             fresh &= ~again(entries.reshape(-1)).reshape(fresh.shape)
         self._marks.set(entries, True)
         self.weigh(self.held, rank, blocks, fresh & self._away(rank, blocks))

