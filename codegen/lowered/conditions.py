@@ -31,6 +31,11 @@ class Domain:
         """Steps and ranks."""
         return len(self.steps), int(np.prod(self.loops.mesh))
 
+    @property
+    def everywhere(self) -> Flags:
+        """All of it: [steps, ranks]."""
+        return np.ones(self.shape, np.bool_)
+
     def table(self, told: Callable[[int, Ints], Ints | Flags]) -> Ints:
         """Returns the values of `told(step, coordinates)`: [steps, ranks]."""
         coordinates = self.loops.coordinates()
@@ -84,7 +89,7 @@ def times(steps: Sequence[int], domain: Domain, names: Names) -> list[Condition]
         ends.append((chain, least, most))
     for end, pause in product(ends, [(), *_pauses(steps, domain, names)]):
         made = [_said(domain, names, *texts) for texts in (end, pause) if texts]
-        if np.array_equal(_all(made, domain.shape)[:, 0], wanted):
+        if np.array_equal(together(made, domain.everywhere)[:, 0], wanted):
             return made
     raise PlanError("statements that pause in a loop")
 
@@ -182,18 +187,18 @@ def _compared(e: Expr, beside: int, names: Names) -> str:
     return f"{'>=' if beside < 0 else '<='} {plain}"
 
 
-def _all(said: Sequence[Condition], shape: tuple[int, int]) -> Flags:
-    holds: Flags = np.logical_and.reduce([np.ones(shape, bool), *(c.holds for c in said)])
+def together(said: Sequence[Condition], where: Flags) -> Flags:
+    """Where all of them hold, of what is known to hold."""
+    holds: Flags = np.logical_and.reduce([where, *(c.holds for c in said)])
     return holds
 
 
 def needed(said: Sequence[Condition], where: Flags) -> list[Condition]:
     """The conditions that are left to be asked where `where` is known to hold."""
-    kept = list(said)
-    goal = np.logical_and.reduce([where, *(c.holds for c in said)])
+    kept, goal = list(said), together(said, where)
     for c in said:
         others = [x for x in kept if x is not c]
-        if (np.logical_and.reduce([where, *(x.holds for x in others)]) == goal).all():
+        if (together(others, where) == goal).all():
             kept = others
     return kept
 

@@ -10,7 +10,7 @@ from math import gcd
 
 import numpy as np
 
-from codegen.lowered.conditions import Condition, Domain, both, conditions, needed
+from codegen.lowered.conditions import Condition, Domain, both, conditions, needed, together
 from codegen.lowered.shares import head_of
 from codegen.lowered.sums import plain
 from codegen.reflow import WIDTH
@@ -47,9 +47,7 @@ class Meeting:
         made = []
         for s in self.attends:
             said = conditions(s.when, self.domain, self.names)
-            made.append(
-                (s, said, np.logical_and.reduce([np.ones(self.domain.shape, bool), *holds(said)]))
-            )
+            made.append((s, said, together(said, self.domain.everywhere)))
         if (np.sum([on for _, _, on in made], axis=0) > 1).any():
             raise PlanError("a rank attends two rectangles of the same values in a step")
         return made
@@ -88,11 +86,6 @@ class Meeting:
         return both(needed(covering(where, said, self.everywhere), self.everywhere))
 
 
-def holds(said: Sequence[Condition]) -> list[Flags]:
-    """Where each holds."""
-    return [c.holds for c in said]
-
-
 def covering(
     where: Flags, said: Sequence[Sequence[Condition]], known: Flags | None = None
 ) -> list[Condition]:
@@ -102,7 +95,7 @@ def covering(
         return []
     for conditions_ in said:
         kept = [c for c in conditions_ if (c.holds | ~where).all()]
-        if (np.logical_and.reduce([inside, *holds(kept)]) == (where & inside)).all():
+        if (together(kept, inside) == (where & inside)).all():
             return needed(kept, inside)
     raise PlanError("what ranks attend cannot be said in one condition")
 
@@ -112,7 +105,7 @@ def covering(
 
 def tile_function(meeting: Meeting) -> tuple[str, list[str], bool]:
     """The cases as a function: its arguments, its body, and if it may have nothing to do."""
-    left, lines, slices = np.ones(meeting.domain.shape, bool), list[str](), set[str]()
+    left, lines, slices = meeting.domain.everywhere, list[str](), set[str]()
     cases = sorted(meeting.cases(), key=lambda case: case[0].when.first)
     for s, said, on in cases:
         rows, cols = bounds_of(s, meeting, slices)

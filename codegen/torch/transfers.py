@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from codegen.lowered.conditions import SIZES, Domain, active_bounds, both, conditions, needed
+from codegen.lowered.conditions import SIZES, Domain, active_bounds, both, conditions, needed, times
 from codegen.lowered.sums import Cell, Walk
 from codegen.text import Names, expression
 from planner.errors import PlanError
@@ -87,18 +85,15 @@ class Transfer:
         """The condition on the step; "" for always, and where the route says it."""
         if self.guarded:
             return ""
-        plain = replace(
-            self.s.when, guard=replace(self.s.when.guard, bounds=(), spans=(), ranks=())
-        )
-        said = conditions(plain, self.domain, self.names)
-        return both(needed(said, np.ones(self.domain.shape, bool)))
+        steps = [t for t in self.domain.steps if self.s.when.on(t)]
+        return both(needed(times(steps, self.domain, self.names), self.domain.everywhere))
 
     def asked(self, to: str, source: str) -> str:
         """The values that say if this rank sends, and if something comes to it."""
         receiver = self.s.when.guard.receiver
         here = self.names.axes[self.axis]
         said = conditions(self.s.when, self.domain, self.names.but(self.axis, "r"))
-        asked = both(needed(said, np.ones(self.domain.shape, bool)))
+        asked = both(needed(said, self.domain.everywhere))
         return f"({asked} for r in ({to if receiver else here}, {here if receiver else source}))"
 
 
