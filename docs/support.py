@@ -58,8 +58,9 @@ IRREGULAR = {
     ),
     "startrail": (
         "Sections, teams and members are three axes of a mesh, and programs of loops name two,"
-        " `outer` and `inner`; with one section, on 4 or 9 ranks, it is loops. What member c begins"
-        " with comes from c places on, so its messages are as many as a team has members."
+        " `outer` and `inner`: on 8 ranks `plan` shows three, in 9 statements. With one section, on"
+        " 4 or 9 ranks, it is loops. Member c begins with what comes from c sections on, which is"
+        " no shift by one number on any mesh: a message for each member."
     ),
     "tree": (
         "Each level sends as many values as all levels before it together, and twice as far: one"
@@ -82,9 +83,10 @@ PARTLY = {
             "Only what is needed travels, and a window needs other pieces of one rank than of the"
             " next: pieces part, end their way at different ranks, and their sums come back from"
             " there. Where no condition on the step and the rank says which, as of two pieces per"
-            " rank that go around, and of the part of an exchange's pieces that `usp` sends on,"
-            " tables do. What stays whole is loops: gathers, exchanges of heads, and stripes, of"
-            " which a window needs as much on every rank."
+            " rank that go around, tables do. So do they for `usp`, whose loops `plan` shows in 6"
+            " and 8 statements: what goes around is a part of what an exchange brought, and"
+            " programs know the positions of whole ranks. What stays whole is loops: gathers,"
+            " exchanges of heads, and stripes, of which a window needs as much on every rank."
         ),
     ),
     "causal documents": (
