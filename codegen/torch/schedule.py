@@ -50,8 +50,10 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     keep = kept_by_torch(plans, loops)
     passes = [Pass(plan, each, texts, keep) for plan, each in zip(plans, loops, strict=True)]
     bodies = [each.function() for each in passes]
-    mesh, lines = loops[0].mesh, list[str]()
-    if len(mesh) > 1:
+    meshes, lines = {each.mesh for each in loops if len(each.mesh) > 1}, list[str]()
+    if len(meshes) > 1:
+        raise PlanError("passes over different meshes")
+    for mesh in meshes:
         names = SIZES[len(mesh)]
         lines += [
             "",

@@ -11,6 +11,7 @@ from codegen.emitting import emit
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.planning import plan
 from planner.plans import Plans
+from planner.verify import verify_pair
 from planner.workload import Workload
 from runtimes.arrays import Array, draw, draw_sinks
 from runtimes.backends import forward
@@ -122,6 +123,17 @@ def test_regular_schedules_on_request_are_printed_as_loops(
     pair = both(schedule, Workload(seq=4 * ranks, mask=mask, **sizes), ranks)
     assert "as tables" not in emit(pair, "torch")
     assert_exact(pair)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [("double-ring:node=2", "double-ring:node=4"), ("zigzag", "double-ring:node=2")],
+)
+def test_passes_over_different_meshes_are_exact(first: str, last: str) -> None:
+    """Both would name their sizes OUTER and INNER, or the first one would have no names."""
+    work = Workload(seq=64, heads=4, head_dim=2, mask=Full(), dtype="float64")
+    backward = plan(last, work, 8, pass_="backward")
+    assert_exact(verify_pair(plan(first, work, 8), backward))
 
 
 @pytest.mark.parametrize(("ranks", "heads"), [(2, 3), (4, 5), (4, 6)])
