@@ -148,9 +148,8 @@ class _Walker:
 
     def attend(self, s: Attend, rectangles: Rectangles, t: int) -> None:
         who = rectangles.rank
-        for side, parts in zip(SIDES, (s.q, s.kv), strict=True):
-            if len({(p.value, p.lag) for p in parts}) > 1:
-                raise PlanError(f"step {t}: a rectangle of several {side} values")
+        if any(len({(p.value, p.lag) for p in parts}) > 1 for parts in (s.q, s.kv)):
+            raise PlanError(f"step {t}: a rectangle of several values")
         self.result.attended.setdefault(s, {})[t] = rectangles
         for side, part, table in zip(SIDES, (s.q[0], s.kv[0]), rectangles.tables, strict=True):
             self.result.widths.setdefault((side, part.value), set()).add(table.shape[1])
