@@ -104,7 +104,8 @@ def affine(terms: Sequence[tuple[int, str]], constant: int) -> str:
         return " ".join([str(constant), *(_term(k, name) for k, name in named)])
     if not named:
         return str(constant)
-    first = _term(*named[0]).replace("+ ", "").replace("- ", "-")
+    sign, _, first = _term(*named[0]).partition(" ")  # names may have signs in them
+    first = "-" * (sign == "-") + first
     rest = [_term(k, name) for k, name in named[1:]]
     return " ".join([first, *rest, *([signed(constant)] if constant else [])])
 

@@ -144,6 +144,13 @@ def test_heads_that_ranks_do_not_divide_are_exact(schedule: str, ranks: int, hea
     assert_exact(both(schedule, work, ranks))
 
 
+def test_conditions_on_a_clock_that_begins_later_are_printed() -> None:
+    """Of the forward pass alone: an outer ring turns every second step, two steps ahead."""
+    work = Workload(seq=48, heads=2, head_dim=2, mask=Causal(), dtype="float64")
+    source = emit(plan("double-ring:node=2:layout=contiguous", work, 6), "torch")
+    assert "(step + 2) // 2" in source
+
+
 @pytest.mark.parametrize("schedule", ["llama3", "head-chunks"])
 def test_heads_come_while_others_are_attended(schedule: str) -> None:
     work = Workload(seq=32, heads=16, kv_heads=8, head_dim=4, mask=Full(), dtype="float64")
