@@ -21,6 +21,8 @@ class Messages(State):
     def send(self, move: Transfer) -> str:
         """Start a message; the name of what waits for it."""
         s = move.s
+        if move.guarded and self.late(s) and len(move.domain.steps) > 1:
+            raise PlanError("a message of some ranks that is waited for after other steps")
         message = (
             self.have.message(move.source) if move.source else self.have.part(s.tensors, s.parts[0])
         )

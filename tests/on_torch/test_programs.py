@@ -144,11 +144,14 @@ def test_heads_that_ranks_do_not_divide_are_exact(schedule: str, ranks: int, hea
     assert_exact(both(schedule, work, ranks))
 
 
-def test_conditions_on_a_clock_that_begins_later_are_printed() -> None:
-    """Of the forward pass alone: an outer ring turns every second step, two steps ahead."""
+@pytest.mark.parametrize("node", [2, 3])
+def test_nested_rings_are_exact_without_a_backward_pass(node: int) -> None:
+    """Conditions on a clock that begins later, and a message that some ranks wait for late."""
     work = Workload(seq=48, heads=2, head_dim=2, mask=Causal(), dtype="float64")
-    source = emit(plan("double-ring:node=2:layout=contiguous", work, 6), "torch")
-    assert "(step + 2) // 2" in source
+    alone = plan(f"double-ring:node={node}:layout=contiguous", work, 6)
+    arrays = draw(work, 0)[:3]
+    out = run(alone, *arrays)
+    assert distance(out, dense.forward(work, *arrays)[0]) <= EXACT["float64"][0]
 
 
 @pytest.mark.parametrize("schedule", ["llama3", "head-chunks"])
