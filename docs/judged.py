@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import expm1, log
 
+from frozen_fit import fitted
 from left_out import left_out
 from markdown import Lines, table
 from soundness import CHECKS, soundness
@@ -171,7 +172,7 @@ def _soundness() -> Lines:
 
 
 def _fitted(stated: Sequence[Measured]) -> Lines:
-    constants = validation.fitted(stated)
+    constants = fitted(stated)
     yield from (
         f"{len(constants)} constants for {len(stated)} rows. Beside each stand the range that is",
         "physical, and the rows whose times it changes, of those that constants were fitted to.",

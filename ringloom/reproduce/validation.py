@@ -5,22 +5,18 @@ whole schedules: `simulator/hardware/residuals.csv`, with its date and the diges
 were at hand in `simulator/hardware/frozen.toml`. Rows of another file are judged by the same.
 """
 
-import hashlib
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import exp, expm1, log
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from ringloom.reproduce.measured import ROWS, Measured, published_rows
+from ringloom.reproduce.measured import Measured, published_rows
 from ringloom.reproduce.tables import Line, Table
-from simulator.confidence import RESIDUALS, Residual, ratio_interval
-from simulator.hardware import hardware, presets
-from simulator.prediction import simulate
+from simulator.confidence import RESIDUALS, ratio_interval
 
 APART = 1.1  # schedules whose published times differ by more must come out in their order
 FROZEN = RESIDUALS.with_name("frozen.toml")
@@ -98,71 +94,9 @@ def by(rows: Sequence[Measured], *names: str) -> dict[tuple[str, ...], list[Meas
     return groups
 
 
-# ---- the frozen fit
-
-
-def scatter() -> list[Residual]:
-    """Return the errors of all published rows of whole schedules, as they are now."""
-    rows = [row for row in stated(published_rows()) if row.ranks > 1 and row.quantity != "ratio"]
-    return [Residual(row.on, row.source, row.name, row.error) for row in rows]
-
-
-def digest(path: Path = ROWS) -> str:
-    """Return the SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def frozen() -> dict[str, Any]:
     """Return when the constants were fitted, and to what."""
     return tomllib.loads(FROZEN.read_text(encoding="utf-8"))
-
-
-def freeze(date: str) -> None:
-    """Write today's errors, and what the constants were fitted to, for intervals to rest on."""
-    lines = [f'{r.hardware},{r.source},"{r.what}",{r.error:.4f}' for r in scatter()]
-    RESIDUALS.write_text("\n".join(["hardware,source,what,error", *lines, ""]))
-    head = "# The fit that predictions rest on; written by ringloom.reproduce.validation.freeze."
-    parts = [head, f'date = "{date}"', f"rows = {len(published_rows())}", f'sha256 = "{digest()}"']
-    for name in presets():
-        if fitted := fitted_constants(name):
-            parts += ["", f"[constants.{name}]"]
-            parts += [f'"{key}" = {value!r}' for key, value in fitted.items()]
-    FROZEN.write_text("\n".join([*parts, ""]))
-
-
-def fitted_constants(name: str) -> dict[str, float]:
-    """Return the constants of a preset that were fitted to rows of that very chip."""
-    constants = hardware(name).constants.items()
-    return {k: c.value for k, c in constants if c.calibrated and c.source.startswith("fitted to ")}
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A fitted constant, which chips may share, and the fitted rows whose times it changes."""
-
-    constant: str
-    chips: tuple[str, ...]
-    rows: tuple[Measured, ...]
-
-
-def fitted(rows: Sequence[Measured]) -> list[Fitted]:
-    """Return the constants that were fitted to some rows, those of one fit once."""
-    chips = dict[tuple[str, str], list[str]]()
-    for name in dict.fromkeys(row.on for row in rows):
-        for key in fitted_constants(name):
-            chips.setdefault((key, hardware(name).constants[key].source), []).append(name)
-    return [
-        Fitted(key, tuple(names), tuple(r for r in rows if r.on in names and _rests_on(r, key)))
-        for (key, _), names in chips.items()
-    ]
-
-
-def _rests_on(row: Measured, key: str) -> bool:
-    """True if constants were fitted to a row, and its time changes with this one."""
-    if row.use != "fitted":
-        return False
-    other = row.machine.changed({key: row.machine[key] * 1.01})
-    return simulate(row.plans, other, record=False).makespan != row.predicted.makespan
 
 
 # ---- as tables and as JSON

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import frozen_fit
 import pytest
 import soundness as soundness_module
 from soundness import CHECKS, soundness
@@ -86,21 +87,21 @@ def test_overlap_costs_more_than_it_hides_on_fast_links_and_short_sequences() ->
 def test_the_fit_is_frozen_with_its_date_its_rows_and_its_constants(
     rows: Sequence[Measured],
 ) -> None:
-    """Where this fails, rows or constants have changed: fit, then call `validation.freeze`."""
+    """Where this fails, rows or constants have changed: fit, then call `frozen_fit.freeze`."""
     frozen = validation.frozen()
     assert frozen["rows"] == len(rows)
-    assert frozen["sha256"] == validation.digest(ROWS)
-    assert {n: f for n in presets() if (f := validation.fitted_constants(n))} == frozen["constants"]
+    assert frozen["sha256"] == frozen_fit.digest(ROWS)
+    assert {n: f for n in presets() if (f := frozen_fit.fitted_constants(n))} == frozen["constants"]
 
 
 def test_a_chip_has_five_rows_or_more_for_each_fitted_constant(rows: Sequence[Measured]) -> None:
     for (name,), own in validation.by(validation.stated(rows), "on").items():
-        assert 1 <= len(validation.fitted_constants(name)) <= len(own) / 5
+        assert 1 <= len(frozen_fit.fitted_constants(name)) <= len(own) / 5
 
 
 def test_no_fitted_constant_belongs_to_a_row_or_a_schedule(rows: Sequence[Measured]) -> None:
     """Times of as many rows change with it; what two chips share was fitted to rows of both."""
-    constants = {(one.constant, one.chips): one.rows for one in validation.fitted(rows)}
+    constants = {(one.constant, one.chips): one.rows for one in frozen_fit.fitted(rows)}
     ring, host = (
         constants.pop(key)
         for key in (("attention.merge", ("h800",)), ("attention.host", ("h100", "b200")))
@@ -116,7 +117,7 @@ def test_no_fitted_constant_belongs_to_a_row_or_a_schedule(rows: Sequence[Measur
 def test_every_fitted_constant_has_a_physical_range() -> None:
     for name in presets():
         constants = hardware(name).constants
-        for key in validation.fitted_constants(name):
+        for key in frozen_fit.fitted_constants(name):
             assert constants[key].range, (name, key)
 
 

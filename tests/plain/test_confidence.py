@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from frozen_fit import scatter
 from left_out import Left, left_out
 
 import ringloom as rl
@@ -15,7 +16,6 @@ from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.advice import recommend
 from ringloom.cli import main
-from ringloom.reproduce import validation
 from simulator.confidence import (
     Residual,
     effects,
@@ -39,8 +39,8 @@ EVEN = Scenario()
 
 
 def test_the_frozen_errors_are_those_of_the_published_rows() -> None:
-    """Where this fails, predictions have changed: see `validation.freeze`."""
-    now = validation.scatter()
+    """Where this fails, predictions have changed: see `frozen_fit.freeze`."""
+    now = scatter()
     assert [replace(row, error=0) for row in now] == [replace(r, error=0) for r in residuals()]
     for row, frozen in zip(now, residuals(), strict=True):
         assert row.error == pytest.approx(frozen.error, abs=1e-3), row.what

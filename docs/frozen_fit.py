@@ -1,0 +1,82 @@
+"""Freezes the fit that predictions rest on, and tells which rows its constants rest on.
+
+    python docs/frozen_fit.py 2026-01-31
+
+Do that after constants were fitted or published rows added: it writes today's errors, the digest of
+the rows, and the fitted constants, with the date that is given.
+"""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringloom.reproduce.measured import ROWS, Measured, published_rows
+from ringloom.reproduce.validation import FROZEN, stated
+from simulator.confidence import RESIDUALS, Residual
+from simulator.hardware import hardware, presets
+from simulator.prediction import simulate
+
+
+def scatter() -> list[Residual]:
+    """Return the errors of all published rows of whole schedules, as they are now."""
+    rows = [row for row in stated(published_rows()) if row.ranks > 1 and row.quantity != "ratio"]
+    return [Residual(row.on, row.source, row.name, row.error) for row in rows]
+
+
+def digest(path: Path = ROWS) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def freeze(date: str) -> None:
+    """Write today's errors, and what the constants were fitted to, for intervals to rest on."""
+    lines = [f'{r.hardware},{r.source},"{r.what}",{r.error:.4f}' for r in scatter()]
+    RESIDUALS.write_text("\n".join(["hardware,source,what,error", *lines, ""]))
+    head = "# The fit that predictions rest on; written by docs/frozen_fit.py."
+    parts = [head, f'date = "{date}"', f"rows = {len(published_rows())}", f'sha256 = "{digest()}"']
+    for name in presets():
+        if fitted := fitted_constants(name):
+            parts += ["", f"[constants.{name}]"]
+            parts += [f'"{key}" = {value!r}' for key, value in fitted.items()]
+    FROZEN.write_text("\n".join([*parts, ""]))
+
+
+def fitted_constants(name: str) -> dict[str, float]:
+    """Return the constants of a preset that were fitted to rows of that very chip."""
+    constants = hardware(name).constants.items()
+    return {k: c.value for k, c in constants if c.calibrated and c.source.startswith("fitted to ")}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted constant, which chips may share, and the fitted rows whose times it changes."""
+
+    constant: str
+    chips: tuple[str, ...]
+    rows: tuple[Measured, ...]
+
+
+def fitted(rows: Sequence[Measured]) -> list[Fitted]:
+    """Return the constants that were fitted to some rows, those of one fit once."""
+    chips = dict[tuple[str, str], list[str]]()
+    for name in dict.fromkeys(row.on for row in rows):
+        for key in fitted_constants(name):
+            chips.setdefault((key, hardware(name).constants[key].source), []).append(name)
+    return [
+        Fitted(key, tuple(names), tuple(r for r in rows if r.on in names and _rests_on(r, key)))
+        for (key, _), names in chips.items()
+    ]
+
+
+def _rests_on(row: Measured, key: str) -> bool:
+    """True if constants were fitted to a row, and its time changes with this one."""
+    if row.use != "fitted":
+        return False
+    other = row.machine.changed({key: row.machine[key] * 1.01})
+    return simulate(row.plans, other, record=False).makespan != row.predicted.makespan
+
+
+if __name__ == "__main__":
+    freeze(sys.argv[1])
