@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module, util
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.ir import Pass
 
@@ -30,72 +29,35 @@ class Sample:
     kv_heads: int = 0  # 0: as many as heads
 
 
-class Bench(Protocol):
-    """Runs and times operations; dtypes by name, sizes in elements unless said."""
-
-    name: str
-    kind: str  # cuda, cpu or numpy
-    dtype: str  # of the inputs of timed kernel calls
-    kinds: tuple[str, ...]  # of kernel calls that it has
-    libraries: str
-    ranks: int  # that share this machine
-    capacity: float  # bytes of memory of one rank
-
-    def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
-        """Returns a function that makes such a call once."""
-        ...
-
-    def merging(self, rows: int, heads: int, head_dim: int) -> Callable[[], object]:
-        """Returns a function that merges a partial output into another, as programs do."""
-        ...
-
-    def copying(self, size: int) -> Callable[[], object]:
-        """Returns a function that copies `size` bytes."""
-        ...
-
-    def multiplying(self, size: int, dtype: str) -> Callable[[], object]:
-        """Returns a function that multiplies two square matrices."""
-        ...
-
-    def seconds(self, run: Callable[[], object], times: int) -> float:
-        """Returns the seconds that `times` calls in a row take."""
-        ...
-
-
-def bench(kind: str = "") -> Bench:
-    """Returns the bench of a kind, "cuda", "cpu" or "numpy", by default the first available."""
-    if not kind:
-        kind = "numpy"
-        if util.find_spec("torch") is not None:
-            kind = "cuda" if import_module("torch").cuda.is_available() else "cpu"
-    if kind == "numpy":
-        return NumpyBench()
-    device: Bench = import_module("runtimes.calibration.torch_bench").TorchBench(kind)
-    return device
-
-
 def memory_bytes() -> float:
     """Returns the bytes of memory of this machine."""
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-class NumpyBench:
-    """Attention in plain numpy, for machines without torch."""
+class Bench:
+    """Runs and times operations: here attention in plain numpy, for machines without torch.
 
-    name, kind, dtype = "numpy", "numpy", "float32"
-    kinds: tuple[str, ...] = ("full",)
+    Dtypes by name, sizes in elements unless said.
+    """
+
+    name, kind, dtype = "numpy", "numpy", "float32"  # kind: cuda, cpu or numpy; dtype of inputs
+    kinds: tuple[str, ...] = ("full",)  # of kernel calls that it has
+    libraries: str
+    ranks: int  # that share this machine
+    capacity: float  # bytes of memory of one rank
 
     def __init__(self) -> None:
         self.libraries, self.ranks = f"numpy {np.__version__}", 1
         self.capacity = memory_bytes()
-        self._random = np.random.default_rng(0)
+        self._numbers = np.random.default_rng(0)
 
-    def _array(self, *shape: int, dtype: str = "float32") -> NDArray[np.floating[Any]]:
-        return self._random.standard_normal(shape).astype(dtype)
+    def _random(self, *shape: int, dtype: str = "float32") -> Any:
+        return self._numbers.standard_normal(shape).astype(dtype)
 
     def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
-        q, out = (self._array(sample.heads, sample.rows, sample.head_dim) for _ in range(2))
-        k, v = (self._array(sample.heads, sample.columns, sample.head_dim) for _ in range(2))
+        """Returns a function that makes such a call once."""
+        q, out = (self._random(sample.heads, sample.rows, sample.head_dim) for _ in range(2))
+        k, v = (self._random(sample.heads, sample.columns, sample.head_dim) for _ in range(2))
 
         def forward() -> object:
             scores = q @ k.swapaxes(1, 2)
@@ -111,20 +73,36 @@ class NumpyBench:
         return forward if sample.pass_ == "forward" else backward
 
     def merging(self, rows: int, heads: int, head_dim: int) -> Callable[[], object]:
-        total, part = (self._array(heads, rows, head_dim) for _ in range(2))
-        weight = self._array(heads, rows, 1)
+        """Returns a function that merges a partial output into another, as programs do."""
+        total, part = (self._random(heads, rows, head_dim) for _ in range(2))
+        weight = self._random(heads, rows, 1)
         return lambda: np.add(total, weight * (part - total), out=total)
 
     def copying(self, size: int) -> Callable[[], object]:
+        """Returns a function that copies `size` bytes."""
         a, b = (np.ones(size // 8) for _ in range(2))
         return lambda: np.copyto(a, b)
 
     def multiplying(self, size: int, dtype: str) -> Callable[[], object]:
-        a, b = (self._array(size, size, dtype=dtype) for _ in range(2))
+        """Returns a function that multiplies two square matrices."""
+        a, b = (self._random(size, size, dtype=dtype) for _ in range(2))
         return lambda: a @ b
 
     def seconds(self, run: Callable[[], object], times: int) -> float:
+        """Returns the seconds that `times` calls in a row take."""
         began = time.perf_counter()  # the thread's own clock would miss numpy's other threads
         for _ in range(times):
             run()
         return time.perf_counter() - began
+
+
+def bench(kind: str = "") -> Bench:
+    """Returns the bench of a kind, "cuda", "cpu" or "numpy", by default the first available."""
+    if not kind:
+        kind = "numpy"
+        if util.find_spec("torch") is not None:
+            kind = "cuda" if import_module("torch").cuda.is_available() else "cpu"
+    if kind == "numpy":
+        return Bench()
+    device: Bench = import_module("runtimes.calibration.torch_bench").TorchBench(kind)
+    return device

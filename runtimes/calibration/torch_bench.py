@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from runtimes.calibration.benches import Sample, memory_bytes
+from runtimes.calibration.benches import Bench, Sample, memory_bytes
 
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 
 
-class TorchBench:
+class TorchBench(Bench):
     """Times kernel calls, merges, copies and products on one device; kind is cpu or cuda."""
 
     def __init__(self, kind: str) -> None:
@@ -40,7 +40,7 @@ class TorchBench:
             self.capacity = memory_bytes() / self.ranks
             self.libraries += ", one thread per rank"
 
-    def _random(self, *shape: int, dtype: str) -> Any:
+    def _random(self, *shape: int, dtype: str = "float32") -> Any:
         return torch.randn(*shape, device=self._device).to(DTYPES[dtype])
 
     def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
@@ -72,9 +72,9 @@ class TorchBench:
 
     def merging(self, rows: int, heads: int, head_dim: int) -> Callable[[], object]:
         """Returns a function that merges a partial output into another, as emitted programs do."""
-        total = self._random(1, heads, rows, head_dim + 1, dtype="float32")
+        total = self._random(1, heads, rows, head_dim + 1)
         o = self._random(1, heads, rows, head_dim, dtype=self.dtype)
-        lse = self._random(1, heads, rows, 1, dtype="float32")
+        lse = self._random(1, heads, rows, 1)
 
         def merge() -> None:
             weight = torch.sigmoid(lse - total[..., head_dim:]).nan_to_num(0.0)

@@ -22,7 +22,7 @@ from planner.workload import Workload
 from ringloom.calibrating import beside_kernels, calibrate
 from ringloom.cli import main
 from runtimes.calibration import measuring
-from runtimes.calibration.benches import NumpyBench, Sample, bench
+from runtimes.calibration.benches import Bench, Sample, bench
 from runtimes.calibration.measuring import Measurement, medians, samples
 from simulator.costs.kernels import Kernels
 from simulator.hardware import Constant, Hardware, hardware, load
@@ -301,7 +301,7 @@ def test_two_processes_exchange_messages() -> None:
 
 
 def test_every_kind_of_call_runs_in_every_pass() -> None:
-    for on in (bench("cpu"), NumpyBench()):
+    for on in (bench("cpu"), Bench()):
         runs = [
             on.prepare(Sample(pass_, 32, 32, kind, 4, 16, kv_heads), "float32")
             for pass_ in ("forward", "backward")
