@@ -156,7 +156,7 @@ def joined(pieces: Sequence[Piece]) -> str:
 # ---- taking a text apart
 
 
-@lru_cache(maxsize=64)  # benchmarks/bench_programs.py: emission for eight ranks
+@lru_cache(maxsize=64)  # a second program in a process takes 1.4 times as long without, 1.6 in JAX
 def module(source: str | Part, marks: frozenset[str]) -> Module:
     """The imports and the top-level statements of a text, without what assembly leaves out."""
     above = isinstance(source, Part)

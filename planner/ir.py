@@ -13,7 +13,6 @@ start; (3) what attends produce, then what arrives, is added, in node order.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +27,6 @@ Pass = Literal["forward", "backward"]
 Dim = Literal["head_dim", "v_head_dim"]  # a field of the workload
 Index = NDArray[np.intp]
 Rows = NDArray[np.bool_] | np.bool_
-check_partition = lru_cache(maxsize=8)(Partition.check)  # every pass makes a plan of the same one
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +310,7 @@ class Plan:
             raise PlanError(f"a pass is forward or backward, not {self.pass_!r}")
         if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
             raise PlanError(f"ranks must be a whole number from 1 up, not {self.ranks!r}")
-        check_partition(self.partition, self.workload, self.ranks)
+        self.partition.check(self.workload, self.ranks)
         check_places(self.ranks, max(len(self.partition.q), len(self.partition.kv)))
         known = CARRIED[self.pass_]
         for tensor, slots in self.buffers:

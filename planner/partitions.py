@@ -105,7 +105,7 @@ class Side:
     def __repr__(self) -> str:
         return printed(self, len(self), f"of {len(self)} blocks")
 
-    @cached_property
+    @property
     def owners(self) -> Ints:
         """The owner of each block, a rank."""
         return np.array([b.home for b in self.blocks], np.int32)
@@ -120,7 +120,7 @@ class Side:
         """Heads of each block."""
         return np.array([len(s) for s in self.slices], np.int64)[self.slice]
 
-    @cached_property  # benchmarks/bench_explore.py
+    @cached_property  # benchmarks/bench_scale.py, zigzag
     def chunks(self) -> tuple[Ranges, ...]:
         """The distinct sets of positions; blocks of several head slices share one."""
         return tuple(dict.fromkeys(b.positions for b in self.blocks))
@@ -130,12 +130,12 @@ class Side:
         """Index into `chunks` of each block."""
         return _indices((b.positions for b in self.blocks), self.chunks)
 
-    @cached_property
+    @cached_property  # benchmarks/bench_scale.py, usp
     def slices(self) -> tuple[range, ...]:
         """The distinct head slices."""
         return tuple(dict.fromkeys(b.heads for b in self.blocks))
 
-    @cached_property  # benchmarks/bench_explore.py
+    @cached_property  # benchmarks/bench_scale.py, usp
     def slice(self) -> Ints:
         """Index into `slices` of each block."""
         return _indices((b.heads for b in self.blocks), self.slices)

@@ -58,7 +58,7 @@ class Tiles:
         """Chunk pairs with at least one allowed pair."""
         return np.asarray(self.chunk_kinds[:-1, :-1] & LIVE, np.bool_)
 
-    @cached_property
+    @property
     def shared_heads(self) -> NDArray[np.int64]:
         """Query heads that a q slice and a kv slice compute together under the GQA grouping."""
         group, q, kv = self.work.group, self.partition.q.slices, self.partition.kv.slices
@@ -118,7 +118,7 @@ class Tiles:
         heads: NDArray[np.int64] = self.shared_heads[q, kv]
         return heads
 
-    @cached_property
+    @property
     def _entries(self) -> tuple[Index, Index]:
         """Per side: what each block, and block -1, adds to the entry of a tile in `_kinds`."""
         (height, width), (q, kv) = self.chunk_kinds.shape, (self.partition.q, self.partition.kv)

@@ -45,7 +45,9 @@ BY_MASK: dict[str, Callable[[Workload, int, int], tuple[Chunks, Chunks]]] = {
     "snake": snake,
     "even-work": even_work,
 }
-MOST = 256  # ranks up to which a layout by the mask is told by its name
+# Ranks up to which a layout by the mask is told by its name: of even-work on 1,024 ranks that
+# would take longer than the plan.
+MOST = 256
 IN_GRAINS = "striped", "heap", "snake", "even-work"
 
 
