@@ -24,9 +24,11 @@ HERE = threading.local()
 
 
 def replay(plans: Any, *arrays: Any, sinks: Any = None) -> list[Any]:
-    """Output and gradients, by the program of two passes, of whole arrays q, k, v, dout."""
-    forward, _ = plans
-    return replayed(emit(plans, "jax"), forward.ranks, *arrays, sinks=sinks)
+    """Output and gradients by the program of plans, of whole arrays q, k, v, dout.
+
+    Without dout, the output alone.
+    """
+    return replayed(emit(plans, "jax"), plans.ranks, *arrays, sinks=sinks)
 
 
 def replayed(source: str, ranks: int, *arrays: Any, sinks: Any = None) -> list[Any]:
@@ -39,12 +41,11 @@ def replayed(source: str, ranks: int, *arrays: Any, sinks: Any = None) -> list[A
     ]
 
     def on_rank(rank: int) -> list[Any]:
-        q, k, v, dout = (array(parts[rank]) for parts in shards)
-        if sinks is not None:
-            out, saved = module.forward_with_sinks(q, k, v, array(sinks), "sp")
-            return [out, *module.backward_with_sinks("sp", saved, dout)]
-        out, saved = module.forward(q, k, v, "sp")
-        return [out, *module.backward("sp", saved, dout)]
+        q, k, v, *douts = (array(parts[rank]) for parts in shards)
+        more, given = ("", ()) if sinks is None else ("_with_sinks", (array(sinks),))
+        out, saved = getattr(module, f"forward{more}")(q, k, v, *given, "sp")
+        backward = getattr(module, f"backward{more}", None)
+        return [out, *(x for dout in douts for x in backward("sp", saved, dout))]
 
     results = [*zip(*Devices(ranks).run(on_rank), strict=True)]
     sided = zip(results, RESULTS["attention"], strict=False)

@@ -149,6 +149,16 @@ def test_any_workload_that_ranks_divide_matches_dense(ranks: int, data: st.DataO
     exact(data.draw(divided_workloads(ranks)), data.draw(schedules(ranks)), ranks)
 
 
+@pytest.mark.parametrize("ranks", [4, 6])
+@settings(max_examples=MANY)
+@given(st.data())
+def test_programs_of_a_forward_pass_alone_match_dense(ranks: int, data: st.DataObject) -> None:
+    work = data.draw(divided_workloads(ranks))
+    inputs = draw(work, 3)[:3]
+    (out,) = replay(plan(data.draw(schedules(ranks)), work, ranks), *inputs)
+    assert distance(out, dense.forward(work, *inputs)[0]) <= EXACT[work.dtype][0]
+
+
 @pytest.mark.parametrize("ranks", [3, 4])
 @settings(max_examples=MANY)
 @given(st.data())

@@ -92,6 +92,17 @@ def test_programs_of_equal_parts_are_exact(data: st.DataObject, ranks: int, seed
     assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
 
 
+@FEW
+@given(st.data(), st.sampled_from([3, 4, 6, 8]), st.integers(0, 99))
+def test_programs_of_a_forward_pass_alone_are_exact(
+    data: st.DataObject, ranks: int, seed: int
+) -> None:
+    work = data.draw(divided_workloads(ranks))
+    arrays = draw(work, seed)[:3]
+    out = run(plan(data.draw(schedules(ranks)), work, ranks), *arrays)
+    assert distance(out, dense.forward(work, *arrays)[0]) <= EXACT["float64"][0]
+
+
 WRITTEN = [*CLASSIC, "striped:grain=4", "allgather:keep=1"]
 
 
