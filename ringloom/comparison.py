@@ -179,13 +179,9 @@ def compare(
     room = machine["memory.capacity"] if memory is None else memory
     ring, cases, refused = case_of("ring"), list[Case](), list[Refusal]()
     for name in track(names):
-        try:
-            one = ring if name == "ring" else case_of(name)
-        except PlanError as error:
-            refused.append(Refusal(name, str(error)))
-            continue
-        if lack := shortage(one.row.peak_bytes, room):
-            refused.append(Refusal(name, lack))
+        one = feasible(name, lambda name: ring if name == "ring" else case_of(name), room)
+        if isinstance(one, Refusal):
+            refused.append(one)
             continue
         cases.append(one)
         if variants and work.mask != Full():
@@ -202,6 +198,16 @@ def compare(
     sure = tuple(with_intervals(cases, machine, what_if))
     shown = machine.name, pass_, what_if.overlap
     return beside(ring, Comparison(work, ranks, *shown, sure, tuple(refused)))
+
+
+def feasible(name: str, make: Callable[[str], Case], room: float) -> Case | Refusal:
+    """Returns the case of a schedule, or why it cannot run with so many bytes on a rank."""
+    try:
+        one = make(name)
+    except PlanError as error:
+        return Refusal(name, str(error))
+    lack = shortage(one.row.peak_bytes, room)
+    return Refusal(name, lack) if lack else one
 
 
 def with_intervals(cases: Sequence[Case], machine: Hardware, scenario: Scenario) -> Iterator[Case]:

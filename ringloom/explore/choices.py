@@ -10,9 +10,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from planner.errors import RingloomError, unknown
-from planner.parse import schedule as parse_schedule
 from planner.parse import tokens
-from planner.schedules import SCHEDULES
+from planner.planning import find_schedule
 from planner.workload import Workload
 from ringloom.comparison import PASSES, Passes
 from simulator.hardware import hardware, presets
@@ -157,10 +156,6 @@ def _value(text: str, field: Any) -> Any:
 # ---- checks, one per choice: each may rely on those of the choices named before it
 
 
-def _schedule(given: Choices) -> None:
-    _one_of("schedule", parse_schedule(given.schedule)[0], SCHEDULES)
-
-
 def _one_of(what: str, value: str, known: Any) -> None:
     if value not in known:
         raise RingloomError(unknown(what, value, known))
@@ -214,8 +209,8 @@ def _share(given: Choices) -> None:
     Scenario(share=given.share)
 
 
-CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], None]]] = {
-    "schedule": ((), _schedule),
+CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], object]]] = {
+    "schedule": ((), lambda given: find_schedule(given.schedule)),
     "ranks": ((), lambda given: _within("ranks", given.ranks, MOST_RANKS)),
     "seq": ((), lambda given: _within("tokens", tokens(given.seq), LONGEST, given.seq)),
     "mask": (("seq",), _mask),

@@ -43,7 +43,7 @@ class Session:
     def __init__(self) -> None:
         self.view, self.controls = View(), Controls()
         self.words = Words(*WORDS)
-        self.words.ride(self.view.stepper.tiles)
+        self.view.stepper.tiles.tags = [self.words.source]  # goes to the browser with it
         self.table, self.turns = Table(self.words), Turns()
         self.step = pn.widgets.IntSlider(label="step", start=1, end=2, **FULL)
         self.cut = pn.widgets.Select(label="heads", **FULL)

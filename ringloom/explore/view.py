@@ -11,12 +11,11 @@ import numpy as np
 from bokeh.models import Range1d
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
 from planner.planning import plan
 from planner.plans import Plans
 from planner.schedules import comparable
 from planner.workload import Workload
-from ringloom.comparison import Case, Comparison, Passes, beside, case
+from ringloom.comparison import Case, Comparison, Passes, beside, case, feasible
 from ringloom.explore.choices import Choices
 from ringloom.machine import on_machine
 from ringloom.report.facts.tiles import TileFacts, tables
@@ -25,7 +24,7 @@ from ringloom.report.pictures.memory import MemoryPicture
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.traffic import TrafficPicture
-from ringloom.rows import Refusal, Row, shortage
+from ringloom.rows import Refusal, Row
 from simulator.bars import FEW, bars_of, representatives
 from simulator.facts import by_nodes, over_average, traffic_of, usage, work_of
 from simulator.hardware import hardware
@@ -96,15 +95,16 @@ def others(choices: Choices) -> list[str]:
 
 def row_of(choices: Choices) -> Row | Refusal:
     """A row of the table of all schedules, or why there is none; nothing of it is kept."""
-    try:
-        plans = Plans.of(plan(choices.schedule, choices.work, choices.ranks, pass_=choices.pass_))
-    except PlanError as error:
-        return Refusal(choices.schedule, str(error))
-    row = _case(choices, plans).row
-    if lack := shortage(row.peak_bytes, hardware(choices.hardware)["memory.capacity"]):
-        return Refusal(choices.schedule, lack)
+
+    def made(name: str) -> Case:
+        given = plan(name, choices.work, choices.ranks, pass_=choices.pass_)
+        return _case(choices, Plans.of(given))
+
+    one = feasible(choices.schedule, made, hardware(choices.hardware)["memory.capacity"])
+    if isinstance(one, Refusal):
+        return one
     ring = predicted(_ring(choices)).row.makespan_s
-    return replace(row, speedup_vs_ring=ratio(ring, row.makespan_s))
+    return replace(one.row, speedup_vs_ring=ratio(ring, one.row.makespan_s))
 
 
 class View:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bokeh.models import ColumnDataSource, CustomJS, Model
+from bokeh.models import ColumnDataSource, CustomJS
 
 from ringloom.report.assets import asset
 
@@ -26,7 +26,3 @@ class Words:
         new = {name: [(0, text)] for name, text in texts.items() if text != self[name]}
         if new:
             self.source.patch(new)
-
-    def ride(self, model: Model) -> None:
-        """Go to the browser with a model that is drawn."""
-        model.tags = [self.source]
