@@ -15,7 +15,6 @@ import numpy as np
 from planner.loops.form import Expr, Guard, Ints
 from planner.loops.values import Bools
 
-SAMPLE = 64  # points of a plane that are looked at before all of them are
 MANY = 64  # pieces after which nothing regular is to be expected
 
 
@@ -52,10 +51,6 @@ def centred(x: int, modulo: int) -> int:
 
 def plane(coordinates: Ints, t: Ints, values: Ints) -> Expr | None:
     """The expression of coordinates [n, axes] and steps [n] that gives all values [n], or None."""
-    if len(t) > SAMPLE:
-        few = np.linspace(0, len(t) - 1, SAMPLE).astype(np.intp)
-        if plane(coordinates[few], t[few], values[few]) is None:
-            return None
     columns = np.column_stack([coordinates, t])
     varies = np.flatnonzero((columns != columns[0]).any(axis=0))
     terms = np.column_stack([np.ones(len(t), np.intp), columns[:, varies]])
