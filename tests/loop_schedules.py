@@ -8,6 +8,7 @@ from planner.ir import Attend, Move, Pass, Plan, Step
 from planner.layouts import by_tokens
 from planner.passes.adjoint import adjoint
 from planner.planning import derive
+from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 
@@ -74,6 +75,23 @@ def shuffled(work: Workload, ranks: int, pass_: Pass) -> Plan:
     return Plan("shuffled", work, ranks, part, pass_, (), (), tuple(steps))
 
 
+def visits(work: Workload, ranks: int) -> Plan:
+    """A ring of queries: each is two steps with the keys of a rank, and its sums go home."""
+    part, r = by_tokens(work, ranks, "zigzag"), np.arange(ranks)
+    q, kv, steps = part.q.owned(ranks), part.kv.owned(ranks), []
+    for t in range(2 * ranks):
+        here, ahead = q[(r - t // 2) % ranks], (r + 1) % ranks
+        attend = Attend(r, here, kv[:, :1] if t % 2 == 0 else kv[:, 1:])
+        moves = [Move(("Q",), here, r, ahead)] if t % 2 and t < 2 * ranks - 1 else []
+        if t % 2 == 0 and t > 2:
+            visitor = (r - t // 2 + 1) % ranks
+            moves.append(Move(("OUT",), q[visitor], r, visitor))
+        steps.append(Step((attend,), tuple(moves)))
+    last = (r - ranks + 1) % ranks
+    steps.append(Step((), (Move(("OUT",), q[last], r, last),)))
+    return Plan("visits", work, ranks, part, "forward", (), (), tuple(steps))
+
+
 def ring(work: Workload, ranks: int) -> Plan:
     """The plain ring, whose backward pass its adjoint is."""
     return SCHEDULES["ring"].build(work, ranks, "forward")
@@ -93,9 +111,14 @@ FOREIGN: dict[str, Build] = {
     "hypercube": _adjoint(hypercube),
     "shuffled": shuffled,
     "adjoint ring": _adjoint(ring),
+    "visits": _adjoint(visits),
 }
 
 
 def foreign(name: str, work: Workload, ranks: int, pass_: Pass) -> Plan:
     """A verified plan of one of them."""
     return derive(FOREIGN[name](work, ranks, pass_))
+
+
+def foreign_pair(name: str, work: Workload, ranks: int) -> Plans:
+    return Plans(foreign(name, work, ranks, "forward"), foreign(name, work, ranks, "backward"))

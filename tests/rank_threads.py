@@ -8,12 +8,17 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from dense_attention import assert_dense
 from in_memory.distributed import installed
 from in_memory.network import Network
 from in_memory.threads import on_threads
+from planner.plans import Plans
 from runtimes import backends
+from runtimes.arrays import Array, draw
 from runtimes.torch import launch, rank
 from runtimes.torch.rank import Body, Parts
 
@@ -36,6 +41,33 @@ run = partial(backends.run, backend=execute)
 def in_threads(ranks: int, body: Callable[[Any], Any], seconds: float = 60.0) -> list[Any]:
     """Return the results of `body(group)` of all ranks; the first error of any is raised."""
     return on_threads(ranks, body, seconds)[0]
+
+
+def results(
+    program: ModuleType, plans: Plans, arrays: tuple[Array, ...], *tables: Any
+) -> list[Array]:
+    """out, dq, dk and dv, whole and in sequence order."""
+    sides = plans.first.partition
+
+    def body(group: Any) -> list[Any]:
+        at = [sides.side(side).positions(group.rank()) for side in ("q", "kv", "kv", "q")]
+        q, k, v, dout = (torch.from_numpy(x[:, :, n]) for x, n in zip(arrays, at, strict=True))
+        inputs = [x.requires_grad_() for x in (q, k, v)]
+        out = program.attention(*inputs, *tables, group=group)
+        out.backward(dout)
+        return [out.detach(), *(x.grad for x in inputs)]
+
+    shards = in_threads(plans.ranks, body)
+    wholes = []
+    for parts, side in zip(zip(*shards, strict=True), ("q", "q", "kv", "kv"), strict=True):
+        order = sides.side(side).order(plans.ranks)
+        wholes.append(np.concatenate([x.numpy() for x in parts], 2)[:, :, np.argsort(order)])
+    return wholes
+
+
+def assert_exact(program: ModuleType, plans: Plans, *tables: Any, seed: int = 0) -> None:
+    arrays = draw(plans.workload, seed)
+    assert_dense(plans.workload, arrays, results(program, plans, arrays, *tables))
 
 
 def trained(program: ModuleType, arrays: list[Any]) -> Network:

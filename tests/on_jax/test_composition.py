@@ -135,6 +135,7 @@ def test_the_file_checks_itself_and_fails_when_it_is_wrong(tmp_path: Path) -> No
     assert self_check(path.read_text(), 52) == 1
 
 
-def test_a_file_checks_its_sinks_and_its_values() -> None:
-    work = replace(WORK, seq=16, kv_seq=16, v_head_dim=3, sinks=True)
+@pytest.mark.parametrize("sinks", [False, True])
+def test_a_file_checks_values_of_another_dimension_and_sinks(sinks: bool) -> None:
+    work = replace(WORK, seq=16, kv_seq=16, v_head_dim=3, sinks=sinks)
     assert self_check(emit(plan("ring", work, 2, pass_="both"), "jax")) == 0

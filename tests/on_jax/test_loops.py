@@ -3,7 +3,6 @@
 from dataclasses import replace
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 from codegen import emit
@@ -16,15 +15,15 @@ from codegen.lowered.conditions import Domain
 from codegen.lowered.walk import walk
 from codegen.programs import Program, program_of
 from codegen.text import Names
+from dense_attention import assert_dense
 from jax_in_numpy import replay, replayed
-from loop_schedules import foreign
+from loop_schedules import FOREIGN, foreign_pair
 from planner.errors import PlanError
 from planner.loops.form import Send
 from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes.arrays import draw
-from runtimes.reference import dense
 
 WORK = Workload(64, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")
 UNEVEN = replace(WORK, seq=61, kv_seq=61)
@@ -72,10 +71,7 @@ def test_loops_match_dense_attention(schedule: str, ranks: int, work: Workload) 
     assert program_of(pair, "jax").loops
     assert "FORWARD_ROWS" not in emit(pair, "jax"), "tables"
     inputs = draw(work, 3)
-    out, *gradients = replay(pair, *inputs)
-    np.testing.assert_allclose(out, dense.forward(work, *inputs[:3])[0], atol=1e-12, rtol=0)
-    for ours, truth in zip(gradients, dense.backward(work, *inputs), strict=True):
-        np.testing.assert_allclose(ours, truth, atol=1e-11, rtol=0)
+    assert_dense(work, inputs, replay(pair, *inputs))
 
 
 @pytest.mark.parametrize(
@@ -89,17 +85,21 @@ def test_masked_rectangles_of_any_length_follow_the_arrays(schedule: str, ranks:
     assert "any length" in source
     assert "masked(" in source
     inputs = draw(work, 3)
-    out, *gradients = replayed(source, ranks, *inputs)
-    np.testing.assert_allclose(out, dense.forward(work, *inputs[:3])[0], atol=1e-12, rtol=0)
-    for ours, truth in zip(gradients, dense.backward(work, *inputs), strict=True):
-        np.testing.assert_allclose(ours, truth, atol=1e-11, rtol=0)
+    assert_dense(work, inputs, replayed(source, ranks, *inputs))
 
 
 def test_messages_along_a_list_of_ranks_are_printed_as_tables() -> None:
     work = replace(WORK, mask=Full())
-    pair = foreign("shuffled", work, 8, "forward"), foreign("shuffled", work, 8, "backward")
+    pair = foreign_pair("shuffled", work, 8)
     assert program_of(pair, "jax").loops
     assert "FORWARD_ROWS" in emit(pair, "jax")
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_schedules_that_nobody_wrote_this_for_are_exact(name: str) -> None:
+    work = replace(WORK, mask=Full())
+    inputs = draw(work, 3)
+    assert_dense(work, inputs, replay(foreign_pair(name, work, 4), *inputs))
 
 
 def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

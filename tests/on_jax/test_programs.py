@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen import emit
+from dense_attention import assert_dense
 from jax_devices import Mesh, jax
 from jax_in_numpy import replay
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
@@ -22,7 +23,7 @@ from runtimes import backends
 from runtimes.arrays import draw, draw_sinks
 from runtimes.jax import mesh
 from runtimes.reference import dense
-from runtimes.validation import EXACT, check, distance
+from runtimes.validation import check, distance
 from sampling import NIGHTLY, square
 from strategies import CLASSIC, OTHERS, any_workloads, divided_workloads, schedules, workloads
 
@@ -41,12 +42,8 @@ def exact(work: Workload, schedule: str, ranks: int, compiled: bool = NIGHTLY) -
     """Output and gradients of the emitted pair are dense attention's; at night compiled ones."""
     pair = plan(schedule, work, ranks, pass_="both")
     inputs, sinks = draw(work, 3), draw_sinks(work, 3)
-    out, *gradients = (run if compiled else replay)(pair, *inputs, sinks=sinks)
-    tolerance, more = EXACT[work.dtype]
-    assert distance(out, dense.forward(work, *inputs[:3], sinks=sinks)[0]) <= tolerance
-    truths = dense.backward(work, *inputs, sinks=sinks)
-    for ours, truth in zip(gradients, truths, strict=True):
-        assert distance(ours, truth) <= more
+    results = (run if compiled else replay)(pair, *inputs, sinks=sinks)
+    assert_dense(work, inputs, results, sinks)
 
 
 @pytest.mark.parametrize(("tokens", "ranks"), [(4, 3), (6, 4)])
@@ -227,9 +224,7 @@ def test_a_backward_plan_alone_takes_the_output_of_dense_attention() -> None:
     for schedule, work in (("allgather:keep=1", SMALL), ("zigzag", EVEN)):
         backward = plan(schedule, work, 4, pass_="backward")
         inputs = draw(work, 4)
-        truth = dense.backward(work, *inputs)
-        for ours, right in zip(run(backward, *inputs)[1:], truth, strict=True):
-            assert distance(ours, right) <= 1e-11
+        assert_dense(work, inputs, run(backward, *inputs))
 
 
 def test_a_plan_for_more_ranks_than_devices_runs_in_a_child() -> None:
@@ -237,7 +232,7 @@ def test_a_plan_for_more_ranks_than_devices_runs_in_a_child() -> None:
     pair = plan("ring", work, 9, pass_="both")
     inputs = draw(work, 7)
     assert not mesh.devices(9)
-    assert distance(run(pair, *inputs)[0], dense.forward(work, *inputs[:3])[0]) < 1e-12
+    assert_dense(work, inputs, run(pair, *inputs))
 
 
 def test_shards_hold_every_token_once_and_padding_is_minus_one() -> None:

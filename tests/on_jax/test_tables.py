@@ -13,6 +13,7 @@ from codegen import emit, masks
 from codegen.jax import write
 from codegen.jax.tables import dynamic
 from codegen.programs import program_of
+from dense_attention import assert_dense
 from jax_devices import Mesh, jax, self_check
 from jax_in_numpy import replayed
 from planner.errors import PlanError
@@ -21,7 +22,6 @@ from planner.planning import plan
 from planner.plans import AnyPlans
 from planner.workload import Workload
 from runtimes.arrays import Array, draw
-from runtimes.reference import dense
 from sampling import NIGHTLY
 
 jnp = jax.numpy
@@ -68,11 +68,9 @@ def both(module: ModuleType, calls: list[int] | None = None) -> Callable[..., An
 def assert_exact(module: ModuleType, work: Workload, run: Callable[..., Any], *tables: Any) -> None:
     """Output and gradients are those of dense attention."""
     inputs = draw(work, 3)
-    result = run(*placed(module, inputs), *tables)
-    truth = dense.forward(work, *inputs[:3])[0], *dense.backward(work, *inputs)
-    for x, wanted, side in zip(result, truth, ("q", "q", "kv", "kv"), strict=True):
-        x = module.unshard(jnp.split(x, module.RANKS, 2), side=side)
-        np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-12 if x is result[0] else 1e-11)
+    result = zip(run(*placed(module, inputs), *tables), ("q", "q", "kv", "kv"), strict=True)
+    wholes = [module.unshard(jnp.split(x, module.RANKS, 2), side=side) for x, side in result]
+    assert_dense(work, inputs, wholes)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +100,7 @@ def as_text(plans: AnyPlans) -> str:
 def assert_replay_exact(source: str, work: Workload, ranks: int) -> None:
     """Output and gradients of a replay in numpy are those of dense attention."""
     inputs = draw(work, 3)
-    out, *gradients = replayed(source, ranks, *inputs)
-    np.testing.assert_allclose(out, dense.forward(work, *inputs[:3])[0], rtol=0, atol=1e-12)
-    for ours, truth in zip(gradients, dense.backward(work, *inputs), strict=True):
-        np.testing.assert_allclose(ours, truth, rtol=0, atol=1e-11)
+    assert_dense(work, inputs, replayed(source, ranks, *inputs))
 
 
 def test_plans_of_single_blocks_and_initial_copies_are_exact() -> None:
@@ -126,7 +121,7 @@ def test_a_wrong_tile_is_not_exact() -> None:
     other = " ".join(["0", "1" if tile.split()[1] == "0" else "0", *tile.split()[2:]])
     wrong = f'{head}FORWARD_ROWS = """\n{slots}| {other}\n{rest}'
     assert_replay_exact(source, WORK, 2)
-    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+    with pytest.raises(AssertionError, match="from dense attention"):
         assert_replay_exact(wrong, WORK, 2)
 
 

@@ -1,12 +1,8 @@
 """Torch programs printed from loops: exact, short, tidy, and whole under torch.compile."""
 
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 from codegen.lowered.conditions import Domain
@@ -19,13 +15,12 @@ from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Loops, Part, Send, Shift, When
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Slices, Window
 from planner.planning import plan
+from planner.plans import Plans
 from planner.workload import Workload
-from runtimes.reference import dense
 
-torch = pytest.importorskip("torch")
-runtime = pytest.importorskip("in_memory.threads")
-memory_dist = pytest.importorskip("in_memory.distributed")
-launch = pytest.importorskip("runtimes.torch.launch")
+pytest.importorskip("torch")
+
+from rank_threads import assert_exact, load
 
 TOKENS = 16  # per rank
 DOCUMENTS = Causal() & Documents((7, 30, 15, 12))
@@ -80,67 +75,21 @@ def by_loops(made: Program) -> str:
     return write(made)
 
 
-def loaded(text: str, folder: Path) -> ModuleType:
-    """An emitted program as a module whose ranks may be threads."""
-    import importlib.util
-
-    path = folder / f"program_{abs(hash(text))}.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    memory_dist.installed(module)
-    return module
-
-
-def largest_errors(module: ModuleType, work: Workload) -> list[float]:
-    """Largest errors of output and gradients on threads against dense attention."""
-    random = np.random.default_rng(0)
-    sizes = (work.heads, work.seq), (work.kv_heads, work.kv_seq), (work.kv_heads, work.kv_seq)
-    arrays = [random.normal(size=(work.batch, *s, work.head_dim)) for s in (*sizes, sizes[0])]
-    exact = [dense.forward(work, *arrays[:3])[0], *dense.backward(work, *arrays)]
-    *inputs, dout = map(torch.from_numpy, arrays)
-
-    def body(group: Any) -> list[Any]:
-        shard = partial(module.shard, rank=group.rank())
-        given = [shard(x, side=s).requires_grad_() for x, s in zip(inputs, SIDES, strict=True)]
-        out = module.attention(*given, group=group)
-        out.backward(shard(dout))
-        return [out.detach(), *(x.grad for x in given)]
-
-    results, _ = runtime.on_threads(module.RANKS, body)
-    wholes = [
-        module.unshard(x, side=s)
-        for x, s in zip(zip(*results, strict=True), ("q", *SIDES), strict=True)
-    ]
-    return [np.abs(a.numpy() - b).max() for a, b in zip(wholes, exact, strict=True)]
-
-
-SIDES = ("q", "kv", "kv")
-LIMITS = (1e-12, 1e-11, 1e-11, 1e-11)
-
-
-def exact(module: ModuleType, work: Workload) -> bool:
-    errors = largest_errors(module, work)
-    return all(a <= b for a, b in zip(errors, LIMITS, strict=True))
-
-
 @pytest.mark.parametrize(("name", "ranks", "mask"), REGULAR, ids=str)
-def test_programs_of_loops_are_exact(name: str, ranks: int, mask: Mask, tmp_path: Path) -> None:
+def test_programs_of_loops_are_exact(name: str, ranks: int, mask: Mask) -> None:
     made = program(name, ranks, mask)
-    assert exact(loaded(by_loops(made), tmp_path), made.work)
+    assert_exact(load(by_loops(made)), Plans(*made.plans))
 
 
-def test_a_wrong_guard_is_refused_or_wrong(tmp_path: Path) -> None:
+def test_a_wrong_guard_is_refused_or_wrong() -> None:
     """A check that cannot fail is none: keys that go a rank further than the plan has it."""
     made = program("zigzag", 4, Causal())
     assert made.loops
     text = by_loops(made)
     wrong = text.replace("if rank >= step else", "if rank > step else")
     assert wrong != text
-    assert not exact(loaded(wrong, tmp_path), made.work)
+    with pytest.raises(AssertionError):
+        assert_exact(load(wrong), Plans(*made.plans))
 
 
 def changed(loops: Loops, old: type, **fields: Any) -> Loops:
@@ -163,14 +112,11 @@ def test_what_cannot_be_printed_is_refused_with_the_reason() -> None:
         print_loops(made.plans[1:], [halved])
 
 
-def test_any_length_and_any_heads_go_where_nothing_binds_them(tmp_path: Path) -> None:
-    made = program("zigzag", 4, Causal())
-    module = loaded(by_loops(made), tmp_path)
+def test_any_length_and_any_heads_go_where_nothing_binds_them() -> None:
+    module = load(by_loops(program("zigzag", 4, Causal())))
     for tokens, heads, batch in ((2, 4, 2), (6, 3, 1)):
-        work = replace(
-            made.work, seq=4 * tokens, kv_seq=4 * tokens, heads=heads, kv_heads=1, batch=batch
-        )
-        assert exact(module, work)
+        other = program("zigzag", 4, Causal(), tokens, heads=heads, kv_heads=1, batch=batch)
+        assert_exact(module, Plans(*other.plans))
 
 
 def test_a_distance_that_changes_every_other_step_is_no_formula_of_the_step() -> None:

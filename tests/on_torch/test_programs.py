@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen.emitting import emit
+from dense_attention import assert_dense
+from loop_schedules import FOREIGN, foreign_pair
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.planning import plan
 from planner.plans import Plans
@@ -16,7 +18,7 @@ from planner.workload import Workload
 from runtimes.arrays import Array, draw, draw_sinks
 from runtimes.backends import forward
 from runtimes.reference import dense
-from runtimes.validation import EXACT, backward_leaks, distance, forward_leaks
+from runtimes.validation import backward_leaks, distance, forward_leaks
 from sampling import square
 from strategies import CLASSIC, OTHERS, any_workloads, divided_workloads, schedules, workloads
 
@@ -41,24 +43,10 @@ def both(schedule: str, work: Workload, ranks: int) -> Plans:
     return plan(schedule, work, ranks, pass_="both")
 
 
-def errors(
-    pair: Plans, arrays: tuple[Array, ...], sinks: Array | None = None
-) -> tuple[float, list[float]]:
-    """Largest errors of out, and of dq, dk, dv and, where there are sinks, dsinks."""
-    work = pair.forward.workload
-    out, *gradients = run(pair, *arrays, sinks=sinks)
-    truth = dense.backward(work, *arrays, sinks=sinks)
-    exact = dense.forward(work, *arrays[:3], sinks=sinks)[0]
-    pairs = zip(gradients, truth, strict=True)
-    return distance(out, exact), [distance(own, right) for own, right in pairs]
-
-
 def assert_exact(pair: Plans, seed: int = 0) -> None:
     work = pair.forward.workload
-    out, gradients = errors(pair, draw(work, seed), draw_sinks(work, seed))
-    limits = EXACT["float64" if work.dtype == "float64" else "float32"]
-    assert out <= limits[0]
-    assert max(gradients) <= limits[1]
+    arrays, sinks = draw(work, seed), draw_sinks(work, seed)
+    assert_dense(work, arrays, run(pair, *arrays, sinks=sinks), sinks)
 
 
 @given(st.data(), st.integers(1, 8), workloads(), st.integers(0, 99))
@@ -147,6 +135,12 @@ def test_passes_over_different_meshes_are_exact(first: str, last: str) -> None:
     assert_exact(verify_pair(plan(first, work, 8), backward))
 
 
+@pytest.mark.parametrize("name", FOREIGN)
+def test_schedules_that_nobody_wrote_this_for_are_exact(name: str) -> None:
+    work = Workload(32, heads=4, kv_heads=2, head_dim=4, dtype="float64", mask=Full())
+    assert_exact(foreign_pair(name, work, 4))
+
+
 @pytest.mark.parametrize(("ranks", "heads"), [(2, 3), (4, 5), (4, 6)])
 @pytest.mark.parametrize("schedule", ["ulysses", "usp:ulysses=2", "ulysses-stages"])
 def test_heads_that_ranks_do_not_divide_are_exact(schedule: str, ranks: int, heads: int) -> None:
@@ -192,11 +186,10 @@ NARROW = square(["ring", "zigzag", "burst", "ulysses", "balanced"], SHORT, [2, 8
 def test_16_bit_errors_do_not_grow_with_the_ranks(schedule: str, dtype: str, ranks: int) -> None:
     work = Workload(seq=256, heads=4, kv_heads=2, head_dim=32, mask=Causal(), dtype=dtype)
     arrays = draw(work, 1)
-    out, gradients = errors(both(schedule, work, ranks), arrays)
+    results, own = run(both(schedule, work, ranks), *arrays), dense_in_torch(work, arrays)
     truth = (dense.forward(work, *arrays[:3])[0], *dense.backward(work, *arrays))
-    own = dense_in_torch(work, arrays)
-    for error, a, b in zip([out, *gradients], own, truth, strict=True):
-        assert error <= 1.1 * distance(a, b)
+    for ours, one_device, right in zip(results, own, truth, strict=True):
+        assert distance(ours, right) <= 1.1 * distance(one_device, right)
 
 
 @pytest.mark.parametrize("schedule", ["zigzag", "burst"])
@@ -245,10 +238,7 @@ def test_a_backward_plan_alone_takes_the_output_of_dense_attention() -> None:
     arrays = draw(work, 4)
     for schedule in ("zigzag", "allgather:keep=1", "ulysses", "usp:ulysses=2"):
         backward = plan(schedule, work, 4, pass_="backward")
-        results = run(backward, *arrays)
-        assert distance(results[0], dense.forward(work, *arrays[:3])[0]) <= 1e-12
-        for a, b in zip(results[1:], dense.backward(work, *arrays), strict=True):
-            assert distance(a, b) <= 1e-11
+        assert_dense(work, arrays, run(backward, *arrays))
 
 
 def test_the_forward_pass_gives_its_log_sum_exp() -> None:

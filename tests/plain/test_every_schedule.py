@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
 import ringloom as rl
+from dense_attention import assert_dense
 from planner.schedules import SCHEDULES
 from runtimes.arrays import draw as drawn
 from runtimes.arrays import draw_sinks
 from runtimes.backends import forward, run
-from runtimes.reference import dense
 from sampling import NIGHTLY
 from strategies import any_workloads, schedules
 
@@ -49,12 +49,7 @@ def assert_exact(plans: rl.Plans) -> None:
     out, lse = forward(plans, q, k, v, sinks=sinks)
     again, *gradients = run(plans, q, k, v, dout, sinks=sinks)
     np.testing.assert_array_equal(out, again)
-    for array, truth in zip((out, lse), dense.forward(work, q, k, v, sinks=sinks), strict=True):
-        np.testing.assert_allclose(array, truth, rtol=0, atol=1e-12, equal_nan=False)
-    for array, truth in zip(
-        gradients, dense.backward(work, q, k, v, dout, sinks=sinks), strict=True
-    ):
-        np.testing.assert_allclose(array, truth, rtol=0, atol=1e-11, equal_nan=False)
+    assert_dense(work, (q, k, v, dout), (out, *gradients), sinks, lse)
     blind = ~work.allowed(range(work.seq), range(work.kv_seq)).any(axis=1)
     nothing = np.full(work.heads, -np.inf) if sinks is None else sinks
     assert not out[:, :, blind].any()
