@@ -1,13 +1,17 @@
 """Hypothesis profiles and golden texts, for every test."""
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: tests run side by side
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
+
+pytest.register_assert_rewrite("command_line", "dense_attention", "rank_threads")
+from command_line import CommandLine
 
 # "ci" repeats itself exactly, so a failure belongs to the change; "nightly" looks for new ones.
 SLOW_MACHINE = [HealthCheck.too_slow]
@@ -18,6 +22,10 @@ settings.register_profile(
     derandomize=True,
     suppress_health_check=SLOW_MACHINE,
 )
+# Where it only matters that a test fails, nobody waits for its smallest example.
+settings.register_profile(
+    "mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
+)
 settings.register_profile(
     "nightly",
     deadline=None,
@@ -26,6 +34,15 @@ settings.register_profile(
     suppress_health_check=SLOW_MACHINE,
 )
 settings.load_profile(os.environ.get("RINGLOOM_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Libraries and programs, which leave files in the temporary folder, get pytest's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("t")))
+        patch.setenv("TMPDIR", str(tempfile.tempdir))
+        yield
 
 
 @pytest.fixture
@@ -41,3 +58,8 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return check
+
+
+@pytest.fixture
+def ringloom(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys)

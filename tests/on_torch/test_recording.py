@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from codegen import emit
+from command_line import CommandLine
 from plain.test_traces import keeps_the_schema
 from planner.analysis.messages import message_bytes
 from planner.errors import RingloomError
@@ -21,7 +22,6 @@ from planner.ir import Plan
 from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
-from ringloom.cli import main
 from ringloom.recording import Recording, record, timeline
 from ringloom.report.facts.recorded import recorded
 from runtimes.arrays import draw
@@ -234,18 +234,16 @@ def test_jax_is_refused_and_says_who_can() -> None:
 RUN = ["run", "zigzag", "--ranks", "2", "--seq", "32", "--heads", "2", "--head-dim", "4"]
 
 
-def test_run_writes_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_writes_a_trace(tmp_path: Path, ringloom: CommandLine) -> None:
     file = tmp_path / "t.json"
-    assert main([*RUN, "--trace", str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["trace"] == str(file)
+    assert ringloom.json(*RUN, "--trace", str(file))["trace"] == str(file)
     keeps_the_schema(json.loads(file.read_text()), 2)
     assert recorded(file).plan == "zigzag"
 
 
-def test_run_checks_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_checks_and_records(tmp_path: Path, ringloom: CommandLine) -> None:
     file = tmp_path / "t.json.gz"
-    assert main([*RUN, "--trace", str(file), "--check", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["exact"] is True
+    assert ringloom.json(*RUN, "--trace", str(file), "--check")["exact"] is True
     assert recorded(file).ranks == 2
 
 
@@ -258,10 +256,7 @@ def test_run_checks_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ],
 )
 def test_run_refuses_what_it_cannot_record(
-    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], said: str, tmp_path: Path, ringloom: CommandLine
 ) -> None:
     trace_file = [] if "--trace" in options else ["--trace", str(tmp_path / "t.json")]
-    assert main([*RUN, *trace_file, *options]) == 2
-    captured = capsys.readouterr()
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
+    assert said in ringloom.refused(*RUN, *trace_file, *options)

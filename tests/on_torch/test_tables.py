@@ -18,6 +18,7 @@ from codegen.programs import Program
 from codegen.tables.steps import last_reads, shared_heads, steps
 from codegen.torch import write
 from codegen.torch.by_tables import dynamic, table
+from command_line import CommandLine
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.masks import Causal, Documents, Full, Mask, Window
@@ -26,15 +27,12 @@ from planner.planning import backward_of, plan
 from planner.plans import Plans
 from planner.verify import verify
 from planner.workload import Workload
-from ringloom.cli import main
-from runtimes.arrays import Array, draw
-from runtimes.reference import dense
-from runtimes.validation import EXACT
+from runtimes.arrays import draw
 from strategies import CLASSIC, masks, schedules, workloads
 
 torch = pytest.importorskip("torch")
 
-from rank_threads import in_threads, load, self_check  # noqa: E402  only where torch is
+from rank_threads import assert_exact, in_threads, load, self_check  # noqa: E402  only where torch is
 
 RANKS = 4
 HEADS = {"heads": 4, "kv_heads": 2, "head_dim": 4, "dtype": "float64"}
@@ -50,38 +48,6 @@ def program_of(plans: Plans | Plan, **options: Any) -> Program:
 
 def both(schedule: str, work: Workload, ranks: int = RANKS, **options: Any) -> Plans:
     return plan(schedule, work, ranks, pass_="both", **options)
-
-
-def results(
-    program: ModuleType, plans: Plans, arrays: tuple[Array, ...], *tables: Any
-) -> list[Any]:
-    """out, dq, dk and dv, whole and in sequence order."""
-    sides = plans.first.partition
-
-    def body(group: Any) -> list[Any]:
-        at = [sides.side(side).positions(group.rank()) for side in ("q", "kv", "kv", "q")]
-        q, k, v, dout = (torch.from_numpy(x[:, :, n]) for x, n in zip(arrays, at, strict=True))
-        inputs = [x.requires_grad_() for x in (q, k, v)]
-        out = program.attention(*inputs, *tables, group=group)
-        out.backward(dout)
-        return [out.detach(), *(x.grad for x in inputs)]
-
-    shards = in_threads(plans.ranks, body)
-    wholes = []
-    for parts, side in zip(zip(*shards, strict=True), ("q", "q", "kv", "kv"), strict=True):
-        order = sides.side(side).order(plans.ranks)
-        wholes.append(np.concatenate([x.numpy() for x in parts], 2)[:, :, np.argsort(order)])
-    return wholes
-
-
-def assert_exact(program: ModuleType, plans: Plans, *tables: Any, seed: int = 0) -> None:
-    work = plans.workload
-    arrays = draw(work, seed)
-    out, *gradients = results(program, plans, arrays, *tables)
-    limits = EXACT["float64"]
-    np.testing.assert_allclose(out, dense.forward(work, *arrays[:3])[0], rtol=0, atol=limits[0])
-    for own, truth in zip(gradients, dense.backward(work, *arrays), strict=True):
-        np.testing.assert_allclose(own, truth, rtol=0, atol=limits[1])
 
 
 # ---- tables in the program
@@ -348,13 +314,12 @@ OPTIONS = ["--ranks", "2", "--heads", "4", "--kv-heads", "2", "--head-dim", "4",
 
 
 def test_a_file_checks_itself_by_tables_of_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ringloom: CommandLine
 ) -> None:
     made, path = tmp_path / "tables.npz", tmp_path / "program.py"
-    assert main(["emit", "torch", "ring", *OPTIONS, "40", "--dynamic", "-o", str(path)]) == 0
+    ringloom("emit", "torch", "ring", *OPTIONS, "40", "--dynamic", "-o", str(path))
     command = ["tables", "torch", "balanced", *OPTIONS, "90", "--mask", "causal & documents:50,40"]
-    assert main([*command, "-o", str(made)]) == 0
-    capsys.readouterr()
+    ringloom(*command, "-o", str(made))
     self_check(path.read_text(), "--tables", str(made))
     assert "90 tokens, largest errors" in capsys.readouterr().out
     arrays = dict(np.load(made))

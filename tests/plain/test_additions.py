@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pages import blocks
 
+from command_line import CommandLine
 from repository import ROOT
-from ringloom.cli import main
 
 PACKAGES = ("planner", "simulator", "codegen", "runtimes", "ringloom")
 PAGES = ROOT / "docs" / "how-to"
@@ -116,9 +116,8 @@ def makespan(printed: dict[str, str], name: str) -> float:
 
 
 @pytest.mark.parametrize("name", ["l40s", "fat_tree:4"])
-def test_none_of_it_is_known_without(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*COMMANDS[name]]) == 2
-    assert f"'{name}': neither a file nor one of" in capsys.readouterr().err
+def test_none_of_it_is_known_without(name: str, ringloom: CommandLine) -> None:
+    assert f"'{name}': neither a file nor one of" in ringloom.refused(*COMMANDS[name])
 
 
 def test_a_schedule_is_one_file(printed: dict[str, str]) -> None:

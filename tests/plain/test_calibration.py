@@ -1,6 +1,5 @@
 """Calibration: constants are found again from times that they made, and from this machine."""
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command_line import CommandLine
 from planner.errors import RingloomError
 from planner.ir import Pass
 from planner.kernel_calls import Call
@@ -20,7 +20,6 @@ from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
 from ringloom.calibrating import beside_kernels, calibrate
-from ringloom.cli import main
 from runtimes.calibration import measuring
 from runtimes.calibration.benches import Bench, Sample, bench
 from runtimes.calibration.measuring import Measurement, medians, samples
@@ -255,23 +254,21 @@ def test_calibrating_finds_the_constants_that_the_clock_obeys(clockwork: Clockwo
 
 
 def test_the_command_writes_a_file_that_predicts(
-    clockwork: Clockwork, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    clockwork: Clockwork, tmp_path: Path, ringloom: CommandLine
 ) -> None:
     path = tmp_path / "here.toml"
-    assert main(["calibrate", "-o", str(path), "--quick", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = ringloom.json("calibrate", "-o", str(path), "--quick")
     assert document["output"] == str(path)
     assert document["median_error"]["forward"] < 1e-6
     assert document["constants"] == {k: c.value for k, c in load(path).constants.items()}
     work = ["--ranks", "2", "--seq", "4096", "--dtype", "float32"]
-    assert main(["simulate", "ring", *work, "--hardware", str(path), "--json"]) == 0
+    ringloom("simulate", "ring", *work, "--hardware", str(path), "--json")
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
-    capsys: pytest.CaptureFixture[str],
+    ringloom: CommandLine,
 ) -> None:
-    assert main(["calibrate", "-o", "/no/such/folder/x.toml"]) == 2
-    assert "no such folder" in capsys.readouterr().err
+    assert "no such folder" in ringloom.refused("calibrate", "-o", "/no/such/folder/x.toml")
 
 
 def few(on: object) -> Iterable[Sample]:
@@ -322,18 +319,15 @@ def gradients(results: Any) -> bool:
 # ---- ringloom fit
 
 
-def fitted(text: str, tmp_path: Path) -> int:
+def rows_in(tmp_path: Path, text: str) -> str:
     path = tmp_path / "rows.csv"
     path.write_text(text)
-    return main(["fit", str(path), "--json"])
+    return str(path)
 
 
-def test_fit_tells_a_link_from_bytes_and_seconds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fit_tells_a_link_from_bytes_and_seconds(tmp_path: Path, ringloom: CommandLine) -> None:
     rows = "\n".join(f"{n},{1e-5 + n / 1e11},x" for n in (10**3, 10**5, 10**7))
-    assert fitted(f"Bytes, seconds,note\n{rows}\n", tmp_path) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = ringloom.json("fit", rows_in(tmp_path, f"Bytes, seconds,note\n{rows}\n"))
     assert document["form"] == "alpha-beta"
     assert document["alpha"] == pytest.approx(1e-5)
     assert document["bandwidth"] == pytest.approx(1e11)
@@ -341,12 +335,9 @@ def test_fit_tells_a_link_from_bytes_and_seconds(
     assert [row["bytes"] for row in document["rows"]] == [1e3, 1e5, 1e7]
 
 
-def test_fit_tells_a_curve_from_sizes_and_rates(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fit_tells_a_curve_from_sizes_and_rates(tmp_path: Path, ringloom: CommandLine) -> None:
     rows = "\n".join(f"{600 * s / (s + 200)},{s}" for s in (512, 2048, 8192))
-    assert fitted(f"tflops,size\n{rows}\n", tmp_path) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = ringloom.json("fit", rows_in(tmp_path, f"tflops,size\n{rows}\n"))
     assert (document["form"], round(document["tmax"]), round(document["s_half"])) == (
         *("curve", 600, 200),
     )
@@ -365,9 +356,6 @@ def test_fit_tells_a_curve_from_sizes_and_rates(
     ],
 )
 def test_fit_says_in_one_line_what_is_wrong_with_a_file(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, said: str, tmp_path: Path, ringloom: CommandLine
 ) -> None:
-    assert fitted(text, tmp_path) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
+    assert said in ringloom.refused("fit", rows_in(tmp_path, text), "--json")

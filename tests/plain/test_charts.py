@@ -1,6 +1,5 @@
 """Published measurements: predicted with constants that name no schedule, by a frozen fit."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -12,11 +11,11 @@ import pytest
 import soundness as soundness_module
 from soundness import CHECKS, soundness
 
+from command_line import CommandLine
 from planner.errors import RingloomError
 from planner.ir import Plan
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.cli import main
 from ringloom.machine import on_machine
 from ringloom.reproduce import validation
 from ringloom.reproduce.measured import ROWS, Measured, measured, published_rows
@@ -121,9 +120,7 @@ def test_every_fitted_constant_has_a_physical_range() -> None:
             assert constants[key].range, (name, key)
 
 
-def test_rows_of_another_file_are_judged_blind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_of_another_file_are_judged_blind(tmp_path: Path, ringloom: CommandLine) -> None:
     file = tmp_path / "new.csv"
     file.write_text(
         "hardware,pass,schedule,ranks,seq,heads,kv_heads,head_dim,quantity,value,versus\n"
@@ -131,8 +128,7 @@ def test_rows_of_another_file_are_judged_blind(
         "h100,forward,zigzag,8,65536,64,8,128,ms,20.9,\n"
         "h100,forward,zigzag,8,65536,64,8,128,ratio,1.43,ulysses\n"
     )
-    assert main(["reproduce", "--blind", str(file), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = ringloom.json("reproduce", "--blind", str(file))
     first, second, third = document["rows"]
     assert {row["use"] for row in document["rows"]} == {"blind"}
     assert first["predicted_s"] / first["published_s"] - 1 == pytest.approx(first["error"])
@@ -144,8 +140,7 @@ def test_rows_of_another_file_are_judged_blind(
     assert [one["verdict"] for one in document["decisions"]] == ["right", "right"]
     assert document["summary"]["rows"] == 3
     assert document["frozen"]["date"]
-    assert main(["reproduce", "--blind", str(file)]) == 0
-    assert "blind" in capsys.readouterr().out
+    assert "blind" in ringloom("reproduce", "--blind", str(file))
 
 
 @pytest.mark.parametrize(

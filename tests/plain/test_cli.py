@@ -1,6 +1,5 @@
 """The command line: what it prints, what it refuses, and its exit status."""
 
-import json
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import ringloom as rl
+from command_line import CommandLine
 from repository import ROOT
 from ringloom.cli import main
 from runtimes.errors import RankError
@@ -25,26 +25,15 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_json_is_one_object_and_nothing_else(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*command, "--json"]) == 0
-    printed = capsys.readouterr()
-    assert isinstance(json.loads(printed.out), dict)
-    assert printed.err == ""
+def test_json_is_one_object_and_nothing_else(command: list[str], ringloom: CommandLine) -> None:
+    assert isinstance(ringloom.json(*command), dict)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_plain_output_fits_eighty_columns(
-    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(command) == 0
-    printed, complaints = capsys.readouterr()
+def test_plain_output_fits_eighty_columns(command: list[str], ringloom: CommandLine) -> None:
+    printed = ringloom.narrow(*command)
     assert printed.strip()
-    assert max(map(len, printed.splitlines())) <= 80
     assert not {"\x1b", "█"} & {*printed}  # neither colours nor bars through a pipe
-    assert complaints == ""
 
 
 BAD = [
@@ -83,118 +72,93 @@ BAD = [
 
 @pytest.mark.parametrize(("command", "said"), BAD, ids=[" ".join(c) for c, _ in BAD])
 def test_bad_input_gives_one_line_and_exit_2(
-    command: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    command: list[str], said: str, ringloom: CommandLine
 ) -> None:
-    assert main(command) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("ringloom: ")
-    assert printed.err.count("\n") == 1
-    assert said in printed.err
+    assert said in ringloom.refused(*command)
 
 
 def test_a_plan_file_goes_from_one_command_to_the_next(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ringloom: CommandLine
 ) -> None:
     path = str(tmp_path / "plan.json.gz")
-    assert main(["plan", "usp", *SMALL, "--pass", "both", "-o", path, "--json"]) == 0
-    capsys.readouterr()
-    assert main(["run", path, "--check", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["exact"] is True
+    ringloom("plan", "usp", *SMALL, "--pass", "both", "-o", path, "--json")
+    assert ringloom.json("run", path, "--check")["exact"] is True
 
 
 def test_values_of_another_dimension_and_sinks_are_options(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ringloom: CommandLine
 ) -> None:
     work = ["--ranks", "2", "--seq", "37", "--heads", "4", "--head-dim", "6", "--pass", "both"]
     path = str(tmp_path / "plan.json")
-    assert main(["plan", "zigzag", *work, "--v-head-dim", "4", "--sinks", "-o", path]) == 0
-    capsys.readouterr()
-    assert main(["run", "zigzag", *work, "--v-head-dim", "4", "--sinks", "--check", "--json"]) == 0
-    checked = json.loads(capsys.readouterr().out)
+    ringloom("plan", "zigzag", *work, "--v-head-dim", "4", "--sinks", "-o", path)
+    checked = ringloom.json("run", "zigzag", *work, "--v-head-dim", "4", "--sinks", "--check")
     assert checked["exact"] is True
     assert 0 < checked["dsink_error"] <= 1e-11
-    assert main(["run", path, "--json"]) == 0
-    shapes = json.loads(capsys.readouterr().out)["shapes"]
+    shapes = ringloom.json("run", path)["shapes"]
     assert shapes["out"] == shapes["dv"] == [1, 4, 37, 4]
     assert shapes["dsinks"] == [4]
 
 
 def test_a_program_is_written_to_a_file_or_to_standard_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ringloom: CommandLine
 ) -> None:
     path = tmp_path / "attention.py"
-    assert main(["emit", "torch", "zigzag", *SMALL, "-o", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["lines"] == len(path.read_text().splitlines())
-    assert main(["emit", "torch", "zigzag", *SMALL]) == 0
-    assert capsys.readouterr().out == path.read_text()
+    said = ringloom.json("emit", "torch", "zigzag", *SMALL, "-o", str(path))
+    assert said["lines"] == len(path.read_text().splitlines())
+    assert ringloom("emit", "torch", "zigzag", *SMALL) == path.read_text()
     work = rl.Workload(seq=256, heads=4, head_dim=16)
     command = " ".join(["ringloom emit torch zigzag", *SMALL])
     emitted = rl.emit(rl.plan("zigzag", work, 4, pass_="both"), "torch", command=command)
     assert emitted == path.read_text()
 
 
-def test_check_believes_the_exit_status_of_a_program(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_believes_the_exit_status_of_a_program(tmp_path: Path, ringloom: CommandLine) -> None:
     for status, text in ((0, "print('fine')"), (1, "raise SystemExit('wrong')")):
         (tmp_path / "program.py").write_text(text)
-        assert main(["check", str(tmp_path / "program.py"), "--json"]) == status
-        assert json.loads(capsys.readouterr().out)["exact"] is (status == 0)
+        assert ringloom.json("check", str(tmp_path / "program.py"), status=status)["exact"] is (
+            status == 0
+        )
 
 
-def test_a_plan_file_refuses_workload_options(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_file_refuses_workload_options(tmp_path: Path, ringloom: CommandLine) -> None:
     path = str(tmp_path / "plan.json")
-    assert main(["plan", "ring", *SMALL, "-o", path, "--json"]) == 0
-    assert main(["simulate", path, "--kv-seq", "64"]) == 2
-    assert "holds its own workload: leave out --kv-seq" in capsys.readouterr().err
-    assert main(["simulate", path, "--json"]) == 0
+    ringloom("plan", "ring", *SMALL, "-o", path, "--json")
+    said = ringloom.refused("simulate", path, "--kv-seq", "64")
+    assert "holds its own workload: leave out --kv-seq" in said
+    ringloom("simulate", path, "--json")
 
 
-def test_a_corrupt_plan_file_gives_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_corrupt_plan_file_gives_one_line(tmp_path: Path, ringloom: CommandLine) -> None:
     path = tmp_path / "plan.json"
     path.write_text('{"ringloom": 1, "plans": [{}]}')
-    assert main(["simulate", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "corrupt plan file" in said
+    assert "corrupt plan file" in ringloom.refused("simulate", str(path))
 
 
 def test_a_check_that_fails_exits_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, ringloom: CommandLine
 ) -> None:
     from runtimes.reference import dense
 
     right = dense.forward
     monkeypatch.setattr(dense, "forward", lambda *a, **k: tuple(1.001 * x for x in right(*a, **k)))
-    assert main(["run", "ring", *SMALL, "--check", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["exact"] is False
-    assert main(["compare", *SMALL, "--schedules", "ring", "--check"]) == 1
-    assert "WRONG" in capsys.readouterr().out
+    assert ringloom.json("run", "ring", *SMALL, "--check", status=1)["exact"] is False
+    assert "WRONG" in ringloom("compare", *SMALL, "--schedules", "ring", "--check", status=1)
 
 
-def test_a_check_tells_every_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_tells_every_error(ringloom: CommandLine) -> None:
     work = ["--ranks", "5", "--seq", "203", "--heads", "4", "--kv-heads", "2", "--head-dim", "16"]
     command = ["run", "usp", *work, "--mask", "documents:50,100,53 & window:40", "--pass", "both"]
-    assert main([*command, "--check", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = ringloom.json(*command, "--check")
     assert result["exact"] is True
     assert result["leak_free"] is True
     assert max(result["forward_error"], result["lse_error"]) <= 1e-12
     assert max(result["dq_error"], result["dk_error"], result["dv_error"]) <= 1e-11
 
 
-def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(ringloom: CommandLine) -> None:
     work = ["--ranks", "8", "--seq", "256k", "--mask", "causal", "--hardware", "a100-nvlink"]
     names = ["ring", "zigzag"]
-    assert main(["compare", *work, "--schedules", ",".join(names), "--check", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = ringloom.json("compare", *work, "--schedules", ",".join(names), "--check")
     rows = {row["schedule"]: row for row in result["rows"]}
     assert sorted(rows) == sorted(names)
     assert list(rows) == sorted(rows, key=lambda name: rows[name]["makespan_s"])
@@ -207,14 +171,11 @@ def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(
     )
 
 
-def test_compare_of_both_passes_sums_times_and_takes_the_larger_peak(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    rows = {}
-    for pass_ in ("forward", "backward", "both"):
-        assert main(["compare", *SMALL, "--schedules", "burst", "--pass", pass_, "--json"]) == 0
-        rows[pass_] = json.loads(capsys.readouterr().out)["rows"][0]
-    forward, backward, both = rows["forward"], rows["backward"], rows["both"]
+def test_compare_of_both_passes_sums_times_and_takes_the_larger_peak(ringloom: CommandLine) -> None:
+    command = ["compare", *SMALL, "--schedules", "burst", "--pass"]
+    forward, backward, both = (
+        ringloom.json(*command, pass_)["rows"][0] for pass_ in ("forward", "backward", "both")
+    )
     for key in ("makespan_s", "exposed_comm_s", "bound_s"):
         assert both[key] == pytest.approx(forward[key] + backward[key])
     assert both["peak_bytes"] == max(forward["peak_bytes"], backward["peak_bytes"])
@@ -244,27 +205,23 @@ def test_a_rank_that_fails_tells_its_traceback_and_not_the_command_s(
     assert capsys.readouterr().err == "ringloom: rank 2 failed:\n  its traceback\n"
 
 
-def test_plan_prints_the_loops_of_each_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "zigzag", *SMALL, "--pass", "both"]) == 0
-    printed = capsys.readouterr().out
+def test_plan_prints_the_loops_of_each_pass(ringloom: CommandLine) -> None:
+    printed = ringloom("plan", "zigzag", *SMALL, "--pass", "both")
     assert "for t in 0..3:\n    A = own" in printed
     assert "attend own[1] x A, full" in printed
-    assert main(["plan", "zigzag", *SMALL, "--pass", "both", "--json"]) == 0
-    forward, backward = json.loads(capsys.readouterr().out)["plans"]
+    forward, backward = ringloom.json("plan", "zigzag", *SMALL, "--pass", "both")["plans"]
     assert forward["loops"].startswith("mesh r=4\n")
     assert (forward["statements"], backward["statements"]) == (5, 7)
     assert forward["irregular"] is None
 
 
 def test_plan_says_why_there_are_no_loops_and_what_the_tables_hold(
-    capsys: pytest.CaptureFixture[str],
+    ringloom: CommandLine,
 ) -> None:
     work = ["--ranks", "8", "--seq", "256", "--heads", "4", "--mask", "documents:100,40,116"]
     command = ["plan", "zigzag", *work, "--trim", "blocks", "--pass", "backward"]
-    assert main(command) == 0
-    printed = capsys.readouterr().out
-    assert main([*command, "--json"]) == 0
-    (one,) = json.loads(capsys.readouterr().out)["plans"]
+    printed = ringloom(*command)
+    (one,) = ringloom.json(*command)["plans"]
     assert "a list of ranks per step" in one["irregular"]
     assert f"irregular: {one['irregular']}" in printed
     assert "\n    step 0: 8 rectangles, " in printed
@@ -272,12 +229,11 @@ def test_plan_says_why_there_are_no_loops_and_what_the_tables_hold(
 
 
 def test_a_plan_for_which_the_bound_does_not_hold_has_no_ratio_but_a_reason(
-    capsys: pytest.CaptureFixture[str],
+    ringloom: CommandLine,
 ) -> None:
     work = ["--ranks", "8", "--seq", "1000", "--hardware", "h100"]
-    command = ["compare", *work, "--schedules", "zigzag,usp:ulysses=2", "--json"]
-    assert main(command) == 0
-    rows = {row["schedule"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    rows = ringloom.json("compare", *work, "--schedules", "zigzag,usp:ulysses=2")["rows"]
+    rows = {row["schedule"]: row for row in rows}
     uneven = rows["usp:ulysses=2"]
     assert uneven["bound_ratio"] is None
     assert uneven["bound_reason"] == "a rank owns 126 tokens of the query side, more than 125"
@@ -285,14 +241,13 @@ def test_a_plan_for_which_the_bound_does_not_hold_has_no_ratio_but_a_reason(
 
 
 def test_messages_split_block_by_block_are_listed_where_that_saves_a_tenth(
-    capsys: pytest.CaptureFixture[str],
+    ringloom: CommandLine,
 ) -> None:
     work = ["--ranks", "16", "--seq", "256k", "--hardware", "a100-pcie"]
     result = {}
     for mask in ("window:4096", "full"):
-        command = ["compare", *work, "--mask", mask, "--schedules", "zigzag,usp", "--json"]
-        assert main(command) == 0
-        rows = json.loads(capsys.readouterr().out)["rows"]
+        command = ["compare", *work, "--mask", mask, "--schedules", "zigzag,usp"]
+        rows = ringloom.json(*command)["rows"]
         result[mask] = {row["schedule"]: row["makespan_s"] for row in rows}
     assert set(result["full"]) == {"zigzag", "usp"}
     assert set(result["window:4096"]) == {"zigzag", "usp", "usp --trim blocks"}
@@ -300,14 +255,11 @@ def test_messages_split_block_by_block_are_listed_where_that_saves_a_tenth(
 
 
 def test_what_memory_cannot_hold_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ringloom: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def planned(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 4.00 GiB for an array")
 
     monkeypatch.setattr("ringloom.cli.cli.main", planned)
-    assert main(["plan", "ring", *SMALL]) == 2
-    printed = capsys.readouterr()
-    assert printed.err.startswith("ringloom: this machine has not enough memory: Unable to")
-    assert printed.err.count("\n") == 1
-    assert not printed.out
+    said = ringloom.refused("plan", "ring", *SMALL)
+    assert said.startswith("ringloom: this machine has not enough memory: Unable to")

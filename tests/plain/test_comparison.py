@@ -1,14 +1,13 @@
 """Comparisons answer which schedule to use: sorted rows, reasons, and what cannot run."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 import ringloom as rl
+from command_line import CommandLine
 from planner.schedules import comparable
 from ringloom.advice import CLOSE, recommend
-from ringloom.cli import main
 from ringloom.machine import on_machine
 from ringloom.views.tables import in_lines
 from simulator.hardware import hardware
@@ -61,19 +60,17 @@ def test_the_recommendation_is_the_fastest_beside_those_too_close_to_call(
     assert recommend([first]).close_to == ()
 
 
-def test_the_command_ends_with_the_recommendation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_ends_with_the_recommendation(ringloom: CommandLine) -> None:
     command = ["compare", "--ranks", "8", "--seq", "64k", "--hardware", "h100"]
     command += ["--schedules", ",".join(NAMES)]
-    assert main([*command, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = ringloom.json(*command)
     assert document["recommendation"]["schedule"] == document["rows"][0]["schedule"]
-    assert main(command) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = ringloom(*command).splitlines()
     reason = document["recommendation"]["reason"]
     assert "".join(reason.split()) in "".join("".join(lines).split())
     (best,) = (line for line in lines if line.startswith("* ") and " ms" in line)
     assert document["rows"][0]["schedule"] in best
-    assert main([*command, "--memory", "0.001"]) == 2
+    ringloom.refused(*command, "--memory", "0.001")
 
 
 def test_variants_that_matter_on_the_machine_are_compared_unless_told_which() -> None:
@@ -90,11 +87,10 @@ def test_variants_that_matter_on_the_machine_are_compared_unless_told_which() ->
     assert {"usp:ulysses=2", "usp:ulysses=4", "ulysses"} <= one_node
 
 
-def test_no_name_is_cut_off_in_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_name_is_cut_off_in_eighty_columns(ringloom: CommandLine) -> None:
     name = "usp:ulysses=8:order=context"
     command = ["compare", "--ranks", "16", "--seq", "64k", "--kv-heads", "8"]
-    assert main([*command, "--schedules", f"ring,{name}"]) == 0
-    out = capsys.readouterr().out
+    out = ringloom(*command, "--schedules", f"ring,{name}")
     assert "…" not in out
     assert max(map(len, out.splitlines())) <= 80
 

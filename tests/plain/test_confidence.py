@@ -1,6 +1,5 @@
 """Intervals of predictions: they hold published rows, and what is too close is said to be so."""
 
-import json
 import math
 from dataclasses import replace
 from itertools import combinations
@@ -11,11 +10,11 @@ from frozen_fit import scatter
 from left_out import Left, left_out
 
 import ringloom as rl
+from command_line import CommandLine
 from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.advice import recommend
-from ringloom.cli import main
 from simulator.confidence import (
     Residual,
     effects,
@@ -129,7 +128,7 @@ def test_schedules_are_too_close_to_call_where_the_interval_of_their_ratio_holds
 
 
 def test_the_uncalibrated_constant_of_the_most_doubt_is_to_be_measured_first(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ringloom: CommandLine, tmp_path: Path
 ) -> None:
     rows, times = sensitivity(PLANS, TPU)
     assert rows[0].constant == "attention.forward"
@@ -139,23 +138,20 @@ def test_the_uncalibrated_constant_of_the_most_doubt_is_to_be_measured_first(
     assert more < times["zigzag"] < less
     work = ["--ranks", "8", "--seq", "16k", "--heads", "8", "--hardware", "tpu-v4"]
     command = ["sensitivity", *work, "--vary", "intra.bandwidth=1e8:1e12"]
-    assert main([*command, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = ringloom.json(*command)
     assert document["measure_first"] == "attention.forward"
     assert document["rows"][0]["constant"] == "attention.forward"
     picture = tmp_path / "curve.svg"
-    assert main([*command, "--picture", str(picture)]) == 0
-    assert "Measure attention.forward first: it may change the time by" in capsys.readouterr().out
+    assert "Measure attention.forward first: it may change the time by" in ringloom(
+        *command, "--picture", str(picture)
+    )
     assert picture.read_text().startswith("<?xml")
-    assert main([*command, "--picture", "curve.jpeg"]) == 2
+    ringloom.refused(*command, "--picture", "curve.jpeg")
 
 
-def test_simulate_says_the_interval_and_what_it_rests_on(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_simulate_says_the_interval_and_what_it_rests_on(ringloom: CommandLine) -> None:
     work = ["--ranks", "8", "--seq", "16k", "--heads", "8", "--hardware", "tpu-v4"]
-    assert main(["simulate", "zigzag", *work, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = ringloom.json("simulate", "zigzag", *work)
     low, high = document["interval_s"]
     assert low < document["makespan_s"] < high
     assert document["uncalibrated"] == ["attention.forward", "attention.launch"]

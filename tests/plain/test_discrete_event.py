@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command_line import CommandLine
 from plain.test_simulator_reference import crowded, machines, plans
 from planner.errors import PlanError, RingloomError
 from planner.ir import Move, Plan, Step
 from planner.masks import Blocks, Full
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.cli import main
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
 from simulator.scenario import Scenario
@@ -279,19 +279,15 @@ def test_what_makes_no_sense_is_refused(asked: dict[str, object], said: str) -> 
 SMALL = ["--ranks", "4", "--seq", "4096", "--heads", "4"]
 
 
-def test_the_command_line_takes_every_condition(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_line_takes_every_condition(ringloom: CommandLine, tmp_path: Path) -> None:
     under = ["--straggler", "3=0.5", "--slow-link", "2-3=0.1", "--slow-link", "0-1=0.5"]
     under += ["--topology", "ring", "--buffers", "plan", "--engine", "events"]
     trace = tmp_path / "t.json.gz"
-    assert main(["simulate", "striped", *SMALL, *under, "--trace", str(trace), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = ringloom.json("simulate", "striped", *SMALL, *under, "--trace", str(trace))
     assert answer["engine"] == "events"
     assert answer["critical_path"][-1]["end_s"] == pytest.approx(answer["makespan_s"])
     assert "traceEvents" in json.loads(gzip.decompress(trace.read_bytes()))
-    assert main(["simulate", "striped", *SMALL]) == 0
-    assert "critical path" in capsys.readouterr().out
+    assert "critical path" in ringloom("simulate", "striped", *SMALL)
 
 
 @pytest.mark.parametrize(
@@ -307,10 +303,6 @@ def test_the_command_line_takes_every_condition(
     ],
 )
 def test_the_command_line_refuses_in_one_line(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    options: list[str], said: str, ringloom: CommandLine
 ) -> None:
-    assert main(["simulate", "ring", *SMALL, *options]) == 2
-    captured = capsys.readouterr()
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
+    assert said in ringloom.refused("simulate", "ring", *SMALL, *options)

@@ -13,10 +13,10 @@ import ringloom as rl
 from codegen.digest import digest
 from codegen.header import plan_literal
 from codegen.programs import program_of
+from command_line import CommandLine
 from planner.ir import Plan
 from planner.plans import Plans
 from planner.verify import ensure_verified, mark_verified
-from ringloom.cli import main
 from ringloom.compiling import cache
 
 WORK = rl.Workload(seq=64, heads=4, kv_heads=2, head_dim=8, dtype="float64")
@@ -119,19 +119,17 @@ def test_a_digest_tells_plans_apart_and_not_their_names(tmp_path: Path) -> None:
 
 
 def test_the_header_has_the_command_that_makes_the_file_again(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ringloom: CommandLine, tmp_path: Path
 ) -> None:
     words = "emit torch zigzag --ranks 4 --seq 64 --heads 4 --kv-heads 2 --head-dim 8"
     command = [*words.split(), "--mask", "causal & (full | global:3)"]
-    assert main([*command, "-o", str(tmp_path / "one.py")]) == 0
+    ringloom(*command, "-o", str(tmp_path / "one.py"))
     text = (tmp_path / "one.py").read_text()
     quoted = f"ringloom {words} --mask 'causal & (full | global:3)'"
     assert quoted in re.sub(r" \\\n +", " ", text)
     path = str(tmp_path / "plan.json")
-    assert main(["plan", *words.split()[2:], "--pass", "both", "-o", path]) == 0
-    capsys.readouterr()
-    assert main(["emit", "torch", path]) == 0
-    assert "\n    ringloom emit torch plan.json\n" in capsys.readouterr().out
+    ringloom("plan", *words.split()[2:], "--pass", "both", "-o", path)
+    assert "\n    ringloom emit torch plan.json\n" in ringloom("emit", "torch", path)
 
 
 LONG = rl.Documents((1,) * 300 + (724,))

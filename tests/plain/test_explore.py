@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
+from command_line import CommandLine
 from planner.files import loads
 from planner.schedules import SCHEDULES
-from ringloom.cli import main
 from ringloom.comparison import PASSES, compare
 from ringloom.explore import session as sessions
 from ringloom.explore.choices import MOST_RANKS, Choices, from_query
@@ -303,16 +303,15 @@ def test_too_many_tiles_are_told_and_all_else_is_drawn(opened: Callable[..., Any
     assert session.words["skipped"] == ""
 
 
-def test_copies_say_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_copies_say_what_is_shown(ringloom: CommandLine) -> None:
     links = {"stragglers": "1=0.5 2=0.25", "slow_links": "1-2=0.5"}
     for choices in (
         replace(SMALL, v_head_dim=64, sinks=True, mask="causal & window:100", **links),
         replace(SMALL, overlap=False, pass_="forward"),
         replace(SMALL, share=0.25, topology="torus:2x2"),
     ):
-        row, _ = predicted(choices).row, capsys.readouterr()
-        assert main([*shlex.split(command(choices))[1:], "--json"]) == 0
-        rows = json.loads(capsys.readouterr().out)["rows"]
+        row = predicted(choices).row
+        rows = ringloom.json(*shlex.split(command(choices))[1:])["rows"]
         assert {r["schedule"]: r["makespan_s"] for r in rows}["zigzag"] == row.makespan_s
         scope = dict[str, Any]()
         exec(python(choices), scope)
@@ -338,12 +337,13 @@ def test_the_server_listens_on_this_machine_only() -> None:
         server.stop()
 
 
-def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_told(ringloom: CommandLine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert main(["explore", "--port", str(taken.getsockname()[1])]) == 2
-    assert "--port 0 takes a free one" in capsys.readouterr().err
+        assert "--port 0 takes a free one" in ringloom.refused(
+            "explore", "--port", str(taken.getsockname()[1])
+        )
 
 
 def test_a_choice_does_not_wait_for_others() -> None:

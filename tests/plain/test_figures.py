@@ -1,6 +1,5 @@
 """Figures for print: the same bytes always, and what they show is what the plans say."""
 
-import json
 import os
 import re
 import subprocess
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 import ringloom as rl
-from ringloom.cli import main
+from command_line import CommandLine
 from ringloom.cli.figures import FIGURES
 from ringloom.figures import rounds, speedups, workers
 from ringloom.figures.sheet import style, write
@@ -34,11 +33,10 @@ assert main(["figures", "-o", sys.argv[1], "--format", "png"]) == 0
 
 
 def test_bytes_depend_on_neither_process_nor_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ringloom: CommandLine
 ) -> None:
     with matplotlib.rc_context({"font.size": 20, "svg.hashsalt": "other", "lines.linewidth": 9}):
-        assert main(["figures", "-o", str(tmp_path / "here"), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)["files"]
+        said = ringloom.json("figures", "-o", str(tmp_path / "here"))["files"]
     command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "there")]
     env = {**os.environ, "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "1", "TZ": "Asia/Tokyo"}
     subprocess.run(command, check=True, env=env, capture_output=True)
@@ -114,11 +112,11 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
         write(workers.workers, "workers", tmp_path / "file", ("svg",))
 
 
-def test_ones_own_case_is_drawn_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ones_own_case_is_drawn_too(tmp_path: Path, ringloom: CommandLine) -> None:
     case = ["--ranks", "4", "--seq", "1k", "--heads", "4", "--schedules", "ring,usp:ulysses=2"]
-    assert main(["figures", *case, "-o", str(tmp_path), "--format", "svg", "--json"]) == 0
+    drawn = ringloom.json("figures", *case, "-o", str(tmp_path), "--format", "svg")["files"]
     kinds = ("timeline", "load", "memory", "traffic")
     names = {f"{name}_{kind}.svg" for name in ("ring", "usp-ulysses2") for kind in kinds}
     assert set(files(tmp_path)) == names | {"comparison.svg"}
-    assert len(json.loads(capsys.readouterr().out)["files"]) == 9
-    assert main(["figures", "--ranks", "4"]) == 2
+    assert len(drawn) == 9
+    ringloom.refused("figures", "--ranks", "4")

@@ -1,11 +1,11 @@
 """Formulas equal what plans count, and crossovers are where the counts cross."""
 
-import json
 from fractions import Fraction
 
 import pytest
 import sympy
 
+from command_line import CommandLine
 from planner.analysis.balance import loads
 from planner.analysis.liveness import occupancy
 from planner.analysis.messages import message_bytes
@@ -14,7 +14,6 @@ from planner.ir import Pass, Plan
 from planner.masks import Full
 from planner.planning import REGULAR, plan
 from planner.workload import Workload
-from ringloom.cli import main
 from ringloom.reproduce.formulas import interpolation
 from ringloom.reproduce.formulas.counts import (
     cells_speedup,
@@ -233,29 +232,19 @@ def hop_bytes(plan: Plan, tensors: tuple[str, ...]) -> int:
 
 
 @pytest.mark.parametrize("schedule", sorted(CLASSIC))
-def test_the_command_prints_within_80_columns(
-    schedule: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["formula", schedule]) == 0
-    shown = capsys.readouterr().out
-    assert "pairs on the critical path" in shown
-    assert max(map(len, shown.splitlines())) <= 80
+def test_the_command_prints_within_80_columns(schedule: str, ringloom: CommandLine) -> None:
+    assert "pairs on the critical path" in ringloom.narrow("formula", schedule)
 
 
-def test_json_formulas_are_expressions_that_sympy_reads(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["formula", "striped", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_json_formulas_are_expressions_that_sympy_reads(ringloom: CommandLine) -> None:
+    document = ringloom.json("formula", "striped")
     said = sympy.sympify(document["formulas"]["pairs"])
     values = {"P": 8, "c": 4, "h": 2}
     assert said.subs({s: values[s.name] for s in said.free_symbols}) == 8 * 10 * 2
     assert len(document["crossovers"]) == len(crossovers()) == 4
 
 
-def test_a_schedule_without_formulas_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schedule_without_formulas_is_refused(ringloom: CommandLine) -> None:
     with pytest.raises(RingloomError, match="no formulas of 'spiral'"):
         formulas("spiral")
-    assert main(["formula", "spiral"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    ringloom.refused("formula", "spiral")

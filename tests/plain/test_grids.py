@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import ringloom as rl
+from command_line import CommandLine
 from plain.test_sweeps import FILES
-from ringloom.cli import main
 from ringloom.sweeps.grid import MOST_POINTS, grid_of
 
 NEEDED = "ranks = 2\nseq = 64\nhardware = 'h100'\nschedule = 'ring'\n"
@@ -49,15 +49,11 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "said"), BAD, ids=[said for _, said in BAD])
 def test_a_grid_that_makes_no_sense_is_refused_in_one_line(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, said: str, tmp_path: Path, ringloom: CommandLine
 ) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(text)
-    assert main(["sweep", str(path), "-o", str(tmp_path / "out")]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert said in printed.err
+    assert said in ringloom.refused("sweep", str(path), "-o", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
@@ -96,13 +92,11 @@ def test_a_scenario_in_a_grid_is_the_scenario_in_python(tmp_path: Path) -> None:
     assert wide.rows[0]["makespan_s"] == links.makespan
 
 
-def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_wrote(tmp_path: Path, ringloom: CommandLine) -> None:
     (tmp_path / "grid.toml").write_text(NEEDED + "kv_heads = [32, 5]\n")
     command = ["sweep", str(tmp_path / "grid.toml"), "-o", str(tmp_path / "out"), "--jobs", "1"]
-    assert main([*command, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = ringloom.json(*command)
     files = {str(tmp_path / "out" / name) for name in FILES}
     assert (said["points"], said["refused"], said["computed"]) == (2, 1, 2)
     assert set(said["files"]) == files
-    assert main(command) == 0
-    assert "2 points, 1 of which cannot run" in capsys.readouterr().out
+    assert "2 points, 1 of which cannot run" in ringloom(*command)

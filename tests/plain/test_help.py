@@ -1,7 +1,6 @@
 """Help, examples, tables as CSV, completion: what the command line says of itself."""
 
 import csv
-import json
 import os
 import re
 import shlex
@@ -14,9 +13,10 @@ import pytest
 from click.shell_completion import get_completion_class
 
 import ringloom as rl
+from command_line import CommandLine
 from repository import ROOT
 from ringloom.cli import COMMANDS as ALL
-from ringloom.cli import GROUPS, cli, command_of, examples, first_sentence, main
+from ringloom.cli import GROUPS, cli, command_of, examples, first_sentence
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
 
@@ -36,40 +36,29 @@ def test_saying_hello_loads_nothing_that_takes_long(option: str) -> None:
     assert run.returncode == 0, run.stderr
 
 
-def printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(command) == 0
-    return capsys.readouterr().out
-
-
 def test_help_lists_every_command_in_a_group_and_in_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ringloom: CommandLine,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = printed(["--help"], capsys)
+    shown = ringloom.narrow("--help")
     for group, names in GROUPS.items():
         assert f"\n{group}:\n" in shown
         for name in names:
             (line,) = (line for line in shown.splitlines() if line.split()[:1] == [name])
             assert line.endswith(first_sentence(name))
-            assert len(line) <= 80
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_option_has_a_sentence_and_every_help_ends_with_examples(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, ringloom: CommandLine
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
     options = [p for p in command_of(name).params if isinstance(p, click.Option)]
     assert [option.name for option in options if not option.help] == []
-    shown = printed([name, "--help"], capsys)
     assert examples(name)
-    assert shown.rstrip().endswith(examples(name)[-1])
-    assert max(map(len, shown.splitlines())) <= 80
+    assert ringloom.narrow(name, "--help").rstrip().endswith(examples(name)[-1])
 
 
-def test_a_mistyped_command_is_told_the_one_like_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["comapre"]) == 2
-    assert "Did you mean 'compare'?" in capsys.readouterr().err
+def test_a_mistyped_command_is_told_the_one_like_it(ringloom: CommandLine) -> None:
+    assert "Did you mean 'compare'?" in ringloom.refused("comapre")
 
 
 @pytest.mark.parametrize("example", [line for name in ALL for line in examples(name)])
@@ -88,32 +77,29 @@ def test_examples_are_commands_with_options_that_exist(example: str) -> None:
         (["hardware", "h100"], "constants"),
     ],
 )
-def test_csv_has_the_rows_of_json(
-    command: list[str], key: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = json.loads(printed([*command, "--json"], capsys))[key]
-    table = list(csv.DictReader(StringIO(printed([*command, "--csv"], capsys))))
+def test_csv_has_the_rows_of_json(command: list[str], key: str, ringloom: CommandLine) -> None:
+    rows = ringloom.json(*command)[key]
+    table = list(csv.DictReader(StringIO(ringloom(*command, "--csv"))))
     assert len(table) == len(rows) > 0
     for ours, theirs in zip(table, rows, strict=True):
         flat = {name: value for name, value in theirs.items() if not isinstance(value, dict)}
         assert {name: ours[name] for name in flat} == {
             name: "" if value is None else str(value) for name, value in flat.items()
         }
-    assert main([*command, "--csv", "--json"]) == 2
-    assert "either --json or --csv" in capsys.readouterr().err
+    assert "either --json or --csv" in ringloom.refused(*command, "--csv", "--json")
 
 
-def test_hardware_says_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = printed(["hardware", "h100"], capsys)
+def test_hardware_says_what_is_assumed(ringloom: CommandLine) -> None:
+    shown = ringloom("hardware", "h100")
     constants = rl.hardware("h100").constants
     assert shown.count("assumed") >= sum(not one.calibrated for one in constants.values()) > 0
     assert all(name in shown for name in constants)
-    assert main(["hardware", "abacus"]) == 2
+    ringloom.refused("hardware", "abacus")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_complete_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    script = printed(["completion", shell], capsys)
+def test_shells_complete_commands(shell: str, ringloom: CommandLine) -> None:
+    script = ringloom("completion", shell)
     kind = get_completion_class(shell)
     assert kind is not None
     source = kind(cli, {}, "ringloom", "_RINGLOOM_COMPLETE").source()

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from codegen.digest import digest
+from command_line import CommandLine
 from planner.analysis.tiles import tiles
-from ringloom.cli import main
 from ringloom.comparison import Comparison, compare
 from ringloom.report.facts import recorded as recordings
 from ringloom.report.facts.recorded import recorded
@@ -346,10 +346,9 @@ def test_a_run_of_one_pass_is_not_laid_over_two(four: Comparison, tmp_path: Path
         page(four, run)
 
 
-def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_page(tmp_path: Path, ringloom: CommandLine) -> None:
     target = tmp_path / "report.html"
-    assert main(["report", *SMALL, "--schedules", "ring,zigzag", "-o", str(target), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    printed = ringloom.json("report", *SMALL, "--schedules", "ring,zigzag", "-o", str(target))
     content = unescape(target.read_text())
     assert printed["finding"] in content
     words = " ".join(["ringloom report", *SMALL, "--schedules ring,zigzag"])
@@ -359,8 +358,7 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert f"{name} <code>{digest(plans)}</code>" in content
     assert {row["schedule"] for row in printed["rows"]} == {"ring", "zigzag"}
     for bad in (["--schedules", ","], ["-o", "/nowhere/r.html"], ["--run", "/nowhere.json"]):
-        assert main(["report", *SMALL, *bad]) == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1
+        ringloom.refused("report", *SMALL, *bad)
 
 
 def test_ink_can_be_read_on_every_colour() -> None:

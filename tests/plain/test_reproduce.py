@@ -1,7 +1,6 @@
 """The published tables beside ours: what must be equal is equal, what is predicted is near."""
 
 import csv
-import json
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from command_line import CommandLine
 from planner.errors import RingloomError
 from ringloom import csv_rows
-from ringloom.cli import main
 from ringloom.reproduce import DATA
 from ringloom.reproduce.measured import Use, published_rows
 from ringloom.reproduce.papers import PAPERS, burst, distflash, ring
@@ -36,19 +35,12 @@ def test_every_paper_has_tables_with_errors_and_words(paper: str) -> None:
 
 
 @pytest.mark.parametrize("paper", [*PAPERS, "all"])
-def test_the_command_prints_within_80_columns(
-    paper: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["reproduce", paper]) == 0
-    shown = capsys.readouterr().out
-    assert len(shown.splitlines()) > 10
-    assert max(map(len, shown.splitlines())) <= 80
+def test_the_command_prints_within_80_columns(paper: str, ringloom: CommandLine) -> None:
+    assert len(ringloom.narrow("reproduce", paper).splitlines()) > 10
 
 
-def test_json_has_every_row_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "ring", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def test_json_has_every_row_with_its_error(ringloom: CommandLine) -> None:
+    document = ringloom.json("reproduce", "ring")
     rows = [row for table in document["tables"] for row in table["rows"]]
     assert len(rows) == 10 + 5 + 1 + 15 + 45
     assert all(

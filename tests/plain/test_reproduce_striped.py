@@ -1,13 +1,12 @@
 """Striped Attention's TMS and speedups, and rows that nobody has seen."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ringloom.cli import main
+from command_line import CommandLine
 from ringloom.reproduce.fitting import fit, least_squares
 from ringloom.reproduce.papers import striped
 from ringloom.reproduce.papers.striped import (
@@ -78,15 +77,15 @@ def test_without_overheads_the_prediction_is_the_tms_of_coarse_tiles() -> None:
     assert speedup(mesh, chip) == pytest.approx(theoretical_maximum_speedup(mesh, 1))
 
 
-def judge(text: str, path: Path, *more: str) -> int:
+def judge(text: str, path: Path) -> list[str]:
+    """The command that judges rows in a file."""
     path.write_text(text)
-    return main(["reproduce", "striped", "--rows", str(path), *more])
+    return ["reproduce", "striped", "--rows", str(path)]
 
 
-def test_rows_of_a_file_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_a_file_are_judged(tmp_path: Path, ringloom: CommandLine) -> None:
     text = HEAD + "A100,7B,2,16,524288,,\nTPUv4,3B,8,2,131072,1.40,1.21\n"
-    assert judge(text, tmp_path / "rows.csv", "--json") == 0
-    document = json.loads(capsys.readouterr().out)
+    document = ringloom.json(*judge(text, tmp_path / "rows.csv"))
     unseen, seen = document["rows"]
     assert unseen["published_tms"] is None
     assert unseen["measured_speedup"] is None
@@ -97,15 +96,13 @@ def test_rows_of_a_file_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture
     assert {"hardware", "model", "model_parallel", "sequence_parallel", "n_seq"} <= seen.keys()
 
 
-def test_rows_may_lack_what_was_published(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_may_lack_what_was_published(tmp_path: Path, ringloom: CommandLine) -> None:
     text = "hardware,model,model_parallel,sequence_parallel,n_seq\nTPUv3,1B,4,2,8192\n"
-    assert judge(text, tmp_path / "rows.csv", "--json") == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    command = judge(text, tmp_path / "rows.csv")
+    (row,) = ringloom.json(*command)["rows"]
     assert row["tms"] == pytest.approx(1.14, abs=0.005)
     assert row["measured_speedup"] is None
-    assert judge(text, tmp_path / "rows.csv") == 0
+    ringloom(*command)
 
 
 @pytest.mark.parametrize(
@@ -120,29 +117,24 @@ def test_rows_may_lack_what_was_published(
     ],
 )
 def test_a_bad_row_is_told_in_one_line(
-    row: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    row: str, said: str, tmp_path: Path, ringloom: CommandLine
 ) -> None:
-    assert judge(HEAD + row + "\n", tmp_path / "rows.csv") == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert said in told.err
-    assert "row 1" in told.err
-    assert len(told.err.splitlines()) == 1
+    told = ringloom.refused(*judge(HEAD + row + "\n", tmp_path / "rows.csv"))
+    assert said in told
+    assert "row 1" in told
 
 
-def test_rows_are_for_striped_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_for_striped_alone(tmp_path: Path, ringloom: CommandLine) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(HEAD)
-    assert main(["reproduce", "ring", "--rows", str(path)]) == 2
-    assert "--rows" in capsys.readouterr().err
+    assert "--rows" in ringloom.refused("reproduce", "ring", "--rows", str(path))
 
 
-def test_fit_prints_constants_and_blind_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "striped", "--fit", "--json"]) == 0
-    constants = json.loads(capsys.readouterr().out)["constants"]
+def test_fit_prints_constants_and_blind_errors(ringloom: CommandLine) -> None:
+    constants = ringloom.json("reproduce", "striped", "--fit")["constants"]
     assert constants.keys() == TARGETS.keys()
     assert {"projections", "visit", "masked", "leave_one_out"} <= constants["A100"].keys()
-    assert main(["reproduce", "ring", "--fit"]) == 2
+    ringloom.refused("reproduce", "ring", "--fit")
 
 
 def test_least_squares_finds_the_constants_that_made_the_numbers() -> None:

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
+from command_line import CommandLine
 from plain.test_simulator_reference import machines, plans
 from planner.ir import Plan
 from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
-from ringloom.cli import main
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import simulate
 from simulator.scenario import Scenario
@@ -142,7 +142,7 @@ def test_a_sweep_finds_where_one_schedule_overtakes_another() -> None:
 
 
 def test_commands_take_a_scenario_file_and_single_values_over_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ringloom: CommandLine
 ) -> None:
     file = tmp_path / "slow.toml"
     file.write_text("speeds = { 0 = 0.5 }\ntopology = 'ring'\n")
@@ -150,8 +150,7 @@ def test_commands_take_a_scenario_file_and_single_values_over_it(
     slow = ["--scenario", str(file)]
 
     def time(*command: str) -> float:
-        assert main([*command, *work]) == 0
-        document = json.loads(capsys.readouterr().out)
+        document = json.loads(ringloom(*command, *work))
         return float(document.get("rows", [document])[0]["makespan_s"])
 
     one = plan("zigzag", Workload(seq=2**14, heads=4), 4)
