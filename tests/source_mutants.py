@@ -4,9 +4,9 @@
 
 Draws mutants with a fixed seed: a comparison turned around, a number one larger, two arguments
 swapped, a condition negated, a statement dropped. Each one is written into a clone of the last
-commit and tried with the tests of its framework alone, up to the first that fails. Results go
-into the JSON file as they come, so a run that was stopped goes on where it stopped. Not a test:
-work for a night.
+commit and tried with the tests of its framework alone, up to the first that fails; files whose
+tests noticed earlier mutants come first. Results go into the JSON file as they come, so a run that
+was stopped goes on where it stopped. Not a test: work for a night.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,40 +137,44 @@ def drawn(number: int, seed: int) -> list[Mutant]:
     return list(drawn.values())
 
 
-def runs(path: Path) -> list[list[str]]:
-    """The test runs that a mutant of a file has to pass, one after the other."""
+def runs(path: Path, results: dict[str, str]) -> list[list[str]]:
+    """The test files that a mutant of a file has to pass: the likely ones in one run, the rest."""
     kind = next((name for name in FIRST if name in path.parts), "")
     if kind:
-        return [FIRST[kind], [f"tests/on_{kind}", *without(FIRST[kind])], EMITTED]
-    near = naming(path)
-    rest = ["tests/plain", *without(near)]
-    programs = [file for files in FIRST.values() for file in files]  # of both frameworks
-    return [programs, near, rest] if path.parts[0] == "codegen" else [near, rest]
+        likely, every = FIRST[kind], [*files(f"on_{kind}"), *EMITTED]
+    else:
+        programs = [file for first in FIRST.values() for file in first]  # of both frameworks
+        likely, every = programs * (path.parts[0] == "codegen") + naming(path), files("plain")
+    failed = Counter(re.findall(r"tests/\w+/\w+\.py", " ".join(results.values())))
+    first = dict.fromkeys([*likely, *(file for file in every if failed[file])])
+    return [sorted(first, key=lambda file: -failed[file]), [x for x in every if x not in first]]
 
 
-def without(files: list[str]) -> list[str]:
-    return [f"--ignore={file}" for file in files]
+def files(folder: str) -> list[str]:
+    return [
+        str(file.relative_to(ROOT)) for file in sorted((ROOT / "tests").glob(f"{folder}/test_*"))
+    ]
 
 
 def naming(path: Path) -> list[str]:
     """The tests of any framework that import a module, or else its package."""
     module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
-    files = sorted((ROOT / "tests").glob("*/test_*.py"))
     for name in (module, module.rpartition(".")[0]):
-        if near := [file for file in files if re.search(rf"\b{name} import", file.read_text())]:
-            return [str(file.relative_to(ROOT)) for file in near]
+        said = re.compile(rf"\b{name} import")
+        if near := [file for file in files("*") if said.search((ROOT / file).read_text())]:
+            return near
     return ["tests/plain/test_emission.py"]
 
 
-def verdict(mutant: Mutant, clone: Path, limit: int) -> str:
+def verdict(mutant: Mutant, clone: Path, limit: int, results: dict[str, str]) -> str:
     """The first test that fails, "too long" or "survived"."""
     where = clone / mutant.path
     before = where.read_bytes()
     where.write_bytes(mutant.of(before))
-    environment = {**os.environ, "PYTHONPATH": str(clone), "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(clone), "RINGLOOM_PROFILE": "mutants"}
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     try:
-        for words in runs(mutant.path):
+        for words in runs(mutant.path, results):
             done = subprocess.run(
                 [*pytest, *words],
                 cwd=clone,
@@ -207,7 +212,7 @@ def main() -> None:
         subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(clone)], check=True)
         for mutant in drawn(given.number, given.seed):
             if str(mutant) not in results:
-                results[str(mutant)] = verdict(mutant, clone, given.limit)
+                results[str(mutant)] = verdict(mutant, clone, given.limit, results)
                 given.results.write_text(json.dumps(results, indent=1) + "\n")
             print(f"{mutant!s:60} {results[str(mutant)]}", flush=True)
     survived = [name for name, said in results.items() if said == "survived"]
