@@ -76,7 +76,7 @@ def shuffled(work: Workload, ranks: int, pass_: Pass) -> Plan:
 
 
 def visits(work: Workload, ranks: int) -> Plan:
-    """A ring of queries: each is two steps with the keys of a rank, and its sums go home."""
+    """A ring of queries: each stays two steps with the keys of a rank; then sums go to owners."""
     part, r = by_tokens(work, ranks, "zigzag"), np.arange(ranks)
     q, kv, steps = part.q.owned(ranks), part.kv.owned(ranks), []
     for t in range(2 * ranks):
