@@ -4,6 +4,9 @@ overlap = false
 speeds = { 3 = 0.5 }                  or one number per rank
 links = { "6-7" = 0.1 }               0 or "cut" cuts a link
 topology = "nodes:nics=2"             or a JSON file of links, which is read now
+
+value_of, text_of   one value from and to a text, as on the command line and in an address:
+                    3=0.5, 6=0.8      6-7=0.1, 0-1=cut      1,0,2,3
 """
 
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ from typing import Any
 
 from planner.disk import parse_table, read
 from planner.errors import RingloomError
-from simulator.network.routes import ends_of
+from simulator.network.routes import ends_of, name_of
 from simulator.network.topology import graph_of
 from simulator.scenario import Scenario
 
@@ -27,6 +30,14 @@ TYPES: dict[str, tuple[type, ...]] = {
     "chunk": (int,),
     "placement": (list,),  # of a rank per place
     "launch": (int, float),
+}
+
+FORMS = {  # of texts
+    "speeds": "ranks and factors, as 3=0.5",
+    "links": "links and factors, as 6-7=0.1",
+    "placement": "ranks, as 0,2,1,3",
+    "buffers": "a whole number from 1 up, or plan",
+    **dict.fromkeys(("share", "launch"), "a number"),
 }
 
 
@@ -65,6 +76,43 @@ def factor_of(value: Any) -> float:
     if factor < 0:
         raise ValueError(value)
     return factor
+
+
+def value_of(name: str, text: str) -> Any:
+    """Returns what a text says of a field; raises RingloomError where it makes no sense."""
+    entries = text.replace(",", " ").split()
+    try:
+        match name:
+            case "speeds" | "links":
+                return _read(name, dict(map(_pair, entries)))
+            case "placement":
+                return [int(rank) for rank in entries]
+            case "share" | "launch":
+                return float(text)
+            case "buffers":
+                return _read(name, (int(text) if text.isdecimal() else 0) or text)
+    except RingloomError:
+        raise
+    except (TypeError, ValueError):
+        raise RingloomError(f"{name} must be {FORMS[name]}, not {text[:40]!r}") from None
+    return text
+
+
+def _pair(entry: str) -> tuple[str, str]:
+    key, _, factor = entry.partition("=")
+    if not factor:
+        raise RingloomError(f"{entry!r} has no factor: write it as 3=0.5 or 6-7=0.1")
+    return key, factor
+
+
+def text_of(value: Any) -> str:
+    """Returns the text of a field's value, which `value_of` reads; "" for None."""
+    if isinstance(value, Mapping):
+        names = (name_of(key) if isinstance(key, tuple) else key for key in value)
+        return ", ".join(f"{name}={f}" for name, f in zip(names, value.values(), strict=True))
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def scenario_file(path: str | Path) -> Scenario:

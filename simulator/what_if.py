@@ -92,12 +92,13 @@ def sweep(
 
     values, crossings = np.geomspace(low, high, points).tolist(), list[Crossing]()
     for at, end in pairwise(values):
-        below, above = fastest(at), fastest(end)
-        if below != above:
+        while (below := fastest(at)) != fastest(end):
+            high = end
             for _ in range(HALVINGS):
-                middle = math.sqrt(at * end)
-                at, end = (middle, end) if fastest(middle) == below else (at, middle)
-            crossings.append(Crossing(end, below, above))
+                middle = math.sqrt(at * high)
+                at, high = (middle, high) if fastest(middle) == below else (at, middle)
+            crossings.append(Crossing(high, below, fastest(high)))
+            at = high
     values = sorted({*values, *(crossing.value for crossing in crossings)})
     seconds = {name: tuple(times(value)[name] for value in values) for name in plans}
     return Sweep(key, tuple(values), seconds, tuple(crossings))

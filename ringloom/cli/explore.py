@@ -1,16 +1,20 @@
 """Explore schedules on a local page of this machine.
 
-Only this machine can reach the page.
+Only this machine can reach the page, which begins with the scenario that the options describe.
 
 Example:
   ringloom explore --open
+  ringloom explore --hardware h100 --straggler 3=0.5 --topology switch
 """
 
 import gc
+from typing import Any
 
 import click
 
+from ringloom.cli.options import hardware_option, ranks_option, scenario_of, scenario_options
 from ringloom.cli.output import show
+from ringloom.explore.choices import Choices, from_scenario
 from ringloom.explore.serving import HOST, free, serve
 from ringloom.optional import needing
 
@@ -18,10 +22,17 @@ from ringloom.optional import needing
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), default=5006, help="0 takes a free port.")
 @click.option("--open/--no-open", "opening", default=False, help="Open the page in a browser.")
-def command(port: int, opening: bool) -> None:
+@ranks_option
+@hardware_option
+@scenario_options
+def command(port: int, opening: bool, ranks: int | None, hardware: str, **given: Any) -> None:
+    number = str(Choices().ranks if ranks is None else ranks)
+    choices = from_scenario(scenario_of(given), ranks=number, hardware=hardware)
     panel, session = needing("app", "panel"), needing("app", "ringloom.explore.session")
-    server = serve(panel, session, free(port), opening)
-    url = f"http://{HOST}:{server.port}/"
+    server, page = serve(panel, session, free(port)), f"/{choices.address.rstrip('?')}"
+    url = f"http://{HOST}:{server.port}{page}"
+    if opening:
+        server.io_loop.add_callback(server.show, page)
     gc.collect()
     gc.freeze()  # what libraries hold stays: looking through it takes longer than a redraw may
     show({"url": url}, f"{url} until Ctrl-C")

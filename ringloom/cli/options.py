@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +18,9 @@ from planner.workload import DTYPES, Workload
 from ringloom.cli.output import TYPED
 from ringloom.cli.progress import progress, working
 from ringloom.comparison import PASSES, Comparison, compare
-from simulator.network.routes import ends_of
 from simulator.network.topology import forms as topology_forms
 from simulator.scenario import Scenario
-from simulator.scenario_tables import factor_of, scenario_file
+from simulator.scenario_tables import scenario_file, value_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -49,23 +49,8 @@ def _names(value: str) -> list[str]:
     raise click.UsageError("--schedules names none")
 
 
-def _straggler(value: str) -> tuple[int, float]:
-    rank, _, factor = value.partition("=")
-    return int(rank), float(factor)
-
-
-def _slow_link(value: str) -> tuple[Any, float]:
-    link, _, factor = value.partition("=")
-    return ends_of(link), factor_of(factor)
-
-
-def _buffers(value: str) -> int | str:
-    if value != "plan" and not (value.isdecimal() and int(value)):
-        raise ValueError(value)
-    return value if value == "plan" else int(value)
-
-
 TOKENS = Written("tokens", "256k", tokens)
+ranks_option = click.option("--ranks", type=int, help="Devices that share the sequence.")
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", help="A preset or a TOML/JSON file."
 )
@@ -103,7 +88,7 @@ def workload_options(
 ) -> Callable[[Function], Function]:
     """The options of a workload, with the defaults of one command."""
     return grouped(
-        click.option("--ranks", type=int, help="Devices that share the sequence."),
+        ranks_option,
         click.option("--seq", type=TOKENS, help="Query tokens, such as 4096, 256k or 1M."),
         click.option("--kv-seq", type=TOKENS, help="Key tokens; defaults to --seq."),
         click.option("--heads", type=int, default=32, help="Query heads."),
@@ -148,25 +133,34 @@ def source_options(
     )
 
 
+def _scenario_value(name: str, form: str, example: str) -> Written:
+    return Written(form, example, partial(value_of, name))
+
+
 scenario_options = grouped(
     click.option("--scenario", "scenario", help="A TOML or JSON file of what is not as usual."),
     click.option("--overlap/--no-overlap", default=True, help="Overlap transfers with compute."),
     click.option(
         *("--straggler", "speeds"),
-        type=Written("RANK=FACTOR", "3=0.5", _straggler),
+        type=_scenario_value("speeds", "RANK=FACTOR", "3=0.5"),
         multiple=True,
         help="A rank and its speed, such as 3=0.5; may be repeated.",
     ),
     click.option(
         *("--slow-link", "links"),
-        type=Written("A-B=FACTOR", "6-7=0.1 or 6-7=cut", _slow_link),
+        type=_scenario_value("links", "A-B=FACTOR", "6-7=0.1 or 6-7=cut"),
         multiple=True,
         help="A link and the factor on its bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
     ),
     click.option("--topology", help=f"{topology_forms()} or a JSON file of links."),
     click.option(
+        "--placement",
+        type=_scenario_value("placement", "RANKS", "0,2,1,3"),
+        help="The place of each rank, such as 0,2,1,3.",
+    ),
+    click.option(
         "--buffers",
-        type=Written("N|PLAN", "2 or plan", _buffers),
+        type=_scenario_value("buffers", "N|PLAN", "2 or plan"),
         help="Receive buffers per input that travels.",
     ),
     click.option(
@@ -203,9 +197,10 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
     """Takes the values of `scenario_options` out of `given`, and returns the scenario."""
     file = given.pop("scenario")
     scenario = Scenario() if file is None else scenario_file(file)
-    changes = {name: given.pop(name) for name in ("topology", "buffers", "share", "launch")}
+    names = "topology", "placement", "buffers", "share", "launch"
+    changes = {name: given.pop(name) for name in names}
     for name in ("speeds", "links"):
-        changes[name] = dict(given.pop(name)) or None
+        changes[name] = {key: f for one in given.pop(name) for key, f in one.items()} or None
     changes["overlap"] = None if given.pop("overlap") else False
     return replace(
         scenario, **{name: value for name, value in changes.items() if value is not None}

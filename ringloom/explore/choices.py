@@ -3,9 +3,10 @@
 An address may come from anybody: every part is checked, and no part may name a file.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from operator import methodcaller
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,15 +16,20 @@ from planner.planning import find_schedule
 from planner.workload import Workload
 from ringloom.comparison import PASSES, Passes
 from simulator.hardware import hardware, presets
-from simulator.network.topology import KINDS, topology
+from simulator.network.topology import KINDS
 from simulator.network.topology import forms as topology_forms
 from simulator.scenario import Scenario
-from simulator.scenario_tables import scenario_of
+from simulator.scenario_tables import text_of, value_of
 
 MOST_RANKS = 1024  # beyond these, an answer takes too long to wait for
 MOST_HEADS = 1024
 LONGEST = 1 << 24  # tokens
 WIDEST = 200  # characters of an entry
+SCENARIO = {  # what a choice is called in a scenario
+    **{name: name for name in ("topology", "placement", "buffers", "share", "launch")},
+    "stragglers": "speeds",
+    "slow_links": "links",
+}
 
 
 class ChoiceError(RingloomError):
@@ -52,7 +58,10 @@ class Choices:
     stragglers: str = ""
     slow_links: str = ""
     topology: str = ""
-    share: float = 0.0
+    placement: str = ""
+    buffers: str = ""
+    share: str = ""
+    launch: str = ""
 
     def __post_init__(self) -> None:
         wrong = dict[str, str]()
@@ -77,11 +86,13 @@ class Choices:
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario of its stragglers, slow links, overlap and share."""
-        speeds, links = dict(pairs(self.stragglers)), dict(pairs(self.slow_links))
-        changes = {"speeds": speeds, "links": links, "topology": self.topology, "share": self.share}
-        given = {name: value for name, value in changes.items() if value}
-        return scenario_of({"overlap": self.overlap, **given})
+        """The scenario of all that is not as usual."""
+        return replace(self.part(*SCENARIO), overlap=self.overlap)
+
+    def part(self, *names: str) -> Scenario:
+        """The scenario of some of its choices; raises RingloomError for values that make none."""
+        texts = {SCENARIO[name]: getattr(self, name) for name in names}
+        return Scenario(**{name: value_of(name, text) for name, text in texts.items() if text})
 
     def texts(self) -> dict[str, str]:
         """The entries of the controls, by their names."""
@@ -98,12 +109,16 @@ class Choices:
         return f"?{urlencode(self.query())}"
 
 
-def pairs(text: str) -> list[list[str]]:
-    """Splits entries such as `3=0.5, 6=0.8`; raises RingloomError for one without a factor."""
-    parts = [part.split("=") for part in text.replace(",", " ").split()]
-    if wrong := next((part for part in parts if len(part) != 2), None):
-        raise RingloomError(f"{'='.join(wrong)!r} has no factor: write it as 3=0.5 or 6-7=0.1")
-    return parts
+def from_scenario(scenario: Scenario, **others: str) -> Choices:
+    """Returns the choices of a scenario; raises RingloomError for what an address cannot say."""
+    values = {field.name: getattr(scenario, field.name) for field in fields(Scenario)}
+    if isinstance(speeds := values["speeds"], Sequence):
+        values["speeds"] = dict(enumerate(speeds))
+    texts = {name: text_of(values.pop(key)) for name, key in SCENARIO.items()}
+    texts["overlap"] = _text(values.pop("overlap"))
+    if unknown := [name for name, value in values.items() if value != getattr(Scenario, name)]:
+        raise RingloomError(f"the page has no {', '.join(unknown)}")
+    return from_query(texts | others)
 
 
 def from_query(query: Mapping[str, str]) -> Choices:
@@ -131,7 +146,7 @@ def _collect(wrong: dict[str, str], name: str, ask: Callable[[], Any]) -> Any:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return str(value).removesuffix(".0")
+    return str(value)
 
 
 def _value(text: str, field: Any) -> Any:
@@ -147,10 +162,7 @@ def _value(text: str, field: Any) -> Any:
         if not text.isascii() or not text.isdigit() or len(text) > 6:
             raise RingloomError(f"{name} must be a whole number, not {text[:40]!r}")
         return int(text)
-    try:
-        return float(text) if isinstance(usual, float) else text
-    except ValueError:
-        raise RingloomError(f"{name} must be a number, not {text[:40]!r}") from None
+    return text
 
 
 # ---- checks, one per choice: each may rely on those of the choices named before it
@@ -192,23 +204,16 @@ def _topology(given: Choices) -> None:
     _no_file(given.topology, "name a topology")
     if (kind := given.topology.partition(":")[0]) not in KINDS:
         raise RingloomError(f"unknown topology {kind[:40]!r}: choose {topology_forms()}")
-    topology(given.topology, hardware(given.hardware), given.ranks)
+    _routes(given, "topology")
 
 
-def _stragglers(given: Choices) -> None:
-    scenario_of({"speeds": dict(pairs(given.stragglers))}).speed(given.ranks)
+def _routes(given: Choices, name: str, *names: str) -> None:
+    """Find the ways where a choice is made; RingloomError where it does not fit those before."""
+    if getattr(given, name):
+        given.part(*names, name).routes(hardware(given.hardware), given.ranks)
 
 
-def _slow_links(given: Choices) -> None:
-    if links := dict(pairs(given.slow_links)):
-        scenario = replace(scenario_of({"links": links}), topology=given.topology or None)
-        scenario.routes(hardware(given.hardware), given.ranks)
-
-
-def _share(given: Choices) -> None:
-    Scenario(share=given.share)
-
-
+PLACES = "ranks", "hardware", "topology", "placement"
 CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], object]]] = {
     "schedule": ((), lambda given: find_schedule(given.schedule)),
     "ranks": ((), lambda given: _within("ranks", given.ranks, MOST_RANKS)),
@@ -219,8 +224,9 @@ CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], object]]] = {
     "v_head_dim": ((), lambda given: _within("v_head_dim", given.v_head_dim, MOST_HEADS)),
     "hardware": ((), _hardware),
     "pass": ((), lambda given: _one_of("pass", given.pass_, PASSES)),
-    "stragglers": (("ranks",), _stragglers),
+    "stragglers": (("ranks",), lambda given: given.part("stragglers").speed(given.ranks)),
     "topology": (("ranks", "hardware"), _topology),
-    "slow_links": (("ranks", "hardware", "topology"), _slow_links),
-    "share": ((), _share),
+    "placement": (PLACES[:-1], lambda given: _routes(given, "placement", "topology")),
+    "slow_links": (PLACES, lambda given: _routes(given, "slow_links", "topology", "placement")),
+    **{name: ((), methodcaller("part", name)) for name in ("buffers", "share", "launch")},
 }

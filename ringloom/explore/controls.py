@@ -43,7 +43,10 @@ LABELS = {
     "stragglers": "stragglers, such as 3=0.5",
     "slow_links": "slow links, such as 6-7=0.1",
     "topology": "topology, such as torus:2x4",
+    "placement": "place of each rank, such as 0,2,1,3",
+    "buffers": "receive buffers, such as 2",
     "share": "share of a chip per transfer",
+    "launch": "seconds of a kernel's launch",
 }
 OPTIONS = {"schedule": SCHEDULES, "hardware": presets(), "pass": PASSES}
 WORDS = {True: "on", False: "off"}

@@ -3,7 +3,7 @@
 import shlex
 
 from planner.parse import tokens
-from ringloom.explore.choices import Choices, pairs
+from ringloom.explore.choices import Choices
 
 
 def command(choices: Choices) -> str:
@@ -20,8 +20,6 @@ def command(choices: Choices) -> str:
                 words.append("--no-overlap")
             case "sinks":
                 words.append("--sinks")
-            case "stragglers" | "slow_links":
-                words += [word for pair in pairs(text) for word in (option, "=".join(pair))]
             case _:
                 words += [option, text]
     return shlex.join(words)

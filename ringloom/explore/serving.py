@@ -8,14 +8,14 @@ from planner.errors import RingloomError
 HOST = "127.0.0.1"
 
 
-def serve(panel: Any, session: Any, port: int, opening: bool = False) -> Any:
+def serve(panel: Any, session: Any, port: int) -> Any:
     """A server that is not yet running its loop; pages of other origins cannot talk to it."""
     return panel.serve(
         {"/": lambda: session.Session().page()},
         port=port,
         address=HOST,
         websocket_origin=[f"{HOST}:{port}", f"localhost:{port}"],
-        show=opening,
+        show=False,
         start=False,
         verbose=False,
         title="ringloom explore",

@@ -1,4 +1,4 @@
-"""The local page without a browser: its choices, its pictures' facts, its files, its server."""
+"""The local page without a browser: its pictures' facts, its files, its server."""
 
 import ast
 import json
@@ -14,90 +14,22 @@ from typing import Any
 import numpy as np
 import panel
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import ringloom as rl
 from command_line import CommandLine
 from planner.files import loads
-from planner.schedules import SCHEDULES
-from ringloom.comparison import PASSES, compare
+from ringloom.comparison import compare
 from ringloom.explore import session as sessions
-from ringloom.explore.choices import MOST_RANKS, Choices, from_query
+from ringloom.explore.choices import Choices
 from ringloom.explore.copies import command, python
 from ringloom.explore.downloads import plan_file, program, trace_file
 from ringloom.explore.serving import free, serve
 from ringloom.explore.view import View, compared, others, predicted
 from simulator.bars import bars_of
 from simulator.facts import traffic_of, usage, work_of
-from simulator.hardware import hardware, presets
+from simulator.hardware import hardware
 
 SMALL = Choices(schedule="zigzag", ranks=4, seq="4k", heads=4, kv_heads=2, pass_="both")
-
-chosen = st.builds(
-    Choices,
-    schedule=st.sampled_from([*SCHEDULES, "usp:ulysses=2:ring=4", "striped:grain=4"]),
-    ranks=st.integers(1, MOST_RANKS),
-    seq=st.sampled_from(["1", "203", "256k", "1M"]),
-    mask=st.sampled_from(["causal", "full", "causal & (window:4096 | global:64)"]),
-    heads=st.integers(1, 64),
-    kv_heads=st.just(1),
-    v_head_dim=st.integers(1, 256),
-    sinks=st.booleans(),
-    hardware=st.sampled_from(presets()),
-    pass_=st.sampled_from(PASSES),
-    overlap=st.booleans(),
-    stragglers=st.sampled_from(["", "0=0.5", "0=0.5, 0=0.25"]),
-    topology=st.sampled_from(["", "nodes", "switch"]),
-    share=st.floats(0, 0.9),
-)
-
-
-@given(chosen)
-def test_an_address_brings_its_choices_back(choices: Choices) -> None:
-    assert from_query(choices.query()) == choices
-
-
-def test_the_shortest_address_says_the_usual() -> None:
-    assert Choices().query() == {}
-    assert from_query({"heads": "8"}) == replace(Choices(), heads=8, kv_heads=8)
-    assert from_query({"somebody": "else's"}) == Choices()
-
-
-BAD = [
-    ({"schedule": "spiral"}, "unknown schedule"),
-    ({"ranks": "0"}, "ranks must be 1 to 1024, not 0"),
-    ({"ranks": "1025"}, "ranks must be 1 to 1024, not 1025"),
-    ({"ranks": "-4"}, "ranks must be a whole number"),
-    ({"ranks": "9" * 40}, "ranks must be a whole number"),
-    ({"seq": "999M"}, "tokens must be 1 to 16777216, not 999M"),
-    ({"seq": "long"}, "not a number of tokens"),
-    ({"mask": "documents@/etc/passwd"}, "names no files"),
-    ({"mask": 'blocks@"x"'}, "names no files"),
-    ({"hardware": "/etc/passwd"}, "names no files"),
-    ({"hardware": "abacus"}, "unknown hardware"),
-    ({"pass": "sideways"}, "unknown pass 'sideways': choose one of forward, backward, both"),
-    ({"kv_heads": "5"}, "32 query heads cannot share 5 KV heads evenly"),
-    ({"mask": "documents:1", "seq": "2"}, "documents"),
-    ({"mask": "x" * 201}, "mask has at most 200 characters, not 201"),
-    ({"stragglers": "3"}, "'3' has no factor"),
-    ({"stragglers": "9=0.5"}, "no rank 9 to slow down"),
-    ({"slow_links": "3-9=0.5"}, "9"),
-    ({"topology": "/etc/passwd"}, "names no files"),
-    ({"topology": "Makefile"}, "unknown topology 'Makefile': choose "),
-    ({"topology": "torus:3x3"}, "9 ranks, the plan has 8"),
-    ({"topology": "torus:wide"}, "neither a file nor one of"),
-    ({"topology": "ring", "slow_links": "0-4=0.5"}, "4"),
-    ({"share": "1"}, "a share of the chip below 1, not 1"),
-    ({"share": "much"}, "share must be a number, not 'much'"),
-    ({"overlap": "maybe"}, "on or off"),
-]
-
-
-@pytest.mark.parametrize(("query", "words"), BAD, ids=[str(query)[:40] for query, _ in BAD])
-def test_addresses_that_make_no_sense_are_refused(query: dict[str, str], words: str) -> None:
-    with pytest.raises(rl.RingloomError, match=words):
-        from_query(query)
 
 
 def test_the_numbers_are_those_of_compare() -> None:
@@ -308,7 +240,8 @@ def test_copies_say_what_is_shown(ringloom: CommandLine) -> None:
     for choices in (
         replace(SMALL, v_head_dim=64, sinks=True, mask="causal & window:100", **links),
         replace(SMALL, overlap=False, pass_="forward"),
-        replace(SMALL, share=0.25, topology="torus:2x2"),
+        replace(SMALL, share="0.25", topology="torus:2x2", placement="1,0,3,2"),
+        replace(SMALL, share="0", buffers="plan", launch="1e-3"),
     ):
         row = predicted(choices).row
         rows = ringloom.json(*shlex.split(command(choices))[1:])["rows"]
@@ -316,6 +249,11 @@ def test_copies_say_what_is_shown(ringloom: CommandLine) -> None:
         scope = dict[str, Any]()
         exec(python(choices), scope)
         assert scope["result"].makespan == row.makespan_s
+
+
+def test_a_share_of_nothing_is_not_the_hardwares() -> None:
+    usual, none = (predicted(replace(SMALL, share=share)).row for share in ("", "0"))
+    assert none.makespan_s < usual.makespan_s
 
 
 def test_a_bad_address_is_told_in_words(opened: Callable[..., Any]) -> None:

@@ -141,6 +141,21 @@ def test_a_sweep_finds_where_one_schedule_overtakes_another() -> None:
             sweep(both, H100, Scenario(), key, 1, 2)
 
 
+def test_a_schedule_that_is_the_fastest_for_a_moment_has_two_crossings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def times(_: object, machine: Hardware, __: Scenario) -> dict[str, float]:
+        at = machine["intra.bandwidth"] / 1e10
+        return {"slow": 2 - at, "middle": 0.99, "fast": at}
+
+    monkeypatch.setattr("simulator.what_if.makespans", times)
+    plans = dict.fromkeys(("slow", "middle", "fast"), Plans.of(plan("ring", WORK, 2)))
+    curve = sweep(plans, H100, Scenario(), "intra.bandwidth", 1e9, 1e11, points=2)
+    ways = [(crossing.below, crossing.above) for crossing in curve.crossings]
+    assert ways == [("fast", "middle"), ("middle", "slow")]
+    assert [c.value for c in curve.crossings] == pytest.approx([0.99e10, 1.01e10], 1e-5)
+
+
 def test_commands_take_a_scenario_file_and_single_values_over_it(
     tmp_path: Path, ringloom: CommandLine
 ) -> None:
@@ -151,7 +166,8 @@ def test_commands_take_a_scenario_file_and_single_values_over_it(
 
     def time(*command: str) -> float:
         document = json.loads(ringloom(*command, *work))
-        return float(document.get("rows", [document])[0]["makespan_s"])
+        rows = document.get("rows", [document])
+        return float(next(r["makespan_s"] for r in rows if r["schedule"] == "zigzag"))
 
     one = plan("zigzag", Workload(seq=2**14, heads=4), 4)
     expected = simulate(one, H100, speeds={0: 0.5}, topology="ring").makespan
@@ -159,3 +175,11 @@ def test_commands_take_a_scenario_file_and_single_values_over_it(
     assert time("compare", "--schedules", "zigzag", *slow) == expected
     switched = simulate(one, H100, speeds={0: 0.5}, topology="switch").makespan
     assert time("simulate", "zigzag", *slow, "--topology", "switch") == switched
+    links, seats = {(0, 1): 0.001}, [1, 0, 2, 3]
+    placed = simulate(
+        one, H100, speeds={0: 0.5}, topology="ring", links=links, placement=seats
+    ).makespan
+    narrow = ["--slow-link", "0-1=0.001"]
+    assert time("simulate", "zigzag", *slow, *narrow) < placed
+    for command in (["simulate", "zigzag"], ["compare", "--schedules", "zigzag"]):
+        assert time(*command, *slow, *narrow, "--placement", "1,0,2,3") == placed
