@@ -39,22 +39,17 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     """A program of this schedule: the texts of `forward` and `backward`, and of what they call."""
     layout = layout_text(program.layout, "jax")
     keys = "def kv_positions" in layout
-    sinks = program.work.sinks
-    function = [
-        Part("jax/parts/function", ("local_attention", "attention") * sinks),
-        *parts_of("jax", "sinks") * sinks,
-        mask_function(program.work, "jax"),
-    ]
-    dense = parts_of("jax", "dense") * (not sinks)
-    check = *dense, *parts_of("jax", "check")
+    around = parts_of("jax", *["sinks"] * program.work.sinks, "function")
+    of_mask = dynamic.function(program) if program.dynamic else [mask_function(program.work, "jax")]
     texts = [
         constants(program) + checked(program),
         layout,
         *schedule,
         *([] if program.backward else parts_of("jax", "forward_alone")),
         shapes(program, keys),
-        *(dynamic.function(program) if program.dynamic else function),
-        *(layer(program) if program.layer else check),
+        *around,
+        *of_mask,
+        *(layer(program) if program.layer else parts_of("jax", "dense", "check")),
     ]
     held = any("def share_of" in x for x in texts if isinstance(x, str))
     marks = program.marks | {"held"} if held else program.marks

@@ -9,7 +9,7 @@ def missing(*_: Any, **_named: Any) -> Any:
 
 
 allowed = positions = kv_positions = missing
-shard = unshard = shapes = share_of = example = missing
+shard = unshard = shapes = share_of = example = check_tables = missing
 attention = forward = backward = in_layout = in_sequence = missing
 QUERIES: Any = None
 KEYS: Any = None

@@ -8,9 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 
-from codegen.jax.parts.stubs import KEYS, QUERIES, shapes
+from codegen.jax.parts.stubs import KEYS, QUERIES
 from codegen.jax.parts.tables.dynamic_calls import calls_of
 from codegen.jax.parts.tables.table import run_backward, run_forward
 
@@ -18,6 +17,31 @@ RANKS = SEQ = KV_SEQ = IDENTITY = 0
 CUTS = (0,)
 PLAN: dict[str, Any] = {}
 ROWS: dict[str, Any] = {}
+
+# ---- The function to call
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def local_attention(q, k, v, tables, axis):
+    return forward(q, k, v, tables, axis)[0]
+
+
+def forward(q, k, v, tables, axis):
+    """Output, and what the backward pass needs."""
+    out, saved = run_forward(q, k, v, axis, (ROWS["forward"][0], tables["forward"]))
+    return out, (*saved, tables)
+
+
+def backward(axis, saved, dout):
+    """Gradients of a device's queries, keys and values; tables have none."""
+    *arrays, tables = saved
+    return *run_backward(axis, arrays, dout, (ROWS["backward"][0], tables["backward"])), None
+
+
+local_attention.defvjp(forward, backward)
+
+
+# ---- Tables: the mask cut into calls, one band in one box of a tile each.
 
 
 def meeting(i, j, i0, i1, j0, j1, low, high):
@@ -27,9 +51,6 @@ def meeting(i, j, i0, i1, j0, j1, low, high):
     rows = jnp.where((i0 <= aligned) & (aligned < i1), rows, -1)
     cols = jnp.where((j0 <= cols) & (cols < j1), cols, -1)
     return rows, cols, lambda i, j: (low <= j - i) & (j - i <= high)
-
-
-# ---- Tables: the mask cut into calls, one band in one box of a tile each.
 
 
 def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
@@ -67,65 +88,6 @@ def check_tables(tables):
     if not isinstance(fit, jax.core.Tracer) and not fit:
         raise ValueError(f"tables of plan {int(tables['plan'])}, not {IDENTITY}")
     return fit
-
-
-# ---- The function to call
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
-def local_attention(q, k, v, tables, axis):
-    return forward(q, k, v, tables, axis)[0]
-
-
-def forward(q, k, v, tables, axis):
-    """Output, and what the backward pass needs."""
-    out, saved = run_forward(q, k, v, axis, (ROWS["forward"][0], tables["forward"]))
-    return out, (*saved, tables)
-
-
-def backward(axis, saved, dout):
-    """Gradients of a device's queries, keys and values; tables have none."""
-    *arrays, tables = saved
-    return *run_backward(axis, arrays, dout, (ROWS["backward"][0], tables["backward"])), None
-
-
-local_attention.defvjp(forward, backward)
-
-
-def attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    tables: dict[str, jax.Array],
-    *,
-    mesh: Mesh,
-    axis: str = "sp",
-    batch_axis: str | None = None,
-    head_axis: str | None = None,
-) -> jax.Array:
-    """Exact attention, under the mask of `tables`, of a sequence sharded over `axis` of a mesh.
-
-    q, and the result: [batch, heads, tokens, head_dim]; k, v: [batch, KV heads, tokens, head_dim];
-    tokens in layout order, shard after shard. `batch_axis`, `head_axis`: mesh axes that shard them.
-    Raises ValueError for arrays, tables and meshes that the program is not for; where JAX traces
-    tables of another program, the result is NaN.
-    """
-    if mesh.shape[axis] != RANKS:
-        raise ValueError(f"a program for {RANKS} ranks, but axis {axis!r} has {mesh.shape[axis]}")
-    q_shape, kv_shape = shapes(q, k, mesh.shape[head_axis] if head_axis else 1)
-    for name, x, shape in (("q", q, q_shape), ("k", k, kv_shape), ("v", v, kv_shape)):
-        if x.shape != shape or x.dtype != q.dtype:
-            raise ValueError(f"{name} is {x.dtype}{[*x.shape]}, not {q.dtype}{[*shape]}")
-    q = jnp.where(check_tables(tables), q, jnp.nan)
-    spec = PartitionSpec(batch_axis, head_axis, axis)
-    local = jax.shard_map(
-        partial(local_attention, axis=axis),
-        mesh=mesh,
-        in_specs=(spec, spec, spec, PartitionSpec()),
-        out_specs=spec,
-        check_vma=False,
-    )
-    return local(q, k, v, tables)
 
 
 # ---- Self-check
