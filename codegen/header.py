@@ -14,7 +14,7 @@ from codegen.layout import Form, Ranges, Stripes, also_called
 from codegen.masks import filled, mask_data
 from codegen.programs import Program
 from planner.ir import TENSORS
-from planner.loops.form import AllToAll, Gather, Loops, Return, Send, Shift, Table
+from planner.loops.form import WHOLE, Exchange, Loops, Return, Send, Shift, Table
 from planner.version import VERSION
 
 WIDTH = 96
@@ -79,13 +79,13 @@ def in_words(loops: Loops) -> list[str]:
     said = dict[str, None]()
     for s in sorted(loops.statements, key=lambda s: s.when.first):
         match s:
-            case Gather(tensors=tensors):
+            case Exchange(tensors=tensors) if s.share == WHOLE:
                 said[f"{_named(tensors)} gathered"] = None
-            case AllToAll(tensors=tensors) if s.gathers:
+            case Exchange(tensors=tensors) if s.gathers:
                 said[f"{_named(tensors)} gathered by heads"] = None
-            case AllToAll():
+            case Exchange():
                 said["heads exchanged all-to-all"] = None
-            case Return(exchange=_):
+            case Return():
                 said["results sent back"] = None
             case Send(tensors=tensors, hop=Shift(), when=when):
                 goes = "go around a ring" if when.last > when.first else "go to another rank"

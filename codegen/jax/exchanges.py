@@ -12,7 +12,7 @@ from codegen.lowered.shares import Shares, shares_of
 from codegen.programs import Program
 from codegen.text import entered, numbered
 from planner.errors import PlanError
-from planner.loops.form import OWN, AllToAll, Exchange, Ints, Loops, Part, SumExchange
+from planner.loops.form import OWN, WHOLE, Exchange, Ints, Loops, Part, Return
 from planner.partitions import Side
 
 Order = tuple[str, str]  # there and back, {} for the array
@@ -39,7 +39,7 @@ class Exchanges:
         each = self.there(s, x, loops)
         return each if single else f"tuple({each} for x in {source})"
 
-    def back(self, s: SumExchange, exchange: Exchange, source: str, loops: Loops) -> str:
+    def back(self, s: Return, exchange: Exchange, source: str, loops: Loops) -> str:
         """Sums that go back over an exchange; whole ones in the type of the inputs."""
         home, shares = partial(self.home, exchange, loops), self.shares(exchange, loops)
         whole, copies = not shares.gathered and shares.copies == 1, shares.copies
@@ -106,7 +106,7 @@ class Exchanges:
 
     def add_share(self, s: Exchange, loops: Loops) -> None:
         """The function that gives the sinks of the heads that an exchange brings."""
-        if not isinstance(s, AllToAll):
+        if s.share == WHOLE:
             raise PlanError("sinks of outputs that ranks have of all heads")
         copies, index = self.shares(s, loops).copies, "lax.axis_index(axis)"
         if len(loops.mesh) > 1:

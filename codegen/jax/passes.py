@@ -17,7 +17,7 @@ from codegen.lowered.variables import inputs_read
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.loops.expand import pairs
-from planner.loops.form import OWN, Exchange, Return, Send, Start, Statement, SumExchange
+from planner.loops.form import OWN, Exchange, Return, Send, Start, Statement
 
 TITLES = {  # of messages whose way changes with the step: side, if they are sums
     ("q", False): "lend_queries",
@@ -68,7 +68,7 @@ class Pass(Attends):
             (back,) = (
                 self.made.sums[self.made.taken[s]]
                 for s in self.loops.statements
-                if isinstance(s, Return) and s.exchange == self.kept.q.name
+                if isinstance(s, Return) and s.name == self.kept.q.name
             )
             names += back.split(", ")
         if self.kept.kv:
@@ -142,7 +142,7 @@ class Pass(Attends):
                     yield from self.at(run, steps, indent, partial(self.simple, name, text))
                     text = name
                 late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))
-        back = [(s, on) for s, on in active if isinstance(s, SumExchange)]
+        back = [(s, on) for s, on in active if isinstance(s, Return)]
         before = any(self.made.sums[self.made.taken[s]] in added for s, _ in back)
         if before:
             yield from _in_order([*self.returns(run, back, indent)])
@@ -162,9 +162,7 @@ class Pass(Attends):
             moves += self.at(run, steps, indent, make)
         yield from _in_order(moves)
 
-    def returns(
-        self, run: Run, back: Sequence[tuple[SumExchange, Steps]], indent: int
-    ) -> Iterator[Op]:
+    def returns(self, run: Run, back: Sequence[tuple[Return, Steps]], indent: int) -> Iterator[Op]:
         """Let sums go back over exchanges."""
         for s, steps in back:
             yield from self.at(run, steps, indent, partial(self.bring_back, s))
@@ -263,12 +261,11 @@ class Pass(Attends):
             return
         yield self.assign(indent, name, self.exchanges.text(s, source, single, self.loops))
 
-    def bring_back(self, s: SumExchange, indent: int) -> Iterator[Op]:
+    def bring_back(self, s: Return, indent: int) -> Iterator[Op]:
         """Let sums go back over an exchange."""
         cell = self.made.cells[s, s.side]
-        source, exchange = self.made.sums[self.made.taken[s]], self.kept.kv
-        if isinstance(s, Return):
-            exchange = self.loops.exchanges[s.exchange]
+        source = self.made.sums[self.made.taken[s]]
+        exchange = self.loops.exchanges.get(s.name, self.kept.kv)
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")
         came = self.exchanges.back(s, exchange, source, self.loops)

@@ -16,7 +16,7 @@ from codegen.lowered.variables import input_spans, named, sum_spans
 from codegen.text import numbered
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass
-from planner.loops.form import HELD, OWN, Loops, Return, Statement, SumExchange
+from planner.loops.form import HELD, OWN, Loops, Return, Statement
 
 SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
 Key = tuple[str, str]  # the name of a value, and the side
@@ -67,7 +67,7 @@ def values(loops: Loops, pass_: Pass, walked: Walk, kept: Collection[str] = ()) 
 def _returned(made: Values, loops: Loops, kept: Collection[str]) -> Iterator[str]:
     """The sums that go back over exchanges whose values are kept."""
     for s in loops.statements:
-        if isinstance(s, Return) and s.exchange in kept:
+        if isinstance(s, Return) and s.name in kept:
             yield made.taken[s][0]
 
 
@@ -77,7 +77,7 @@ def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:
         return "held_{}"
     brought = loops.exchanges.items()
     marks = {name: "all_{}" if s.gathers else "{}_by_heads" for name, s in brought}
-    returned = {made.taken[s]: s.exchange for s in loops.statements if isinstance(s, Return)}
+    returned = {made.taken[s]: s.name for s in loops.statements if isinstance(s, Return)}
     return marks.get(returned.get(key, "") if sums else key[0], "remote_{}")
 
 
@@ -90,7 +90,7 @@ def _candidates(made: Values, loops: Loops, sums: bool, key: Key) -> Iterator[st
 
 def _variables(loops: Loops, walked: Walk) -> Callable[[Cell, int], Key]:
     """Where sums are that are added to a cell in a step: own ones apart if they leave at once."""
-    back = {walked.source[s] for s in loops.statements if isinstance(s, SumExchange)}
+    back = {walked.source[s] for s in loops.statements if isinstance(s, Return)}
     times = {cell: sorted(steps) for cell, steps in walked.taken.items()}
 
     def variable(cell: Cell, t: int) -> Key:
@@ -114,6 +114,6 @@ def _cells(made: Values, loops: Loops, walked: Walk, variable: Callable[[Cell, i
             raise PlanError("sums that are added to one value first and then to another")
     for s, cell in walked.source.items():
         made.taken[s] = variable(cell, s.when.first - 1)
-        (made.returned if isinstance(s, SumExchange) else made.sent).add(made.taken[s])
+        (made.returned if isinstance(s, Return) else made.sent).add(made.taken[s])
     if made.sent & made.returned:
         raise PlanError("sums of which some are sent where others go back")

@@ -9,10 +9,10 @@ from codegen.lowered.sums import Cell, Rectangles
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.expand import SIDES, Expansion
-from planner.loops.form import HELD, Attend, Ints, Loops, Part, Send, SumExchange
+from planner.loops.form import HELD, Attend, Ints, Loops, Part, Return, Send
 from planner.loops.values import Copies, Messages, owned
 
-Handing = Send | SumExchange  # statements that may move sums
+Handing = Send | Return  # statements that may move sums
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class Rows:
 
     `taken` has the blocks whose sums each rank sends [ranks, w], by step and cell; `times` the
     steps of these. `tables` are those of the values that stay in the end, what ranks own and what
-    they hold at first among them; `aged` those of the others, by side, name and first step;
-    `brought` the messages of each exchange.
+    they hold at first among them; `aged` those of the others, by side, name and first step.
     """
 
     def __init__(self, plan: Plan, loops: Loops) -> None:
@@ -43,7 +42,6 @@ class Rows:
         self.moments = [self._moment(state, t) for t in range(loops.steps)]
         every = {(x, *key): v.table for x in SIDES for key, v in state.values[x].named.items()}
         self.aged = {(x, name, t): table for (x, name, t), table in every.items() if t is not None}
-        self.brought = state.brought
         self.tables = staying(state)
         for side in ("q", "kv"):
             self.tables[side, "owned"] = owned(plan.ranks, plan.partition.side(side))

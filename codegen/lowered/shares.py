@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import Attend, Exchange, Expr, Gather, Loops
+from planner.loops.form import WHOLE, Attend, Exchange, Expr, Loops
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Shares:
 
 def shares_of(plan: Plan, loops: Loops, s: Exchange) -> Shares:
     """The shares of an exchange; PlanError unless they are as many heads as the next one's."""
-    if isinstance(s, Gather):
+    if s.share == WHOLE:
         return Shares(True)
     side, n = plan.partition.side(s.side), loops.mesh[s.axis]
     slices, counts = len(side.slices), set(side.head_counts.tolist())

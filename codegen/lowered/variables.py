@@ -15,10 +15,8 @@ from codegen.lowered.sums import Cell, Walk
 from planner.errors import PlanError
 from planner.loops.form import (
     OWN,
-    AllToAll,
     Attend,
     Exchange,
-    Gather,
     Loops,
     Part,
     Send,
@@ -56,7 +54,7 @@ def inputs_read(s: Statement) -> Iterator[tuple[str, Part]]:
             yield from (("kv", p) for p in s.kv)
         case Send() if not s.sums:
             yield from ((s.side, p) for p in s.parts)
-        case Start() | Gather() | AllToAll() if not s.sums:
+        case Start() | Exchange() if not s.sums:
             yield s.side, s.part
 
 

@@ -140,11 +140,7 @@ class _Walker:
         """The cell whose sums go."""
         if isinstance(s, Send):
             return sent_from(s)
-        if isinstance(s, Return):
-            return s.tensors[0], s.exchange
-        if s.part.pieces or s.part.heads:
-            raise PlanError("sums of a part of a value go to their owners")
-        return s.tensors[0], s.part.value
+        return s.tensors[0], s.name
 
     def attend(self, s: Attend, rectangles: Rectangles, t: int) -> None:
         who = rectangles.rank
@@ -209,16 +205,14 @@ class _Walker:
         tensor, heads = s.tensors[0], None
         side = self.plan.side(tensor)
         dst, into = np.arange(self.ranks), (tensor, OWN)
+        ((ranks, blocks),) = arriving
         if isinstance(s, Return):
-            moved = [flat(src, blocks) for src, _, blocks in self.rows.brought[s.exchange]]
-            rank, block = (np.concatenate(x) for x in zip(*moved, strict=True))
-            into = tensor, self.loops.exchanges[s.exchange].part.value
-            if into[1] == OWN and (side.owners[block] != rank).any():
+            into = tensor, self.loops.source(s)
+            if into[1] == OWN and not self.own(TENSORS[tensor].side, blocks, ranks):
                 raise PlanError(f"{tensor} comes back to ranks that do not own its blocks")
-            heads = np.unique(side.slice[block])
-        elif isinstance(s, Send):
-            ((dst, blocks),) = arriving
-            into = self.receiver(tensor, t, dst, blocks)
+            heads = np.unique(side.slice[blocks[blocks >= 0]])
+        else:
+            dst, into = ranks, self.receiver(tensor, t, ranks, blocks)
         self.result.into.setdefault(s, {})[t] = into
         self.result.arrivals.setdefault(into, []).append(t)
         self.replace(s, into, t, dst)

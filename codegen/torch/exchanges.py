@@ -9,7 +9,7 @@ from codegen.lowered.shares import Shares, shares_of
 from codegen.lowered.sums import Cell
 from codegen.torch.state import State
 from planner.errors import PlanError
-from planner.loops.form import HELD, OWN, Exchange, Ints, Return, Scatter, SumExchange
+from planner.loops.form import HELD, OWN, Exchange, Ints, Return
 from planner.partitions import Side
 
 
@@ -51,6 +51,12 @@ class Exchanges(State):
             raise PlanError(f"{shares.slices} slices of heads are shared among more ranks")
         return shares
 
+    def held_by_all(self, s: Return) -> bool:
+        """True if all ranks along an axis hold the same blocks."""
+        table = self.walked.tables[s.side, HELD]
+        cube = table.reshape(*self.loops.mesh, -1)
+        return bool((cube == cube.take([0], axis=s.axis)).all())
+
     def ordered(self, side: str, name: str, source: str, axis: int) -> str:
         """The name of the order that brings what came into sequence order, "" where it is in it."""
         blocks = self.plan.partition.side(side)
@@ -90,16 +96,11 @@ class Exchanges(State):
             ]
         return lines
 
-    def returned(self, s: SumExchange, into: Cell, later: bool) -> tuple[str, list[str]]:
+    def returned(self, s: Return, into: Cell, later: bool) -> tuple[str, list[str]]:
         """An exchange that is started, if it is waited for `later`, and the lines that add it."""
-        shares = Shares(isinstance(s, Scatter) and s.same)
-        if isinstance(s, Return):
-            exchange = self.loops.exchanges[s.exchange]
-            source, shares = (s.tensors[0], s.exchange), self.shares(exchange)
-            order = self.ordered(s.side, s.exchange, exchange.part.value, s.axis)
-        else:
-            source = s.tensors[0], s.part.value
-            order = self.ordered(s.side, HELD, OWN, s.axis)
+        source, exchange = (s.tensors[0], s.name), self.loops.exchanges.get(s.name)
+        shares = self.shares(exchange) if exchange else Shares(self.held_by_all(s))
+        order = self.ordered(s.side, s.name, self.loops.source(s), s.axis)
         order = f"[:, :, {order}.argsort()]" if order else ""
         reduces, complete = shares.gathered, self.walked.complete(into)
         name, group = self.have.names.cells[source], self.group(s.axis)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.loops.form import Loops, Section, Send, SumExchange
+from planner.loops.form import Loops, Return, Section, Send
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,4 @@ def frames(loops: Loops) -> Iterator[Frame]:
 
 def _busy(loops: Loops, section: Section, t: int) -> bool:
     running = (s for s in section.statements if s.when.on(t))
-    return any(not (isinstance(s, Send | SumExchange) and s.sums) for s in running)
+    return any(not (isinstance(s, Send | Return) and s.sums) for s in running)

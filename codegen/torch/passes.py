@@ -23,7 +23,7 @@ from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import untouched
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
-from planner.loops.form import OWN, Attend, Exchange, Send, Start, SumExchange
+from planner.loops.form import OWN, Attend, Exchange, Return, Send, Start
 
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
 BACKWARD = '"""Gradients of the local queries, keys and values."""'
@@ -254,10 +254,10 @@ class Pass(Attending, Exchanges, Messages):
         """
         late, before = list[str](), len(self.lines)
         for s in self.loops.statements:
-            if isinstance(s, Exchange | SumExchange) and any(s.when.on(t) for t in frame.steps):
+            if isinstance(s, Exchange | Return) and any(s.when.on(t) for t in frame.steps):
                 if frame.loop:
                     raise PlanError("an exchange of all with all in a loop")
-                if isinstance(s, SumExchange):
+                if isinstance(s, Return):
                     if self.keep.names and not self.backward:
                         late.append(self.kept_line())
                     started, lines = self.returned(s, self.walked.into[s][frame.first], busy)

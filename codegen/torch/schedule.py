@@ -1,7 +1,7 @@
 """The schedule of a torch program: its passes, and the functions that they share."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from codegen.lowered.conditions import SIZES
 from codegen.lowered.keeping import Kept, kept
@@ -11,22 +11,26 @@ from codegen.torch.origins import pieces_of, step_of
 from codegen.torch.passes import Pass
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import AllToAll, Attend, Loops, Send
+from planner.loops.form import WHOLE, Attend, Exchange, Loops, Send
 
 
 def kept_by_torch(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
     """Find what the backward pass holds; PlanError unless an all-to-all each brought Q and KV."""
     keeping = kept(plans, loops)
-    swaps = (s for form in loops for s in form.statements if isinstance(s, AllToAll))
-    moved = sorted(s.tensors for s in swaps)
+    moved = sorted(s.tensors for form in loops for s in swaps(form))
     if keeping.names and (len(keeping.names) < 2 or moved != [("DOUT",), ("KV",), ("Q",)]):
         raise PlanError("the backward pass holds other copies than Q, KV and OUT")
     return keeping
 
 
+def swaps(loops: Loops) -> Iterator[Exchange]:
+    """The exchanges in which receivers get a share."""
+    return (s for s in loops.exchanges.values() if s.share != WHOLE)
+
+
 def likes_function(loops: Loops, unequal: bool) -> list[str]:
     """The function that gives tensors like those that the forward pass returns."""
-    axis = next(s.axis for s in loops.statements if isinstance(s, AllToAll))
+    axis = next(swaps(loops)).axis
     n = SIZES[len(loops.mesh)][axis]
     out, results = ("out", "results") if unequal else ("q.clone()", "queries.clone()")
     return [

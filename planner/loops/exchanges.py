@@ -16,29 +16,24 @@ from planner.columns import flat
 from planner.ir import TENSORS, Plan
 from planner.loops.fitting import line
 from planner.loops.form import (
-    AllToAll,
+    HELD,
     Ends,
     Exchange,
     Expr,
-    Gather,
     Ints,
     Part,
     Return,
-    Scatter,
-    SumExchange,
     When,
 )
 from planner.loops.places import Places, Value
 from planner.loops.values import Bools, Copies, Messages, Rows, codes, joined, sliced
 from planner.partitions import Side
 
-WHOLE = Part("to")  # the share of a receiver that gets everything
-
 
 def shared(
     table: Ints, share: Part, t: int, mesh: tuple[int, ...], where: Ints, axis: int
 ) -> list[Messages]:
-    """The messages of a gather or an all-to-all, first those of ranks to themselves."""
+    """The messages of an exchange, first those of ranks to themselves."""
     ranks, made = np.arange(len(where)), list[Messages]()
     for hop in range(mesh[axis]):
         to = where[:, :-1].copy()
@@ -49,7 +44,7 @@ def shared(
 
 
 def scattered(table: Ints, side: Side, where: Ints, axis: int) -> Messages:
-    """The messages of a scatter: blocks of a table that others along an axis own go to them."""
+    """The messages of blocks of a table that others along an axis own to these."""
     ranks = np.arange(len(table))
     rank, block = flat(ranks, table.reshape(len(table), -1))
     owner = side.owners[block].astype(np.intp)
@@ -61,12 +56,6 @@ def scattered(table: Ints, side: Side, where: Ints, axis: int) -> Messages:
     blocks = np.full((len(pairs), int(np.bincount(number).max(initial=0))), -1)
     blocks[number, np.arange(len(pair)) - first[number]] = block[order]
     return pairs // len(table), pairs % len(table), blocks
-
-
-def alike_along(table: Ints, mesh: tuple[int, ...], axis: int) -> bool:
-    """True if all ranks along an axis have the same blocks."""
-    cube = table.reshape(*mesh, -1)
-    return bool((cube == cube.take([0], axis=axis)).all())
 
 
 class Filled:
@@ -91,14 +80,9 @@ class Filled:
 class Hit:
     """An exchange: its statement, the rows that are its messages, what each rank then has."""
 
-    statement: Exchange | SumExchange
+    statement: Exchange | Return
     rows: Bools
     copies: Copies | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of what it brings, "" if that goes to its owner."""
-        return self.statement.name if isinstance(self.statement, Exchange) else ""
 
 
 class Exchanges:
@@ -109,14 +93,14 @@ class Exchanges:
     ) -> None:
         self.mesh, self.where, self.rows, self.filled = mesh, where, rows, filled
         self.ranks = len(where)
-        self.brought: dict[str, tuple[str, int, Messages]] = {}  # side, axis, messages by name
+        self.brought: dict[str, tuple[str, int, Messages]] = {}  # side, axis, the way back by name
 
     def hit(
         self, t: int, tensors: tuple[str, ...], messages: Messages, places: Places
     ) -> Hit | None:
         """An exchange among the messages of a step; places are those of the inputs."""
         if TENSORS[tensors[0]].accumulates:
-            for exchange, made in self._to_owners(t, tensors, places):
+            for exchange, made in self._returns(t, tensors, places):
                 rows = self._among(messages, made)
                 if rows is not None:
                     return Hit(exchange, rows)
@@ -134,20 +118,18 @@ class Exchanges:
                     return Hit(hit[0], on, hit[1])
         return None
 
-    def _to_owners(
+    def _returns(
         self, t: int, tensors: tuple[str, ...], places: Places
-    ) -> Iterator[tuple[SumExchange, Messages]]:
-        """Sums that go back over an exchange, or from values that stay to the owners."""
+    ) -> Iterator[tuple[Return, Messages]]:
+        """Sums that go back over an exchange, or from what ranks hold to the owners."""
         side, when = TENSORS[tensors[0]].side, When(t, t)
-        for name, (of, axis, (src, dst, blocks)) in reversed(self.brought.items()):
+        for name, (of, axis, back) in reversed(self.brought.items()):
             if of == side:
-                yield Return(when, tensors, name, axis), self.filled.of(side, (dst, src, blocks))
-        for value in places.stays:
+                yield Return(when, tensors, name, axis), self.filled.of(side, back)
+        if held := places.named.get((HELD, None)):
             for axis in range(len(self.mesh)):
-                same = alike_along(value.table, self.mesh, axis)
-                made = scattered(value.table, places.side, self.where, axis)
-                part = Part(value.name)
-                yield Scatter(when, tensors, part, axis, same), self.filled.of(side, made)
+                made = scattered(held.table, places.side, self.where, axis)
+                yield Return(when, tensors, HELD, axis), self.filled.of(side, made)
 
     def _among(self, messages: Messages, made: Messages) -> Bools | None:
         """The rows of messages that are those made; None if they are not all there."""
@@ -176,11 +158,9 @@ class Exchanges:
         ):
             return None
         name, part = f"G{len(self.brought)}", Part(value.name, Expr(value.age(t)))
-        self.brought[name] = side, axis, made
-        copies = joined([kept[1:], (dst, blocks)])
-        if share == WHOLE:
-            return Gather(When(t, t), name, tensors, part, axis), copies
-        return AllToAll(When(t, t), name, tensors, part, axis, share), copies
+        self.brought[name] = side, axis, (made[1], made[0], made[2])
+        exchange = Exchange(When(t, t), name, tensors, part, axis, share)
+        return exchange, joined([kept[1:], (dst, blocks)])
 
     def _share(self, messages: Messages, axis: int, places: Places) -> Part | None:
         """The slices of a value that go to each receiver, by its coordinate, by a sample."""

@@ -8,22 +8,19 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.exchanges import Filled, alike_along, scattered, shared
+from planner.loops.exchanges import Filled, scattered, shared
 from planner.loops.form import (
-    AllToAll,
+    HELD,
     Attend,
     Exchange,
-    Gather,
     Ints,
     Loops,
     Part,
     Return,
     Root,
-    Scatter,
     Send,
     Shift,
     Start,
-    SumExchange,
     Table,
 )
 from planner.loops.kinds import KINDS
@@ -31,7 +28,7 @@ from planner.loops.places import Value, Values, at_first
 from planner.loops.values import NOTHING, Copies, Messages, Rectangles, Rows, joined, same, sliced
 
 SIDES = ("q", "kv")
-Moving = Start | Send | Exchange | SumExchange
+Moving = Start | Send | Exchange | Return
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Expanded(Rows):
 
 
 class Expansion:
-    """The values of all names as the steps go by, and the messages of each exchange (`brought`)."""
+    """The values of all names as the steps go by, and the way back over exchanges (`brought`)."""
 
     def __init__(self, loops: Loops, plan: Plan) -> None:
         self.loops, self.plan = loops, plan  # which gives blocks, and copies held from the start
@@ -50,7 +47,7 @@ class Expansion:
         self.everyone = np.arange(len(self.coordinates))
         self.values = at_first(plan, Values)
         self.filled = Filled(plan)
-        self.brought: dict[str, list[Messages]] = {}
+        self.brought: dict[str, Messages] = {}
         self.coming = defaultdict[tuple[str, str, int | None], list[Copies]](list)
         self.added = list[tuple[str, Ints, Ints]]()
 
@@ -76,10 +73,8 @@ class Expansion:
             case Send():
                 return self.send(s, t)
             case Return():
-                return self.returned(s)
-            case Scatter():
-                return self.scatter(s, t)
-            case Gather() | AllToAll():
+                return self.returned(s, t)
+            case Exchange():
                 return self.exchange(s, t)
 
     def start(self, s: Start, t: int) -> None:
@@ -104,26 +99,21 @@ class Expansion:
     def exchange(self, s: Exchange, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
         table = self.value(s.part, s.side, t).table
-        share = s.share if isinstance(s, AllToAll) else s.part
-        made = shared(table, share, t, self.loops.mesh, self.coordinates, s.axis)
+        made = shared(table, s.share, t, self.loops.mesh, self.coordinates, s.axis)
         self.coming[s.name, s.side, None].extend((dst, sent) for _, dst, sent in made)
-        self.brought[s.name] = made[1:]
+        src, dst, blocks = joined(made[1:])
+        self.brought[s.name] = dst, src, blocks
         return made[1:]
 
-    def scatter(self, s: Scatter, t: int) -> list[Messages]:
-        """The messages of sums to their owners along an axis, but for those with no sums."""
-        table = self.blocks(s.part, s.side, t, self.everyone)
-        if s.same != alike_along(table, self.loops.mesh, s.axis):
-            raise PlanError(f"step {t}: ranks of a scatter have the same blocks, or have not")
-        made = scattered(table, self.plan.partition.side(s.side), self.coordinates, s.axis)
-        return [self.filled.of(s.side, made)]
-
-    def returned(self, s: Return) -> list[Messages]:
-        """The messages of an exchange, the other way round, but for those with no sums in them."""
-        if s.exchange not in self.brought:
-            raise PlanError(f"{s.exchange} is returned before it is there")
-        sent = self.brought[s.exchange]
-        return [self.filled.of(s.side, (dst, src, blocks)) for src, dst, blocks in sent]
+    def returned(self, s: Return, t: int) -> list[Messages]:
+        """The messages of sums that go back along an axis, but for those with no sums in them."""
+        sent = self.brought.get(s.name)
+        if s.name == HELD:
+            table, side = self.value(Part(HELD), s.side, t).table, self.plan.partition.side(s.side)
+            sent = scattered(table, side, self.coordinates, s.axis)
+        if sent is None:
+            raise PlanError(f"{s.name} is returned before it is there")
+        return [self.filled.of(s.side, sent)]
 
     def arrive(self) -> None:
         """Makes readable what was under way."""

@@ -3,10 +3,8 @@
 loops     ::= Loops(mesh, steps, statement ...)         rank = mixed radix of its coordinates
 statement ::= Start(when, name, tensors, part)           from this step on, `name` is that value
             | Send(when, name, tensors, parts, hop, into)         what arrives is `name` from t + 1
-            | Gather(when, name, tensors, part, axis)             everybody's part along an axis
-            | AllToAll(when, name, tensors, part, axis, share)    the receiver's share of each part
-            | Return(when, tensors, exchange, axis)               sums go back over an exchange
-            | Scatter(when, tensors, part, axis)                  sums go to their owners
+            | Exchange(when, name, tensors, part, axis, share)    the receiver's share of each part
+            | Return(when, tensors, name, axis)                   sums go back to where it came from
             | Attend(when, q, kv, kind)                           parts x parts, one rectangle
 when      ::= first..last [, `width` steps of every `every`] [, guard]
 part      ::= value [@ t - lag] [pieces lo..hi] [heads lo..hi]
@@ -39,7 +37,7 @@ that holds Q and OUT from the forward pass), Q and OUT of the same blocks are he
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +83,9 @@ class Part:
     lag: Expr = Expr()
     pieces: Ends | None = None
     heads: Ends | None = None
+
+
+WHOLE = Part("to")  # the share of a receiver that gets everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,20 +208,7 @@ class Send(Moves):
 
 
 @dataclass(frozen=True, slots=True)
-class Gather(Moves):
-    """Everybody along an axis gets everybody's part, and keeps its own beside it."""
-
-    gathers: ClassVar[bool] = True
-
-    when: When
-    name: str
-    tensors: tuple[str, ...]
-    part: Part
-    axis: int
-
-
-@dataclass(frozen=True, slots=True)
-class AllToAll(Moves):
+class Exchange(Moves):
     """Everybody along an axis gets its share, `share` of the receiver, of everybody's part."""
 
     when: When
@@ -228,41 +216,27 @@ class AllToAll(Moves):
     tensors: tuple[str, ...]
     part: Part
     axis: int
-    share: Part
+    share: Part = WHOLE
 
     @property
     def gathers(self) -> bool:
-        """True if all receivers get the same share: a gather of some heads or pieces."""
+        """True if all receivers get the same share: a gather, perhaps of some heads or pieces."""
         slices = (ends for ends in (self.share.pieces, self.share.heads) if ends)
         return not any(e.axes for ends in slices for e in ends)
 
 
 @dataclass(frozen=True, slots=True)
 class Return(Moves):
-    """Sums for what an exchange brought go back: reduce-scatter of a Gather, else all-to-all.
+    """Sums for what an exchange brought go back over it, those for what ranks hold to the owners.
 
+    It is a reduce-scatter where all ranks along the axis have the same blocks, else an all-to-all.
     Where a rank attended to nothing of a message there are no sums to send: zeros, in a program.
     """
 
     when: When
     tensors: tuple[str, ...]
-    exchange: str
+    name: str
     axis: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scatter(Moves):
-    """Sums for what ranks hold go to the owners along an axis; they reverse no exchange here.
-
-    Where all ranks along the axis have the same blocks (`same`) it is a reduce-scatter, else an
-    all-to-all. As in a `Return`, what nobody attended is not sent.
-    """
-
-    when: When
-    tensors: tuple[str, ...]
-    part: Part
-    axis: int
-    same: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +249,7 @@ class Attend:
     kind: Kind
 
 
-Exchange = Gather | AllToAll  # of inputs
-SumExchange = Return | Scatter  # of sums
-Statement = Start | Send | Exchange | SumExchange | Attend
+Statement = Start | Send | Exchange | Return | Attend
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +279,11 @@ class Loops:
         """The exchanges of inputs by the names of what they bring."""
         return {s.name: s for s in self.statements if isinstance(s, Exchange)}
 
+    def source(self, s: Return) -> str:
+        """The value that sums go back to."""
+        exchange = self.exchanges.get(s.name)
+        return exchange.part.value if exchange else OWN
+
     def sections(self) -> tuple[Section, ...]:
         """The steps cut wherever no statement goes on from one step to the next."""
         spans = [s.when for s in self.statements]
@@ -321,9 +298,9 @@ class Loops:
 def parts_of(s: Statement) -> Iterator[Part]:
     """All parts that a statement names."""
     match s:
-        case Start() | Gather() | Scatter():
+        case Start():
             yield s.part
-        case AllToAll():
+        case Exchange():
             yield from (s.part, s.share)
         case Send():
             yield from s.parts

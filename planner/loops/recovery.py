@@ -9,12 +9,10 @@ from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.check import check
 from planner.loops.form import (
-    AllToAll,
     Attend,
-    Gather,
+    Exchange,
     Loops,
     Return,
-    Scatter,
     Send,
     Start,
     Statement,
@@ -27,7 +25,7 @@ from planner.loops.statements import Clusters, cost
 from planner.loops.walk import Reading, Source
 
 MOST = 40  # statements of a regular plan
-ORDER = (Start, Gather, AllToAll, Return, Scatter, Send, Attend)
+ORDER = (Start, Exchange, Return, Send, Attend)
 
 
 def recover(plan: Plan) -> Loops:

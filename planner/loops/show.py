@@ -5,17 +5,16 @@ from math import prod
 
 from planner.ir import TENSORS
 from planner.loops.form import (
-    AllToAll,
+    WHOLE,
     Attend,
     Ends,
+    Exchange,
     Expr,
-    Gather,
     Guard,
     Loops,
     Part,
     Return,
     Root,
-    Scatter,
     Section,
     Send,
     Start,
@@ -79,21 +78,16 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
             what = f"{' '.join(s.tensors)} {_sums(s.tensors)}{parts}"
             into = f" into {_part(s.into, axes)}" if s.into else ""
             return f"{s.name} <- send {what} {_to(s, axes)}{into}"
-        case Gather():
-            what = f"{' '.join(s.tensors)} {_part(s.part, axes)}"
-            return f"{s.name} <- gather {what} along {axes[s.axis]}"
-        case AllToAll():
-            what = f"{' '.join(s.tensors)} {_part(s.part, axes)}"
-            share, along = _slices(s.share, axes), f"along {axes[s.axis]}"
+        case Exchange():
+            what, along = f"{' '.join(s.tensors)} {_part(s.part, axes)}", f"along {axes[s.axis]}"
+            if s.share == WHOLE:
+                return f"{s.name} <- gather {what} {along}"
+            share = _slices(s.share, axes)
             if s.gathers:
                 return f"{s.name} <- gather {what}, {share}, {along}"
             return f"{s.name} <- all-to-all {what}, {share} of receiver, {along}"
-        case Scatter():
-            what = f"{' '.join(s.tensors)} sum for {_part(s.part, axes)}"
-            how = "reduce-scatter" if s.same else "all-to-all"
-            return f"{how} {what} to owners along {axes[s.axis]}"
         case Return():
-            return f"return {' '.join(s.tensors)} over {s.exchange} along {axes[s.axis]}"
+            return f"return {' '.join(s.tensors)} over {s.name} along {axes[s.axis]}"
 
 
 def _sums(tensors: tuple[str, ...]) -> str:

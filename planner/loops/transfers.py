@@ -9,6 +9,7 @@ or changes as it did before. It never changes the axis.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -103,7 +104,12 @@ def find_mesh(moves: Iterable[tuple[Ints, Ints]], ranks: int) -> tuple[int, ...]
     for src, dst in moves:
         pairs = np.unique(src.astype(np.intp) * ranks + dst)
         steps[pairs.tobytes()] = pairs
-    return min(factorisations(ranks, AXES), key=lambda mesh: (_price(mesh, steps), len(mesh)))
+    meshes, least = sorted(factorisations(ranks, AXES), key=len), inf
+    best = meshes[0]
+    for mesh in meshes:
+        if least > len(steps) and (price := _price(mesh, steps.values(), least)) < least:
+            best, least = mesh, price
+    return best
 
 
 def factorisations(n: int, most: int) -> Iterator[tuple[int, ...]]:
@@ -114,13 +120,15 @@ def factorisations(n: int, most: int) -> Iterator[tuple[int, ...]]:
             yield from ((f, *rest) for rest in factorisations(n // f, most - 1))
 
 
-def _price(mesh: tuple[int, ...], steps: dict[bytes, Ints]) -> int:
-    """Distinct shifts of all different steps; a shift along two axes counts twice."""
+def _price(mesh: tuple[int, ...], steps: Iterable[Ints], most: float) -> int:
+    """Distinct shifts of different steps, up to `most`; a shift along two axes counts twice."""
     ranks, total = int(np.prod(mesh)), 0
     where = np.stack(np.unravel_index(np.arange(ranks), mesh))
-    for pairs in steps.values():
+    for pairs in steps:
         shift = (where[:, pairs % ranks] - where[:, pairs // ranks]) % np.array(mesh)[:, None]
         distinct = np.flatnonzero(np.bincount(np.ravel_multi_index(tuple(shift), mesh)))
         axes = np.count_nonzero(np.unravel_index(distinct, mesh), axis=0)
         total += int((1 + (axes > 1)).sum())
+        if total >= most:
+            break
     return total

@@ -12,7 +12,7 @@ import numpy as np
 from planner.columns import twice
 from planner.ir import TENSORS, Plan
 from planner.loops.exchanges import Exchanges, Filled
-from planner.loops.form import Exchange, Ints, Loops, SumExchange
+from planner.loops.form import Exchange, Ints, Loops, Return
 from planner.loops.kinds import Kinds
 from planner.loops.places import Cut, Places, at_first
 from planner.loops.transfers import Transfers, Way, find_mesh
@@ -80,7 +80,7 @@ class Reading:
     source: Source
     joint: bool = False
     records: list[Record] = field(default_factory=list)
-    exchanges: list[Exchange | SumExchange] = field(default_factory=list)
+    exchanges: list[Exchange | Return] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         plan = self.source.plan
@@ -99,8 +99,8 @@ class Reading:
             rest = messages
             while len(rest[0]) and (hit := self.known.hit(t, tensors, rest, self.places[side])):
                 self.exchanges.append(hit.statement)
-                if hit.copies is not None:
-                    coming.append((side, hit.name, None, hit.copies))
+                if isinstance(hit.statement, Exchange) and hit.copies:
+                    coming.append((side, hit.statement.name, None, hit.copies))
                 rest = rest[0][~hit.rows], rest[1][~hit.rows], rest[2][~hit.rows]
             used = set[str]()
             for way, part in self._ways(t, tensors, rest):

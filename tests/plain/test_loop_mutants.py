@@ -9,16 +9,14 @@ from planner.ir import Pass, Plan
 from planner.loops import check, recover
 from planner.loops.expand import expand
 from planner.loops.form import (
-    AllToAll,
     Attend,
     Ends,
+    Exchange,
     Expr,
-    Gather,
     Loops,
     Part,
     Return,
     Root,
-    Scatter,
     Send,
     Shift,
     Start,
@@ -110,7 +108,7 @@ def hops(s: Send) -> Iterator[Send]:
 def mutants(s: Statement) -> Iterator[Statement]:
     yield from whens(s)
     match s:
-        case Start() | Gather() | AllToAll() | Scatter():
+        case Start() | Exchange():
             yield from (replace(s, part=p) for p in parts(s.part))
         case Send():
             yield from hops(s)
@@ -126,11 +124,9 @@ def mutants(s: Statement) -> Iterator[Statement]:
                 yield from (replace(s, kv=(*s.kv[:i], p, *s.kv[i + 1 :])) for p in parts(part))
             yield from (replace(s, kind=k) for k in KINDS if k != s.kind)
         case Return():
-            yield replace(s, exchange="G9")
-    if isinstance(s, AllToAll):
+            yield from (replace(s, name=name) for name in ("G9", "own", "held"))
+    if isinstance(s, Exchange):
         yield from (replace(s, share=p) for p in parts(s.share) if p.value == "to")
-    if isinstance(s, Scatter):
-        yield replace(s, same=not s.same)
 
 
 def meaning(loops: Loops, made: Plan) -> object:

@@ -23,14 +23,12 @@ from planner.loops import recover
 from planner.loops.expand import Expansion
 from planner.loops.form import (
     OWN,
-    AllToAll,
     Attend,
+    Exchange,
     Expr,
-    Gather,
     Guard,
     Loops,
     Return,
-    Scatter,
     Send,
     Start,
     When,
@@ -148,11 +146,11 @@ class Counted:
         for s in active:
             if isinstance(s, Start):
                 self.state.start(s, t)
-            elif isinstance(s, Return | Scatter | Send) and TENSORS[s.tensors[0]].accumulates:
+            elif isinstance(s, Return | Send) and TENSORS[s.tensors[0]].accumulates:
                 arriving.append((self.walked.into[s][t], *self.taken(s, t)))
             elif isinstance(s, Send):
                 self.state.send(s, t)
-            elif isinstance(s, Gather | AllToAll):
+            elif isinstance(s, Exchange):
                 self.state.exchange(s, t)
         left = {self.walked.source[s] for s in active if s in self.walked.source}
         self.keep(left, t)
@@ -169,7 +167,7 @@ class Counted:
             np.add.at(self.cell(into), (rank, block), pairs)
         self.state.arrive()
 
-    def taken(self, s: Send | Return | Scatter, t: int) -> tuple[np.ndarray, ...]:
+    def taken(self, s: Send | Return, t: int) -> tuple[np.ndarray, ...]:
         """The receivers, blocks and numbers of what leaves."""
         cell = self.cell(self.walked.source[s])
         going = np.ones(self.plan.ranks, bool)

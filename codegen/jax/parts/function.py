@@ -52,8 +52,7 @@ def attention(
         given = sinks if sinks is None else [*sinks.shape]  # sinks
         raise ValueError(f"sinks are {given}, not [heads]")  # sinks
     q = jnp.where(check_tables(tables), q, jnp.nan)  # given
-    spec = PartitionSpec(batch_axis, head_axis, axis)
-    local = partial(local_attention, axis=axis)
+    local, spec = partial(local_attention, axis=axis), PartitionSpec(batch_axis, head_axis, axis)
     run = partial(jax.shard_map, local, mesh=mesh, out_specs=spec, check_vma=False)
     return run(in_specs=(spec, spec, spec, PartitionSpec(head_axis)))(q, k, v, sinks)  # sinks
     return run(in_specs=(spec, spec, spec, PartitionSpec()))(q, k, v, tables)  # given
