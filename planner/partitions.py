@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
+from planner.one_line import OneLine, python
 from planner.workload import Workload
 
 Ints = NDArray[np.int32]
@@ -41,11 +42,12 @@ def printed(value: Any, size: int, words: str) -> str:
     name = type(value).__name__
     if size > SMALL:
         return f"<{name} {words}>"
-    return f"{name}({', '.join(f'{f.name}={getattr(value, f.name)!r}' for f in fields(value))})"
+    parts = (f"{field.name}={python(getattr(value, field.name))}" for field in fields(value))
+    return f"{name}({', '.join(parts)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+@dataclass(frozen=True, slots=True, repr=False)
+class Block(OneLine):
     """A set of token positions and a slice of heads that move as one, owned by rank `home`."""
 
     positions: Ranges
@@ -62,6 +64,11 @@ class Block:
             raise PlanError(f"an owner is a rank from 0 up, not {self.home}")
         if not all(self.positions):
             object.__setattr__(self, "positions", tuple(filter(None, self.positions)))
+
+    @property
+    def python(self) -> str:
+        """The Python that builds the block."""
+        return f"Block(positions={self.positions}, heads={self.heads}, home={self.home})"
 
     @property
     def size(self) -> int:

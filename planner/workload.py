@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError, unknown
 from planner.masks import Causal, Mask, parse
+from planner.one_line import OneLine, python
 
 Positions = Sequence[int] | NDArray[np.integer]
 DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # name -> bytes of an input
@@ -24,7 +25,7 @@ LONGEST = 2**31 - 1  # tokens; tile areas are exact in 64-bit integers up to her
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Workload:
+class Workload(OneLine):
     """One attention: sizes in tokens and heads, dimensions in elements, the mask, the dtype.
 
     `head_dim` is that of queries and keys, `v_head_dim` that of values and results, the same by
@@ -97,12 +98,13 @@ class Workload:
             object.__setattr__(self, field, given)
         self.mask.check(self.seq, self.kv_seq)
 
-    def __repr__(self) -> str:
-        """Python that builds the workload, without what is as usual."""
+    @property
+    def python(self) -> str:
+        """The Python that builds the workload, without what is as usual."""
         usual = {name: given.default for name, given in signature(Workload).parameters.items()}
         usual |= {"kv_seq": self.seq, "kv_heads": self.heads, "v_head_dim": self.head_dim}
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        said = (f"{name}={value!r}" for name, value in values.items() if value != usual[name])
+        said = (f"{name}={python(value)}" for name, value in values.items() if value != usual[name])
         return f"Workload({', '.join(said)})"
 
     @property

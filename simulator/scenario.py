@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from planner.errors import RingloomError
 from planner.ir import ACCUMULATORS, Plan
+from planner.one_line import OneLine
 from simulator.hardware import Hardware
 from simulator.network.routes import Links, Routes
 from simulator.network.topology import Topology, pod, topology
@@ -23,7 +24,7 @@ CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into
 
 
 @dataclass(frozen=True, repr=False)
-class Scenario:
+class Scenario(OneLine):
     """Everything that belongs neither to the plan nor to the hardware.
 
     overlap   transfers run beside compute; without, they take turns on each rank
@@ -64,8 +65,9 @@ class Scenario:
         if self.chunk < 1:
             raise RingloomError(f"a chunk has 1 byte or more, not {self.chunk}")
 
-    def __repr__(self) -> str:
-        """Python that builds the scenario, without what is as usual."""
+    @property
+    def python(self) -> str:
+        """The Python that builds the scenario, without what is as usual."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         said = [f"{name}={value!r}" for name, (value, usual) in values.items() if value != usual]
         return f"Scenario({', '.join(said)})"

@@ -12,7 +12,6 @@ Query positions are aligned, i + kv_seq - seq, so the last query meets the last 
 from __future__ import annotations
 
 import re
-import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -25,15 +24,13 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.masks.areas import LIMIT, Ranges, areas
 from planner.masks.regions import FAR, Ints, Region
+from planner.one_line import OneLine, python
 from planner.parse import tokens
 
 Positions = range | Sequence[int] | NDArray[np.integer]
 Allowed = NDArray[np.bool_]
 Names: TypeAlias = "Mapping[str, Ints | Allowed | Mask]"
 ALL = (-FAR, FAR)
-SHOWN = 32  # entries of a list; a plan of more is not printed as Python either
-SHORT = reprlib.Repr()
-SHORT.maxtuple = 3  # of a longer list, and of each list in it
 NO_ENTRY, NO_NUMBER = "-", "inf"  # how None is typed in a list, and elsewhere
 MASKS: dict[str, type[Mask]] = {}  # by the beginning of a form: causal, window:, documents@
 
@@ -60,7 +57,7 @@ class Packed(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Mask(ABC):
+class Mask(OneLine, ABC):
     """A rule which pairs of query and key positions are allowed.
 
     A subclass is a frozen dataclass of whole numbers, if it does not check its fields itself; its
@@ -113,7 +110,7 @@ class Mask(ABC):
     def region(self) -> Region:
         """Returns the same pairs as a disjoint union of boxes cut by bands."""
 
-    def check(self, seq: int, kv_seq: int) -> None:  # noqa: B027 - most masks fit any length
+    def check(self, seq: int, kv_seq: int) -> None:
         """Raises PlanError when the mask does not fit `seq` queries and `kv_seq` keys."""
 
     def up_to(self, tokens: int) -> Mask:
@@ -183,11 +180,10 @@ class Mask(ABC):
         parts += [_written(values[self.lists :], NO_NUMBER)] * (len(values) > self.lists)
         return ":".join(filter(None, (re.split("[:@]", self.forms[0])[0], "/".join(parts))))
 
-    def __repr__(self) -> str:
-        """Python that builds the mask; only the first entries of a list longer than `SHOWN`."""
-        values = self._arguments()
-        long = any(isinstance(value, tuple) and len(value) > SHOWN for value in values)
-        return f"{type(self).__name__}({', '.join(map(SHORT.repr if long else repr, values))})"
+    @property
+    def python(self) -> str:
+        """The Python that builds the mask."""
+        return f"{type(self).__name__}({', '.join(map(repr, self._arguments()))})"
 
     def _arguments(self) -> list[Any]:
         """Returns the values of the fields, without the last ones that have their default."""
@@ -227,8 +223,9 @@ class Pair(Mask):
     def __str__(self) -> str:
         return self._joined(str)
 
-    def __repr__(self) -> str:
-        return self._joined(repr)
+    @property
+    def python(self) -> str:
+        return self._joined(python)
 
     def _joined(self, leaf: Callable[[Mask], str]) -> str:
         """Both sides, with parentheses only where reading it back would group otherwise."""

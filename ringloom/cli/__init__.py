@@ -6,10 +6,13 @@ when the command runs, or when its own help is asked for.
 """
 
 import ast
+import os
+import sys
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -37,6 +40,14 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None."""
         return command_of(cmd_name) if cmd_name in COMMANDS else None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; where its reader has enough, as head has, it ends as other programs do."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left
+            raise click.exceptions.Exit(141) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Each command with its first sentence, which is read without importing it."""

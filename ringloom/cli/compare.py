@@ -10,10 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from rich.console import Console
 
 from ringloom.cli.options import compared, comparison_options
-from ringloom.cli.output import csv_option, show
+from ringloom.cli.output import console, csv_option, show
 from ringloom.views.tables import bars, comparison_table
 from ringloom.views.units import length
 
@@ -43,9 +42,7 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
         f"verified: every plan, at its full length of {length(rows[0].verified_seq)} tokens",
     ]
     if checked:
-        notes.append(
-            "ran: on real arrays of that length, in float64 with narrow heads, within 1e-12"
-        )
+        notes.append("ran: executed numerically, in float64 with narrow heads; ok is within 1e-12")
     faint = "[dim]" + "\n".join(notes) + "[/]"
     document: dict[str, Any] = {
         "rows": comparison.as_rows(),
@@ -53,6 +50,6 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
         "why": comparison.why,
     }
     table = comparison_table(rows, checked, comparison.refused)
-    drawn = bars(rows, Console())
+    drawn = bars(rows, console())
     show(document, comparison.title, table, *drawn, faint, advice.reason, rows=document["rows"])
     return int(any(row.exact is False for row in rows))

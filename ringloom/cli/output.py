@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shlex
 from collections.abc import Callable
 from io import StringIO
@@ -32,6 +33,12 @@ json_option = _form("--json", "One JSON object on stdout.")
 csv_option = _form("--csv", "The table as CSV.")
 
 
+def console(stderr: bool = False) -> Console:
+    """The terminal; with NO_COLOR, as if it were a pipe: neither colours nor moving bars."""
+    plain = False if os.environ.get("NO_COLOR") else None
+    return Console(stderr=stderr, force_terminal=plain, highlight=False)
+
+
 def show(
     document: dict[str, Any],
     *pictures: Any,
@@ -53,18 +60,25 @@ def show(
     elif text is not None:
         click.echo(text.removesuffix("\n"))
     else:
-        console = Console(highlight=False)
-        for picture in pictures:
-            console.print(picture)
+        with (drawing := console()).capture() as drawn:
+            for picture in pictures:
+                drawing.print(picture)
+        click.echo(drawn.get(), nl=False)
 
 
 def _as_csv(rows: list[dict[str, Any]]) -> str:
     """Rows under a line of their names."""
-    lines, file = list(map(flat, rows)), StringIO()
+    lines = [{name: _cell(value) for name, value in flat(row).items()} for row in rows]
+    file = StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(name for line in lines for name in line)))
     writer.writeheader()
     writer.writerows(lines)
     return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A cell of a CSV file: the entries of a list stand side by side."""
+    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def write(path: str, text: str) -> None:

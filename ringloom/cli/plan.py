@@ -7,13 +7,12 @@ Example:
 from typing import Any
 
 import click
-from rich.console import Console
 
 from planner.analysis.balance import imbalance
 from planner.files import save
 from planner.ir import Plan
 from ringloom.cli.options import plans_of, source_options
-from ringloom.cli.output import show
+from ringloom.cli.output import console, show
 from ringloom.cli.progress import working
 from ringloom.looping import Looped, looped
 from ringloom.views import tables
@@ -46,8 +45,8 @@ def _portrait(plan: Plan, form: Looped) -> list[Any]:
     )
     where = f"layout: {tables.layout(plan)}"
     legend = "[dim]cells: q blocks,kv blocks; ◣ partly masked; · no work[/]"
-    console = Console()
-    pictures = grid(plan, console.width), legend, *tables.load_bars(plan, console)
+    terminal = console()
+    pictures = grid(plan, terminal.width), legend, *tables.load_bars(plan, terminal)
     return [head, where, *pictures, tables.traffic(plan), "", tables.loops(form), ""]
 
 

@@ -1,5 +1,6 @@
 """The controls of the page: entries as text, as they stand there, to be read as an address is."""
 
+from pathlib import Path
 from typing import Any
 
 import panel as pn
@@ -7,31 +8,10 @@ import panel as pn
 from planner.schedules import SCHEDULES
 from ringloom.comparison import PASSES
 from ringloom.explore.choices import Choices
+from ringloom.report.assets import asset
 from simulator.hardware import presets
 
-WIDGET_STYLE = """
-:host { color: var(--ink); }
-label, span, .bk-label { color: var(--ink); font-size: 14px; }
-.bk-input, .bk-input-container select {
-  background-color: var(--card); color: var(--ink); border-color: var(--edge, var(--soft));
-  font-size: 15px;
-}
-:host(.solid) .bk-btn.bk-btn-default {
-  background-color: var(--card); color: var(--ink); font-size: 16px;
-  border: 1px solid var(--soft); border-radius: 6px; min-height: 36px; padding: 4px 10px;
-}
-.bk-btn.bk-btn-default a { padding: 0; }
-:host select:not([multiple]).bk-input {
-  background-image: linear-gradient(45deg, transparent 50%, #7f8a94 50%),
-    linear-gradient(135deg, #7f8a94 50%, transparent 50%);
-  background-position: calc(100% - 14px) 50%, calc(100% - 9px) 50%;
-  background-size: 5px 5px; background-repeat: no-repeat;
-}
-.bk-slider-title, .bk-slider-value { color: var(--ink); font-size: 15px; }
-.noUi-target { background-color: var(--idle); border-color: var(--soft); }
-.noUi-handle { background-color: var(--card); border-color: var(--soft); box-shadow: none; }
-.noUi-connect { background-color: var(--busy); }
-"""
+WIDGET_STYLE = asset("widgets.css", Path(__file__).parent / "page")
 FULL = {"sizing_mode": "stretch_width", "stylesheets": [WIDGET_STYLE], "margin": 0}
 LABELS = {
     "seq": "tokens",

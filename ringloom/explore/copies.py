@@ -36,7 +36,7 @@ def python(choices: Choices) -> str:
             "",
             f"work = rl.Workload(seq={tokens(choices.seq)}, {', '.join(sizes)})",
             f"plan = rl.plan({choices.schedule!r}, work, ranks={choices.ranks}{passes})",
-            f"result = rl.simulate(plan, {choices.hardware!r}, rl.{choices.scenario!r})",
+            f"result = rl.simulate(plan, {choices.hardware!r}, rl.{choices.scenario.python})",
             "print(result)",
         )
     )

@@ -25,6 +25,7 @@ import numpy as np
 from planner.disk import read
 from planner.errors import RingloomError
 from planner.masks import Mask, parse
+from planner.one_line import python
 from planner.parse import tokens
 from planner.planning import TRIMS, find_schedule
 from planner.version import VERSION
@@ -76,9 +77,9 @@ def fingerprint(value: Any) -> str:
     if isinstance(value, Mask):
         return str(value)
     if not isinstance(value, Scenario) or isinstance(value.topology, str | None):
-        return repr(value)
+        return python(value)
     graph = value.topology.graph if isinstance(value.topology, Topology) else value.topology
-    return f"{replace(value, topology=None)!r} {sorted(map(repr, graph.edges(data=True)))}"
+    return f"{replace(value, topology=None).python} {sorted(map(repr, graph.edges(data=True)))}"
 
 
 def read_grid(path: Path) -> Grid:

@@ -35,16 +35,16 @@ WIDER = """
 const page = document.documentElement
 const told = page.scrollWidth > page.clientWidth ? ["the page"] : []
 for (const box of document.querySelectorAll("article pre, article table, article p:has(> img)")) {
-  const typed = box.closest(".highlight-console, .highlight-bash, .highlight-sh")
+  const held = box.closest("pre, .table-wrapper, p"), look = held && getComputedStyle(held)
+  if (box.matches("pre") && look.whiteSpace !== "pre") told.push(`goes on: ${box.outerHTML}`)
   if (box.scrollWidth <= box.clientWidth + 1) continue
-  const held = box.closest("pre, .table-wrapper, p")
-  if (typed || !held || getComputedStyle(held).overflowX !== "auto") told.push(box.outerHTML)
+  if (!held || look.overflowX !== "auto") told.push(box.outerHTML)
 }
 return told
 """
 
 
-def test_on_a_phone_commands_fit_and_what_is_wider_is_scrolled_by_itself(
+def test_on_a_phone_no_line_of_code_is_broken_and_what_is_wider_is_scrolled_by_itself(
     reader: Callable[..., Reader],
 ) -> None:
     shown = reader("phone")

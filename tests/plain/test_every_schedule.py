@@ -32,7 +32,7 @@ class Case:
     ranks: int
 
     def __repr__(self) -> str:
-        return f'plan({self.schedule!r}, {self.work!r}, {self.ranks}, pass_="both")'
+        return f'plan({self.schedule!r}, {self.work.python}, {self.ranks}, pass_="both")'
 
 
 @st.composite

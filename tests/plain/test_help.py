@@ -1,5 +1,6 @@
 """Help, examples, tables as CSV, completion: what the command line says of itself."""
 
+import contextlib
 import csv
 import os
 import re
@@ -7,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from io import StringIO
+from typing import Any
 
 import click
 import pytest
@@ -68,6 +70,17 @@ def test_examples_are_commands_with_options_that_exist(example: str) -> None:
     command_of(words[1]).make_context(words[1], words[2:]).close()
 
 
+def cell(value: Any) -> str:
+    """A value of a JSON row, as a cell of a CSV file has it."""
+    return (
+        " ".join(map(str, value))
+        if isinstance(value, list)
+        else ""
+        if value is None
+        else str(value)
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "key"),
     [
@@ -83,9 +96,8 @@ def test_csv_has_the_rows_of_json(command: list[str], key: str, ringloom: Comman
     assert len(table) == len(rows) > 0
     for ours, theirs in zip(table, rows, strict=True):
         flat = {name: value for name, value in theirs.items() if not isinstance(value, dict)}
-        assert {name: ours[name] for name in flat} == {
-            name: "" if value is None else str(value) for name, value in flat.items()
-        }
+        assert {name: ours[name] for name in flat} == {n: cell(v) for n, v in flat.items()}
+        assert not {*"[]{}"} & {*"".join(ours.values())}  # of Python
     assert "either --json or --csv" in ringloom.refused(*command, "--csv", "--json")
 
 
@@ -119,3 +131,66 @@ def test_commands_work_before_anything_else_is_imported() -> None:
     for name in ("compare", "report", "hardware"):
         program = f"from ringloom.cli import command_of; command_of({name!r})"
         subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("asked", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--help"],
+        ["compare", "--help"],
+        ["compare", *SMALL, "--schedules", "ring,zigzag", "--check"],
+        ["plan", "zigzag", *SMALL],
+        ["fly"],
+    ],
+    ids=" ".join,
+)
+def test_no_escape_code_where_none_is_wanted(asked: dict[str, str], command: list[str]) -> None:
+    """On a terminal that has or wants no colours, and in a pipe."""
+    usual = {"TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
+    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    words = [sys.executable, "-m", "ringloom", *command]
+    said = on_terminal(words, environment | usual | asked) if asked else piped(words, environment)
+    assert said.strip()
+    assert "\x1b" not in said
+
+
+def on_terminal(words: list[str], environment: dict[str, str]) -> str:
+    """Returns what a command writes to a terminal."""
+    inner, outer = os.openpty()
+    with subprocess.Popen(words, env=environment, stdout=outer, stderr=outer, cwd=ROOT) as run:
+        os.close(outer)
+        said = b""
+        with contextlib.suppress(OSError):  # the end of what a terminal says
+            while part := os.read(inner, 1 << 16):
+                said += part
+        run.wait()
+    os.close(inner)
+    return said.decode()
+
+
+def piped(words: list[str], environment: dict[str, str]) -> str:
+    """Returns what a command writes to pipes."""
+    run = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=ROOT)
+    return run.stdout + run.stderr
+
+
+def test_a_terminal_has_colours() -> None:
+    """So that the test before this one looks at what has some."""
+    words = [sys.executable, "-m", "ringloom", "compare", *SMALL, "--schedules", "ring,zigzag"]
+    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    assert "\x1b[1;32m" in on_terminal(words, environment | {"TERM": "xterm-256color"})
+
+
+def test_who_reads_may_have_enough() -> None:
+    """A pipe that is closed early, as by head, is no error that a command tells."""
+    for command in (["schedules"], ["emit", "torch", "zigzag", *SMALL], ["schedules", "--json"]):
+        words = [sys.executable, "-m", "ringloom", *command]
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        ) as run:
+            assert run.stdout is not None
+            assert run.stderr is not None
+            run.stdout.close()
+            assert run.stderr.read() == b""
+        assert run.returncode == 141

@@ -145,7 +145,8 @@ def test_workloads_that_mean_nothing_cannot_be_built(change: dict, message: str)
 def test_a_workload_prints_as_the_python_that_builds_it() -> None:
     for more in ({}, {"v_head_dim": 8}, {"v_head_dim": 16, "sinks": True}):
         work = rl.Workload(seq=23, heads=4, head_dim=16, mask=rl.Causal(), **more)
-        assert eval(repr(work), vars(rl) | {"Causal": rl.Causal, "Workload": rl.Workload}) == work
+        assert repr(work) == work.python
+        assert eval(work.python, vars(rl) | {"Causal": rl.Causal, "Workload": rl.Workload}) == work
         assert ("v_head_dim" in repr(work)) is (work.v_head_dim == 8)
 
 

@@ -220,7 +220,7 @@ def test_printing_a_mask_is_the_python_that_builds_it(
     data: st.DataObject, seq: int, kv_seq: int
 ) -> None:
     mask = data.draw(masks(seq, kv_seq, depth=3))
-    again = eval(repr(mask), vars(names).copy())
+    again = eval(mask.python, vars(names).copy())
     assert again == mask
     assert hash(again) == hash(mask)
 

@@ -8,6 +8,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 import ringloom as rl
@@ -16,6 +18,7 @@ from repository import ROOT
 from ringloom.sweeps.run import Sweep
 from simulator.bars import representatives
 from simulator.facts import traffic, usage
+from strategies import any_workloads, masks, range_sets
 
 WORK = rl.Workload(seq=4096, heads=8, kv_heads=2, head_dim=64)
 
@@ -77,6 +80,61 @@ def test_every_result_prints_in_a_line(compared: rl.Comparison, predicted: rl.Pr
     for result in results:
         assert "\n" not in repr(result)
         assert 10 <= len(repr(result)) <= 120 or repr(result) == "Causal()", result
+
+
+floats = st.floats(0.01, 4)
+scenarios = st.builds(
+    rl.Scenario,
+    overlap=st.booleans(),
+    speeds=st.dictionaries(st.integers(0, 999), floats) | st.lists(floats),
+    links=st.dictionaries(st.tuples(st.integers(0, 999), st.integers(0, 999)), floats),
+    topology=st.sampled_from([None, "torus:2x4", "nodes:nics=4"]),
+    buffers=st.sampled_from([None, 2, "plan"]),
+    placement=st.none() | st.lists(st.integers(0, 99)),
+    launch=st.none() | floats,
+)
+
+
+@given(
+    st.one_of(
+        *(masks(seq, seq, depth=3) for seq in (33, 2**20)),
+        *(any_workloads(), any_workloads(longest=2**20), scenarios),
+        range_sets(2**20).map(lambda ranges: rl.Block(ascending(ranges), range(4), 0)),
+    )
+)
+def test_whatever_is_drawn_prints_in_a_line_and_that_is_python_where_it_fits(value: Any) -> None:
+    shown, built = repr(value), eval(value.python, vars(rl))
+    assert built == value
+    assert len(shown) <= 120
+    assert "\n" not in shown
+    head, _, tail = shown.partition(" ... ")
+    cut = value.python.startswith(head.removeprefix("<")) and value.python.endswith(tail[:-1])
+    assert cut if shown.startswith("<") else shown == value.python
+
+
+@given(any_workloads(longest=29), st.integers(1, 6), st.sampled_from(sorted(rl.SCHEDULES)))
+def test_plans_and_what_is_said_of_them_print_in_a_line(
+    work: rl.Workload, ranks: int, name: str
+) -> None:
+    try:
+        plans = rl.plan(name, work, ranks, pass_="both")
+    except rl.PlanError:
+        assume(False)
+    predicted = rl.simulate(plans, "h100")
+    one = predicted.passes[0]
+    compared = rl.compare(work, ranks, "h100", [name], variants=False)
+    values = [plans, predicted, one, one.timeline, one.memory, one.bound, rl.check(plans)]
+    values += [compared, *compared.cases, *compared.rows, compared.recommendation]
+    values += [b for p in plans for side in (p.partition.q, p.partition.kv) for b in side.blocks]
+    for value in values:
+        assert "\n" not in repr(value)
+        assert len(repr(value)) <= 120
+    for part in (plans.forward, plans.forward.partition, *plans.forward.steps):
+        assert repr(part).startswith(f"{type(part).__name__}(") or len(repr(part)) <= 120
+
+
+def ascending(ranges: tuple[range, ...]) -> tuple[range, ...]:
+    return tuple(one if one.step > 0 else one[::-1] for one in ranges)
 
 
 def test_a_comparison_is_a_table_of_html_with_its_refusals(compared: rl.Comparison) -> None:

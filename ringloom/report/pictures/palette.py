@@ -30,9 +30,6 @@ def rank_colours(ranks: int) -> list[str]:
 
 def amounts(count: int) -> list[str]:
     """`count` colours from little to much."""
-    from bokeh.palettes import cividis
+    from bokeh.palettes import Cividis256, interp_palette
 
-    if count <= 256:
-        return list(cividis(count))
-    colours = cividis(256)
-    return [colours[255 * n // (count - 1)] for n in range(count)]
+    return list(interp_palette(Cividis256, count))

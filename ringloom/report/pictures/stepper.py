@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from bokeh.colors import RGB
 from bokeh.models import (
     Arrow,
     BasicTicker,
@@ -220,9 +221,4 @@ def _circle(ranks: int) -> dict[str, list[Any]]:
 
 def ink_on(colour: str) -> str:
     """Black or white, whichever is easier to read on a colour (WCAG relative luminance)."""
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    linear = [
-        c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)
-    ]
-    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return DARK_INK if light > 0.179 else LIGHT_INK
+    return DARK_INK if RGB.from_hex_string(colour).luminance > 0.179 else LIGHT_INK
