@@ -22,7 +22,7 @@ import numpy as np
 from planner.plans import Plans
 from simulator.hardware import Hardware
 from simulator.hardware.schema import unit_of
-from simulator.prediction import makespans, simulate
+from simulator.prediction import makespan, makespans
 from simulator.scenario import Scenario
 
 RESIDUALS = Path(__file__).parent / "hardware" / "residuals.csv"
@@ -109,14 +109,11 @@ def effects(
 
     `seconds` is the time before, where it is known.
     """
-
-    def time(machine: Hardware) -> float:
-        return simulate(plans, machine, scenario, record=False).makespan
-
-    before = time(hardware) if seconds is None else seconds
+    before = makespan(plans, hardware, scenario) if seconds is None else seconds
     if not before:
         return dict.fromkeys(values, 0.0)
-    return {k: math.log(time(hardware.changed({k: v})) / before) for k, v in values.items()}
+    machines = {k: hardware.changed({k: v}) for k, v in values.items()}
+    return {k: math.log(makespan(plans, m, scenario) / before) for k, m in machines.items()}
 
 
 def _ends(plans: Plans, hardware: Hardware, calibrated: bool) -> dict[str, float]:
@@ -171,7 +168,8 @@ def ratio_interval(
 
     `one` and `other` are the plans' `spread`.
     """
-    parts = [one.get(key, 0.0) - other.get(key, 0.0) for key in one.keys() | other.keys()]
+    keys = sorted(one.keys() | other.keys())  # sums depend on the order, in the last digit
+    parts = [one.get(key, 0.0) - other.get(key, 0.0) for key in keys]
     return _around(ratio, [ratio_error(name), *parts])
 
 

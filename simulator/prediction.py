@@ -1,6 +1,6 @@
 """simulate(plan, hardware)   how a plan would run: time, idle time, bytes, memory and bounds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 from simulator.bounds import Bounds, lower_bound, outside
 from simulator.costs.prices import Costs
-from simulator.engines.choice import Engine, timed
+from simulator.engines.choice import Engine, Timed, timed
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as hardware_named
 from simulator.memory import memory
@@ -148,39 +148,55 @@ def simulate(
     Raises RingloomError for unknown hardware and for a scenario that makes no sense, PlanError for
     a plan that gets stuck, and with the verifier's sentence for a wrong one that nobody verified.
     """
-    plans = ensure_verified(plan)
     scenario = replace(scenario or Scenario(), **changes)
     chips = hardware if isinstance(hardware, Hardware) else hardware_named(hardware)
-    chips = scenario.machine(chips)
-    if scenario.topology is not None:
-        place = topology(scenario.topology, chips, plans.first.ranks)
-        scenario = replace(scenario, topology=place)
     passes = [
-        _one_pass(one, chips, scenario, engine, one.rows <= KEPT if record is None else record)
-        for one in plans
+        _one_pass(*setting, engine, setting[0].rows <= KEPT if record is None else record)
+        for setting in _settings(plan, chips, scenario)
     ]
     return passes[0] if len(passes) == 1 else _both(*passes)
+
+
+def makespan(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> float:
+    """Returns the seconds that `simulate` predicts, and works out nothing else of the run."""
+    settings = _settings(plan, hardware, scenario)
+    return sum(_timed(*setting, "auto", record=False).timeline.end for setting in settings)
 
 
 def makespans(
     plans: Mapping[str, AnyPlans], hardware: Hardware, scenario: Scenario
 ) -> dict[str, float]:
-    """Returns the seconds of schedules by name; nothing else of their runs is kept."""
-    return {
-        name: simulate(one, hardware, scenario, record=False).makespan
-        for name, one in plans.items()
-    }
+    """Returns the seconds of schedules by name."""
+    return {name: makespan(one, hardware, scenario) for name, one in plans.items()}
+
+
+Setting = tuple[Plan, Hardware, Scenario]
+
+
+def _settings(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> Iterator[Setting]:
+    """Yield each verified pass with its hardware and its scenario, whose topology is built."""
+    plans, chips = ensure_verified(plan), scenario.machine(hardware)
+    if scenario.topology is not None:
+        place = topology(scenario.topology, chips, plans.first.ranks)
+        scenario = replace(scenario, topology=place)
+    yield from ((one, chips, scenario) for one in plans)
+
+
+def _timed(
+    plan: Plan, hardware: Hardware, scenario: Scenario, engine: Engine, *, record: bool
+) -> Timed:
+    torus = scenario.topology is not None or hardware.option("node.axes")
+    if torus and not scenario.links:  # with cut links no tree may be left
+        plan = relayed(plan, scenario.routes(hardware, plan.ranks).topology)
+    return timed(Costs(plan, hardware), scenario, engine, record=record)
 
 
 def _one_pass(
     plan: Plan, hardware: Hardware, scenario: Scenario, engine: Engine, record: bool
 ) -> Prediction:
-    torus = scenario.topology is not None or hardware.option("node.axes")
-    if torus and not scenario.links:  # with cut links no tree may be left
-        plan = relayed(plan, scenario.routes(hardware, plan.ranks).topology)
-    costs = Costs(plan, hardware)
-    result = timed(costs, scenario, engine, record=record)
-    timeline, sums, used = result.timeline, result.sums, memory(plan)
+    result = _timed(plan, hardware, scenario, engine, record=record)
+    timeline, sums, plan = result.timeline, result.sums, result.timeline.plan
+    used = memory(plan)
     bound = lower_bound(plan.workload, plan.ranks, plan.pass_, hardware, scenario)
     reason, link = outside(plan), float(sums.ports.max(initial=0.0))
     least = 0.0 if reason else bound.seconds

@@ -14,7 +14,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import tiles
 from planner.ir import ACCUMULATORS, Attend, Plan
 from planner.kernel_calls import Call
 from simulator.costs.kernels import Kernels
@@ -45,7 +44,7 @@ class Costs:
 
     def attend(self, node: Attend) -> Floats:
         """Return the seconds of each row, launches included: float64 [rows]."""
-        seconds = self._price(self.rectangles.of(node), tiles(self.plan).heads(node))
+        seconds = self._price(self.rectangles.of(node), self.rectangles.tiles.heads(node))
         for term in terms("attend"):
             seconds = seconds + term(self, node)
         return seconds
@@ -62,7 +61,7 @@ class Costs:
     def calls(self, rank: int) -> Iterator[tuple[Call, int]]:
         """Yield the kernel calls of one rank in plan order, each with its query heads."""
         for _, node in self.plan.attends():
-            heads = tiles(self.plan).heads(node)
+            heads = self.rectangles.tiles.heads(node)
             for row in np.flatnonzero(node.rank == rank):
                 for call in self.rectangles.calls(node.q[row], node.kv[row]):
                     yield call, int(heads[row])

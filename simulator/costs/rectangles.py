@@ -43,6 +43,7 @@ class Rectangles:
 
     def __init__(self, plan: Plan, kernels: Kernels) -> None:
         self._plan, self._kernels, self._work = plan, kernels, 0
+        self.tiles = tiles(plan)
         self._q, self._kv = plan.partition.q, plan.partition.kv
         self._tokens = [np.append(sizes(side.chunks), 0) for side in (self._q, self._kv)]
         self._chunk = [np.append(side.chunk, -1) for side in (self._q, self._kv)]
@@ -86,7 +87,7 @@ class Rectangles:
 
     def _full(self, node: Attend) -> NDArray[np.bool_]:
         """Return which rows are one full call: [rows]."""
-        full = tiles(self._plan).full(node)
+        full = self.tiles.full(node)
         for blocks, interleaved in zip((node.q, node.kv), self._interleaved, strict=True):
             if interleaved:
                 full &= (blocks >= 0).sum(axis=1) < 2

@@ -118,6 +118,27 @@ def test_what_slows_both_plans_alike_does_not_blur_their_ratio() -> None:
     assert ratio_interval(TPU.name, 1.0, one, one)[1] == pytest.approx(math.exp(ratio_error("")))
 
 
+class Hashed(str):
+    """A name with a hash of its own, as another process might give it."""
+
+    __slots__ = ("place",)
+
+    def __hash__(self) -> int:
+        return self.place
+
+
+def test_a_ratio_has_the_same_interval_whatever_the_hashes_of_constants() -> None:
+    intervals = set[tuple[float, float]]()
+    for order in (range(64), range(63, -1, -1)):
+        effects = dict[str, float]()
+        for number, place in enumerate(order):
+            name = Hashed(number)
+            name.place = place
+            effects[name] = 1e-8 if number else 1.0  # whose squares are lost beside 1, one by one
+        intervals.add(ratio_interval("h100", 1.0, effects, {}))
+    assert len(intervals) == 1
+
+
 def test_schedules_are_too_close_to_call_where_the_interval_of_their_ratio_holds_one() -> None:
     first, *_ = rl.compare(WORK, 8, "h100", NAMES).rows
     near = replace(first, schedule="near", makespan_s=first.makespan_s * 1.04)

@@ -22,7 +22,8 @@ from planner.workload import Workload
 from ringloom.reproduce.models.baselines import Shape, padded, traffic
 from ringloom.reproduce.models.transformers import Model
 from simulator.hardware import Hardware
-from simulator.prediction import simulate
+from simulator.prediction import makespan
+from simulator.scenario import Scenario
 
 Way = Literal["hop", "collective", "all-to-all"]
 WIDTH = 2  # bytes of a 16-bit weight or activation
@@ -106,7 +107,7 @@ def attention_seconds(setting: Setting, pass_: Pass) -> float:
 
 @lru_cache(maxsize=512)  # `ringloom reproduce distflash --fit` takes 1.4 times as long without
 def _makespan(planned: Plan, hardware: Hardware, overlap: bool) -> float:
-    return simulate(planned, hardware, overlap=overlap, record=False).makespan
+    return makespan(planned, hardware, Scenario(overlap=overlap))
 
 
 def sent_share(planned: Plan, partial_bytes: int) -> float:
