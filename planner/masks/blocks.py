@@ -25,6 +25,7 @@ class Blocks(Mask):
 
     forms = ("blocks:SIZE:01/11", "blocks@FILE")
     from_zero = True
+    definition = "GRID[i // {size}, j // {size}]"
 
     grid: tuple[tuple[bool, ...], ...]
     size: int
@@ -33,10 +34,6 @@ class Blocks(Mask):
         size = min(whole("Blocks size", self.size, least=1), LIMIT - 1)
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "grid", tuple(map(tuple, _cells(self.grid).tolist())))
-
-    @property
-    def expression(self) -> str:
-        return f"GRID[i // {self.size}, j // {self.size}]"
 
     @property
     def names(self) -> Names:

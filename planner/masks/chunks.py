@@ -40,10 +40,7 @@ class Chunks(Chunked):
     """A query meets the keys of its own chunk; with Causal, the chunked attention of Llama 4."""
 
     forms = ("chunks:8192",)
-
-    @property
-    def expression(self) -> str:
-        return f"i // {self.size} == j // {self.size}"
+    definition = "i // {size} == j // {size}"
 
     def region(self) -> Region:
         begins, ends = self.bounds()
@@ -59,10 +56,7 @@ class BlockCausal(Chunked):
     """A query meets the keys of its own chunk and of all chunks before it."""
 
     forms = ("block-causal:512",)
-
-    @property
-    def expression(self) -> str:
-        return f"j // {self.size} <= i // {self.size}"
+    definition = "j // {size} <= i // {size}"
 
     def region(self) -> Region:
         begins, ends = self.bounds()

@@ -15,6 +15,7 @@ class Keys(Mask):
     """
 
     forms = ("keys:N",)
+    definition = "i * 0 + j < {n}"
 
     n: int
 
@@ -25,10 +26,6 @@ class Keys(Mask):
                 " pack the rows into documents"
             )
         super().__post_init__()
-
-    @property
-    def expression(self) -> str:
-        return f"i * 0 + j < {self.n}"
 
     def region(self) -> Region:
         return Region.of([(*ALL, -FAR, self.n, *ALL)])

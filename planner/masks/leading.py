@@ -12,12 +12,9 @@ class Prefix(Mask):
 
     forms = ("prefix:N",)
     from_zero = True
+    definition = "(j < {n}) | (j <= i)"
 
     n: int
-
-    @property
-    def expression(self) -> str:
-        return f"(j < {self.n}) | (j <= i)"
 
     def region(self) -> Region:
         return Region.of([(0, FAR, -FAR, self.n, *ALL), (0, FAR, self.n, FAR, -FAR, 0)])
@@ -29,12 +26,9 @@ class Global(Mask):
 
     forms = ("global:N",)
     from_zero = True
+    definition = "(i < {n}) | (j < {n})"
 
     n: int
-
-    @property
-    def expression(self) -> str:
-        return f"(i < {self.n}) | (j < {self.n})"
 
     def region(self) -> Region:
         return Region.of([(0, self.n, *ALL, *ALL), (self.n, FAR, -FAR, self.n, *ALL)])

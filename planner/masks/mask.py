@@ -64,6 +64,7 @@ class Mask(OneLine, ABC):
     word and they, in their order, are how it is typed. `parse` knows it once it is defined.
 
     forms         how it is typed, such as "causal", "window:4096" or "documents@FILE"
+    definition    its expression, with fields in braces; another one overrides `expression`
     from_zero     True: queries before position 0 see nothing, and its expression leaves them out
     fixed_length  False: its region names no position, so a program may hold for any length
     restarts      True: positions count anew in each of the documents that it is packed in
@@ -72,6 +73,7 @@ class Mask(OneLine, ABC):
     """
 
     forms: ClassVar[tuple[str, ...]] = ()
+    definition: ClassVar[str]
     from_zero: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = True
     restarts: ClassVar[bool] = False
@@ -93,13 +95,13 @@ class Mask(OneLine, ABC):
                 object.__setattr__(self, field.name, min(number, LIMIT - 1))  # beyond all positions
 
     @property
-    @abstractmethod
     def expression(self) -> str:
         """The definition, in the names i and j and those of `names`, with operators of arrays.
 
         i and j are whole arrays that broadcast to [queries, keys], so & and | stand for and and
         or, and `place(x, BOUNDS)` is the number of bounds up to x.
         """
+        return self.definition.format_map(vars(self))
 
     @property
     def names(self) -> Names:

@@ -12,7 +12,7 @@ class Full(Mask):
 
     forms = ("full",)
     fixed_length = False
-    expression = "i * 0 == j * 0"
+    definition = "i * 0 == j * 0"
 
     def region(self) -> Region:
         return Region.of([(*ALL, *ALL, *ALL)])
@@ -27,7 +27,7 @@ class Causal(Mask):
 
     forms = ("causal",)
     fixed_length = False
-    expression = "j <= i"
+    definition = "j <= i"
 
     def region(self) -> Region:
         return Region.of([(*ALL, *ALL, -FAR, 0)])

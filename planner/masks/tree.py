@@ -25,6 +25,7 @@ class Tree(Mask):
     """
 
     forms = ("tree:8,4,4/-,0,0", "tree@FILE")
+    definition = "own | GRID[place(i, BOUNDS), place(j, BOUNDS)]"
     lists = 2
 
     lengths: tuple[int, ...]
@@ -45,10 +46,6 @@ class Tree(Mask):
     def bounds(self) -> Ints:
         """Returns where nodes begin and end: int64 [nodes + 1]."""
         return np.cumsum([0, *self.lengths], dtype=np.int64)
-
-    @property
-    def expression(self) -> str:
-        return "own | GRID[place(i, BOUNDS), place(j, BOUNDS)]"
 
     @property
     def names(self) -> Names:

@@ -35,7 +35,7 @@ class Window(Mask):
             sides.append(f"j <= i + {self.right}" if self.right else "j <= i")
         if len(sides) == 2:
             return f"({sides[0]}) & ({sides[1]})"
-        return sides[0] if sides else Full.expression
+        return sides[0] if sides else Full.definition
 
     def region(self) -> Region:
         left, right = self.reach
