@@ -131,6 +131,6 @@ def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
         raise
 
 
-def backward_of(forward: Plan, keep: Sequence[str] = ()) -> Plan:
+def backward_of(forward: Plan) -> Plan:
     """Returns the verified adjoint of a forward plan, the default backward pass."""
-    return derive(adjoint(drop_useless(forward), tuple(keep)))
+    return derive(adjoint(drop_useless(forward)))

@@ -6,7 +6,6 @@ cuda   copies from one device to the next, where there are two
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -25,25 +24,24 @@ REPEATS = 15
 TIMEOUT = 60.0  # seconds
 
 
-def between_processes(sizes: Sequence[int] = SIZES, repeats: int = REPEATS) -> Rows:
+def between_processes() -> Rows:
     """Returns (bytes, median seconds) of messages that two processes exchange; [] without gloo."""
     if not (dist.is_available() and dist.is_gloo_available()):
         return []
     try:
-        body = partial(_exchanges, repeats=repeats)
-        (seconds,), _ = in_processes("", 2, (np.array(sizes, np.float64),), body, TIMEOUT)
+        (seconds,), _ = in_processes("", 2, (np.array(SIZES, np.float64),), _exchanges, TIMEOUT)
     except RankError:
         return []
-    return list(zip(sizes, seconds.tolist(), strict=True))
+    return list(zip(SIZES, seconds.tolist(), strict=True))
 
 
-def _exchanges(_: ModuleType, group: Any, sizes: Sequence[Array], repeats: int) -> Parts:
+def _exchanges(_: ModuleType, group: Any, sizes: Sequence[Array]) -> Parts:
     """Returns the median seconds of a message of each size, on one rank."""
     torch.set_num_threads(1)
-    return [np.array([_exchange(group.rank(), int(size), repeats) for size in sizes[0]])]
+    return [np.array([_exchange(group.rank(), int(size)) for size in sizes[0]])]
 
 
-def _exchange(rank: int, size: int, repeats: int) -> float:
+def _exchange(rank: int, size: int) -> float:
     """Returns median seconds of sending and receiving at once."""
     sent, received = (torch.ones(size // 4) for _ in range(2))
 
@@ -55,7 +53,7 @@ def _exchange(rank: int, size: int, repeats: int) -> float:
         for work in dist.batch_isend_irecv(both):
             work.wait()
 
-    return _median(exchange, dist.barrier, repeats)
+    return _median(exchange, dist.barrier)
 
 
 def between_devices() -> Rows:
@@ -74,14 +72,14 @@ def between_devices() -> Rows:
     rows = Rows()
     for size in (*SIZES, 4 * SIZES[-1]):
         first, second = (torch.ones(size // 4, device=f"cuda:{n}") for n in (0, 1))
-        rows.append((size, _median(copy, ready, REPEATS)))
+        rows.append((size, _median(copy, ready)))
     return rows
 
 
-def _median(run: Callable[[], None], ready: Callable[[], object], repeats: int) -> float:
+def _median(run: Callable[[], None], ready: Callable[[], object]) -> float:
     """Returns the median seconds of a call, each after `ready`; the first is not counted."""
     times = []
-    for _ in range(repeats + 1):
+    for _ in range(REPEATS + 1):
         ready()
         began = time.perf_counter()
         run()

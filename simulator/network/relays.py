@@ -16,7 +16,6 @@ from itertools import zip_longest
 
 import numpy as np
 
-from planner.cached import cached_on_plan
 from planner.ir import Move, Plan, Step
 from simulator.network.topology import Topology
 
@@ -24,21 +23,13 @@ Trees = Sequence[Sequence[int]]  # of each source, the rank before each rank
 Row = tuple[tuple[str, ...], bytes, int, int]  # tensors, blocks, source, destination
 
 
-@cached_on_plan
-def _known(_: Plan) -> dict[object, Plan]:
-    return {}
-
-
 def relayed(plan: Plan, topology: Topology) -> Plan:
     """Return the plan with blocks passed on along the topology's trees, where it has any."""
     if topology.tree is None or not any(map(_fans, plan.steps)):
         return plan
     trees = tuple(tuple(topology.tree(rank)) for rank in range(plan.ranks))
-    known = _known(plan)
-    if trees not in known:
-        steps = (part for step in plan.steps for part in _passed_on(step, trees))
-        known[trees] = replace(plan, steps=tuple(steps))
-    return known[trees]
+    steps = (part for step in plan.steps for part in _passed_on(step, trees))
+    return replace(plan, steps=tuple(steps))
 
 
 def _fans(step: Step) -> bool:

@@ -14,7 +14,7 @@ from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.layouts import LAYOUTS
 from planner.passes.adjoint import adjoint
-from planner.planning import backward_of
+from planner.planning import derive
 from planner.plans import Plans
 from planner.schedules import SCHEDULES
 from planner.verify import verify, verify_pair
@@ -71,7 +71,7 @@ def test_the_adjoint_that_keeps_all_is_a_backward_plan_of_its_forward(
     data: st.DataObject, name: str, P: int
 ) -> None:
     forward = rl.plan(name, replace(WORK, mask=data.draw(masks(24, 24))), P)
-    backward = backward_of(forward, keep=("Q", "KV", "OUT"))
+    backward = derive(adjoint(forward, keep=("Q", "KV", "OUT")))
     verify_pair(forward, backward)
     carried = {t for _, m in backward.moves() for t in m.tensors}
     assert not carried & {"Q", "KV"}
@@ -82,7 +82,7 @@ def test_the_adjoint_that_keeps_all_is_a_backward_plan_of_its_forward(
 def test_out_is_left_only_where_it_is_finished() -> None:
     """A helper's part of a result is no result: DOUT goes there with STATS."""
     forward = rl.plan("balanced", replace(CAUSAL, seq=60, kv_seq=60), 5)
-    backward = backward_of(forward, keep=("Q", "KV", "OUT"))
+    backward = derive(adjoint(forward, keep=("Q", "KV", "OUT")))
     assert not any(held.tensors == ("OUT",) for held in backward.start)
     assert ("DOUT", "STATS") in {m.tensors for _, m in backward.moves()}
 
