@@ -159,7 +159,8 @@ def _holds(program: Program) -> Iterator[str]:
     """Says the lengths and types that the program takes, and the command that checks it."""
     any_of = "any batch, heads and float type" if program.any_heads else "any batch and float type"
     many = program.layout.multiple
-    length = "any length" if many == 1 else f"any length that {many} divides"
+    length = f"any length that {many} divides" if many > 1 else "any length"
+    length += f", from {program.least} on" * (program.least > many)
     length = length if program.free else "these lengths only"
     if program.dynamic:
         any_plan = program.target == "torch"

@@ -22,9 +22,9 @@ def padded(own: np.ndarray, length: int) -> np.ndarray:
 BY_SIDE = 'positions if side == "q" else kv_positions'
 
 
-def layout_text(layout: Layout, target: str) -> str:
-    """The layout section of a program, as a module text."""
-    text = Text(layout, target)
+def layout_text(layout: Layout, target: str, free: bool) -> str:
+    """The layout section of a program; `free`: it takes any length whose pieces are equal."""
+    text = Text(layout, target, free)
     functions = reflow([*text.positions("q"), *text.positions("kv")])
     lines = [*heading(layout), *_data(layout), *functions]
     padding = PADDED if text.padded else ""
@@ -78,6 +78,7 @@ class Text:
 
     layout: Layout
     target: str
+    free: bool
 
     @property
     def torch(self) -> bool:
@@ -112,6 +113,9 @@ class Text:
             yield "    return positions(rank, seq)"
             return
         form = layout.kv if keys else layout.q
+        if self.padded or isinstance(form, Ranges):  # other shards may be as long as the plan's
+            yield f"    if seq != {seq}:"
+            yield f'        raise ValueError(f"a layout of {{{seq}}} tokens, not of {{seq}}")'
         body = self.pieces(form) if isinstance(form, Pieces) else self.other(form, keys)
         yield from (f"    {line}" for line in body)
 
@@ -123,10 +127,17 @@ class Text:
         return "torch.cat" if self.torch else "np.concatenate"
 
     def split(self, whole: str, parts: str) -> str:
-        """Nearly equal parts, the first ones longer."""
+        """Equal parts where lengths may change; else nearly equal ones, the first ones longer."""
+        if self.free:
+            return f"{whole}.{self.view}({parts}, -1)"
         return (
             f"{whole}.tensor_split({parts})" if self.torch else f"np.array_split({whole}, {parts})"
         )
+
+    @property
+    def view(self) -> str:
+        """The method that refuses lengths which make no equal parts."""
+        return "view" if self.torch else "reshape"
 
     def own(self, part: str, longest: int) -> str:
         """Positions, padded where they have to be."""
@@ -158,15 +169,17 @@ class Text:
             group, groups = ("rank", "RANKS") if form.members == 1 else ("g", str(form.groups))
             yield from _place(form)
             own = self.arange(f"{group}, seq, {groups}")
-            if form.grain > 1:
+            if self.free:
+                stripes = f"{groups}, {form.grain}" if form.grain > 1 else groups
+                own = f"{self.arange('seq')}.{self.view}(-1, {stripes})[:, {group}]"
+                own += f".{'flatten' if self.torch else 'ravel'}()" * (form.grain > 1)
+            elif form.grain > 1:
                 yield f"tokens = {self.arange('seq')}"
                 own = f"tokens[tokens // {form.grain} % {groups} == {group}]"
             if form.members > 1:
                 own = f"{self.split(own, str(form.members))}[h]"
         else:
-            seq, data = ("KV_SEQ", "KV_RANGES") if keys else ("SEQ", "RANGES")
-            yield f"if seq != {seq}:"
-            yield f'    raise ValueError(f"a layout of {{{seq}}} tokens, not of {{seq}}")'
+            data = "KV_RANGES" if keys else "RANGES"
             each = f"{self.arange('*r')} for r in {data}[rank]"
             own = f"{self.cat}([{self.arange('0')}, *({each})])"
         yield f"return {self.own(own, longest)}"
@@ -194,8 +207,6 @@ class Text:
             yield f"    return jnp.pad(x, behind).take({own}, axis)"
         elif not self.torch:
             yield f"    return x.take({own}, axis)"
-        elif _in_order(self.layout):
-            yield "    return x.tensor_split(RANKS, axis)[rank].contiguous()"
         else:
             yield f"    return x.index_select(axis, {own}.to(x.device))"
 

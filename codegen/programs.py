@@ -12,7 +12,7 @@ from codegen.masks import boxes
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops import recover
-from planner.loops.form import Loops
+from planner.loops.form import Attend, Loops
 from planner.plans import AnyPlans, Plans
 from planner.workload import Workload
 
@@ -72,6 +72,17 @@ class Program:
         return self.loops is not None and self.layout.multiple > 0
 
     @property
+    def least(self) -> int:
+        """The shortest length where any goes.
+
+        A rank has two tokens at least where a rectangle leaves out the diagonal: of one token
+        nothing would be left.
+        """
+        statements = [s for form in self.loops or () for s in form.statements]
+        strict = any(isinstance(s, Attend) and s.kind == "strict" for s in statements)
+        return max(self.layout.multiple, self.ranks * (1 + strict))
+
+    @property
     def checked(self) -> int:
         """The number of queries of the self-check: few where any length goes."""
         many, few = self.layout.multiple, min(self.work.seq, CHECKED * self.ranks)
@@ -129,10 +140,11 @@ def program_of(
 ) -> Program:
     """The program of verified plans, as loops where all passes are regular.
 
-    `options`: other fields of a Program. Raises PlanError for a lone backward plan and for a pair
-    that does not belong together.
+    `options`: other fields of a Program. Raises PlanError for a lone backward plan, for a pair that
+    does not belong together, and for options that change nothing beside the others.
     """
     plans = Plans.of(given)
+    _refuse_idle(target, dynamic or layer, dynamic, options)
     if dynamic or layer:
         kind = "decoder layers" if layer else "programs that are given tables"
         _refuse_unprinted(plans.workload, f"{target} {kind}")
@@ -150,6 +162,17 @@ def program_of(
         loops, reason = None, str(error).removeprefix("irregular: ")
     made = target, forward, backward, layout_of(forward), loops, reason
     return Program(*made, dynamic, layer, **options)
+
+
+def _refuse_idle(target: Target, by_tables: bool, dynamic: bool, options: dict[str, Any]) -> None:
+    """Raises PlanError for options that a program of this kind has no use for."""
+    if options.get("max_calls") is not None and not (dynamic and target == "jax"):
+        raise PlanError("max_calls bounds a step of dynamic JAX programs: this is none")
+    if options.get("platform", "all") != "all" and (by_tables or target != "jax"):
+        raise PlanError(
+            f"platform={options['platform']} leaves kernels out of JAX programs: torch programs,"
+            " decoder layers and dynamic programs have none to leave out"
+        )
 
 
 def _refuse_unprinted(work: Workload, kind: str) -> None:

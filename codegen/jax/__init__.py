@@ -37,7 +37,7 @@ def write(program: Program) -> str:
 
 def written(program: Program, schedule: Sequence[str | Part]) -> str:
     """A program of this schedule: the texts of `forward` and `backward`, and of what they call."""
-    layout = layout_text(program.layout, "jax")
+    layout = layout_text(program.layout, "jax", program.free)
     keys = "def kv_positions" in layout
     around = parts_of("jax", *["sinks"] * program.work.sinks, "function")
     of_mask = dynamic.function(program) if program.dynamic else [mask_function(program.work, "jax")]
@@ -98,7 +98,7 @@ def shapes(program: Program, keys: bool) -> str:
     kv_tokens = "    kv_tokens = RANKS * len(kv_positions(0))\n" * keys
     if program.free:
         many = program.layout.multiple
-        tokens = f"max(1, q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2]"
+        tokens = f"max({program.least // many}, q.shape[2] // {many}) * {many}"
     return f'''
 def shapes(q, k, shards):
     """The shapes of q, and of k and v, that go: the nearest to those given."""

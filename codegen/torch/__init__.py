@@ -29,7 +29,7 @@ def write(program: Program) -> str:
 
 def written(program: Program, loops: str = "") -> str:
     """A program that is bound to its plan, from printed loops or by tables."""
-    layout = layout_text(program.layout, "torch")
+    layout = layout_text(program.layout, "torch", program.free)
     checked = f"CHECKED = {program.checked}  # tokens, by the self-check\n"
     texts: list[str | Part] = [constants(program), checked, layout]
     texts += [loops, *parts_of("torch", "passing", "merge")] if loops else table.text(program)
@@ -50,21 +50,27 @@ def written(program: Program, loops: str = "") -> str:
 
 def shapes(program: Program, layout: str) -> str:
     """The function that says which shapes q, k and v must have."""
-    heads = ("q.shape[1]", "k.shape[1]") if program.any_heads else ("HEADS", "KV_HEADS")
-    keys = "kv_positions" if "def kv_positions" in layout else "positions"
-    tokens = "len(positions(rank))", f"len({keys}(rank))"
+    heads, kv_heads = ("q.shape[1]", "k.shape[1]") if program.any_heads else ("HEADS", "KV_HEADS")
     if program.free:
-        many = program.layout.multiple // program.ranks
-        tokens = ("q.shape[2]" + f" // {many} * {many}" * (many > 1),) * 2
-    result = "return [[len(q), *size, HEAD_DIM] for size in (queries, keys, keys)]"
+        many, least = (n // program.ranks for n in (program.layout.multiple, program.least))
+        whole = f"q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2])"
+        lines = [f"tokens = max({least // many}, {whole}"]
+        each, sizes = "size, tokens", (heads, kv_heads)
+    else:
+        keys = "kv_positions" if "def kv_positions" in layout else "positions"
+        queries = f"({heads}, len(positions(rank)))"
+        lines = [f"queries, keys = {queries}, ({kv_heads}, len({keys}(rank)))"]
+        each, sizes = "*size", ("queries", "keys")
+    q, kv = sizes
     if program.unequal:
-        sizes = "(*queries, HEAD_DIM), (*keys, HEAD_DIM), (*keys, V_HEAD_DIM)"
-        result = f"sizes = {sizes}\n    return [[len(q), *size] for size in sizes]"
-    queries, keys = (f"({h}, {n})" for h, n in zip(heads, tokens, strict=True))
+        lines.append(f"sizes = ({q}, HEAD_DIM), ({kv}, HEAD_DIM), ({kv}, V_HEAD_DIM)")
+        lines.append(f"return [[len(q), {each}, dim] for size, dim in sizes]")
+    else:
+        lines.append(f"return [[len(q), {each}, HEAD_DIM] for size in ({q}, {kv}, {kv})]")
+    body = "\n    ".join(lines)
     return f"""
 from torch import Tensor
 
 def shapes(q: Tensor, k: Tensor, rank: int) -> list[list[int]]:  # of q, k and v
-    queries, keys = {queries}, {keys}
-    {result}
+    {body}
 """

@@ -1,8 +1,9 @@
 """JAX programs printed from loops: exact, as the plan says, and short."""
 
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from codegen import emit
@@ -86,6 +87,17 @@ def test_masked_rectangles_of_any_length_follow_the_arrays(schedule: str, ranks:
     assert "masked(" in source
     inputs = draw(work, 3)
     assert_dense(work, inputs, replayed(source, ranks, *inputs))
+
+
+def test_a_program_of_stripes_refuses_one_token_on_a_rank() -> None:
+    """The diagonal is left out of its rectangles: there, nothing would be left of them."""
+    source, built = emit(plan("striped", WORK, 4, pass_="both"), "jax"), ModuleType("stripes")
+    assert "divides, from 8 on" in " ".join(source.split())
+    exec(source, vars(built))
+    q = np.zeros((1, WORK.heads, 4, WORK.head_dim))
+    k = np.zeros((1, WORK.kv_heads, 4, WORK.head_dim))
+    with pytest.raises(ValueError, match=r"not float64\[1, \d, 8, \d+\]"):
+        built.attention(q, k, k, mesh=SimpleNamespace(shape={"sp": 4}))
 
 
 def test_messages_along_a_list_of_ranks_are_printed_as_tables() -> None:

@@ -278,6 +278,20 @@ def test_a_file_for_any_length_is_exact_at_others(schedule: str) -> None:
     self_check(source, "--seq", "80")
 
 
+@pytest.mark.parametrize(("schedule", "least"), [("ring", 4), ("zigzag", 8), ("striped", 8)])
+def test_a_file_for_any_length_says_and_takes_the_shortest(schedule: str, least: int) -> None:
+    """Of one token that stripes leave the diagonal out of, no kernel can be called."""
+    work = Workload(seq=32, heads=4, kv_heads=2, head_dim=8, mask=Causal(), dtype="float64")
+    source = emit(both(schedule, work, 4), "torch")
+    assert (f"divides, from {least} on" in " ".join(source.split())) == (schedule == "striped")
+    self_check(source, "--seq", str(least))
+    with pytest.raises((ValueError, RuntimeError), match=r"\[1, 4, 1, 8\]|size (3|4)$"):
+        self_check(source, "--seq", str(least - (1 if schedule == "ring" else 4)))
+    q = torch.zeros(1, 4, 0, 8)
+    with pytest.raises(ValueError, match=r"\[1, 4, 0, 8\].* not \[\(\[1, 4, [12], 8\]"):
+        in_threads(4, lambda group: load(source).attention(q, q, q, group=group))
+
+
 @pytest.mark.parametrize("schedule", ["ring", "zigzag", "striped", "ulysses"])
 @pytest.mark.parametrize("target", ["torch", "jax"])
 def test_a_plan_for_pieces_of_one_token_goes_for_its_length_alone(

@@ -68,7 +68,7 @@ PLANS += [plan("zigzag", Workload(seq=s, kv_seq=t, heads=2), 4) for s, t in ((64
 def program(layout: Layout, target: str) -> ModuleType:
     sizes = f"RANKS = {layout.ranks}\nSEQ, KV_SEQ = {layout.q.tokens}, {layout.kv.tokens}\n"
     keep = ["positions", "shard", "unshard"]
-    text = layout_text(layout, target)
+    text = layout_text(layout, target, layout.multiple > 0)
     keep += ["kv_positions"] if "def kv_positions" in text else []
     built = ModuleType("layout")
     exec(assemble('"""A layout."""', [sizes, text], keep), vars(built))
@@ -97,13 +97,30 @@ def test_the_text_of_a_layout_says_what_the_partition_does(one: Plan, target: st
         np.testing.assert_array_equal(np.asarray(built.unshard(parts, 1, side)), whole)
 
 
+@pytest.mark.parametrize("one", PLANS, ids=lambda p: f"{p.name}-{p.ranks}-{p.workload.seq}")
+@pytest.mark.parametrize("target", ["torch", "jax"])
+def test_lengths_whose_shards_do_not_fit_are_refused(one: Plan, target: str) -> None:
+    """By `shard` where theirs may be as long as the plan's; others are refused by `attention`."""
+    library = pytest.importorskip(target if target == "torch" else "jax.numpy")
+    layout, built = layout_of(one), program(layout_of(one), target)
+    for side, form in (("q", layout.q), ("kv", layout.kv)):
+        padded = target == "jax" and not layout.equal
+        if not (layout.multiple or isinstance(form, Ranges) or padded):
+            continue
+        for length in (1, form.tokens - 1, form.tokens + 1, 2 * form.tokens):
+            if layout.multiple == 0 or length % layout.multiple:
+                with pytest.raises((ValueError, RuntimeError), match=rf"of (size )?{length}\b"):
+                    built.shard(library.zeros((1, length, 3)), one.ranks - 1, 1, side)
+
+
 def test_the_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
     for number, one in enumerate(PLANS):
         for target in ("torch", "jax"):
             layout = layout_of(one)
+            free = layout.multiple > 0
             sizes = f"RANKS = {one.ranks}\nSEQ = {layout.q.tokens}\nKV_SEQ = {layout.kv.tokens}\n"
             keep = ["positions", "shard", "unshard"]
-            text = assemble('"""A layout."""', [sizes, layout_text(layout, target)], keep)
+            text = assemble('"""A layout."""', [sizes, layout_text(layout, target, free)], keep)
             (tmp_path / f"{target}_{number}.py").write_text(text)
     assert_as_ruff_has_it(tmp_path)
 
@@ -118,7 +135,7 @@ def test_named_layouts_are_formulas_and_shuffled_ones_are_data() -> None:
 
 
 def test_data_that_tells_both_sides_is_written_once() -> None:
-    texts = [layout_text(layout_of(shuffled(6, 100, keys)), "torch") for keys in (100, 70)]
+    texts = [layout_text(layout_of(shuffled(6, 100, n)), "torch", False) for n in (100, 70)]
     assert ["KV_RANGES" in text for text in texts] == [False, True]
 
 
