@@ -306,7 +306,7 @@ def broadcast(
     work = group.start(
         "broadcast",
         tensor,
-        lambda given: tensor.copy_(given[place]),
+        lambda given: None if own else tensor.copy_(given[place]),
         [tensor.nbytes] * group.size() if own else [],
         None if own else tensor,
     )

@@ -300,5 +300,5 @@ def spoil(tensor: Any) -> None:
 
 def same_bits(one: Any, other: Any) -> bool:
     """True if two tensors of one dtype and shape hold the same bits."""
-    flat = (x.detach().reshape(-1).view(torch.uint8) for x in (one, other))
+    flat = (x.detach().reshape(-1).contiguous().view(torch.uint8) for x in (one, other))
     return bool(torch.equal(*flat))
