@@ -111,8 +111,7 @@ class Adapter:
         if rest.get("output_attentions"):
             raise RingloomError("no rank has whole attention weights: no output_attentions")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        if not np.isclose(scale, self.program.SCALE, rtol=1e-6, atol=0):
-            own = self.program.SCALE
+        if not np.isclose(scale, own := self.program.PLAN["scale"], rtol=1e-6, atol=0):
             raise RingloomError(f"the model scales scores by {scale}, the plan by {own}")
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         self.boxes(tables)  # refuses tables where there are none, and none where they are needed
@@ -132,7 +131,8 @@ class Adapter:
             raise RingloomError(f"the registered program {wanted}")
         if tables is not None:
             return np.array(tables.boxes, np.int64).reshape(-1, 6)
-        return parse(self.program.PLAN["mask"]).region().pieces
+        plan = self.program.PLAN
+        return parse(plan["mask"]).up_to(plan["kv_seq"]).region().pieces
 
     def length(self, rank: int, tokens: int, tables: Any) -> int:
         """Returns the length of the whole sequence, from the tokens of this rank."""

@@ -34,11 +34,11 @@ def emitted(
     ranks: int = 1,
     heads: int = 4,
     schedule: str = "zigzag",
+    scale: float | None = None,
     **how: Any,
 ) -> ModuleType:
-    work = rl.Workload(
-        seq=SEQ, heads=heads, kv_heads=2, head_dim=4, mask=mask or rl.Causal(), dtype="float64"
-    )
+    sizes = {"seq": SEQ, "heads": heads, "kv_heads": 2, "head_dim": 4, "scale": scale}
+    work = rl.Workload(**sizes, mask=mask or rl.Causal(), dtype="float64")
     return load(rl.emit(rl.plan(schedule, work, ranks, pass_="both"), "torch", **how))
 
 
@@ -210,6 +210,7 @@ def test_dropout_in_training_is_refused(alone: Any) -> None:
         (rl.Full(), "the model is causal, the plan's mask is full"),
         (rl.Window(6), "the model is causal, the plan's mask is window:6"),
         (rl.Prefix(4), "the model is causal, the plan's mask is prefix:4"),
+        (rl.BlockCausal(4), "the model is causal, the plan's mask is block-causal:4"),
     ],
 )
 def test_another_mask_than_the_model_s_is_refused(alone: Any, mask: rl.Mask, said: str) -> None:
@@ -233,6 +234,8 @@ def test_other_heads_scales_and_lengths_are_refused_with_numbers(alone: Any) -> 
         sharded(emitted(heads=2, ranks=2, schedule="ulysses"), "other-heads")
     with pytest.raises(RingloomError, match=r"scales scores by 0\.3535\d+, the plan by 0\.5"):
         called(alone, emitted(), lambda name: llama(name, head_dim=8))
+    with pytest.raises(RingloomError, match=r"scales scores by 0\.5, the plan by -0\.5"):
+        called(alone, emitted(scale=-0.5))
     with pytest.raises(RingloomError, match=r"are \[\[0, 0, 1, 1\]\] ..., but its 26 tokens"):
         called(alone, emitted(), position_ids=torch.arange(SEQ)[None] // 2)
 
