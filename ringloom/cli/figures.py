@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from ringloom.cli.options import compared, comparison_options
+from ringloom.cli.options import compared, comparison_options, refuse_typed
 from ringloom.cli.output import show
 from ringloom.cli.progress import progress
 from ringloom.optional import needing
@@ -45,6 +45,7 @@ def command(output: str, kind: str, **given: Any) -> None:
         own = import_module("ringloom.figures.own")
         drawings |= own.drawings(compared(given, variants=False))
     else:
+        refuse_typed(given, "the papers' figures, drawn without --ranks and --seq, have their own")
         for name, (module, function) in FIGURES.items():
             drawings[name] = getattr(import_module(module), function)
     files = list[Path]()

@@ -1,6 +1,6 @@
 """Options that commands share: the workload, the source of a plan, the hardware, a scenario."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -139,7 +139,11 @@ def _scenario_value(name: str, form: str, example: str) -> Written:
 
 scenario_options = grouped(
     click.option("--scenario", "scenario", help="A TOML or JSON file of what is not as usual."),
-    click.option("--overlap/--no-overlap", default=True, help="Overlap transfers with compute."),
+    click.option(
+        "--overlap/--no-overlap",
+        default=None,
+        help="Overlap transfers with compute.  [default: overlap]",
+    ),
     click.option(
         *("--straggler", "speeds"),
         type=_scenario_value("speeds", "RANK=FACTOR", "3=0.5"),
@@ -197,14 +201,26 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
     """Takes the values of `scenario_options` out of `given`, and returns the scenario."""
     file = given.pop("scenario")
     scenario = Scenario() if file is None else scenario_file(file)
-    names = "topology", "placement", "buffers", "share", "launch"
+    names = "overlap", "topology", "placement", "buffers", "share", "launch"
     changes = {name: given.pop(name) for name in names}
-    for name in ("speeds", "links"):
-        changes[name] = {key: f for one in given.pop(name) for key, f in one.items()} or None
-    changes["overlap"] = None if given.pop("overlap") else False
+    for name, option in (("speeds", "--straggler"), ("links", "--slow-link")):
+        changes[name] = _by_name(option, given.pop(name))
+        if changes[name] and getattr(scenario, name):
+            raise click.UsageError(f"{file} has {name} already: name all of them in one place")
     return replace(
         scenario, **{name: value for name, value in changes.items() if value is not None}
     )
+
+
+def _by_name(option: str, given: Iterable[dict[Any, float]]) -> dict[Any, float] | None:
+    """Returns factors by ranks or links, None for none; raises UsageError for one named twice."""
+    factors = dict[Any, float]()
+    for name, factor in (pair for one in given for pair in one.items()):
+        ends = name if isinstance(name, tuple) else (name,)
+        if {name, ends, ends[::-1]} & factors.keys():
+            raise click.UsageError(f"{option} {'-'.join(map(str, ends))} is given twice")
+        factors[name] = factor
+    return factors or None
 
 
 def compared(given: dict[str, Any], **more: Any) -> Comparison:
@@ -229,9 +245,14 @@ def plans_of(source: str, given: dict[str, Any]) -> Plans:
         trim = given.get("trim", "messages")
         with working("planning"):
             return Plans.of(plan(source, work, ranks, pass_=given["pass_"], trim=trim))
-    context = click.get_current_context()
-    if typed := [name for name in given if context.get_parameter_source(name) is TYPED]:
-        option = "--" + typed[0].rstrip("_").replace("_", "-")
-        raise click.UsageError(f"{source} holds its own workload: leave out {option}")
+    refuse_typed(given, f"{source} holds its own workload")
     with working("reading and verifying"):
         return Plans.of(load(source))
+
+
+def refuse_typed(given: Iterable[str], why: str) -> None:
+    """Raises click's UsageError where one of these options, by their names, was typed."""
+    context = click.get_current_context()
+    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    if typed := [name for name in given if context.get_parameter_source(name) is TYPED]:
+        raise click.UsageError(f"{why}: leave out {options[typed[0]]}")

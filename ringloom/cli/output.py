@@ -53,6 +53,8 @@ def show(
     as_json, as_csv = asked["--json"], asked.get("--csv", False)
     if as_json and as_csv:
         raise click.UsageError("either --json or --csv")
+    if as_csv and rows is None:
+        raise click.UsageError("--csv writes tables: this answer is none")
     if as_json:
         click.echo(json.dumps(document, default=_plain))
     elif as_csv and rows is not None:

@@ -296,6 +296,8 @@ def test_the_command_line_takes_every_condition(ringloom: CommandLine, tmp_path:
         (["--slow-link", "2-3=cut"], "link 2-3 is cut, and no other way leads from rank 2"),
         (["--slow-link", "2=cut"], "'2=cut' is not A-B=FACTOR"),
         (["--straggler", "x=1"], "'x=1' is not RANK=FACTOR"),
+        (["--straggler", "3=0.5", "--straggler", "3=0.7"], "--straggler 3 is given twice"),
+        (["--slow-link", "2-3=0.5", "--slow-link", "3-2=1"], "--slow-link 3-2 is given twice"),
         (["--buffers", "0"], "'0' is not N|PLAN, such as 2"),
         (["--buffers", "1", "--mask", "full"], "stuck in step 1: rank"),
         (["--topology", "mesh"], "unknown topology 'mesh'"),

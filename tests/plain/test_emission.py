@@ -5,6 +5,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,10 +60,15 @@ def test_a_plan_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("fortran", {}, "unknown target 'fortran'"),
         ("jax", {"platform": "abacus"}, "unknown platform 'abacus'"),
+        ("torch", {"platform": "gpu"}, "platform=gpu leaves kernels out of JAX programs"),
+        ("jax", {"platform": "gpu", "dynamic": True}, "platform=gpu leaves kernels out of JAX"),
+        ("jax", {"platform": "cpu", "layer": True}, "platform=cpu leaves kernels out of JAX"),
+        ("jax", {"max_calls": 9}, "max_calls bounds a step of dynamic JAX programs"),
+        ("torch", {"max_calls": 9, "dynamic": True}, "max_calls bounds a step of dynamic JAX"),
     ],
 )
-def test_unknown_targets_and_platforms_are_refused(
-    target: str, options: dict[str, str], said: str
+def test_unknown_targets_and_idle_options_are_refused(
+    target: str, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(rl.PlanError, match=said):
         rl.emit(rl.plan("zigzag", WORK, 4), target, **options)
