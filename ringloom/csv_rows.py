@@ -48,10 +48,14 @@ def whole(where: str, record: Record, column: str) -> int:
 
 def maybe(where: str, record: Record, column: str) -> float | None:
     """Returns a column as a positive number, None where it is missing or empty."""
-    if not (text := record.get(column, "")) or text.lower() in ("null", "none", "nan", "-"):
-        return None
+    missing = record.get(column, "").lower() in ("", "null", "none", "nan", "-")
+    return None if missing else positive(where, record, column)
+
+
+def positive(where: str, record: Record, column: str) -> float:
+    """Returns a column as a positive number."""
     try:
-        value = float(text)
+        value = float(text := record[column])
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):

@@ -15,6 +15,7 @@ from simulator.timeline import Timeline
 
 Floats = NDArray[np.float64]
 MOST_CELLS = 128  # of a row of a table that is drawn
+FEWEST_CELLS = 16  # of one that is summed over nodes
 
 
 def passes(prediction: Prediction) -> list[tuple[Timeline, Memory, float]]:
@@ -81,9 +82,14 @@ def over_average(work: NDArray[np.int64]) -> Floats:
 
 def by_nodes(table: NDArray[np.int64], node: int) -> tuple[NDArray[np.int64], int]:
     """Returns a table [ranks, ranks], where it is large summed over nodes of so many ranks, or over
-    pairs of them and so on until it is not; and how many ranks a cell stands for."""
+    pairs of them and so on until it is not; and how many ranks a cell stands for.
+
+    Nodes that leave few cells are not what is summed over: a pod may have more ranks than the plan.
+    """
     ranks, cell = len(table), 1
+    if FEWEST_CELLS * node <= ranks > MOST_CELLS:
+        cell = node
     while -(-ranks // cell) > MOST_CELLS:
-        cell = 2 * cell if cell > 1 else max(2, node)
+        cell *= 2
     edges = np.arange(0, ranks, cell)
     return np.add.reduceat(np.add.reduceat(table, edges, axis=0), edges, axis=1), cell

@@ -9,6 +9,7 @@ A file name with spaces or signs in it is put in double quotes: documents@"my fi
 """
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 from planner.disk import read
@@ -91,7 +92,9 @@ def _word(word: str) -> Mask:
     if name in REFUSED:
         raise PlanError(f"not expressible: {name} ({REFUSED[name]})")
     if (mask := MASKS.get(name + sign)) is None:
-        raise PlanError(f"{brief(word)} is not a mask; masks: {forms()}")
+        near = get_close_matches(word, forms().split(", "), 1)
+        like = f"did you mean {near[0]}? " if near else ""
+        raise PlanError(f"{brief(word)} is not a mask; {like}masks: {forms()}")
     try:
         return mask.parse_file(_read(rest)) if sign == "@" else mask.parse(rest)
     except RingloomError as error:

@@ -85,6 +85,14 @@ def docstring(name: str) -> str:
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80, "show_default": True}
 
 
+def _hint(error: click.ClickException) -> str:
+    """Names of schedules go to an option where a command compares several."""
+    context, message = getattr(error, "ctx", None), error.format_message()
+    takes = context is not None and any(p.name == "schedules" for p in context.command.params)
+    extra = message.startswith("Got unexpected extra argument")
+    return ": name schedules as --schedules ring,zigzag" if takes and extra else ""
+
+
 @click.group(cls=Commands, commands=dict.fromkeys(COMMANDS), context_settings=SETTINGS)
 @click.version_option(VERSION, prog_name="ringloom")
 def cli() -> None:
@@ -98,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.NoArgsIsHelpError as shown:
         click.echo(shown.format_message(), err=True)
     except click.ClickException as error:
-        click.echo(f"ringloom: {' '.join(error.format_message().split())}", err=True)
+        said = f"{error.format_message()}{_hint(error)}"
+        click.echo(f"ringloom: {' '.join(said.split())}", err=True)
     except RingloomError as error:
         click.echo(f"ringloom: {' '.join(str(error).split())}", err=True)
     except MemoryError as error:

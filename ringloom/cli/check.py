@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from planner.errors import RingloomError
-from ringloom.cli.output import show
+from ringloom.cli.output import Number, show
 from ringloom.cli.progress import working
 
 KEPT = 4000  # characters of a program's last words that are shown
@@ -22,10 +22,10 @@ KEPT = 4000  # characters of a program's last words that are shown
 @click.command()
 @click.argument("file", type=click.Path())
 @click.option("--seq", type=int, help="Query tokens of the check, by default the program's choice.")
-@click.option("--time-limit", type=float, default=600.0, help="Seconds at most.")
+@click.option("--time-limit", type=Number(0, min_open=True), default=600.0, help="Seconds at most.")
 def command(file: str, seq: int | None, time_limit: float) -> int:
     if not Path(file).is_file():
-        raise RingloomError(f"no file {file}")
+        raise RingloomError(f"{file} is a folder" if Path(file).is_dir() else f"no file {file}")
     command = [sys.executable, file, *([] if seq is None else ["--seq", str(seq)])]
     try:
         with working("running the program's own check"):

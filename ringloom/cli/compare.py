@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ringloom.cli.options import compared, comparison_options
-from ringloom.cli.output import console, csv_option, show
+from ringloom.cli.output import Number, console, csv_option, show
 from ringloom.views.tables import bars, comparison_table
 from ringloom.views.units import length
 
@@ -27,7 +27,7 @@ from ringloom.views.units import length
 )
 @click.option(
     "--memory",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="GIB",
     help="GiB that a rank has for attention.  [default: the chip's]",
 )

@@ -13,14 +13,14 @@ from typing import Any
 import click
 
 from ringloom.cli.options import hardware_option, ranks_option, scenario_of, scenario_options
-from ringloom.cli.output import show
+from ringloom.cli.output import Whole, show
 from ringloom.explore.choices import Choices, from_scenario
 from ringloom.explore.serving import HOST, free, serve
 from ringloom.optional import needing
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=5006, help="0 takes a free port.")
+@click.option("--port", type=Whole(0, 65535), default=5006, help="0 takes a free port.")
 @click.option("--open/--no-open", "opening", default=False, help="Open the page in a browser.")
 @ranks_option
 @hardware_option

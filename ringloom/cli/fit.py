@@ -14,7 +14,7 @@ from rich.table import Table
 
 from planner.errors import RingloomError
 from ringloom.cli.output import csv_option, show
-from ringloom.csv_rows import records
+from ringloom.csv_rows import positive, records
 from simulator.hardware.fit import fit_curve, fit_link
 
 FORMS = {("bytes", "seconds"): fit_link, ("size", "tflops"): fit_curve}
@@ -52,7 +52,6 @@ def _read(file: Path) -> tuple[tuple[str, str], list[tuple[float, float]]]:
         forms = " or ".join(",".join(n) for n in FORMS)
         known = ",".join(rows[0])[:80]
         raise RingloomError(f"{file}: the first line must name {forms}, not {known!r}")
-    try:
-        return names, [(float(row[names[0]]), float(row[names[1]])) for row in rows]
-    except ValueError as error:
-        raise RingloomError(f"{file}: {error}") from None
+    first, second = names
+    places = [(f"{file}, row {number}", row) for number, row in enumerate(rows, 1)]
+    return names, [(positive(*place, first), positive(*place, second)) for place in places]

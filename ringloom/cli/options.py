@@ -15,7 +15,7 @@ from planner.parse import tokens
 from planner.planning import TRIMS, plan
 from planner.plans import Plans
 from planner.workload import DTYPES, Workload
-from ringloom.cli.output import TYPED
+from ringloom.cli.output import TYPED, Number, Whole
 from ringloom.cli.progress import progress, working
 from ringloom.comparison import PASSES, Comparison, compare
 from simulator.network.topology import forms as topology_forms
@@ -56,7 +56,7 @@ hardware_option = click.option(
 )
 max_calls_option = click.option(
     "--max-calls",
-    type=click.IntRange(1),
+    type=Whole(1),
     help="Most tiles per step of a dynamic JAX program.  [default: twice the plan's]",
 )
 
@@ -169,10 +169,10 @@ scenario_options = grouped(
     ),
     click.option(
         "--share",
-        type=click.FloatRange(0, 1, max_open=True),
+        type=Number(0, 1, max_open=True),
         help="Share of the chip that a transfer takes from compute.",
     ),
-    click.option("--launch", type=click.FloatRange(0), help="Seconds of a kernel's launch."),
+    click.option("--launch", type=Number(0), help="Seconds of a kernel's launch."),
 )
 
 
@@ -189,7 +189,7 @@ def comparison_options(schedules: str | None) -> Callable[[Function], Function]:
 def workload(given: dict[str, Any]) -> tuple[Workload, int]:
     """The workload and the ranks that the options of `workload_options` describe."""
     if missing := [f"--{name}" for name in ("ranks", "seq") if given[name] is None]:
-        raise click.UsageError(f"missing {' and '.join(missing)}")
+        raise click.UsageError(f"missing {' and '.join(missing)}: write --ranks 8 --seq 256k, say")
     sizes = {field.name: given.get(field.name) for field in fields(Workload)}
     work = Workload(**{name: size for name, size in sizes.items() if size is not None})
     if given["ranks"] < 1:

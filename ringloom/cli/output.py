@@ -20,6 +20,18 @@ Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 TYPED = click.core.ParameterSource.COMMANDLINE
 
 
+class Number(click.FloatRange):
+    """A number, which may have bounds."""
+
+    name = "number"
+
+
+class Whole(click.IntRange):
+    """A whole number, which may have bounds."""
+
+    name = "integer"
+
+
 def _form(name: str, meaning: str) -> Callable[[Command], Command]:
     """An option that asks for an answer in a form, which `show` finds in the context."""
 

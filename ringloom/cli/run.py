@@ -16,7 +16,7 @@ from planner.errors import RingloomError
 from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.cli.options import plans_of, source_options
-from ringloom.cli.output import show
+from ringloom.cli.output import Whole, show
 from ringloom.cli.progress import working
 from ringloom.recording import record
 from ringloom.views.tables import verdict
@@ -35,7 +35,7 @@ LARGEST = 4 << 30  # bytes of one dense score matrix
     "--backend", type=click.Choice(list(BACKENDS)), default="numpy", help="What executes it."
 )
 @click.option("--check", "checked", is_flag=True, help="Compare with dense attention; 1 if wrong.")
-@click.option("--seed", type=int, default=0, help="Seed of the random arrays.")
+@click.option("--seed", type=Whole(0), default=0, help="Seed of the random arrays.")
 @click.option("--trace", "trace", help="Record the run: a Chrome trace, .json or .json.gz.")
 def command(
     source: str, backend: str, checked: bool, seed: int, trace: str | None, **given: Any

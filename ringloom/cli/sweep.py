@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from ringloom.cli.output import show
+from ringloom.cli.output import Whole, show
 from ringloom.cli.progress import progress
 from ringloom.sweeps.run import Sweep, sweep
 from ringloom.sweeps.standings import CLOSE, standings
@@ -43,7 +43,7 @@ def standing_table(result: Sweep) -> Table:
     help="Processes of this machine, or a cluster.",
 )
 @click.option("--address", help="A Dask scheduler or a Ray cluster.  [default: one of its own]")
-@click.option("--jobs", type=click.IntRange(1), help="Processes.  [default: all there are]")
+@click.option("--jobs", type=Whole(1), help="Processes.  [default: all there are]")
 def command(grid: Path, output: str, backend: str, address: str | None, jobs: int | None) -> None:
     bar = partial(progress, verb="predicting")
     result = sweep(grid, output, backend=backend, address=address, jobs=jobs, track=bar)

@@ -67,6 +67,14 @@ BAD = [
         "torch programs that are given tables do not have values of 5 beside keys of",
     ),
     (["plan", "ring", *SMALL, "--v-head-dim", "0"], "v_head_dim must be between 1 and"),
+    (["compare", "zigzag", *SMALL], "name schedules as --schedules ring,zigzag"),
+    (["plan", "ring", "zigzag", *SMALL], "unexpected extra argument (zigzag)\n"),
+    (["plan", "ring", *SMALL, "--mask", "window"], "did you mean window:4096?"),
+    (["plan", "ring", *SMALL, "--mask", "casual"], "did you mean causal?"),
+    (["compare", *SMALL, "--memory", "80GB"], "'80GB' is not a valid number"),
+    (["explore", "--port", "abc"], "'abc' is not a valid integer"),
+    (["run", "ring", *SMALL, "--seed", "-1"], "-1 is not in the range x>=0"),
+    (["check", "."], ". is a folder"),
 ]
 
 

@@ -157,10 +157,11 @@ def test_waits_lie_where_a_rank_is_idle_and_add_up_to_what_is_exposed(
         assert (bars.start[own][1:] >= bars.end[own][:-1] - 1e-12).all()
 
 
+@pytest.mark.parametrize("node", [8, 256, 4096])
 @pytest.mark.parametrize("ranks", [8, 64, 1024])
-def test_large_tables_are_summed_over_nodes(ranks: int) -> None:
+def test_large_tables_are_summed_over_nodes_unless_few_are_left(ranks: int, node: int) -> None:
     table = np.arange(ranks * ranks).reshape(ranks, ranks)
-    small, cell = by_nodes(table, 8)
+    small, cell = by_nodes(table, node)
     assert (cell, len(small)) == ((1, ranks) if ranks <= 128 else (8, 128))
     assert small.sum() == table.sum()
     assert small[1, 2] == table[cell : 2 * cell, 2 * cell : 3 * cell].sum()
@@ -352,7 +353,7 @@ def test_the_command_writes_the_page(tmp_path: Path, ringloom: CommandLine) -> N
     content = unescape(target.read_text())
     assert printed["finding"] in content
     words = " ".join(["ringloom report", *SMALL, "--schedules ring,zigzag"])
-    assert f"<code>{words} </code>" in re.sub("</?span[^>]*>", "", content)
+    assert f"<code>{words}</code>" in re.sub("</?span[^>]*>", "", content)
     for name in ("ring", "zigzag"):
         plans = rl.Plans.of(rl.plan(name, rl.Workload(seq=256, heads=4, head_dim=16), 4))
         assert f"{name} <code>{digest(plans)}</code>" in content
