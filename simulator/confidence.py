@@ -22,7 +22,7 @@ import numpy as np
 from planner.plans import Plans
 from simulator.hardware import Hardware
 from simulator.hardware.schema import unit_of
-from simulator.prediction import makespan, makespans
+from simulator.prediction import timer
 from simulator.scenario import Scenario
 
 RESIDUALS = Path(__file__).parent / "hardware" / "residuals.csv"
@@ -109,11 +109,11 @@ def effects(
 
     `seconds` is the time before, where it is known.
     """
-    before = makespan(plans, hardware, scenario) if seconds is None else seconds
+    time = timer(plans, scenario)
+    before = time(hardware) if seconds is None else seconds
     if not before:
         return dict.fromkeys(values, 0.0)
-    machines = {k: hardware.changed({k: v}) for k, v in values.items()}
-    return {k: math.log(makespan(plans, m, scenario) / before) for k, m in machines.items()}
+    return {k: math.log(time(hardware.changed({k: v})) / before) for k, v in values.items()}
 
 
 def _ends(plans: Plans, hardware: Hardware, calibrated: bool) -> dict[str, float]:
@@ -208,13 +208,15 @@ def sensitivity(
     The constant to measure first is at the head: the uncalibrated one of the most doubt. Calibrated
     ones follow; constants that change nothing are left out.
     """
-    times = makespans(plans, hardware, scenario)
+    timers = {name: timer(one, scenario) for name, one in plans.items()}
+    times = {name: time(hardware) for name, time in timers.items()}
     first = min(times, key=times.__getitem__)
     best, usual, rows = plans[first], times[first], list[Sensitivity]()
     for key in constants_of(best, hardware):
         constant, limits = hardware.constants[key], hardware.range(key)
         values = (unit_of(key).clip(share * constant.value) for share in (0.9, 1.1))
-        less, more = (makespans(plans, hardware.changed({key: v}), scenario) for v in values)
+        machines = [hardware.changed({key: value}) for value in values]
+        less, more = ({n: time(m) for n, time in timers.items()} for m in machines)
         if less == more:
             continue
         ends = ({key: end} for end in limits)

@@ -1,6 +1,6 @@
 """simulate(plan, hardware)   how a plan would run: time, idle time, bytes, memory and bounds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 from simulator.bounds import Bounds, lower_bound, outside
 from simulator.costs.prices import Costs
-from simulator.engines.choice import Engine, Timed, timed
+from simulator.engines.choice import Engine, timed
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as hardware_named
 from simulator.memory import memory
@@ -157,17 +157,22 @@ def simulate(
     return passes[0] if len(passes) == 1 else _both(*passes)
 
 
-def makespan(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> float:
-    """Returns the seconds that `simulate` predicts, and works out nothing else of the run."""
-    settings = _settings(plan, hardware, scenario)
-    return sum(_timed(*setting, "auto", record=False).timeline.end for setting in settings)
+def timer(plan: AnyPlans, scenario: Scenario) -> Callable[[Hardware], float]:
+    """Returns a function of hardware: the seconds that `simulate` predicts, and nothing else.
 
+    The plan's rectangles are cut once for all hardware whose kernels cut alike.
+    """
+    known = dict[int, Costs]()
 
-def makespans(
-    plans: Mapping[str, AnyPlans], hardware: Hardware, scenario: Scenario
-) -> dict[str, float]:
-    """Returns the seconds of schedules by name."""
-    return {name: makespan(one, hardware, scenario) for name, one in plans.items()}
+    def seconds(hardware: Hardware) -> float:
+        total = 0.0
+        for number, (one, chips, what_if) in enumerate(_settings(plan, hardware, scenario)):
+            costs = _costs(one, chips, what_if, known.get(number))
+            known.setdefault(number, costs)
+            total += timed(costs, what_if, "auto", record=False).timeline.end
+        return total
+
+    return seconds
 
 
 Setting = tuple[Plan, Hardware, Scenario]
@@ -182,21 +187,20 @@ def _settings(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> Iterato
     yield from ((one, chips, scenario) for one in plans)
 
 
-def _timed(
-    plan: Plan, hardware: Hardware, scenario: Scenario, engine: Engine, *, record: bool
-) -> Timed:
+def _costs(plan: Plan, hardware: Hardware, scenario: Scenario, like: Costs | None = None) -> Costs:
+    """Return the prices of a plan, with blocks passed on along the trees of a torus."""
     torus = scenario.topology is not None or hardware.option("node.axes")
     if torus and not scenario.links:  # with cut links no tree may be left
         plan = relayed(plan, scenario.routes(hardware, plan.ranks).topology)
-    return timed(Costs(plan, hardware), scenario, engine, record=record)
+    return Costs(plan, hardware, like)
 
 
 def _one_pass(
     plan: Plan, hardware: Hardware, scenario: Scenario, engine: Engine, record: bool
 ) -> Prediction:
-    result = _timed(plan, hardware, scenario, engine, record=record)
-    timeline, sums, plan = result.timeline, result.sums, result.timeline.plan
-    used = memory(plan)
+    costs = _costs(plan, hardware, scenario)
+    plan, result = costs.plan, timed(costs, scenario, engine, record=record)
+    timeline, sums, used = result.timeline, result.sums, memory(plan)
     bound = lower_bound(plan.workload, plan.ranks, plan.pass_, hardware, scenario)
     reason, link = outside(plan), float(sums.ports.max(initial=0.0))
     least = 0.0 if reason else bound.seconds

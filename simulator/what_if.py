@@ -20,7 +20,7 @@ from planner.plans import Plans
 from simulator.hardware import Hardware
 from simulator.hardware.schema import OPTIONAL, UNITS
 from simulator.network.routes import ends_of
-from simulator.prediction import makespans
+from simulator.prediction import timer
 from simulator.scenario import Scenario
 
 OWN = "share", "launch", "speed:RANK", "link:A-B"
@@ -85,7 +85,7 @@ def sweep(
     @cache  # a sweep of four schedules over bandwidths takes six times as long without
     def times(value: float) -> dict[str, float]:
         machine, what_if = changed(hardware, scenario, key, value)
-        return makespans(plans, machine, what_if)
+        return {name: timer(one, what_if)(machine) for name, one in plans.items()}
 
     def fastest(value: float) -> str:
         return min(plans, key=times(value).__getitem__)

@@ -67,6 +67,11 @@ class Kernels:
         # Programs cut rectangles into calls; if not, kernels skip what masks hide.
         self.splits = bool(hardware.option("attention.split"))
 
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Everything that the counts of calls depend on, beside the workload."""
+        return self.tile, self._skips, self.splits, self._masked, self._causal
+
     def blocks(self, rows: Any, columns: Any) -> Any:
         """Count the blocks per head of calls."""
         tq, tk = self.tile

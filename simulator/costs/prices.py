@@ -27,10 +27,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """The prices of one plan's rows on one hardware."""
+    """The prices of one plan's rows on one hardware; `like`: those on another."""
 
     plan: Plan
     hardware: Hardware
+    like: "Costs | None" = None
 
     @cached_property  # every step asks again: benchmarks/bench_scale.py
     def kernels(self) -> Kernels:
@@ -39,7 +40,10 @@ class Costs:
 
     @cached_property
     def rectangles(self) -> Rectangles:
-        """The kernel calls of every row."""
+        """The kernel calls of every row, those of `like` where kernels cut alike."""
+        other = self.like
+        if other and other.plan is self.plan and other.kernels.form == self.kernels.form:
+            return other.rectangles
         return Rectangles(self.plan, self.kernels)
 
     def attend(self, node: Attend) -> Floats:

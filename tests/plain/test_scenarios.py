@@ -1,6 +1,7 @@
 """Scenarios: their files, placements, launches, and sweeps over one of their values."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
 from simulator.hardware import Hardware, hardware
-from simulator.prediction import simulate
+from simulator.prediction import simulate, timer
 from simulator.scenario import Scenario
 from simulator.scenario_tables import scenario_file
 from simulator.what_if import Crossing, sweep
@@ -141,18 +142,37 @@ def test_a_sweep_finds_where_one_schedule_overtakes_another() -> None:
             sweep(both, H100, Scenario(), key, 1, 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "scenario"),
+    [("striped:grain=32", Scenario(overlap=False)), ("zigzag", Scenario(topology="torus:2x2"))],
+)
+def test_what_is_timed_alone_is_what_is_predicted(name: str, scenario: Scenario) -> None:
+    """Kernels that cut otherwise, or whose calls cost otherwise, are noticed."""
+    pair = plan(name, Workload(seq=2**14, heads=8, kv_heads=2), 4, pass_="both")
+    skips = {f"attention.{p}skip_{side}": 64.0 for p in ("", "backward_") for side in ("q", "kv")}
+    time, usual = timer(pair, scenario), H100.changed(skips)
+    changes = {"attention.causal": 1.3, "attention.masked": 1.9, "attention.tile_q": 64.0}
+    changes |= {"attention.split": 0.0, "attention.skip_q": 256.0, "intra.bandwidth": 1e9}
+    for key, value in changes.items():
+        for machine in (usual, usual.changed({key: value})):
+            assert time(machine) == simulate(pair, machine, scenario).makespan
+
+
 def test_a_schedule_that_is_the_fastest_for_a_moment_has_two_crossings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def times(_: object, machine: Hardware, __: Scenario) -> dict[str, float]:
-        at = machine["intra.bandwidth"] / 1e10
-        return {"slow": 2 - at, "middle": 0.99, "fast": at}
+    def timer(one: Plans, _: Scenario) -> Callable[[Hardware], float]:
+        def seconds(machine: Hardware) -> float:
+            at = machine["intra.bandwidth"] / 1e10
+            return {"ring": 2 - at, "zigzag": 0.99, "striped": at}[one.name]
 
-    monkeypatch.setattr("simulator.what_if.makespans", times)
-    plans = dict.fromkeys(("slow", "middle", "fast"), Plans.of(plan("ring", WORK, 2)))
+        return seconds
+
+    monkeypatch.setattr("simulator.what_if.timer", timer)
+    plans = {name: Plans.of(plan(name, WORK, 2)) for name in ("ring", "zigzag", "striped")}
     curve = sweep(plans, H100, Scenario(), "intra.bandwidth", 1e9, 1e11, points=2)
     ways = [(crossing.below, crossing.above) for crossing in curve.crossings]
-    assert ways == [("fast", "middle"), ("middle", "slow")]
+    assert ways == [("striped", "zigzag"), ("zigzag", "ring")]
     assert [c.value for c in curve.crossings] == pytest.approx([0.99e10, 1.01e10], 1e-5)
 
 
