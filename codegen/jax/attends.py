@@ -225,7 +225,7 @@ class Attends:
                 every = "jnp.arange(OUTER) * INNER + inner" if exchange.axis == 0 else every
             name = "all_kv_at" if side == "kv" else "all_at"
             self.positions[name] = f"{of}({every}{seq}).reshape(-1)"
-            if order is None and exchange.part.value == OWN:
+            if not order and exchange.part.value == OWN:
                 return name
             if self.uneven or not isinstance(self.exchanges.program.layout.q, Pieces):
                 raise PlanError("an exchange of pieces that are not equal and in order")

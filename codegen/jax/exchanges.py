@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 
-from codegen.layout import Pieces
 from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
 from codegen.programs import Program
@@ -15,8 +14,8 @@ from planner.errors import PlanError
 from planner.loops.form import OWN, WHOLE, Exchange, Ints, Loops, Part, Return
 from planner.partitions import Side
 
-Order = tuple[str, str]  # there and back, {} for the array
 SAID = {
+    "reduced": "The sums over all devices for our tokens.",
     "by_heads": "From our tokens with all heads to all tokens{group} with our share of the heads.",
     "by_tokens": "From all tokens{group} with our share of the heads to our tokens with all heads.",
 }
@@ -57,52 +56,43 @@ class Exchanges:
 
     def there(self, s: Exchange, x: str, loops: Loops) -> str:
         """An array over an exchange, its tokens in the order of the sequence."""
-        order, groups = self.order(s, loops), self.groups(s, loops)
+        groups = self.groups(s, loops)
         if not self.shares(s, loops).gathered:
-            self.add_functions(order, groups)
-            return f"by_heads({x}, axis)"
-        if isinstance(order, str):
-            return f"unshard(lax.all_gather({x}, axis){order})"
-        return swapped(f"lax.all_gather({x}, axis, axis=2, tiled=True{groups})", order)
+            made = f"lax.all_to_all(x, axis, 1, 2, tiled=True{groups})"
+            return self.called("by_heads", self.swapped(made, s, loops), groups, x)
+        if not groups and self.order(s, loops):
+            return f"unshard(lax.all_gather({x}, axis){self.side(s)})"
+        return self.swapped(f"lax.all_gather({x}, axis, axis=2, tiled=True{groups})", s, loops)
 
     def home(self, s: Exchange, loops: Loops, x: str) -> str:
         """Sums back over an exchange to the ranks whose tokens they are for."""
-        order, groups = self.order(s, loops), self.groups(s, loops)
-        if not self.shares(s, loops).gathered:
-            self.add_functions(order, groups)
-            return f"by_tokens({x}, axis)"
-        if isinstance(order, str):
-            name = "reduced_keys" if order else "reduced"
-            self.functions[name] = [
-                "(x, axis):",
-                '    """The sums over all devices for our tokens."""',
-                f"    shards = [shard(x, r{order}) for r in range(RANKS)]",
-                "    return lax.psum_scatter(jnp.stack(shards), axis)",
-            ]
-            return f"{name}({x}, axis)"
-        x = swapped(x, order, True)
-        return f"lax.psum_scatter({x}, axis, scatter_dimension=2, tiled=True{groups})"
+        groups, gathered = self.groups(s, loops), self.shares(s, loops).gathered
+        if gathered and not groups and self.order(s, loops):
+            shards = f"[shard(x, r{self.side(s)}) for r in range(RANKS)]"
+            made = f"lax.psum_scatter(jnp.stack({shards}), axis)"
+            return self.called("reduced", made, groups, x)
+        sums = self.swapped("x" if not gathered else x, s, loops, back=True)
+        if gathered:
+            return f"lax.psum_scatter({sums}, axis, scatter_dimension=2, tiled=True{groups})"
+        made = f"lax.all_to_all({sums}, axis, 2, 1, tiled=True{groups})"
+        return self.called("by_tokens", made, groups, x)
+
+    def side(self, s: Exchange) -> str:
+        """The argument of functions of the layout that tells the side, where sides differ."""
+        return ', side="kv"' * (s.side == "kv" and not self.program.layout.alike)
+
+    def called(self, title: str, result: str, groups: str, x: str) -> str:
+        """A call of a function with this result, which is entered if there is none."""
+        said = SAID[title].format(group=" of our group" if groups else "")
+        text = ["(x, axis):", f'    """{said}"""', f"    return {result}"]
+        return f"{entered(self.functions, numbered(title), text)}({x}, axis)"
 
     def merged(self, s: Exchange, loops: Loops, out: str, lse: str) -> str:
         """Outputs over some keys, back from all ranks to the owners of their queries."""
-        order, groups = self.order(s, loops), self.groups(s, loops)
-        if not self.shares(s, loops).gathered or isinstance(order, str):
+        if not self.shares(s, loops).gathered:
             raise PlanError("outputs over some of the keys that come back from several ranks")
-        parts = ", ".join(swapped(x, order, True) for x in (out, lse))
-        return f"merged_home({parts}, axis{groups})"
-
-    def add_functions(self, order: Order | str | None, groups: str) -> None:
-        """The functions of an all-to-all, there and back."""
-        collective = f"lax.all_to_all(x, axis, 1, 2, tiled=True{groups})"
-        if isinstance(order, str):
-            raise PlanError("an all-to-all whose order is the layout's")
-        sent, x = swapped(collective, order), swapped("x", order, True)
-        home = f"lax.all_to_all({x}, axis, 2, 1, tiled=True{groups})"
-        for name, result in (("by_heads", sent), ("by_tokens", home)):
-            said = SAID[name].format(group=" of our group" if groups else "")
-            text = ["(x, axis):", f'    """{said}"""', f"    return {result}"]
-            if self.functions.setdefault(name, text) != text:
-                raise PlanError("exchanges of one kind along two axes")
+        parts = ", ".join(self.swapped(x, s, loops, back=True) for x in (out, lse))
+        return f"merged_home({parts}, axis{self.groups(s, loops)})"
 
     def add_share(self, s: Exchange, loops: Loops) -> None:
         """The function that gives the sinks of the heads that an exchange brings."""
@@ -138,33 +128,29 @@ class Exchanges:
     def _side(self, s: Exchange) -> Side:
         return self.program.forward.partition.side(s.side)
 
-    def order(self, s: Exchange, loops: Loops) -> Order | str | None:
-        """Puts the shards of a group into the order of the sequence.
+    def swapped(self, x: str, s: Exchange, loops: Loops, back: bool = False) -> str:
+        """Tokens of a group in the order of the sequence, or back in that of the shards."""
+        order = self.order(s, loops)
+        if order:
+            return f"in_order({x}, {f'np.argsort({order})' if back else order})"
+        return x
 
-        None: they are; functions there and back; text: by `unshard`, with these arguments.
+    def order(self, s: Exchange, loops: Loops) -> str:
+        """The constant that says which pieces of the shards of a group follow each other.
+
+        "" where shards do as they are.
         """
-        side, n = self._side(s), loops.mesh[s.axis]
+        side = self._side(s)
         pieces = pieces_of(side, loops, s.part.value)
-        width = pieces.shape[-1]
         orders = np.argsort(along(pieces, loops.mesh, s.axis), axis=1)
         if (orders != orders[0]).any():
             raise PlanError("an exchange whose groups have their pieces in different orders")
-        plain = np.arange(n * width)
-        if np.array_equal(orders[0], plain):
-            return None
-        if np.array_equal(orders[0], plain.reshape(n, width).T.reshape(-1)):
-            return f"transposed({{}}, {n}, {width})", f"transposed({{}}, {width}, {n})"
-        if len(loops.mesh) > 1 and (text := _slots(*_coarse(orders[0], width))):
-            name = entered(self.constants, numbered("ORDER"), text)
-            return f"in_order({{}}, {name})", f"in_order({{}}, np.argsort({name}))"
-        layout = self.program.layout
-        form = layout.kv if s.tensors[0] == "KV" else layout.q
-        if len(loops.mesh) > 1 or not isinstance(form, Pieces) or form.members > 1:
+        if np.array_equal(orders[0], np.arange(orders.shape[1])):
+            return ""
+        text = _slots(*_coarse(orders[0], pieces.shape[1]))
+        if not text or not self.program.layout.equal:
             raise PlanError("an exchange whose order follows no formula")
-        numbers = [a * r + b for r in range(n) for a, b in form.places]
-        if not layout.equal or not np.array_equal(orders[0], np.argsort(numbers)):
-            raise PlanError("an exchange whose order is not the layout's")
-        return ', side="kv"' if s.tensors[0] == "KV" and not layout.alike else ""
+        return entered(self.constants, numbered("ORDER"), text)
 
 
 def _coarse(order: Ints, width: int) -> tuple[Ints, int]:
@@ -190,8 +176,3 @@ def numbers(shares: Shares) -> str:
     """The arguments that tell which heads take part in an exchange of some of them."""
     few = shares.slices != shares.every
     return f"{shares.first}, {shares.every}" + f", {shares.slices}" * few
-
-
-def swapped(x: str, order: Order | str | None, back: bool = False) -> str:
-    """Tokens in the order of the sequence, or back in that of the shards."""
-    return order[back].format(x) if order else x

@@ -1,154 +1,105 @@
 """Messages from device to device: one ppermute each, as functions that the schedule calls."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from codegen.jax.ways import everybody, is_stepwise
 from codegen.lowered.conditions import SIZES, Domain, both, bounds
 from codegen.text import Names, affine, entered, expression, numbered
+from planner.columns import distinct
 from planner.errors import PlanError
-from planner.loops.expand import ends
 from planner.loops.expand import pairs as planned
-from planner.loops.form import Loops, Root, Send, Shift
+from planner.loops.form import Guard, Ints, Loops, Root, Send, Shift, When
 
+TITLES = {  # of messages whose way changes with the step: side, if they are sums
+    ("q", False): "lend_queries",
+    ("kv", False): "lend_keys",
+    ("q", True): "homeward",
+    ("kv", True): "homeward_keys",
+}
 Steps = tuple[int, ...]
-NEXT = ("r + 1", "(r + 1) % RANKS")
 TO = re.compile(r"\bto\b")  # the receiver, in a condition
 
 
-@dataclass(frozen=True)
-class Hop:
-    """A function of messages: its name; `stepwise`: it gives the pairs of devices of a step."""
+def is_stepwise(s: object) -> bool:
+    """True if the way of a message changes with the step."""
+    return isinstance(s, Send) and isinstance(s.hop, Shift) and any(e.step for e in s.hop.by)
 
-    name: str
-    stepwise: bool
-    outputs: bool = False  # where nothing arrives there is no output: log-sum-exp -inf
-    by: int = 1  # ranks to go on, where every rank sends
 
-    def of(self, value: str, step: str, steps: Steps | None, names: Names) -> str:
-        """A call of it; `steps`: those of a loop of JAX, whose steps are no numbers of Python."""
-        if not self.stepwise:
-            return f"{self.name}({value}, axis{f', {self.by}' * (self.by != 1)})"
-        if steps is None or step.isdecimal():
-            return f"{self.function}({value}, axis, {self.name}({step}))"
-        first, end = (t - names.first for t in (steps[0], steps[-1] + 1))
-        ways = f"[{self.name}(s) for s in range({first}, {names.count(end)})]"
-        start = f"step - {first}" if first else "step"
-        return f"in_step({start}, {ways}, {value}, axis)"
+def sends_inputs(s: object) -> bool:
+    """True for messages of copies."""
+    return isinstance(s, Send) and not s.sums
 
-    @property
-    def function(self) -> str:
-        """Names the function that sends along pairs of devices."""
-        return "permute_outputs" if self.outputs else "lax.ppermute"
+
+def everybody(loops: Loops, s: Send) -> Ints:
+    """The ranks that run a send whose way is the same in all steps: an interval, or all of them.
+
+    More may be sent then than planned: inputs that nobody reads, or sums that are zero.
+    """
+    ranks = distinct(np.concatenate([planned(loops, s, t)[0] for t in s.when.steps]))
+    whole = len(ranks) == ranks[-1] - ranks[0] + 1
+    return ranks if whole else loops.coordinates()[:, -1]
 
 
 @dataclass
 class Hops:
-    """The hop functions of a program, each once."""
+    """The pairs of ranks that messages go between: constants, or functions of the step."""
 
     loops: Loops
-    texts: dict[str, list[str]] = field(default_factory=dict)
-    rounds: set[int] = field(default_factory=set)  # by how many ranks all of them send on
+    constants: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, list[str]] = field(default_factory=dict)
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes of the mesh by their names."""
-        named = zip(SIZES[len(self.loops.mesh)], self.loops.mesh, strict=True)
-        return {"RANKS": len(self.loops.coordinates()), **dict(named)}
+    def call(self, s: Send, value: str, names: Names) -> str:
+        """A call that sends a value and gives what arrives."""
+        if isinstance(s.hop, Root):
+            return self._rooted(s, s.hop, value, names)
+        stepwise, every = is_stepwise(s), replace(names, at=None)
+        name, some = self._stepwise(s, every) if stepwise else self._steady(s, every)
+        function = "permute_outputs" if s.tensors == ("OUT",) and some else "lax.ppermute"
+        return f"{function}({value}, axis, {name}{f'({names.clock})' * stepwise})"
 
-    def add(self, title: str, s: Send, names: Names) -> Hop:
-        """The function for a send; `title` is its name unless that is taken.
-
-        Where the way is the same in all steps there is one list of pairs for all of them.
-        """
-        stepwise = is_stepwise(s)
-        if not stepwise and (by := self._round(s)):
-            self.rounds.add(by)
-            return Hop("pass_on", False, by=by)
-        if len(self.loops.mesh) == 1 and not stepwise:
-            title = f"{title}_from_some"
-        body = self._stepwise(s, names) if stepwise else self._steady(s, names)
-        lines = ["(step):" if stepwise else "(x, axis):", *body]
-        return Hop(entered(self.texts, numbered(title), lines), stepwise, s.tensors == ("OUT",))
-
-    def rooted(self, s: Send, value: str, names: Names) -> str:
+    def _rooted(self, s: Send, hop: Root, value: str, names: Names) -> str:
         """A broadcast, or sums that go to one rank: `lax.psum`, as loops compute which one."""
-        assert isinstance(s.hop, Root)
-        if len(self.loops.mesh) > 1:
-            raise PlanError("a broadcast along one of several axes")
-        root = expression(s.hop.root, names)
+        if s.when.guard != Guard() or s.tensors == ("OUT",) or len(self.loops.mesh) > 1:
+            raise PlanError("a broadcast among some ranks, or of outputs that are merged")
+        root = expression(hop.root, names)
         if s.sums:
             return f"on_root(lax.psum({value}, axis), {root}, axis)"
         return f"lax.psum(on_root({value}, {root}, axis), axis)"
 
-    @property
-    def functions(self) -> dict[str, list[str]]:
-        """The functions, their arguments first."""
-        return ({"pass_on": _onward(self.rounds != {1})} if self.rounds else {}) | self.texts
-
-    def _round(self, s: Send) -> int:
-        """Returns the distance that every rank sends along the only axis, 0 where they do not."""
-        ranks = self.loops.coordinates()[:, -1]
-        if not isinstance(s.hop, Shift) or len(self.loops.mesh) > 1:
-            return 0
-        if len(everybody(self.loops, s)) < len(ranks):
-            return 0
-        by = s.hop.by[0].constant
-        same = np.array_equal(ends(self.loops, s, s.when.first), (ranks + by) % len(ranks))
-        return by if same else 0
-
-    def _steady(self, s: Send, names: Names) -> list[str]:
-        """The same pairs in every step, those of an interval of ranks."""
-        way, ranks = _way(s, self.loops, names), self.loops.coordinates()[:, -1]
-        sending = everybody(self.loops, s)
+    def _steady(self, s: Send, names: Names) -> tuple[str, bool]:
+        """The name of pairs that are the same in every step; True: not of all ranks."""
+        way, sending = _way(s, self.loops, names), everybody(self.loops, s)
         low, high = int(sending[0]), int(sending[-1])
-        to = ends(self.loops, s, s.when.first)
-        if low > 0 or high < len(ranks) - 1:
-            by = to[low : high + 1] - ranks[low : high + 1]
-            near = (by == by[0]).all() and abs(int(by[0])) <= len(ranks) // 2
-            way = affine([(1, "r")], int(by[0])) if near else way
-        start = f"{low}, " if low else ""
-        pairs = f"[(r, {way}) for r in range({start}{names.count(high + 1)})]"
-        made = eval(pairs, {"range": range, **self.sizes})
-        if made != [(r, int(to[r])) for r in range(low, high + 1)]:
-            raise PlanError("pairs of ranks that are not the plan's")
-        partly = len(made) < len(ranks)
-        said = [f'    """{_said(way, partly)}"""']
-        if s.tensors == ("OUT",) and partly:
-            return [*said, f"    return permute_outputs(x, axis, {pairs})"]
-        return [*said, f"    return lax.ppermute(x, axis, {pairs})"]
+        pairs = f"[(r, {way}) for r in range({f'{low}, ' if low else ''}{names.count(high + 1)})]"
+        src, dst = planned(
+            self.loops, replace(s, when=When(s.when.first, s.when.first)), s.when.first
+        )
+        on = (low <= src) & (src <= high)
+        self._check(pairs, {}, src[on], dst[on])
+        title = {"(r + 1) % RANKS": "NEXT", "(r - 1) % RANKS": "PREVIOUS"}.get(way, "PAIRS")
+        some = len(sending) < len(self.loops.coordinates())
+        return entered(self.constants, numbered(title), pairs), some
 
-    def _stepwise(self, s: Send, names: Names) -> list[str]:
-        """The pairs of a step."""
+    def _stepwise(self, s: Send, names: Names) -> tuple[str, bool]:
+        """The function that gives the pairs of a step; True: not of all ranks."""
         where, way = _guard(s, self.loops, names), _way(s, self.loops, names)
         condition = f" if {re.sub(TO, way, where)}" if where else ""
         pairs = f"[(r, {way}) for r in range(RANKS){condition}]"
         for t in s.when.steps:
-            known = {"range": range, "step": t - names.first, **self.sizes}
-            src, dst = planned(self.loops, s, t)
-            if eval(pairs, known) != [*zip(src.tolist(), dst.tolist(), strict=True)]:
-                raise PlanError("pairs of ranks that are not the plan's")
-        said = f'    """{_said(way, bool(where))}"""'
-        return [said, f"    return {pairs}"]
+            self._check(pairs, {"step": t - names.first}, *planned(self.loops, s, t))
+        who = "some devices" if where else "every device"
+        lines = ["(step):", f'    """From {who} r to {way}."""', f"    return {pairs}"]
+        title = TITLES[s.side, s.sums]
+        return entered(self.functions, numbered(title), lines), bool(where)
 
-
-def _onward(several: bool) -> list[str]:
-    """The function by which every rank sends to one further on; `several` distances."""
-    by, said = ("by", "the one so many places on") if several else ("1", "the next")
-    pairs = f"[(r, (r + {by}) % RANKS) for r in range(RANKS)]"
-    return [
-        f"(x, axis{', by=1' * several}):",
-        f'    """From every device to {said}."""',
-        f"    return lax.ppermute(x, axis, {pairs})",
-    ]
-
-
-def _said(way: str, partly: bool) -> str:
-    """A sentence about a hop."""
-    devices = "some devices" if partly else "every device"
-    return f"From {devices} {'to the next' if way in NEXT else f'r to {way}'}."
+    def _check(self, pairs: str, step: dict[str, int], src: Ints, dst: Ints) -> None:
+        """Raise PlanError unless the text of pairs means these."""
+        sizes = dict(zip(SIZES[len(self.loops.mesh)], self.loops.mesh, strict=True))
+        known = {"range": range, "RANKS": len(self.loops.coordinates()), **sizes, **step}
+        if eval(pairs, known) != [*zip(src.tolist(), dst.tolist(), strict=True)]:
+            raise PlanError("pairs of ranks that are not the plan's")
 
 
 def _way(s: Send, loops: Loops, names: Names) -> str:

@@ -8,23 +8,15 @@ import numpy as np
 
 from codegen.jax.attends import Attends
 from codegen.jax.cases import Group
-from codegen.jax.hops import Steps
+from codegen.jax.hops import Steps, everybody, is_stepwise
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.values import Key
-from codegen.jax.ways import everybody, is_rooted, is_stepwise
 from codegen.lowered.conditions import Domain, both, times
 from codegen.lowered.variables import inputs_read
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.loops.expand import pairs
-from planner.loops.form import OWN, Exchange, Return, Send, Start, Statement
-
-TITLES = {  # of messages whose way changes with the step: side, if they are sums
-    ("q", False): "lend_queries",
-    ("kv", False): "lend_keys",
-    ("q", True): "homeward",
-    ("kv", True): "homeward_keys",
-}
+from planner.loops.form import OWN, Exchange, Return, Root, Send, Start, Statement
 
 
 @dataclass
@@ -205,20 +197,12 @@ class Pass(Attends):
         if self.made.taken[s] not in self.defined and run.kind != "unrolled":
             raise PlanError("sums that are sent before there are any")
         value = f"({name})" if ", " in name else name
-        text = self.sent(s, value, names, steps if run.kind == "rolled" else None)
         self.check_others(s, steps)
-        return text
-
-    def sent(self, s: Send, value: str, names: Names, steps: Steps | None = None) -> str:
-        """A call that sends a value and gives what arrives; `steps`: those of a loop of JAX."""
-        if is_rooted(s):
-            return self.hops.rooted(s, value, names)
-        title = TITLES[s.side, s.sums] if is_stepwise(s) else "pass_on"
-        return self.hops.add(title, s, self.names).of(value, names.clock, steps, self.names)
+        return self.hops.call(s, value, names)
 
     def check_others(self, s: Send, steps: Steps) -> None:
         """Raise PlanError if ranks run a send beside those of the plan, and have sums."""
-        if is_stepwise(s) or is_rooted(s):
+        if is_stepwise(s) or isinstance(s.hop, Root):
             return
         running = everybody(self.loops, s)
         holders = self.walked.holders.get(self.walked.source[s], {})
@@ -245,7 +229,7 @@ class Pass(Attends):
         if len(s.parts) > 1 or s.parts[0].pieces or s.parts[0].heads:
             raise PlanError("messages of some pieces of a value")
         source, name = (self.made.inputs[v, s.side] for v in (s.parts[0].value, s.name))
-        yield self.assign(indent, name, self.sent(s, source, names))
+        yield self.assign(indent, name, self.hops.call(s, source, names))
 
     def exchange(self, s: Exchange, indent: int) -> Iterator[Op]:
         """Exchange inputs along an axis of the mesh."""

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from codegen.jax.hops import is_stepwise, sends_inputs
 from codegen.jax.values import SPARE
-from codegen.jax.ways import is_stepwise, sends_inputs
 from codegen.text import Flags, Names
 from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Loops, Send, Start, Statement
@@ -99,8 +99,8 @@ class _Activity:
                 raise PlanError("a value that several messages bring at once")
 
     def unrolls(self, steps: range) -> bool:
-        """True if the way of inputs changes with the step, or if a statement pauses in between."""
-        return any(_way_changes(s) for s, _ in self.during(steps)) or bool(
+        """True if a message's way changes with the step, or if a statement pauses in between."""
+        return any(is_stepwise(s) for s, _ in self.during(steps)) or bool(
             self.pauses[:, steps.start : steps.stop].any()
         )
 
@@ -124,7 +124,7 @@ class _Activity:
     def spare(self, s: Statement) -> int:
         """Counts the steps in which a loop may send inputs on that nobody reads any more."""
         assert isinstance(s, Send)
-        return 0 if _way_changes(s) or s.name in self.kept else SPARE
+        return 0 if is_stepwise(s) or s.name in self.kept else SPARE
 
     def kind(self, steps: range) -> Literal["straight", "rolled", "unrolled"]:
         """Says if steps are written one by one, as a loop of JAX, or as one that Python unrolls."""
@@ -140,11 +140,6 @@ def _pauses(on: Flags) -> Flags:
     if (np.diff(steps) > 1).any():
         between[steps[0] : steps[-1] + 1] = True
     return between
-
-
-def _way_changes(s: Statement) -> bool:
-    """True if a statement sends inputs to another rank in each step."""
-    return isinstance(s, Send) and sends_inputs(s) and is_stepwise(s)
 
 
 # ---- lines

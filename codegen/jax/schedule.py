@@ -46,7 +46,8 @@ def print_loops(program: Program) -> str:
     for plan, loops in zip(program.plans, program.loops, strict=True):
         hops = replace(hops, loops=loops)
         text += ["", "", *print_pass(plan, loops, hops, exchanges, keeping)]
-    constants = [f"{name} = {value}" for name, value in exchanges.constants.items()]
+    named_once = exchanges.constants | hops.constants
+    constants = [f"{name} = {value}" for name, value in named_once.items()]
     if len(mesh := program.loops[0].mesh) > 1:
         names = named(program.loops[0])
         said = " x ".join(names.axes)

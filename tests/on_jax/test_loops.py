@@ -119,10 +119,10 @@ def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyP
     assert loops
     hops, names = Hops(loops[0]), named(loops[0])
     send = next(s for s in loops[0].statements if isinstance(s, Send))
-    assert hops.add("lend", send, names).stepwise
+    assert hops.call(send, "q", names) == "lax.ppermute(q, axis, lend_keys(step))"
     monkeypatch.setattr("codegen.jax.hops._way", lambda *_: "(r + 1) % RANKS")
     with pytest.raises(PlanError, match="not the plan's"):
-        hops.add("lend", send, names)
+        hops.call(send, "q", names)
 
 
 def test_conditions_that_are_not_the_plans_are_refused() -> None:

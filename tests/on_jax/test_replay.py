@@ -34,8 +34,8 @@ def test_a_message_to_another_rank_gives_other_numbers() -> None:
     [
         ("(r, (r + 1) % RANKS)", "(r, 0)", "a rank has two messages"),
         (
-            "kv = pass_on(kv, axis)",
-            "kv = pass_on(kv, axis) if rank else kv",
+            "kv = lax.ppermute(kv, axis, NEXT)",
+            "kv = lax.ppermute(kv, axis, NEXT) if rank else kv",
             "different collectives",
         ),
         ("return out, lse, kv", "return out.astype('f4'), lse, kv", "a loop turns"),

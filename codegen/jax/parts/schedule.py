@@ -109,12 +109,6 @@ def zeros(arrays):
     return jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x)), arrays)
 
 
-def transposed(x, outer, inner):
-    """Tokens of outer x inner pieces, as inner x outer ones."""
-    batch, heads, _, width = x.shape
-    return x.reshape(batch, heads, outer, inner, -1, width).swapaxes(2, 3).reshape(x.shape)
-
-
 def in_order(x, order):
     """Tokens with their equal pieces in another order."""
     batch, heads, _, width = x.shape
@@ -154,11 +148,6 @@ def on_root(x, root, axis):
     """Arrays of one device, zeros on the others."""
     here = lax.axis_index(axis) == root
     return jax.tree.map(lambda x: jnp.where(here, x, 0), x)
-
-
-def in_step(number, ways, x, axis):
-    """Send x along the pairs of devices of a step: `ways` has those of all steps."""
-    return lax.switch(number, [partial(lax.ppermute, axis_name=axis, perm=way) for way in ways], x)
 
 
 def permute_outputs(x, axis, pairs):
