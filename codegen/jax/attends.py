@@ -120,7 +120,7 @@ class Attends:
         only = len(group.cases) == 1 and group.always
         calls = [self.call(c, group, first and only, steps, names) for c in group.cases]
         targets = ", ".join(self.made.sums[cell] for cell in group.cells)
-        lines, reads = switched(group, calls, bases, targets, names, on, indent, closures)
+        lines, reads = switched(group, calls, bases, targets, names, on, closures)
         self.written |= set(group.cells)
         self.defined |= set(group.cells)
         yield self.op([" " * indent + line for line in lines], targets, reads)

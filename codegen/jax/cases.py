@@ -9,7 +9,6 @@ from codegen.jax.values import Key, Values
 from codegen.lowered.conditions import Domain, bounds, needed, on_arrays
 from codegen.lowered.shares import head_of
 from codegen.lowered.sums import Walk
-from codegen.reflow import reflow
 from codegen.text import Flags, Names
 from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Guard, Ints, Loops, Part
@@ -155,7 +154,6 @@ def switched(
     targets: str,
     names: Names,
     on: Domain,
-    indent: int,
     closures: bool,
 ) -> tuple[list[str], str]:
     """The lines that assign to `targets` what a device's case gives; and all text, for reads.
@@ -174,23 +172,18 @@ def switched(
     if exhaustive and len(calls) == 1:
         return [f"{targets} = {called(calls[0])}"], reads
     conditions = texts[:-1] if exhaustive else texts
-    forms = list[list[str]]()
-    operands = [a for a in calls[0][1] if "=" not in a]
-    if all([a for a in arguments if "=" not in a] == operands for _, arguments in calls):
-        functions = [function(made) for made in calls] + ["lambda *x: x[:2]"] * (not exhaustive)
-        forms.append([chosen(conditions, functions, operands, targets)])
-        forms.append([f"operands = {', '.join(operands)}"])
-        forms[-1].append(chosen(conditions, functions, ["*operands"], targets))
     if closures:
         same = ", ".join(bases)
         same = same if same.startswith("nothing(") else f"({same})"
-        lambdas = [f"lambda: {called(made)}" for made in calls]
-        lambdas += [f"lambda: {same}"] * (not exhaustive)
-        forms.append([chosen(conditions, lambdas, [], targets)])
-    if not forms:
+        branches = [f"lambda: {called(made)}" for made in calls]
+        branches += [f"lambda: {same}"] * (not exhaustive)
+        return [chosen(conditions, branches, [], targets)], reads
+    operands = [a for a in calls[0][1] if "=" not in a]
+    if any([a for a in arguments if "=" not in a] != operands for _, arguments in calls):
         raise PlanError("cases of different values in a loop that Python unrolls")
-    margin = " " * indent
-    return min(forms, key=lambda lines: len(reflow(margin + line for line in lines))), reads
+    branches = [function(made) for made in calls] + ["lambda *x: x[:2]"] * (not exhaustive)
+    line = chosen(conditions, branches, ["*operands"], targets)
+    return [f"operands = {', '.join(operands)}", line], reads
 
 
 def chosen(

@@ -55,8 +55,8 @@ class Hops:
         if isinstance(s.hop, Root):
             return self._rooted(s, s.hop, value, names)
         stepwise, every = is_stepwise(s), replace(names, at=None)
-        name, some = self._stepwise(s, every) if stepwise else self._steady(s, every)
-        function = "permute_outputs" if s.tensors == ("OUT",) and some else "lax.ppermute"
+        name, partly = self._stepwise(s, every) if stepwise else self._steady(s, every)
+        function = "permute_outputs" if s.tensors == ("OUT",) and partly else "lax.ppermute"
         return f"{function}({value}, axis, {name}{f'({names.clock})' * stepwise})"
 
     def _rooted(self, s: Send, hop: Root, value: str, names: Names) -> str:
@@ -79,8 +79,8 @@ class Hops:
         on = (low <= src) & (src <= high)
         self._check(pairs, {}, src[on], dst[on])
         title = {"(r + 1) % RANKS": "NEXT", "(r - 1) % RANKS": "PREVIOUS"}.get(way, "PAIRS")
-        some = len(sending) < len(self.loops.coordinates())
-        return entered(self.constants, numbered(title), pairs), some
+        partly = len(sending) < len(self.loops.coordinates())
+        return entered(self.constants, numbered(title), pairs), partly
 
     def _stepwise(self, s: Send, names: Names) -> tuple[str, bool]:
         """The function that gives the pairs of a step; True: not of all ranks."""
