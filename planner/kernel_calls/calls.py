@@ -82,5 +82,5 @@ def _within(whole: range, part: range) -> range:
 
 def _ascends(blocks: Sequence[Ranges]) -> bool:
     """True if the blocks do not interleave and come in the order of their positions."""
-    sides = [merge(block) for block in blocks if any(map(len, block))]
-    return all(a[-1] < b[0] for a, b in pairwise(sides))
+    ends = [[end for part in block if part for end in (part[0], part[-1])] for block in blocks]
+    return all(max(a) < min(b) for a, b in pairwise(filter(None, ends)))

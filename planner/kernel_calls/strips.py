@@ -86,8 +86,8 @@ def _union(spans: Sequence[Spans], row: int) -> Iterator[Call]:
     if not len(seen):
         return
     rows = range(row + int(seen[0]), row + int(seen[-1]) + 1)
-    columns = range(int(first[visible].min()), int(last[visible].max()))
-    same = (visible.sum(axis=0)[seen] == 1).all() and all(
-        len(np.unique(edge[visible])) == 1 for edge in (first, last)
-    )
-    yield Call(rows, columns, False if same and len(seen) == len(rows) else None)
+    begins, ends = first[visible], last[visible]
+    columns = range(int(begins.min()), int(ends.max()))
+    same = len(begins) == len(seen) == len(rows)  # rows without a gap, each sees one box
+    alike = same and begins.max() == columns.start and ends.min() == columns.stop
+    yield Call(rows, columns, False if alike else None)
