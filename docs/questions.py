@@ -40,7 +40,8 @@ SITUATIONS = {
             "ringloom compare --ranks 8 --seq 64k --heads 32 --kv-heads 8 --hardware h100"
             ' --mask "causal & documents:40000,20000,5536"'
             " --schedules ring,zigzag,allgather:layout=per-document,group-cast",
-            "*idle* tells the balance; a layout by documents cuts each document by itself.",
+            "The layout `per-document`, which cuts each document by itself: compare *idle*. What is"
+            " balanced best need not be the fastest.",
         ),
     ),
     "Windows, and layers that differ": (
@@ -61,7 +62,8 @@ for mask in ("causal", "window:4096"):
     work = rl.Workload(seq=2**17, heads=32, kv_heads=8, mask=mask)
     advice = rl.compare(work, 8, "h100", ["ring", "zigzag", "allgather", "halo"]).recommendation
     print(f"{mask}: {advice.schedule}, close to it: {', '.join(advice.close_to) or 'none'}")""",
-            "Ask once per kind of layer; the answers may differ.",
+            "Ask once per kind of layer: the answers may differ. Layers that share the layout of"
+            " their tokens need no exchange in between; `rl.balance` makes one for several masks.",
         ),
     ),
     "Which method and degree for my links and heads": (

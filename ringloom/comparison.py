@@ -34,7 +34,7 @@ from simulator.scenario import Scenario
 Passes = Pass | Literal["both"]
 PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
 Track = Callable[[Iterable[str]], Iterable[str]]
-TOKENS_PER_RANK = 64  # of the smaller workload that runs on real arrays
+TOKENS_PER_RANK = 64  # of the smaller workload that is executed numerically
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
 WORTH = 0.9  # of a schedule's time: a variant that takes less than that is listed, too
 NEAR = 1.3  # times the fastest: what takes longer is never too close to call

@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Written(click.ParamType[Any]):
-    """A value in a form of its own, such as RANK=FACTOR; `read` raises ValueError for no such."""
+    """A value in a form of its own, such as RANK=FACTOR; `read` raises ValueError for others."""
 
     def __init__(self, form: str, example: str, read: Callable[[str], Any]) -> None:
         self.name, self.example, self.read = form, example, read

@@ -1,4 +1,4 @@
-"""Files that a reader may take along: the plan, the trace, the program."""
+"""Files to download: the plan, the trace, the program."""
 
 import io
 import json

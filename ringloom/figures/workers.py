@@ -1,4 +1,4 @@
-"""Grids of eight workers: who attends what in which round, and who helps whom.
+"""Grids of eight workers: the blocks that each attends in each round, and the helpers.
 
 DistFlashAttn, figure 1: a ring under a causal mask beside its balanced schedule.
 """

@@ -40,9 +40,9 @@ def page(
 ) -> str:
     """The whole report as HTML; `run` is laid over the schedule of its name.
 
-    Of many ranks, timelines show the busiest, the idlest, the median and the first ones of nodes,
-    with `all_ranks` all. The page shows the command that made it, where it is given, and digests of
-    plans.
+    Of many ranks, timelines show the busiest, the least busy, the median and the first ones of
+    nodes, with `all_ranks` all. The page shows the command that made it, where it is given, and
+    digests of plans.
 
     Raises RingloomError for a run of another schedule, other ranks or another workload.
     """

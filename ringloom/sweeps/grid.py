@@ -71,7 +71,7 @@ class Grid:
 
 
 def fingerprint(value: Any) -> str:
-    """Returns a text that differs where values do; graphs are told by their links."""
+    """Returns a text that differs where values do; graphs are compared by their links."""
     if isinstance(value, Hardware):
         return repr(dict(value.constants))
     if isinstance(value, Mask):

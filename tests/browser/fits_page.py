@@ -14,6 +14,16 @@ from ringloom.report.page import page
 
 Readers = Callable[..., Reader]
 RANKS = (8, 64, 1024)
+COMMAND = (
+    "ringloom report --ranks 1024 --seq 262144 --kv-heads 8 --mask 'causal & (window:4096 |"
+    " global:64)' --hardware a100-nvlink --schedules ring,zigzag,usp:ulysses=8 --slow-link 6-7=0.1"
+)
+# The words of the command, and those that go on in the next line.
+BROKEN = """
+const words = [...document.querySelectorAll("footer .word")], range = document.createRange()
+const lines = (word) => { range.selectNodeContents(word); return range.getClientRects().length }
+return [words.length, words.filter((word) => lines(word) > 1).map((word) => word.textContent)]
+"""
 SETTLED = "return Bokeh.documents[0].is_idle"
 
 
@@ -34,8 +44,11 @@ def fits(reader: Readers, address: str, ready: str) -> None:
 def test_a_report_fits(reader: Readers, tmp_path: Path, ranks: int) -> None:
     work = rl.Workload(seq=2**16, heads=32, kv_heads=8)
     compared = compare(work, ranks, "tpu-v4", ["zigzag"], variants=False)
-    (tmp_path / "report.html").write_text(page(compared, command="ringloom"), encoding="utf-8")
+    (tmp_path / "report.html").write_text(page(compared, command=COMMAND), encoding="utf-8")
     fits(reader, (tmp_path / "report.html").as_uri(), SETTLED)
+    shown = reader("phone")
+    assert shown.ask("return document.querySelector('footer code').innerText") == COMMAND
+    assert shown.ask(BROKEN) == [len(COMMAND.split()), []]
 
 
 def test_a_report_with_a_recorded_run_fits(reader: Readers, report: str) -> None:

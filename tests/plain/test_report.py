@@ -288,8 +288,11 @@ BAD = [
     (lambda d: d.update(traceEvents=[1, {}, None]), "holds no slice"),
     (lambda d: d["otherData"].update(time_scale=0), "time_scale"),
     (lambda d: d["otherData"].update(time_scale="fast"), "time_scale"),
-    (lambda d: [e.update(pid=-1) for e in d["traceEvents"]], "is no rank"),
-    (lambda d: [e.update(dur=None) for e in d["traceEvents"]], "is no time"),
+    (
+        lambda d: [e.update(pid=-1) for e in d["traceEvents"]],
+        "a rank must be a whole number from 0 up, not -1",
+    ),
+    (lambda d: [e.update(dur=None) for e in d["traceEvents"]], "must be numbers, not .* and None"),
 ]
 
 
@@ -391,4 +394,4 @@ def test_a_page_of_nothing_and_a_page_of_many_ranks_are_pages_too() -> None:
     assert ">fastest<" not in alone  # of one
     assert ">fastest<" in page(compare(WORK, 4, HARDWARE, ["ring", "zigzag"]))
     html = page(compare(WORK, 100, HARDWARE, ["balanced"]))
-    assert "the busiest, the idlest, the median and the first ranks of" in html
+    assert "the busiest, the least busy, the median and the first ranks of" in html

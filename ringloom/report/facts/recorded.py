@@ -41,7 +41,7 @@ class Recorded:
 
 
 def recorded(path: str | Path) -> Recorded:
-    """Read a trace, .json or .json.gz; raises RingloomError for what is not one, in one line."""
+    """Read a trace, .json or .json.gz; raises RingloomError, in one line, for any other file."""
     document = read(Path(path), json.loads, f"cannot read the trace {path}", LARGEST)
     if not isinstance(document, dict):
         raise RingloomError(f"{path} is not a trace of a run: not a JSON object")
@@ -105,9 +105,9 @@ def _argument(event: dict[str, Any], name: str, usual: int) -> int:
 def _span(where: str, event: dict[str, Any], stream: Stream, scale: float) -> Span:
     rank, start, takes = (event.get(key) for key in ("pid", "ts", "dur"))
     if not isinstance(rank, int) or not 0 <= rank < 1 << 20:
-        raise RingloomError(f"{where}: {rank!r} is no rank")
+        raise RingloomError(f"{where}: a rank must be a whole number from 0 up, not {rank!r}")
     if not _number(start) or not _number(takes) or takes < 0:
-        raise RingloomError(f"{where}: from {start!r} for {takes!r} is no time")
+        raise RingloomError(f"{where}: times must be numbers, not {start!r} and {takes!r}")
     begin, end = start * 1e-6 / scale, (start + takes) * 1e-6 / scale
     name = str(event.get("name", ""))[:200].removeprefix(PREFIX)
     return Span(rank, stream, name, _argument(event, "step", -1), begin, end)

@@ -1,4 +1,4 @@
-"""The stepper picture: the mask in tiles, coloured by who attends them, and what travels.
+"""The stepper picture: tiles of the mask, coloured by the ranks that attend them, and messages.
 
 Nothing here draws a step: `page/stepper.js` does, in the browser, whenever `state` or `facts`
 change. A page moves the step by writing to `state`, a program on a server likewise.
@@ -80,7 +80,7 @@ class StepperPicture:
         self.facts.data = columns(facts)
 
     def _ranks(self, ranks: int) -> None:
-        """Places and colours for so many; a browser paints places anew whenever they are told."""
+        """Places and colours for so many; a browser paints places anew whenever they are set."""
         if self.ranks == ranks:
             return
         self.ranks = ranks
