@@ -2,8 +2,8 @@
 
     program.dist = memory_dist
 
-Groups in memory are served here; whatever else is asked, and every other group, goes to
-torch.distributed itself. A thread joins a network with `joined(network, rank)`.
+Groups in memory are served here; whatever else is asked, and collectives of every other group, go
+to torch.distributed itself. A thread joins a network with `joined(network, rank)`.
 """
 
 import functools
@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -133,11 +134,6 @@ def get_process_group_ranks(group: Any) -> list[int]:
     return list(real.get_process_group_ranks(group))
 
 
-def get_global_rank(group: Any, group_rank: int) -> int:
-    """The number in the world of a rank of a group."""
-    return get_process_group_ranks(group)[group_rank]
-
-
 def new_group(ranks: Sequence[int] | None = None, *args: Any, **kwargs: Any) -> Any:
     """A group of some ranks of the world, sorted, as torch does; only its members need call it."""
     if HERE.world is None:
@@ -153,60 +149,25 @@ def new_group(ranks: Sequence[int] | None = None, *args: Any, **kwargs: Any) -> 
 # ---- messages
 
 
-def isend(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, **peer: Any) -> Any:
-    """Start one message; `group_dst` counts in the group, `dst` in the world."""
-    return P2POp(isend, tensor, dst, group, tag, group_peer=peer.get("group_dst")).start()
-
-
-def irecv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, **peer: Any) -> Any:
-    """Start to receive one message; `group_src` counts in the group, `src` in the world."""
-    return P2POp(irecv, tensor, src, group, tag, group_peer=peer.get("group_src")).start()
-
-
+@dataclass(frozen=True)
 class P2POp:
-    """One message of a batch, at one of its ends."""
+    """One message of a batch, at one of its ends; the peer is counted in the group."""
 
-    def __init__(
-        self,
-        op: Callable[..., Any],
-        tensor: Any,
-        peer: int | None = None,
-        group: Any = None,
-        tag: int = 0,
-        group_peer: int | None = None,
-    ) -> None:
-        if (peer is None) == (group_peer is None):
-            raise ValueError("a message has a peer or a group_peer")
-        self.op, self.tensor, self.tag = op, tensor, tag
-        self.group = group or HERE.world
-        self.peer, self.group_peer = peer, group_peer
+    op: Callable[..., Any]
+    tensor: Any
+    group: MemoryGroup
+    group_peer: int
 
     def start(self) -> Any:
         """Start the message."""
-        if not isinstance(self.group, MemoryGroup):
-            side = "dst" if self.op is isend else "src"
-            place = {f"group_{side}": self.group_peer} if self.peer is None else {side: self.peer}
-            return getattr(real, self.op.__name__)(
-                self.tensor, group=self.group, tag=self.tag, **place
-            )
-        place_of = self.group.ranks.index
-        other = place_of(self.peer) if self.group_peer is None else self.group_peer
-        begin = self.group.send if self.op is isend else self.group.receive
-        return begin(self.tensor, other, self.tag)
-
-    def real(self) -> Any:
-        """The same for a group of torch."""
-        op = getattr(real, self.op.__name__)
-        peer = {"peer": self.peer} if self.group_peer is None else {"group_peer": self.group_peer}
-        return real.P2POp(op, self.tensor, group=self.group, tag=self.tag, **peer)
+        begin = self.group.send if self.op is real.isend else self.group.receive
+        return begin(self.tensor, self.group_peer)
 
 
 def batch_isend_irecv(ops: list[P2POp]) -> list[Any]:
     """Start some messages."""
     if not ops:
         raise IndexError("batch_isend_irecv of no message: torch fails there too")
-    if not isinstance(ops[0].group, MemoryGroup):
-        return list(real.batch_isend_irecv([op.real() for op in ops]))
     return [op.start() for op in ops]
 
 
@@ -372,8 +333,6 @@ def _reduced(parts: list[Any], op: Any) -> Any:
     stacked = torch.stack(parts)
     if op == real.ReduceOp.MAX:
         return stacked.amax(0)
-    if op == real.ReduceOp.MIN:
-        return stacked.amin(0)
     if op != real.ReduceOp.SUM:
         raise ValueError(f"no reduction by {op} in memory")
     return stacked.sum(0)

@@ -142,13 +142,13 @@ class MemoryGroup:
         """The number of ranks."""
         return len(self.ranks)
 
-    def send(self, tensor: Any, to: int, tag: int = 0) -> "Send":
+    def send(self, tensor: Any, to: int) -> "Send":
         """Start a message to a rank of the group."""
-        return Send(self, tensor, self._other(to), tag)
+        return Send(self, tensor, self._other(to))
 
-    def receive(self, tensor: Any, source: int, tag: int = 0) -> "Receive":
+    def receive(self, tensor: Any, source: int) -> "Receive":
         """Start to receive from a rank of the group."""
-        return Receive(self, tensor, self._other(source), tag)
+        return Receive(self, tensor, self._other(source))
 
     def _other(self, place: int) -> int:
         if not 0 <= place < len(self.ranks):
@@ -196,10 +196,6 @@ class Work:
         self._finish()
         return True
 
-    def is_completed(self) -> bool:
-        """True once waiting for it would not block."""
-        return self._ready()
-
     def _ready(self) -> bool:
         raise NotImplementedError
 
@@ -210,10 +206,10 @@ class Work:
 class Send(Work):
     """One end of a message, with the data as it was when it was sent."""
 
-    def __init__(self, group: MemoryGroup, tensor: Any, dst: int, tag: int) -> None:
+    def __init__(self, group: MemoryGroup, tensor: Any, dst: int) -> None:
         super().__init__(group, f"send of {told(tensor)} to rank {dst}")
         self.tensor, self.data = contiguous(tensor, self.what), tensor.detach().clone()
-        self.between, self.met = (group.key, group.me, dst, tag), None
+        self.between, self.met = (group.key, group.me, dst), None
         self.network.log.append(Message("send", group.me, dst, tensor.nbytes))
         self.network.post(self)
 
@@ -228,10 +224,10 @@ class Send(Work):
 class Receive(Work):
     """The other end: the buffer holds NaN until somebody has waited for the message."""
 
-    def __init__(self, group: MemoryGroup, tensor: Any, src: int, tag: int) -> None:
+    def __init__(self, group: MemoryGroup, tensor: Any, src: int) -> None:
         super().__init__(group, f"receive of {told(tensor)} from rank {src}")
         self.tensor = contiguous(tensor, self.what)
-        self.between, self.met = (group.key, src, group.me, tag), None
+        self.between, self.met = (group.key, src, group.me), None
         spoil(tensor)
         self.network.post(self)
 

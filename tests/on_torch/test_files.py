@@ -69,41 +69,6 @@ def test_shards_come_together_again(data: st.DataObject, ranks: int, work: Workl
     assert own == [made.partition.q.positions(rank).tolist() for rank in range(ranks)]
 
 
-def test_plan_says_what_the_program_is_for() -> None:
-    work = Workload(seq=64, heads=4, kv_heads=2, head_dim=8, mask=Window(5), dtype="float32")
-    assert load(emit(plan("ring", work, 2), "torch")).PLAN == {
-        "name": "ring",
-        "ranks": 2,
-        "seq": 64,
-        "kv_seq": 64,
-        "heads": 4,
-        "kv_heads": 2,
-        "head_dim": 8,
-        "mask": "window:5",
-        "scale": 8**-0.5,
-        "dtype": "float32",
-    }
-
-
-def test_any_length_goes_where_nothing_names_positions() -> None:
-    program = load(emit(both("zigzag", Workload(seq=64, heads=2, head_dim=4), 2), "torch"))
-    for seq in (8, 36, 64, 100):
-        work = Workload(seq=seq, heads=2, head_dim=4, mask=Causal(), dtype="float64")
-        q, k, v, dout = map(torch.from_numpy, draw(work, 0))
-
-        def body(group: Any, given: Any = (q, k, v, dout)) -> list[Any]:
-            q, k, v, dout = (program.shard(x, group.rank()) for x in given)
-            inputs = [x.requires_grad_() for x in (q, k, v)]
-            out = program.attention(*inputs, group=group)
-            return [out.detach(), *torch.autograd.grad(out, inputs, dout)]
-
-        dense = [x.clone().requires_grad_() for x in (q, k, v)]
-        truth = torch.nn.functional.scaled_dot_product_attention(*dense, is_causal=True)
-        wanted = [truth, *torch.autograd.grad(truth, dense, dout)]
-        for parts, right in zip(zip(*in_threads(2, body), strict=True), wanted, strict=True):
-            torch.testing.assert_close(program.unshard(parts), right, rtol=0, atol=1e-11)
-
-
 # ---- what is refused
 
 

@@ -89,10 +89,9 @@ COLLECTIVES = {
 }
 
 
-@pytest.mark.parametrize("mask", [Causal(), Full()], ids=str)
 @pytest.mark.parametrize("schedule", COLLECTIVES)
-def test_exchanges_are_the_collectives_made_for_them(schedule: str, mask: Mask) -> None:
-    work = Workload(seq=64, heads=8, kv_heads=4, head_dim=4, mask=mask, dtype="float32")
+def test_exchanges_are_the_collectives_made_for_them(schedule: str) -> None:
+    work = Workload(seq=64, heads=8, kv_heads=4, head_dim=4, mask=Causal(), dtype="float32")
     network = network_of(plan(schedule, work, 4, pass_="both"))
     assert {message.kind for message in network.log} == COLLECTIVES[schedule]
 

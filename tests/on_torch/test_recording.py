@@ -234,17 +234,12 @@ def test_jax_is_refused_and_says_who_can() -> None:
 RUN = ["run", "zigzag", "--ranks", "2", "--seq", "32", "--heads", "2", "--head-dim", "4"]
 
 
-def test_run_writes_a_trace(tmp_path: Path, ringloom: CommandLine) -> None:
+def test_run_checks_and_writes_a_trace(tmp_path: Path, ringloom: CommandLine) -> None:
     file = tmp_path / "t.json"
-    assert ringloom.json(*RUN, "--trace", str(file))["trace"] == str(file)
+    document = ringloom.json(*RUN, "--trace", str(file), "--check")
+    assert (document["trace"], document["exact"]) == (str(file), True)
     keeps_the_schema(json.loads(file.read_text()), 2)
-    assert recorded(file).plan == "zigzag"
-
-
-def test_run_checks_and_records(tmp_path: Path, ringloom: CommandLine) -> None:
-    file = tmp_path / "t.json.gz"
-    assert ringloom.json(*RUN, "--trace", str(file), "--check")["exact"] is True
-    assert recorded(file).ranks == 2
+    assert (recorded(file).plan, recorded(file).ranks) == ("zigzag", 2)
 
 
 @pytest.mark.parametrize(

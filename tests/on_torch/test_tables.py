@@ -1,6 +1,5 @@
 """Torch programs that run any plan by its tables, in the program or as an argument."""
 
-import random
 from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen.emitting import save_tables
 from codegen.layout import layout_of
 from codegen.programs import Program
 from codegen.tables.steps import last_reads, shared_heads, steps
@@ -28,7 +26,7 @@ from planner.plans import Plans
 from planner.verify import verify
 from planner.workload import Workload
 from runtimes.arrays import draw
-from strategies import CLASSIC, masks, schedules, workloads
+from strategies import masks, schedules, workloads
 
 torch = pytest.importorskip("torch")
 
@@ -187,24 +185,6 @@ def given_tables() -> ModuleType:
 
 def arrays_of(plans: Plans | Plan) -> dict[str, Any]:
     return dynamic.tables(program_of(plans, dynamic=True))
-
-
-def packed(batch: int) -> Plans:
-    """A plan for other documents, another length and another schedule in every batch."""
-    dice = random.Random(batch)
-    lengths = tuple(dice.randint(1, 20) for _ in range(dice.randint(1, 6)))
-    work = Workload(seq=sum(lengths), mask=Causal() & Documents(lengths), **HEADS)
-    names = [*sorted(CLASSIC), "allgather:keep=1", "usp:ulysses=2"]
-    return both(names[batch % len(names)], work)
-
-
-def test_twelve_batches_of_other_documents_need_one_program(
-    given_tables: ModuleType, tmp_path: Path
-) -> None:
-    for batch in range(12):
-        pair, path = packed(batch), tmp_path / f"{batch}.npz"
-        save_tables(arrays_of(pair), str(path))
-        assert_exact(given_tables, pair, given_tables.load(path), seed=batch)
 
 
 @st.composite

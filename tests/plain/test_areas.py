@@ -69,15 +69,6 @@ def test_a_band_between_two_progressions_is_counted_exactly(
 
 
 @given(
-    st.lists(st.tuples(small, small, small, st.integers(1, 9)), min_size=1, max_size=20),
-)
-def test_floor_sums_equal_their_definition(terms: list[tuple[int, int, int, int]]) -> None:
-    n, a, b, m = np.array(terms, np.int64).T
-    expected = [sum((a * k + b) // m for k in range(n)) for n, a, b, m in terms]
-    assert module._floor_sums(n, m, a, b).tolist() == expected
-
-
-@given(
     st.lists(st.tuples(small, st.integers(1, 5)), max_size=9),
     st.lists(st.tuples(small, st.integers(1, 5)), max_size=9),
     st.integers(1, 10),

@@ -179,16 +179,6 @@ def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(ringloom: C
     )
 
 
-def test_compare_of_both_passes_sums_times_and_takes_the_larger_peak(ringloom: CommandLine) -> None:
-    command = ["compare", *SMALL, "--schedules", "burst", "--pass"]
-    forward, backward, both = (
-        ringloom.json(*command, pass_)["rows"][0] for pass_ in ("forward", "backward", "both")
-    )
-    for key in ("makespan_s", "exposed_comm_s", "bound_s"):
-        assert both[key] == pytest.approx(forward[key] + backward[key])
-    assert both["peak_bytes"] == max(forward["peak_bytes"], backward["peak_bytes"])
-
-
 def test_a_package_that_shadows_ours_is_named(tmp_path: Path) -> None:
     (tmp_path / "planner").mkdir()
     (tmp_path / "planner" / "__init__.py").write_text("")

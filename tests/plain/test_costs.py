@@ -195,12 +195,6 @@ def test_a_wider_head_dimension_or_more_heads_or_batches_never_cost_less(mask: M
     assert least < seconds(heads=8, head_dim=64, batch=2) < 2.01 * least
 
 
-def test_a_transfer_that_takes_half_of_the_chip_slows_compute() -> None:
-    one = plan("zigzag", Workload(seq=2**16, heads=64, kv_heads=8), 8)
-    result = [simulate(one, H100.changed({"intra.sm_share": share})) for share in (0.0, 0.1, 0.5)]
-    assert result[0].makespan < result[1].makespan < result[2].makespan
-
-
 def test_a_node_aware_gather_sends_each_block_into_a_node_once() -> None:
     work = Workload(seq=2**15, heads=8, mask=Full())
     flat, aware = (plan(name, work, 32) for name in ("allgather", "allgather:node=8"))

@@ -19,6 +19,7 @@ from command_line import CommandLine
 from repository import ROOT
 from ringloom.cli import COMMANDS as ALL
 from ringloom.cli import GROUPS, cli, command_of, examples, first_sentence
+from sampling import square
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
 
@@ -133,18 +134,17 @@ def test_commands_work_before_anything_else_is_imported() -> None:
         subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("asked", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["--help"],
-        ["compare", "--help"],
-        ["compare", *SMALL, "--schedules", "ring,zigzag", "--check"],
-        ["plan", "zigzag", *SMALL],
-        ["fly"],
-    ],
-    ids=" ".join,
-)
+PLAIN = [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}]
+COLOURFUL = [
+    ["--help"],
+    ["compare", "--help"],
+    ["compare", *SMALL, "--schedules", "ring,zigzag", "--check"],
+    ["plan", "zigzag", *SMALL],
+    ["fly"],
+]
+
+
+@pytest.mark.parametrize(("asked", "command"), square(PLAIN, COLOURFUL, every=2), ids=str)
 def test_no_escape_code_where_none_is_wanted(asked: dict[str, str], command: list[str]) -> None:
     """On a terminal that has or wants no colours, and in a pipe."""
     usual = {"TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": str(ROOT)}

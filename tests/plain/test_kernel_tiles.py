@@ -1,15 +1,12 @@
 """Kernel tiles counted in closed form equal kernel tiles looked at one by one."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.layouts import LAYOUTS, by_tokens
-from planner.masks import Blocks, Causal, Documents, Full, Mask, Window
-from planner.masks.regions import Ints, overlaps
+from planner.masks import Blocks, Window
 from planner.partitions import Block, Partition, Ranges, Side, merge
 from planner.workload import Workload
 from simulator.costs.kernel_tiles import kernel_tiles
@@ -61,15 +58,6 @@ def test_counting_equals_looking_at_every_kernel_tile(
     compare(*case, tile)
 
 
-@given(case=cases(), tile=SIZES)
-def test_counting_is_the_same_where_few_runs_are_looked_at_together(
-    case: tuple[Workload, Partition], tile: tuple[int, int]
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simulator.costs.kernel_tiles.overlaps", partial(overlaps, limit=1))
-        compare(*case, tile)
-
-
 def compare(work: Workload, partition: Partition, tile: tuple[int, int]) -> None:
     sides = partition.q.chunks, partition.kv.chunks
     expected = [[one_by_one(work, q, kv, tile) for kv in sides[1]] for q in sides[0]]
@@ -99,31 +87,3 @@ def test_a_mask_that_ends_one_position_early_looks_at_more_than_the_distance(
     for layout in LAYOUTS:
         compare(work, by_tokens(work, 4, layout), (1, 1))
         compare(work, by_tokens(work, 4, layout), (2, 2))
-
-
-@pytest.mark.parametrize("ranks", [1, 7, 64])
-def test_a_causal_block_of_three_tiles_computes_six_of_nine(ranks: int) -> None:
-    work = Workload(seq=1536 * ranks, heads=1)
-    result = kernel_tiles(work, by_tokens(work, ranks, "contiguous"), (512, 512))
-    expected: Ints = 9 * np.tri(ranks, k=-1, dtype=np.int64) + 6 * np.eye(ranks, dtype=np.int64)
-    np.testing.assert_array_equal(result, expected)
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [Causal(), Full(), Window(4096), Causal() & Documents((2**18, 2**18, 2**19))],
-    ids=str,
-)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_million_tokens_on_hundreds_of_ranks_count_the_same_as_on_a_few(
-    mask: Mask, layout: str
-) -> None:
-    """Blocks in multiples of the kernel tile cut contiguous layouts into the same kernel tiles."""
-    work = Workload(seq=2**20, heads=1, mask=mask)
-    few, many = (by_tokens(work, ranks, layout) for ranks in (4, 256))
-    total = [int(kernel_tiles(work, p, (128, 64)).sum()) for p in (few, many)]
-    if layout == "striped":
-        full = -(-(2**20) // 128) * -(-(2**20) // 64)
-        assert all(work.mask.pairs(*[(range(2**20),)] * 2) / 2**13 <= t <= full for t in total)
-    else:
-        assert total[0] == total[1]

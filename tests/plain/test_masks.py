@@ -27,10 +27,10 @@ from planner.masks import (
     Window,
     parse,
 )
-from planner.masks.regions import FAR, Region
+from planner.masks.regions import Region
 from planner.masks.slices import covering
 from planner.workload import Workload
-from strategies import masks, range_sets
+from strategies import masks
 
 lengths = st.integers(1, 24)
 often = settings(max_examples=4 * settings().max_examples)
@@ -191,19 +191,6 @@ def test_a_piece_is_kept_exactly_if_it_allows_a_pair(box: list[int], lo: int, wi
         assert kept[0, :4].tolist() == tight
 
 
-@often
-@given(st.data(), lengths, lengths)
-def test_queries_before_zero_and_free_lengths_are_as_the_mask_says(
-    data: st.DataObject, seq: int, kv_seq: int
-) -> None:
-    mask = data.draw(masks(seq, kv_seq, depth=0))
-    pieces = mask.region().pieces
-    if mask.from_zero:
-        assert (pieces[:, 0] >= 0).all()
-    if not mask.fixed_length:
-        assert np.isin(pieces, (-FAR, 0, FAR)).all()
-
-
 def test_a_word_is_known_by_its_forms_and_stays_with_its_mask() -> None:
     for start, mask in MASKS.items():
         assert any(form.startswith(start) for form in mask.forms)
@@ -223,14 +210,6 @@ def test_printing_a_mask_is_the_python_that_builds_it(
     again = eval(mask.python, vars(names).copy())
     assert again == mask
     assert hash(again) == hash(mask)
-
-
-@given(st.data(), lengths, range_sets(24), range_sets(24))
-def test_a_tile_has_as_many_pairs_as_the_definition_says(
-    data: st.DataObject, seq: int, q: tuple[range, ...], kv: tuple[range, ...]
-) -> None:
-    mask = data.draw(masks(seq, 24))
-    assert mask.pairs(q, kv) == sum(meets(mask, i, j) for r in q for i in r for s in kv for j in s)
 
 
 def test_parentheses_appear_only_where_the_grouping_needs_them() -> None:

@@ -134,23 +134,6 @@ def test_a_read_after_the_stated_end_of_a_copy_spoils_the_result(
     assert np.isnan(out).any()
 
 
-LATE = Held(("KV",), [[3]], [0])  # rank 0 has block 3 from the start, and reads it in step 1
-
-
-def test_a_plan_that_sends_a_freed_buffer_onwards_gives_nan() -> None:
-    """The plan frees by its own steps; then other steps are run, which read one step too late."""
-    first = Step((Attend([0], [[0]], [[3]]),), ())
-    late = Step((), (Move(("KV",), [[3]], [0], [1]),)), Step((Attend([1], [[1]], [[3]]),), ())
-    ranks = sharded(replace(RING, start=(LATE,), buffers=(), steps=(first,)), *draw(SMALL, 6)[:3])
-    ranks.advance(0)
-    assert all(np.isnan(a).all() for a in ranks.memory[0].inputs["KV", 3])
-    ranks.plan = replace(ranks.plan, steps=(first, *late))
-    with np.errstate(invalid="ignore"):
-        ranks.advance(1)
-        ranks.advance(2)
-    assert np.isnan(ranks.memory[1].sums["OUT", 1][0]).all()
-
-
 ABSENT = [
     (Step((Attend([0], [[0]], [[2]]),), ()), "step 0: rank 0 reads KV block 2, which is not there"),
     (Step((Attend([0], [[1]], [[0]]),), ()), "step 0: rank 0 reads Q block 1, which is not there"),

@@ -14,13 +14,6 @@ from planner.workload import Workload
 layouts, lengths, ranks = st.sampled_from(sorted(LAYOUTS)), st.integers(1, 70), st.integers(1, 9)
 
 
-@given(layouts, lengths, ranks)
-def test_every_layout_is_a_permutation_of_the_sequence(layout: str, tokens: int, P: int) -> None:
-    work = Workload(seq=tokens, heads=2)
-    order = by_tokens(work, P, layout).q.order(P)
-    assert sorted(order.tolist()) == list(range(tokens))
-
-
 @given(lengths, ranks, st.integers(1, 9))
 def test_stripes_give_out_grains_in_turn(tokens: int, P: int, grain: int) -> None:
     work = Workload(seq=tokens, heads=2)
@@ -130,16 +123,6 @@ def test_blocks_are_counted_once_per_set_of_positions_and_per_head_slice() -> No
     assert side.chunk.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert side.slice.tolist() == [0, 1] * 4
     assert side.owned(4).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-
-def test_a_side_that_covers_one_workload_is_asked_again_for_another() -> None:
-    one = by_tokens(Workload(seq=6, heads=2), 2, "contiguous")
-    one.check(Workload(seq=6, heads=2), 2)
-    with pytest.raises(PlanError, match="position 6 belongs to no block"):
-        one.check(Workload(seq=7, heads=2), 2)
-    with pytest.raises(PlanError, match=r"heads 2\.\.2: position 0 belongs to no block"):
-        one.check(Workload(seq=6, heads=3), 2)
-    one.check(Workload(seq=6, heads=2), 2)
 
 
 def test_whole_blocks_and_head_slices_may_share_a_side() -> None:

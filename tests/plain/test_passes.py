@@ -190,23 +190,6 @@ def test_rows_that_fall_away_take_their_columns_with_them(by: int) -> None:
     assert Move(("KV",), blocks, [0, 1], [1, 1]).blocks.shape == (1, 1)
 
 
-# ---- zigzag's ring as a person would write it
-
-
-@pytest.mark.parametrize("mask", [rl.Full(), rl.Causal()])
-@pytest.mark.parametrize("P", [2, 5, 8])
-def test_a_zigzag_ring_moves_whole_messages_to_the_next_rank_and_nothing_else(
-    P: int, mask: rl.Mask
-) -> None:
-    plan = rl.plan("zigzag", replace(WORK, seq=48, kv_seq=48, mask=mask), P, pass_="backward")
-    rank, own = np.arange(P), plan.partition.kv.owned(P)
-    assert len(plan.steps) == P + 1
-    for t, step in enumerate(plan.steps):
-        copies = [Move(("KV",), own[(rank - t) % P], rank, (rank + 1) % P)] if t < P - 1 else []
-        sums = [Move(("DKV",), own[(rank - t + 1) % P], rank, (rank + 1) % P)] if t else []
-        assert step.moves == (*copies, *sums)
-
-
 # ---- pieces
 
 

@@ -142,7 +142,6 @@ def test_memory_over_time_begins_with_what_is_owned_and_its_peak_is_its_maximum(
     used = memory(plan("allgather", LONG, 8, pass_="backward"))
     assert (used.live >= used.owned).all()
     assert (used.live.max(axis=0) == used.peak).all()
-    assert (used.live.max(axis=0) == used.peak).all()
 
 
 def test_ranks_fill_nodes_in_order_and_the_slow_links_show() -> None:

@@ -231,15 +231,6 @@ def batches(folder: Path) -> int:
     return max(0, path.read_bytes().count(b"\n") - 1) if path.exists() else 0
 
 
-def test_a_killed_sweep_ends_with_the_same_files(
-    grid: Path, whole: tuple[Path, run.Sweep], tmp_path: Path
-) -> None:
-    said = kill_and_resume(grid, tmp_path, kills=2, jobs=1)
-    assert said["computed"] < POINTS
-    assert contents(tmp_path) == contents(whole[0])
-    assert points_stored_twice(tmp_path) == []
-
-
 @pytest.mark.skipif(not NIGHTLY, reason="minutes: 2,000 points, killed five times")
 def test_two_thousand_points_killed_five_times_end_with_the_same_files(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(LARGE)

@@ -210,12 +210,6 @@ def test_the_critical_path_of_a_straggler_is_the_straggler() -> None:
     assert own > 0.8 * prediction.makespan
 
 
-def test_a_path_needs_the_rows() -> None:
-    prediction = simulate(plan("ring", WORK, 4), A100, record=False)
-    with pytest.raises(RingloomError, match="not kept"):
-        path(prediction)
-
-
 def test_nothing_to_do_has_no_path() -> None:
     nothing = replace(WORK, mask=Blocks(((False,),), WORK.seq))
     assert path(kept(plan("ring", nothing, 4), A100)) == ()

@@ -10,18 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import planning
-from planner.errors import RingloomError
 from planner.ir import Attend, Step
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.plans import Plans
 from planner.verify import mark_verified
 from planner.workload import DTYPES, Workload
-from runtimes import validation
-from runtimes.arrays import Array, draw, dtype_of
+from runtimes.arrays import Array, draw
 from runtimes.reference import dense, oracle
 from runtimes.validation import backward_leaks, check, distance, forward_leaks, probes
-from sampling import square
-from strategies import CLASSIC, any_workloads, ranks, schedules, workloads
+from strategies import any_workloads, ranks, schedules, workloads
 
 SMALL = Workload(29, heads=4, kv_heads=2, head_dim=4, dtype="float64", mask=Causal())
 
@@ -35,13 +32,6 @@ def test_a_verdict_has_an_error_and_a_tolerance_for_each_result() -> None:
     assert (verdict.tolerances["forward"], verdict.tolerances["lse"]) == (1e-12, 1e-12)
     assert [verdict.tolerances[name] for name in ("dq", "dk", "dv")] == [1e-11] * 3
     assert 0 < verdict.forward_error <= 1e-12
-
-
-@pytest.mark.parametrize(("name", "dtype"), square(CLASSIC, [*DTYPES], every=4))
-def test_schedules_are_exact_in_every_dtype(name: str, dtype: str) -> None:
-    work = replace(SMALL, seq=61, kv_seq=70, dtype=dtype, batch=2)
-    verdict = check(planning.plan(name, work, 3, pass_="both"), seed=3)
-    assert verdict.exact, verdict
 
 
 @given(st.data(), ranks, st.sampled_from(sorted(DTYPES)).flatmap(any_workloads), st.integers(0, 9))
@@ -84,11 +74,6 @@ def test_a_check_repeats_itself_and_follows_its_seed() -> None:
     pair = planning.plan("usp", replace(SMALL, dtype="bfloat16"), 4, pass_="both")
     assert check(pair, seed=5) == check(pair, seed=5)
     assert check(pair, seed=5).forward_error != check(pair, seed=6).forward_error
-
-
-def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(RingloomError, match="unknown backend 'abacus': choose one of numpy"):
-        check(planning.plan("ring", SMALL, 3), backend="abacus")
 
 
 # ---- what is wrong is found
@@ -263,11 +248,3 @@ def test_probes_stand_on_both_sides_of_an_edge_of_the_mask() -> None:
         assert {9, 10} <= set(queries)
         assert len(keys) <= 3
     assert all(map(len, probes(replace(SMALL, mask=Full()), 0)))
-
-
-def test_changed_inputs_keep_their_dtype() -> None:
-    for name in DTYPES:
-        array = np.zeros((1, 1, 2, 2), dtype_of(name))
-        changed = validation._changed(array, 1, 8.0)
-        assert changed.dtype == array.dtype
-        assert changed.astype(float).sum(axis=(0, 1, 3)).tolist() == [0, 16]
