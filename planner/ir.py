@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.columns import chosen, flat
 from planner.errors import PlanError
+from planner.masks.mask import SideName
 from planner.partitions import SMALL, Ints, Partition, Side, check_places, printed
 from planner.workload import DTYPES, Workload
 
@@ -33,7 +34,7 @@ Rows = NDArray[np.bool_] | np.bool_
 class Tensor:
     """One tensor of a plan: per token and head, vectors of some dimensions, and `scalars`."""
 
-    side: Literal["q", "kv"]
+    side: SideName
     accumulates: bool
     vectors: tuple[Dim, ...]
     scalars: int = 0
@@ -183,7 +184,7 @@ class Carrying(Node):
     tensors: tuple[str, ...]
 
     @property
-    def side(self) -> Literal["q", "kv"]:
+    def side(self) -> SideName:
         """The side of the blocks."""
         return TENSORS[self.tensors[0]].side
 
@@ -204,7 +205,7 @@ class Attend(Node):
     def __init__(self, rank: ArrayLike, q: ArrayLike, kv: ArrayLike) -> None:
         self._put({"rank": rank}, {"q": q, "kv": kv})
 
-    def flat(self, side: Literal["q", "kv"]) -> tuple[Index, Index]:
+    def flat(self, side: SideName) -> tuple[Index, Index]:
         """(block, rank), one entry per block of that side in a rectangle."""
         rank, block = flat(self.rank, self.q if side == "q" else self.kv)
         return block, rank

@@ -1,14 +1,13 @@
 """document_positions(plan)   what rotary embeddings count on each rank."""
 
-from typing import Literal
-
 import numpy as np
 
 from planner.ir import Plan
+from planner.masks.mask import SideName
 from planner.masks.regions import Ints
 
 
-def document_positions(plan: Plan, side: Literal["q", "kv"] = "q") -> tuple[Ints, ...]:
+def document_positions(plan: Plan, side: SideName = "q") -> tuple[Ints, ...]:
     """Returns each rank's positions inside documents, in the order of its shard: int64 [tokens].
 
     They are what rotary embeddings count: of documents from the beginning of each, its last query

@@ -8,7 +8,6 @@ causal        A A A A A A B B B C C C     even-work, of 12 tokens on the ranks A
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -17,10 +16,10 @@ from planner.layouts.dispatch import Loads, balanced, in_turn, to_least_loaded
 from planner.layouts.pieces import Chunks, cut, gathered, whole_heads
 from planner.masks import Mask, parse
 from planner.masks.areas import areas
+from planner.masks.mask import SideName
 from planner.partitions import Partition, shifted
 from planner.workload import Workload
 
-Side = Literal["q", "kv"]
 Sides = tuple[Chunks, Chunks]
 EACH, FINE = 16, 64  # pieces per rank where no grain is given
 ROWS = 256  # pieces counted at a time: snake on 512 ranks takes twice as long, and 1 GB, without
@@ -29,7 +28,7 @@ ROWS = 256  # pieces counted at a time: snake on 512 ranks takes twice as long, 
 def heap(work: Workload, ranks: int, grain: int) -> Sides:
     """Gives each piece to the rank with the least work that has room (as MagiAttention does)."""
 
-    def dispatched(side: Side) -> Chunks:
+    def dispatched(side: SideName) -> Chunks:
         pieces = divided(work, side, EACH * ranks, grain)
         owners = to_least_loaded(pairs(work, side, pieces), ranks, -(-len(pieces) // ranks))
         return gathered(pieces, owners.tolist(), ranks)
@@ -40,7 +39,7 @@ def heap(work: Workload, ranks: int, grain: int) -> Sides:
 def snake(work: Workload, ranks: int, grain: int) -> Sides:
     """Pieces in turn, there and back, by their live blocks of grain x grain (PTRR of PyTorch)."""
 
-    def dispatched(side: Side) -> Chunks:
+    def dispatched(side: SideName) -> Chunks:
         pieces = divided(work, side, EACH * ranks, grain)
         others = divided(work, "kv" if side == "q" else "q", EACH * ranks, grain)
         owners = in_turn(live_blocks(work, side, pieces, others), ranks)
@@ -52,7 +51,7 @@ def snake(work: Workload, ranks: int, grain: int) -> Sides:
 def even_work(work: Workload, ranks: int, grain: int) -> Sides:
     """Rank r owns the r-th of consecutive shards, cut where the work reaches r / ranks of all."""
 
-    def shards(side: Side) -> Chunks:
+    def shards(side: SideName) -> Chunks:
         pieces = divided(work, side, FINE * ranks, grain)
         loads = pairs(work, side, pieces)[:, 0]
         done = np.cumsum([0.0, *(loads if loads.any() else map(len, pieces))])
@@ -79,7 +78,7 @@ def balance(work: Workload, masks: Sequence[Mask | str], ranks: int, grain: int 
         raise PlanError("balance takes at least one mask")
     layers = [replace(work, mask=parse(m) if isinstance(m, str) else m) for m in masks]
 
-    def dispatched(side: Side) -> Chunks:
+    def dispatched(side: SideName) -> Chunks:
         pieces = divided(work, side, EACH * ranks, grain)
         loads = np.hstack([shares(pairs(layer, side, pieces), ranks) for layer in layers])
         owners = balanced(loads, ranks, -(-len(pieces) // ranks))
@@ -89,13 +88,13 @@ def balance(work: Workload, masks: Sequence[Mask | str], ranks: int, grain: int 
     return Partition(whole_heads(q, work.heads), whole_heads(kv, work.kv_heads))
 
 
-def both(work: Workload, of_side: Callable[[Side], Chunks]) -> Sides:
+def both(work: Workload, of_side: Callable[[SideName], Chunks]) -> Sides:
     """Returns the pieces of both sides; where both are the same tokens, keys go as queries."""
     q = of_side("q")
     return q, q if work.seq == work.kv_seq else of_side("kv")
 
 
-def divided(work: Workload, side: Side, count: int, grain: int) -> list[range]:
+def divided(work: Workload, side: SideName, count: int, grain: int) -> list[range]:
     """Consecutive pieces of a side: of `grain` tokens, or `count` where it is 0."""
     tokens = work.seq if side == "q" else work.kv_seq
     if grain:
@@ -103,14 +102,14 @@ def divided(work: Workload, side: Side, count: int, grain: int) -> list[range]:
     return [piece for piece in cut(tokens, count) if piece]
 
 
-def pairs(work: Workload, side: Side, pieces: Sequence[range]) -> Loads:
+def pairs(work: Workload, side: SideName, pieces: Sequence[range]) -> Loads:
     """Allowed pairs of each piece of a side, with all of the other: [pieces, 1]."""
     whole = range(work.kv_seq if side == "q" else work.seq)
     return _table(work, side, pieces, [whole])
 
 
 def live_blocks(
-    work: Workload, side: Side, pieces: Sequence[range], others: Sequence[range]
+    work: Workload, side: SideName, pieces: Sequence[range], others: Sequence[range]
 ) -> Loads:
     """Blocks of each piece with a piece of the other side that hold an allowed pair: [n, 1]."""
     rows = (pieces[at : at + ROWS] for at in range(0, len(pieces), ROWS))
@@ -118,7 +117,9 @@ def live_blocks(
     return np.concatenate(live).astype(np.float64)[:, None]
 
 
-def _table(work: Workload, side: Side, pieces: Sequence[range], others: Sequence[range]) -> Loads:
+def _table(
+    work: Workload, side: SideName, pieces: Sequence[range], others: Sequence[range]
+) -> Loads:
     """Allowed pairs of pieces of a side with pieces of the other: [pieces, others]."""
     q, kv = (pieces, others) if side == "q" else (others, pieces)
     queries = [shifted((piece,), work.offset) for piece in q]

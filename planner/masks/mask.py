@@ -30,6 +30,7 @@ from planner.parse import tokens
 Positions = range | Sequence[int] | NDArray[np.integer]
 Allowed = NDArray[np.bool_]
 Names: TypeAlias = "Mapping[str, Ints | Allowed | Mask]"
+SideName = Literal["q", "kv"]  # of queries, of keys and values
 ALL = (-FAR, FAR)
 NO_ENTRY, NO_NUMBER = "-", "inf"  # how None is typed in a list, and elsewhere
 MASKS: dict[str, type[Mask]] = {}  # by the beginning of a form: causal, window:, documents@
@@ -48,7 +49,7 @@ class Packed(NamedTuple):
     right: int = FAR
     from_ends: bool = False
 
-    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+    def origins(self, side: SideName) -> tuple[Ints, Ints] | None:
         """Returns where documents begin, and which position is the zeroth of each."""
         if self.sides is None:
             return None
@@ -126,7 +127,7 @@ class Mask(OneLine, ABC):
         """
         raise PlanError(f"cumulative lengths cannot say {self}")
 
-    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+    def origins(self, side: SideName) -> tuple[Ints, Ints] | None:
         """Returns where documents begin on a side, and which position is the zeroth of each.
 
         Both int64 [documents], of aligned queries or of keys; None for masks without documents.
@@ -261,7 +262,7 @@ class And(Pair):
         left, right = min(one.left, other.left), min(one.right, other.right)
         return Packed(one.sides or other.sides, left, right)
 
-    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+    def origins(self, side: SideName) -> tuple[Ints, Ints] | None:
         one, other = self.left.origins(side), self.right.origins(side)
         if one and other:
             raise undivided(self)
@@ -281,7 +282,7 @@ class Or(Pair):
     def packed(self) -> Packed:
         raise undivided(self)
 
-    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints] | None:
+    def origins(self, side: SideName) -> tuple[Ints, Ints] | None:
         if self.left.origins(side) or self.right.origins(side):
             raise undivided(self)
         return None

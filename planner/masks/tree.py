@@ -1,13 +1,12 @@
 """Tree: sequences that share their beginnings."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from planner.errors import PlanError
 from planner.masks.documents import Documents
-from planner.masks.mask import Allowed, Mask, Names, whole
+from planner.masks.mask import Allowed, Mask, Names, SideName, whole
 from planner.masks.plain import Causal
 from planner.masks.regions import Ints, Region, rectangles
 from planner.parse import from_json
@@ -59,7 +58,7 @@ class Tree(Mask):
         above = Region.boxes(top, bottom, left, right)
         return Region.of(np.concatenate([own.pieces, above.pieces]))
 
-    def origins(self, side: Literal["q", "kv"]) -> tuple[Ints, Ints]:
+    def origins(self, side: SideName) -> tuple[Ints, Ints]:
         """Returns where nodes begin, and for each where its path from the root begins."""
         begins = self.bounds()[:-1]
         return begins, begins - ancestors(self.parents) @ np.array(self.lengths)

@@ -4,12 +4,12 @@ per_block(plan)    one message per block;  joined(plan)   messages between two r
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from planner.analysis.marks import Bits
 from planner.ir import Held, Index, Move, Plan, Step
+from planner.masks.mask import SideName
 from planner.partitions import Side
 from planner.passes.trim import drop_empty, only_rows
 
@@ -68,7 +68,7 @@ class _Rectangles:
     width: Index  # [rectangles + 1]
 
     @staticmethod
-    def of(plan: Plan, side: Literal["q", "kv"]) -> "_Rectangles":
+    def of(plan: Plan, side: SideName) -> "_Rectangles":
         """The rectangles of a plan, numbered in plan order."""
         total = sum(len(attend) for _, attend in plan.attends())
         first = np.full((plan.ranks, len(plan.partition.side(side)) + 1), total, np.intp)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
 from planner.analysis.liveness import slots
 from planner.analysis.marks import Bits, Marks, at_owner, attended_blocks, cells, places
 from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Index, Move, Plan, Step
+from planner.masks.mask import SideName
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.passes.pieces import brought
@@ -212,7 +212,7 @@ def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
     return brought
 
 
-def _users(plan: Plan, side: Literal["q", "kv"]) -> Marks:
+def _users(plan: Plan, side: SideName) -> Marks:
     """Returns the ranks that attend with each block of a side, or own it."""
     tensor = next(t for t in INPUTS[plan.pass_] if TENSORS[t].side == side)
     marks = Marks(plan, tensor)

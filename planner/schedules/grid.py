@@ -13,6 +13,7 @@ from planner.ir import Attend, Held, Move, Plan, Step
 from planner.partitions import Ints, Partition, Side
 
 Moves = tuple[Move, ...]
+NODE = 8  # ranks that usually share the fast links, where an all-to-all is cheap
 
 
 class Grid:

@@ -5,14 +5,12 @@ step t   rank r attends visits[t, r]      they travel on to hops[t, r]
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from planner.ir import ACCUMULATORS, QUERY_SIDE, TENSORS, Attend, Move, Pass, Step
+from planner.masks.mask import SideName
 from planner.partitions import Ints
-
-Side = Literal["q", "kv"]
 
 
 def rotations(blocks: Ints) -> list[Ints]:
@@ -21,14 +19,14 @@ def rotations(blocks: Ints) -> list[Ints]:
     return [twice[-t % ranks :][:ranks] for t in range(ranks)]
 
 
-def carried(side: Side, pass_: Pass) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def carried(side: SideName, pass_: Pass) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The inputs that travel with one side in a pass, and the sums that it brings back."""
     inputs = QUERY_SIDE[pass_] if side == "q" else ("KV",)
     return inputs, tuple(t for t in ACCUMULATORS[pass_] if TENSORS[t].side == side)
 
 
 def tour(
-    side: Side, stays: Ints, visits: Sequence[Ints], hops: Sequence[Ints], pass_: Pass
+    side: SideName, stays: Ints, visits: Sequence[Ints], hops: Sequence[Ints], pass_: Pass
 ) -> list[Step]:
     """Steps in which every rank attends what it has with what visits it: arrays [ranks, w].
 

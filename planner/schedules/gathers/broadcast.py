@@ -17,10 +17,11 @@ import numpy as np
 from planner.errors import PlanError
 from planner.ir import Attend, Move, Pass, Plan, Step
 from planner.layouts import Layout, by_tokens
-from planner.schedules.tour import Side, carried
+from planner.masks.mask import SideName
+from planner.schedules.tour import carried
 from planner.workload import Workload
 
-SIDES: dict[str, Side] = {"q": "q", "kv": "kv"}
+SIDES: dict[str, SideName] = {"q": "q", "kv": "kv"}
 
 
 def broadcast(

@@ -24,12 +24,10 @@ from planner.errors import PlanError
 from planner.ir import QUERY_SIDE, Held, Move, Pass, Plan, Step, result
 from planner.layouts import Layout
 from planner.partitions import Partition
-from planner.schedules.grid import Grid, divisor, relabelled
+from planner.schedules.grid import NODE, Grid, divisor, relabelled
 from planner.schedules.heads.sharding import Exchange, shards
 from planner.schedules.tour import tour
 from planner.workload import Workload
-
-NODE = 8  # ranks that usually share the fast links, where an all-to-all is cheap
 
 
 def usp(

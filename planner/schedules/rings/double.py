@@ -16,10 +16,8 @@ LoongTrain (Gu et al. 2024), BurstEngine (Sun et al. 2025).
 from planner.ir import Attend, Move, Pass, Plan, Step
 from planner.layouts import Layout, by_tokens
 from planner.partitions import Ints
-from planner.schedules.grid import Grid, divided, divisor
+from planner.schedules.grid import NODE, Grid, divided, divisor
 from planner.workload import Workload
-
-NODE = 8  # ranks that usually share the fast links
 
 
 def double_ring(

@@ -12,8 +12,9 @@ import numpy as np
 
 from planner.ir import Pass, Plan
 from planner.layouts import Layout, by_tokens
+from planner.masks.mask import SideName
 from planner.partitions import Partition
-from planner.schedules.tour import Side, carried, rotations, tour
+from planner.schedules.tour import carried, rotations, tour
 from planner.workload import Workload
 
 
@@ -24,7 +25,7 @@ def ring(
     return around("kv", work, by_tokens(work, ranks, layout, grain), ranks, pass_)
 
 
-def around(side: Side, work: Workload, partition: Partition, ranks: int, pass_: Pass) -> Plan:
+def around(side: SideName, work: Workload, partition: Partition, ranks: int, pass_: Pass) -> Plan:
     """One side visits every rank; what it adds up, if anything, follows one step behind."""
     visitors = partition.side(side).owned(ranks)
     stays = partition.side("kv" if side == "q" else "q").owned(ranks)
