@@ -77,26 +77,13 @@ class Timeline:
     @property
     def begin(self) -> Floats:
         """Times at which each rank began each step: [steps, ranks]."""
-        return self._kept(0)
-
-    @property
-    def attend_start(self) -> Floats:
-        """Times at which each rank's first attend of each step began: [steps, ranks]."""
-        return self._kept(1)
-
-    @property
-    def attend_end(self) -> Floats:
-        """Times at which each rank's last attend of each step had ended: [steps, ranks]."""
-        return self._kept(2)
-
-    def _kept(self, which: int) -> Floats:
         if self.steps is None:
             raise RingloomError(
                 f"{self.plan.name}: the times of {len(self.plan.steps)} steps on"
                 f" {self.plan.ranks} ranks were not kept; simulate with record=True"
             )
-        times: Floats = self.steps[which]
-        return times
+        begin: Floats = self.steps[0]
+        return begin
 
 
 @dataclass(frozen=True, slots=True)

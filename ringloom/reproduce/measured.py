@@ -188,26 +188,17 @@ def measured(path: str | Path, use: Use | None = None) -> list[Measured]:
 def _row(where: str, record: Record, use: Use | None) -> Measured:
     pass_ = chosen(where, record["pass"], get_args(Passes), "pass")
     quantity = chosen(where, record["quantity"], QUANTITIES, "quantity")
-    ranks, seq, heads, head_dim = (whole(where, record, column) for column in COLUMNS[3:])
-    kv_heads, batch = (
-        whole(where, record, name) if record.get(name) else usual
-        for name, usual in (("kv_heads", heads), ("batch", 1))
-    )
+    more = [name for name in ("kv_heads", "batch") if record.get(name)]
+    sizes = {name: whole(where, record, name) for name in (*COLUMNS[3:], *more)}
+    ranks = sizes.pop("ranks")
     value = maybe(where, record, "value")
     versus = record.get("versus", "")
     if value is None or (quantity == "ratio") != bool(versus):
         wrong = "a value is missing" if value is None else "a ratio, and nothing else, has a versus"
         raise RingloomError(f"{where}: {wrong}")
     try:
-        work = Workload(
-            seq,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            batch=batch,
-            mask=record.get("mask") or "causal",
-            dtype=record.get("dtype") or "bfloat16",
-        )
+        texts = {name: record[name] for name in ("mask", "dtype") if record.get(name)}
+        work = Workload(**sizes, **texts)  # type: ignore[arg-type]
         row = Measured(
             source=record.get("source") or Path(where.partition(", row")[0]).stem,
             on=record["hardware"],

@@ -108,6 +108,4 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
     columns = np.array(pairs, np.float64).T
     one, other = columns[:, :, None], columns[:, None, :]
     ranks = (other < one).sum(axis=2) + ((other == one).sum(axis=2) - 1) / 2
-    x, y = ranks - ranks.mean(axis=1, keepdims=True)
-    spread = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / spread if spread else None
+    return float(np.corrcoef(ranks)[0, 1]) if ranks.std(axis=1).all() else None

@@ -61,10 +61,6 @@ class Sets:
 
 def runs_of(ranges: Ranges, width: int) -> tuple[Ints, Ints, int]:
     """Return first and last position of each run of `width` tokens, and the set's widest gap."""
-    if len(ranges) == 1:
-        r = ranges[0]
-        first = np.arange(r.start, r.stop, r.step * width, dtype=np.int64)
-        return first, np.minimum(first + r.step * (width - 1), r[-1]), r.step
     tokens = merge(ranges)
     first = tokens[::width]
     last = tokens[np.minimum(np.arange(len(first)) * width + width, len(tokens)) - 1]

@@ -10,7 +10,6 @@ from planner.partitions import Partition, Ranges
 from planner.workload import Workload
 
 Index = NDArray[np.integer]
-Rectangles = tuple[NDArray[np.int32], NDArray[np.int32]]  # chunks of q and kv, -1 for none
 
 
 def _shapes(chunks: tuple[Ranges, ...], shift: int) -> tuple[Ints, Ints]:
@@ -50,26 +49,16 @@ class Shapes:
         keys: Ints = (kind << 33) + (origin[kv] - base[q] + (1 << 32))
         return keys
 
-    def key(self, q: Index, kv: Index) -> tuple[bytes, ...]:
-        """Return the same for rectangles of several chunks."""
-        if not self.alike or not (len(q) and len(kv)):
-            return q.tobytes(), kv.tobytes()
-        start, parts = self.q[1][q[0]], list[bytes]()
-        for (shape, base), chunks in ((self.q, q), (self.kv, kv)):
-            parts += shape[chunks].tobytes(), (base[chunks] - start).tobytes()
-        return tuple(parts)
+    def rows(self, q: Index, kv: Index) -> Ints:
+        """Return numbers [n, w], equal for rectangles of equal chunks: q [n, a], kv [n, b], or -1.
 
-    def equal(self, ones: Rectangles, others: Rectangles) -> NDArray[np.bool_]:
-        """Return which rectangles, chunks [n, a] of q and [n, b] of kv, equal others: bool [n]."""
-        same = np.ones(len(ones[0]), np.bool_)
-        least, base = np.iinfo(np.int64).min, np.append(self.q[1], 0)
-        start, origin = (np.where(q < 0, least, base[q]).max(axis=1) for q, _ in (ones, others))
-        for side, one, other in zip((self.q, self.kv), ones, others, strict=True):
-            shape, base = np.append(side[0], -1), np.append(side[1], 0)
-            for a, b in zip(one.T, other.T, strict=True):
-                if not self.alike:
-                    same &= a == b
-                    continue
-                same &= shape[a] == shape[b]
-                same &= (a < 0) | (base[b] - base[a] == origin - start)
-        return same
+        The same for as many chunks a side: others may have the same numbers.
+        """
+        if not self.alike:
+            return np.concatenate([q, kv], axis=1).astype(np.int64)
+        least, columns = np.iinfo(np.int64).min, list[Ints]()
+        start = np.where(q < 0, least, self.q[1][q]).max(axis=1)[:, None]
+        for (shape, base), chunks in ((self.q, q), (self.kv, kv)):
+            columns += [np.where(chunks < 0, -1, shape[chunks])]
+            columns += [np.where(chunks < 0, 0, base[chunks] - start)]
+        return np.concatenate(columns, axis=1)

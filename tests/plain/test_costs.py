@@ -1,12 +1,14 @@
 """Costs: kernel calls counted as programs make them, and priced as kernels are measured."""
 
+from itertools import combinations, islice, product
+
 import numpy as np
 import pytest
 from hypothesis import given
 
 from plain.test_simulator_reference import plans
 from planner.analysis.tiles import tiles
-from planner.ir import Plan
+from planner.ir import Attend, Plan
 from planner.kernel_calls import Call
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.planning import plan
@@ -167,6 +169,21 @@ def test_rectangles_too_many_to_cut_cost_as_kernels_that_skip(
     monkeypatch.setattr("simulator.costs.rectangles.WORK", -1)
     rough = simulate(one, H100).makespan
     assert 0.15 < rough / exact < 1.5
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "striped", "striped:grain=8"])
+@pytest.mark.parametrize("mask", [Causal(), Window(300), Documents((700, 324))], ids=str)
+def test_a_rectangle_is_cut_the_same_whatever_was_cut_before(mask: Mask, layout: str) -> None:
+    name, _, grain = layout.partition(":")
+    schedule = f"allgather:layout={name}" if not grain else f"striped:{grain}"
+    one = plan(schedule, Workload(seq=1024, heads=1, mask=mask), 4)
+    known, blocks = rectangles(one), range(len(one.partition.q))
+    for a, b in (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1):
+        sides = product(combinations(blocks, a), combinations(blocks, b))
+        q, kv = zip(*islice(sides, 40), strict=True)
+        node = Attend([0] * len(q), q, kv)
+        alone = [rectangles(one).of(Attend([0], [x], [y])) for x, y in zip(q, kv, strict=True)]
+        np.testing.assert_array_equal(known.of(node), np.concatenate(alone, axis=1))
 
 
 def test_a_rectangle_too_large_to_cut_is_a_call_per_q_block_that_reads_all_of_its_keys(

@@ -133,7 +133,7 @@ def test_too_many_rows_become_the_attends_of_steps() -> None:
     assert not bars.whole
     attends = (bars.stream == STREAMS.index("compute")).sum()
     assert attends == sum(len(set(a.rank.tolist())) for _, a in timeline.plan.attends())
-    waited = timeline.attend_start - timeline.begin
+    waited = timeline.steps[1] - timeline.begin
     assert (bars.end - bars.start)[bars.stream == STREAMS.index("wait")].sum() == waited.sum()
 
 
