@@ -1,5 +1,6 @@
 """Emitted torch programs against dense attention: exact, whatever the schedule and the mask."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from codegen.emitting import emit
 from dense_attention import assert_dense
 from loop_schedules import FOREIGN, foreign_pair
+from planner.ir import Held
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.planning import plan
 from planner.plans import Plans
@@ -62,6 +64,14 @@ def test_sinks_and_values_of_another_dimension_are_exact(
     data: st.DataObject, ranks: int, work: Workload, seed: int
 ) -> None:
     assert_exact(both(data.draw(schedules(ranks)), work, ranks), seed)
+
+
+def test_an_output_that_nobody_added_to_may_be_kept_beside_sinks() -> None:
+    """Rank 1 holds OUT of the empty block of rank 2, which sends nothing and has no key to see."""
+    work = Workload(seq=2, heads=2, head_dim=3, mask=Full(), dtype="float64", sinks=True)
+    pair = both("group-cast", work, 3)
+    kept = replace(pair.backward, start=(Held(("OUT",), [[2]], [1]),))
+    assert_exact(Plans(pair.forward, kept))
 
 
 @pytest.mark.parametrize("schedule", ["zigzag", "balanced", "burst", "usp:ulysses=2", "mesh2d"])

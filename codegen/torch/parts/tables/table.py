@@ -196,7 +196,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     out, lse = memory.collect("OUT")
     out, lse = sunk(out, lse, rest[0])  # sinks
     for place in memory.kept:  # sinks
-        if place[0] == "OUT":  # sinks
+        if place[0] == "OUT" and place in memory:  # sinks
             _, heads, _ = index(*memory.tables["QUERIES"][place[1]][1:])  # sinks
             part, part_lse = memory[place]  # sinks
             memory[place] = sunk(part, part_lse, rest[0][heads])  # sinks
