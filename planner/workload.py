@@ -7,7 +7,7 @@ With sinks, the softmax of every query head has one logit more, which has no val
 over the keys, the result is o * sigmoid(lse - sink), and lse becomes logaddexp(lse, sink).
 """
 
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from inspect import signature
@@ -88,7 +88,7 @@ class Workload(OneLine):
             raise PlanError(f"the mask must be a Mask such as Causal(), not {mask!r}")
         if scale is not None:
             number = isinstance(scale, int | float) and not isinstance(scale, bool)
-            if not number or not math.isfinite(scale):
+            if not number or not abs(scale) <= sys.float_info.max:  # nor NaN
                 raise PlanError(f"scale must be a finite number, not {scale!r}")
         if not isinstance(sinks, bool):
             raise PlanError(f"sinks must be True or False, not {sinks!r}: logits are given to run")

@@ -55,8 +55,9 @@ def from_cu_seqlens(
 def to_cu_seqlens(mask: Mask) -> CuSeqlens:
     """Returns the arguments of `flash_attn_varlen_func` for documents, causal or in a window too.
 
-    Raises PlanError for any other mask, and for documents that are causal by their places in the
-    sequence where flash-attn would count from the end of each.
+    Where the mask has no lengths of queries, there are as many as keys. Raises PlanError for any
+    other mask, and for documents that are causal by their places in the sequence where flash-attn
+    would count from the end of each.
     """
     sides, left, right, from_ends = mask.packed()
     if sides is None:

@@ -124,6 +124,7 @@ def test_plans_with_wrong_numbers_cannot_be_built(change: dict, message: str) ->
         ({"mask": 5}, "must be a Mask"),
         ({"mask": "casual"}, "is not a mask"),
         ({"scale": float("nan")}, "scale must be a finite number"),
+        ({"scale": 10**400}, "scale must be a finite number"),
         ({"mask": rl.Documents((10, 5))}, "15"),
         ({"v_head_dim": 0}, "v_head_dim must be between 1 and"),
         ({"sinks": 4.0}, "sinks must be True or False, not 4.0"),
