@@ -207,9 +207,11 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
         changes[name] = _by_name(option, given.pop(name))
         if changes[name] and getattr(scenario, name):
             raise click.UsageError(f"{file} has {name} already: name all of them in one place")
-    return replace(
-        scenario, **{name: value for name, value in changes.items() if value is not None}
-    )
+    asked = {name: value for name, value in changes.items() if value is not None}
+    scenario = replace(scenario, **asked)
+    if "share" in asked and not scenario.overlap:
+        raise click.UsageError("--share is taken from what runs beside transfers: nothing does")
+    return scenario
 
 
 def _by_name(option: str, given: Iterable[dict[Any, float]]) -> dict[Any, float] | None:

@@ -287,6 +287,7 @@ def test_the_command_line_takes_every_condition(ringloom: CommandLine, tmp_path:
         (["--straggler", "x=1"], "'x=1' is not RANK=FACTOR"),
         (["--straggler", "3=0.5", "--straggler", "3=0.7"], "--straggler 3 is given twice"),
         (["--slow-link", "2-3=0.5", "--slow-link", "3-2=1"], "--slow-link 3-2 is given twice"),
+        (["--no-overlap", "--share", "0.1"], "--share is taken from what runs beside transfers"),
         (["--buffers", "0"], "'0' is not N|PLAN, such as 2"),
         (["--buffers", "1", "--mask", "full"], "stuck in step 1: rank"),
         (["--topology", "mesh"], "unknown topology 'mesh'"),
