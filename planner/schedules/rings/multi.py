@@ -37,13 +37,12 @@ def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zig
     def visitors(t: int) -> list[Ints]:
         return [owned[ring[(np.argsort(ring) - t) % ranks], :, j] for j, ring in enumerate(rings)]
 
+    src, dst = np.tile(rank, len(rings)), np.concatenate(onward)
     for t in range(ranks + (pass_ == "backward")):
         attends = (Attend(rank, q.owned(ranks), np.hstack(visitors(t))),) if t < ranks else ()
-        moves = [Move(("KV",), b, rank, to) for b, to in zip(visitors(t), onward, strict=True)]
-        moves = moves if t < ranks - 1 else []
+        moves = [Move(("KV",), np.concatenate(visitors(t)), src, dst)] if t < ranks - 1 else []
         if pass_ == "backward" and t:
-            sums = zip(visitors(t - 1), onward, strict=True)
-            moves += [Move(("DKV",), blocks, rank, to) for blocks, to in sums]
+            moves.append(Move(("DKV",), np.concatenate(visitors(t - 1)), src, dst))
         steps.append(Step(attends, tuple(moves)))
     part = Partition(q, kv)
     return Plan("multi-ring", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
