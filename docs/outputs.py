@@ -153,7 +153,9 @@ def folded(command: str) -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, WIDE, break_long_words=False, break_on_hyphens=False)
+    kept = re.sub('"[^"]*"', lambda quoted: quoted[0].replace(" ", "\0"), line)
+    parts = textwrap.wrap(kept, WIDE, break_long_words=False, break_on_hyphens=False)
+    return [part.replace("\0", " ") for part in parts]
 
 
 def output(words: list[str]) -> str:

@@ -158,10 +158,10 @@ def matrix(names: Iterable[str], rows: Iterable[str]) -> Lines:
     for form in FORMS:
         taken = [row for row in rows if form not in declared(row)]
         which = every[1] if len(taken) == len(rows) else ", ".join(taken) or "none"
-        yield f"| {form} | {every[0]} | {which} |"
+        yield f"| `{form}` | {every[0]} | {which} |"
     yield ""
     for form, (_, reason) in HOLES.items():
-        yield from (f"**{form}** {reason}", "")
+        yield from (f"`{form}`: {reason}", "")
 
 
 def lines(schedule: str, target: str, **fields: Any) -> int:

@@ -38,9 +38,9 @@ def line(points: Iterable[tuple[float, float]], stroke: str = INK, width: float 
 
 
 def cell(x: float, y: float, width: float, height: float, words: str, colour: int | None) -> str:
-    """A box with words in its middle, in one of the colours or faint."""
+    """A box with words in its middle, in one of the colours or grey."""
     if colour is None:
-        fill, ink = FAINT, INK
+        fill, ink = INK, "#ffffff"
     else:
         fill = COLOURS[colour % len(COLOURS)]
         ink = "#000000" if fill in LIGHT else "#ffffff"

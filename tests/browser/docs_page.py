@@ -65,3 +65,25 @@ def test_what_is_typed_has_a_button_to_copy_it_and_what_is_printed_has_none(
     copied = shown.wait(f"{kinds} e.parentElement.className).join().replaceAll('notranslate', '')")
     assert "highlight-console" in copied
     assert "highlight-text" not in copied
+
+
+OUTSIDE = """
+const picture = document.documentElement, [width, height] =
+  ["width", "height"].map((side) => picture[side].baseVal.value)
+const texts = [...picture.querySelectorAll("text")].map((one) => [one.textContent, one.getBBox()])
+const inside = (box) => Math.min(box.x, box.y) >= 0 &&
+  box.x + box.width <= width && box.y + box.height <= height
+return [texts.length, texts.filter(([, box]) => !inside(box)).map(([text]) => text)]
+"""
+
+
+def test_no_text_of_a_picture_is_cut_off(reader: Callable[..., Reader]) -> None:
+    shown, told, texts = reader(), dict[str, list[str]](), 0
+    for picture in sorted((ROOT / "docs/pictures").glob("*.svg")):
+        shown.driver.get(picture.as_uri())
+        count, outside = shown.driver.execute_script(OUTSIDE)
+        texts += count
+        if outside:
+            told[picture.stem] = outside
+    assert texts > 100
+    assert told == {}
