@@ -214,19 +214,15 @@ def plan_literal(program: Program) -> Iterator[str]:
     if program.max_calls is not None:
         sizes.append(f'"max_calls": {program.max_calls}')
     yield "PLAN = {"
-    yield from filled(
-        [f'"name": "{plain(program.name)[:80]}"', f'"ranks": {program.ranks}', *lengths]
-    )
-    yield from filled(sizes)
-    if not program.dynamic:  # the mask is in the tables
-        yield from _mask_literal(mask)
+    entries = [f'"name": "{plain(program.name)[:80]}"', f'"ranks": {program.ranks}', *lengths]
+    short = [] if program.dynamic else [f'"mask": "{mask}"']  # else the mask is in the tables
+    long = [entry for entry in short if len(mask) > WIDTH - 16]
+    yield from filled([*entries, *sizes, *(entry for entry in short if not long)])
+    yield from _mask_literal(mask) if long else ()
     yield "}  # fmt: skip"
 
 
 def _mask_literal(mask: str) -> Iterator[str]:
-    if len(mask) <= WIDTH - 16:
-        yield f'    "mask": "{mask}",'
-        return
     size = WIDTH - 12
     yield '    "mask": ('
     yield from (f'        "{mask[a : a + size]}"' for a in range(0, len(mask), size))

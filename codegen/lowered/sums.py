@@ -14,7 +14,7 @@ from codegen.text import Flags
 from planner.analysis.tiles import LIVE, tiles
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import Attend, Ints, Part, Statement
+from planner.loops.form import OWN, Attend, Ints, Part, Statement
 from planner.loops.values import sliced
 from planner.partitions import Partition
 
@@ -111,6 +111,20 @@ class Walk:
             yield from ((s, t, cell) for t, cells in steps.items() for cell in cells.values())
         for s, into in self.into.items():
             yield from ((s, t, cell) for t, cell in into.items())
+
+    def lasting(self, cell: Cell) -> tuple[set[int], set[int]]:
+        """The steps in which sums begin with nothing, and those through whose start they stay."""
+        added, taken = {t for _, t, c in self.additions() if c == cell}, self.taken.get(cell, set())
+        added |= {t for c, t in self.kept.items() if (c[0], OWN) == cell}
+        begun, stay, full = set[int](), set[int](), False
+        for t in range(min(added, default=0), max(added | taken, default=-1) + 1):
+            full = full and t not in taken
+            if full:
+                stay.add(t)
+            elif t in added:
+                begun.add(t)
+            full = full or t in added
+        return begun, stay
 
     def width(self, side: str, name: str) -> int:
         """The number of pieces of a value where attends read it, the same in all steps."""

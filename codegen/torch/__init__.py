@@ -5,6 +5,7 @@ from codegen.header import constants, docstring
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
+from codegen.reflow import reflow
 from codegen.torch import layer
 from codegen.torch.by_tables import dynamic, table
 from codegen.torch.by_tables.dynamic import tables
@@ -33,7 +34,7 @@ def written(program: Program, loops: str = "") -> str:
     checked = f"CHECKED = {program.checked}  # tokens, by the self-check\n"
     texts: list[str | Part] = [constants(program), checked, layout]
     texts += [loops, *parts_of("torch", "passing", "merge")] if loops else table.text(program)
-    texts += parts_of("torch", table.kernels(program), *("bands", "visitors") * bool(loops))
+    texts += parts_of("torch", table.kernels(program), "sums", *("bands", "visitors") * bool(loops))
     texts += table.operators(program)
     if program.layer:
         texts += [layer.text(program)]
@@ -54,8 +55,8 @@ def shapes(program: Program, layout: str) -> str:
     if program.free:
         many, least = (n // program.ranks for n in (program.layout.multiple, program.least))
         whole = f"q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2])"
-        lines = [f"tokens = max({least // many}, {whole}"]
-        each, sizes = "size, tokens", (heads, kv_heads)
+        each, sizes = f"size, max({least // many}, {whole}", (heads, kv_heads)
+        lines = list[str]()
     else:
         keys = "kv_positions" if "def kv_positions" in layout else "positions"
         queries = f"({heads}, len(positions(rank)))"

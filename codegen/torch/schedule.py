@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES
 from codegen.lowered.keeping import Kept, kept
 from codegen.reflow import WIDTH, reflow
-from codegen.text import functions
 from codegen.torch.origins import pieces_of, step_of
 from codegen.torch.passes import Pass
 from planner.errors import PlanError
@@ -50,9 +50,8 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     """The schedule of a program: its passes, and the functions that they share."""
     for plan, each in zip(plans, loops, strict=True):
         check_form(plan, each)
-    texts = dict[str, list[str]]()
     keep = kept_by_torch(plans, loops)
-    passes = [Pass(plan, each, texts, keep) for plan, each in zip(plans, loops, strict=True)]
+    passes = [Pass(plan, each, keep) for plan, each in zip(plans, loops, strict=True)]
     bodies = [each.function() for each in passes]
     meshes, lines = {each.mesh for each in loops if len(each.mesh) > 1}, list[str]()
     if len(meshes) > 1:
@@ -66,7 +65,6 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     written = "\n".join(line for body in bodies for line in body)
     if re.search(r"\bpieces?(_of)?\(", written):
         lines += piece_functions(plans[0], written)
-    lines += functions(texts)
     if keep.names:
         work = plans[0].workload
         lines += likes_function(loops[0], work.v_head_dim != work.head_dim)
@@ -80,7 +78,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
 
 def piece_functions(plan: Plan, body: str) -> list[str]:
     """The functions that give the positions of a rank as a range, or those of its pieces."""
-    step, seq = step_of(plan), ", seq" * (", seq)" in body)
+    step, seq = step_of(plan), ", seq" * bool(layout_of(plan).multiple)
     by = "" if step == 1 else ", RANKS" if step == plan.ranks else f", {step}"
     lines = [
         f"def piece(rank{seq}):",

@@ -5,31 +5,31 @@ from collections.abc import Sequence
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept
 from codegen.lowered.walk import walk
+from codegen.torch.frames import frames
 from codegen.torch.holdings import Holdings
 from codegen.torch.variables import variables
 from planner.ir import Plan
-from planner.loops.form import Loops
+from planner.loops.form import Loops, Send
 
 
 class State:
-    """A pass on its way to text; `keep`: the exchanges whose values the backward pass has.
+    """A pass on its way to text; `keep`: the exchanges whose values the backward pass has."""
 
-    `texts`: functions that the passes of a program share, name -> arguments, lines.
-    """
-
-    def __init__(self, plan: Plan, loops: Loops, texts: dict[str, list[str]], keep: Kept) -> None:
-        self.plan, self.texts, self.keep, work = plan, texts, keep, plan.workload
+    def __init__(self, plan: Plan, loops: Loops, keep: Kept) -> None:
+        self.plan, self.keep = plan, keep
         self.loops, self.walked = walk(plan, loops)
+        self.frames = [*frames(self.loops)]
         self.backward, kept = plan.pass_ == "backward", bool(keep.names)
-        names = variables(self.loops, self.walked, kept and not self.backward)
-        out = "" if work.v_head_dim == work.head_dim else "V_HEAD_DIM"
-        self.have = Holdings(names, self.walked, self.backward, kept and self.backward, out)
+        names = variables(self.loops, self.walked, self.frames, kept and not self.backward)
+        dim = "" if plan.workload.v_head_dim == plan.workload.head_dim else "V_HEAD_DIM"
+        self.have = Holdings(names, self.walked, self.backward, kept and self.backward, dim)
         self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
         self.lines: list[str] = []
         self.margin = 4
         self.uses: set[str] = set()  # names that the function begins with
         self.orders: dict[str, int] = {}  # of what exchanges bring: name -> axis
-        self.lasting: set[str] = set()
+        self.started = dict[Send, str]()  # messages that are under way
+        self.defined: set[str] = set()  # variables, so far
         self.neighbours: tuple[str, str] | None = None
         self.peers_said: tuple[str, str] | None = None  # in the step that is printed
 

@@ -19,7 +19,6 @@ class Transfer:
     into: Cell | None
     domain: Domain
     names: Names
-    anew: bool = False  # the sums take the place of those that left before
 
     @property
     def axes(self) -> list[int]:
@@ -64,11 +63,9 @@ class Transfer:
 
     def peers(self, names: Names) -> tuple[str, str]:
         """The texts of the ranks that are sent to and received from, in the group of the axes."""
-        to, source = (
-            {axis: self._along(axis, sign, names) for axis in self.axes} for sign in (1, -1)
-        )
+        to, source = ([self._along(axis, sign, names) for axis in self.axes] for sign in (1, -1))
         if len(self.axes) == 1:
-            return to[self.axis], source[self.axis]
+            return to[0], source[0]
         size = SIZES[len(names.axes)][-1]
         return f"{to[0]} * {size} + {to[1]}", f"{source[0]} * {size} + {source[1]}"
 
@@ -89,12 +86,12 @@ class Transfer:
         return both(needed(times(steps, self.domain, self.names), self.domain.everywhere))
 
     def asked(self, to: str, source: str) -> str:
-        """The values that say if this rank sends, and if something comes to it."""
+        """A list that says if this rank sends, and if something comes to it."""
         receiver = self.s.when.guard.receiver
         here = self.names.axes[self.axis]
         said = conditions(self.s.when, self.domain, self.names.but(self.axis, "r"))
         asked = both(needed(said, self.domain.everywhere))
-        return f"({asked} for r in ({to if receiver else here}, {here if receiver else source}))"
+        return f"[{asked} for r in ({to if receiver else here}, {here if receiver else source})]"
 
 
 def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Iterator[Transfer]:
@@ -108,10 +105,7 @@ def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Itera
             continue
         if s.parts[0].pieces or s.parts[0].heads:
             raise PlanError(f"sums of {s.parts[0].value} go in parts")
-        into = [walked.into[s][t] for t in steps]
-        if len(set(into)) > 1:
+        into = {walked.into[s][t] for t in steps}
+        if len(into) > 1:
             raise PlanError("sums are added to one value first and then to another in a loop")
-        anew = {(s, t) in walked.anew for t in steps}
-        if len(anew) > 1 and walked.accumulates(into[0]) and not walked.relayed(into[0]):
-            raise PlanError("sums take the place of others in some steps of a loop")
-        yield Transfer(s, walked.source[s], into[0], domain, names, anew.pop())
+        yield Transfer(s, walked.source[s], into.pop(), domain, names)

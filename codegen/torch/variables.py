@@ -1,26 +1,29 @@
-"""variables(loops, walked, keep)   names of what a pass holds: inputs that travel, running sums."""
+"""variables(loops, walked, frames, keep)   names of what a pass holds, and of what is under way."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from codegen.lowered.sums import Cell, Walk
 from codegen.lowered.variables import Value, input_spans, named, sum_spans
 from codegen.text import numbered
-from planner.loops.form import HELD, OWN, Loops, Part, Send, Start
+from codegen.torch.frames import Frame
+from planner.loops.form import HELD, OWN, Loops, Part, Send, Start, parts_of
 
 INPUT = {"q": "queries", "kv": "kv"}
 SUMS = {"OUT": "results", "DQ": "dq", "DKV": "dkv"}
+CARRIED = {"Q": "queries", "DOUT": "dout", "KV": "kv"} | SUMS
 
 
 @dataclass(frozen=True)
 class Variables:
-    """Python names by value and by cell; what a rank owns has none, it is named by tensors."""
+    """Python names by value, cell and message; inputs that a rank owns are named by tensors."""
 
     inputs: dict[Value, str] = field(default_factory=dict)
     cells: dict[Cell, str] = field(default_factory=dict)
+    handles: dict[Send, str] = field(default_factory=dict)
 
 
-def variables(loops: Loops, walked: Walk, keep: bool) -> Variables:
+def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -> Variables:
     """The names of one pass; `keep`: what exchanges bring is read again by the backward pass."""
     spans = {v: span for v, span in input_spans(loops).items() if v[1] != HELD}
     for side in ("q", "kv"):  # what is owned may be read once more beside a value of its name
@@ -36,9 +39,37 @@ def variables(loops: Loops, walked: Walk, keep: bool) -> Variables:
     )
     inputs = {v: name for v, name in inputs.items() if v[1] != OWN} | douts
     lives = sum_spans(walked, lambda cell, _: cell)
-    lives |= {c: (first, 4 * loops.steps) for c, (first, _) in lives.items() if c[1] == OWN}
+    for cell, (first, last) in lives.items():
+        _, stay = walked.lasting(cell)
+        within = [f for f in frames if f.loop and {*f.steps} & {first // 4} and {*f.steps} & stay]
+        lives[cell] = (
+            min([first, *(4 * f.first - 1 for f in within)]),  # they begin before the loop
+            4 * loops.steps if cell[1] == OWN else last,
+        )
     cells = named(lives, lambda c: numbered(SUMS[c[0]], f"visiting_{SUMS[c[0]]}"))
-    return Variables(inputs, cells)
+    return Variables(inputs, cells, handles(loops, frames))
+
+
+def handles(loops: Loops, frames: Sequence[Frame]) -> dict[Send, str]:
+    """Names for messages that are under way: by what they carry, numbered where there are more."""
+    keys, spans = dict[Send, tuple[str, str]](), dict[tuple[str, str], tuple[int, int]]()
+    for s in (s for s in loops.statements if isinstance(s, Send)):
+        during = [f for f in frames if any(map(s.when.on, f.steps))]
+        end = loops.steps if late(loops, s) else during[-1].last
+        keys[s] = f"{'returning' if s.sums else 'arriving'}_{CARRIED[s.tensors[0]]}", str(len(keys))
+        spans[keys[s]] = 4 * during[0].first, 4 * end + 2
+    names = named(spans, lambda key: numbered(key[0]))
+    return {s: names[key] for s, key in keys.items()}
+
+
+def late(loops: Loops, s: Send) -> bool:
+    """True if what comes is waited for where another value begins with it, and not before."""
+    return not s.sums and readers(loops, s) == {Start}
+
+
+def readers(loops: Loops, s: Send) -> set[type]:
+    """The kinds of statements that read what a message brings."""
+    return {type(x) for x in loops.statements for p in parts_of(x) if p.value == s.name}
 
 
 def untouched(loops: Loops, inputs: Mapping[Value, str], s: Start, first: int) -> bool:

@@ -92,7 +92,7 @@ def test_a_wrong_guard_is_refused_or_wrong() -> None:
     made = program("zigzag", 4, Causal())
     assert made.loops
     text = by_loops(made)
-    wrong = text.replace("if rank >= step else", "if rank > step else")
+    wrong = text.replace("elif rank >= step:", "elif rank > step:")
     assert wrong != text
     with pytest.raises(AssertionError):
         assert_exact(load(wrong), Plans(*made.plans))

@@ -174,7 +174,7 @@ def test_heads_come_while_others_are_attended(schedule: str) -> None:
     lines = emit(both(schedule, work, 4), "torch").partition("def forward")[2].splitlines()
     started, attended, waited = (
         next(n for n, line in enumerate(lines) if text in line)
-        for text in ("arriving_kv = ", " attend(", "arriving_kv.wait()")
+        for text in ("arriving_kv = ", " add_attention(", "wait(arriving_kv)")
     )
     assert started < attended < waited
 

@@ -34,7 +34,7 @@ def write(program: Program) -> str:
     run, *others = table.interpreter(program)
     texts += parts_of("torch", "tables/given")
     texts += parts_of("torch", run, without=("group_named",))
-    texts += parts_of("torch", *others, table.kernels(program))
+    texts += parts_of("torch", *others, table.kernels(program), "sums")
     texts += [*table.operators(program), *parts_of("torch", *last)]
     return assemble(docstring(program, usage), texts, keep, program.marks)
 

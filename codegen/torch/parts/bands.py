@@ -21,10 +21,7 @@ def triangles(pieces: Sequence[Tensor]) -> Iterator[tuple[slice, slice, bool]]:
 
 @cache
 def tiles(queries: range, keys: range) -> list[tuple[slice, slice, Any]]:
-    """Cut the rectangle of positions, both of one step, into kernel calls (rows, cols, band).
-
-    band: False where every row sees every column, True where row r sees the columns 0..r.
-    """
+    """The kernel calls (rows, cols, band) of a rectangle; True: row r sees the columns 0..r."""
     calls = list[tuple[slice, slice, Any]]()
     for i0, i1, j0, j1, *ends in BOXES:
         a, b = (len(range(queries.start, min(i, queries.stop), queries.step)) for i in (i0, i1))

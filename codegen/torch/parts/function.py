@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from codegen.torch.parts.stubs import forward, shapes
 
@@ -17,7 +16,7 @@ RANKS = 1
 # ---- The function to call, and its operators for compilers and checkpoint policies.
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, group: ProcessGroup | None = None) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, *, group: dist.ProcessGroup | None = None) -> Tensor:
     """Exact attention of a sharded sequence; all ranks of the group call it together.
 
     q: [batch, heads, tokens, dim], k and v: [batch, KV heads, tokens, dim], this rank's shards;

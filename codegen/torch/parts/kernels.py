@@ -1,5 +1,7 @@
 """Fused attention of a rectangle of queries and keys that is full or causal."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -33,21 +35,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
     return out, lse[..., : q.shape[2], None]
 
 
-def attend_backward(
-    dout: Tensor, q: Tensor, out: Tensor, lse: Tensor, k: Tensor, v: Tensor, causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, causal: bool) -> Any:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
     q = q * SIGN  # signed
     dout, q, k, v, out = padded(dout, q, k, v, out)  # unequal
-    rows, heads, lse = q.shape[2], k.shape[1], lse[..., 0].contiguous()
+    rows, cols, heads, lse = q.shape[2], k.shape[2], k.shape[1], lse[..., 0].contiguous()
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
     if q.is_cpu:
         dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, scale=SCALE)
     elif q.element_size() == 2:
         seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
         dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(
-            dout, q, k, v, out, lse, None, None, rows, k.shape[2], 0.0, causal, seed, seed[0],
-            scale=SCALE,
+            dout, q, k, v, out, lse, None, None, rows, cols, 0.0, causal, seed, seed[0], scale=SCALE
         )  # fmt: skip
     else:
         lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)

@@ -6,122 +6,83 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from codegen.torch.parts.merge import merge, wide
 
 INNER = 1
 
 
-class exchange:
+def wait(message: Any) -> list[Tensor]:
+    """Wait for what a message brings; it holds what was sent until then."""
+    for work in message[0]:
+        work.wait()
+    return [*map(*message[3:], message[1])] if message[3:] else message[1]
+
+
+def exchange(x: Any, to: int, source: int, group: Any, sends: Any = 1, comes: Any = None) -> Any:
     """If it `sends`, give tensors to one rank; if it `comes`, receive the like from another."""
-
-    def __init__(self, sent: Any, to: int, source: int, group: Any, sends: Any = 1, comes: Any = 1):
-        self.sent = [x.contiguous() for x in sent] if sends else []
-        self.received = [x.new_empty(x.shape) for x in sent] if comes else []
-        ops = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x in self.sent]
-        ops += [dist.P2POp(dist.irecv, x, group=group, group_peer=source) for x in self.received]
-        self.works = dist.batch_isend_irecv(ops) if ops else []
-
-    def wait(self) -> list[Tensor]:
-        for work in self.works:
-            work.wait()
-        return self.received
+    sent = [t.contiguous() for t in x] if sends else []
+    received = [t.new_empty(t.shape) for t in x] if (sends if comes is None else comes) else []
+    ops = [dist.P2POp(dist.isend, t, group=group, group_peer=to) for t in sent]
+    ops += [dist.P2POp(dist.irecv, t, group=group, group_peer=source) for t in received]
+    return dist.batch_isend_irecv(ops) if ops else [], received, sent
 
 
-class broadcast(exchange):
+def broadcast(x: Any, root: int, group: Any, comes: Any = 1) -> Any:
     """The tensors of one rank of the group, the root, to all others."""
-
-    def __init__(self, sent: Any, root: int, group: Any):
-        sends = group.rank() == root
-        self.received = [x.contiguous() if sends else x.new_empty(x.shape) for x in sent]
-        options = {"group": group, "group_src": root, "async_op": True}
-        self.works = [dist.broadcast(x, **options) for x in self.received]
+    own, rules = group.rank() == root, {"group": group, "group_src": root, "async_op": True}
+    received = [t.contiguous() if own else t.new_empty(t.shape) for t in (x if comes else [])]
+    return [dist.broadcast(t, **rules) for t in received], received, []
 
 
-class reduction(exchange):
+def reduction(x: Any, root: int, group: Any, sends: Any = 1) -> Any:
     """The sums of all ranks of the group to one of them, the root; nothing to the others."""
-
-    def __init__(self, sums: Any, root: int, group: Any):
-        self.sent = [x.contiguous() for x in sums]
-        options = {"group": group, "group_dst": root, "async_op": True}
-        self.works = [dist.reduce(x, **options) for x in self.sent]
-        self.received = self.sent if group.rank() == root else []
+    sent, rules = [t.contiguous() for t in x] if sends else [], {"group": group, "async_op": True}
+    works = [dist.reduce(t, group_dst=root, **rules) for t in sent]
+    return works, sent if group.rank() == root else [], sent
 
 
-class swapping(exchange):
-    """`swap` of several tensors, to be waited for."""
-
-    def __init__(self, tensors: Any, split: int, join: int, group: Any):
-        self.join = join
-        self.sent = [torch.stack(x.chunk(group.size(), split)) for x in tensors]
-        self.received = [torch.empty_like(x) for x in self.sent]
-        pairs, options = zip(self.received, self.sent, strict=True), {"async_op": True}
-        self.works = [dist.all_to_all_single(*x, group=group, **options) for x in pairs]
-
-    def wait(self) -> list[Tensor]:
-        return [torch.cat([*x], self.join) for x in super().wait()]
-
-
-class gathering(exchange):
-    """`gather` of several tensors, to be waited for."""
-
-    def __init__(self, tensors: Any, group: Any):
-        self.sent, self.many = [x.contiguous() for x in tensors], group.size()
-        self.received = [x.new_empty((self.many * len(x), *x.shape[1:])) for x in self.sent]
-        pairs, options = zip(self.received, self.sent, strict=True), {"async_op": True}
-        self.works = [dist.all_gather_into_tensor(*x, group=group, **options) for x in pairs]
-
-    def wait(self) -> list[Tensor]:
-        return [torch.cat(x.chunk(self.many), 2) for x in super().wait()]
-
-
-class reducing(exchange):
-    """`reduce` of several tensors, to be waited for."""
-
-    def __init__(self, sums: Any, group: Any):
-        self.sent = [torch.cat(x.chunk(group.size(), 2)) for x in sums]
-        self.received = [torch.empty_like(x.chunk(group.size())[0]) for x in self.sent]
-        pairs, options = zip(self.received, self.sent, strict=True), {"async_op": True}
-        self.works = [dist.reduce_scatter_tensor(*x, group=group, **options) for x in pairs]
-
-
-def swap(x: Tensor, split: int, join: int, group: ProcessGroup) -> Tensor:
+def swap(x: Any, split: int, join: int, group: Any) -> Any:
     """Give rank i of the group part i along one axis; join what all gave us along another."""
-    sent = torch.stack(x.chunk(group.size(), split))
-    received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=group)
-    return torch.cat([*received], join)
+    sent = [torch.stack(t.chunk(group.size(), split)) for t in x]
+    received, rules = [torch.empty_like(t) for t in sent], {"group": group, "async_op": True}
+    works = [dist.all_to_all_single(*pair, **rules) for pair in zip(received, sent, strict=True)]
+    return works, received, sent, lambda t: torch.cat([*t], join)
 
 
-def gather(x: Tensor, group: ProcessGroup) -> Tensor:
+def gather(x: Any, group: Any) -> Any:
     """The tokens of all ranks of the group, one rank after the other."""
-    parts = x.new_empty((group.size() * x.shape[0], *x.shape[1:]))
-    dist.all_gather_into_tensor(parts, x.contiguous(), group=group)
-    return torch.cat(parts.chunk(group.size()), 2)
+    n, sent, rules = group.size(), [t.contiguous() for t in x], {"group": group, "async_op": True}
+    received = [t.new_empty((n * len(t), *t.shape[1:])) for t in sent]
+    works = [dist.all_gather_into_tensor(*y, **rules) for y in zip(received, sent, strict=True)]
+    return works, received, sent, lambda t: torch.cat(t.chunk(n), 2)
 
 
-def reduce(x: Tensor, group: ProcessGroup) -> Tensor:
-    """The sum over the group of what was computed for our tokens."""
-    parts = torch.cat(x.chunk(group.size(), 2))
-    own = torch.empty_like(parts.chunk(group.size())[0])
-    dist.reduce_scatter_tensor(own, parts, group=group)
-    return own
+def reduce(x: Any, group: Any) -> Any:
+    """The sums over the group of what was computed for our tokens."""
+    sent, rules = (
+        [torch.cat(t.chunk(group.size(), 2)) for t in x],
+        {"group": group, "async_op": True},
+    )
+    received = [torch.empty_like(t.chunk(group.size())[0]) for t in sent]
+    works = [dist.reduce_scatter_tensor(*y, **rules) for y in zip(received, sent, strict=True)]
+    return works, received, sent
 
 
-def combine(out: Tensor, lse: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
+def combine(results: Any, group: dist.ProcessGroup) -> list[Tensor]:
     """Merge what the ranks of the group computed for our tokens."""
-    outs, lses = (swap(x, 2, 0, group).chunk(group.size()) for x in (out, lse))
-    out, lse = outs[0].to(wide(out)), lses[0]
+    outs, lses = (x.chunk(group.size()) for x in wait(swap(results, 2, 0, group)))
+    out, lse = outs[0].to(wide(outs[0])), lses[0]
     for part, part_lse in zip(outs[1:], lses[1:], strict=True):
         merge(out, lse, part, part_lse)
-    return out, lse
+    return [out, lse]
 
 
 @cache
-def groups_of(group: ProcessGroup) -> tuple[ProcessGroup, ...]:
-    """The groups of this rank along both axes of the mesh."""
+def places_of(group: dist.ProcessGroup) -> tuple[Any, ...]:
+    """The groups of this rank along both axes of the mesh, and its coordinates."""
     ranks = torch.tensor(dist.get_process_group_ranks(group)).view(-1, INNER)
     outer, inner = divmod(group.rank(), INNER)
-    column, row = ranks[:, inner].tolist(), ranks[outer].tolist()
-    return tuple(dist.new_group(x, use_local_synchronization=True) for x in (column, row))
+    lines = ranks[:, inner].tolist(), ranks[outer].tolist()
+    groups = (dist.new_group(x, use_local_synchronization=True) for x in lines)
+    return *groups, outer, inner

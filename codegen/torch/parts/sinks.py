@@ -6,7 +6,6 @@ Instead of `attention`, `operator` and `gradients` of other parts, under the sam
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from codegen.torch.parts.function import digest, group_named
 from codegen.torch.parts.merge import merge, wide
@@ -24,7 +23,7 @@ def attention(
     v: Tensor,
     *,
     sinks: Tensor | None = None,
-    group: ProcessGroup | None = None,
+    group: dist.ProcessGroup | None = None,
 ) -> Tensor:
     """Exact attention of a sharded sequence; all ranks of the group call it together.
 

@@ -13,6 +13,9 @@ def missing(*_: Any, **_named: Any) -> Any:
 
 Tensors = tuple[Tensor, ...]
 allowed: Callable[..., Tensor] = missing
+attend: Callable[..., Tensors] = missing
+attend_backward: Callable[..., Tensors] = missing
+merge: Callable[..., None] = missing
 attention: Callable[..., Tensor] = missing
 positions: Callable[..., Tensor] = missing
 own_positions: Callable[..., Tensor] = missing

@@ -4,6 +4,7 @@ Instead of `kernels`, under the same names.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,10 +44,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: bool | Sequence[int]) -> tuple
     return out, lse[..., : q.shape[2], None]
 
 
-def attend_backward(
-    dout: Tensor, q: Tensor, out: Tensor, lse: Tensor, k: Tensor, v: Tensor,
-    band: bool | Sequence[int],
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band: Any) -> Any:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
     q = q * SIGN  # signed
     dout, q, k, v, out = padded(dout, q, k, v, out)  # unequal
