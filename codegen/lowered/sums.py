@@ -87,7 +87,6 @@ class Walk:
     targets: dict[Statement, dict[int, dict[str, Cell]]] = field(default_factory=dict)  # by tensor
     into: dict[Statement, dict[int, Cell]] = field(default_factory=dict)  # of messages
     source: dict[Statement, Cell] = field(default_factory=dict)  # of messages
-    first: dict[Cell, int] = field(default_factory=dict)  # step of the first addition
     last: dict[Cell, int] = field(default_factory=dict)  # step of the last message
     arrivals: dict[Cell, list[int]] = field(default_factory=dict)  # steps in which some arrive
     widths: dict[tuple[str, str], set[int]] = field(default_factory=dict)  # where attends read it
@@ -98,10 +97,8 @@ class Walk:
     added: dict[Cell, set[int]] = field(default_factory=dict)  # and in which attends add to them
     holders: dict[Cell, dict[int, Ints]] = field(default_factory=dict)  # ranks that have these
     sent: dict[Cell, set[int]] = field(default_factory=dict)  # and from rank to rank
-    guarded: set[Cell] = field(default_factory=set)  # by some ranks only
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
     again: set[Cell] = field(default_factory=set)  # the same heads are added to several times
-    anew: set[tuple[Statement, int]] = field(default_factory=set)  # after what left
     beside: set[Cell] = field(default_factory=set)  # sums come that some ranks have already
     parted: set[Cell] = field(default_factory=set)  # additions are of some heads each
 

@@ -118,7 +118,6 @@ class _Walker:
         self.result.taken.setdefault(cell, set()).add(t)
         if isinstance(s, Send):
             self.result.sent.setdefault(cell, set()).add(t)
-            self.result.guarded |= {cell} if s.when.guard != Guard() else set()
         full = self.full.get(cell)
         if full is None:
             return
@@ -215,7 +214,7 @@ class _Walker:
             dst, into = ranks, self.receiver(tensor, t, ranks, blocks)
         self.result.into.setdefault(s, {})[t] = into
         self.result.arrivals.setdefault(into, []).append(t)
-        self.replace(s, into, t, dst)
+        self.replace(into, t, dst)
         whole = not isinstance(s, Send) or not cut(s)
         self.add(into, t, dst, whole=whole, heads=heads)
 
@@ -226,7 +225,7 @@ class _Walker:
         low, high = (e.at(t, self.loops.coordinates()) for e in ends)
         return np.arange(low.min(), high.max() + 1)
 
-    def replace(self, s: Handing, into: Cell, t: int, dst: Ints) -> None:
+    def replace(self, into: Cell, t: int, dst: Ints) -> None:
         """Note sums that take the place of those that left; all of them, or none."""
         left = self.left.pop(into, None)
         if left is None or not left.any():
@@ -235,7 +234,6 @@ class _Walker:
         coming[dst] = True
         if (left & ~coming).any() or self.full[into][dst].any():
             self.mixed[into] = f"step {t}: {into[0]} comes to some ranks in place of what they sent"
-        self.result.anew.add((s, t))
 
     def receiver(self, tensor: str, t: int, dst: Ints, blocks: Ints) -> Cell:
         """The cell of sums that arrive: one that a later message empties, else of what stays."""
@@ -256,7 +254,6 @@ class _Walker:
         if heads is not None and len(heads) < slices:
             self.result.parted.add(cell)
         self.result.last.pop(cell, None)  # it lives on
-        self.result.first.setdefault(cell, t)
         self.result.whole[cell] = self.result.whole.get(cell, True) and whole
 
 
