@@ -22,7 +22,7 @@ from codegen.torch.transfers import transfers
 from codegen.torch.variables import CARRIED, late, untouched
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
-from planner.loops.form import OWN, Attend, Exchange, Return, Send, Start
+from planner.loops.form import OWN, Attend, Exchange, Return, Send, Start, Statement
 
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
 BACKWARD = '"""Gradients of the local queries, keys and values."""'
@@ -108,11 +108,7 @@ class Pass(Attending, Exchanges):
             at=None if frame.loop else frame.first,
             sizes=dict(zip(self.loops.mesh, self.sizes, strict=True)),
         )
-        starts = [
-            s
-            for s in self.loops.statements
-            if isinstance(s, Start) and any(map(s.when.on, domain.steps))
-        ]
+        starts = [s for s in self.running(frame) if isinstance(s, Start)]
         inputs = self.have.names.inputs
         first = [s for s in starts if untouched(self.loops, inputs, s, frame.first)]
         begun = dict[str, list[str]]()
@@ -120,6 +116,10 @@ class Pass(Attending, Exchanges):
             begun.setdefault(value, []).append(name)
         before = [" = ".join([*names, value]) for value, names in begun.items()]
         self.step(frame, domain, names, [s for s in starts if s not in first], before)
+
+    def running(self, frame: Frame) -> list[Statement]:
+        """The statements that run in some steps of a frame."""
+        return [s for s in self.loops.statements if any(map(s.when.on, frame.steps))]
 
     def step(
         self,
@@ -142,8 +142,10 @@ class Pass(Attending, Exchanges):
             when, lines = both(conditions(s.when, domain, names)), self.start(s)
             self.paste(indented(f"if {when}:", lines) if when and lines else lines)
         self.peers_said = None
+        exchanged = any(isinstance(s, Exchange | Return) for s in self.running(frame))
+        alone = len(moves) == 1 and not (meetings or begun or exchanged)
         for move in moves:
-            self.send(move, alone=len(moves) == 1 and not meetings)
+            self.send(move, alone)
         last = self.exchanges(frame, bool(meetings), begun)
         self.paste(tupled(begun))
         for meeting in meetings:
@@ -191,8 +193,8 @@ class Pass(Attending, Exchanges):
         what they take has another value by then.
         """
         made = list[tuple[str, str, str]]()
-        for s in self.loops.statements:
-            if not isinstance(s, Exchange | Return) or not any(map(s.when.on, frame.steps)):
+        for s in self.running(frame):
+            if not isinstance(s, Exchange | Return):
                 continue
             if frame.loop:
                 raise PlanError("an exchange of all with all in a loop")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from codegen.emitting import emit
 from dense_attention import assert_dense
 from loop_schedules import FOREIGN, foreign_pair
-from planner.ir import Held
+from planner.ir import Held, Move, Step
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from planner.planning import plan
 from planner.plans import Plans
@@ -143,6 +143,18 @@ def test_passes_over_different_meshes_are_exact(first: str, last: str) -> None:
     work = Workload(seq=64, heads=4, head_dim=2, mask=Full(), dtype="float64")
     backward = plan(last, work, 8, pass_="backward")
     assert_exact(verify_pair(plan(first, work, 8), backward))
+
+
+def test_sums_that_go_on_in_steps_without_attends_are_exact() -> None:
+    """DKV come home from rank to rank; a program must not begin new sums before it sends these."""
+    work, r = Workload(32, heads=2, head_dim=4, dtype="float64", mask=Full()), np.arange(4)
+    ring = plan("ring", work, 4, pass_="backward")
+    kv, steps = ring.partition.kv.owned(4), list(ring.steps[:4])
+    for hop in range(3):
+        steps.append(Step((), (Move(("DKV",), kv[(r + 1 + hop) % 4], r, (r - 1) % 4),)))
+    pair = verify_pair(plan("ring", work, 4), replace(ring, steps=tuple(steps)))
+    assert "as tables" not in emit(pair, "torch")
+    assert_exact(pair)
 
 
 @pytest.mark.parametrize("name", FOREIGN)
