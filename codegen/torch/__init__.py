@@ -52,26 +52,28 @@ def written(program: Program, loops: str = "") -> str:
 def shapes(program: Program, layout: str) -> str:
     """The function that says which shapes q, k and v must have."""
     heads, kv_heads = ("q.shape[1]", "k.shape[1]") if program.any_heads else ("HEADS", "KV_HEADS")
+    lines, tokens = list[str](), "len(positions(rank))"
     if program.free:
         many, least = (n // program.ranks for n in (program.layout.multiple, program.least))
         whole = f"q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2])"
-        each, sizes = f"size, max({least // many}, {whole}", (heads, kv_heads)
-        lines = list[str]()
-    else:
-        keys = "kv_positions" if "def kv_positions" in layout else "positions"
-        queries = f"({heads}, len(positions(rank)))"
-        lines = [f"queries, keys = {queries}, ({kv_heads}, len({keys}(rank)))"]
+        tokens = f"max({least // many}, {whole}"
+    each, sizes = f"size, {tokens}", (heads, kv_heads)
+    if "def kv_positions" in layout:
+        lines = [f"queries, keys = ({heads}, {tokens}), ({kv_heads}, len(kv_positions(rank)))"]
         each, sizes = "*size", ("queries", "keys")
     q, kv = sizes
     if program.unequal:
         lines.append(f"sizes = ({q}, HEAD_DIM), ({kv}, HEAD_DIM), ({kv}, V_HEAD_DIM)")
         lines.append(f"return [[len(q), {each}, dim] for size, dim in sizes]")
+    elif q == "q.shape[1]":
+        each = each.replace("size", "x.shape[1]", 1)
+        lines.append(f"return [[len(q), {each}, HEAD_DIM] for x in (q, k, k)]")
     else:
         lines.append(f"return [[len(q), {each}, HEAD_DIM] for size in ({q}, {kv}, {kv})]")
-    body = "\n    ".join(lines)
+    body = "\n".join(reflow(f"    {line}" for line in lines))
     return f"""
 from torch import Tensor
 
 def shapes(q: Tensor, k: Tensor, rank: int) -> list[list[int]]:  # of q, k and v
-    {body}
+{body}
 """
