@@ -112,7 +112,9 @@ class Walk:
     def lasting(self, cell: Cell) -> tuple[set[int], set[int]]:
         """The steps in which sums begin with nothing, and those through whose start they stay."""
         added, taken = {t for _, t, c in self.additions() if c == cell}, self.taken.get(cell, set())
-        added |= {t for c, t in self.kept.items() if (c[0], OWN) == cell}
+        if cell[1] == OWN:  # what some owners send, and others keep
+            added |= {t for c, t in self.kept.items() if c[0] == cell[0]}
+            taken = taken - {self.kept.get(cell, -1)}
         begun, stay, full = set[int](), set[int](), False
         for t in range(min(added, default=0), max(added | taken, default=-1) + 1):
             full = full and t not in taken

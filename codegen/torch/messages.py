@@ -41,7 +41,7 @@ class Messages(State):
         self.keep_own(move)
 
     def keep_own(self, move: Transfer) -> None:
-        """Ranks that do not send sums, being their owners, keep them in the step for that."""
+        """Owners that do not send their sums keep them, in the step in which others do."""
         t = self.walked.kept.get(move.source, -1) if move.source else -1
         if not move.source or t not in move.domain.steps or not move.s.when.on(t):
             return
@@ -49,11 +49,10 @@ class Messages(State):
         others = [s for s, cell in self.walked.source.items() if cell == move.source]
         if self.walked.accumulates(own) or len([s for s in others if s.when.on(t)]) > 1:
             raise PlanError("sums that stay with their owners are added to")
-        name, cells = self.have.names.cells[move.source], self.have.names.cells
-        if cells[own] == name:
-            raise PlanError("sums that stay with their owners have the name of those that go")
         when = f"step == {t - move.names.first} and " * (move.names.at is None)
-        self.paste(indented(f"if {when}not on[0]:", [f"{cells[own]} = {name}"]))
+        kept, name = (self.have.names.cells[cell] for cell in (own, move.source))
+        line = self.have.blank(own) if move.source == own else f"{kept} = {name}"
+        self.paste(indented(f"if {when}{'not ' * (move.source != own)}on[0]:", [line]))
 
     def came(self, move: Transfer) -> str:
         """The text of all that a message brings."""

@@ -46,6 +46,9 @@ def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -
             min([first, *(4 * f.first - 1 for f in within)]),  # they begin before the loop
             4 * loops.steps if cell[1] == OWN else last,
         )
+    for (tensor, _), t in walked.kept.items():  # beside those that others send
+        first, last = lives[tensor, OWN]
+        lives[tensor, OWN] = min(first, 4 * t - 1), last
     cells = named(lives, lambda c: numbered(SUMS[c[0]], f"visiting_{SUMS[c[0]]}"))
     return Variables(inputs, cells, handles(loops, frames))
 
