@@ -146,7 +146,7 @@ def test_passes_over_different_meshes_are_exact(first: str, last: str) -> None:
 
 
 def test_sums_that_go_on_in_steps_without_attends_are_exact() -> None:
-    """DKV go from rank to rank to their owners; a program must not begin new sums before it sends these."""
+    """DKV go from rank to rank to their owners: a program sends them before it begins new sums."""
     work, r = Workload(32, heads=2, head_dim=4, dtype="float64", mask=Full()), np.arange(4)
     ring = plan("ring", work, 4, pass_="backward")
     kv, steps = ring.partition.kv.owned(4), list(ring.steps[:4])
