@@ -55,17 +55,13 @@ def usage(prediction: Prediction) -> Usage | None:
     return Usage(rank, seconds, held, int(held.max()))
 
 
-def traffic(plan: Plan) -> NDArray[np.int64]:
-    """Returns the bytes of all messages from rank to rank: int64 [ranks, ranks]."""
-    table = np.zeros((plan.ranks, plan.ranks), np.int64)
-    for number, move in plan.moves():
-        np.add.at(table, (move.src, move.dst), message_bytes(plan, number, move))
-    return table
-
-
 def traffic_of(plans: Iterable[Plan]) -> NDArray[np.int64]:
-    """Returns the bytes from rank to rank of several passes: int64 [ranks, ranks]."""
-    table: NDArray[np.int64] = np.sum([traffic(plan) for plan in plans], axis=0)
+    """Returns the bytes of all messages of all passes from rank to rank: int64 [ranks, ranks]."""
+    first, *others = plans
+    table = np.zeros((first.ranks, first.ranks), np.int64)
+    for plan in (first, *others):
+        for number, move in plan.moves():
+            np.add.at(table, (move.src, move.dst), message_bytes(plan, number, move))
     return table
 
 

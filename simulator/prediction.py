@@ -169,7 +169,7 @@ def timer(plan: AnyPlans, scenario: Scenario) -> Callable[[Hardware], float]:
         for number, (one, chips, what_if) in enumerate(_settings(plan, hardware, scenario)):
             costs = _costs(one, chips, what_if, known.get(number))
             known.setdefault(number, costs)
-            total += timed(costs, what_if, "auto", record=False).timeline.end
+            total += timed(costs, what_if, "auto", record=False)[0].end
         return total
 
     return seconds
@@ -199,8 +199,8 @@ def _one_pass(
     plan: Plan, hardware: Hardware, scenario: Scenario, engine: Engine, record: bool
 ) -> Prediction:
     costs = _costs(plan, hardware, scenario)
-    plan, result = costs.plan, timed(costs, scenario, engine, record=record)
-    timeline, sums, used = result.timeline, result.sums, memory(plan)
+    timeline, sums, engine, contended = timed(costs, scenario, engine, record=record)
+    plan, used = costs.plan, memory(costs.plan)
     bound = lower_bound(plan.workload, plan.ranks, plan.pass_, hardware, scenario)
     reason, link = outside(plan), float(sums.ports.max(initial=0.0))
     least = 0.0 if reason else bound.seconds
@@ -224,8 +224,8 @@ def _one_pass(
         messages=sums.messages,
         timeline=timeline,
         memory=used,
-        engine=result.engine,
-        contended=result.contended,
+        engine=engine,
+        contended=contended,
     )
 
 

@@ -73,17 +73,16 @@ class Scenario(OneLine):
         return f"Scenario({', '.join(said)})"
 
     @property
-    def events_only(self) -> bool:
-        """True if the recurrence cannot follow this scenario, whatever the plan."""
-        return self.buffers is not None or self.late
+    def factors(self) -> dict[int, float]:
+        """Speeds by rank, where they are given."""
+        given = self.speeds or {}
+        return dict(given if isinstance(given, Mapping) else enumerate(given))
 
     def speed(self, ranks: int) -> NDArray[np.float64]:
         """Return the speed of each rank [ranks]; raises RingloomError for ranks that are not."""
-        speed, given = np.ones(ranks), self.speeds or {}
-        if not isinstance(given, Mapping):
-            if len(given) != ranks:
-                raise RingloomError(f"{len(given)} speeds for {ranks} ranks")
-            given = dict(enumerate(given))
+        speed, given = np.ones(ranks), self.factors
+        if given and not isinstance(self.speeds, Mapping) and len(given) != ranks:
+            raise RingloomError(f"{len(given)} speeds for {ranks} ranks")
         for rank, factor in given.items():
             if not 0 <= rank < ranks:
                 raise RingloomError(f"no rank {rank} to slow down: ranks are 0..{ranks - 1}")

@@ -32,14 +32,6 @@ TYPES: dict[str, tuple[type, ...]] = {
     "launch": (int, float),
 }
 
-FORMS = {  # of texts
-    "speeds": "ranks and factors, as 3=0.5",
-    "links": "links and factors, as 6-7=0.1",
-    "placement": "ranks, as 0,2,1,3",
-    "buffers": "a whole number from 1 up, or plan",
-    **dict.fromkeys(("share", "launch"), "a number"),
-}
-
 
 def scenario_of(table: Mapping[str, Any]) -> Scenario:
     """Returns the scenario that a table describes.
@@ -94,7 +86,9 @@ def value_of(name: str, text: str) -> Any:
     except RingloomError:
         raise
     except (TypeError, ValueError):
-        raise RingloomError(f"{name} must be {FORMS[name]}, not {text[:40]!r}") from None
+        number = name in ("share", "launch")
+        why = f"{name} must be a number, not" if number else f"{name} cannot be"
+        raise RingloomError(f"{why} {text[:40]!r}") from None
     return text
 
 

@@ -111,14 +111,10 @@ def changed(
     name, _, which = key.partition(":")
     if key in UNITS or key in OPTIONAL:
         return hardware.changed({key: value}), scenario
-    if key == "share":
-        return hardware, replace(scenario, share=value)
-    if key == "launch":
-        return hardware, replace(scenario, launch=value)
+    if key in ("share", "launch"):
+        return hardware, replace(scenario, **{key: value})  # type: ignore[arg-type]
     if name == "speed" and which.isdecimal():
-        given = scenario.speeds or {}
-        speeds = given if isinstance(given, Mapping) else dict(enumerate(given))
-        return hardware, replace(scenario, speeds={**speeds, int(which): value})
+        return hardware, replace(scenario, speeds={**scenario.factors, int(which): value})
     if name == "link":
         with suppress(ValueError):
             links = {**(scenario.links or {}), ends_of(which): value}

@@ -133,10 +133,6 @@ def source_options(
     )
 
 
-def _scenario_value(name: str, form: str, example: str) -> Written:
-    return Written(form, example, partial(value_of, name))
-
-
 scenario_options = grouped(
     click.option("--scenario", "scenario", help="A TOML or JSON file of what is not as usual."),
     click.option(
@@ -146,25 +142,25 @@ scenario_options = grouped(
     ),
     click.option(
         *("--straggler", "speeds"),
-        type=_scenario_value("speeds", "RANK=FACTOR", "3=0.5"),
+        type=Written("RANK=FACTOR", "3=0.5", partial(value_of, "speeds")),
         multiple=True,
         help="A rank and its speed, such as 3=0.5; may be repeated.",
     ),
     click.option(
         *("--slow-link", "links"),
-        type=_scenario_value("links", "A-B=FACTOR", "6-7=0.1 or 6-7=cut"),
+        type=Written("A-B=FACTOR", "6-7=0.1 or 6-7=cut", partial(value_of, "links")),
         multiple=True,
         help="A link and the factor on its bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
     ),
     click.option("--topology", help=f"{topology_forms()} or a JSON file of links."),
     click.option(
         "--placement",
-        type=_scenario_value("placement", "RANKS", "0,2,1,3"),
+        type=Written("RANKS", "0,2,1,3", partial(value_of, "placement")),
         help="The place of each rank, such as 0,2,1,3.",
     ),
     click.option(
         "--buffers",
-        type=_scenario_value("buffers", "N|PLAN", "2 or plan"),
+        type=Written("N|PLAN", "2 or plan", partial(value_of, "buffers")),
         help="Receive buffers per input that travels.",
     ),
     click.option(

@@ -3,7 +3,7 @@
 An address may come from anybody: every part is checked, and no part may name a file.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from operator import methodcaller
@@ -112,8 +112,7 @@ class Choices:
 def from_scenario(scenario: Scenario, **others: str) -> Choices:
     """Returns the choices of a scenario; raises RingloomError for what an address cannot say."""
     values = {field.name: getattr(scenario, field.name) for field in fields(Scenario)}
-    if isinstance(speeds := values["speeds"], Sequence):
-        values["speeds"] = dict(enumerate(speeds))
+    values["speeds"] = scenario.factors
     texts = {name: text_of(values.pop(key)) for name, key in SCENARIO.items()}
     texts["overlap"] = _text(values.pop("overlap"))
     if unknown := [name for name, value in values.items() if value != getattr(Scenario, name)]:

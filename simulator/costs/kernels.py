@@ -57,7 +57,7 @@ class Kernels:
         # Of one (query, key) pair of one head on long blocks, all batch rows together.
         self.seconds_per_pair = flop * work.batch / rate
         self._per_byte = hardware.of_kernels("traffic", pass_) / hardware["memory.bandwidth"]
-        self.launch, self._host = hardware.launch(pass_), hardware.of_kernels("host", pass_)
+        self.launch, self._host = (hardware.of_kernels(n, pass_) for n in ("launch", "host"))
         self._masked = hardware.of_kernels("masked", pass_)
         self._causal = hardware.of_kernels("causal", pass_)
         self._at_once = hardware.option("attention.blocks")

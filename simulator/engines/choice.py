@@ -9,7 +9,6 @@ Both engines apply, and agree to rounding, exactly when
 Speeds, slowed links and any topology are within the reach of both.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from planner.errors import RingloomError, unknown
@@ -25,26 +24,20 @@ Engine = Literal["auto", "recurrence", "events"]
 ENGINES: tuple[Engine, ...] = ("auto", "recurrence", "events")
 
 
-@dataclass(frozen=True, eq=False)
-class Timed:
-    """The answer of an engine, its name, and True if messages may have met on a link."""
+def timed(
+    costs: Costs, scenario: Scenario, engine: Engine, *, record: bool
+) -> tuple[Timeline, Sums, Engine, bool]:
+    """Time a plan; returns the engine, too, and True if messages may have met on a link.
 
-    timeline: Timeline
-    sums: Sums
-    engine: Engine
-    contended: bool
-
-
-def timed(costs: Costs, scenario: Scenario, engine: Engine, *, record: bool) -> Timed:
-    """Time a plan; raises RingloomError where the recurrence cannot follow the scenario."""
+    Raises RingloomError where the recurrence cannot follow the scenario.
+    """
     if engine not in ENGINES:
         raise RingloomError(unknown("engine", engine, ENGINES))
     ranks, speed = costs.plan.ranks, scenario.speed(costs.plan.ranks)
-    events_only = scenario.events_only or engine == "events"
     ports: Ports
     ordinary = scenario.topology is None and scenario.placement is None and not scenario.links
-    ordinary &= not costs.hardware.option("node.axes")
-    if ordinary and not events_only:
+    ordinary &= not costs.hardware.option("node.axes") and engine != "events"
+    if ordinary and scenario.buffers is None and not scenario.late:
         ports = NodePorts(costs.hardware, ranks, scenario.share)
     else:
         traffic = Traffic(costs.plan, scenario.routes(costs.hardware, ranks))
@@ -52,11 +45,9 @@ def timed(costs: Costs, scenario: Scenario, engine: Engine, *, record: bool) -> 
         if engine == "recurrence" and why:
             raise RingloomError(f"{costs.plan.name}: {why}, which only the event engine knows")
         if engine == "events" or why:
-            timeline, sums = run_events(costs, traffic, scenario, record=record)
-            return Timed(timeline, sums, "events", traffic.contended)
+            return *run_events(costs, traffic, scenario, record=record), "events", traffic.contended
         ports = LinkPorts(traffic, scenario.share)
-    timeline, sums = run(costs, ports, speed, overlap=scenario.overlap, record=record)
-    return Timed(timeline, sums, "recurrence", False)
+    return *run(costs, ports, speed, overlap=scenario.overlap, record=record), "recurrence", False
 
 
 def _beyond_the_recurrence(traffic: Traffic, scenario: Scenario) -> str:

@@ -66,9 +66,7 @@ class Recurrence:
         ranks = costs.plan.ranks
         self._costs, self._overlap, self._record = costs, overlap, record
         self._origins, self._accumulators = Origins(costs.plan), Accumulators(costs)
-        count = (
-            sum(len(move) for _, move in costs.plan.moves()) + 1
-        )  # message 0: nothing to wait for
+        count = 1 + sum(len(move) for _, move in costs.plan.moves())  # the first is for nothing
         self._offered, self._arrived = np.zeros(count), np.zeros(count)
         self._ports, self._speed = ports, speed
         self._now, self._last = costs.prologue / self._speed, 0.0
@@ -76,14 +74,15 @@ class Recurrence:
         self._out, self._in = np.zeros(ports.out), np.zeros(ports.into)  # when they are free
         self._sending, self._receiving = np.zeros(ports.out), np.zeros(ports.into)
         self._sent, self._taken = np.zeros(ranks, np.int64), np.zeros(ranks)
-        kept = len(costs.plan.steps) if record or len(costs.plan.steps) * ranks <= KEPT else 0
-        self._steps = np.empty((3, kept, ranks))  # begin, start of attends, end of attends
-        self._begin, self._start, self._end = np.empty((3, ranks))
+        steps = len(costs.plan.steps)
+        self._keeps = record or steps * ranks <= KEPT
+        # Begin, start of attends, end of attends; of the step at hand alone, if not all are kept.
+        self._steps = np.empty((3, steps if self._keeps else 1, ranks))
         self._log, self._messages = list[Attended | Sent | Merged](), 0
 
     def step(self, number: int, step: Step) -> None:
         """Offer the step's messages, attend, then merge what arrives."""
-        self._begin, self._start, self._end = times = self._times_of(number)
+        self._begin, self._start, self._end = times = self._steps[:, number * self._keeps]
         self._begin[:], self._start[:], self._taken[:] = self._now, np.inf, 0.0
         moves = [part for move in step.moves for part in move_rounds(move)]
         arrived = [(move, self._send(number, move)) for move in moves]
@@ -96,12 +95,6 @@ class Recurrence:
         for move, arrival in arrived:
             if move.accumulates:
                 self._merge(number, move, arrival)
-
-    def _times_of(self, number: int) -> Floats:
-        """Return the array for a step's times: [begin, start of attends, their end; ranks]."""
-        if number < self._steps.shape[1]:
-            return self._steps[:, number]
-        return np.empty((3, len(self._now)))
 
     def _send(self, number: int, move: Move) -> Floats:
         """Return the arrival of each message; ports are taken in row order."""
@@ -194,8 +187,7 @@ class Recurrence:
         """Return the times of all rows so far."""
         plan, end = self._costs.plan, max(float(self._now.max()), self._last)
         rows = tuple(self._log) if self._record else None
-        steps = self._steps if self._steps.shape[1] == len(plan.steps) else None
-        return Timeline(plan, end, self._now, steps, rows)
+        return Timeline(plan, end, self._now, self._steps if self._keeps else None, rows)
 
     def sums(self) -> Sums:
         """Return the totals of all ranks so far."""

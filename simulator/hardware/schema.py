@@ -209,10 +209,6 @@ class Hardware:
         other = (1 + half / REFERENCE_DIM) / (1 + half / head_dim)
         return min(1.0, self[f"attention.{pass_}"] * other)
 
-    def launch(self, pass_: Pass) -> float:
-        """Return the seconds that every kernel call takes however little it does."""
-        return self.of_kernels("launch", pass_)
-
     @property
     def tile(self) -> tuple[int, int]:
         """Queries and keys of one kernel tile."""

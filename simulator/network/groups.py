@@ -40,14 +40,9 @@ def divisions(routes: Routes) -> Iterator[tuple[str, set[Group]]]:
 def least_alpha(routes: Routes) -> float:
     """Return a latency that no message betters: of a direct link, or of a first and a last one."""
     infinite = float("inf")
-    direct, first, last = infinite, infinite, infinite
+    least = {(True, True): infinite, (True, False): infinite, (False, True): infinite}
     for a, b, link in routes.graph.edges(data=True):
-        alpha = link.get("alpha", 0.0)
-        if isinstance(a, int) and isinstance(b, int):
-            direct = min(direct, alpha)
-        elif isinstance(a, int):
-            first = min(first, alpha)
-        elif isinstance(b, int):
-            last = min(last, alpha)
-    least = min(direct, first + last)
-    return least if least < infinite else 0.0
+        kind = isinstance(a, int), isinstance(b, int)
+        least[kind] = min(least.get(kind, 0.0), link.get("alpha", 0.0))
+    alpha = min(least[True, True], least[True, False] + least[False, True])
+    return alpha if alpha < infinite else 0.0

@@ -24,7 +24,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from planner.disk import read as read_file
+from planner.disk import read
 from planner.errors import RingloomError
 from simulator.hardware import Hardware, Link
 
@@ -334,19 +334,14 @@ def _parsed(word: str, hardware: Hardware, ranks: int) -> Topology:
     if not Path(word).is_file():
         said = f"neither a file nor one of {forms()}"
         raise RingloomError(f"unknown topology {word[:200]!r}: {said}")
-    return read(Path(word), ranks)
-
-
-def read(path: Path, ranks: int) -> Topology:
-    """Read a JSON file of links; raises RingloomError, in one line, where it is not one."""
-    return Topology(path.stem, ranks, graph_of(path))
+    return Topology(Path(word).stem, ranks, graph_of(Path(word)))
 
 
 def graph_of(path: Path) -> nx.DiGraph:
-    """Read the graph of a JSON file of links, whatever the ranks; raises RingloomError likewise."""
+    """Read the graph of a JSON file of links; raises RingloomError, in one line, for others."""
     form = '{"links": [[0, 1, bandwidth, alpha], ...]}'
     what = f"topology file {path}: not of the form {form}"
-    return graph_of_links(read_file(path, _links, what, LARGEST_FILE))
+    return graph_of_links(read(path, _links, what, LARGEST_FILE))
 
 
 def _links(content: bytes) -> Links:

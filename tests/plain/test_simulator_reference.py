@@ -177,7 +177,7 @@ class Reference:
         if at_once and blocks and heads:
             each = blocks * heads * self.plan.workload.batch / calls
             seconds *= np.ceil(each / at_once) * at_once / each
-        launches = self.machine.launch(self.plan.pass_) * calls
+        launches = self.machine.of_kernels("launch", self.plan.pass_) * calls
         return float(max(self.machine["attention.host"] * calls, launches + seconds))
 
     def split(self, qs: list[Block], kvs: list[Block]) -> float:

@@ -5,7 +5,7 @@ the tokens of a rank, for even and for odd ranks apart. The polynomials are fixe
 of sizes, and have to hold for a larger plan as well.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -98,16 +98,17 @@ def _expressions(
     held_out = {symbol: last for symbol, (_, last) in axes}
     expressions = {}
     for name, expected in counted(*held_out.values()).items():
-        total = _through(lambda *at, n=name: _times(counted(*at)[n], ranks, sizes, at), axes)
+
+        def times_ranks(*at: int, name: str = name) -> Expr:
+            return sympy.Rational(counted(*at)[name]) * ranks.subs(
+                dict(zip(held_out, at, strict=True))
+            )
+
+        total = _through(times_ranks, axes)
         expressions[name] = sympy.expand(total / ranks)
         if expressions[name].subs(held_out) != sympy.Rational(expected):
             raise RingloomError(f"no polynomial of {name} goes through all plans")
     return expressions
-
-
-def _times(value: Fraction, ranks: Expr, sizes: Sequence[Axis], at: Sequence[int]) -> Expr:
-    place: Mapping[Expr, int] = {symbol: n for (symbol, _), n in zip(sizes, at, strict=False)}
-    return sympy.Rational(value) * ranks.subs(place)
 
 
 def _through(value: Callable[..., Expr], axes: Sequence[Axis], *at: int) -> Expr:

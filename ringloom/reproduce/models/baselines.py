@@ -12,6 +12,7 @@ as papers do.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ class Shape:
         return self.sram / (4 * self.head_dim)
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Elements that each device sends in a forward and in a backward pass of one layer."""
 
     forward: float
@@ -57,7 +57,7 @@ class Traffic:
     @property
     def total(self) -> float:
         """Both passes."""
-        return self.forward + self.backward
+        return sum(self)
 
 
 COLLECTIVE = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2, "ring": 1}

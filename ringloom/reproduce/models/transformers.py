@@ -25,11 +25,6 @@ class Model:
         object.__setattr__(self, "head_dim", self.head_dim or self.width // self.heads)
 
     @property
-    def q_width(self) -> int:
-        """Elements of all query heads of a token."""
-        return self.heads * self.head_dim
-
-    @property
     def attention_weights(self) -> int:
         """Parameters of one layer's query, key, value and output projections."""
         return 2 * self.width * (self.heads + self.kv_heads) * self.head_dim

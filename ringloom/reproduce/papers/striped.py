@@ -107,7 +107,7 @@ def rest(mesh: Mesh) -> float:
 def theoretical_maximum_speedup(mesh: Mesh, slowdown: float) -> float:
     """Striped Attention's TMS: only matrix products take time, `slowdown` times in attention."""
     model = mesh.model
-    per_pair = 4 * model.q_width * model.layers / mesh.model_parallel * slowdown
+    per_pair = 4 * model.heads * model.head_dim * model.layers / mesh.model_parallel * slowdown
     ring, striped = (per_pair * pairs(name, mesh) + rest(mesh) for name in ("ring", "striped"))
     return ring / striped
 
