@@ -76,7 +76,7 @@ def _traffic(counted: dict[str, Expr], pass_: Pass, in_bytes: bool) -> Expr:
     return total
 
 
-@cache
+@cache  # tests/plain/test_formulas.py takes 1.3 times as long without
 def formulas(schedule: str) -> Mapping[str, Expr]:
     """The formulas of a schedule under a causal mask, by the keys of `NAMES`.
 
