@@ -8,7 +8,6 @@ those that it would send, and comparing.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -76,13 +75,7 @@ class Filled:
         return src[on], dst[on], blocks[on]
 
 
-@dataclass(frozen=True)
-class Hit:
-    """An exchange: its statement, the rows that are its messages, what each rank then has."""
-
-    statement: Exchange | Return
-    rows: Bools
-    copies: Copies | None = None
+Hit = tuple[Exchange | Return, Bools, Copies | None]  # its messages, what each rank then has
 
 
 class Exchanges:
@@ -103,7 +96,7 @@ class Exchanges:
             for exchange, made in self._returns(t, tensors, places):
                 rows = self._among(messages, made)
                 if rows is not None:
-                    return Hit(exchange, rows)
+                    return exchange, rows, None
             return None
         src, dst, blocks = messages
         if len(src) < self.ranks * (min(self.mesh) - 1):
@@ -114,8 +107,8 @@ class Exchanges:
             on = along & (delta[:, axis] > 0)
             if n > 1 and on.sum() == self.ranks * (n - 1):
                 one = src[on], dst[on], blocks[on]
-                if hit := self._along(t, tensors, one, axis, places):
-                    return Hit(hit[0], on, hit[1])
+                if exchanged := self._along(t, tensors, one, axis, places):
+                    return exchanged[0], on, exchanged[1]
         return None
 
     def _returns(

@@ -18,7 +18,7 @@ from planner.ir import Plan
 from planner.loops.form import Ints, Kind
 from planner.masks.areas import areas
 from planner.masks.regions import FAR, Region
-from planner.partitions import Ranges, Side, shifted
+from planner.partitions import Side, shifted
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FULL, CAUSAL, STRICT, END, OTHER, ANY = range(len(KINDS))
@@ -29,7 +29,7 @@ BANDS = 8  # different shifts per question that are looked at under a mask of se
 
 
 class Chunks:
-    """The sets of positions of a side, as columns; equal shapes are each other shifted."""
+    """The sets of positions of a side, as columns; runs of equal shapes are each other shifted."""
 
     def __init__(self, side: Side, offset: int, shapes: dict[object, int]) -> None:
         ranges = [tuple(p for p in shifted(c, offset) if p) for c in side.chunks]
@@ -37,8 +37,9 @@ class Chunks:
         self.size = np.array([sum(map(len, c)) for c in ranges], np.int64)
         self.first = np.array([min((p[0] for p in c), default=0) for c in ranges], np.int64)
         self.last = np.array([max((p[-1] for p in c), default=-1) for c in ranges], np.int64)
-        self.gap = np.array([_gap(c) for c in ranges], np.int64)
-        self.shape = np.array([shapes.setdefault(_shape(c), len(shapes)) for c in ranges])
+        self.gap = np.array([c[0].step if len(c) == 1 else FAR for c in ranges], np.int64)
+        shape = [c[0].step if len(c) == 1 else object() for c in ranges]
+        self.shape = np.array([shapes.setdefault(x, len(shapes)) for x in shape])
 
     def ordered(self, chunks: Ints) -> Ints:
         """Each row's chunks that have positions, once each, as they follow; -1 after the last."""
@@ -52,22 +53,6 @@ class Chunks:
         left, right = chunks[:, :-1], chunks[:, 1:]
         overlap = (left >= 0) & (right >= 0) & (self.last[left] >= self.first[right])
         return np.asarray(~overlap.any(axis=1))
-
-
-def _gap(chunk: Ranges) -> int:
-    """The smallest distance of two positions."""
-    if len(chunk) == 1:
-        return chunk[0].step
-    positions = np.sort(np.concatenate([np.asarray(p) for p in chunk] or [np.zeros(0, np.int64)]))
-    return int(np.diff(positions).min(initial=FAR))
-
-
-def _shape(chunk: Ranges) -> object:
-    """A run's step, whatever its length; else where each range begins."""
-    if len(chunk) == 1:
-        return chunk[0].step
-    low = min((p[0] for p in chunk), default=0)
-    return tuple(sorted((p[0] - low, len(p), p.step) for p in chunk))
 
 
 class Kinds:

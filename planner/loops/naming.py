@@ -5,7 +5,7 @@ later steps and the first one read alike. Ages that change evenly with the step 
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,16 +20,8 @@ Names = tuple[str, ...]
 Lags = tuple[Expr, ...]
 
 
-@dataclass(frozen=True)
-class Item:
-    """A record whose cuts are of named values, perhaps of slices of these."""
-
-    record: Record
-    cuts: tuple[Cut, ...]
-
-
 Group = tuple[Key, int, Names, Lags]  # records that may become one statement
-Groups = dict[Group, list[Item]]
+Groups = dict[Group, list[Record]]  # their cuts are of named values, perhaps of slices of these
 
 
 class Naming:
@@ -72,11 +64,11 @@ class Naming:
 
     def groups(self) -> Groups:
         """The records by what they do and the names that they read."""
-        table = defaultdict[tuple[Key, int, Names, tuple[int, ...]], list[Item]](list)
+        table = defaultdict[tuple[Key, int, Names, tuple[int, ...]], list[Record]](list)
         for record in self.reading.records:
             named = [self._named(record, role, cut) for role, cut in _roles(record)]
             names, lags = tuple(n for n, _, _ in named), tuple(lag for _, lag, _ in named)
-            item = Item(record, tuple(cut for *_, cut in named))
+            item = replace(record, cuts=tuple(cut for *_, cut in named))
             table[record.key, record.queries, names, lags].append(item)
         return _sliding(table)
 
@@ -102,8 +94,8 @@ def _roles(record: Record) -> list[tuple[Role, Cut]]:
     if what == "attend":
         n = record.queries
         return [(("q",) if i < n else ("kv",), cut) for i, cut in enumerate(record.cuts)]
-    roles = [((what, *tensors), cut) for cut in record.cuts]
-    return roles + ([(("into", *tensors), record.into)] if record.into else [])
+    many = len(record.cuts) - record.into
+    return [(((what, "into")[i >= many], *tensors), cut) for i, cut in enumerate(record.cuts)]
 
 
 def _inside(cut: Cut, whole: Cut) -> Cut | None:
@@ -128,12 +120,12 @@ def constant(cut: Cut) -> tuple[Ends | None, Ends | None]:
     )
 
 
-def _sliding(table: dict[tuple[Key, int, Names, tuple[int, ...]], list[Item]]) -> Groups:
+def _sliding(table: dict[tuple[Key, int, Names, tuple[int, ...]], list[Record]]) -> Groups:
     """Ages that are affine in the step: values read in another order than they came."""
     groups: Groups = {(*k[:3], tuple(map(Expr, k[3]))): v for k, v in table.items()}
     single = defaultdict[tuple[Key, int, Names], dict[int, tuple[int, ...]]](dict)
     for (key, queries, names, lags), items in table.items():
-        steps = {i.record.t for i in items}
+        steps = {i.t for i in items}
         if len(steps) == 1:
             single[key, queries, names][steps.pop()] = lags
     for group, ages in single.items():

@@ -1,4 +1,4 @@
-"""recover(plan)   the loops of a plan: the shortest of a few readings of its rows, checked."""
+"""recover(plan)   the loops of a plan: the shorter of two readings of its rows, checked."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ from planner.loops.form import (
 )
 from planner.loops.naming import Naming
 from planner.loops.statements import Clusters, cost
-from planner.loops.walk import Reading, Source
+from planner.loops.walk import Reading
 
 MOST = 40  # statements of a regular plan
 ORDER = (Start, Exchange, Return, Send, Attend)
@@ -34,13 +34,10 @@ def recover(plan: Plan) -> Loops:
     Raises PlanError with the reason if the plan is irregular: its rows are not understood, or
     need more than 40 statements, or a list of ranks per step.
     """
-    readings, reason = list[Loops](), PlanError("irregular: no reading of the plan is its rows")
-    for each in _readings(Source(plan)):
-        if isinstance(each, PlanError):
-            reason = each
-        else:
-            readings.append(each)
-    for loops in sorted(readings, key=_cost):
+    reading, reason = Reading(plan), PlanError("irregular: no reading of the plan is its rows")
+    strict, loose = (Naming(reading, loose) for loose in (False, True))
+    namings = [strict, loose] if loose.starts != strict.starts else [strict]
+    for loops in sorted((_loops(plan, reading, names) for names in namings), key=_cost):
         if why := _irregular(loops):
             raise PlanError(f"irregular: {why}")
         try:
@@ -66,30 +63,15 @@ def _irregular(loops: Loops) -> str:
     return ""
 
 
-def _readings(source: Source) -> Iterator[Loops | PlanError]:
-    """Readings of the same rows: messages one by one, or joined; names that start few chains, or
-    many. Those that are like others are not tried.
-    """
-    for joint in (False, True)[: 1 + source.several]:
-        try:
-            reading = Reading(source, joint)
-            strict, loose = (Naming(reading, loose) for loose in (False, True))
-            yield _loops(reading, strict)
-            if loose.starts != strict.starts:
-                yield _loops(reading, loose)
-        except PlanError as error:
-            yield error
-
-
-def _loops(reading: Reading, naming: Naming) -> Loops:
+def _loops(plan: Plan, reading: Reading, naming: Naming) -> Loops:
     statements: list[Statement] = [*naming.starts, *reading.exchanges]
-    mesh, where = reading.source.mesh, reading.source.coordinates
+    mesh, where = reading.mesh, reading.coordinates
     for group, items in naming.groups().items():
         said = Clusters(group, items, mesh, where).best()
         if said is None:
             raise PlanError(f"irregular: no guards for {' '.join(group[0][2]) or 'attends'}")
         statements += said
-    return Loops(mesh, len(reading.source.rows), tuple(sorted(folded(statements), key=_order)))
+    return Loops(mesh, len(plan.steps), tuple(sorted(folded(statements), key=_order)))
 
 
 def _order(s: Statement) -> tuple[int, int, str, tuple[bool, ...]]:

@@ -30,8 +30,9 @@ from planner.loops.form import (
     parts_of,
 )
 from planner.loops.kinds import ANY, END, KINDS, OTHER
-from planner.loops.naming import Group, Item, constant
+from planner.loops.naming import Group, constant
 from planner.loops.places import Cut, encoded
+from planner.loops.walk import Record
 
 Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
 MOST = 64  # clusters, and slices of one step, after which it is no loop
@@ -60,15 +61,15 @@ def _cost(s: Statement) -> float:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Items that one statement says, if their ranks have guards."""
+    """Records that one statement says, if their ranks have guards."""
 
-    items: list[Item]
+    items: list[Record]
     slices: Slices
 
     @property
     def kind(self) -> int:
         """The kind that may be said of all items."""
-        kinds = {i.record.kind for i in self.items}
+        kinds = {i.kind for i in self.items}
         if len(kinds) == 1:
             return kinds.pop()
         return OTHER if kinds == {END, OTHER} else ANY
@@ -77,7 +78,9 @@ class Cluster:
 class Clusters:
     """The ways to say the items of one group."""
 
-    def __init__(self, group: Group, items: list[Item], mesh: tuple[int, ...], where: Ints) -> None:
+    def __init__(
+        self, group: Group, items: list[Record], mesh: tuple[int, ...], where: Ints
+    ) -> None:
         self.key, self.queries, self.names, self.lags = group
         self.items, self.mesh, self.where = items, mesh, where
         self.sends = self.key[0] != "attend"
@@ -96,69 +99,57 @@ class Clusters:
         return best
 
     def ways(self) -> Iterator[list[Cluster] | None]:
-        """Clusters by constant slices, by affine ones, by tables; with kinds told apart, or not."""
+        """Clusters by constant slices, or by fitted ones; with kinds told apart, or not."""
         split = _split(self.items)
-        kinds = {i.record.kind for i in self.items}
+        kinds = {i.kind for i in self.items}
         for apart in (True, False)[: len(kinds)]:
             if split:
                 yield self.constant(split, apart)
-            yield self.affine(apart, by_rank=False)
-            yield self.affine(apart, by_rank=True)
+            yield self.fitted(apart)
 
-    def constant(self, split: list[Item], apart: bool) -> list[Cluster]:
+    def constant(self, split: list[Record], apart: bool) -> list[Cluster]:
         """A cluster per kind and slices."""
-        clusters = defaultdict[tuple[Slices, int], list[Item]](list)
+        clusters = defaultdict[tuple[Slices, int], list[Record]](list)
         for item in split:
-            clusters[_slices(item), item.record.kind if apart else ANY].append(item)
+            clusters[_slices(item), item.kind if apart else ANY].append(item)
         return [Cluster(items, slices) for (slices, _), items in clusters.items()]
 
-    def affine(self, apart: bool, by_rank: bool) -> list[Cluster] | None:
-        """A cluster per kind, its slices as expressions, or as one number per rank."""
-        clusters = defaultdict[int, list[Item]](list)
+    def fitted(self, apart: bool) -> list[Cluster] | None:
+        """A cluster per kind, its slices as expressions."""
+        clusters = defaultdict[int, list[Record]](list)
         for item in self.items:
-            clusters[item.record.kind if apart else ANY].append(item)
+            clusters[item.kind if apart else ANY].append(item)
         made = list[Cluster]()
         for group in clusters.values():
-            for run in runs([*{i.record.t for i in group}]):
-                part = [i for i in group if run[0] <= i.record.t <= run[-1]]
-                slices = self._fitted(part, by_rank)
+            for run in runs([*{i.t for i in group}]):
+                part = [i for i in group if run[0] <= i.t <= run[-1]]
+                slices = self._fits(part)
                 if slices is None:
                     return None
                 made.append(Cluster(part, slices))
         return made
 
-    def _fitted(self, items: list[Item], by_rank: bool) -> Slices | None:
-        """Expressions for the slices of all items."""
-        t: Ints | None = None
-        fitted = list[tuple[Ends | None, Ends | None]]()
+    def _fits(self, items: list[Record]) -> Slices | None:
+        """Expressions for the slices of all items; None where there are none."""
+        t = np.repeat([i.t for i in items], [len(i.rank) for i in items])
+        made = list[tuple[Ends | None, Ends | None]]()
         for k in range(len(items[0].cuts)):
+            seen = self.where[np.concatenate([_seen(i, k) for i in items])]
             both = list[Ends | None]()
             for j in (0, 1):
                 if all(i.cuts[k].whole[:, j].all() for i in items):
                     both.append(None)
                     continue
-                seen = self.where[np.concatenate([_seen(i, k) for i in items])]
-                if t is None:
-                    t = np.repeat([i.record.t for i in items], [len(i.record.rank) for i in items])
-                pair = list[Expr]()
-                for e in (2 * j, 2 * j + 1):
-                    values = np.concatenate([_column(i, k, e) for i in items])
-                    fit = (
-                        self._table(seen[:, -1], values)
-                        if by_rank
-                        else plane(seen[:, :-1], t, values)
-                    )
-                    if fit is None:
-                        return None
-                    pair.append(fit)
-                both.append((pair[0], pair[1]))
-            fitted.append((both[0], both[1]))
-        return tuple(fitted)
+                ends = (np.concatenate([_column(i, k, 2 * j + e) for i in items]) for e in (0, 1))
+                low, high = (plane(seen[:, :-1], t, x) or self._table(seen[:, -1], x) for x in ends)
+                if low is None or high is None:
+                    return None
+                both.append((low, high))
+            made.append((both[0], both[1]))
+        return tuple(made)
 
     def _table(self, rank: Ints, values: Ints) -> Expr | None:
         """One number per rank, if it is the same in all steps."""
-        if (values == values[0]).all():
-            return Expr(int(values[0]))
         table = np.zeros(self.ranks, np.intp)
         table[rank] = values
         if (table[rank] != values).any():
@@ -172,8 +163,8 @@ class Clusters:
             return None
         said = list[Statement]()
         for cluster in clusters:
-            for run in runs([*{i.record.t for i in cluster.items}]):
-                items = [i for i in cluster.items if run[0] <= i.record.t <= run[-1]]
+            for run in runs([*{i.t for i in cluster.items}]):
+                items = [i for i in cluster.items if run[0] <= i.t <= run[-1]]
                 pieces = self._pieces(items, run, receiver)
                 if pieces is None:
                     return None
@@ -184,30 +175,30 @@ class Clusters:
                     said.append(statement)
         return said
 
-    def _pieces(self, items: list[Item], run: list[int], receiver: bool) -> list[Piece] | None:
+    def _pieces(self, items: list[Record], run: list[int], receiver: bool) -> list[Piece] | None:
         on = np.zeros((len(run), self.ranks), np.bool_)
         many = 0
         for item in items:
-            who = item.record.dst if receiver else item.record.rank
+            who = item.dst if receiver else item.rank
             assert who is not None
-            on[item.record.t - run[0], who] = True
+            on[item.t - run[0], who] = True
             many += len(who)
         if on.sum() < many:
             return None  # two rows of a rank in a step
-        ways = {i.record.t: i.record.way for i in items}
+        ways = {i.t: i.way for i in items}
         numbers = list[tuple[Ints, int]]()
-        if (way := items[0].record.way) and way.by:
+        if (way := items[0].way) and way.by:
             table = np.array([w.by for t in run if (w := ways[t])])
             numbers = [(table[:, a], n) for a, n in enumerate(way.sizes(self.mesh))]
         if way and way.kind == "root":
             sums = TENSORS[self.key[2][0]].accumulates
             for item in items:  # the root takes part, without a message
-                root = item.record.dst if sums else item.record.rank
-                on[item.record.t - run[0], root] = True
+                root = item.dst if sums else item.rank
+                on[item.t - run[0], root] = True
         return guards(run[0], on, self.mesh, numbers)
 
     def _statement(
-        self, cluster: Cluster, items: list[Item], piece: Piece, receiver: bool
+        self, cluster: Cluster, items: list[Record], piece: Piece, receiver: bool
     ) -> Statement | None:
         guard = piece.guard if piece.guard == Guard() else replace(piece.guard, receiver=receiver)
         when = When(piece.first, piece.last, guard=guard)
@@ -219,14 +210,14 @@ class Clusters:
             q, kv = parts[: self.queries], parts[self.queries :]
             return Attend(when, q, kv, KINDS[cluster.kind])
         into = None
-        if items[0].record.into:
+        if items[0].into:
             *rest, into = parts
             parts = tuple(rest)
         hop = self._hop(items, piece)
         return Send(when, *self.key[1:], parts, hop, into) if hop else None
 
-    def _hop(self, items: list[Item], piece: Piece) -> Hop | None:
-        way = items[0].record.way
+    def _hop(self, items: list[Record], piece: Piece) -> Hop | None:
+        way = items[0].way
         assert way is not None
         if way.kind == "table":
             to = _table(items, piece, self.ranks)
@@ -242,10 +233,10 @@ def _near(x: int, n: int) -> int:
     return (x + (n - 1) // 2) % n - (n - 1) // 2
 
 
-def _table(items: list[Item], piece: Piece, ranks: int) -> tuple[int, ...] | None:
+def _table(items: list[Record], piece: Piece, ranks: int) -> tuple[int, ...] | None:
     """The receiver of each rank, if it is the same in all steps."""
     table = np.full(ranks, -1)
-    inside = [i.record for i in items if piece.first <= i.record.t <= piece.last]
+    inside = [i for i in items if piece.first <= i.t <= piece.last]
     for record in inside:
         table[record.rank] = record.dst
     if any((table[record.rank] != record.dst).any() for record in inside):
@@ -253,30 +244,29 @@ def _table(items: list[Item], piece: Piece, ranks: int) -> tuple[int, ...] | Non
     return tuple(table.tolist())
 
 
-def _seen(item: Item, k: int) -> Ints:
+def _seen(item: Record, k: int) -> Ints:
     """The ranks whose coordinates the k-th cut's slices are said in: `into` at the receivers."""
-    record = item.record
-    if record.into and k == len(item.cuts) - 1 and record.dst is not None:
-        return record.dst
-    return record.rank
+    if item.into and k == len(item.cuts) - 1 and item.dst is not None:
+        return item.dst
+    return item.rank
 
 
-def _column(item: Item, k: int, e: int) -> Ints:
-    return np.broadcast_to(item.cuts[k].ends[:, e], len(item.record.rank))
+def _column(item: Record, k: int, e: int) -> Ints:
+    return np.broadcast_to(item.cuts[k].ends[:, e], len(item.rank))
 
 
-def _slices(item: Item) -> Slices:
+def _slices(item: Record) -> Slices:
     return tuple(constant(cut) for cut in item.cuts)
 
 
-def _split(items: list[Item]) -> list[Item] | None:
-    """Items whose slices are alike on all their ranks; None for too many."""
-    made = list[Item]()
+def _split(items: list[Record]) -> list[Record] | None:
+    """Records whose slices are alike on all their ranks; None for too many."""
+    made = list[Record]()
     for item in items:
         if all(len(cut.ends) == 1 for cut in item.cuts):
             made.append(item)
             continue
-        n = len(item.record.rank)
+        n = len(item.rank)
         columns = [np.broadcast_to(_flagged(cut), (n, 4)) for cut in item.cuts]
         code = encoded(np.hstack(columns))
         numbers = np.unique(code)
@@ -286,7 +276,7 @@ def _split(items: list[Item]) -> list[Item] | None:
             on = np.flatnonzero(code == number)
             cuts = (cut.take(on) for cut in item.cuts)
             one = tuple(Cut(c.value, c.ends[:1], c.whole[:1]) for c in cuts)
-            made.append(Item(item.record.take(on), one))
+            made.append(replace(item.take(on), cuts=one))
     return made
 
 

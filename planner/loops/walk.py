@@ -4,12 +4,11 @@ Records are rows of one step that are alike but for the rank, and perhaps their 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
-from planner.columns import twice
 from planner.ir import TENSORS, Plan
 from planner.loops.exchanges import Exchanges, Filled
 from planner.loops.form import Exchange, Ints, Loops, Return
@@ -17,7 +16,6 @@ from planner.loops.kinds import Kinds
 from planner.loops.places import Cut, Places, at_first
 from planner.loops.transfers import Transfers, Way, find_mesh
 from planner.loops.values import Copies, Messages, Rectangles, Rows, rows_of
-from planner.passes import pieces
 
 Key = tuple[str, str, tuple[str, ...]]  # what it does, the name it makes, tensors
 SIDES = ("q", "kv")
@@ -28,7 +26,7 @@ OWNED = 0  # the number of the value that is first on each side
 class Record:
     """The blocks that `rank` [n] reads or sends in step t, as slices of values.
 
-    `way` leads to the receivers `dst`; `into` is what they add sums to.
+    `way` leads to the receivers `dst`; with `into` the last cut is what they add sums to.
     """
 
     t: int
@@ -39,7 +37,7 @@ class Record:
     kind: int = 0
     way: Way | None = None
     dst: Ints | None = None
-    into: Cut | None = None
+    into: bool = False
 
     def take(self, rows: Ints) -> "Record":
         """The same for some of the rows."""
@@ -51,46 +49,19 @@ class Record:
         )
 
 
-class Source:
-    """The rows, mesh and kinds of rectangles of one plan, which its readings share."""
+class Reading:
+    """The records, exchanges and values of a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.ranks = plan, plan.ranks
-        self.rows = self.joint = [rows_of(step) for step in plan.steps]
-        self.several = any(
-            twice(src.astype(np.intp) * plan.ranks + dst)
-            for rows in self.rows
-            for src, dst, _ in rows.moves.values()
-        )
-        if self.several:
-            self.joint = [rows_of(step) for step in pieces.joined(plan).steps]
+        self.records, self.exchanges = list[Record](), list[Exchange | Return]()
         self.mesh = find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks)
         self.coordinates = Loops(self.mesh, 0, ()).coordinates()
-        kinds = Kinds(plan)
-        self.kinds = [kinds.of(*rows.attends[1:]) for rows in self.rows]
-
-
-@dataclass
-class Reading:
-    """The records, exchanges and values of a plan.
-
-    `joint` takes all messages of the same tensors between two ranks for one.
-    """
-
-    source: Source
-    joint: bool = False
-    records: list[Record] = field(default_factory=list)
-    exchanges: list[Exchange | Return] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        plan = self.source.plan
-        self.places = at_first(plan, Places)
-        self.transfers = Transfers(self.source.mesh)
-        steps = self.source.joint if self.joint else self.source.rows
-        self.filled = Filled(plan)
-        self.known = Exchanges(self.source.mesh, self.source.coordinates, steps, self.filled)
-        for t, rows in enumerate(steps):
-            self._step(t, rows)
+        self.kinds, self.filled = Kinds(plan), Filled(plan)
+        self.places, self.transfers = at_first(plan, Places), Transfers(self.mesh)
+        rows = [rows_of(step) for step in plan.steps]
+        self.known = Exchanges(self.mesh, self.coordinates, rows, self.filled)
+        for t, row in enumerate(rows):
+            self._step(t, row)
 
     def _step(self, t: int, rows: Rows) -> None:
         coming = list[tuple[str, str, int | None, Copies]]()
@@ -98,10 +69,12 @@ class Reading:
             side, sums = TENSORS[tensors[0]].side, TENSORS[tensors[0]].accumulates
             rest = messages
             while len(rest[0]) and (hit := self.known.hit(t, tensors, rest, self.places[side])):
-                self.exchanges.append(hit.statement)
-                if isinstance(hit.statement, Exchange) and hit.copies:
-                    coming.append((side, hit.statement.name, None, hit.copies))
-                rest = rest[0][~hit.rows], rest[1][~hit.rows], rest[2][~hit.rows]
+                statement, its, copies = hit
+                self.exchanges.append(statement)
+                if copies:
+                    coming.append((side, statement.name, None, copies))
+                src, dst, blocks = (x[~its] for x in rest)
+                rest = src, dst, blocks
             used = set[str]()
             for way, part in self._ways(t, tensors, rest):
                 name, records = self._sent(t, tensors, way, part, used)
@@ -125,7 +98,7 @@ class Reading:
         src, dst, blocks = messages
         if not len(src):
             return
-        mesh, where = self.source.mesh, self.source.coordinates
+        mesh, where = self.mesh, self.coordinates
         code: Ints = (dst - src) % mesh[0]
         if len(mesh) > 1:
             delta = (where[dst] - where[src])[:, :-1] % mesh
@@ -145,7 +118,7 @@ class Reading:
 
     def _rooted(self, src: Ints, dst: Ints, sums: bool) -> Way | None:
         """All messages along one axis, from one coordinate of it, or for sums to one."""
-        where = self.source.coordinates[:, :-1]
+        where = self.coordinates[:, :-1]
         axes = np.flatnonzero((where[src] != where[dst]).any(axis=0))
         roots = where[dst if sums else src, axes[0]]
         if len(axes) > 1 or (roots != roots[0]).any():
@@ -170,7 +143,7 @@ class Reading:
         rank, q, kv = rectangles
         self.filled.note("q", rank, q)
         self.filled.note("kv", rank, kv)
-        kinds = self.source.kinds[t]
+        kinds = self.kinds.of(q, kv)
         for at, queries in self.places["q"].read(rank, q):
             for rows, keys in self.places["kv"].read(rank[at], kv[at]):
                 cuts = (*(cut.take(rows) for cut in queries), *keys)
@@ -187,5 +160,8 @@ class Reading:
         for (at, record), (rows, cuts) in product(records, into):
             on = np.flatnonzero(np.isin(at, rows, assume_unique=True))
             if len(on):
-                cut = cuts[0].take(np.searchsorted(rows, at[on])) if len(cuts) == 1 else None
-                yield replace(record.take(on), into=cut)
+                added = record.take(on)
+                if len(cuts) == 1:
+                    cut = cuts[0].take(np.searchsorted(rows, at[on]))
+                    added = replace(added, cuts=(*added.cuts, cut), into=True)
+                yield added
