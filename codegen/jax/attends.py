@@ -1,6 +1,5 @@
 """The attends of a pass as lines: calls on what a device has, cases, loops over tiles."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,6 @@ from planner.loops.form import HELD, OWN, Loops
 from planner.partitions import Side
 
 SOME = "some heads"  # of the queries that a device owns
-MASKED = {"full": "masked", "causal": "masked", "strict": WHOLE}  # of pieces that are padded
 
 
 def ascending(side: Side) -> bool:
@@ -71,9 +69,7 @@ class Attends:
 
     def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
         """The attends of some steps, if told so only those that add to these sums."""
-        made = groups(self.loops, self.walked, self.made, steps, self.sides)
-        for case in (case for group in made for case in group.cases if self.uneven):
-            case.kind = MASKED.get(case.kind, case.kind)
+        made = groups(self.loops, self.walked, self.made, steps, self.sides, self.uneven)
         return [group for group in made if group.cells == (cells or group.cells)]
 
     def slice_ops(self, attends: Sequence[Group]) -> Iterator[Op]:
@@ -162,7 +158,6 @@ class Attends:
         q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
         start = f"({', '.join(self.base(cell, case) for cell in cells)})"
         start = start[1:-1] if start.startswith("(nothing(") else start
-        start = re.sub(r"^\(zeros\((.*?)\), zeros\((.*)\)\)$", r"zeros((\1, \2))", start)
         self.written |= set(cells)
         self.defined |= set(cells)
         sums = ", ".join(self.made.sums[cell] for cell in cells)
@@ -191,13 +186,13 @@ class Attends:
         bases = [
             x for b in bases for x in ([f"*{b}"] if b.startswith("nothing(") else b.split(", "))
         ]
-        more = [f"{k}={x}" for k, x in (("rows", rows), ("cols", cols)) if x]
         if masked:
             if case.kind == WHOLE:
                 self.check_whole(case, steps)
             places = [self.places(case, side, steps, names) for side in ("q", "kv")]
             meet = "meet_masked" if self.forward else "meet_masked_backward"
-            return meet, [*bases, q, kv, *places, *more]
+            return meet, [*bases, q, kv, *places]
+        more = [f"{k}={x}" for k, x in (("rows", rows), ("cols", cols)) if x]
         more += ["causal=True"] if causal else []
         return ("meet" if self.forward else "meet_backward"), [*bases, q, kv, *more]
 

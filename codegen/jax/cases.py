@@ -49,15 +49,20 @@ class Group:
 
 
 def groups(
-    loops: Loops, walked: Walk, made: Values, steps: Sequence[int], sides: Sequence[str]
+    loops: Loops,
+    walked: Walk,
+    made: Values,
+    steps: Sequence[int],
+    sides: Sequence[str],
+    padded: bool = False,
 ) -> list[Group]:
-    """The attends that run in these steps."""
+    """The attends that run in these steps; `padded`: pieces are, so that all take a mask."""
     open_groups: list[tuple[tuple[Key, ...], list[Case]]] = []
     for s in loops.statements:
         if not isinstance(s, Attend) or not any(s.when.on(t) for t in steps):
             continue
         cells = tuple(made.cells[s, side] for side in sides)
-        for case in _cases(s, loops, walked, steps):
+        for case in _cases(s, loops, walked, steps, padded):
             for other, cases in open_groups:
                 if other == cells and not any((case.active & c.active).any() for c in cases):
                     cases.append(case)
@@ -88,8 +93,8 @@ def _joined(cases: list[Case]) -> list[Case]:
     return [replace(whole, active=everywhere, statements=statements)]
 
 
-def _cases(s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) -> list[Case]:
-    """A statement as cases of fixed pieces."""
+def _cases(s: Attend, loops: Loops, walked: Walk, steps: Sequence[int], padded: bool) -> list[Case]:
+    """A statement as cases of fixed pieces, or of whole values if these take a mask."""
     at = loops.coordinates()
     q, kv = (s.q[0].value, "q"), (s.kv[0].value, "kv")
     widths = [walked.width(*reversed(value)) for value in (q, kv)]
@@ -102,9 +107,12 @@ def _cases(s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) -> list[
             codes[i, r.rank] = np.ravel_multi_index(tuple(pieces), shape)
     active = codes >= 0
     different = np.unique(codes[active])
-    if len(s.q) + len(s.kv) > 2 or len(different) > MOST:
-        everything, keys = ((0, width - 1, width) for width in widths)
-        whole = Case(q, kv, everything, keys, WHOLE, active, s.when.guard, statements=(s,))
+    several = len(s.q) + len(s.kv) > 2 or len(different) > MOST
+    if several or padded or s.kind in LEFT_OPEN:
+        everything = np.ravel_multi_index((0, widths[0] - 1, 0, widths[1] - 1), shape)
+        kind = WHOLE if several or (different != everything).any() else "masked"
+        rows, cols = ((0, width - 1, width) for width in widths)
+        whole = Case(q, kv, rows, cols, kind, active, s.when.guard, statements=(s,))
         return [replace(whole, head=head_of([s]))]
     made = []
     for code in different:
@@ -114,8 +122,7 @@ def _cases(s: Attend, loops: Loops, walked: Walk, steps: Sequence[int]) -> list[
             (int(a), int(b), width)
             for a, b, width in ((*ends[:2], widths[0]), (*ends[2:], widths[1]))
         )
-        kind = "masked" if s.kind in LEFT_OPEN else s.kind
-        made.append(Case(q, kv, rows, cols, kind, on, s.when.guard, choice, head_of([s]), (s,)))
+        made.append(Case(q, kv, rows, cols, s.kind, on, s.when.guard, choice, head_of([s]), (s,)))
     return made
 
 

@@ -33,21 +33,17 @@ def meet_backward(dq, dkv, queries, kv, rows=slice(None), cols=slice(None), caus
     return dq.at[:, :, rows].add(dq_part), dkv
 
 
-def meet_masked(out, lse, q, kv, at, kv_at, rows=slice(None), cols=slice(None)):
+def meet_masked(out, lse, q, kv, at, kv_at):
     """`meet` for queries and keys at these positions."""
-    k, v = (x[:, :, cols] for x in kv)
-    part = attend_masked(q[:, :, rows], k, v, at[rows], kv_at[cols], allowed)
-    merged = merge(out[:, :, rows], lse[:, :, rows], *part)
-    return out.at[:, :, rows].set(merged[0]), lse.at[:, :, rows].set(merged[1])
+    k, v = kv
+    return merge(out, lse, *attend_masked(q, k, v, at, kv_at, allowed))
 
 
-def meet_masked_backward(dq, dkv, queries, kv, at, kv_at, rows=slice(None), cols=slice(None)):
+def meet_masked_backward(dq, dkv, queries, kv, at, kv_at):
     """`meet_backward` for queries and keys at these positions."""
-    q, dout, out, lse = (x[:, :, rows] for x in queries)
-    k, v = (x[:, :, cols] for x in kv)
-    dq_part, *part = attend_masked_backward(dout, q, k, v, out, lse, at[rows], kv_at[cols], allowed)
-    dkv = tuple(x.at[:, :, cols].add(more) for x, more in zip(dkv, part, strict=True))
-    return dq.at[:, :, rows].add(dq_part), dkv
+    (q, dout, out, lse), (k, v) = queries, kv
+    dq_part, *part = attend_masked_backward(dout, q, k, v, out, lse, at, kv_at, allowed)
+    return dq + dq_part, tuple(map(jnp.add, dkv, part))
 
 
 def tokens_of(rank, seq=SEQ):
