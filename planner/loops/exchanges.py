@@ -118,11 +118,11 @@ class Exchanges:
         side, when = TENSORS[tensors[0]].side, When(t, t)
         for name, (of, axis, back) in reversed(self.brought.items()):
             if of == side:
-                yield Return(when, tensors, name, axis), self.filled.of(side, back)
+                yield Return(when, name, tensors, axis), self.filled.of(side, back)
         if held := places.named.get((HELD, None)):
             for axis in range(len(self.mesh)):
                 made = scattered(held.table, places.side, self.where, axis)
-                yield Return(when, tensors, HELD, axis), self.filled.of(side, made)
+                yield Return(when, HELD, tensors, axis), self.filled.of(side, made)
 
     def _among(self, messages: Messages, made: Messages) -> Bools | None:
         """The rows of messages that are those made; None if they are not all there."""

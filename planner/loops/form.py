@@ -4,7 +4,7 @@ loops     ::= Loops(mesh, steps, statement ...)         rank = mixed radix of it
 statement ::= Start(when, name, tensors, part)           from this step on, `name` is that value
             | Send(when, name, tensors, parts, hop, into)         what arrives is `name` from t + 1
             | Exchange(when, name, tensors, part, axis, share)    the receiver's share of each part
-            | Return(when, tensors, name, axis)                   sums go back to where it came from
+            | Return(when, name, tensors, axis)                   sums go back to where it came from
             | Attend(when, q, kv, kind)                           parts x parts, one rectangle
 when      ::= first..last [, `width` steps of every `every`] [, guard]
 part      ::= value [@ t - lag] [pieces lo..hi] [heads lo..hi]
@@ -168,10 +168,12 @@ class Root:
 Hop = Shift | Table | Root
 
 
+@dataclass(frozen=True, slots=True)
 class Moves:
-    """A statement about values of some tensors: all of one side, inputs or sums."""
+    """A statement about a value of some tensors: all of one side, inputs or sums."""
 
-    __slots__ = ()
+    when: When
+    name: str
     tensors: tuple[str, ...]
 
     @property
@@ -189,9 +191,6 @@ class Moves:
 class Start(Moves):
     """From the first step of `when` on, `name` is that part."""
 
-    when: When
-    name: str
-    tensors: tuple[str, ...]
     part: Part
 
 
@@ -199,9 +198,6 @@ class Start(Moves):
 class Send(Moves):
     """One message per rank; several parts travel together."""
 
-    when: When
-    name: str
-    tensors: tuple[str, ...]
     parts: tuple[Part, ...]
     hop: Hop
     into: Part | None = None  # of sums: what they are added to, in the receiver's names at step t
@@ -211,9 +207,6 @@ class Send(Moves):
 class Exchange(Moves):
     """Everybody along an axis gets its share, `share` of the receiver, of everybody's part."""
 
-    when: When
-    name: str
-    tensors: tuple[str, ...]
     part: Part
     axis: int
     share: Part = WHOLE
@@ -233,9 +226,6 @@ class Return(Moves):
     Where a rank attended to nothing of a message there are no sums to send: zeros, in a program.
     """
 
-    when: When
-    tensors: tuple[str, ...]
-    name: str
     axis: int
 
 

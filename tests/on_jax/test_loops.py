@@ -76,7 +76,7 @@ def test_loops_match_dense_attention(schedule: str, ranks: int, work: Workload) 
 
 
 @pytest.mark.parametrize(
-    ("schedule", "ranks"), [("allgather", 4), ("decode-a2a", 8), ("mesh2d", 4)]
+    ("schedule", "ranks"), [("allgather:layout=contiguous", 4), ("decode-a2a", 8), ("mesh2d", 4)]
 )
 def test_masked_rectangles_of_any_length_follow_the_arrays(schedule: str, ranks: int) -> None:
     source, work = (
