@@ -1,6 +1,8 @@
 """Table programs of JAX: any verified plan, tables as an argument, and decoder layers."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -166,6 +168,27 @@ def test_a_program_cuts_a_mask_into_the_calls_that_the_compiler_cuts_it_into() -
         mask = Documents((first, WORK.seq - first)) & Causal()
         ours = module.make_tables(masks.boxes(replace(WORK, mask=mask), free=False))
         np.testing.assert_equal(ours, dynamic.tables(program, mask))
+
+
+def test_boxes_that_share_a_pair_are_refused() -> None:
+    """Each pair is looked at: whether some pair of positions lies in both boxes."""
+    full = replace(WORK, mask=Full())
+    module = loaded(write(program_of(plan("ring", full, 2), "jax", dynamic=True)))
+    random, (i, j), met = np.random.default_rng(0), np.indices((6, 6)), Counter[bool]()
+
+    def pairs(box: np.ndarray) -> np.ndarray:
+        i0, i1, j0, j1, low, high = box
+        inside = (i0 <= i) & (i < i1) & (j0 <= j) & (j < j1)
+        return np.asarray(inside & (low <= j - i) & (j - i <= high))
+
+    for _ in range(300):
+        boxes = np.concatenate([random.integers(0, 7, (2, 4)), random.integers(-6, 7, (2, 2))], 1)
+        met[shared := bool((pairs(boxes[0]) & pairs(boxes[1])).any())] += 1
+        with (
+            pytest.raises(ValueError, match=r"box 1 .* shares a pair") if shared else nullcontext()
+        ):
+            module.make_tables(boxes)
+    assert min(met.values()) > 30
 
 
 def test_tables_that_do_not_fit_are_refused() -> None:

@@ -57,13 +57,24 @@ def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
     """The tables of a mask, which is a list of disjoint boxes (i0, i1, j0, j1, low, high).
 
     Query i, counted so that the last query meets the last key, sees key j if i0 <= i < i1,
-    j0 <= j < j1 and low <= j - i <= high in one of them. Raises ValueError for a mask that needs
-    more than PLAN["max_calls"] calls of a rank in a step.
+    j0 <= j < j1 and low <= j - i <= high in one of them. Raises ValueError for boxes that share a
+    pair, and for a mask that needs more than PLAN["max_calls"] calls of a rank in a step.
     """
+    refuse_overlaps(np.array(boxes, np.int64).reshape(-1, 6))
     spans = spans_of(QUERIES.at) + (KV_SEQ - SEQ), spans_of(KEYS.at)
     most = int(str(PLAN["max_calls"]))
     calls = {name: calls_of(tiles, *spans, boxes, most) for name, (_, tiles) in ROWS.items()}
     return {"plan": np.array(IDENTITY, np.int32), **calls}
+
+
+def refuse_overlaps(boxes):
+    """Raise ValueError where two boxes share a pair, which would count twice."""
+    ends = np.array([1, -1, 1, -1, 1, -1])  # those that begin, and those that end
+    for n, box in enumerate(boxes):
+        i0, i1, j0, j1, low, high = (np.maximum(boxes[:n] * ends, box * ends) * ends).T
+        near = (np.maximum(low, j0 - i1 + 1) <= np.minimum(high, j1 - 1 - i0)) & (i0 < i1)
+        if (near & (j0 < j1)).any():
+            raise ValueError(f"box {n} {box.tolist()} shares a pair with one before it")
 
 
 def spans_of(at):
