@@ -78,7 +78,7 @@ def test_a_hole_is_on_the_page_with_its_reason_and_none_goes_undeclared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     page = "\n".join(matrix(["ring", "tree"], ["full", "causal"]))
-    assert "| jax | all 2 | all 2 |" in page
+    assert "| `jax` | all 2 | all 2 |" in page
     assert "| `jax --dynamic` | all 2 | full |" in page
     assert "`jax --dynamic`: A compiled program sends what was fixed" in page
     assert "`groups` lays out each document" in "\n".join(layouts())

@@ -66,7 +66,7 @@ def test_grids_colour_a_block_alike_wherever_it_is() -> None:
 def test_progress_is_seen_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     for seen in (True, False):
         console = Console(file=io.StringIO(), force_terminal=seen, width=80)
-        monkeypatch.setattr(progressing, "Console", lambda console=console, **_: console)
+        monkeypatch.setattr(progressing, "console", lambda console=console, **_: console)
         assert list(progress(["a", "b"], "counting")) == ["a", "b"]
         with working("thinking"):
             pass
