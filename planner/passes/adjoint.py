@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.analysis.marks import Marks, places
 from planner.analysis.messages import reaches_owner
 from planner.errors import PlanError
-from planner.ir import QUERY_SIDE, TENSORS, Attend, Held, Move, Plan, Step
+from planner.ir import QUERY_SIDE, TENSORS, Held, Move, Plan, Step
 
 KEPT = ("Q", "KV", "OUT")  # what a forward pass may leave in place
 
@@ -83,7 +82,7 @@ def _returns(plan: Plan) -> dict[int, list[Move]]:
     """Step -> messages of DKV that leave in it, whole, over the reversed routes of KV."""
     done = np.full((plan.ranks, len(plan.partition.kv) + 1), -1, np.int32)  # last change of a share
     for number, attend in plan.attends():
-        note_last(done, attend, number)
+        done[attend.rank[:, None], attend.kv] = number
     done[:, -1] = -1  # what block -1 finds
     back = defaultdict[int, list[Move]](list)
     for number in reversed(range(len(plan.steps))):
@@ -99,10 +98,3 @@ def _returns(plan: Plan) -> dict[int, list[Move]]:
                 now = leaves == step
                 back[step].append(Move(("DKV",), move.blocks[now], move.dst[now], move.src[now]))
     return dict(back)
-
-
-def note_last(done: NDArray[np.int32], attend: Attend, number: int) -> None:
-    """Record that each kv block of an attend got a contribution on its rank in this step."""
-    row, column = np.nonzero(attend.kv >= 0)
-    where = attend.rank[row], attend.kv[row, column]
-    done[where] = np.maximum(done[where], number)
