@@ -6,7 +6,6 @@ import numpy as np
 
 from codegen.lowered.conditions import both, needed
 from codegen.lowered.sums import Cell
-from codegen.torch.holdings import listed
 from codegen.torch.origins import Attended, called, check_everything, origin, triangular
 from codegen.torch.state import State, indented
 from codegen.torch.tiles import Meeting
@@ -31,19 +30,20 @@ class Attending(State):
         q, kv = meeting.values
         pick = self.pick(meeting)
         sums = [self.have.names.cells[self.cell(meeting, t)] for t in ACCUMULATORS[self.plan.pass_]]
-        sums[0] = listed(sums[0], lambda x: x + pick)
-        queries = listed(self.have.queries(q), lambda x: x + pick)
-        function = "add_gradient" if self.backward else "add_attention"
-        if meeting.plain:
-            given = ", ".join([*sums, queries, self.have.value("kv", kv)])
-            return [*self.cases(meeting, f"{function}({given}, {{}})")]
-        lines = list[str]()
-        if queries.startswith("with_output"):
+        lines, queries, kv = list[str](), self.have.queries(q), self.have.value("kv", kv)
+        if pick:  # views of some heads, of sums and of what is read
+            lines = [f"own = [x{pick} for x in (*{sums[0]}, {queries[1:-1]})]"]
+            many = 1 if self.backward else 2
+            sums[0], queries = f"own[:{many}]", f"own[{many}:]"
+        elif queries.startswith("with_output") and not meeting.plain:
             lines, queries = [f"visitors = {queries}"], "visitors"
-        given = ", ".join([*sums, queries, self.have.value("kv", kv)])
+        function = "add_gradient" if self.backward else "add_attention"
+        given = f"{function}({', '.join([*sums, queries, kv])}"
+        if meeting.plain:
+            return [*lines, *self.cases(meeting, f"{given}, {{}})")]
         name, *arguments = self.cuts(meeting)
         head = f"for rows, cols, band in {name}({', '.join(arguments)}):"
-        return [*lines, *indented(head, [f"{function}({given}, rows, cols, band)"])]
+        return [*lines, *indented(head, [f"{given}, rows, cols, band)"])]
 
     def cases(self, meeting: Meeting, call: str) -> Iterator[str]:
         """The rectangles one by one, each under the condition that none before it had."""

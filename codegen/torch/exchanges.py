@@ -106,9 +106,13 @@ class Exchanges(Messages):
         else:
             started, came = f"swap({sums}, 2, 1, {group})", "wait({})"
         if shares.every > 1:
-            many = shares.slices // shares.every
-            came = listed(came, lambda x: f"{x}.unflatten(1, ({many}, -1))")
-            part = f".unflatten(1, ({shares.slices}, -1))[:, {span(shares)}]"
+            many, part = (
+                shares.slices // shares.every,
+                f".chunk({shares.slices}, 1)[{shares.first}]",
+            )
+            if many > 1:
+                part = f".unflatten(1, ({shares.slices}, -1))[:, {span(shares)}]"
+                came = listed(came, lambda x: f"{x}.unflatten(1, ({many}, -1))")
             target = listed(target, lambda x: x + part)
         if self.assigned(into):
             return started, f"{target} = {came}"

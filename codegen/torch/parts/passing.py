@@ -60,11 +60,9 @@ def gather(x: Any, group: Any) -> Any:
 
 def reduce(x: Any, group: Any) -> Any:
     """The sums over the group of what was computed for our tokens."""
-    sent, rules = (
-        [torch.cat(t.chunk(group.size(), 2)) for t in x],
-        {"group": group, "async_op": True},
-    )
-    received = [torch.empty_like(t.chunk(group.size())[0]) for t in sent]
+    n, rules = group.size(), {"group": group, "async_op": True}
+    sent = [torch.cat(t.chunk(n, 2)) for t in x]
+    received = [torch.empty_like(t.chunk(n)[0]) for t in sent]
     works = [dist.reduce_scatter_tensor(*y, **rules) for y in zip(received, sent, strict=True)]
     return works, received, sent
 
