@@ -18,8 +18,6 @@ from planner.loops.transfers import Transfers, Way, find_mesh
 from planner.loops.values import Copies, Messages, Rectangles, Rows, rows_of
 
 Key = tuple[str, str, tuple[str, ...]]  # what it does, the name it makes, tensors
-SIDES = ("q", "kv")
-OWNED = 0  # the number of the value that is first on each side
 
 
 @dataclass(frozen=True, slots=True)

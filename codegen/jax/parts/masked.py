@@ -40,14 +40,11 @@ def attend_masked(q, k, v, rows, cols, seen):
     return joined(out, q), joined(lse, q)
 
 
-def attend_masked_backward(dout, q, k, v, out, lse, rows, cols, seen):
-    """The share of these pairs in dq, dk and dv, given out and lse over all keys of the queries."""
-    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
-    return masked_gradients(dout, q, k, v, lse, delta, rows, cols, seen)
-
-
 def masked_gradients(dout, q, k, v, lse, delta, rows, cols, seen):
-    """The same, given what is left of out: its product with dout, [batch, heads, rows, 1]."""
+    """The share of these pairs in dq, dk and dv, given two sums for each query.
+
+    They are over all its keys: the log-sum-exp, and the product of output and dout.
+    """
     lse = jnp.where(lse == -jnp.inf, jnp.inf, lse)  # of queries that see nothing at all
     queries = [in_blocks(grouped(x, k)) for x in (q, dout, lse, delta)]
     keys = [in_blocks(x) for x in (k, v, cols[:, None])]

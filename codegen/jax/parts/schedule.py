@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from codegen.jax.parts.kernels import attend, attend_backward
-from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
+from codegen.jax.parts.masked import attend_masked, masked_gradients, merge, wide
 from codegen.jax.parts.stubs import allowed, kv_positions, positions
 
 RANKS = SEQ = V_HEAD_DIM = 1
@@ -42,7 +42,8 @@ def meet_masked(out, lse, q, kv, at, kv_at):
 def meet_masked_backward(dq, dkv, queries, kv, at, kv_at):
     """`meet_backward` for queries and keys at these positions."""
     (q, dout, out, lse), (k, v) = queries, kv
-    dq_part, *part = attend_masked_backward(dout, q, k, v, out, lse, at, kv_at, allowed)
+    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+    dq_part, *part = masked_gradients(dout, q, k, v, lse, delta, at, kv_at, allowed)
     return dq + dq_part, tuple(map(jnp.add, dkv, part))
 
 
