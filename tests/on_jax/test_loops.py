@@ -20,9 +20,11 @@ from dense_attention import assert_dense
 from jax_in_numpy import replay, replayed
 from loop_schedules import FOREIGN, foreign_pair
 from planner.errors import PlanError
+from planner.ir import Attend, Move, Plan, Step
+from planner.layouts import by_tokens
 from planner.loops.form import Send
 from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
-from planner.planning import plan
+from planner.planning import derive, plan
 from planner.workload import Workload
 from runtimes.arrays import draw
 
@@ -168,6 +170,21 @@ def test_a_message_beside_sums_that_go_elsewhere_is_refused() -> None:
     work = Workload(14, kv_seq=17, heads=1, kv_heads=1, head_dim=1, mask=mask, dtype="float64")
     with pytest.raises(PlanError, match="only some ranks send on"):
         print_loops(program("startrail:layout=even-work", 5, work))
+
+
+def test_masked_tiles_that_are_attended_in_two_steps_are_no_whole_values() -> None:
+    """Whole gathered keys under the positions of a window would count in both steps."""
+    work, r = replace(WORK, mask=Window(40, 40)), np.arange(4)
+    sides = by_tokens(work, 4, "contiguous")
+    q, kv = sides.q.owned(4), sides.kv.owned(4)
+    gather = Step((), tuple(Move(("KV",), kv, r, (r + hop) % 4) for hop in (1, 2, 3)))
+    every = np.tile(kv.T, (4, 1))
+    attends = (Step((Attend(r, q, part),), ()) for part in (every[:, :3], every[:, 3:]))
+    made = derive(Plan("two", work, 4, sides, "forward", (), (), (gather, *attends)))
+    with pytest.raises(PlanError, match="leave out what is seen"):
+        print_loops(program_of(made, "jax"))
+    inputs = draw(work, 3)[:3]
+    assert_dense(work, inputs, replay(made, *inputs))
 
 
 def emitted(source: str) -> ModuleType:
