@@ -349,10 +349,10 @@ def test_fit_tells_a_curve_from_sizes_and_rates(tmp_path: Path, ringloom: Comman
         ("", "no rows"),
         ("a,tflops\n1,2\n", "the first line must name bytes,seconds or size,tflops"),
         ("a,b\n1,2\n", "not 'a,b'"),
-        ("bytes,seconds\n1,x\n", "could not convert"),
-        ("bytes,seconds\n1\n2\n", "could not convert"),
+        ("bytes,seconds\n1,x\n", "row 1: seconds must be a positive number, not 'x'"),
+        ("bytes,seconds\n1\n2\n", "row 1: seconds must be a positive number, not ''"),
         ("bytes,seconds\n1,1\n", "two constants need two rows"),
-        ("size,tflops\n1,1\n2,-1\n", "more than 0"),
+        ("size,tflops\n1,1\n2,-1\n", "row 2: tflops must be a positive number, not '-1'"),
     ],
 )
 def test_fit_says_in_one_line_what_is_wrong_with_a_file(
