@@ -76,7 +76,11 @@ def value_of(name: str, text: str) -> Any:
     try:
         match name:
             case "speeds" | "links":
-                return _read(name, dict(map(_pair, entries)))
+                factors = _read(name, dict(map(_pair, entries)))
+                ends = [key for key in factors if isinstance(key, tuple)]
+                if len(factors) < len(entries) or any(key[::-1] in factors for key in ends):
+                    raise RingloomError(f"{text[:40]!r} names a rank or a link twice")
+                return factors
             case "placement":
                 return [int(rank) for rank in entries]
             case "share" | "launch":

@@ -82,8 +82,7 @@ class Timeline:
                 f"{self.plan.name}: the times of {len(self.plan.steps)} steps on"
                 f" {self.plan.ranks} ranks were not kept; simulate with record=True"
             )
-        begin: Floats = self.steps[0]
-        return begin
+        return np.asarray(self.steps[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ are added up.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -27,15 +26,7 @@ Event = Literal["attend", "add", "merge", "prologue"]
 Seconds = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Term:
-    """A cost term: the event that it makes dearer, and by how many seconds."""
-
-    event: Event
-    seconds: Seconds
-
-
-TERMS = dict[str, Term]()
+TERMS = dict[str, tuple[Event, Seconds]]()  # the event that a term makes dearer, by its seconds
 
 
 def term(
@@ -49,7 +40,7 @@ def term(
     def register(seconds: Seconds) -> Seconds:
         if constant:
             OPTIONAL[constant] = unit, default
-        TERMS[seconds.__name__] = Term(event, seconds)
+        TERMS[seconds.__name__] = event, seconds
         return seconds
 
     return register
@@ -57,7 +48,7 @@ def term(
 
 def terms(event: Event) -> list[Seconds]:
     """Return the terms of an event."""
-    return [term.seconds for term in TERMS.values() if term.event == event]
+    return [seconds for kind, seconds in TERMS.values() if kind == event]
 
 
 @term("prologue")
