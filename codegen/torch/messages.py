@@ -34,6 +34,7 @@ class Messages(State):
             self.write(f"on = {move.asked(to, source)}")
             given.append("*on")
         given += [time] * bool(time and not late(self.loops, s))
+        alone &= move.source not in self.walked.kept  # else it leaves before owners have new sums
         self.started[s] = f"{verb}({', '.join(given)})" if alone else handle
         if self.started[s] == handle or late(self.loops, s):
             self.started[s], line = handle, f"{handle} = {verb}({', '.join(given)})"
