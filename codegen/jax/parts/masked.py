@@ -41,10 +41,7 @@ def attend_masked(q, k, v, rows, cols, seen):
 
 
 def masked_gradients(dout, q, k, v, lse, delta, rows, cols, seen):
-    """The share of these pairs in dq, dk and dv, given two sums for each query.
-
-    They are over all its keys: the log-sum-exp, and the product of output and dout.
-    """
+    """Shares of these pairs in dq, dk, dv; lse and delta, sums of out * dout, are of all keys."""
     lse = jnp.where(lse == -jnp.inf, jnp.inf, lse)  # of queries that see nothing at all
     queries = [in_blocks(grouped(x, k)) for x in (q, dout, lse, delta)]
     keys = [in_blocks(x) for x in (k, v, cols[:, None])]
