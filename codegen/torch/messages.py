@@ -34,19 +34,23 @@ class Messages(State):
             self.write(f"on = {move.asked(to, source)}")
             given.append("*on")
         given += [time] * bool(time and not late(self.loops, s))
-        alone &= move.source not in self.walked.kept  # else it leaves before owners have new sums
+        alone &= not self.keeps(move)  # else it leaves before owners have new sums
         self.started[s] = f"{verb}({', '.join(given)})" if alone else handle
         if self.started[s] == handle or late(self.loops, s):
             self.started[s], line = handle, f"{handle} = {verb}({', '.join(given)})"
             self.paste(indented(f"if {time}:", [line]) if time and late(self.loops, s) else [line])
         self.keep_own(move)
 
+    def keeps(self, move: Transfer) -> bool:
+        """True if a message runs in the step in which owners that do not send keep their sums."""
+        t = self.walked.kept.get(move.source, -1) if move.source else -1
+        return t in move.domain.steps and move.s.when.on(t)
+
     def keep_own(self, move: Transfer) -> None:
         """Owners that do not send their sums keep them, in the step in which others do."""
-        t = self.walked.kept.get(move.source, -1) if move.source else -1
-        if not move.source or t not in move.domain.steps or not move.s.when.on(t):
+        if not move.source or not self.keeps(move):
             return
-        own = move.s.tensors[0], OWN
+        t, own = self.walked.kept[move.source], (move.s.tensors[0], OWN)
         others = [s for s, cell in self.walked.source.items() if cell == move.source]
         if self.walked.accumulates(own) or len([s for s in others if s.when.on(t)]) > 1:
             raise PlanError("sums that stay with their owners are added to")

@@ -12,11 +12,11 @@ from codegen.torch.parts.merge import merge, wide
 INNER = 1
 
 
-def wait(message: Any) -> list[Tensor]:
+def wait(message: Any) -> Any:
     """Wait for what a message brings; it holds what was sent until then."""
     for work in message[0]:
         work.wait()
-    return [*map(*message[3:], message[1])] if message[3:] else message[1]
+    return message[2]()
 
 
 def exchange(x: Any, to: int, source: int, group: Any, sends: Any = 1, comes: Any = None) -> Any:
@@ -25,21 +25,21 @@ def exchange(x: Any, to: int, source: int, group: Any, sends: Any = 1, comes: An
     received = [t.new_empty(t.shape) for t in x] if (sends if comes is None else comes) else []
     ops = [dist.P2POp(dist.isend, t, group=group, group_peer=to) for t in sent]
     ops += [dist.P2POp(dist.irecv, t, group=group, group_peer=source) for t in received]
-    return dist.batch_isend_irecv(ops) if ops else [], received, sent
+    return dist.batch_isend_irecv(ops) if ops else [], sent, lambda: received
 
 
 def broadcast(x: Any, root: int, group: Any, comes: Any = 1) -> Any:
     """The tensors of one rank of the group, the root, to all others."""
     own, rules = group.rank() == root, {"group": group, "group_src": root, "async_op": True}
     received = [t.contiguous() if own else t.new_empty(t.shape) for t in (x if comes else [])]
-    return [dist.broadcast(t, **rules) for t in received], received, []
+    return [dist.broadcast(t, **rules) for t in received], [], lambda: received
 
 
 def reduction(x: Any, root: int, group: Any, sends: Any = 1) -> Any:
     """The sums of all ranks of the group to one of them, the root; nothing to the others."""
     sent, rules = [t.contiguous() for t in x] if sends else [], {"group": group, "async_op": True}
     works = [dist.reduce(t, group_dst=root, **rules) for t in sent]
-    return works, sent if group.rank() == root else [], sent
+    return works, sent, lambda: sent if group.rank() == root else []
 
 
 def swap(x: Any, split: int, join: int, group: Any) -> Any:
@@ -47,7 +47,7 @@ def swap(x: Any, split: int, join: int, group: Any) -> Any:
     sent = [torch.stack(t.chunk(group.size(), split)) for t in x]
     received, rules = [torch.empty_like(t) for t in sent], {"group": group, "async_op": True}
     works = [dist.all_to_all_single(*pair, **rules) for pair in zip(received, sent, strict=True)]
-    return works, received, sent, lambda t: torch.cat([*t], join)
+    return works, sent, lambda: [torch.cat([*t], join) for t in received]
 
 
 def gather(x: Any, group: Any) -> Any:
@@ -55,7 +55,7 @@ def gather(x: Any, group: Any) -> Any:
     n, sent, rules = group.size(), [t.contiguous() for t in x], {"group": group, "async_op": True}
     received = [t.new_empty((n * len(t), *t.shape[1:])) for t in sent]
     works = [dist.all_gather_into_tensor(*y, **rules) for y in zip(received, sent, strict=True)]
-    return works, received, sent, lambda t: torch.cat(t.chunk(n), 2)
+    return works, sent, lambda: [torch.cat(t.chunk(n), 2) for t in received]
 
 
 def reduce(x: Any, group: Any) -> Any:
@@ -64,7 +64,7 @@ def reduce(x: Any, group: Any) -> Any:
     sent = [torch.cat(t.chunk(n, 2)) for t in x]
     received = [torch.empty_like(t.chunk(n)[0]) for t in sent]
     works = [dist.reduce_scatter_tensor(*y, **rules) for y in zip(received, sent, strict=True)]
-    return works, received, sent
+    return works, sent, lambda: received
 
 
 def combine(results: Any, group: dist.ProcessGroup) -> list[Tensor]:
