@@ -100,7 +100,7 @@ def test_programs_are_loops_of_so_many_lines_or_say_why_not(
 def test_what_is_long_or_by_tables_has_to_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "* `tree`: Each level" in "\n".join(programs(["ring"]))
     monkeypatch.setattr("support.MOST", {"torch": 280})
-    with pytest.raises(AssertionError, match="zigzag, causal, torch: 283 lines"):
+    with pytest.raises(AssertionError, match=r"zigzag, causal, torch: \d+ lines"):
         size("zigzag", "causal", "torch")
     monkeypatch.setattr("support.IRREGULAR", {})
     with pytest.raises(AssertionError, match="tree, full, torch: tables"):

@@ -17,7 +17,7 @@ from planner.analysis.balance import loads
 from repository import ROOT
 from ringloom.sweeps.run import Sweep
 from simulator.bars import representatives
-from simulator.facts import traffic, usage
+from simulator.facts import traffic_of, usage
 from strategies import any_workloads, masks, range_sets
 
 WORK = rl.Workload(seq=4096, heads=8, kv_heads=2, head_dim=64)
@@ -187,7 +187,7 @@ def test_pictures_show_what_was_predicted(predicted: rl.Prediction) -> None:
     np.testing.assert_allclose(heights, work / work.mean())
     (image,) = predicted.plot_traffic(axes()).images
     sent = np.nan_to_num(np.asarray(image.get_array().filled(0))) * 2**20
-    np.testing.assert_allclose(sent, np.sum([traffic(plan) for plan in plans], axis=0))
+    np.testing.assert_allclose(sent, traffic_of(plans))
     used = usage(predicted)
     assert used is not None
     assert used.peak == predicted.peak_bytes
