@@ -85,7 +85,7 @@ def merge(positions: Ranges) -> NDArray[np.int64]:
     parts = [np.arange(p.start, p.stop, p.step, dtype=np.int64) for p in positions]
     if len(parts) == 1 and positions[0].step > 0:
         return parts[0]
-    return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+    return np.sort(np.concatenate(parts), kind="stable") if parts else np.zeros(0, np.int64)
 
 
 def shifted(positions: Ranges, by: int) -> Ranges:

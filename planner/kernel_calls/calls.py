@@ -16,7 +16,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.kernel_calls.runs import Call, band_calls, joined, runs
+from planner.kernel_calls.runs import Call, ascend, band_calls, joined, runs
 from planner.kernel_calls.straight import straight
 from planner.kernel_calls.strips import strip_calls
 from planner.masks.regions import FAR
@@ -37,9 +37,9 @@ def rectangle_calls(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> l
     rows, columns = in_turn(q), in_turn(kv)
     if boxes.tolist() == CAUSAL and (calls := straight(rows, columns)) is not None:
         return calls
-    over, across = runs(rows), runs(columns)
-    if len(over) * len(across) <= MOST:
-        return band_calls(over, across, boxes.tolist())
+    if len(rows) * len(columns) <= MOST:
+        return band_calls(runs(rows), runs(columns), boxes.tolist())
+    q, kv = ([(*x,)] if ascend(x) else side for x, side in ((rows, q), (columns, kv)))
     return list(_strips(q, kv, boxes))
 
 
@@ -54,7 +54,7 @@ def in_turn(blocks: Sequence[Ranges]) -> list[range]:
 def _ascending(block: Ranges) -> Iterator[range]:
     """Lists a block's ranges one after the other; what interleaves falls into single stripes."""
     parts = sorted(filter(len, (p if p.step > 0 else p[::-1] for p in block)), key=lambda p: p[0])
-    if all(a[-1] < b[0] for a, b in pairwise(parts)):
+    if ascend(parts):
         yield from parts
         return
     whole = merge(tuple(parts))
@@ -63,8 +63,7 @@ def _ascending(block: Ranges) -> Iterator[range]:
 
 
 def _strips(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> Iterator[Call]:
-    """Cuts each block of queries by each of keys, all together where these ascend."""
-    q, kv = ([(*chain.from_iterable(side),)] if _ascends(side) else side for side in (q, kv))
+    """Cuts each block of queries by each of keys."""
     row = 0
     for queries in map(merge, q):
         column = 0
@@ -78,9 +77,3 @@ def _strips(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> Iterator[
 
 def _within(whole: range, part: range) -> range:
     return whole[part.start : part.stop]
-
-
-def _ascends(blocks: Sequence[Ranges]) -> bool:
-    """True if the blocks do not interleave and come in the order of their positions."""
-    ends = [[end for part in block if part for end in (part[0], part[-1])] for block in blocks]
-    return all(max(a) < min(b) for a, b in pairwise(filter(None, ends)))

@@ -79,6 +79,11 @@ def joined(positions: Iterable[range]) -> list[range]:
     return parts
 
 
+def ascend(parts: Iterable[range]) -> bool:
+    """True if ranges do not interleave and come in the order of their positions."""
+    return all(a[-1] < b[0] for a, b in pairwise(parts))
+
+
 def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[Call]:
     """Cuts a rectangle of runs, queries at aligned positions, under disjoint boxes."""
     return [call for r in rows for c in columns for box in boxes for call in box_calls(r, c, box)]

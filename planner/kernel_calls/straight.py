@@ -7,9 +7,9 @@ and from where the keys have a gap on as many. So a few corners of that line tel
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
-from planner.kernel_calls.runs import Call, triangle
+from planner.kernel_calls.runs import Call, ascend, triangle
 
 
 def straight(q: Sequence[range], kv: Sequence[range]) -> list[Call] | None:
@@ -18,8 +18,7 @@ def straight(q: Sequence[range], kv: Sequence[range]) -> list[Call] | None:
     Some first rows may see nothing, and some last ones as many keys as the row before.
     """
     steps = {part.step for part in (*q, *kv) if len(part) > 1}
-    falls = any(a[-1] > b[0] for side in (q, kv) for a, b in pairwise(side))
-    if len(steps) > 1 or falls:
+    if len(steps) > 1 or not (ascend(q) and ascend(kv)):
         return None
     step, rows = max(steps, default=1), sum(map(len, q))
     starts = [keys.start for keys in kv]

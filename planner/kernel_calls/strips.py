@@ -23,6 +23,9 @@ def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Call]:
     """Cuts a rectangle under disjoint boxes; q (aligned) and kv: ascending positions."""
     spans = _seen(q, kv, boxes)
     exact = [call for first, last in spans for call in _box(first, last, 0)]
+    pairs = sum(last - first for first, last in spans)  # that each row sees
+    if _cost(exact) == np.sum(pairs) + EACH * -(-np.count_nonzero(pairs) // TILE):
+        return exact  # strips of TILE rows cost no less
     whole = [
         call
         for row in range(0, len(q), TILE)
@@ -60,9 +63,9 @@ def _box(first: Ints, last: Ints, row: int) -> Iterator[Call]:
 
 
 def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
-    """Yields the calls of rows that all see something, the first of them being row `row`."""
+    """Yields the calls of rows from `row` on that see something, none less far than one before."""
     rows = range(row, row + len(first))
-    low, high, left, right = (int(n) for n in (first.min(), first.max(), last.min(), last.max()))
+    low, high, left, right = (int(x[n]) for x in (first, last) for n in (0, -1))
     if low == high and left == right:
         yield Call(rows, range(low, left), False)
     elif len(first) > TILE:

@@ -14,7 +14,7 @@ from planner.kernel_calls.calls import in_turn
 from planner.kernel_calls.runs import runs
 from planner.kernel_calls.straight import straight
 from planner.kernel_calls.strips import strip_calls
-from planner.masks import Causal, Mask
+from planner.masks import Causal, Documents, Mask
 from planner.partitions import Ranges, merge, shifted
 from planner.workload import Workload
 from strategies import masks, range_sets
@@ -158,3 +158,9 @@ def test_strips_are_no_higher_than_a_tile_where_they_are_masked() -> None:
     assert max(len(s.rows) for s in strips if s.kind == "masked") <= 512
     assert any(s.kind == "full" for s in strips)
     assert all(a.rows.start <= b.rows.start for a, b in pairwise(strips))
+
+
+def test_one_masked_call_takes_many_small_documents() -> None:
+    positions = np.arange(60)
+    calls = strip_calls(positions, positions, Documents((10,) * 6).region().pieces)
+    assert [(len(c.rows), len(c.columns), c.kind) for c in calls] == [(60, 60, "masked")]
