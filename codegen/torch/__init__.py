@@ -57,19 +57,19 @@ def shapes(program: Program, layout: str) -> str:
         many, least = (n // program.ranks for n in (program.layout.multiple, program.least))
         whole = f"q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2])"
         tokens = f"max({least // many}, {whole}"
-    each, sizes = f"size, {tokens}", (heads, kv_heads)
+    each, sizes = f"n, {tokens}", (heads, kv_heads)
     if "def kv_positions" in layout:
         lines = [f"queries, keys = ({heads}, {tokens}), ({kv_heads}, len(kv_positions(rank)))"]
-        each, sizes = "*size", ("queries", "keys")
+        each, sizes = "*n", ("queries", "keys")
     q, kv = sizes
     if program.unequal:
         lines.append(f"sizes = ({q}, HEAD_DIM), ({kv}, HEAD_DIM), ({kv}, V_HEAD_DIM)")
-        lines.append(f"return [[len(q), {each}, dim] for size, dim in sizes]")
+        lines.append(f"return [[len(q), {each}, dim] for n, dim in sizes]")
     elif q == "q.shape[1]":
-        each = each.replace("size", "x.shape[1]", 1)
+        each = each.replace("n", "x.shape[1]", 1)
         lines.append(f"return [[len(q), {each}, HEAD_DIM] for x in (q, k, k)]")
     else:
-        lines.append(f"return [[len(q), {each}, HEAD_DIM] for size in ({q}, {kv}, {kv})]")
+        lines.append(f"return [[len(q), {each}, HEAD_DIM] for n in ({q}, {kv}, {kv})]")
     body = "\n".join(reflow(f"    {line}" for line in lines))
     return f"""
 from torch import Tensor

@@ -6,6 +6,7 @@ import numpy as np
 
 from codegen.lowered.conditions import both, needed
 from codegen.lowered.sums import Cell
+from codegen.reflow import WIDTH
 from codegen.torch.origins import Attended, called, check_everything, origin, triangular
 from codegen.torch.state import State, indented
 from codegen.torch.tiles import Meeting
@@ -50,14 +51,15 @@ class Attending(State):
         left, word, cases = meeting.domain.everywhere, "if", meeting.cases()
         apart = np.sum([on for *_, on in cases], axis=0).max() < 2
         for s, said, on in cases:
-            line, asked = call.format(meeting.arguments(s)), both(needed(said, left))
-            self.uses |= {"size"} if "size" in line else set()
+            *where, masked = meeting.arguments(s)
+            lines, asked = [call.format(", ".join([*where, masked]))], both(needed(said, left))
+            self.uses |= {"size"} if "size" in lines[0] else set()
+            if self.margin + 4 + len(lines[0]) > WIDTH:
+                lines = [f"rows, cols = {', '.join(where)}", call.format(f"rows, cols, {masked}")]
             if word == "elif" and (on == left).all():
-                yield from indented("else:", [line])
-            elif asked:
-                yield from indented(f"{word} {asked}:", [line])
+                yield from indented("else:", lines)
             else:
-                yield line
+                yield from indented(f"{word} {asked}:", lines) if asked else lines
             if apart:
                 left, word = left & ~on, "elif"
 

@@ -255,10 +255,13 @@ class Pass(Attending, Exchanges):
 
 
 def tupled(lines: Sequence[str]) -> list[str]:
-    """Assignments as one, where they fit on a line and none reads what another assigns."""
-    pairs = [tuple(line.split(" = ")) for line in lines]
-    if len(pairs) < 2 or any(len(pair) > 2 or " " in pair[0] for pair in pairs):
-        return [*lines]
-    left, right = (", ".join(x) for x in zip(*pairs, strict=True))
-    apart = not any(re.search(rf"\b{name}\b", right) for name, _ in pairs)
-    return [f"{left} = {right}"] if apart and len(left + right) < WIDTH - 10 else [*lines]
+    """Assignments as few, where they fit on a line and none reads what another assigns."""
+    made = list[tuple[str, str]]()
+    for left, _, right in (line.partition(" = ") for line in lines):
+        names, values = (", ".join(x) for x in zip(*made[-1:], (left, right), strict=True))
+        read = re.search(rf"\b({names.replace(', ', '|')})\b| = ", values)
+        if read or not re.fullmatch(r"\w+(, \w+)+", names) or len(names + values) >= WIDTH - 10:
+            made.append((left, right))
+        else:
+            made[-1] = names, values
+    return [" = ".join(pair) for pair in made]

@@ -48,17 +48,17 @@ class Meeting:
             made.append((s, said, together(said, self.domain.everywhere)))
         return [case for case in made if case[2].any()]
 
-    def arguments(self, s: Attend) -> str:
+    def arguments(self, s: Attend) -> tuple[str, str, str]:
         """The rows and columns of one rectangle, and if it is masked.
 
         A strict one is causal without first row and last column.
         """
         parts = s.q[0], s.kv[0]
         if s.kind != "strict":
-            return f"{', '.join(map(self.slice_of, parts))}, {s.kind == 'causal'}"
+            return *map(self.slice_of, parts), str(s.kind == "causal")
         if any(p.pieces is not None for p in parts):
             raise PlanError("some pieces under a mask that leaves out the diagonal")
-        return "slice(1, None), slice(-1), True"
+        return "slice(1, None)", "slice(-1)", "True"
 
     def slice_of(self, part: Part) -> str:
         """The slice of a part of a value; `...` for all of it."""
