@@ -4,7 +4,6 @@ import numpy as np
 
 from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
-from codegen.lowered.sums import Cell
 from codegen.reflow import WIDTH
 from codegen.torch.holdings import listed
 from codegen.torch.messages import Messages
@@ -84,9 +83,10 @@ class Exchanges(Messages):
             lines.append(f"{order} = {joined}.argsort().to(q.device)")
         return lines
 
-    def sum_exchange(self, s: Return, into: Cell) -> tuple[str, str]:
+    def sum_exchange(self, s: Return, t: int) -> tuple[str, str]:
         """An exchange of sums that is started, and the line that adds what comes."""
-        source, exchange = (s.tensors[0], s.name), self.loops.exchanges.get(s.name)
+        source, into = (s.tensors[0], s.name), self.walked.into[s][t]
+        exchange = self.loops.exchanges.get(s.name)
         shares = self.shares(exchange) if exchange else Shares(self.held_by_all(s))
         order = self.ordered(s.side, s.name, self.loops.source(s), s.axis)
         order = order.replace("]", ".argsort()]")
@@ -114,7 +114,7 @@ class Exchanges(Messages):
                 part = f".unflatten(1, ({shares.slices}, -1))[:, {span(shares)}]"
                 came = listed(came, lambda x: f"{x}.unflatten(1, ({many}, -1))")
             target = listed(target, lambda x: x + part)
-        if self.assigned(into):
+        if self.assigned(into, [t]):
             return started, f"{target} = {came}"
         if s.tensors == ("OUT",):
             return started, f"merge(*{target}, *{came})"

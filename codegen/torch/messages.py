@@ -1,13 +1,13 @@
 """The messages of a pass as text: how one starts, what waits for it, and where it goes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from codegen.lowered.sums import Cell
 from codegen.torch.state import State, indented
 from codegen.torch.transfers import Transfer
 from codegen.torch.variables import late, readers
 from planner.errors import PlanError
-from planner.loops.form import OWN, Guard, Root, Send, Start
+from planner.loops.form import OWN, Attend, Guard, Root, Send, Start
 
 
 class Messages(State):
@@ -81,23 +81,21 @@ class Messages(State):
             self.paste(both if diagonal else [f"to, source = {to}, {source}"])
         return "to", "source"
 
-    def assigned(self, cell: Cell) -> bool:
-        """True if sums are what one message or exchange brings, to all ranks, outside of loops."""
-        targets = (to.values() for on in self.walked.targets.values() for to in on.values())
+    def assigned(self, cell: Cell, steps: Sequence[int]) -> bool:
+        """True if new sums are what one message or exchange brings to all ranks, in one step."""
+        added = [s for s, t, c in self.walked.additions() if c == cell and t in steps]
+        new = len(steps) == len(added) == 1 and steps[0] in self.walked.lasting(cell)[0]
         stays = any((c[0], OWN) == cell for c in self.walked.kept)
-        if stays or self.walked.accumulates(cell) or any(cell in cells for cells in targets):
+        if not new or stays or cell in self.walked.parted or not self.walked.whole[cell]:
             return False
-        into = [s for s, on in self.walked.into.items() if cell in on.values()]
-        looped = [s for f in self.frames if f.loop for s in into if any(map(s.when.on, f.steps))]
-        sends = [s for s in into if isinstance(s, Send)]
-        everywhere = all(s.when.guard == Guard() and not isinstance(s.hop, Root) for s in sends)
-        return everywhere and not looped
+        everywhere = added[0].when.guard == Guard() and not isinstance(added[0], Attend)
+        return everywhere and not (isinstance(added[0], Send) and isinstance(added[0].hop, Root))
 
     def arrive(self, move: Transfer) -> None:
         """Sums that came are added to what is here, or are all there is."""
         assert move.into
         name, came = self.have.names.cells[move.into], self.came(move)
-        if self.assigned(move.into):
+        if self.assigned(move.into, move.domain.steps):
             self.write(f"{name} = {came}")
         elif move.into[0] != "OUT":
             self.write(f"add({name}, {came})")

@@ -170,7 +170,7 @@ class Pass(Attending, Exchanges):
             lasting.setdefault(name, set()).update(self.walked.lasting(cell)[1] & {*frame.steps})
         for cell, name in self.have.names.cells.items():
             begun = sorted(self.walked.lasting(cell)[0] & {*frame.steps})
-            if not begun or self.assigned(cell):
+            if not begun or self.assigned(cell, frame.steps):
                 continue
             blank, once = self.have.blank(cell), len(begun) == 1 and frame.loop
             once = once and begun[0] not in self.walked.taken.get(cell, ())
@@ -202,7 +202,7 @@ class Pass(Attending, Exchanges):
                 started, name, came = self.exchange(s)
                 made.append((f"arriving_{CARRIED[s.tensors[0]]}", started, f"{name} = {came}"))
                 continue
-            started, line = self.sum_exchange(s, self.walked.into[s][frame.first])
+            started, line = self.sum_exchange(s, frame.first)
             made.append((f"returning_{CARRIED[s.tensors[0]]}", started, line))
             if self.keep.names and not self.backward:
                 self.write(self.kept_line())

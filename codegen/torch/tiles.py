@@ -48,7 +48,7 @@ class Meeting:
             made.append((s, said, together(said, self.domain.everywhere)))
         return [case for case in made if case[2].any()]
 
-    def arguments(self, s: Attend) -> tuple[str, str, str]:
+    def arguments(self, s: Attend) -> tuple[str, ...]:
         """The rows and columns of one rectangle, and if it is masked.
 
         A strict one is causal without first row and last column.
