@@ -75,8 +75,10 @@ class Attending(State):
                 if t in meeting.domain.steps:
                     attended.setdefault(t - meeting.domain.steps[0], []).append(rows)
         check_everything(self.plan, q, kv, attended)
-        if pieces := triangular(self.plan, q, kv):
-            return "triangles", pieces
+        if tokens := triangular(self.plan, q, kv):
+            if q.axis is not None and self.orders.setdefault("tokens", q.axis) != q.axis:
+                raise PlanError("queries along several axes are attended")
+            return "triangles", tokens
         return called(self.plan, q, kv)
 
     def pick(self, meeting: Meeting) -> str:

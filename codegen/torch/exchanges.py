@@ -4,9 +4,9 @@ import numpy as np
 
 from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
-from codegen.reflow import WIDTH
 from codegen.torch.holdings import listed
 from codegen.torch.messages import Messages
+from codegen.torch.variables import readers
 from planner.errors import PlanError
 from planner.loops.form import HELD, OWN, Exchange, Ints, Return
 from planner.partitions import Side
@@ -45,14 +45,16 @@ class Exchanges(Messages):
 
     def ordered(self, side: str, name: str, source: str, axis: int) -> str:
         """The text that brings what came into the order of the sequence, "" where it is in it."""
-        blocks = self.plan.partition.side(side)
-        chunks = along(pieces_of(blocks, self.loops, source), self.loops.mesh, axis)
+        blocks, mesh = self.plan.partition.side(side), self.loops.mesh
+        before = self.handed(source)
+        chunks = pieces_of(blocks, self.loops, OWN if before else source)
+        chunks = along(along(chunks, mesh, before.axis) if before else chunks, mesh, axis)
         wanted = np.sort(chunks, axis=1)
         if name == HELD:
             wanted = blocks.chunk[self.walked.tables[side, HELD][:, :, 0]]
-        if (chunks == wanted).all():
+        if (chunks == wanted).all() or self.handed(name):
             return ""
-        every = source != OWN and axis == 0 and len(self.loops.mesh) == 2  # groups, one by one
+        every = before is not None and axis == 0 and len(mesh) == 2  # groups, one by one
         if not (every or source == OWN) or (np.sort(chunks, 1) != np.sort(wanted, 1)).any():
             raise PlanError("what an exchange brings is in an order of its own")
         check_sequence(blocks, wanted)
@@ -62,6 +64,12 @@ class Exchanges(Messages):
         if self.orders.setdefault(order, axis) != axis:
             raise PlanError("exchanges along several axes need several orders")
         return f"[:, :, {order}]"
+
+    def handed(self, value: str) -> Exchange | None:
+        """The exchange of what ranks own that brings a value, if only other exchanges read it."""
+        s = self.loops.exchanges.get(value)
+        passed = s and s.part.value == OWN and readers(self.loops, s) == {Exchange}
+        return s if passed else None
 
     def order(self) -> list[str]:
         """The lines that define the orders."""
@@ -74,13 +82,14 @@ class Exchanges(Messages):
             else:
                 member, members = "r", f"{names[1]}, RANKS, {sizes[1]}"
             joined = f"torch.cat([positions({member}, seq) for r in range({members})])"
-            if order == "all_at":  # each group has its own tokens in order
-                lines.append(f"{order} = {joined}")
-                joined = f"{order}.view({sizes[0]}, -1).sort(1).values.flatten()"
-            elif len(joined) > WIDTH - 32:
-                lines.append(f"{order} = {joined}")
-                joined = order
-            lines.append(f"{order} = {joined}.argsort().to(q.device)")
+            if order == "tokens":
+                both = self.orders.get("at") == axis
+                lines += [
+                    f"tokens = {joined}",
+                    f"tokens{', at' * both} = tokens.to(q.device).sort()",
+                ]
+            elif order != "at" or self.orders.get("tokens") != axis:
+                lines.append(f"{order} = {joined}.argsort().to(q.device)")
         return lines
 
     def sum_exchange(self, s: Return, t: int) -> tuple[str, str]:

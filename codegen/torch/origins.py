@@ -22,12 +22,17 @@ HERE = "rank"
 class Origin:
     """The blocks of a value [steps, ranks, pieces], and whose tokens these are, as text.
 
-    `ranks` is one rank, a range of `several`, or "" for all of them.
+    `ranks` is one rank, a range of several along an axis, or "" for all of them.
     """
 
     blocks: Ints
     ranks: str
-    several: bool = False
+    axis: int | None = None
+
+    @property
+    def several(self) -> bool:
+        """True for ranks along an axis."""
+        return self.axis is not None
 
     def positions(self, pieces: bool, length: str) -> str:
         """The range of positions, or the tuple of ranges; `length`: "seq" where any length goes."""
@@ -62,7 +67,7 @@ def gathered(side: Side, owned: Ints, blocks: Ints, domain: Domain, names: Names
     for axis, ranks in enumerate(members if len(names.axes) == 2 else ()):
         along_axis = np.sort(along(side.chunk[owned], domain.loops.mesh, axis), axis=1)
         if np.array_equal(along_axis, np.sort(side.chunk[blocks], axis=1)):
-            return Origin(everything, ranks, several=True)
+            return Origin(everything, ranks, axis)
     raise PlanError("what is gathered is not what the ranks along an axis own")
 
 
@@ -80,13 +85,13 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
 
 
 def triangular(plan: Plan, q: Origin, kv: Origin) -> str:
-    """The pieces of queries that meet all keys under a plain causal mask, "" for other values."""
+    """The tokens of queries that meet all keys under a plain causal mask, "" for other values."""
     work = plan.workload
     causal = work.mask.region().pieces.tolist() == CAUSAL and work.seq == work.kv_seq
     if not causal or kv.ranks or not (q.several or q.ranks == HERE):
         return ""
-    own = pieces_of(plan, ", seq")
-    return q.positions(True, "seq") if q.several else own
+    pieces_of(plan)
+    return "tokens" if q.several else f"positions({HERE}, seq)"
 
 
 def pieces_of(plan: Plan, seq: str = "") -> str:

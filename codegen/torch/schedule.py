@@ -99,11 +99,7 @@ def piece_functions(plan: Plan, body: str) -> list[str]:
         f"    own = (x for rank in ranks for x in pieces(rank{seq}))",
         "    return tuple(sorted(own, key=lambda x: x.start))",
     ]
-    apart = re.search(r"\b(?:piece|pieces|pieces_tiles)\(", body)
-    if not apart:
-        of[2:] = [line.replace(f"pieces(rank{seq})", pieces_of(plan, seq)) for line in of[2:]]
-        of[3] = "    return sorted(own, key=lambda x: int(x[0]))"
-    made = [lines] * bool(apart) + [of] * ("pieces_of(" in body)
+    made = [lines, *[of] * ("pieces_of(" in body)]
     return [line for function in made for line in ("", "", "@cache", *function)]
 
 

@@ -27,7 +27,7 @@ class State:
         self.lines: list[str] = []
         self.margin = 4
         self.uses: set[str] = set()  # names that the function begins with
-        self.orders: dict[str, int] = {}  # of what exchanges bring: name -> axis
+        self.orders: dict[str, int] = {}  # of what exchanges bring, and `tokens` in order: axis
         self.started = dict[Send, str]()  # messages that are under way
         self.defined: set[str] = set()  # variables, so far
         self.neighbours: tuple[str, str] | None = None

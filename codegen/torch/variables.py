@@ -7,7 +7,7 @@ from codegen.lowered.sums import Cell, Walk
 from codegen.lowered.variables import Value, input_spans, named, sum_spans
 from codegen.text import numbered
 from codegen.torch.frames import Frame
-from planner.loops.form import HELD, OWN, Loops, Part, Send, Start, parts_of
+from planner.loops.form import HELD, OWN, Exchange, Loops, Part, Send, Start, parts_of
 
 INPUT = {"q": "queries", "kv": "kv"}
 SUMS = {"OUT": "results", "DQ": "dq", "DKV": "dkv"}
@@ -70,8 +70,8 @@ def late(loops: Loops, s: Send) -> bool:
     return not s.sums and readers(loops, s) == {Start}
 
 
-def readers(loops: Loops, s: Send) -> set[type]:
-    """The kinds of statements that read what a message brings."""
+def readers(loops: Loops, s: Send | Exchange) -> set[type]:
+    """The kinds of statements that read what a message or an exchange brings."""
     return {type(x) for x in loops.statements for p in parts_of(x) if p.value == s.name}
 
 

@@ -43,6 +43,11 @@ REGULAR = [
     ("ulysses", 4, Causal()),
     ("usp:ulysses=2", 8, Causal()),
     ("usp:ulysses=2", 4, Full()),
+    # new sums that one message brings, where older ones have left
+    ("usp:ulysses=4", 8, Causal()),
+    # queries of several ranks, in order, and keys that two exchanges bring
+    ("ulysses-gather:ulysses=2", 4, Causal()),
+    ("ulysses-gather:ulysses=4", 8, Causal()),
     ("ring", 4, DOCUMENTS),
     ("striped", 4, DOCUMENTS),
     ("ulysses", 4, DOCUMENTS),

@@ -1,6 +1,6 @@
 """Cuts a rectangle of queries and keys into the kernel calls that a mask of boxes leaves of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -9,14 +9,14 @@ from torch import Tensor
 BOXES: tuple[tuple[int, ...], ...] = ()
 
 
-def triangles(pieces: Sequence[Tensor]) -> Iterator[tuple[slice, slice, bool]]:
-    """Each piece of the queries meets all keys before it, and its own up to the diagonal."""
-    first = 0
-    for piece in pieces:
-        rows, first = slice(first, first + len(piece)), first + len(piece)
-        if piece[0]:
-            yield rows, slice(int(piece[0])), False
-        yield rows, slice(int(piece[0]), int(piece[-1]) + 1), True
+def triangles(tokens: Tensor) -> Iterator[tuple[slice, slice, bool]]:
+    """Each run of queries meets all keys before it, and its own up to the diagonal."""
+    row = 0
+    for run in tokens.tensor_split(((tokens.diff() != 1).nonzero()[:, 0] + 1).tolist()):
+        rows, col, row = slice(row, row + len(run)), int(run[0]), row + len(run)
+        if col:
+            yield rows, slice(col), False
+        yield rows, slice(col, col + len(run)), True
 
 
 @cache
