@@ -35,6 +35,7 @@ class Pass(Attending, Exchanges):
         """The whole function."""
         for frame in self.frames:
             self.frame(frame)
+        ending = [*self.ending()]  # it may take the last line
         saved = "*saved" if self.have.kept else "q, k, v, out, lse, group"
         head = f"backward(dout, {saved})"
         sinks = ", sinks" * self.plan.workload.sinks
@@ -44,7 +45,7 @@ class Pass(Attending, Exchanges):
             f"    {BACKWARD if self.backward else FORWARD}",
             *self.opening(),
             *self.lines,
-            *self.ending(),
+            *ending,
         ]
 
     @cached_property
@@ -92,9 +93,14 @@ class Pass(Attending, Exchanges):
             sums = (f"*{self.have.names.cells[t, OWN]}" for t in ACCUMULATORS[self.plan.pass_])
             yield f"    return [x.to(q.dtype) for x in ({', '.join(sums)})]"
             return
-        results = self.have.cast(("OUT", OWN))
+        results, name = self.have.cast(("OUT", OWN)), self.have.names.cells["OUT", OWN]
         if self.plan.workload.sinks:
             results = f"[*sunk(*{results}, sinks)]"
+        elif self.walked.complete(("OUT", OWN)) and self.lines[-1].startswith(
+            f"    {name} = wait("
+        ):
+            results = self.lines.pop().partition(" = ")[2]  # it comes in its type
+            results = f"[*{results}]" if self.keep.names else results
         yield f"    return {results[:-1]}, *kept]" if self.keep.names else f"    return {results}"
 
     # -- frames
@@ -217,7 +223,12 @@ class Pass(Attending, Exchanges):
             used.add(handle)
             if busy:
                 self.write(f"{handle} = {started}")
-            after.append(line.replace("{}", handle if busy else started))
+            line = line.replace("{}", handle if busy else started)
+            heads = re.fullmatch(r"(add\(|merge\(\*)(\[.*? for x in \w+\])(, .*)", line)
+            if heads and len(line) > WIDTH - self.margin:
+                after.append(f"own = {heads[2]}")
+                line = f"{heads[1]}own{heads[3]}"
+            after.append(line)
         return after
 
     def kept_line(self) -> str:

@@ -15,6 +15,7 @@ HEAD_DIM = V_HEAD_DIM = 1 << 30
 aten = torch.ops.aten
 on_cpu = aten._scaled_dot_product_flash_attention_for_cpu
 on_cpu_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+efficient = aten._scaled_dot_product_efficient_attention
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
@@ -28,9 +29,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
         out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=SCALE)
     else:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        out, lse, *_ = aten._scaled_dot_product_efficient_attention(
-            q, k, v, None, True, 0.0, causal, scale=SCALE
-        )
+        out, lse, *_ = efficient(q, k, v, None, True, 0.0, causal, scale=SCALE)
     out = out[..., :V_HEAD_DIM]  # unequal
     return out, lse[..., : q.shape[2], None]
 

@@ -17,6 +17,8 @@ HEAD_DIM = V_HEAD_DIM = 1 << 30
 # ---- Kernels: fused attention that returns, and takes back, the log-sum-exp of its scores.
 
 aten = torch.ops.aten
+on_cpu = aten._scaled_dot_product_flash_attention_for_cpu
+efficient = aten._scaled_dot_product_efficient_attention
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, band: bool | Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -25,9 +27,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: bool | Sequence[int]) -> tuple
     q, k, v = padded(q, k, v)  # unequal
     if q.is_cpu:  # in wide types, because this kernel returns its output in the type of q
         q, k, v = (x.to(wide(x)) for x in (q, k, v))
-        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, band is True, attn_mask=bias(q, k, band), scale=SCALE
-        )
+        out, lse = on_cpu(q, k, v, 0.0, band is True, attn_mask=bias(q, k, band), scale=SCALE)
     elif q.element_size() == 2:
         qs, ks, vs = (x.transpose(1, 2) for x in (q, k, v))
         out, lse, *_ = aten._flash_attention_forward(
@@ -37,9 +37,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: bool | Sequence[int]) -> tuple
         out = out.transpose(1, 2)
     else:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        out, lse, *_ = aten._scaled_dot_product_efficient_attention(
-            q, k, v, bias(q, k, band), True, 0.0, band is True, scale=SCALE
-        )
+        out, lse, *_ = efficient(q, k, v, bias(q, k, band), True, 0.0, band is True, scale=SCALE)
     out = out[..., :V_HEAD_DIM]  # unequal
     return out, lse[..., : q.shape[2], None]
 
