@@ -217,18 +217,18 @@ class Pass(Attending, Exchanges):
             names = (x.split(" = ")[0].strip("(,)") for x in lines if " = " in x)
             busy |= any(re.search(rf"\b{name}\b", started) for name in names)
             lines.append(line)
-        after = list[str]()
+        after, room = list[str](), WIDTH - self.margin
         for base, started, line in made:
             handle = next(name for name in numbered(base) if name not in used)
             used.add(handle)
+            begin = shortened(f"{handle} = {started}", room)
             if busy:
-                self.write(f"{handle} = {started}")
-            line = line.replace("{}", handle if busy else started)
-            heads = re.fullmatch(r"(add\(|merge\(\*)(\[.*? for x in \w+\])(, .*)", line)
-            if heads and len(line) > WIDTH - self.margin:
-                after.append(f"own = {heads[2]}")
-                line = f"{heads[1]}own{heads[3]}"
-            after.append(line)
+                self.paste(begin)
+                after += shortened(line.replace("{}", handle), room)
+                continue
+            *before, whole = shortened(line.replace("{}", started), room)
+            begin += shortened(line.replace("{}", handle), room)
+            after += [*before, whole] if len(whole) <= room else begin
         return after
 
     def kept_line(self) -> str:
@@ -263,6 +263,12 @@ class Pass(Attending, Exchanges):
                 key = s.q[0].value, s.kv[0].value, frozenset(cells)
                 groups.setdefault(key, []).append(s)
         return [Meeting(tuple(s), domain, names, self.unit) for s in groups.values()]
+
+
+def shortened(line: str, room: int) -> list[str]:
+    """A line that is too long as two, where one of its lists gets a name."""
+    cut = re.fullmatch(r"(.*?[(*])(\[x.*? for x in (?:\w+|\([\w, ]+\))\])(, .*)", line)
+    return [f"part = {cut[2]}", f"{cut[1]}part{cut[3]}"] if cut and len(line) > room else [line]
 
 
 def tupled(lines: Sequence[str]) -> list[str]:
