@@ -39,8 +39,9 @@ class Origin:
         if not self.ranks:
             every = f"range({length or 'KV_SEQ'})"
             return f"({every},)" if pieces else every
-        name = "pieces_of" if self.several else "pieces" if pieces else "piece"
-        return f"{name}({self.ranks}{f', {length}' * bool(length)})"
+        if not pieces:
+            return f"piece({self.ranks}{f', {length}' * bool(length)})"
+        return f"pieces({f'{length}, ' * bool(length)}{'*' * self.several}{self.ranks})"
 
 
 def origin(plan: Plan, walked: Walk, side: str, value: str, domain: Domain, names: Names) -> Origin:
@@ -95,10 +96,12 @@ def triangular(plan: Plan, q: Origin, kv: Origin) -> str:
 
 
 def pieces_of(plan: Plan, seq: str = "") -> str:
-    """The positions of the pieces that a rank owns, each without gaps."""
+    """The positions of the pieces that a rank owns, each without gaps, one behind the other."""
     side = plan.partition.q
     if any(len(p) != 1 or p[0].step != 1 for p in side.chunks):
         raise PlanError("pieces of queries that are no ranges")
+    if any((np.diff(side.positions(rank)) < 0).any() for rank in range(plan.ranks)):
+        raise PlanError("pieces of a rank in another order than that of the sequence")
     own = np.unique(side.chunk[side.owned(plan.ranks)[0]])  # of which heads may be cut, too
     return f"positions(rank{seq}).tensor_split({len(own)})"
 

@@ -73,7 +73,7 @@ class Pass(Attending, Exchanges):
             common = gcd(k, n)
             times, by = f" * {k // common}" * (k > common), f" // {n // common}" * (n > common)
             places.append(f"size = {own}.shape[2]{times}{by}")
-        if ", seq)" in used or order:
+        if re.search(r"\bseq\b", used) or order:
             places.append(f"seq = {length}")
         if places:
             left, right = zip(*(p.split(" = ") for p in places), strict=True)

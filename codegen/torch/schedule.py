@@ -63,8 +63,8 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
             f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner",
         ]
     written = "\n".join(line for body in bodies for line in body)
-    if re.search(r"\bpieces?(_of)?\(", written):
-        lines += piece_functions(plans[0], written)
+    if re.search(r"\bpieces?\(", written):
+        lines += piece_function(plans[0])
     if keep.names:
         work = plans[0].workload
         lines += likes_function(loops[0], work.v_head_dim != work.head_dim)
@@ -76,8 +76,8 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     return "\n".join(["from functools import cache", "", "# ---- Schedule", *lines]) + "\n"
 
 
-def piece_functions(plan: Plan, body: str) -> list[str]:
-    """The functions that give the positions of a rank as a range, or those of its pieces."""
+def piece_function(plan: Plan) -> list[str]:
+    """The function that gives the positions of a rank as a range, or those of pieces."""
     step, seq = step_of(plan), ", seq" * bool(layout_of(plan).multiple)
     by = "" if step == 1 else ", RANKS" if step == plan.ranks else f", {step}"
     lines = [
@@ -87,20 +87,14 @@ def piece_functions(plan: Plan, body: str) -> list[str]:
         f"    return range(int(own[0]), int(own[-1]) + 1{by})",
     ]
     if not step:
+        ordered = "sorted(own, key=lambda x: int(x[0]))"
         lines = [
-            f"def pieces(rank{seq}):",
-            '    """The positions of the tokens on a rank, piece by piece."""',
-            f"    own = {pieces_of(plan, seq)}",
-            "    return tuple(range(int(x[0]), int(x[-1]) + 1) for x in own)",
+            f"def pieces({f'{seq[2:]}, ' * bool(seq)}*ranks):",
+            '    """The positions of the tokens on ranks, by pieces in order of the sequence."""',
+            f"    own = (x for rank in ranks for x in {pieces_of(plan, seq)})",
+            f"    return tuple(range(int(x[0]), int(x[-1]) + 1) for x in {ordered})",
         ]
-    of = [
-        f"def pieces_of(ranks{seq}):",
-        '    """The positions of the tokens on several ranks, in the order of the sequence."""',
-        f"    own = (x for rank in ranks for x in pieces(rank{seq}))",
-        "    return tuple(sorted(own, key=lambda x: x.start))",
-    ]
-    made = [lines, *[of] * ("pieces_of(" in body)]
-    return [line for function in made for line in ("", "", "@cache", *function)]
+    return ["", "", "@cache", *lines]
 
 
 def check_form(plan: Plan, loops: Loops) -> None:
