@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from planner.kernel_calls.runs import Call
 
 Ints = NDArray[np.int64]
+Spans = tuple[Ints, Ints]  # of each row, the first column that it sees and the one after the last
 TILE = 512  # rows of a masked call: bounds its mask, and the work done on what it hides
 EACH = 20_000  # pairs that one call more is worth
 
@@ -22,13 +23,13 @@ def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Call]:
     """Cuts a rectangle under disjoint boxes; q (aligned) and kv: ascending positions."""
     spans = _seen(q, kv, boxes)
     exact = [call for first, last in spans for call in _box(first, last, 0)]
-    pairs = (spans[:, 1] - spans[:, 0]).sum(axis=0)  # that each row sees
-    if _cost(exact) == pairs.sum() + EACH * -(-np.count_nonzero(pairs) // TILE):
+    pairs = sum(last - first for first, last in spans)  # that each row sees
+    if _cost(exact) == np.sum(pairs) + EACH * -(-np.count_nonzero(pairs) // TILE):
         return exact  # strips of TILE rows cost no less
     whole = [
         call
         for row in range(0, len(q), TILE)
-        for call in _union(spans[:, :, row : row + TILE], row)
+        for call in _union([(f[row : row + TILE], n[row : row + TILE]) for f, n in spans], row)
     ]
     return min(exact, whole, key=_cost)
 
@@ -38,16 +39,16 @@ def _cost(calls: Sequence[Call]) -> int:
     return sum(EACH + len(c.rows) * len(c.columns) * (1 + (c.band is None)) for c in calls)
 
 
-def _seen(q: Ints, kv: Ints, boxes: Ints) -> Ints:
-    """The columns first <= c < last that each row sees of each box that is met: [n, 2, rows]."""
-    spans = list[tuple[Ints, Ints]]()
+def _seen(q: Ints, kv: Ints, boxes: Ints) -> list[Spans]:
+    """Per box that is met, the columns first <= c < last that each row sees of it."""
+    spans = []
     for i0, i1, j0, j1, lo, hi in boxes:
         inside = (q >= i0) & (q < i1)
         first = np.searchsorted(kv, np.maximum(j0, q + lo))
         last = np.searchsorted(kv, np.minimum(j1, q + hi + 1))
         if (inside & (first < last)).any():
             spans.append((first * inside, np.maximum(first, last) * inside))
-    return np.array(spans, np.int64).reshape(len(spans), 2, len(q))
+    return spans
 
 
 def _box(first: Ints, last: Ints, row: int) -> Iterator[Call]:
@@ -58,7 +59,7 @@ def _box(first: Ints, last: Ints, row: int) -> Iterator[Call]:
     if seen[-1] - seen[0] == len(seen) - 1:
         yield from _stair(first[seen], last[seen], row + int(seen[0]))
     else:
-        yield from _union(np.stack([first, last])[None], row)
+        yield from _union([(first, last)], row)
 
 
 def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
@@ -78,9 +79,11 @@ def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
         yield Call(rows, range(low, right), None)
 
 
-def _union(spans: Ints, row: int) -> Iterator[Call]:
+def _union(spans: Sequence[Spans], row: int) -> Iterator[Call]:
     """At most one call, for the rows from `row` on that see anything of several boxes."""
-    first, last = spans[:, 0], spans[:, 1]
+    if not spans:
+        return
+    first, last = (np.stack([span[i] for span in spans]) for i in (0, 1))
     visible = first < last
     seen = np.flatnonzero(visible.any(axis=0))
     if not len(seen):
