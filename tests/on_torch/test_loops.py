@@ -45,6 +45,9 @@ REGULAR = [
     ("usp:ulysses=2", 4, Full()),
     # new sums that one message brings, where older ones have left
     ("usp:ulysses=4", 8, Causal()),
+    # the same messages, where older ones have not left
+    ("tokenring", 2, Causal()),
+    ("bidirectional", 2, Full()),
     # queries of several ranks, in order, and keys that two exchanges bring
     ("ulysses-gather:ulysses=2", 4, Causal()),
     ("ulysses-gather:ulysses=4", 8, Causal()),
