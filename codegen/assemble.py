@@ -276,7 +276,8 @@ def _root(node: ast.expr) -> str:
 def used(text: str) -> frozenset[str]:
     """The global names that a statement refers to, those of its nested functions included."""
     top = symtable.symtable(text, "<part>", "exec")
-    names = {s.get_name() for s in top.get_symbols() if s.is_referenced()}
+    outer = (s for s in top.get_symbols() if not s.is_assigned())  # as names of comprehensions are
+    names = {s.get_name() for s in outer if s.is_referenced()}
     tables = [*top.get_children()]
     while tables:
         table = tables.pop()
