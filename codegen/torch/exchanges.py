@@ -99,35 +99,26 @@ class Exchanges(Messages):
         shares = self.shares(exchange) if exchange else Shares(self.held_by_all(s))
         order = self.ordered(s.side, s.name, self.loops.source(s), s.axis)
         order = order.replace("]", ".argsort()]")
-        group, name, target = (
-            self.group(s.axis),
-            *(self.have.names.cells[c] for c in (source, into)),
-        )
+        group, cells, results = self.group(s.axis), self.have.names.cells, s.tensors == ("OUT",)
+        name, target = cells[source], cells[into]
         cast = not shares.gathered and (self.walked.complete(into) or shares.every > 1)
-        if cast and s.tensors == ("OUT",):
+        if cast and results:
             self.write(f"{name} = {self.have.cast(source)}")
             cast = False
         sums = listed(self.have.cast(source) if cast else name, lambda x: x + order)
-        if shares.gathered and s.tensors == ("OUT",):
-            started, came = f"combine({sums}, {group})", "{}"
-        elif shares.gathered:
-            started, came = f"reduce({sums}, {group})", "wait({})"
-        else:
-            started, came = f"swap({sums}, 2, 1, {group})", "wait({})"
+        function, how = "combine" if results else "reduce", "" if shares.gathered else "2, 1, "
+        started = f"{function if shares.gathered else 'swap'}({sums}, {how}{group})"
+        came = "{}" if shares.gathered and results else "wait({})"
         if shares.every > 1:
-            many, part = (
-                shares.slices // shares.every,
-                f".chunk({shares.slices}, 1)[{shares.first}]",
-            )
+            many = shares.slices // shares.every
+            part = f".chunk({shares.slices}, 1)[{shares.first}]"
             if many > 1:
                 part = f".unflatten(1, ({shares.slices}, -1))[:, {span(shares)}]"
                 came = listed(came, lambda x: f"{x}.unflatten(1, ({many}, -1))")
             target = listed(target, lambda x: x + part)
         if self.assigned(into, [t]):
             return started, f"{target} = {came}"
-        if s.tensors == ("OUT",):
-            return started, f"merge(*{target}, *{came})"
-        return started, f"add({target}, {came})"
+        return started, f"merge(*{target}, *{came})" if results else f"add({target}, {came})"
 
 
 def span(shares: Shares) -> str:

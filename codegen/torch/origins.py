@@ -29,11 +29,6 @@ class Origin:
     ranks: str
     axis: int | None = None
 
-    @property
-    def several(self) -> bool:
-        """True for ranks along an axis."""
-        return self.axis is not None
-
     def positions(self, pieces: bool, length: str) -> str:
         """The range of positions, or the tuple of ranges; `length`: "seq" where any length goes."""
         if not self.ranks:
@@ -41,7 +36,7 @@ class Origin:
             return f"({every},)" if pieces else every
         if not pieces:
             return f"piece({self.ranks}{f', {length}' * bool(length)})"
-        return f"pieces({f'{length}, ' * bool(length)}{'*' * self.several}{self.ranks})"
+        return f"pieces({f'{length}, ' * bool(length)}{'*' * (self.axis is not None)}{self.ranks})"
 
 
 def origin(plan: Plan, walked: Walk, side: str, value: str, domain: Domain, names: Names) -> Origin:
@@ -89,10 +84,10 @@ def triangular(plan: Plan, q: Origin, kv: Origin) -> str:
     """The tokens of queries that meet all keys under a plain causal mask, "" for other values."""
     work = plan.workload
     causal = work.mask.region().pieces.tolist() == CAUSAL and work.seq == work.kv_seq
-    if not causal or kv.ranks or not (q.several or q.ranks == HERE):
+    if not causal or kv.ranks or (q.axis is None and q.ranks != HERE):
         return ""
     pieces_of(plan)
-    return "tokens" if q.several else f"positions({HERE}, seq)"
+    return f"positions({HERE}, seq)" if q.axis is None else "tokens"
 
 
 def pieces_of(plan: Plan, seq: str = "") -> str:
@@ -125,7 +120,7 @@ def step_of(plan: Plan) -> int:
 def called(plan: Plan, q: Origin, kv: Origin) -> tuple[str, ...]:
     """`tiles` and its arguments for two values; PlanError unless both are ranges of one step."""
     step = step_of(plan)
-    if step and (q.several or kv.several):
+    if step and (q.axis, kv.axis) != (None, None):
         raise PlanError("pieces of several ranks that are cut, and that lie far apart")
     if step > 1 and not (q.ranks and kv.ranks) and q.ranks != kv.ranks:
         raise PlanError("queries and keys lie differently far apart")

@@ -221,14 +221,13 @@ class Pass(Attending, Exchanges):
         for base, started, line in made:
             handle = next(name for name in numbered(base) if name not in used)
             used.add(handle)
-            begin = shortened(f"{handle} = {started}", room)
-            if busy:
-                self.paste(begin)
-                after += shortened(line.replace("{}", handle), room)
-                continue
-            *before, whole = shortened(line.replace("{}", started), room)
-            begin += shortened(line.replace("{}", handle), room)
-            after += [*before, whole] if len(whole) <= room else begin
+            whole = shortened(line.replace("{}", started), room)
+            if busy or len(whole[-1]) > room:
+                begin = shortened(f"{handle} = {started}", room)
+                whole = shortened(line.replace("{}", handle), room)
+                self.paste(begin * busy)
+                after += begin * (not busy)
+            after += whole
         return after
 
     def kept_line(self) -> str:
