@@ -83,11 +83,9 @@ class Exchanges(Messages):
                 member, members = "r", f"{names[1]}, RANKS, {sizes[1]}"
             joined = f"torch.cat([positions({member}, seq) for r in range({members})])"
             if order == "tokens":
-                both = self.orders.get("at") == axis
-                lines += [
-                    f"tokens = {joined}",
-                    f"tokens{', at' * both} = tokens.to(q.device).sort()",
-                ]
+                both, ordered = self.orders.get("at") == axis, "tokens.to(q.device).sort()"
+                lines.append(f"tokens = {joined}")
+                lines.append(f"tokens, at = {ordered}" if both else f"tokens = {ordered}.values")
             elif order != "at" or self.orders.get("tokens") != axis:
                 lines.append(f"{order} = {joined}.argsort().to(q.device)")
         return lines
