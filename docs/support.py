@@ -73,7 +73,6 @@ LONG = {
     ("llama3", "causal"): "Four strides of heads are written out, each with its own tiles.",
     ("mesh2d", "causal"): "Tiles are cut at run time, beside a gather, a ring and a reduction.",
     ("mesh2d", "full"): "A gather, a ring and a reduction are three functions that send.",
-    ("ulysses-gather", "causal"): "An exchange of heads and a gather, each there and back.",
 }
 
 
