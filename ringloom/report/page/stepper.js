@@ -44,10 +44,11 @@ function draw() {
     if (!same) pixels.setv({data}, {check_eq: false})
   }
 
-  // A number on each tile that is attended now, where there is room for it: on its live middle.
+  // A number on each tile that is attended now, where there is room for it: on its live middle,
+  // and small where half of a small tile is live.
   function numbers() {
-    const named = {x: [], y: [], text: [], ink: []}
-    const roomy = Math.max(rows, columns) <= 20
+    const named = {x: [], y: [], text: [], ink: [], size: []}
+    const many = Math.max(rows, columns), roomy = many <= 20
     for (let tile = 0; roomy && tile < rows * columns; tile++) {
       if (at[base + tile] !== step) continue
       const rank = who[base + tile], i = Math.floor(tile / columns), j = tile % columns
@@ -59,6 +60,7 @@ function draw() {
       }
       named.x.push(x / count / wide); named.y.push(y / count / tall)
       named.text.push(String(rank)); named.ink.push(places.data.on[rank])
+      named.size.push(many > 8 && count < tall * wide ? "8px" : "12px")
     }
     return named
   }

@@ -47,7 +47,7 @@ class StepperPicture:
         # What the browser draws stays in the browser.
         drawn = {"syncable": False}
         self.pixels = ColumnDataSource(data=NO_IMAGE, name="pixels", **drawn)
-        self.labels = ColumnDataSource(data=_none("x y text ink"), name="labels", **drawn)
+        self.labels = ColumnDataSource(data=_none("x y text ink size"), name="labels", **drawn)
         self.places = ColumnDataSource(data={}, name="places", **drawn)
         self.messages = ColumnDataSource(data=_none(ENDS), name="messages", **drawn)
         self.heads = ColumnDataSource(data=_none(ENDS), name="arrow-heads", **drawn)
@@ -111,7 +111,7 @@ class StepperPicture:
             y_range=Range1d(1, 0),
         )
         image = cells_image(drawn, self.pixels, self.colours)
-        drawn.text(**LABEL, source=self.labels)
+        drawn.text(**LABEL | {"text_font_size": "size"}, source=self.labels)
         formatter = self._hover("tile_hover.js")
         tip = TIP.format("@image{custom}")
         drawn.add_tools(
