@@ -49,7 +49,7 @@ def option_row(option: click.Option, context: click.Context) -> tuple[str, str]:
     """Return an option as typed, and its help with its default."""
     written = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     if not option.is_flag:
-        written += f" *{option.make_metavar(context).lower()}*"
+        written += f" *{option.make_metavar(context).lower().replace('|', ' | ')}*"
     default = option.get_default(context, call=False)
     meaning = option.help or ""
     if isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
@@ -83,7 +83,7 @@ def hardware() -> Lines:
         yield from (f"## {name}", "")
         constants = rl.hardware(name).constants.items()
         rows = (
-            (f"`{key}`", f"{c.value:.6g}", c.source + ("" if c.calibrated else " **(assumed)**"))
+            (f"`{key}`", f"{c.value:.4g}", c.source + ("" if c.calibrated else " **(assumed)**"))
             for key, c in constants
         )
         yield from table(("constant", "value", "source"), rows)

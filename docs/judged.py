@@ -184,9 +184,9 @@ def _fitted(stated: Sequence[Measured]) -> Lines:
         runs = ", ".join(dict.fromkeys(r.schedule if r.ranks > 1 else "kernel" for r in one.rows))
         where = "{:.4g} to {:.4g}".format(*machine.range(key))
         said = machine.constants[key].source
-        names = ", ".join(one.chips), f"`{key}`", f"{machine[key]:.4g}", where
-        rows.append((*names, len(one.rows), runs, said))
-    yield from table(("", "constant", "value", "range", "rows", "of", "source"), rows)
+        value, of = f"{machine[key]:.4g} ({where})", f"{len(one.rows)} of {runs}"
+        rows.append((", ".join(one.chips), f"`{key}`", value, of, said))
+    yield from table(("", "constant", "value (range)", "rows", "source"), rows)
 
 
 def _repeated(stated: Sequence[Measured]) -> Lines:

@@ -39,6 +39,12 @@ from simulator.bars import FEW
 
 PICTURES = Path(__file__).parent / "generated/pictures"
 LINES, LAST = 24, 7  # of an output that a page shows; of these, the last ones
+INK = "#757575"  # which is read on white and on black
+ON_ANY = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+}
 WIDE, LONG = 80, 100  # columns of what a page shows, and those from which a line is broken
 NEEDS = {"check": "torch", "report": "bokeh", "sweep": "pyarrow"}
 DRAWN = (  # commands, and the function of each whose first result is drawn
@@ -70,7 +76,8 @@ def _run(page: Path) -> Iterator[tuple[Block, str, str]]:
     """Yields each block of commands, what it prints, and its picture."""
     scope, seen = dict[str, Any](), set[str]()
     needed = "write_text" in page.read_text(encoding="utf-8")  # commands read what Python writes
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    folder, look = tempfile.TemporaryDirectory(), patch.dict(sheet.STYLE, ON_ANY)
+    with folder as place, contextlib.chdir(place), look:
         for block in blocks(page):
             if block.file:
                 Path(block.file).write_text(block.text, encoding="utf-8")

@@ -32,12 +32,12 @@ def tiles(plans: Plans) -> Figure:
         live = np.argwhere(facts.shares[i * tall : (i + 1) * tall, j * wide : (j + 1) * wide] > 0)
         y, x = (live.mean(axis=0) + 0.5) / (tall, wide)
         number, box = str(facts.step[0, i, j] + 1), {"fc": "white", "ec": "none", "pad": 1.0}
-        axes.text(j + x, i + y, number, ha="center", va="center", fontsize=6.5, bbox=box)
+        axes.text(j + x, i + y, number, ha="center", va="center", fontsize=6.5, bbox=box, color=INK)
     axes.set_facecolor(WASTE)
     axes.set(xlabel="keys, piece by piece", ylabel="queries, piece by piece")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(f"{plan.name} {plan.pass_}, {plan.workload.mask}: steps", fontsize=8, color=INK)
+    axes.set_title(f"{plan.name} {plan.pass_}, {plan.workload.mask}: steps", fontsize=8)
     marks = [Rectangle((0, 0), 1, 1, facecolor=colour) for colour in colours[:8]]
     names = [f"rank {rank}" for rank in range(len(marks))]
     figure.legend(marks, names, loc="outside center right", frameon=False)

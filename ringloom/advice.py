@@ -63,6 +63,7 @@ def why(rows: Sequence[Row]) -> str:
             over = f"{times(fast.bound_ratio)} the lower bound of {seconds(fast.bound_s)}"
         return f"{spread} {over}, and {idle}."
     spread = f"{slow.schedule} takes {times(ratio)} as long as {fast.schedule}"
+    spread += ", too close to call" if _close(slow, fast) else ""
     waits = slow.exposed_comm_s - fast.exposed_comm_s
     if waits > 0.5 * (slow.makespan_s - fast.makespan_s):
         return (

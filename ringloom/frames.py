@@ -49,7 +49,7 @@ def bars(rows: Rows, axes: Any) -> Any:
     axes.barh(names, times, color="#b8c0c8", label="idle (mean of all ranks)")
     axes.barh(names, busy, color=COMPUTE, label="busy")
     bound = 1e3 * max((row.bound_s for row in rows), default=0.0)
-    axes.axvline(bound, color="#1b1f24", lw=1.5, label="lower bound")
+    axes.axvline(bound, color=axes.xaxis.label.get_color(), lw=1.5, label="lower bound")
     axes.invert_yaxis()
     axes.set(xlabel="time (ms)")
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)

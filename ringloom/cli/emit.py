@@ -11,7 +11,7 @@ import click
 from codegen.emitting import emit
 from codegen.programs import PLATFORMS, TARGETS
 from ringloom.cli.options import is_file, max_calls_option, plans_of, source_options
-from ringloom.cli.output import show, typed_command, write
+from ringloom.cli.output import TYPED, show, typed_command, write
 
 
 @click.command()
@@ -43,6 +43,9 @@ def command(
     output: str | None,
     **given: Any,
 ) -> None:
+    typed = click.get_current_context().get_parameter_source
+    if dynamic and target == "jax" and typed("mask") is not TYPED:
+        given["mask"] = "full"  # all that may be needed is sent; the mask comes with the tables
     program = emit(
         plans_of(source, given),
         target,

@@ -42,7 +42,7 @@ def rounds() -> Figure:
         for number, axes in enumerate(row):
             _panel(axes, tiles, number)
             axes.set_title(f"round {number + 1}: {_worked(tiles, number)}")
-        row[0].set_ylabel(f"{schedule}\nqueries", color=INK)
+        row[0].set_ylabel(f"{schedule}\nqueries")
         for axes in row:
             axes.set_xlabel("keys", labelpad=2)
     colours = rank_colours(RANKS)

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from planner.disk import writing
 
-STYLE: Mapping[str, Any] = {
+INK, LINE, WASTE = "#1b1f24", "#b8c0c8", "#e3e7eb"
+STYLE: dict[str, Any] = {
     "svg.hashsalt": "ringloom",  # ids of clip paths depend on nothing else
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",  # comes with matplotlib
@@ -22,7 +23,6 @@ STYLE: Mapping[str, Any] = {
     "savefig.dpi": 300,
     "path.simplify": True,
 }
-INK, LINE, WASTE = "#1b1f24", "#b8c0c8", "#e3e7eb"
 NO_DATE: Mapping[str, Mapping[str, Any]] = {
     "svg": {"Date": None, "Creator": "ringloom"},
     "png": {"Software": None},

@@ -163,6 +163,12 @@ def test_a_check_tells_every_error(ringloom: CommandLine) -> None:
     assert max(result["dq_error"], result["dk_error"], result["dv_error"]) <= 1e-11
 
 
+def test_a_dynamic_program_is_asked_for_without_its_mask(ringloom: CommandLine) -> None:
+    asked = "emit", "jax", "zigzag", *SMALL, "--dynamic"
+    assert ringloom(*asked).splitlines()[4:] == ringloom(*asked, "--mask", "full").splitlines()[4:]
+    assert "what a full mask needs" in ringloom.refused(*asked, "--mask", "causal")
+
+
 def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(ringloom: CommandLine) -> None:
     work = ["--ranks", "8", "--seq", "256k", "--mask", "causal", "--hardware", "a100-nvlink"]
     names = ["ring", "zigzag"]

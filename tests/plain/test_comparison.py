@@ -7,7 +7,7 @@ import pytest
 import ringloom as rl
 from command_line import CommandLine
 from planner.schedules import comparable
-from ringloom.advice import CLOSE, recommend
+from ringloom.advice import CLOSE, recommend, why
 from ringloom.machine import on_machine
 from ringloom.views.tables import in_lines
 from simulator.hardware import hardware
@@ -58,6 +58,8 @@ def test_the_recommendation_is_the_fastest_beside_those_too_close_to_call(
     assert "Too close to call: near" in advice.reason
     assert "far takes 1.06x as long" in advice.reason
     assert recommend([first]).close_to == ()
+    assert f"near takes 1.04x as long as {first.schedule}, too close to call" in why([first, near])
+    assert "too close to call" not in why([first, far])
 
 
 def test_the_command_ends_with_the_recommendation(ringloom: CommandLine) -> None:

@@ -58,7 +58,10 @@ def test_a_page_shows_what_its_commands_print(
     shown = with_outputs(page)
     assert "```text\nring on a100-nvlink\n" in shown
     assert "![Timeline of the ranks](pictures/page-17.svg)" in shown
-    assert (tmp_path / "pictures/page-17.svg").read_text().lstrip().startswith("<?xml")
+    drawn = (tmp_path / "pictures/page-17.svg").read_text()
+    assert drawn.lstrip().startswith("<?xml")
+    assert f"fill: {outputs.INK}" in drawn  # on any page, be it light or dark
+    assert "fill: #ffffff" not in drawn
     assert re.search(r"```text\nprogram.py: \d+ lines; .*\n```\n\n!\[Tiles .*-26.svg", shown)
     assert re.search(r"```text\nas before\n```\n\n!\[How often .*-30.svg", shown)
     assert shown.count("```text") == 3
