@@ -15,7 +15,7 @@ def present(blocks: NDArray[Any]) -> int:
 
 def chosen(rows: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
     """An index for the marked rows; where they are one stretch a slice, which copies nothing."""
-    first, count = int(rows.argmax()), int(np.count_nonzero(rows))
+    first, count = int(rows.argmax()) if rows.size else 0, int(np.count_nonzero(rows))
     return slice(first, first + count) if rows[first : first + count].all() else rows
 
 

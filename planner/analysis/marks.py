@@ -23,18 +23,17 @@ class Cells:
         blocks, order = len(owners), np.argsort(owners, kind="stable")
         self._ranks, self._order, self._shift = ranks, order, max(1, blocks // ranks)
         self._rows = max(ranks, blocks + 1)
-        self._block = np.empty(blocks + 1, np.intp)
-        self._block[order], self._block[-1] = np.arange(blocks) * ranks, -ranks
         self._rank = np.arange(ranks) * (1 - self._shift * ranks)
         self.size = ranks * self._rows
-        self.nowhere = -ranks  # the entry of block -1
+        self.nowhere = self.size - ranks  # the entry of block -1, above all others
+        self._block = np.empty(blocks + 1, np.intp)
+        self._block[order], self._block[-1] = np.arange(blocks) * ranks, 2 * self.size
 
     def of(self, rank: NDArray[np.integer], blocks: Ints) -> Index:
         """Returns the entries of the blocks [n, w] of each row's rank [n], by columns in memory."""
-        entries: Index = (self._block.take(blocks.T) + self._rank.take(rank)).T
-        if blocks.shape[1] > 1 and blocks.min(initial=0) < 0:
-            entries[blocks < 0] = self.nowhere
-        return entries
+        entries: Index = self._block.take(blocks.T)
+        entries += self._rank.take(rank)
+        return np.minimum(entries, self.nowhere, out=entries).T
 
     def flat(self, rank: NDArray[np.integer], blocks: NDArray[np.integer]) -> Index:
         """Returns the entry of each block [n] on its rank [n]."""

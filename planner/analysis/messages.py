@@ -18,9 +18,12 @@ NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it finished; noth
 
 def message_bytes(plan: Plan, number: int, move: Move) -> Index:
     """Bytes of each message of a move of step `number`: int64 [rows]."""
-    tables = zip(*(block_bytes(plan)[tensor] for tensor in move.tensors), strict=True)
-    wide, finished = (np.sum([t.take(move.blocks.T) for t in each], axis=(0, 1)) for each in tables)
-    return np.asarray(np.where(reaches_owner(plan, number, move), finished, wide))
+    wide, finished = np.sum([block_bytes(plan)[tensor] for tensor in move.tensors], axis=0)
+    size = wide.take(move.blocks.T).sum(axis=0)
+    if move.accumulates:
+        rows = reaches_owner(plan, number, move)
+        size[rows] = finished[move.blocks[rows]].sum(axis=1)
+    return np.asarray(size)
 
 
 @cached_on_plan
@@ -60,7 +63,9 @@ def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     total = _added(plan, tensor)
     step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
     source_of = np.full(len(total), NEVER, np.int32)
-    for number, sent in transfers(plan, tensor, no_contributions(plan, tensor)):
+    moves = any(tensor in move.tensors for _, move in plan.moves())
+    held = no_contributions(plan, tensor)
+    for number, sent in transfers(plan, tensor, held) if moves else ():
         for move, parts in sent:
             row, column = np.nonzero((parts == total[move.blocks]) & (parts > 0))
             block = move.blocks[row, column]

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.columns import chosen
 from planner.ir import Attend, Index, Plan
 from planner.masks.areas import areas, sizes
 from planner.partitions import Ints, Partition, shifted
@@ -70,7 +71,7 @@ class Tiles:
     @property
     def one_slice(self) -> bool:
         """True if heads never tell tiles apart (every block has every head)."""
-        return self.shared_heads.size == 1
+        return len(self.partition.q.slices) == len(self.partition.kv.slices) == 1
 
     def live(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
         """Returns True for tiles (q, kv), broadcast together, with an allowed pair; not for -1."""
@@ -81,7 +82,7 @@ class Tiles:
             live = live & (self.shared_heads[q_side.slice[q], kv_side.slice[kv]] > 0)
         return live
 
-    def kinds(self, attend: Attend) -> Iterator[tuple[slice, NDArray[np.uint8], Index]]:
+    def kinds(self, attend: Attend) -> Iterator[tuple[slice, NDArray[np.uint8], Index | slice]]:
         """Yield LIVE and FULL of the tiles of rectangles, some rows at a time; of -1 it is FULL.
 
         (rows, kinds [a, b, distinct], index into these [rows]): those like the one before are
@@ -93,9 +94,10 @@ class Tiles:
             q, kv = of_q[attend.q[rows].T], of_kv[attend.kv[rows].T]
             fresh = np.ones(q.shape[1], np.bool_)
             fresh[1:] = (q[:, 1:] != q[:, :-1]).any(axis=0) | (kv[:, 1:] != kv[:, :-1]).any(axis=0)
-            first = np.flatnonzero(fresh)
-            entries = q.take(first, axis=1)[:, None] + kv.take(first, axis=1)[None]
-            yield rows, self.chunk_kinds.take(entries), np.cumsum(fresh) - 1
+            first = chosen(fresh)
+            entries = q[:, first][:, None] + kv[:, first][None]
+            which = slice(None) if fresh.all() else np.cumsum(fresh) - 1
+            yield rows, self.chunk_kinds.take(entries), which
 
     def full(self, attend: Attend) -> NDArray[np.bool_]:
         """Returns True for rectangles of which the mask hides no pair: bool [rows]."""
@@ -118,9 +120,9 @@ class Tiles:
         heads: NDArray[np.int64] = self.shared_heads[q, kv]
         return heads
 
-    @property
+    @cached_property  # as `chunk_kinds`
     def _entries(self) -> tuple[Index, Index]:
-        """Per side: what each block, and block -1, adds to the entry of a tile in `_kinds`."""
+        """Per side: what each block, and block -1, adds to the entry of a tile in `chunk_kinds`."""
         (height, width), (q, kv) = self.chunk_kinds.shape, (self.partition.q, self.partition.kv)
         entries = np.append(q.chunk, height - 1) * np.intp(width)
         return entries, np.append(kv.chunk, width - 1).astype(np.intp)
@@ -149,7 +151,7 @@ def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray
         live = (kinds & LIVE).view(np.bool_)
         for dead, axis in ((dead_q, 1), (dead_kv, 0)):
             edge: NDArray[np.bool_] = np.logical_or.reduce(live, axis=axis)
-            dead[rows] &= ~(edge.take(which, axis=1) & met[rows]).T
+            dead[rows] &= ~(edge[:, which] & met[rows]).T
     return dead_q, dead_kv
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.columns import chosen
 from planner.errors import PlanError
 from planner.masks.regions import Ints, Region, overlaps
 
@@ -41,7 +42,7 @@ class Runs(NamedTuple):
     def stop(self) -> Ints:
         return self.start + self.step * (self.size - 1) + 1
 
-    def take(self, at: Ints) -> Runs:
+    def take(self, at: Ints | NDArray[np.bool_] | slice) -> Runs:
         return Runs(*(field[at] for field in self))
 
     def clip(self, low: Ints, high: Ints) -> Runs:
@@ -66,11 +67,16 @@ def areas(region: Region, q: Sequence[Ranges], kv: Sequence[Ranges]) -> Ints:
         pieces = pieces[~boxes]
     flat = total.reshape(-1)
     for strips, bands, low, high in _strips(pieces, rows):
+        first = np.maximum(low, strips.stop - 1 + bands[0])  # all queries of a strip meet the keys
+        last = np.minimum(high, strips.start + bands[1] + 1)  # from here to there
         for at, column in overlaps(low, high, columns.start, columns.stop):
-            left = strips.take(at)
-            right = columns.take(column).clip(low[at], high[at])
-            count = _between(left, right, bands[0, at], bands[1, at])
-            np.add.at(flat, left.owner * len(kv) + right.owner, count)
+            whole = (columns.start[column] >= first[at]) & (columns.stop[column] <= last[at])
+            count = strips.size[at] * columns.size[column]
+            cut = chosen(~whole)
+            strip, right = at[cut], columns.take(column[cut])
+            right = right.clip(low[strip], high[strip])
+            count[cut] = _between(strips.take(strip), right, *bands[:, strip])
+            np.add.at(flat, strips.owner[at] * len(kv) + columns.owner[column], count)
     return total
 
 
@@ -112,22 +118,15 @@ def _strips(pieces: Ints, rows: Runs) -> Iterator[tuple[Runs, Ints, Ints, Ints]]
 
 def _between(left: Runs, right: Runs, lo: Ints, hi: Ints) -> Ints:
     """Counts pairs with lo <= j - i <= hi, one count per row of the runs."""
-    return _upto(left, right, hi) - _upto(left, right, lo - 1)
-
-
-def _upto(left: Runs, right: Runs, most: Ints) -> Ints:
-    """Counts pairs with j - i <= most: all, none, or those on one side of a diagonal."""
-    nearest = right.start - left.stop + 1
-    furthest = right.stop - 1 - left.start
-    count = np.where(most >= furthest, left.size * right.size, 0)
-    cut = np.flatnonzero((most >= nearest) & (most < furthest))
-    if cut.size:
-        count[cut] = _under_diagonal(left.take(cut), right.take(cut), most[cut])
+    count = left.size * right.size
+    over, under = chosen(right.stop - 1 - left.start > hi), chosen(right.start - left.stop + 1 < lo)
+    count[over] = _under_diagonal(left.take(over), right.take(over), hi[over])
+    count[under] -= _under_diagonal(left.take(under), right.take(under), lo[under] - 1)
     return count
 
 
 def _under_diagonal(left: Runs, right: Runs, most: Ints) -> Ints:
-    """Counts pairs with j - i <= most where the diagonal cuts the box of the two runs."""
+    """Counts pairs with j - i <= most, those on one side of a diagonal."""
     shift = most - right.start + left.start
     # A run of one position has any step, so it takes the other's.
     step = np.where(right.size == 1, left.step, right.step)

@@ -1,7 +1,7 @@
 """Copies of inputs and the messages that brought them to their ranks, for both engines.
 
-Messages are numbered in plan order, from 1 on; 0 stands for what the rank owns or had from the
-start. Tensors that always travel together share one table.
+Messages have numbers from 1 on; 0 stands for what the rank owns or had from the start. Tensors that
+always travel together share one table.
 """
 
 from collections.abc import Sequence

@@ -66,8 +66,10 @@ class Recurrence:
         ranks = costs.plan.ranks
         self._costs, self._overlap, self._record = costs, overlap, record
         self._origins, self._accumulators = Origins(costs.plan), Accumulators(costs)
-        count = 1 + sum(len(move) for _, move in costs.plan.moves())  # the first is for nothing
-        self._offered, self._arrived = np.zeros(count), np.zeros(count)
+        moves = (move for _, move in costs.plan.moves())
+        inputs = sum(len(move) for move in moves if not move.accumulates)
+        # Of messages of inputs, by their numbers; 0 stands for what no message brought.
+        (self._offered, self._arrived), self._inputs = np.zeros((2, 1 + inputs)), 0
         self._ports, self._speed = ports, speed
         self._now, self._last = costs.prologue / self._speed, 0.0
         self._busy, self._exposed = self._now.copy(), np.zeros(ranks)
@@ -108,7 +110,8 @@ class Recurrence:
         if move.accumulates:
             self._accumulators.leave(move)
         else:
-            first = self._messages + 1
+            first = self._inputs + 1
+            self._inputs += len(move)
             self._origins.arrive(move, first)
             self._offered[first : first + len(move)] = offered
             self._arrived[first : first + len(move)] = arrival
