@@ -34,10 +34,12 @@ from codegen.imports import Import, written
 
 CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
-MARKS = (
-    "windows|backward|signed|given|unequal|equal|sinks|sinkless|held|whole|heads|free|fixed|bound"
+MARK = (
+    "(?:windows|plain|backward|signed|given|bound|unequal|equal|sinks|sinkless|held|whole|heads"
+    "|free|fixed)"
 )
-MARKED = re.compile(rf"(.*)  # ((?:{MARKS})(?: (?:{MARKS}))*)\n")
+MARKED = re.compile(rf"(.*)  # ({MARK}(?: {MARK})*)")
+WIDEST = 100  # columns of a line
 CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
 HEADING = "# ---- "
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -73,7 +75,7 @@ class Part:
     """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels".
 
     Some lines are there for some programs only. Such a line ends in marks, `first = 0  # windows`,
-    and is left out of programs that do not have all of them.
+    and is left out of programs that do not have all of them, with the block that it begins.
     """
 
     name: str
@@ -81,8 +83,18 @@ class Part:
 
     def text(self, marks: frozenset[str]) -> str:
         """Its source for a program of these marks."""
-        source = (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8")
-        return MARKED.sub(lambda m: f"{m[1]}\n" * (marks >= {*m[2].split()}), source)
+        kept, outside = list[str](), WIDEST
+        for line in (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8").splitlines():
+            indent = len(line) - len(line.lstrip())
+            if not line or indent > outside:
+                kept += [line] * (outside == WIDEST)
+                continue
+            marked = MARKED.fullmatch(line)
+            holds = not marked or marks >= {*marked[2].split()}
+            text = marked[1] if marked else line
+            outside = WIDEST if holds or not text.endswith(":") else indent
+            kept += [text] * holds
+        return "\n".join(kept) + "\n"
 
 
 def parts_of(target: str, *names: str, without: tuple[str, ...] = ()) -> list[Part]:

@@ -5,33 +5,22 @@ Plans are verified first, unless they were; then loops are recovered, and a writ
 is irregular becomes a table program.
 """
 
-from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen.programs import PLATFORMS, TARGETS, Target, program_of
-from planner.errors import PlanError, unknown
+from codegen.programs import Options, Target, program_of
+from planner.errors import PlanError
 from planner.masks import Mask
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 
-Choice = TypeVar("Choice", bound=str)
 Tables = dict[str, NDArray[Any]]
 
 
-def emit(
-    plans: AnyPlans,
-    target: str,
-    *,
-    dynamic: bool = False,
-    layer: bool = False,
-    platform: str = "all",
-    max_calls: int | None = None,
-    command: str = "",
-) -> str:
+def emit(plans: AnyPlans, target: str, **options: Unpack[Options]) -> str:
     """The source of one file that computes a forward plan, or a (forward, backward) pair.
 
     `dynamic`: its tables are an argument, for masks that change with every batch; `max_calls`
@@ -40,15 +29,7 @@ def emit(
     Raises PlanError for an unknown target or platform, with the verifier's sentence for a wrong
     plan, and for a plan that no program can be written for.
     """
-    program = program_of(
-        ensure_verified(plans),
-        _one_of(target, "target", TARGETS),
-        dynamic=dynamic,
-        layer=layer,
-        platform=_one_of(platform, "platform", PLATFORMS),
-        max_calls=max_calls,
-        command=command,
-    )
+    program = program_of(ensure_verified(plans), target, **options)
     source: str = _room(program.target).write(program)
     return source
 
@@ -64,12 +45,7 @@ def tables(
     """
     if mask is not None and target != "jax":
         raise PlanError(f"plans for {target} have a mask of their own: plan under {mask}")
-    program = program_of(
-        ensure_verified(plans),
-        _one_of(target, "target", TARGETS),
-        dynamic=True,
-        max_calls=max_calls,
-    )
+    program = program_of(ensure_verified(plans), target, dynamic=True, max_calls=max_calls)
     room = _room(program.target)
     made: Tables = room.tables(program) if mask is None else room.tables(program, mask)
     return made
@@ -82,14 +58,6 @@ def save_tables(made: Tables, path: str) -> None:
             np.savez_compressed(file, allow_pickle=False, **made)
     except OSError as error:
         raise PlanError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _one_of(given: str, kind: str, choices: Sequence[Choice]) -> Choice:
-    """The choice that was given; PlanError where it is none."""
-    for choice in choices:
-        if choice == given:
-            return choice
-    raise PlanError(unknown(kind, given, choices))
 
 
 def _room(target: Target) -> Any:

@@ -177,9 +177,9 @@ def _holds(program: Program) -> Iterator[str]:
 def constants(program: Program) -> str:
     """Sizes, PLAN and the data of the mask, as a module text."""
     work = program.work
-    equal = work.seq == work.kv_seq
-    seq = [f"SEQ = {work.seq}", f"KV_SEQ = {work.kv_seq}"]
-    seq = [f"SEQ = KV_SEQ = {work.seq}"] if equal else seq
+    equal, own = work.seq == work.kv_seq, program.target == "torch" and not program.dynamic
+    first = ["SEQ", *["KV_SEQ"] * equal, *["CHECKED"] * (own and not program.free)]
+    seq = [f"{' = '.join(first)} = {work.seq}", *[f"KV_SEQ = {work.kv_seq}"] * (not equal)]
     if program.free:
         seq[0] += "  # as planned; other lengths go, too"
     lines = [

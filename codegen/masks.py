@@ -94,7 +94,7 @@ def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
 
 def _boxes(work: Workload, free: bool) -> list[str]:
     rows = boxes(work, free)
-    head = "BOXES = (  # of the mask: i0 <= i < i1, j0 <= j < j1, low <= j - i <= high"
+    head, said = "BOXES = (", "# i0 <= i < i1, j0 <= j < j1, low <= j - i <= high"
     if free:
         far = {BEYOND: "FAR", -BEYOND: "-FAR"}
         cells = [", ".join(far.get(x, str(x)) for x in row) for row in rows]
@@ -103,7 +103,10 @@ def _boxes(work: Workload, free: bool) -> list[str]:
         cells, start = [", ".join(map(str, row)) for row in rows], []
     if not rows:
         return [*start, "BOXES: tuple[tuple[int, ...], ...] = ()  # the mask allows no pair"]
-    return [*start, head, *(f"    ({cell})," for cell in cells), ")"]
+    one = f"{head}({cells[0]}),)  {said}"
+    if len(cells) == 1 and len(one) <= WIDTH:
+        return [*start, one]
+    return [*start, f"{head}  {said}", *(f"    ({cell})," for cell in cells), ")"]
 
 
 # ---- the function

@@ -3,13 +3,14 @@
 A writer, `codegen.torch.write` or `codegen.jax.write`, takes one and returns the text of a file.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 from codegen.digest import digest
 from codegen.layout import Layout, layout_of
 from codegen.masks import boxes
-from planner.errors import PlanError
+from planner.errors import PlanError, unknown
 from planner.ir import Plan
 from planner.loops import recover
 from planner.loops.form import Attend, Loops
@@ -17,12 +18,29 @@ from planner.plans import AnyPlans, Plans
 from planner.workload import Workload
 
 Target = Literal["torch", "jax"]
-Platform = Literal["all", "tpu", "gpu", "cpu"]
 TARGETS: tuple[Target, ...] = ("torch", "jax")
-PLATFORMS: tuple[Platform, ...] = ("all", "tpu", "gpu", "cpu")
+PLATFORMS = ("all", "tpu", "gpu", "cpu")
+Choice = TypeVar("Choice", bound=str)
 
 
 CHECKED = 128  # queries per rank that a self-check has where any length goes
+
+
+class Options(TypedDict, total=False):
+    """The form of a program, beside its plans and its target.
+
+    dynamic     its tables are an argument, for masks that change with every batch
+    layer       with a decoder layer around it
+    platform    the only kernels of a JAX program: all, tpu, gpu or cpu
+    max_calls   bounds the tiles of a step of a JAX program with dynamic tables
+    command     what makes the file again, for the header; "" for plans from Python or from a file
+    """
+
+    dynamic: bool
+    layer: bool
+    platform: str
+    max_calls: int | None
+    command: str
 
 
 @dataclass(frozen=True)
@@ -30,8 +48,7 @@ class Program:
     """One program to be written.
 
     `loops` has one form per pass, and is None for a table program; then `irregular` says why.
-    `command` is what makes the file again, "" for plans from Python or from a file. `max_calls`
-    bounds the tiles of a step in a JAX program with `dynamic` tables.
+    The other fields are those of `Options`.
     """
 
     target: Target
@@ -42,7 +59,7 @@ class Program:
     irregular: str = ""
     dynamic: bool = False
     layer: bool = False
-    platform: Platform = "all"
+    platform: str = "all"
     max_calls: int | None = None
     command: str = ""
 
@@ -106,16 +123,17 @@ class Program:
 
     @property
     def windows(self) -> bool:
-        """True if the mask has bands with two sides."""
+        """True if the mask has bands with two sides, or may have them, being given with tables."""
         reach = self.work.kv_seq - min(0, self.work.offset)  # no two positions are further apart
-        return any(low > -reach for *_, low, _ in boxes(self.work, free=False))
+        return self.dynamic or any(low > -reach for *_, low, _ in boxes(self.work, free=False))
 
     @property
     def marks(self) -> frozenset[str]:
         """The marks of the lines of parts that it has."""
         either = {
-            ("windows", ""): self.windows,
-            ("backward", ""): self.backward is not None,
+            ("windows", "plain"): self.windows,
+            ("backward", ""): self.backward is not None
+            or (self.dynamic and self.target == "torch"),
             ("signed", ""): self.signed,
             ("unequal", "equal"): self.unequal,
             ("sinks", "sinkless"): self.work.sinks,
@@ -135,16 +153,15 @@ class Program:
         return replace(self, loops=None, irregular=reason)
 
 
-def program_of(
-    given: AnyPlans, target: Target, *, dynamic: bool = False, layer: bool = False, **options: Any
-) -> Program:
+def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Program:
     """The program of verified plans, as loops where all passes are regular.
 
-    `options`: other fields of a Program. Raises PlanError for a lone backward plan, for a pair that
+    Raises PlanError for an unknown target or platform, for a lone backward plan, for a pair that
     does not belong together, and for options that change nothing beside the others.
     """
-    plans = Plans.of(given)
-    _refuse_idle(target, dynamic or layer, dynamic, options)
+    plans, target = Plans.of(given), _one_of(target, "target", TARGETS)
+    dynamic, layer = options.get("dynamic"), options.get("layer")
+    _refuse_idle(target, options)
     if dynamic or layer:
         kind = "decoder layers" if layer else "programs that are given tables"
         _refuse_unprinted(plans.workload, f"{target} {kind}")
@@ -160,19 +177,28 @@ def program_of(
         reason = ""
     except PlanError as error:
         loops, reason = None, str(error).removeprefix("irregular: ")
-    made = target, forward, backward, layout_of(forward), loops, reason
-    return Program(*made, dynamic, layer, **options)
+    return Program(target, forward, backward, layout_of(forward), loops, reason, **options)
 
 
-def _refuse_idle(target: Target, by_tables: bool, dynamic: bool, options: dict[str, Any]) -> None:
+def _refuse_idle(target: Target, options: Options) -> None:
     """Raises PlanError for options that a program of this kind has no use for."""
+    platform = _one_of(options.get("platform", "all"), "platform", PLATFORMS)
+    dynamic = options.get("dynamic")
     if options.get("max_calls") is not None and not (dynamic and target == "jax"):
         raise PlanError("max_calls bounds a step of dynamic JAX programs: this is none")
-    if options.get("platform", "all") != "all" and (by_tables or target != "jax"):
+    if platform != "all" and (dynamic or options.get("layer") or target != "jax"):
         raise PlanError(
-            f"platform={options['platform']} leaves kernels out of JAX programs: torch programs,"
+            f"platform={platform} leaves kernels out of JAX programs: torch programs,"
             " decoder layers and dynamic programs have none to leave out"
         )
+
+
+def _one_of(given: str, kind: str, choices: Sequence[Choice]) -> Choice:
+    """The choice that was given; PlanError where it is none."""
+    for choice in choices:
+        if choice == given:
+            return choice
+    raise PlanError(unknown(kind, given, choices))
 
 
 def _refuse_unprinted(work: Workload, kind: str) -> None:

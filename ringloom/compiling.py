@@ -7,9 +7,11 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import ModuleType
+from typing import Unpack
 
 from codegen.digest import digest
 from codegen.emitting import emit
+from codegen.programs import Options
 from planner.disk import writing
 from planner.errors import RingloomError
 from planner.plans import AnyPlans
@@ -19,15 +21,7 @@ from planner.version import VERSION
 NAME = "ringloom_program"
 
 
-def compile(
-    plans: AnyPlans,
-    target: str,
-    *,
-    dynamic: bool = False,
-    layer: bool = False,
-    platform: str = "all",
-    max_calls: int | None = None,
-) -> ModuleType:
+def compile(plans: AnyPlans, target: str, **options: Unpack[Options]) -> ModuleType:
     """The emitted program of a forward plan, or of a (forward, backward) pair, as a module.
 
     Its file, `module.__file__`, is kept in the user's cache and taken from there by later calls
@@ -35,17 +29,11 @@ def compile(
     RingloomError where the file cannot be written.
     """
     given = ensure_verified(plans)
-    options = {
-        "dynamic": dynamic,
-        "layer": layer,
-        "platform": platform,
-        "max_calls": max_calls,
-    }
     key = repr((VERSION, given.name, target, sorted(options.items())))
     name = "_".join([NAME, target, digest(given), hashlib.sha256(key.encode()).hexdigest()[:8]])
     path = cache() / f"{name}.py"
     if not path.is_file():
-        write(path, emit(given, target, **options))  # type: ignore[arg-type]
+        write(path, emit(given, target, **options))
     return module(name, path)
 
 

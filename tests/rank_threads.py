@@ -78,11 +78,11 @@ def trained(program: ModuleType, arrays: list[Any]) -> Network:
 def self_check(source: str, *words: str) -> None:
     """Do as `python FILE WORDS` on every rank, without processes; raises its errors."""
     program = load(source)
-    numbers = [*map(int, words[1:])] if words[:1] == ("--seq",) else []
+    given = [*map(int, words[1:])] if words[:1] == ("--seq",) else words[1:]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANK", "0")  # as under torchrun
         patch.setattr("sys.argv", ["program.py", *words])
-        on_threads(program.RANKS, lambda _: program.main(*numbers))
+        on_threads(program.RANKS, lambda _: program.main(*given))
 
 
 KERNELS = ("attend", "attend_backward")

@@ -44,9 +44,10 @@ class Attending(State):
             return [*lines, *self.cases(meeting, f"{given}, {{}})")]
         name, *arguments = self.cuts(meeting)
         head = f"for rows, cols, band in {name}({', '.join(arguments)}):"
-        if len(head) > WIDTH - self.margin and len(arguments) > 1:
-            head = f"for rows, cols, band in {name}({arguments[0]}, others):"
-            lines += [f"others = {arguments[1]}"]
+        if len(head) > WIDTH - self.margin:
+            named = dict(zip(dict.fromkeys(arguments), ("ours", "theirs"), strict=False))
+            lines.append(f"{', '.join(named.values())} = {', '.join(named)}")
+            head = f"for rows, cols, band in {name}({', '.join(named[x] for x in arguments)}):"
         return [*lines, *indented(head, [f"{given}, rows, cols, band)"])]
 
     def cases(self, meeting: Meeting, call: str) -> Iterator[str]:

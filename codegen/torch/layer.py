@@ -14,7 +14,7 @@ USAGE = (
 def parts(program: Program) -> tuple[str, ...]:
     """The names of the parts, the self-check last."""
     if program.dynamic:
-        return "layers/layer", "layers/layer_given", "tables/given_check"
+        return "layers/layer", "layers/layer_given", "checks/check_rows", "checks/check"
     return "layers/layer", "layers/layer_here", "checks/check"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from codegen.lowered.sums import Cell
+from codegen.reflow import WIDTH
 from codegen.torch.state import State, indented
 from codegen.torch.transfers import Transfer
 from codegen.torch.variables import late, readers
@@ -31,8 +32,12 @@ class Messages(State):
         if move.guarded:
             if late(self.loops, s):
                 raise PlanError("a message of some ranks that is waited for after other steps")
-            self.write(f"on = {move.asked(to, source)}")
-            given.append("*on")
+            on, around = move.asked(to, source), len(f"{handle} = {verb}(*)")
+            around += alone * len(f"wait() or {handle}")
+            if self.keeps(move) or len(", ".join([*given, on])) > WIDTH - self.margin - around:
+                self.write(f"on = {on}")
+                on = "on"
+            given.append(f"*{on}")
         given += [time] * bool(time and not late(self.loops, s))
         alone &= not self.keeps(move)  # else it leaves before owners have new sums
         self.started[s] = f"{verb}({', '.join(given)})" if alone else handle

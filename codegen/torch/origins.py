@@ -29,14 +29,11 @@ class Origin:
     ranks: str
     axis: int | None = None
 
-    def positions(self, pieces: bool, length: str) -> str:
-        """The range of positions, or the tuple of ranges; `length`: "seq" where any length goes."""
+    def positions(self, free: bool) -> str:
+        """The ranges of positions as a tuple; `free`: any length goes."""
         if not self.ranks:
-            every = f"range({length or 'KV_SEQ'})"
-            return f"({every},)" if pieces else every
-        if not pieces:
-            return f"piece({self.ranks}{f', {length}' * bool(length)})"
-        return f"pieces({f'{length}, ' * bool(length)}{'*' * (self.axis is not None)}{self.ranks})"
+            return f"(range({'seq' if free else 'KV_SEQ'}),)"
+        return f"pieces({'seq, ' * free}{'*' * (self.axis is not None)}{self.ranks})"
 
 
 def origin(plan: Plan, walked: Walk, side: str, value: str, domain: Domain, names: Names) -> Origin:
@@ -90,15 +87,14 @@ def triangular(plan: Plan, q: Origin, kv: Origin) -> str:
     return f"positions({HERE}, seq)" if q.axis is None else "tokens"
 
 
-def pieces_of(plan: Plan, seq: str = "") -> str:
-    """The positions of the pieces that a rank owns, each without gaps, one behind the other."""
+def pieces_of(plan: Plan) -> int:
+    """The number of pieces that a rank owns; PlanError unless all are without gaps, in order."""
     side = plan.partition.q
     if any(len(p) != 1 or p[0].step != 1 for p in side.chunks):
         raise PlanError("pieces of queries that are no ranges")
     if any((np.diff(side.positions(rank)) < 0).any() for rank in range(plan.ranks)):
         raise PlanError("pieces of a rank in another order than that of the sequence")
-    own = np.unique(side.chunk[side.owned(plan.ranks)[0]])  # of which heads may be cut, too
-    return f"positions(rank{seq}).tensor_split({len(own)})"
+    return len(np.unique(side.chunk[side.owned(plan.ranks)[0]]))  # whose heads may be cut, too
 
 
 def step_of(plan: Plan) -> int:
@@ -120,10 +116,8 @@ def step_of(plan: Plan) -> int:
 def called(plan: Plan, q: Origin, kv: Origin) -> tuple[str, ...]:
     """`tiles` and its arguments for two values; PlanError unless both are ranges of one step."""
     step = step_of(plan)
-    if step and (q.axis, kv.axis) != (None, None):
+    if step > 1 and (q.axis, kv.axis) != (None, None):
         raise PlanError("pieces of several ranks that are cut, and that lie far apart")
     if step > 1 and not (q.ranks and kv.ranks) and q.ranks != kv.ranks:
         raise PlanError("queries and keys lie differently far apart")
-    length = "seq" if layout_of(plan).multiple else ""
-    texts = (x.positions(not step, length) for x in (q, kv))
-    return "tiles" if step else "pieces_tiles", *texts
+    return "tiles", *(x.positions(layout_of(plan).multiple > 0) for x in (q, kv))

@@ -15,6 +15,7 @@ from codegen.reflow import WIDTH
 from codegen.text import Names, numbered
 from codegen.torch.attends import Attending
 from codegen.torch.exchanges import Exchanges
+from codegen.torch.folding import joined, looped
 from codegen.torch.frames import Frame
 from codegen.torch.state import indented
 from codegen.torch.tiles import Meeting, unit_of
@@ -44,7 +45,7 @@ class Pass(Attending, Exchanges):
             f"def {head}:",
             f"    {BACKWARD if self.backward else FORWARD}",
             *self.opening(),
-            *self.lines,
+            *looped(self.lines),
             *ending,
         ]
 
@@ -154,8 +155,7 @@ class Pass(Attending, Exchanges):
             self.send(move, alone)
         last = self.exchanges(frame, bool(meetings), begun)
         self.paste(tupled(begun))
-        for meeting in meetings:
-            self.paste(self.attend(meeting))
+        self.paste(joined([line for meeting in meetings for line in self.attend(meeting)]))
         for move in moves:
             if move.into:
                 self.arrive(move)

@@ -1,6 +1,5 @@
 """The schedule of a torch program: its passes, and the functions that they share."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 from codegen.layout import layout_of
@@ -63,8 +62,8 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
             f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner",
         ]
     written = "\n".join(line for body in bodies for line in body)
-    if re.search(r"\bpieces?\(", written):
-        lines += piece_function(plans[0])
+    if "pieces(" in written:
+        lines += pieces_function(plans[0], "*range(" in written)
     if keep.names:
         work = plans[0].workload
         lines += likes_function(loops[0], work.v_head_dim != work.head_dim)
@@ -76,25 +75,23 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     return "\n".join(["from functools import cache", "", "# ---- Schedule", *lines]) + "\n"
 
 
-def piece_function(plan: Plan) -> list[str]:
-    """The function that gives the positions of a rank as a range, or those of pieces."""
-    step, seq = step_of(plan), ", seq" * bool(layout_of(plan).multiple)
-    by = "" if step == 1 else ", RANKS" if step == plan.ranks else f", {step}"
-    lines = [
-        f"def piece(rank{seq}):",
-        '    """The positions of the tokens on a rank."""',
-        f"    own = positions(rank{seq})",
-        f"    return range(int(own[0]), int(own[-1]) + 1{by})",
-    ]
-    if not step:
-        ordered = "sorted(own, key=lambda x: int(x[0]))"
+def pieces_function(plan: Plan, several: bool) -> list[str]:
+    """The function that gives the positions of a rank, or of `several`, as ranges."""
+    step, free = step_of(plan), layout_of(plan).multiple > 0
+    by = "" if step <= 1 else ", RANKS" if step == plan.ranks else f", {step}"
+    own = f"positions(rank{', seq' * free})"
+    own = f"[{own}]" if step else f"{own}.tensor_split({pieces_of(plan)})"
+    said = '    """The positions of the tokens on a rank."""'
+    lines = [f"def pieces({'seq, ' * free}rank):", said]
+    if several:
         lines = [
-            f"def pieces({f'{seq[2:]}, ' * bool(seq)}*ranks):",
-            '    """The positions of the tokens on ranks, by pieces in order of the sequence."""',
-            f"    own = (x for rank in ranks for x in {pieces_of(plan, seq)})",
-            f"    return tuple(range(int(x[0]), int(x[-1]) + 1) for x in {ordered})",
+            f"def pieces({'seq, ' * free}*ranks):",
+            '    """The positions of the tokens on ranks, in order of the sequence."""',
+            f"    own = (x for rank in ranks for x in {own})",
         ]
-    return ["", "", "@cache", *lines]
+        own = "sorted(own, key=lambda x: int(x[0]))"
+    each = f"    return tuple(range(int(x[0]), int(x[-1]) + 1{by}) for x in {own})"
+    return ["", "", "@cache", *lines, each]
 
 
 def check_form(plan: Plan, loops: Loops) -> None:

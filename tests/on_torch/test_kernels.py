@@ -1,5 +1,6 @@
 """Kernel modules of torch programs: exact on CPUs, and of the right shapes on CUDA's branches."""
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codegen.assemble import Part
 from codegen.torch.parts import bands
 from planner.masks import Window
 from planner.partitions import shifted
@@ -15,12 +17,21 @@ from strategies import masks
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts import kernels, windows  # noqa: E402  only where torch is
-from codegen.torch.parts.merge import merge  # noqa: E402
+from codegen.torch.parts.merge import merge  # noqa: E402  only where torch is
 from codegen.torch.parts.visitors import with_output  # noqa: E402
 
 SCALE = 0.4
 EXACT = 1e-12
+
+
+def kernels_of(mark: str) -> ModuleType:
+    """The kernels of programs without windows, or with them."""
+    module = ModuleType(f"kernels_{mark}")
+    exec(Part("torch/parts/kernels").text(frozenset({mark, "signed"})), module.__dict__)
+    return module
+
+
+kernels, windows = kernels_of("plain"), kernels_of("windows")
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +46,7 @@ def cut(work: Workload, queries: range, keys: range) -> list[Any]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bands, "BOXES", tuple(map(tuple, work.mask.region().pieces.tolist())))
         bands.tiles.cache_clear()
-        return bands.tiles(aligned, keys)
+        return bands.tiles((aligned,), (keys,))
 
 
 def dense(q: Any, k: Any, v: Any, allowed: Any) -> tuple[Any, Any]:

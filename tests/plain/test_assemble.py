@@ -63,6 +63,51 @@ def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
     return Part("kernels")
 
 
+MARKED = """
+def attend(q):
+    first = 0  # windows
+    if q:  # windows
+        first = 1
+
+    elif q:  # plain
+        second = 2
+        third = 3
+    else:
+        return q  # plain backward
+    return first
+
+
+def last(q):  # backward
+    return q
+"""
+
+
+def test_lines_of_other_programs_are_left_out_with_their_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "CODEGEN", tmp_path)
+    (tmp_path / "marked.py").write_text(MARKED)
+    windows = """
+def attend(q):
+    first = 0
+    if q:
+        first = 1
+
+    else:
+    return first
+
+
+"""
+    assert Part("marked").text(frozenset({"windows"})) == windows
+    both = (
+        MARKED.replace("  # plain backward", "")
+        .replace("  # plain", "")
+        .replace("  # backward", "")
+    )
+    left = both.replace("    first = 0  # windows\n    if q:  # windows\n        first = 1\n\n", "")
+    assert Part("marked").text(frozenset({"plain", "backward"})) == left
+
+
 GIVEN = "RANKS = 8\nSCALE = 0.5\n"
 WIDE = '"""Types."""\n\n\ndef wide(x):\n    return x\n'
 

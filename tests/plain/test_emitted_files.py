@@ -160,7 +160,10 @@ def test_a_regular_program_is_as_long_as_one_by_hand(schedule: str) -> None:
         assert lines(rl.emit(pair, "jax", platform=platform)) <= one_platform
 
 
-@pytest.mark.parametrize("schedule", ["usp", "ulysses-gather", "llama3", "ulysses-stages"])
+EXCHANGES = ["usp", "ulysses-gather", "llama3", "llama3:stride=1", "ulysses-stages"]
+
+
+@pytest.mark.parametrize("schedule", EXCHANGES)
 def test_torch_programs_of_exchanges_are_short(schedule: str) -> None:
     work = rl.Workload(seq=2**16, mask=rl.Causal(), **LARGE)
     assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "torch")) <= 340

@@ -83,7 +83,7 @@ def test_programs_cut_as_the_planner_does(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bands, "BOXES", tuple(map(tuple, boxes)))
         bands.tiles.cache_clear()
-        theirs = bands.tiles(rows, columns)
+        theirs = bands.tiles((rows,), (columns,))
     assert [(*map(written, call[:2]), call[2]) for call in theirs] == [
         (tuple(call.rows), tuple(call.columns), call.band) for call in ours
     ]

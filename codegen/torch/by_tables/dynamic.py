@@ -25,8 +25,9 @@ USAGE = (
 def write(program: Program) -> str:
     """The file, for any plan of the same ranks and heads."""
     usage = [line.format(program.work.head_dim) for line in USAGE]
-    texts: list[str | Part] = [constants(program), f"FORMAT = {FORMAT}  # of tables\n"]
-    keep, last = [*KEEP], ["tables/given_check"]
+    own = f"FORMAT = {FORMAT}  # of tables\nCHECKED = {64 * program.ranks}  # tokens, by default\n"
+    texts: list[str | Part] = [constants(program), own]
+    keep, last = [*KEEP], ["checks/check_rows", "checks/check"]
     if program.layer:
         texts.append(layer.text(program))
         keep, usage = [*KEEP, *layer.KEEP], layer.usage(program)
@@ -34,7 +35,7 @@ def write(program: Program) -> str:
     run, *others = table.interpreter(program)
     texts += parts_of("torch", "tables/given")
     texts += parts_of("torch", run, without=("group_named",))
-    texts += parts_of("torch", *others, table.kernels(program), "sums")
+    texts += parts_of("torch", *others, "kernels", "sums")
     texts += [*table.operators(program), *parts_of("torch", *last)]
     return assemble(docstring(program, usage), texts, keep, program.marks)
 

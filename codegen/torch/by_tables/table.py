@@ -42,11 +42,6 @@ def interpreter(program: Program) -> tuple[str, ...]:
     return ("tables/table", *statistics, "merge")
 
 
-def kernels(program: Program) -> str:
-    """The part with the kernels that the mask needs."""
-    return "windows" if program.dynamic or program.windows else "kernels"
-
-
 def operators(program: Program) -> list[Part]:
     """The parts with the operators, and `attention` in front of them if no tables are given."""
     dynamic, looped = program.dynamic, program.loops is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import accumulate, product
 from typing import Any
 
 from torch import Tensor
@@ -20,45 +21,26 @@ def triangles(tokens: Tensor) -> Iterator[tuple[slice, slice, bool]]:
 
 
 @cache
-def tiles(queries: range, keys: range) -> list[tuple[slice, slice, Any]]:
-    """The kernel calls (rows, cols, band) of a rectangle; True: row r sees the columns 0..r."""
+def tiles(queries: tuple[range, ...], keys: tuple[range, ...]) -> list[tuple[slice, slice, Any]]:
+    """The kernel calls (rows, cols, band) of some pieces; band True: row r sees columns 0..r."""
     calls = list[tuple[slice, slice, Any]]()
-    for i0, i1, j0, j1, *ends in BOXES:
-        a, b = (len(range(queries.start, min(i, queries.stop), queries.step)) for i in (i0, i1))
-        c, d = (len(range(keys.start, min(j, keys.stop), keys.step)) for j in (j0, j1))
-        last = (queries.start + ends[1] - keys.start) // keys.step  # that row 0 sees
-        first = -((keys.start - queries.start - ends[0]) // keys.step)  # windows
+    rows, cols = (zip(accumulate(map(len, x), initial=0), x, strict=False) for x in (queries, keys))
+    for (row, own), (col, others), (i0, i1, j0, j1, *ends) in product(rows, cols, BOXES):
+        a, b = (len(range(own.start, min(i, own.stop), own.step)) for i in (i0, i1))
+        c, d = (len(range(others.start, min(j, others.stop), others.step)) for j in (j0, j1))
+        last = (own.start + ends[1] - others.start) // others.step  # that row 0 sees
+        first = -((others.start - own.start - ends[0]) // others.step)  # windows
         b, c = min(b, d - first), max(c, a + first)  # windows
         a, d = max(a, c - last), min(d, b + last)
-        if b - 1 + first > c:  # windows
-            calls += strips(range(a, b), range(c, d), first, last)  # windows
-            continue  # windows
         edge = a + last if a + last < d - 1 else d  # all rows see the columns before it
         end = a + d - edge  # the rows from here on see all columns
-        parts = (a, b, c, edge, False), (a, end, edge, d, True), (end, b, edge, d, False)
-        calls += [(slice(i, j), slice(m, n), x) for i, j, m, n, x in parts if i < j and m < n]
+        parts: Any = [(a, b, c, edge, False), (a, end, edge, d, True), (end, b, edge, d, False)]
+        if b - 1 + first > c:  # a window: as many rows at a time as it is wide  # windows
+            parts, step = [], max(1024, last - first + 1)  # windows
+            for i in range(a, b, step) if first <= last else ():  # windows
+                j, m = min(i + step, b), max(i + first, c)  # windows
+                parts.append((i, j, m, min(j + last, d), (i + first - m, i + last - m)))  # windows
+        for i, j, m, n, band in parts:
+            if i < j and m < n:
+                calls.append((slice(row + i, row + j), slice(col + m, col + n), band))
     return calls
-
-
-@cache
-def pieces_tiles(queries: tuple[range, ...], keys: tuple[range, ...]) -> list[Any]:
-    """The calls of several ranges each, one after the other."""
-    calls, row = list[Any](), 0
-    for own in queries:
-        col = 0
-        for others in keys:
-            for i, j, band in tiles(own, others):
-                rows, cols = slice(i.start + row, i.stop + row), slice(j.start + col, j.stop + col)
-                calls.append((rows, cols, band))
-            col += len(others)
-        row += len(own)
-    return calls
-
-
-def strips(rows: range, cols: range, first: int, last: int) -> Iterator[tuple[slice, slice, Any]]:
-    """The calls of a window, as many rows at a time as it is wide; band: what their row 0 sees."""
-    step = max(1024, last - first + 1)
-    for top in rows[::step] if first <= last else ():
-        bottom = min(top + step, rows.stop)
-        left, right = max(top + first, cols.start), min(bottom + last, cols.stop)
-        yield slice(top, bottom), slice(left, right), (top + first - left, top + last - left)

@@ -1,4 +1,8 @@
-"""Fused attention of a rectangle of queries and keys that is full or causal."""
+"""Fused attention of a rectangle of queries and keys that is full, causal or, in windows, a band.
+
+A band is False where every row sees every column, True where row r sees the columns 0..r, and
+(lo, hi) where it sees the columns r + lo..r + hi.
+"""
 
 from typing import Any
 
@@ -16,47 +20,79 @@ aten = torch.ops.aten
 on_cpu = aten._scaled_dot_product_flash_attention_for_cpu
 on_cpu_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
 efficient = aten._scaled_dot_product_efficient_attention
+efficient_backward = aten._scaled_dot_product_efficient_attention_backward
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
     """Attention of some queries to some keys: output, and log-sum-exp [batch, heads, rows, 1]."""
     q = q * SIGN  # signed
     q, k, v = padded(q, k, v)  # unequal
+    causal, how = band is True, rules(q, k, band)  # windows
     if q.is_cpu:  # in wide types, because this kernel returns its output in the type of q
         q, k, v = (x.to(wide(x)) for x in (q, k, v))
-        out, lse = on_cpu(q, k, v, 0.0, causal, scale=SCALE)
-    elif q.element_size() == 2:
-        out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=SCALE)
+        out, lse = on_cpu(q, k, v, 0.0, band, scale=SCALE)  # plain
+        out, lse = on_cpu(q, k, v, 0.0, causal, **how)  # windows
+    elif q.element_size() == 2:  # plain
+        out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, band, scale=SCALE)
+    elif q.element_size() == 2:  # windows
+        rest = None, None, q.shape[2], k.shape[2], 0.0, causal, False
+        qkv = (x.transpose(1, 2) for x in (q, k, v))
+        out, lse, *_ = aten._flash_attention_forward(*qkv, *rest, **how)
+        out = out.transpose(1, 2)
     else:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        out, lse, *_ = efficient(q, k, v, None, True, 0.0, causal, scale=SCALE)
+        out, lse, *_ = efficient(q, k, v, None, True, 0.0, band, scale=SCALE)  # plain
+        mask = how["attn_mask"]  # windows
+        out, lse, *_ = efficient(q, k, v, mask, True, 0.0, causal, scale=SCALE)  # windows
     out = out[..., :V_HEAD_DIM]  # unequal
     return out, lse[..., : q.shape[2], None]
 
 
-def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, causal: bool) -> Any:
+def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band: Any) -> Any:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
     q = q * SIGN  # signed
     dout, q, k, v, out = padded(dout, q, k, v, out)  # unequal
+    causal, how = band is True, rules(q, k, band)  # windows
     rows, cols, heads, lse = q.shape[2], k.shape[2], k.shape[1], lse[..., 0].contiguous()
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
     if q.is_cpu:
-        dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, scale=SCALE)
-    elif q.element_size() == 2:
+        dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, band, scale=SCALE)  # plain
+        dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **how)  # windows
+    elif q.element_size() == 2:  # plain
         seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
         dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(
-            dout, q, k, v, out, lse, None, None, rows, cols, 0.0, causal, seed, seed[0], scale=SCALE
-        )  # fmt: skip
+            dout, q, k, v, out, lse, None, None, rows, cols, 0.0, band, seed, seed[0], scale=SCALE
+        )
+    elif q.element_size() == 2:  # windows
+        seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
+        dout, q, k, v, out = (x.transpose(1, 2) for x in (dout, q, k, v, out))
+        rest = None, None, rows, cols, 0.0, causal, seed, seed[0]
+        grads = aten._flash_attention_backward(dout, q, k, v, out, lse, *rest, **how)
+        dq, dk, dv = (x.transpose(1, 2) for x in grads)
     else:
         lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)
         seed = torch.zeros((), dtype=torch.int64, device=q.device)
         k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))
-        dq, dk, dv, _ = aten._scaled_dot_product_efficient_attention_backward(
-            dout, q, k, v, None, out, lse, seed, seed, 0.0, [True, True, True, False], causal,
-            scale=SCALE,
-        )  # fmt: skip
+        tail = out, lse, seed, seed, 0.0, [True, True, True, False], band is True
+        dq, dk, dv, _ = efficient_backward(dout, q, k, v, None, *tail, scale=SCALE)  # plain
+        mask = how["attn_mask"]  # windows
+        dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *tail, scale=SCALE)  # windows
         dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
     dq = dq * SIGN  # signed
     dq, dk = (x[..., :HEAD_DIM] for x in (dq, dk))  # unequal
     dv = dv[..., :V_HEAD_DIM]  # unequal
     return dq, dk, dv
+
+
+def rules(q: Tensor, k: Tensor, band: Any) -> dict[str, Any]:
+    """A band as kernels take it: as scores to add; by flash, from the last row and column on."""
+    rows, cols, mask = q.shape[2], k.shape[2], None
+    lo, hi = (-rows, cols) if isinstance(band, bool) else band
+    if q.element_size() == 2 and not q.is_cpu:
+        left, right = cols - rows - lo if lo > 1 - rows else -1, hi + rows - cols
+        right = right if hi < cols - 1 else -1
+        return {"scale": SCALE, "window_size_left": left, "window_size_right": right}
+    if not isinstance(band, bool):  # in rows of 16 n numbers, for CUDA
+        seen = torch.ones(rows, cols + -cols % 16, dtype=wide(q), device=q.device)
+        mask = seen.tril(hi).triu(lo).log()[:, :cols].expand(*q.shape[:2], -1, -1)
+    return {"scale": SCALE, "attn_mask": mask}

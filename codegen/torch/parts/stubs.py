@@ -25,5 +25,7 @@ backward: Callable[..., Tensors] = missing
 shapes: Callable[..., list[list[int]]] = missing
 outputs_like: Callable[..., list[Tensor]] = missing
 compared: Callable[..., list[tuple[Tensor, Tensor]]] = missing
+example: Callable[..., Any] = missing
+load: Callable[..., Any] = missing
 named: Callable[..., str] = missing
 agree: Callable[..., None] = missing

@@ -10,7 +10,7 @@ import torch.distributed.nn.functional
 from torch import Tensor
 from torch.distributed.run import main as torchrun
 
-from codegen.torch.parts.stubs import allowed, compared
+from codegen.torch.parts.stubs import allowed, compared, example, load
 
 RANKS = CHECKED = SEQ = KV_SEQ = 1
 PLAN: dict[str, Any] = {}
@@ -23,21 +23,25 @@ def dense(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:
     return fused(q[:, :, rows], k, v, seen, scale=PLAN["scale"], enable_gqa=True)
 
 
-def main(seq: int = CHECKED) -> None:
+def main(seq: Any = CHECKED) -> None:
     """Compare with dense attention on every rank, under torchrun or by `python FILE [--seq N]`."""
+    # Or by `python FILE --tables PATH`.  # given
     if "RANK" not in os.environ:
         sys.exit(torchrun(["--standalone", f"--nproc-per-node={RANKS}", *sys.argv]))
     if gpu := torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group()  # torch.distributed.nn, imported later, would keep the group for good
+    seq = example(int(seq)) if str(seq).isdecimal() else load(seq)  # given
     pairs = compared(seq, ("cuda", torch.bfloat16) if gpu else ("cpu", torch.float64))
     errors = torch.stack([torch.dist(a.double(), b, torch.inf) for a, b in pairs]).detach()
     dist.all_reduce(errors.nan_to_num_(torch.inf), dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
+        seq = seq.seq  # given
         print(f"{seq} tokens, largest errors:", *(f"{x:.1e}" for x in errors.tolist()))
     dist.destroy_process_group()
     assert errors.max() < (5e-2 if gpu else 1e-11), "not exact"
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[2:]))
+    main(*(int(word.split("=")[-1]) for word in sys.argv[1:][-1:]))  # bound
+    main(*(word.split("=")[-1] for word in sys.argv[1:][-1:]))  # given

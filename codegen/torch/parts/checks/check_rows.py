@@ -24,37 +24,48 @@ def dense_with_sinks(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, sinks: Tenso
     return (weights[..., :-1] @ v[:, :, None]).flatten(1, 2)
 
 
-def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
+def compared(seq: Any, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     """This rank's results beside those of dense attention; above 16k tokens, of some queries."""
-    rank, keys, seed = dist.get_rank(), seq + KV_SEQ - SEQ, torch.Generator().manual_seed(0)
+    rank, keys, rng = dist.get_rank(), seq + KV_SEQ - SEQ, torch.Generator().manual_seed(0)  # bound
+    rank, keys, rng = dist.get_rank(), seq.kv_seq, torch.Generator().manual_seed(0)  # given
+    tables, seq = seq, seq.seq  # given
     sizes = (HEADS, seq), (KV_HEADS, keys), (KV_HEADS, keys)
-    q, k, v = (torch.randn(1, *x, HEAD_DIM, generator=seed).to(*kind) for x in sizes)
-    chosen, own = torch.rand(seq, generator=seed) < 2**28 / seq**2, positions(rank, seq)
-    v = torch.randn(*v.shape[:3], V_HEAD_DIM, generator=seed).to(*kind)  # unequal
-    dout = torch.randn(q.shape, generator=seed).to(*kind) * chosen[:, None].to(q.device)  # backward
-    noise = torch.randn(*q.shape[:3], V_HEAD_DIM, generator=seed)  # unequal backward
+    q, k, v = (torch.randn(1, *x, HEAD_DIM, generator=rng).to(*kind) for x in sizes)
+    chosen, own = torch.rand(seq, generator=rng) < 2**28 / seq**2, positions(rank, seq)  # bound
+    chosen, own = torch.rand(seq, generator=rng) < 2**28 / seq**2, positions(rank, tables)  # given
+    v = torch.randn(*v.shape[:3], V_HEAD_DIM, generator=rng).to(*kind)  # unequal
+    dout = torch.randn(q.shape, generator=rng).to(*kind) * chosen[:, None].to(q.device)  # backward
+    noise = torch.randn(*q.shape[:3], V_HEAD_DIM, generator=rng)  # unequal backward
     dout = noise.to(dout) * dout[..., :1]  # unequal backward
-    sinks: Any = torch.randn(HEADS, generator=seed).to(*kind)  # sinks
-    sides = (q, "q"), (k, "kv"), (v, "kv")
-    ours: Any = [shard(x, rank, side=side).requires_grad_() for x, side in sides]
-    out = attention(*ours)  # sinkless
+    sinks: Any = torch.randn(HEADS, generator=rng).to(*kind)  # sinks
+    sides: Any = (q, "q"), (k, "kv"), (v, "kv")
+    ours: Any = [shard(x, rank, side=side).requires_grad_() for x, side in sides]  # bound
+    ours = [shard(x, rank, tables, side=side).requires_grad_() for x, side in sides]  # given
+    out = attention(*ours)  # sinkless bound
     out = attention(*ours, sinks=sinks.requires_grad_())  # sinks
-    out.backward(shard(dout, rank))  # backward
+    out = attention(ours[0], ours[1], ours[2], tables)  # given
+    out.backward(shard(dout, rank))  # backward bound
+    if tables.both:  # given
+        out.backward(shard(dout, rank, tables))
     whole: Any = [x.double().requires_grad_() for x in (q, k, v)]
     (q, k, v), parts = whole, list[Tensor]()
     rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}  # sinkless
     logits = sinks.detach().double().requires_grad_()  # sinks
     for rows in own[chosen[own]].split(256):
-        seen = allowed(rows[:, None] + KV_SEQ - SEQ, torch.arange(keys)).to(q.device)
+        seen = allowed(rows[:, None] + KV_SEQ - SEQ, torch.arange(keys)).to(q.device)  # bound
+        seen = allowed(rows, tables).to(q.device)  # given
         parts.append(scaled_dot_product_attention(q[:, :, rows], k, v, seen, **rules))  # sinkless
         parts.append(dense_with_sinks(q[:, :, rows], k, v, seen, logits))  # sinks
         parts[-1].backward(dout[:, :, rows].double())  # backward
     pairs = [(out[:, :, chosen[own]], torch.cat(parts, 2))]
+    if not tables.both:  # given
+        ours, whole, sides = [], [], []
     for x, y, (_, side) in zip(ours, whole, sides, strict=True):  # backward
-        dist.all_reduce(y.grad)  # backward
-        pairs.append((x.grad, shard(y.grad, rank, side=side)))  # backward
+        dist.all_reduce(y.grad)
+        pairs.append((x.grad, shard(y.grad, rank, side=side)))  # bound
+        pairs.append((x.grad, shard(y.grad, rank, tables, side=side)))  # given
     shares: Any = sinks.grad.double(), logits.grad  # sinks backward
     for x in shares:  # sinks backward
-        dist.all_reduce(x)  # sinks backward
+        dist.all_reduce(x)
     pairs.append(shares)  # sinks backward
     return [(pad(x.flatten(), (0, 1)), pad(y.flatten(), (0, 1))) for x, y in pairs]  # never empty

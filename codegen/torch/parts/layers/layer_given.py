@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from codegen.torch.parts.layers.layer import Params, layer_of, reference_layer, world
-from codegen.torch.parts.tables.given import Tables, positions
-from codegen.torch.parts.tables.given_check import allowed
+from codegen.torch.parts.tables.given import Tables, allowed, positions
 
 KV_HEADS = 1
 PLAN: dict[str, Any] = {}

@@ -128,6 +128,15 @@ def unshard(parts: Iterable[Tensor], tables: Tables, axis: int = 2, side: str = 
     return whole.index_select(axis, torch.cat(tables.shards[side]).argsort().to(whole.device))
 
 
+def allowed(i: Tensor, tables: Tables) -> Tensor:
+    """Which queries may see which keys, by the mask in the tables."""
+    i, j = i[:, None] + tables.kv_seq - tables.seq, torch.arange(tables.kv_seq)
+    seen = torch.zeros(len(i), tables.kv_seq, dtype=torch.bool)
+    for i0, i1, j0, j1, low, high in tables.boxes:
+        seen |= (i0 <= i) & (i < i1) & (j0 <= j) & (j < j1) & (low <= j - i) & (j - i <= high)
+    return seen
+
+
 # ---- The function to call.
 
 

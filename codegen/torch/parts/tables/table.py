@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from codegen.torch.parts.kernels import attend, attend_backward
 from codegen.torch.parts.merge import merge, wide
 from codegen.torch.parts.sinks import sunk
 from codegen.torch.parts.stubs import agree
 from codegen.torch.parts.tables.statistics import copied, outputs
-from codegen.torch.parts.windows import attend, attend_backward
 
 HEAD_DIM = V_HEAD_DIM = 1
 TABLES: dict[str, Any] = {}
