@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from planner.analysis.inputs import NEVER, arrivals, check_inputs
 from planner.analysis.liveness import held_away
-from planner.analysis.marks import cells, companies
+from planner.analysis.marks import cells, groups
 from planner.analysis.messages import ALWAYS, last_ways
 from planner.analysis.partial_sums import check_partial_sums
 from planner.analysis.tiles import CELLS, Tiles, dead_edges, tiles
@@ -190,21 +190,16 @@ def _blame_twice(plan: Plan, table: Tiles) -> None:
 
 
 def check_buffers(plan: Plan) -> None:
-    """No rank ever needs more slots for a tensor than `buffers` declares.
-
-    Inputs that always go together need as many.
-    """
-    company, known = companies(plan), dict[object, tuple[int, int, int]]()
-    for tensor, allowed in plan.buffers:
-        alike = company[tensor] if tensor in INPUTS[plan.pass_] else tensor
-        if alike not in known:
-            known[alike] = _most_slots(plan, tensor)
-        needed, step, rank = known[alike]
-        if needed > allowed:
-            raise PlanError(
-                f"step {step}: rank {rank} needs {needed} slots for {tensor},"
-                f" but buffers allow {allowed}"
-            )
+    """No rank ever needs more slots for a tensor than `buffers` declares."""
+    for tensors in groups(plan):
+        declared = [(tensor, slots) for tensor, slots in plan.buffers if tensor in tensors]
+        needed, step, rank = _most_slots(plan, tensors[0]) if declared else (0, 0, 0)
+        for tensor, allowed in declared:
+            if needed > allowed:
+                raise PlanError(
+                    f"step {step}: rank {rank} needs {needed} slots for {tensor},"
+                    f" but buffers allow {allowed}"
+                )
 
 
 def _most_slots(plan: Plan, tensor: str) -> tuple[int, int, int]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.liveness import held_away
-from planner.analysis.marks import companies
-from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Plan
+from planner.analysis.marks import groups
+from planner.ir import ACCUMULATORS, INPUTS, Plan
 
 Bytes = NDArray[np.int64]
 
@@ -34,20 +34,9 @@ def memory(plan: Plan) -> Memory:
     for tensor in INPUTS[plan.pass_] + ACCUMULATORS[plan.pass_]:
         np.add.at(owned, plan.side(tensor).owners, plan.block_bytes(tensor))
     live = np.tile(owned, (len(plan.steps), 1))
-    for tensors in _together(plan):
+    for tensors in (names for names, leaves in groups(plan).items() if leaves):
         weights = np.sum([plan.block_bytes(tensor) for tensor in tensors], axis=0)
         for number, held in held_away(plan, tensors[0], weights):
             live[number] += held
     peak = np.maximum(owned, live.max(axis=0, initial=0))
     return Memory(owned, peak, live)
-
-
-def _together(plan: Plan) -> list[list[str]]:
-    """Return the tensors that ever leave their owners, those that always travel together in one."""
-    travelling = {tensor for _, move in plan.moves() for tensor in move.tensors}
-    company = {t: frozenset([(t,)] if t in travelling else ()) for t in ACCUMULATORS[plan.pass_]}
-    groups = dict[object, list[str]]()
-    for tensor, others in (company | companies(plan)).items():
-        if others:
-            groups.setdefault((TENSORS[tensor].side, others), []).append(tensor)
-    return list(groups.values())

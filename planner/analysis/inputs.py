@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from planner.analysis.copies import Copies, Rows
-from planner.analysis.marks import Marks, at_owner, cells, companies, places
+from planner.analysis.marks import Marks, at_owner, cells, groups, places
 from planner.columns import again, flat, present
 from planner.errors import PlanError
-from planner.ir import HELD, TENSORS, Plan
+from planner.ir import HELD, Plan
 from planner.partitions import Ints
 
 NEVER = np.iinfo(np.int32).max
@@ -29,13 +29,9 @@ def arrivals(plan: Plan, tensor: str) -> Ints:
 
 
 def check_inputs(plan: Plan) -> None:
-    """Raises PlanError unless inputs are where moves and attends read them, and come there once.
-
-    Tensors of one side that always go together are looked at once.
-    """
-    alike = {(TENSORS[t].side, company): t for t, company in reversed(companies(plan).items())}
-    for tensor in HELD[plan.pass_]:
-        if tensor in alike.values():
+    """Raises PlanError unless inputs are where moves and attends read them, and come there once."""
+    for tensor, *_ in groups(plan):  # what is true of the first is true of all
+        if tensor in HELD[plan.pass_]:
             _check_input(plan, tensor)
 
 

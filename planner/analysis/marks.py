@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cached import cached_on_plan
-from planner.ir import HELD, TENSORS, Attend, Held, Index, Plan
+from planner.ir import ACCUMULATORS, HELD, TENSORS, Attend, Held, Index, Plan
 from planner.partitions import Ints
 
 Bits = NDArray[np.bool_]
@@ -90,17 +90,20 @@ class Marks:
         return np.asarray(self.bits[entries].any(axis=1))
 
 
-def companies(plan: Plan) -> dict[str, frozenset[tuple[str, ...]]]:
-    """Maps each tensor that may be held to the messages and initial copies that it is part of.
+def groups(plan: Plan) -> dict[tuple[str, ...], bool]:
+    """Groups the tensors of a plan that are always together; True for those that leave owners.
 
-    What is true of one is true of all others of its side with the same company. STATS that ranks
-    make of initial copies of OUT have a company of their own.
+    They are of one side and one kind, and part of the same messages and initial copies: what is
+    true of one is true of all. STATS that ranks make of initial copies of OUT are their own group.
     """
     nodes = {move.tensors for _, move in plan.moves()} | {held.tensors for held in plan.start}
-    company = {t: frozenset(n for n in nodes if t in n) for t in HELD[plan.pass_]}
-    if ("OUT",) in nodes and "STATS" in company:
-        company["STATS"] |= {("OUT", "DOUT")}
-    return company
+    together = dict[tuple[object, ...], list[str]]()
+    for name in dict.fromkeys(HELD[plan.pass_] + ACCUMULATORS[plan.pass_]):
+        tensor, made = TENSORS[name], name == "STATS" and ("OUT",) in nodes
+        company = frozenset(tensors for tensors in nodes if name in tensors)
+        key = bool(company) or made, tensor.side, tensor.accumulates, company, made
+        together.setdefault(key, []).append(name)
+    return {tuple(names): bool(leaves) for (leaves, *_), names in together.items()}
 
 
 def readable(held: Held) -> tuple[str, ...]:

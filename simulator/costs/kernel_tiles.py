@@ -20,24 +20,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import tiles_of
-from planner.masks.areas import kinds, sizes
+from planner.analysis.tiles import LIVE, tiles_of
+from planner.masks.areas import sizes
 from planner.masks.regions import Ints, overlaps
 from planner.partitions import Partition
 from planner.workload import Workload
 from simulator.costs.position_sets import Sets, ragged, runs_of
 from simulator.costs.shapes import Shapes
 
-EMPTY, PARTIAL = 0, 1
-
 
 def kernel_tiles(work: Workload, partition: Partition, tile: tuple[int, int]) -> NDArray[np.int64]:
     """Count kernel tiles of `tile` (queries, keys) per pair of chunks: int64 [q, kv chunks]."""
     q_sizes, kv_sizes = sizes(partition.q.chunks), sizes(partition.kv.chunks)
-    kind = kinds(tiles_of(work, partition).areas, q_sizes, kv_sizes)
+    kind = tiles_of(work, partition).chunk_kinds[:-1, :-1]
     counts = np.multiply.outer(-(-q_sizes // tile[0]), -(-kv_sizes // tile[1]))
-    counts[kind == EMPTY] = 0
-    q, kv = np.nonzero(kind == PARTIAL)
+    counts[kind & LIVE == 0] = 0
+    q, kv = np.nonzero(kind == LIVE)  # and not FULL
     if not len(q):
         return counts
     keys = Shapes.of(work, partition).keys(q, kv)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.analysis.marks import cells
+from planner.analysis.marks import cells, groups
 from planner.ir import INPUTS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints
 
@@ -17,14 +17,10 @@ class Origins:
     """The message that brought each block of an input to each rank, while a plan's rounds go by."""
 
     def __init__(self, plan: Plan) -> None:
-        company = {move.tensors for _, move in plan.moves()}
-        alike = {
-            t: (TENSORS[t].side, frozenset(names for names in company if t in names))
-            for t in INPUTS[plan.pass_]
-        }
-        travelling = {t: key for t, key in alike.items() if key[1]}
-        tables = {key: _Table(plan, t) for t, key in travelling.items()}
-        self._tables = {t: tables[key] for t, key in travelling.items()}
+        self._tables = dict[str, _Table]()
+        for tensors, leaves in groups(plan).items():
+            if leaves and tensors[0] in INPUTS[plan.pass_]:
+                self._tables |= dict.fromkeys(tensors, _Table(plan, tensors[0]))
 
     def sent(self, move: Move) -> list[Ints]:
         """Return the origins of everything that each message carries, at its source."""
