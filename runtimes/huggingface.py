@@ -6,7 +6,7 @@ of the tokens. Attention that the plan does not express is refused: dropout, pad
 or sliding window, softcap, sinks, another scale, other heads, positions of another layout.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 from weakref import ReferenceType, ref
@@ -26,6 +26,12 @@ HARMLESS = {
     *("use_cache", "cache_position", "num_items_in_batch", "max_length_q", "max_length_k"),
     *("output_hidden_states", "output_attentions", "output_router_logits", "return_dict"),
     *("logits_to_keep", "shift_labels", "labels"),
+}
+# Functions of transformers that make the masks which are compared with the plan's.
+COMPARED = {
+    *("causal_mask_function", "bidirectional_mask_function", "and_masks"),
+    *("sliding_window_overlay", "sliding_window_bidirectional_overlay"),
+    *("packed_sequence_mask_function", "remap_positions_for_packed_sequence"),
 }
 IGNORED = -100  # the label of tokens that transformers leaves out of the loss
 Function = Callable[..., Any]
@@ -61,16 +67,15 @@ def shard_batch(
     if positions is None:
         positions = torch.arange(ids.shape[1], device=ids.device)
     rank = (group or program.dist.group.WORLD).rank()
-    where = ids.shape[1] if tables is None else tables
-    at = torch.as_tensor(program.positions(rank, where), device=ids.device)
-    batch = {
-        "input_ids": ids[:, at],
-        "position_ids": positions.expand(ids.shape)[:, at],
-        "labels": labels[:, at],
-        "shift_labels": targets[:, at].contiguous(),
-        "num_items_in_batch": int((targets != IGNORED).sum()),
+    given = {} if tables is None else {"tables": tables}
+    whole = {
+        "input_ids": ids,
+        "position_ids": positions.expand(ids.shape),
+        "labels": labels,
+        "shift_labels": targets,
     }
-    return batch if tables is None else batch | {"tables": tables}
+    batch = {name: program.shard(x, rank, axis=1, **given) for name, x in whole.items()}
+    return batch | given | {"num_items_in_batch": int((targets != IGNORED).sum())}
 
 
 class Adapter:
@@ -81,6 +86,7 @@ class Adapter:
             raise RingloomError(f"{program!r} is no emitted program: import a file of `emit torch`")
         self.program, self.group, self.any_mask = program, group, any_mask
         self.seen: tuple[ReferenceType[Any], int, Any] | None = None  # the last positions
+        self.near: int | None = None  # tokens within which the model's last mask lies
 
     def attend(
         self,
@@ -147,13 +153,13 @@ class Adapter:
         boxes = self.boxes(tables)
         if self.any_mask:
             return
-        if window is not None and window >= length:
-            window = None
+        window, near = (None if n is None or n >= length else n for n in (window, self.near))
         wanted = -FAR if window is None else 1 - window, 0 if causal else FAR
         own, model = (np.clip(x, -length, length) for x in (boxes, np.array(wanted)))
         same = (own[:, :2] == own[:, 2:4]).all() and (own[:, 4:] == model).all()
-        if not same:
-            kind = "causal" if causal else "bidirectional"
+        # A window that attention is not told, or that has two sides, is not compared.
+        if not (same and (near is None if window is None else causal)):
+            kind, window = "causal" if causal else "bidirectional", window or near
             within = "" if window is None else f" with a sliding window of {window}"
             plan = "of these tables" if tables is not None else self.program.PLAN["mask"]
             raise RingloomError(f"the model is {kind}{within}, the plan's mask is {plan}")
@@ -189,22 +195,28 @@ class Adapter:
         self,
         attention_mask: Any = None,
         local_size: int | None = None,
-        use_vmap: bool = False,
+        mask_function: Function | None = None,
         **_: Any,
     ) -> None:
         """Refuses masks that the plan does not express; makes none: the program has its own."""
         if attention_mask is not None and not attention_mask.all():
             hidden = int((~attention_mask.bool()).sum())
             raise RingloomError(f"padding hides {hidden} tokens: plan for documents instead")
-        if use_vmap and not self.any_mask:
+        self.near = local_size
+        others = {*made_by(mask_function)} - COMPARED if mask_function else ()
+        if others and not self.any_mask:
             raise RingloomError(
-                "the model alters its mask by a function, which no plan can express"
+                f"the model makes its mask with {', '.join(sorted(others))}, which cannot be"
+                " compared with the plan's: any_mask=True takes the plan's"
             )
-        if local_size is not None and not self.any_mask and not hasattr(self.program, "Tables"):
-            plan = self.program.PLAN
-            lows = self.boxes(None)[:, 4]
-            if local_size < plan["kv_seq"] and (lows != 1 - local_size).any():
-                raise RingloomError(
-                    f"the model attends within {local_size} tokens, the plan's mask is"
-                    f" {plan['mask']}"
-                )
+
+
+def made_by(mask_function: Function) -> Iterator[str]:
+    """Yields the names of the functions that made a mask of transformers, outermost first."""
+    kind = type(mask_function)
+    yield str(getattr(mask_function, "__qualname__", kind.__name__)).partition(".")[0]
+    for cell in getattr(mask_function, "__closure__", None) or ():
+        inner = cell.cell_contents
+        for part in inner if isinstance(inner, tuple) else (inner,):
+            if callable(part):
+                yield from made_by(part)

@@ -223,6 +223,18 @@ def test_the_example_in_the_file_is_exact(given_tables: ModuleType) -> None:
     assert_exact(given_tables, Plans(layout, pair.backward), made)
 
 
+def test_other_tokens_than_those_of_the_tables_are_refused(given_tables: ModuleType) -> None:
+    made = given_tables.Tables(arrays_of(both("zigzag", Workload(seq=21, mask=Causal(), **HEADS))))
+    whole = torch.arange(21)
+    parts = [given_tables.shard(whole, rank, made, axis=0) for rank in range(RANKS)]
+    assert torch.equal(given_tables.unshard(parts, made, axis=0), whole)
+    for tokens in (20, 22):
+        with pytest.raises(ValueError, match=f"a layout of 21 tokens, not of {tokens}"):
+            given_tables.shard(torch.arange(tokens), 0, made, axis=0)
+        with pytest.raises(ValueError, match=f"a layout of 21 tokens, not of {tokens}"):
+            given_tables.unshard([torch.arange(tokens)], made, axis=0)
+
+
 def test_tables_of_a_forward_plan_serve_inference_only(given_tables: ModuleType) -> None:
     work = Workload(seq=21, mask=Causal(), **HEADS)
     made = given_tables.Tables(arrays_of(plan("burst", work, RANKS)))

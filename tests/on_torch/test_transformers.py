@@ -225,8 +225,52 @@ def test_another_sliding_window_is_refused(alone: Any) -> None:
         config = transformers.MistralConfig(**TINY, sliding_window=5, attn_implementation=name)
         return transformers.MistralForCausalLM(config).double()
 
-    with pytest.raises(RingloomError, match="within 5 tokens, the plan's mask is causal"):
+    with pytest.raises(RingloomError, match="sliding window of 5, the plan's mask is causal"):
         called(alone, emitted(), model)
+
+
+EXPERTS = {**TINY, "num_local_experts": 2}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("config", "options", "said"),
+    [
+        ("Llama4TextConfig", {"head_dim": 4, "attention_chunk_size": 8}, "with chunked_overlay"),
+        ("PhimoeConfig", {"sliding_window": 7}, "sliding window of 7"),  # attention is not told
+    ],
+)
+def test_masks_that_the_plan_s_is_not_compared_with_are_refused(
+    alone: Any, config: str, options: dict[str, int], said: str, dynamic: bool
+) -> None:
+    def model(name: str) -> Any:
+        made = getattr(transformers, config)(**EXPERTS, **options, attn_implementation=name)
+        return transformers.AutoModelForCausalLM.from_config(made).double()
+
+    program, more = emitted(dynamic=dynamic), dict[str, Any]()
+    if dynamic:
+        work = rl.Workload(seq=SEQ, heads=4, kv_heads=2, head_dim=4, dtype="float64")
+        plans = rl.plan("zigzag", work, 1, pass_="both")
+        more = {"tables": program.Tables(rl.tables(plans, "torch"))}
+    with pytest.raises(RingloomError, match=said):
+        called(alone, program, model, **more)
+
+
+def test_a_window_with_two_sides_is_refused(alone: Any) -> None:
+    q, kv = torch.zeros(1, 4, SEQ, 4), torch.zeros(1, 2, SEQ, 4)
+    asked = huggingface.Adapter(emitted(rl.Window(3, None)), alone, False)
+    with pytest.raises(RingloomError, match="bidirectional with a sliding window of 4"):
+        asked.attend(None, q, kv, kv, None, is_causal=False, sliding_window=4)
+
+
+def test_images_that_see_all_of_themselves_are_refused(alone: Any) -> None:
+    model = llama(rl.transformers_attention(emitted(), "images", group=alone))
+    inputs = {"inputs_embeds": torch.zeros(1, SEQ, 16), "attention_mask": None}
+    images = torch.arange(SEQ)[None] // 5
+    with pytest.raises(RingloomError, match="with blockwise_overlay, or_masks, which cannot"):
+        transformers.masking_utils.create_causal_mask(
+            model.config, **inputs, past_key_values=None, block_sequence_ids=images
+        )
 
 
 def test_other_heads_scales_and_lengths_are_refused_with_numbers(alone: Any) -> None:

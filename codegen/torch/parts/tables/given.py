@@ -119,13 +119,22 @@ def kv_positions(rank: int, tables: Tables) -> Tensor:
 
 def shard(x: Tensor, rank: int, tables: Tables, axis: int = 2, side: str = "q") -> Tensor:
     """A rank's part of a whole tensor."""
-    return x.index_select(axis, tables.shards[side][rank].to(x.device))
+    return whole_of(x, tables, axis, side).index_select(
+        axis, tables.shards[side][rank].to(x.device)
+    )
 
 
 def unshard(parts: Iterable[Tensor], tables: Tables, axis: int = 2, side: str = "q") -> Tensor:
     """The whole tensor in sequence order, from the parts of all ranks."""
-    whole = torch.cat(list(parts), axis)
+    whole = whole_of(torch.cat(list(parts), axis), tables, axis, side)
     return whole.index_select(axis, torch.cat(tables.shards[side]).argsort().to(whole.device))
+
+
+def whole_of(x: Tensor, tables: Tables, axis: int, side: str) -> Tensor:
+    """A whole tensor as it is; ValueError if it has other tokens than the tables."""
+    if x.shape[axis] != (tokens := sum(map(len, tables.shards[side]))):
+        raise ValueError(f"a layout of {tokens} tokens, not of {x.shape[axis]}")
+    return x
 
 
 def allowed(i: Tensor, tables: Tables) -> Tensor:
