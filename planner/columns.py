@@ -8,6 +8,11 @@ from numpy.typing import NDArray
 Index = NDArray[np.intp]
 
 
+def index(numbers: NDArray[Any]) -> Index:
+    """Whole numbers to index with: numpy takes three to ten times as long for 32-bit ones."""
+    return numbers.astype(np.intp)
+
+
 def present(blocks: NDArray[Any]) -> int:
     """The number of blocks in a table [n, w] with -1 for none; a single column has no such."""
     return int(blocks.size if blocks.shape[1] == 1 else np.count_nonzero(blocks >= 0))

@@ -42,11 +42,10 @@ def reaches_owner(plan: Plan, number: int, move: Move) -> Bits:
     """Returns which messages of a move of step `number` bring only finished results to owners."""
     if not move.accumulates:
         return np.zeros(len(move), np.bool_)
-    step, src = last_ways(plan)[move.tensors[0]]
-    finished = (step[move.blocks] == number) & (src[move.blocks] == move.src[:, None])
-    absent = step[move.blocks] == ALWAYS
-    nothing_else = (finished | absent).all(axis=1)
-    return np.asarray(nothing_else & finished.any(axis=1))
+    step, src = (table.take(move.blocks.T) for table in last_ways(plan)[move.tensors[0]])
+    finished = (step == number) & (src == move.src)
+    nothing_else = (finished | (step == ALWAYS)).all(axis=0)
+    return np.asarray(nothing_else & finished.any(axis=0))
 
 
 @cached_on_plan

@@ -91,7 +91,7 @@ class Tiles:
         height = max(1, CELLS // (attend.q.shape[1] * attend.kv.shape[1]))
         for at in range(0, len(attend), height):
             rows, (of_q, of_kv) = slice(at, at + height), self._entries
-            q, kv = of_q[attend.q[rows].T], of_kv[attend.kv[rows].T]
+            q, kv = of_q.take(attend.q[rows].T), of_kv.take(attend.kv[rows].T)
             fresh = np.ones(q.shape[1], np.bool_)
             fresh[1:] = (q[:, 1:] != q[:, :-1]).any(axis=0) | (kv[:, 1:] != kv[:, :-1]).any(axis=0)
             first = chosen(fresh)

@@ -68,11 +68,12 @@ class Rectangles:
         Rows that are equal but for a shift to the one that was cut before them are not cut again.
         Where kernels skip what masks hide nothing is cut.
         """
-        q, kv = self._chunk[0][node.q], self._chunk[1][node.kv]
+        sides = zip(self._chunk, (node.q, node.kv), strict=True)
+        q, kv = (chunk.take(blocks.T).T for chunk, blocks in sides)  # by columns in memory
         if not self._kernels.splits:
             return self._skipping(q, kv)
         sides = zip(self._tokens, (q, kv), strict=True)
-        rows, columns = (tokens[chunks].sum(axis=1) for tokens, chunks in sides)
+        rows, columns = (tokens.take(chunks.T).sum(axis=0) for tokens, chunks in sides)
         cuts, kernels = np.zeros((6, len(node))), self._kernels
         cuts[0] = 1.0
         for n, count in enumerate((kernels.full, kernels.blocks, kernels.traffic), 1):

@@ -43,6 +43,6 @@ class Accumulators:
 
     def _join(self, tensor: str, rank: Ints, blocks: Ints, price: Floats) -> Floats:
         entries, present = self._cells[tensor].of(rank, blocks), self._present[tensor]
-        seconds: Floats = (price[blocks] * present[entries]).sum(axis=1)
+        seconds: Floats = (price.take(blocks.T) * present.take(entries.T)).sum(axis=0)
         present[entries] = True
         return seconds

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.messages import message_bytes
-from planner.ir import Attend, Move, Step
+from planner.columns import index
+from planner.ir import Attend, Index, Move, Step
 from simulator.costs.prices import Costs
 from simulator.engines.accumulators import Accumulators
 from simulator.engines.copies import Origins
@@ -101,11 +102,11 @@ class Recurrence:
     def _send(self, number: int, move: Move) -> Floats:
         """Return the arrival of each message; ports are taken in row order."""
         size = message_bytes(self._costs.plan, number, move)
-        start = offered = self._begin[move.src]
+        start = offered = self._begin.take(move.src)
         for messages in self._origins.sent(move):
-            start = np.maximum(start, self._arrived[messages].max(axis=1))
+            start = np.maximum(start, self._arrived.take(messages.T).max(axis=0))
         if not self._overlap:
-            start = np.maximum(start, self._begin[move.dst])
+            start = np.maximum(start, self._begin.take(move.dst))
         start, end, arrival = self._transfer(move, size, start)
         if move.accumulates:
             self._accumulators.leave(move)
@@ -126,14 +127,14 @@ class Recurrence:
     ) -> tuple[Floats, Floats, Floats]:
         """Return (start, end, arrival) of messages that could start then, and take both ports."""
         out, into, bandwidth, alpha, share = self._ports.of(move)
-        seconds = size / bandwidth
+        seconds, src, dst = size / bandwidth, index(move.src), index(move.dst)
         if self._overlap:
-            self._taken[move.src] += share * seconds
-            self._taken[move.dst] += share * seconds
+            self._taken[src] += share * seconds
+            self._taken[dst] += share * seconds
         start = np.maximum(np.maximum(start, self._out[out]), self._in[into])
         end = start + seconds
         self._out[out] = self._in[into] = end + alpha
-        self._sent[move.src] += size
+        self._sent[src] += size
         self._sending[out] += seconds
         self._receiving[into] += seconds
         return start, end, end + alpha
@@ -143,15 +144,15 @@ class Recurrence:
         began = self._begin
         waited = np.zeros_like(began)
         for move, arrival in arrived:
-            for rank in (move.src, move.dst):
-                since = np.maximum(began[rank], began[move.src])
+            for rank in (index(move.src), index(move.dst)):
+                since = np.maximum(began[rank], began.take(move.src))
                 waited[rank] = np.maximum(waited[rank], arrival - since)
                 self._now[rank] = np.maximum(self._now[rank], arrival)
         self._exposed += waited
 
     def _attend(self, number: int, node: Attend) -> None:
-        rank = node.rank
-        start = self._ready(node)
+        rank = index(node.rank)
+        start = self._ready(node, rank)
         seconds = self._costs.attend(node) / self._speed[rank] + self._taken[rank]
         self._taken[rank] = 0.0
         adding = self._accumulators.attended(node) / self._speed[rank]
@@ -163,23 +164,22 @@ class Recurrence:
             self._log.append(Attended(number, node, start, end))
             self._log.append(Merged(number, node, end, end + adding))
 
-    def _ready(self, node: Attend) -> Floats:
+    def _ready(self, node: Attend, rank: Index) -> Floats:
         """Return when each rank is free and has its inputs, and note its wait for them."""
-        free = ready = self._now[node.rank]
+        free = ready = self._now[rank]
         longest = np.zeros(len(node))  # of its waits for what was already offered
         for messages in self._origins.attended(node):
-            arrived = self._arrived[messages]
-            ready = np.maximum(ready, arrived.max(axis=1))
-            since = np.maximum(self._offered[messages], free[:, None])
-            np.maximum(longest, (arrived - since).max(axis=1), out=longest)
-        self._exposed[node.rank] += longest
+            arrived, offered = (times.take(messages.T) for times in (self._arrived, self._offered))
+            ready = np.maximum(ready, arrived.max(axis=0))
+            np.maximum(longest, (arrived - np.maximum(offered, free)).max(axis=0), out=longest)
+        self._exposed[rank] += longest
         return ready
 
     def _merge(self, number: int, move: Move, arrival: Floats) -> None:
-        dst = move.dst
+        dst = index(move.dst)
         free, seconds = self._now[dst], self._accumulators.arrived(move) / self._speed[dst]
         start = np.maximum(free, arrival)
-        since = np.maximum(free, self._begin[move.src])
+        since = np.maximum(free, self._begin.take(move.src))
         self._exposed[dst] += np.maximum(arrival - since, 0.0)
         self._now[dst] = start + seconds
         self._busy[dst] += seconds

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.columns import index
 from planner.ir import Move
 from simulator.hardware import Hardware, Link
 from simulator.network.routes import Path, Traffic
@@ -51,8 +52,8 @@ class NodePorts(Ports):
 
     def _numbers(self, move: Move) -> tuple[Index, Index, Index | int]:
         if self._one:
-            return move.src, move.dst, 0
-        far = (self._node[move.src] != self._node[move.dst]).astype(np.intp)
+            return index(move.src), index(move.dst), 0
+        far = index(self._node.take(move.src) != self._node.take(move.dst))
         return far * self._ranks + move.src, far * self._ranks + move.dst, far
 
 
