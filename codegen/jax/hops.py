@@ -1,25 +1,17 @@
-"""Messages from device to device: one ppermute each, as functions that the schedule calls."""
+"""Messages from device to device: one ppermute each."""
 
-import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from codegen.lowered.conditions import SIZES, Domain, both, bounds
+from codegen.lowered.conditions import SIZES
 from codegen.text import Names, affine, entered, expression, numbered
 from planner.columns import distinct
 from planner.errors import PlanError
 from planner.loops.expand import pairs as planned
-from planner.loops.form import Guard, Ints, Loops, Root, Send, Shift, When
+from planner.loops.form import Expr, Guard, Ints, Loops, Root, Send, Shift, When
 
-TITLES = {  # of messages whose way changes with the step: side, if they are sums
-    ("q", False): "lend_queries",
-    ("kv", False): "lend_keys",
-    ("q", True): "homeward",
-    ("kv", True): "homeward_keys",
-}
 Steps = tuple[int, ...]
-TO = re.compile(r"\bto\b")  # the receiver, in a condition
 
 
 def is_stepwise(s: object) -> bool:
@@ -44,20 +36,18 @@ def everybody(loops: Loops, s: Send) -> Ints:
 
 @dataclass
 class Hops:
-    """The pairs of ranks that messages go between: constants, or functions of the step."""
+    """The pairs of ranks that messages go between: constants, or what follows from the step."""
 
     loops: Loops
     constants: dict[str, str] = field(default_factory=dict)
-    functions: dict[str, list[str]] = field(default_factory=dict)
 
     def call(self, s: Send, value: str, names: Names) -> str:
         """A call that sends a value and gives what arrives."""
         if isinstance(s.hop, Root):
             return self._rooted(s, s.hop, value, names)
-        stepwise, every = is_stepwise(s), replace(names, at=None)
-        name, partly = self._stepwise(s, every) if stepwise else self._steady(s, every)
+        pairs, partly = self._stepwise(s, names) if is_stepwise(s) else self._steady(s, names)
         function = "permute_outputs" if s.tensors == ("OUT",) and partly else "lax.ppermute"
-        return f"{function}({value}, axis, {name}{f'({names.clock})' * stepwise})"
+        return f"{function}({value}, axis, {pairs})"
 
     def _rooted(self, s: Send, hop: Root, value: str, names: Names) -> str:
         """A broadcast, or sums that go to one rank: `lax.psum`, as loops compute which one."""
@@ -70,62 +60,70 @@ class Hops:
 
     def _steady(self, s: Send, names: Names) -> tuple[str, bool]:
         """The name of pairs that are the same in every step; True: not of all ranks."""
-        way, sending = _way(s, self.loops, names), everybody(self.loops, s)
+        sending, text = everybody(self.loops, s), _way(s)
         low, high = int(sending[0]), int(sending[-1])
-        pairs = f"[(r, {way}) for r in range({f'{low}, ' if low else ''}{names.count(high + 1)})]"
-        src, dst = planned(
-            self.loops, replace(s, when=When(s.when.first, s.when.first)), s.when.first
-        )
+        pairs = f"[(r, {text}) for r in {_span(str(low), names.count(high + 1))}]"
+        once = replace(s, when=When(s.when.first, s.when.first))
+        src, dst = planned(self.loops, once, s.when.first)
         on = (low <= src) & (src <= high)
         self._check(pairs, {}, src[on], dst[on])
-        title = {"(r + 1) % RANKS": "NEXT", "(r - 1) % RANKS": "PREVIOUS"}.get(way, "PAIRS")
+        title = {"(r + 1) % RANKS": "NEXT", "(r - 1) % RANKS": "PREVIOUS"}.get(text, "PAIRS")
         partly = len(sending) < len(self.loops.coordinates())
         return entered(self.constants, numbered(title), pairs), partly
 
     def _stepwise(self, s: Send, names: Names) -> tuple[str, bool]:
-        """The function that gives the pairs of a step; True: not of all ranks."""
-        where, way = _guard(s, self.loops, names), _way(s, self.loops, names)
-        condition = f" if {re.sub(TO, way, where)}" if where else ""
-        pairs = f"[(r, {way}) for r in range(RANKS){condition}]"
-        for t in s.when.steps:
-            self._check(pairs, {"step": t - names.first}, *planned(self.loops, s, t))
-        who = "some devices" if where else "every device"
-        lines = ["(step):", f'    """From {who} r to {way}."""', f"    return {pairs}"]
-        title = TITLES[s.side, s.sums]
-        return entered(self.functions, numbered(title), lines), bool(where)
+        """The pairs of a step, told by those who send or those who receive; True: not of all."""
+        guard, way = s.when.guard, _far(s)
+        if len(way) > 1 or len(guard.bounds) > 1 or guard.tabled:
+            raise PlanError("messages that change with the step, along an axis or of many ranges")
+        low, high = guard.bounds[0][1:] if guard.bounds else (None, None)
+        end = expression(replace(high, constant=high.constant + 1), names) if high else "RANKS"
+        span = _span(expression(low or Expr(), names), end)
+        function = "hop_to" if guard.receiver else "hop_from"
+        pairs = f"{function}({span}, {expression(way[0], names)})"
+        for t in s.when.steps if names.at is None else [names.at]:
+            self._check(pairs, {names.step: t - names.first}, *planned(self.loops, s, t))
+        return pairs, bool(guard.bounds)
 
     def _check(self, pairs: str, step: dict[str, int], src: Ints, dst: Ints) -> None:
         """Raise PlanError unless the text of pairs means these."""
         sizes = dict(zip(SIZES[len(self.loops.mesh)], self.loops.mesh, strict=True))
-        known = {"range": range, "RANKS": len(self.loops.coordinates()), **sizes, **step}
-        if eval(pairs, known) != [*zip(src.tolist(), dst.tolist(), strict=True)]:
+        n = len(self.loops.coordinates())
+        known = {
+            "range": range,
+            "RANKS": n,
+            **sizes,
+            **step,
+            "hop_from": lambda ranks, far: [(r, (r + far) % n) for r in ranks],
+            "hop_to": lambda ranks, far: [((r - far) % n, r) for r in ranks],
+        }
+        if sorted(eval(pairs, known)) != sorted(zip(src.tolist(), dst.tolist(), strict=True)):
             raise PlanError("pairs of ranks that are not the plan's")
 
 
-def _way(s: Send, loops: Loops, names: Names) -> str:
-    """The receiver of rank r as text."""
+def _span(low: str, end: str) -> str:
+    """The ranks from one on, up to another one, which is none of them."""
+    return f"range({end})" if low == "0" else f"range({low}, {end})"
+
+
+def _far(s: Send) -> tuple[Expr, ...]:
+    """How far a message goes along each axis."""
     if not isinstance(s.hop, Shift):
         raise PlanError("messages along a list of ranks")
     if any(e.modulo or any(e.axes) or e.period > 1 for e in s.hop.by) or len(s.hop.by) > 2:
         raise PlanError("messages whose way depends on the rank")
-    far = [(e.step, e.constant + e.step * names.first) for e in s.hop.by]
+    return s.hop.by
+
+
+def _way(s: Send) -> str:
+    """The receiver of rank r as text, the same in every step."""
+    far = [e.constant for e in _far(s)]
     if len(far) == 1:
-        return f"({affine([(1, 'r'), (far[0][0], names.clock)], far[0][1])}) % RANKS"
-    (slope, constant), inner = far
-    if inner == (0, 0):
-        text = affine([(slope, names.clock)], constant)
-        groups = {"1": "+ INNER", "-1": "- INNER"}.get(text, f"+ ({text}) * INNER")
+        return f"({affine([(1, 'r')], far[0])}) % RANKS"
+    group, member = far
+    if member == 0:
+        groups = {1: "+ INNER", -1: "- INNER"}.get(group, f"+ ({group}) * INNER")
         return f"(r {groups}) % RANKS"
-    group = affine([(1, "r // INNER"), (slope, names.clock)], constant)
-    group = group if (slope, constant) == (0, 0) else f"({group}) % OUTER"
-    member = affine([(1, "r"), (inner[0], names.clock)], inner[1])
-    return f"{group} * INNER + ({member}) % INNER"
-
-
-def _guard(s: Send, loops: Loops, names: Names) -> str:
-    """Plain Python for a guard in a step, of r or of its receiver `to`."""
-    guard, on = s.when.guard, s.when.steps
-    if len(loops.mesh) > 1 and guard.bounds:
-        raise PlanError("messages of some ranks only, along an axis")
-    here = names.but(0, "to" if guard.receiver else "r")
-    return both([*bounds(guard, Domain(loops, on), here)])
+    text = affine([(1, "r // INNER")], group)
+    text = f"({text}) % OUTER" if group else text
+    return f"{text} * INNER + ({affine([(1, 'r')], member)}) % INNER"

@@ -59,7 +59,7 @@ def print_loops(program: Program) -> str:
     head = [IMPORTS, "# ---- Schedule", "", *constants]
     if program.work.sinks and keeping.q:
         exchanges.add_share(keeping.q, program.loops[0])
-    called = functions(hops.functions | exchanges.functions)
+    called = functions(exchanges.functions)
     return "\n".join(reflow([*head, *text, *called])) + "\n"
 
 

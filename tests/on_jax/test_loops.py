@@ -22,7 +22,7 @@ from loop_schedules import FOREIGN, foreign_pair
 from planner.errors import PlanError
 from planner.ir import Attend, Move, Plan, Step
 from planner.layouts import by_tokens
-from planner.loops.form import Send
+from planner.loops.form import Expr, Send
 from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
 from planner.planning import derive, plan
 from planner.workload import Workload
@@ -121,8 +121,9 @@ def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyP
     assert loops
     hops, names = Hops(loops[0]), named(loops[0])
     send = next(s for s in loops[0].statements if isinstance(s, Send))
-    assert hops.call(send, "q", names) == "lax.ppermute(q, axis, lend_keys(step))"
-    monkeypatch.setattr("codegen.jax.hops._way", lambda *_: "(r + 1) % RANKS")
+    receivers = "range(step + 1, RANKS)"
+    assert hops.call(send, "q", names) == f"lax.ppermute(q, axis, hop_to({receivers}, step + 1))"
+    monkeypatch.setattr("codegen.jax.hops._far", lambda _: (Expr(1),))
     with pytest.raises(PlanError, match="not the plan's"):
         hops.call(send, "q", names)
 
