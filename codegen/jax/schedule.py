@@ -5,6 +5,7 @@ from dataclasses import replace
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops
 from codegen.jax.passes import Pass
+from codegen.jax.repeats import folded
 from codegen.jax.runs import WORD, lines, runs
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept, kept
@@ -81,7 +82,7 @@ def print_pass(
         ]
         head.append(f"    {', '.join(['q, k, v, out, lse', *held])} = saved")
     results = [*RESULTS[plan.pass_], *saved]
-    body = lines(blocks, results, names)
+    body = [*folded(lines(blocks, results, names))]
     words = set(WORD.findall(" ".join(body)))
     known = {name: text for name, text in made.positions.items() if name in words}
     words |= set(WORD.findall(" ".join(known.values())))

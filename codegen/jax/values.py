@@ -85,7 +85,7 @@ def _candidates(made: Values, loops: Loops, sums: bool, key: Key) -> Iterator[st
     """Names for a variable, one or two words each."""
     base, mark = BASES[made.pass_, key[1], sums], _mark(key, sums, made, loops)
     marked = ", ".join(map(mark.format, base.split(", ")))
-    return numbered(*[base] * (mark != "held_{}"), marked)
+    return numbered(*[base] * (mark not in ("held_{}", "all_{}")), marked)
 
 
 def _variables(loops: Loops, walked: Walk) -> Callable[[Cell, int], Key]:

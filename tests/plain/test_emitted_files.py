@@ -169,6 +169,13 @@ def test_torch_programs_of_exchanges_are_short(schedule: str) -> None:
     assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "torch")) <= 340
 
 
+@pytest.mark.parametrize("schedule", ["llama3", "llama3:stride=1", "head-chunks", "mesh2d"])
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_jax_programs_of_many_stages_are_short(schedule: str, mask: str) -> None:
+    work = rl.Workload(seq=2**16, mask=MASKS[mask], **LARGE)
+    assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "jax")) <= 500
+
+
 def without_kernels(source: str) -> str:
     """Layout, schedule, the function to call and its check: what is neither header nor kernel."""
     above, _, rest = source.partition("# ---- Layout")[2].partition("# ---- Kernels")
