@@ -107,7 +107,7 @@ def _span(low: str, end: str) -> str:
 
 
 def _far(s: Send) -> tuple[Expr, ...]:
-    """How far a message goes along each axis."""
+    """The distance that a message goes along each axis."""
     if not isinstance(s.hop, Shift):
         raise PlanError("messages along a list of ranks")
     if any(e.modulo or any(e.axes) or e.period > 1 for e in s.hop.by) or len(s.hop.by) > 2:

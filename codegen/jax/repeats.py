@@ -28,7 +28,7 @@ def folded(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _loop(lines: Sequence[str], size: int) -> tuple[int, int, list[str]]:
-    """How many lines a loop saves that begins with a block of so many; how many it stands for."""
+    """A loop that begins with a block of lines: those that it saves, those that it stands for."""
     first, block = _numbered(lines[:size], lines[size : 2 * size])
     if not block:
         return 0, 0, []
