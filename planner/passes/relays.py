@@ -1,8 +1,9 @@
 """homeward(plan), direct(plan)   remove relay hops through ranks that do not use the blocks."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from planner.passes.exchanges import exchanges
 from planner.passes.pieces import brought
 from planner.passes.trim import drop_unused, filled, only_rows
 
+Moves = list[tuple[int, Move]]  # of some tensors, each with its step
 NOTHING, MIXED = 0, -1  # what came to a rank; else it is one message, by its number from 1
 
 
@@ -35,55 +37,64 @@ def homeward(plan: Plan, regular: bool = True) -> Plan:
 
 
 def _shortened(plan: Plan, tensor: str, regular: bool) -> Plan:
-    moves = [move for _, move in plan.moves() if move.tensors == (tensor,)]
+    moves = [(number, move) for number, move in plan.moves() if move.tensors == (tensor,)]
     if not moves:
         return plan
-    following, relays = _ways(plan, tensor, [len(m) for m in moves])
+    before, relays = _ways(plan, moves, Marks(plan, tensor))
+    relays &= before >= 0
     if not relays.any():
         return plan
-    src, dst = (np.concatenate([getattr(m, end) for m in moves]) for end in ("src", "dst"))
-    last, onward = _ends(following), np.flatnonzero(following >= 0)
-    before = np.full(len(relays), -1, np.intp)
-    before[following[onward]] = onward
+    src, dst = _from_to(moves)
+    onward, following = np.flatnonzero(before >= 0), np.full(len(before), -1, np.intp)
+    following[before[onward]] = onward
     straight = _from_there_on(relays, before, moves) if regular else relays.copy()
-    straight[onward] |= relays[following[onward]]
-    target = np.where(straight, dst[last], dst)
+    straight[before[onward]] |= relays[onward]
+    target = np.where(straight, dst[_ends(following)], dst)
     target[relays] = src[relays]  # such rows fall away
-    made, owned = filled(_rerouted(plan, (tensor,), moves, src, target))
+    made, owned = filled(_rerouted(plan, moves, src, target))
     return _fit_buffers(made) if owned else plan
 
 
-def _ways(plan: Plan, tensor: str, sizes: list[int]) -> tuple[Index, Bits]:
-    """For each message: the next one with just its blocks, or -1; and whether it is a relay.
+def _ways(plan: Plan, moves: Moves, used: Marks) -> tuple[Index, Bits]:
+    """For each message: the one that brought just its blocks, or -1; and if its source is idle.
 
-    A relay carries what one message brought and nothing else.
+    An idle rank has no use for any of the blocks. `used` says which ranks have; sums leave, and a
+    rank that attended to their blocks since the last ones left has a use for them.
     """
-    total = sum(sizes)
-    following, relays = np.full(total, -1, np.intp), np.zeros(total, np.bool_)
-    count = np.zeros(total, np.intp)  # blocks of each message
+    tensor, sums = moves[0][1].tensors[0], moves[0][1].accumulates
+    count = np.concatenate([(move.blocks >= 0).sum(axis=1) for _, move in moves])
     came = np.zeros(cells(plan, tensor).size, np.int32)
-    touched, at, nowhere = Marks(plan, tensor), 0, cells(plan, tensor).nowhere
-    for step in plan.steps:
-        sent = [move for move in step.moves if move.tensors == (tensor,)]
-        first = at
-        for move in sent:
-            numbers = np.arange(at, at := at + len(move))
+    before, idle = np.full(len(count), -1, np.intp), np.zeros(len(count), np.bool_)
+    sent = defaultdict[int, list[tuple[Index, Move]]](list)
+    for (number, move), numbers in zip(moves, _numbers(moves), strict=True):
+        sent[number].append((numbers, move))
+    for number, step in enumerate((Step(), *plan.steps), -1):  # -1: what is held came before
+        for numbers, move in sent[number]:
             entries = places(plan, tensor, move.src, move.blocks)
-            count[numbers] = (move.blocks >= 0).sum(axis=1)
-            one = _brought(came, entries, move.blocks, count, numbers)
-            same = one >= 0
-            following[one[same]] = numbers[same]
-            relays[numbers] = same & ~touched.any(entries)
-        for move in sent:
+            before[numbers] = _brought(came, entries, move.blocks, count, numbers)
+            idle[numbers] = ~used.any(entries)
+        for _, move in sent[number] if sums else ():
             entries = places(plan, tensor, move.src, move.blocks)
             came[entries] = NOTHING
-            touched.set(entries, False)
-        for attend in step.attends:
-            touched.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
-        for move in sent:
-            numbers = np.arange(first, first := first + len(move))
-            _arrive(came, places(plan, tensor, move.dst, move.blocks), numbers, nowhere)
-    return following, relays
+            used.set(entries, False)
+        for attend in step.attends if sums else ():
+            used.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
+        for numbers, move in sent[number]:
+            entries = places(plan, tensor, move.dst, move.blocks)
+            _arrive(came, entries, numbers, cells(plan, tensor).nowhere)
+    return before, idle
+
+
+def _numbers(moves: Moves) -> list[Index]:
+    """The numbers of the messages of each move, counted through all of them."""
+    ends = np.cumsum([len(move) for _, move in moves])
+    return np.split(np.arange(ends[-1]), ends[:-1])
+
+
+def _from_to(moves: Moves) -> tuple[Index, Index]:
+    """The source and the destination of each message."""
+    src, dst = (np.concatenate([getattr(m, end) for _, m in moves]) for end in ("src", "dst"))
+    return src, dst
 
 
 def _brought(came: Ints, entries: Index, blocks: Ints, count: Index, numbers: Index) -> Index:
@@ -113,20 +124,19 @@ def _ends(following: Index) -> Index:
     return last
 
 
-def _from_there_on(marked: Bits, before: Index, moves: list[Move]) -> Bits:
+def _from_there_on(marked: Bits, before: Index, moves: Moves) -> Bits:
     """The marked messages and all that come later on their ways; `before` is the one before."""
     later = marked.copy()
-    for numbers in np.split(np.arange(len(later)), np.cumsum([len(m) for m in moves])[:-1]):
+    for numbers in _numbers(moves):
         later[numbers] |= (before[numbers] >= 0) & later[before[numbers]]
     return later
 
 
-def _rerouted(
-    plan: Plan, tensors: tuple[str, ...], moves: list[Move], source: Index, target: Index
-) -> Plan:
-    """The plan with another source and target for each message of some tensors."""
-    ends = np.cumsum([len(move) for move in moves])[:-1]
-    ways = zip(np.split(source, ends), np.split(target, ends), strict=True)
+def _rerouted(plan: Plan, moves: Moves, source: Index, target: Index) -> Plan:
+    """The plan with another source and target for each message of its moves of some tensors."""
+    ways = ((source[numbers], target[numbers]) for numbers in _numbers(moves))
+    ways = (way for way, (number, _) in zip([*ways], moves, strict=True) if number >= 0)
+    tensors = moves[0][1].tensors
 
     def rewrite(step: Step) -> Iterator[Move]:
         for move in step.moves:
@@ -173,43 +183,26 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular
     copies from several owners came by ways that are not known.
     """
     came = [brought(plan, held) for held in plan.start if held.tensors == tensors]
-    left = [only_rows(move, move.src >= 0) for move in came]
-    numbered = [(-1, move) for move in left]
-    numbered += [(n, move) for n, move in plan.moves() if move.tensors == tensors]
-    moves = [move for _, move in numbered]
-    idle = [~useful.any(places(plan, tensors[0], m.src, m.blocks)) for m in moves]
-    if regular:
-        for number in {n for (n, _), rows in zip(numbered, idle, strict=True) if rows.any()}:
-            chosen = [i for i, (n, _) in enumerate(numbered) if n == number]
-            labels = exchanges(plan.ranks, [moves[i] for i in chosen])
-            for i, label in zip(chosen, labels, strict=True):
-                idle[i] &= label < 0
-    relays = np.concatenate(idle)
+    moves: Moves = [(-1, only_rows(move, move.src >= 0)) for move in came]
+    moves += [(number, move) for number, move in plan.moves() if move.tensors == tensors]
+    before, relays = _ways(plan, moves, useful)
+    relays &= before >= 0
+    if regular and relays.any():
+        relays &= _alone(plan, moves)
     if not relays.any():
         return plan
-    before = _brought_by(plan, tensors[0], moves)
-    relays &= before >= 0
     if regular:
         relays = _from_there_on(relays, before, moves)
-    src, dst = (np.concatenate([getattr(m, end) for m in moves]) for end in ("src", "dst"))
-    first, now = src[_ends(before)], sum(map(len, left))
-    source = np.where(relays, first, src)
-    return _rerouted(plan, tensors, moves[len(left) :], source[now:], dst[now:])
+    src, dst = _from_to(moves)
+    return _rerouted(plan, moves, np.where(relays, src[_ends(before)], src), dst)
 
 
-def _brought_by(plan: Plan, tensor: str, moves: list[Move]) -> Index:
-    """For each message: the one that brought just its blocks to its source, or -1."""
-    count = np.concatenate([(m.blocks >= 0).sum(axis=1) for m in moves])
-    came = np.zeros(cells(plan, tensor).size, np.int32)
-    ends, nowhere = np.cumsum([0, *map(len, moves)]), cells(plan, tensor).nowhere
-    spans = [np.arange(a, b) for a, b in pairwise(ends.tolist())]
-    for move, numbers in zip(moves, spans, strict=True):
-        _arrive(came, places(plan, tensor, move.dst, move.blocks), numbers, nowhere)
-    brought = np.full(len(count), -1, np.intp)
-    for move, numbers in zip(moves, spans, strict=True):
-        entries = places(plan, tensor, move.src, move.blocks)
-        brought[numbers] = _brought(came, entries, move.blocks, count, numbers)
-    return brought
+def _alone(plan: Plan, moves: Moves) -> Bits:
+    """The messages that belong to no complete exchange of their step."""
+    alone = list[Bits]()
+    for _, group in groupby(moves, key=lambda item: item[0]):
+        alone += [label < 0 for label in exchanges(plan.ranks, [move for _, move in group])]
+    return np.concatenate(alone)
 
 
 def _users(plan: Plan, side: SideName) -> Marks:
