@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.exchanges import Filled, scattered, shared
 from planner.loops.form import (
     HELD,
+    OWN,
     Attend,
     Exchange,
     Ints,
@@ -24,8 +25,19 @@ from planner.loops.form import (
     Table,
 )
 from planner.loops.kinds import KINDS
-from planner.loops.places import Value, Values, at_first
-from planner.loops.values import NOTHING, Copies, Messages, Rectangles, Rows, joined, same, sliced
+from planner.loops.places import Value, Values
+from planner.loops.values import (
+    NOTHING,
+    Copies,
+    Messages,
+    Rectangles,
+    Rows,
+    held,
+    joined,
+    same,
+    sliced,
+)
+from planner.partitions import Side
 
 SIDES = ("q", "kv")
 Moving = Start | Send | Exchange | Return
@@ -38,18 +50,56 @@ class Expanded(Rows):
     kinds: Ints
 
 
+def scattered(table: Ints, side: Side, where: Ints, axis: int) -> Messages:
+    """The messages of blocks of a table that others along an axis own to these."""
+    ranks = np.arange(len(table))
+    rank, block = flat(ranks, table.reshape(len(table), -1))
+    owner = side.owners[block].astype(np.intp)
+    apart = where[rank, :-1] != where[owner, :-1]
+    on = apart[:, axis] & (apart.sum(axis=1) == 1)
+    pair, block = rank[on] * len(table) + owner[on], block[on]
+    order = np.argsort(pair, kind="stable")
+    pairs, first, number = np.unique(pair[order], return_index=True, return_inverse=True)
+    blocks = np.full((len(pairs), int(np.bincount(number).max(initial=0))), -1)
+    blocks[number, np.arange(len(pair)) - first[number]] = block[order]
+    return pairs // len(table), pairs % len(table), blocks
+
+
+class Filled:
+    """Where there are sums, of blocks that were attended or sums of which have come."""
+
+    def __init__(self, plan: Plan) -> None:
+        sides = (("q", plan.partition.q), ("kv", plan.partition.kv))
+        self.bits = {s: np.zeros((plan.ranks, len(x) + 1), np.bool_) for s, x in sides}
+
+    def note(self, side: str, rank: Ints, blocks: Ints) -> None:
+        """From now on there are sums of these blocks [n, w] on the ranks [n]."""
+        self.bits[side][rank[:, None], blocks] = True  # of block -1 in a column of its own
+
+    def of(self, side: str, messages: Messages) -> Messages:
+        """The messages that have sums to bring."""
+        src, dst, blocks = messages
+        on = (self.bits[side][src[:, None], blocks] & (blocks >= 0)).any(axis=1)
+        return src[on], dst[on], blocks[on]
+
+
 class Expansion:
     """The values of all names as the steps go by, and the way back over exchanges (`brought`)."""
 
-    def __init__(self, loops: Loops, plan: Plan) -> None:
+    def __init__(self, loops: Loops, plan: Plan, placed: bool = False) -> None:
         self.loops, self.plan = loops, plan  # which gives blocks, and copies held from the start
         self.coordinates = loops.coordinates()
         self.everyone = np.arange(len(self.coordinates))
-        self.values = at_first(plan, Values)
+        sides = ((side, plan.partition.side(side)) for side in SIDES)
+        self.values = {side: Values(plan.ranks, blocks, placed) for side, blocks in sides}
         self.filled = Filled(plan)
         self.brought: dict[str, Messages] = {}
         self.coming = defaultdict[tuple[str, str, int | None], list[Copies]](list)
         self.added = list[tuple[str, Ints, Ints]]()
+        for side, values in self.values.items():
+            values.add(OWN, None, values.side.owners, np.arange(len(values.side))[:, None])
+            if (table := held(plan, side)) is not None:
+                values.add(HELD, None, self.everyone, table.reshape(plan.ranks, -1))
 
     def blocks(self, part: Part, side: str, t: int, who: Ints) -> Ints:
         """The blocks [n, w] of a part on ranks `who`."""
@@ -73,7 +123,9 @@ class Expansion:
             case Send():
                 return self.send(s, t)
             case Return():
-                return self.returned(s, t)
+                messages = self.returned(s, t)
+                self.added += [(s.side, *message[1:]) for message in messages]
+                return messages
             case Exchange():
                 return self.exchange(s, t)
 
@@ -96,10 +148,20 @@ class Expansion:
             self.added.append((s.side, dst, sent))
         return [(src, dst, sent)]
 
+    def exchanged(self, s: Exchange, t: int) -> list[Messages]:
+        """The messages of an exchange, first those of ranks to themselves."""
+        table, made = self.value(s.part, s.side, t).table, list[Messages]()
+        mesh, where = self.loops.mesh, self.coordinates
+        for hop in range(mesh[s.axis]):
+            to = where[:, :-1].copy()
+            to[:, s.axis] = (to[:, s.axis] + hop) % mesh[s.axis]
+            dst = np.ravel_multi_index(tuple(to.T), mesh)
+            made.append((self.everyone, dst, sliced(table, s.share, t, where[dst])))
+        return made
+
     def exchange(self, s: Exchange, t: int) -> list[Messages]:
         """The messages of an exchange; what they bring stays, beside what each rank keeps."""
-        table = self.value(s.part, s.side, t).table
-        made = shared(table, s.share, t, self.loops.mesh, self.coordinates, s.axis)
+        made = self.exchanged(s, t)
         self.coming[s.name, s.side, None].extend((dst, sent) for _, dst, sent in made)
         src, dst, blocks = joined(made[1:])
         self.brought[s.name] = dst, src, blocks

@@ -44,7 +44,7 @@ class Naming:
             what, _, tensors = record.key
             if what == "send" and len(record.cuts) == 1 and not TENSORS[tensors[0]].accumulates:
                 sends[record.key[1]].append(record)
-        values = [v for p in self.reading.places.values() for v in p.values]
+        values = [v for p in self.reading.values.values() for v in p.values]
         born = {(v.name, v.born) for v in values}
         for name, records in sends.items():
             chained = any(_name(r.cuts[0].value, r.t) == (name, 0) for r in records)

@@ -8,14 +8,12 @@ The places of a side are one number per rank and block, value x room + slot; -1 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import Plan
 from planner.loops.form import OWN, Ints
-from planner.loops.values import Bools, initial, pack, without
+from planner.loops.values import Bools, pack, without
 from planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block
@@ -60,61 +58,36 @@ class Cut:
 
 
 class Values:
-    """The values of one side."""
+    """The values of one side; if `placed`, also where each block is."""
 
-    def __init__(self, ranks: int, side: Side) -> None:
-        self.ranks, self.side = ranks, side
+    def __init__(self, ranks: int, side: Side, placed: bool) -> None:
+        self.ranks, self.side, self.placed = ranks, side, placed
         self.values: list[Value] = []
         self.named: dict[tuple[str, int | None], Value] = {}  # by name and the step of its birth
+        self.bits = max(1, len(side) - 1).bit_length()
+        self.room = 1 << self.bits
+        self.even = True  # all values are
+        self.code = np.full((ranks * placed, len(side) + 1), -1, np.int32)
+        self.code[:, -1] = ABSENT  # what block -1 finds
 
-    @property
-    def stays(self) -> list[Value]:
-        """The values that stay, but for what ranks own."""
-        return [v for (name, born), v in self.named.items() if born is None and name != OWN]
-
-    def add(self, name: str, born: int | None, rank: Ints, blocks: Ints) -> Value:
+    def add(self, name: str, born: int | None, rank: Ints, blocks: Ints) -> None:
         """A new value of these blocks [n, w] on these ranks [n].
 
         Of values that stay, the last one to get a block has it; but a rank owns what it owns.
         """
-        for value in self.stays if born is None else ():
+        others = [v for (name, born), v in self.named.items() if born is None and name != OWN]
+        for value in others if born is None else ():
             value.table = without(value.table, self.side, rank, blocks)
-            self.put(value)
+            self._put(value)
         value = Value(name, born, pack(self.ranks, self.side, rank, blocks))
         self.values.append(value)
         self.named[name, born] = value
-        self.put(value)
-        return value
+        self._put(value)
 
-    def put(self, value: Value) -> None:
-        """Note where the blocks of a value are, if anybody asks."""
-
-
-V = TypeVar("V", bound=Values)
-
-
-def at_first(plan: Plan, kind: type[V]) -> dict[str, V]:
-    """The values of each side before the first step."""
-    made = {side: kind(plan.ranks, plan.partition.side(side)) for side in ("q", "kv")}
-    for side, values in made.items():
-        for name, table in initial(plan, side).items():
-            values.add(name, None, np.arange(plan.ranks), table.reshape(plan.ranks, -1))
-    return made
-
-
-class Places(Values):
-    """The values of one side, and where each block is."""
-
-    def __init__(self, ranks: int, side: Side) -> None:
-        super().__init__(ranks, side)
-        self.bits = max(1, len(side) - 1).bit_length()
-        self.room = 1 << self.bits
-        self.even = True  # all values are
-        self.code = np.full((ranks, len(side) + 1), -1, np.int32)
-        self.code[:, -1] = ABSENT  # what block -1 finds
-
-    def put(self, value: Value) -> None:
-        """Note the places of a value's blocks."""
+    def _put(self, value: Value) -> None:
+        """Note the places of a value's blocks, if anybody asks."""
+        if not self.placed:
+            return
         i = self.values.index(value)
         if (i + 1) * self.room >= np.iinfo(np.int32).max:
             raise PlanError(f"more than {i} values of {len(self.side)} blocks")

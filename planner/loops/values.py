@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from planner.columns import flat
 from planner.ir import Plan, Step
-from planner.loops.form import HELD, OWN, Ints, Part
+from planner.loops.form import Ints, Part
 from planner.partitions import Side
 
 FAR = 1 << 30
@@ -54,13 +54,6 @@ def without(table: Ints, side: Side, rank: Ints, blocks: Ints) -> Ints:
     owner, block = flat(np.arange(len(table)), table.reshape(len(table), -1))
     left = ~taken[owner, block]
     return pack(len(table), side, owner[left], block[left][:, None])
-
-
-def initial(plan: Plan, side: str) -> dict[str, Ints]:
-    """Returns what ranks have before the first step by name: own blocks, held ones if any."""
-    table = {OWN: owned(plan.ranks, plan.partition.side(side))}
-    copies = held(plan, side)
-    return table if copies is None else table | {HELD: copies}
 
 
 def owned(ranks: int, side: Side) -> Ints:

@@ -10,12 +10,12 @@ from itertools import product
 import numpy as np
 
 from planner.ir import TENSORS, Plan
-from planner.loops.exchanges import Exchanges, Filled
-from planner.loops.form import Exchange, Ints, Loops, Return
+from planner.loops.exchanges import Exchanges
+from planner.loops.form import Ints
 from planner.loops.kinds import Kinds
-from planner.loops.places import Cut, Places, at_first
+from planner.loops.places import Cut
 from planner.loops.transfers import Transfers, Way, find_mesh
-from planner.loops.values import Copies, Messages, Rectangles, Rows, rows_of
+from planner.loops.values import Messages, Rectangles, Rows
 
 Key = tuple[str, str, tuple[str, ...]]  # what it does, the name it makes, tensors
 
@@ -47,47 +47,31 @@ class Record:
         )
 
 
-class Reading:
+class Reading(Exchanges):
     """The records, exchanges and values of a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self.records, self.exchanges = list[Record](), list[Exchange | Return]()
-        self.mesh = find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks)
-        self.coordinates = Loops(self.mesh, 0, ()).coordinates()
-        self.kinds, self.filled = Kinds(plan), Filled(plan)
-        self.places, self.transfers = at_first(plan, Places), Transfers(self.mesh)
-        rows = [rows_of(step) for step in plan.steps]
-        self.known = Exchanges(self.mesh, self.coordinates, rows, self.filled)
-        for t, row in enumerate(rows):
+        super().__init__(find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks), plan)
+        self.records = list[Record]()
+        self.kinds, self.transfers = Kinds(plan), Transfers(self.mesh)
+        for t, row in enumerate(self.rows):
             self._step(t, row)
 
     def _step(self, t: int, rows: Rows) -> None:
-        coming = list[tuple[str, str, int | None, Copies]]()
         for tensors, messages in rows.moves.items():
             side, sums = TENSORS[tensors[0]].side, TENSORS[tensors[0]].accumulates
-            rest = messages
-            while len(rest[0]) and (hit := self.known.hit(t, tensors, rest, self.places[side])):
-                statement, its, copies = hit
-                self.exchanges.append(statement)
-                if copies:
-                    coming.append((side, statement.name, None, copies))
-                src, dst, blocks = (x[~its] for x in rest)
-                rest = src, dst, blocks
             used = set[str]()
-            for way, part in self._ways(t, tensors, rest):
+            for way, part in self._ways(t, tensors, self.apart(t, tensors, messages)):
                 name, records = self._sent(t, tensors, way, part, used)
                 if sums:
                     self.records += self._added(side, part, records)
+                    self.added.append((side, *part[1:]))
                 else:
                     self.records += [r for _, r in records]
-                    coming.append((side, name, t + 1, part[1:]))
+                    self.coming[name, side, t + 1].append(part[1:])
         if len(rows.attends[0]):
             self._attends(t, rows.attends)
-        for of, name, born, copies in coming:
-            self.places[of].add(name, born, *copies)
-        for tensors, (_, dst, blocks) in rows.moves.items():
-            if TENSORS[tensors[0]].accumulates:
-                self.filled.note(TENSORS[tensors[0]].side, dst, blocks)
+        self.arrive()
 
     def _ways(
         self, t: int, tensors: tuple[str, ...], messages: Messages
@@ -128,7 +112,7 @@ class Reading:
     ) -> tuple[str, list[tuple[Ints, Record]]]:
         """The name of these messages, and the records of their senders."""
         src, dst, blocks = part
-        groups = self.places[TENSORS[tensors[0]].side].read(src, blocks)
+        groups = self.values[TENSORS[tensors[0]].side].read(src, blocks)
         groups.sort(key=lambda group: -len(group[0]))
         names = {cut.value.name for _, cuts in groups for cut in cuts}
         name = self.transfers.name(t, tensors, way, names, used)
@@ -139,11 +123,10 @@ class Reading:
 
     def _attends(self, t: int, rectangles: Rectangles) -> None:
         rank, q, kv = rectangles
-        self.filled.note("q", rank, q)
-        self.filled.note("kv", rank, kv)
+        self.added += [("q", rank, q), ("kv", rank, kv)]
         kinds = self.kinds.of(q, kv)
-        for at, queries in self.places["q"].read(rank, q):
-            for rows, keys in self.places["kv"].read(rank[at], kv[at]):
+        for at, queries in self.values["q"].read(rank, q):
+            for rows, keys in self.values["kv"].read(rank[at], kv[at]):
                 cuts = (*(cut.take(rows) for cut in queries), *keys)
                 every = Record(t, ("attend", "", ()), rank[at[rows]], cuts, len(queries))
                 of = kinds[at[rows]]
@@ -154,7 +137,7 @@ class Reading:
         self, side: str, messages: Messages, records: list[tuple[Ints, Record]]
     ) -> Iterator[Record]:
         """The records of sums, by what they are added into: None where that has no one name."""
-        into = self.places[side].read(*messages[1:])
+        into = self.values[side].read(*messages[1:])
         for (at, record), (rows, cuts) in product(records, into):
             on = np.flatnonzero(np.isin(at, rows, assume_unique=True))
             if len(on):
