@@ -51,6 +51,8 @@ def centred(x: int, modulo: int) -> int:
 
 def plane(coordinates: Ints, t: Ints, values: Ints) -> Expr | None:
     """The expression of coordinates [n, axes] and steps [n] that gives all values [n], or None."""
+    if (values == values[0]).all():
+        return Expr(int(values[0]))
     columns = np.column_stack([coordinates, t])
     varies = np.flatnonzero((columns != columns[0]).any(axis=0))
     terms = np.column_stack([np.ones(len(t), np.intp), columns[:, varies]])

@@ -61,8 +61,9 @@ def _cost(s: Statement) -> float:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Records that one statement says, if their ranks have guards."""
+    """Records of steps in a row that one statement says, if their ranks have guards."""
 
+    run: list[int]
     items: list[Record]
     slices: Slices
 
@@ -89,7 +90,7 @@ class Clusters:
     def best(self) -> list[Statement] | None:
         """The cheapest list of statements."""
         best: list[Statement] | None = None
-        for receiver in (False, True) if self.key[0] == "send" else (False,):
+        for receiver in (False, True)[: 1 + self.sends]:
             for clusters in self.ways():
                 if clusters is None or (best and cost(best) <= 1):
                     continue
@@ -99,47 +100,38 @@ class Clusters:
         return best
 
     def ways(self) -> Iterator[list[Cluster] | None]:
-        """Clusters by constant slices, or by fitted ones; with kinds told apart, or not."""
+        """Clusters by slices, or of any; with kinds told apart, or not."""
         split = _split(self.items)
-        kinds = {i.kind for i in self.items}
-        for apart in (True, False)[: len(kinds)]:
-            if split:
-                yield self.constant(split, apart)
-            yield self.fitted(apart)
+        for apart in (True, False)[: len({i.kind for i in self.items})]:
+            yield self.clusters(split, True, apart)
+            yield self.clusters(self.items, False, apart)
 
-    def constant(self, split: list[Record], apart: bool) -> list[Cluster]:
-        """A cluster per kind and slices."""
-        clusters = defaultdict[tuple[Slices, int], list[Record]](list)
-        for item in split:
-            clusters[_slices(item), item.kind if apart else ANY].append(item)
-        return [Cluster(items, slices) for (slices, _), items in clusters.items()]
-
-    def fitted(self, apart: bool) -> list[Cluster] | None:
-        """A cluster per kind, its slices as expressions."""
-        clusters = defaultdict[int, list[Record]](list)
-        for item in self.items:
-            clusters[item.kind if apart else ANY].append(item)
+    def clusters(self, items: list[Record], alike: bool, apart: bool) -> list[Cluster] | None:
+        """A cluster per run of steps, of slices that are `alike`, of kinds that are told apart."""
+        groups = defaultdict[tuple[Slices, int], list[Record]](list)
+        for item in items:
+            slices = tuple(constant(cut) for cut in item.cuts) if alike else ()
+            groups[slices, item.kind if apart else ANY].append(item)
         made = list[Cluster]()
-        for group in clusters.values():
+        for group in groups.values() if len(groups) <= MOST else ():
             for run in runs([*{i.t for i in group}]):
                 part = [i for i in group if run[0] <= i.t <= run[-1]]
-                slices = self._fits(part)
-                if slices is None:
+                if (slices_ := self._fits(part)) is None:
                     return None
-                made.append(Cluster(part, slices))
-        return made
+                made.append(Cluster(run, part, slices_))
+        return made or None
 
     def _fits(self, items: list[Record]) -> Slices | None:
         """Expressions for the slices of all items; None where there are none."""
-        t = np.repeat([i.t for i in items], [len(i.rank) for i in items])
         made = list[tuple[Ends | None, Ends | None]]()
         for k in range(len(items[0].cuts)):
-            seen = self.where[np.concatenate([_seen(i, k) for i in items])]
             both = list[Ends | None]()
             for j in (0, 1):
                 if all(i.cuts[k].whole[:, j].all() for i in items):
                     both.append(None)
                     continue
+                t = np.repeat([i.t for i in items], [len(i.rank) for i in items])
+                seen = self.where[np.concatenate([_seen(i, k) for i in items])]
                 ends = (np.concatenate([_column(i, k, 2 * j + e) for i in items]) for e in (0, 1))
                 low, high = (plane(seen[:, :-1], t, x) or self._table(seen[:, -1], x) for x in ends)
                 if low is None or high is None:
@@ -159,23 +151,17 @@ class Clusters:
 
     def say(self, clusters: list[Cluster], receiver: bool) -> list[Statement] | None:
         """The statements of clusters; None where their ranks cannot be told."""
-        if len(clusters) > MOST:
-            return None
         said = list[Statement]()
         for cluster in clusters:
-            for run in runs([*{i.t for i in cluster.items}]):
-                items = [i for i in cluster.items if run[0] <= i.t <= run[-1]]
-                pieces = self._pieces(items, run, receiver)
-                if pieces is None:
-                    return None
-                for piece in pieces:
-                    statement = self._statement(cluster, items, piece, receiver)
-                    if statement is None:
-                        return None
-                    said.append(statement)
+            pieces = self._pieces(cluster, receiver) or []
+            made = [s for p in pieces if (s := self._statement(cluster, p, receiver))]
+            if not made or len(made) < len(pieces):
+                return None
+            said += made
         return said
 
-    def _pieces(self, items: list[Record], run: list[int], receiver: bool) -> list[Piece] | None:
+    def _pieces(self, cluster: Cluster, receiver: bool) -> list[Piece] | None:
+        run, items = cluster.run, cluster.items
         on = np.zeros((len(run), self.ranks), np.bool_)
         many = 0
         for item in items:
@@ -197,9 +183,7 @@ class Clusters:
                 on[item.t - run[0], root] = True
         return guards(run[0], on, self.mesh, numbers)
 
-    def _statement(
-        self, cluster: Cluster, items: list[Record], piece: Piece, receiver: bool
-    ) -> Statement | None:
+    def _statement(self, cluster: Cluster, piece: Piece, receiver: bool) -> Statement | None:
         guard = piece.guard if piece.guard == Guard() else replace(piece.guard, receiver=receiver)
         when = When(piece.first, piece.last, guard=guard)
         parts = tuple(
@@ -210,10 +194,10 @@ class Clusters:
             q, kv = parts[: self.queries], parts[self.queries :]
             return Attend(when, q, kv, KINDS[cluster.kind])
         into = None
-        if items[0].into:
+        if cluster.items[0].into:
             *rest, into = parts
             parts = tuple(rest)
-        hop = self._hop(items, piece)
+        hop = self._hop(cluster.items, piece)
         return Send(when, *self.key[1:], parts, hop, into) if hop else None
 
     def _hop(self, items: list[Record], piece: Piece) -> Hop | None:
@@ -255,12 +239,8 @@ def _column(item: Record, k: int, e: int) -> Ints:
     return np.broadcast_to(item.cuts[k].ends[:, e], len(item.rank))
 
 
-def _slices(item: Record) -> Slices:
-    return tuple(constant(cut) for cut in item.cuts)
-
-
-def _split(items: list[Record]) -> list[Record] | None:
-    """Records whose slices are alike on all their ranks; None for too many."""
+def _split(items: list[Record]) -> list[Record]:
+    """Records whose slices are alike on all their ranks; nothing for too many."""
     made = list[Record]()
     for item in items:
         if all(len(cut.ends) == 1 for cut in item.cuts):
@@ -271,7 +251,7 @@ def _split(items: list[Record]) -> list[Record] | None:
         code = encoded(np.hstack(columns))
         numbers = np.unique(code)
         if len(numbers) > MOST:
-            return None
+            return []
         for number in numbers:
             on = np.flatnonzero(code == number)
             cuts = (cut.take(on) for cut in item.cuts)
