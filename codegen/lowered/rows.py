@@ -24,7 +24,7 @@ class Moment:
 
     stay: dict[tuple[str, str], Ints]
     attends: dict[Attend, Rectangles] = field(default_factory=dict)
-    sums: dict[Handing, list[Copies]] = field(default_factory=dict)  # as they arrive
+    sums: dict[Handing, Copies] = field(default_factory=dict)  # as they arrive
 
 
 class Rows:
@@ -43,18 +43,14 @@ class Rows:
         every = {(x, *key): v.table for x in SIDES for key, v in state.values[x].named.items()}
         self.aged = {(x, name, t): table for (x, name, t), table in every.items() if t is not None}
         self.tables = staying(state)
-        for side in ("q", "kv"):
+        for side in SIDES:
             self.tables[side, "owned"] = owned(plan.ranks, plan.partition.side(side))
         first = self.moments[0].stay if self.moments else {}
         self.tables |= {key: table for key, table in first.items() if key[1] == HELD}
-        self.pieces: dict[tuple[str, str], int] = {}  # of each value, at the most: side, name
-        stays = (item for m in self.moments for item in m.stay.items())
-        for value, table in (
-            *stays,
-            *self.tables.items(),
-            *((k[:2], x) for k, x in self.aged.items()),
-        ):
-            self.pieces[value] = max(self.pieces.get(value, 0), table.shape[1])
+        self.pieces: dict[tuple[str, str], int] = defaultdict(int)  # of each value, at the most
+        tables = [*self.tables.items(), *(item for m in self.moments for item in m.stay.items())]
+        for value, table in (*tables, *((key[:2], x) for key, x in every.items())):
+            self.pieces[value] = max(self.pieces[value], table.shape[1])
 
     def _moment(self, state: Expansion, t: int) -> Moment:
         moment, sent = Moment(staying(state)), dict[Cell, list[Messages]]()
@@ -69,10 +65,13 @@ class Rows:
             messages = state.moved(s, t)
             if not isinstance(s, Handing) or not s.sums:
                 continue
+            ((src, dst, blocks),) = messages
             if isinstance(s, Send):
-                sent.setdefault(sent_from(s), []).extend(messages)
-                messages = [whole(state, s, t, *m) for m in messages] if cut(s) else messages
-            moment.sums[s] = [(dst.astype(np.int32), blocks) for _, dst, blocks in messages]
+                sent.setdefault(source(s), []).append((src, dst, blocks))
+                if cut(s):  # all blocks of the value that the message has pieces of
+                    value = Part(s.parts[0].value, s.parts[0].lag)
+                    blocks = state.blocks(value, s.side, t, src)
+            moment.sums[s] = dst.astype(np.int32), blocks
         state.arrive()
         for cell, messages in sent.items():
             self.taken[t, cell] = self._table(messages, f"step {t}")
@@ -90,8 +89,10 @@ class Rows:
         return table
 
 
-def sent_from(s: Send) -> Cell:
-    """The cell that a message of sums is taken from, all of it."""
+def source(s: Handing) -> Cell:
+    """The cell that sums are taken from, all of it."""
+    if isinstance(s, Return):
+        return s.tensors[0], s.name
     if len({(p.value, p.lag) for p in s.parts}) > 1:
         raise PlanError(f"sums of {' + '.join(p.value for p in s.parts)} go together")
     if len(s.tensors) > 1:
@@ -102,12 +103,6 @@ def sent_from(s: Send) -> Cell:
 def cut(s: Send) -> bool:
     """True if a message has some pieces of a value."""
     return any(p.pieces for p in s.parts)
-
-
-def whole(state: Expansion, s: Send, t: int, src: Ints, dst: Ints, _: Ints) -> Messages:
-    """A message with all blocks of the value that it has pieces of."""
-    value = Part(s.parts[0].value, s.parts[0].lag)
-    return src, dst, state.blocks(value, s.side, t, src)
 
 
 def staying(state: Expansion) -> dict[tuple[str, str], Ints]:

@@ -87,19 +87,15 @@ class Walk:
     targets: dict[Statement, dict[int, dict[str, Cell]]] = field(default_factory=dict)  # by tensor
     into: dict[Statement, dict[int, Cell]] = field(default_factory=dict)  # of messages
     source: dict[Statement, Cell] = field(default_factory=dict)  # of messages
-    last: dict[Cell, int] = field(default_factory=dict)  # step of the last message
-    arrivals: dict[Cell, list[int]] = field(default_factory=dict)  # steps in which some arrive
     widths: dict[tuple[str, str], set[int]] = field(default_factory=dict)  # where attends read it
     attended: dict[Statement, dict[int, Rectangles]] = field(default_factory=dict)
     whole: dict[Cell, bool] = field(default_factory=dict)  # every addition is of all pieces
     kept: dict[Cell, int] = field(default_factory=dict)  # step in which owners keep their sums
     taken: dict[Cell, set[int]] = field(default_factory=dict)  # steps in which sums leave
-    added: dict[Cell, set[int]] = field(default_factory=dict)  # and in which attends add to them
     holders: dict[Cell, dict[int, Ints]] = field(default_factory=dict)  # ranks that have these
     sent: dict[Cell, set[int]] = field(default_factory=dict)  # and from rank to rank
     crowded: set[Cell] = field(default_factory=set)  # something is added to what is there
     again: set[Cell] = field(default_factory=set)  # the same heads are added to several times
-    beside: set[Cell] = field(default_factory=set)  # sums come that some ranks have already
     parted: set[Cell] = field(default_factory=set)  # additions are of some heads each
 
     def additions(self) -> Iterator[tuple[Statement, int, Cell]]:
@@ -138,7 +134,3 @@ class Walk:
     def complete(self, cell: Cell) -> bool:
         """True if what is added once is all there is of it."""
         return cell not in self.crowded and self.whole[cell]
-
-    def relayed(self, cell: Cell) -> bool:
-        """True if sums come from other ranks and go on."""
-        return cell in self.last and cell in self.arrivals and cell not in self.beside

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen.lowered.rows import Handing, Rows, cut, sent_from
+from codegen.lowered.rows import Handing, Rows, cut, source
 from codegen.lowered.sums import Cell, Rectangles, Walk, plain
 from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
 from planner.loops.form import OWN, Attend, Ends, Guard, Ints, Loops, Return, Send, Statement
-from planner.loops.values import Copies, same
+from planner.loops.values import same
 
 SIDES = ("q", "kv")
 
@@ -64,25 +64,15 @@ class _Walker:
         }
         self.stays = at_owner
         self.at_owner: dict[Cell, NDArray[np.bool_]] = {}
-        self.left: dict[Cell, NDArray[np.bool_]] = {}  # ranks whose variable has sums that left
-        self.mixed: dict[Cell, str] = {}  # what is wrong with cells that begin with nothing
 
     def run(self) -> Walk:
         for t, moment in enumerate(self.rows.moments):
             for s in moment.sums:
                 self.take(s, t)
-            older = {cell for cell, full in self.full.items() if full.any()}
             for attend, rectangles in moment.attends.items():
                 self.attend(attend, rectangles, t)
             for s, arriving in moment.sums.items():
-                self.bring(s, arriving, t)
-                self.result.beside |= {self.result.into[s][t]} & older
-        self.result.beside = {cell for cell in self.result.beside if cell in self.result.last}
-        self.result.crowded |= self.result.beside
-        for cell in [c for c in self.result.sent if c[1] != OWN]:
-            self.check_new(cell)
-        for cell in [c for c in self.result.sent if c[1] == OWN]:
-            self.check_sent(cell)
+                self.bring(s, *arriving, t)
         for cell, full in self.full.items():
             if cell[1] != OWN and full.any():
                 raise PlanError(f"{cell[0]} for {cell[1]} is left on ranks that do not own it")
@@ -90,31 +80,9 @@ class _Walker:
                 raise PlanError(f"on some ranks nothing is added to {cell[0]}")
         return self.result
 
-    def check_sent(self, cell: Cell) -> None:
-        """Raise PlanError where owners would keep sums that they sent, or lose some."""
-        r = self.result
-        if not r.accumulates(cell) or r.relayed(cell):
-            return
-        if any(t + 1 not in r.taken[cell] for t in r.added.get(cell, set())):
-            raise PlanError(f"{cell[0]} of owners is added to for several steps, and sent")
-        if cell in self.mixed:
-            raise PlanError(self.mixed[cell])
-        if self.left.get(cell, np.zeros(1, bool)).any():
-            raise PlanError(f"{cell[0]} is sent by owners, and nothing comes back")
-
-    def check_new(self, cell: Cell) -> None:
-        """Raise PlanError unless sums that travel are new, or come, in each step."""
-        r = self.result
-        taken, came, added = r.taken[cell], {*r.arrivals.get(cell, [])}, r.added.get(cell, set())
-        if came and any(t in taken and t not in came for t in added):
-            raise PlanError(f"{cell[0]} for {cell[1]} begins anew where others go on")
-        if not came and any(t + 1 not in taken for t in added):
-            raise PlanError(f"{cell[0]} for {cell[1]} is added to for several steps")
-
     def take(self, s: Handing, t: int) -> None:
         """The message leaves: its cell is empty, on all ranks."""
-        cell = self.emptied(s)
-        self.result.source[s], self.result.last[cell] = cell, t
+        cell = self.result.source[s] = source(s)
         self.result.taken.setdefault(cell, set()).add(t)
         if isinstance(s, Send):
             self.result.sent.setdefault(cell, set()).add(t)
@@ -128,18 +96,11 @@ class _Walker:
         left = full & (self.rows.taken[t, cell] < 0).all(1) if isinstance(s, Send) else full & False
         if (left & ~self.at_owner.get(cell, left & False)).any():
             raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")
-        self.left[cell] = np.logical_or(full, self.left.get(cell, False))
         self.full[cell][:] = False
         if left.any():  # what never left: these ranks own it
             own = cell[0], OWN
             self.result.kept[cell] = t
             self.add(own, t, np.flatnonzero(left), whole=True)
-
-    def emptied(self, s: Handing) -> Cell:
-        """The cell whose sums go."""
-        if isinstance(s, Send):
-            return sent_from(s)
-        return s.tensors[0], s.name
 
     def attend(self, s: Attend, rectangles: Rectangles, t: int) -> None:
         who = rectangles.rank
@@ -155,8 +116,6 @@ class _Walker:
             part, blocks = (s.q[0], rectangles.q) if of_queries else (s.kv[0], rectangles.kv)
             cell = self.own_cell((tensor, part.value), t, who, blocks, rows[not of_queries])
             self.result.targets.setdefault(s, {}).setdefault(t, {})[tensor] = cell
-            self.result.added.setdefault(cell, set()).add(t)
-            self.left.pop(cell, None)
             if cut:
                 self.result.crowded.add(cell)
             uncut = part.pieces is None and s.kind != "strict"
@@ -199,12 +158,11 @@ class _Walker:
         owners = self.plan.partition.side(side).owners
         return not ((blocks >= 0) & (owners[blocks] != ranks[:, None])).any()
 
-    def bring(self, s: Handing, arriving: list[Copies], t: int) -> None:
+    def bring(self, s: Handing, ranks: Ints, blocks: Ints, t: int) -> None:
         """The message arrives: into the cell that its blocks belong to."""
         tensor, heads = s.tensors[0], None
         side = self.plan.side(tensor)
         dst, into = np.arange(self.ranks), (tensor, OWN)
-        ((ranks, blocks),) = arriving
         if isinstance(s, Return):
             into = tensor, self.loops.source(s)
             if into[1] == OWN and not self.own(TENSORS[tensor].side, blocks, ranks):
@@ -213,8 +171,6 @@ class _Walker:
         else:
             dst, into = ranks, self.receiver(tensor, t, ranks, blocks)
         self.result.into.setdefault(s, {})[t] = into
-        self.result.arrivals.setdefault(into, []).append(t)
-        self.replace(into, t, dst)
         whole = not isinstance(s, Send) or not cut(s)
         self.add(into, t, dst, whole=whole, heads=heads)
 
@@ -224,16 +180,6 @@ class _Walker:
             return None
         low, high = (e.at(t, self.loops.coordinates()) for e in ends)
         return np.arange(low.min(), high.max() + 1)
-
-    def replace(self, into: Cell, t: int, dst: Ints) -> None:
-        """Note sums that take the place of those that left; all of them, or none."""
-        left = self.left.pop(into, None)
-        if left is None or not left.any():
-            return
-        coming = np.zeros(self.ranks, bool)
-        coming[dst] = True
-        if (left & ~coming).any() or self.full[into][dst].any():
-            self.mixed[into] = f"step {t}: {into[0]} comes to some ranks in place of what they sent"
 
     def receiver(self, tensor: str, t: int, dst: Ints, blocks: Ints) -> Cell:
         """The cell of sums that arrive: one that a later message empties, else of what stays."""
@@ -253,7 +199,6 @@ class _Walker:
         full[rows] = True
         if heads is not None and len(heads) < slices:
             self.result.parted.add(cell)
-        self.result.last.pop(cell, None)  # it lives on
         self.result.whole[cell] = self.result.whole.get(cell, True) and whole
 
 
