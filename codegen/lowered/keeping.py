@@ -36,21 +36,19 @@ def kept(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
         return Kept()
     if not tensors <= {"Q", "OUT", "KV"} or len(tensors & {"Q", "OUT"}) == 1:
         raise PlanError(f"a backward pass that holds {', '.join(sorted(tensors))}")
-    made: dict[str, Exchange | None] = {"q": None, "kv": None}
-    for side in made:
+    made = dict[str, Exchange]()
+    tables = [Rows(*pair).tables for pair in zip(plans, loops, strict=True)]
+    for side in ("q", "kv"):
         table = held(plans[1], side)
         if table is None:
             continue
-        for plan, form in zip(plans, loops, strict=True):
-            tables = Rows(plan, form).tables
-            for s in form.statements:
-                if not isinstance(s, Exchange) or (side, s.name) not in tables:
-                    continue
-                alike = np.array_equal(tables[side, s.name], table)
-                if plan is plans[0] and alike:
+        for there, form in zip(tables, loops, strict=True):
+            for s in (s for s in form.exchanges.values() if s.side == side):
+                alike = np.array_equal(there[side, s.name], table)
+                if form is loops[0] and alike:
                     made[side] = s
                 if s.tensors == ("DOUT",) and not alike:
                     raise PlanError("gradients of other results come than a backward pass holds")
-        if made[side] is None:
+        if side not in made:
             raise PlanError("a backward pass that holds what no exchange brought")
-    return Kept(made["q"], made["kv"])
+    return Kept(made.get("q"), made.get("kv"))

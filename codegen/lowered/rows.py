@@ -95,8 +95,6 @@ def source(s: Handing) -> Cell:
         return s.tensors[0], s.name
     if len({(p.value, p.lag) for p in s.parts}) > 1:
         raise PlanError(f"sums of {' + '.join(p.value for p in s.parts)} go together")
-    if len(s.tensors) > 1:
-        raise PlanError("sums of several tensors go together")
     return s.tensors[0], s.parts[0].value
 
 

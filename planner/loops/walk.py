@@ -5,7 +5,6 @@ Records are rows of one step that are alike but for the rank, and perhaps their 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
@@ -62,12 +61,10 @@ class Reading(Exchanges):
             side, sums = TENSORS[tensors[0]].side, TENSORS[tensors[0]].accumulates
             used = set[str]()
             for way, part in self._ways(t, tensors, self.apart(t, tensors, messages)):
-                name, records = self._sent(t, tensors, way, part, used)
+                name = self._sent(t, tensors, way, part, used)
                 if sums:
-                    self.records += self._added(side, part, records)
                     self.added.append((side, *part[1:]))
                 else:
-                    self.records += [r for _, r in records]
                     self.coming[name, side, t + 1].append(part[1:])
         if len(rows.attends[0]):
             self._attends(t, rows.attends)
@@ -109,40 +106,41 @@ class Reading(Exchanges):
 
     def _sent(
         self, t: int, tensors: tuple[str, ...], way: Way, part: Messages, used: set[str]
-    ) -> tuple[str, list[tuple[Ints, Record]]]:
-        """The name of these messages, and the records of their senders."""
-        src, dst, blocks = part
-        groups = self.values[TENSORS[tensors[0]].side].read(src, blocks)
+    ) -> str:
+        """Note the records of these messages, and return their name.
+
+        Of sums with what they are added into, unless that has no one name.
+        """
+        (src, dst, blocks), of = part, TENSORS[tensors[0]]
+        ends = (src, dst)[: 1 + of.accumulates]
+        groups = self._read(*((of.side, rank, blocks) for rank in ends))
         groups.sort(key=lambda group: -len(group[0]))
-        names = {cut.value.name for _, cuts in groups for cut in cuts}
+        names = {cut.value.name for _, (cuts, *_) in groups for cut in cuts}
         name = self.transfers.name(t, tensors, way, names, used)
-        key = "send", name, tensors
-        return name, [
-            (at, Record(t, key, src[at], cuts, way=way, dst=dst[at])) for at, cuts in groups
-        ]
+        for at, (cuts, *into) in groups:
+            one = tuple(cut for cuts in into for cut in cuts if len(cuts) == 1)
+            key = "send", name, tensors
+            record = Record(t, key, src[at], (*cuts, *one), 0, 0, way, dst[at], bool(one))
+            self.records.append(record)
+        return name
 
     def _attends(self, t: int, rectangles: Rectangles) -> None:
         rank, q, kv = rectangles
         self.added += [("q", rank, q), ("kv", rank, kv)]
         kinds = self.kinds.of(q, kv)
-        for at, queries in self.values["q"].read(rank, q):
-            for rows, keys in self.values["kv"].read(rank[at], kv[at]):
-                cuts = (*(cut.take(rows) for cut in queries), *keys)
-                every = Record(t, ("attend", "", ()), rank[at[rows]], cuts, len(queries))
-                of = kinds[at[rows]]
-                for kind in np.unique(of).tolist():
-                    self.records.append(replace(every.take(np.flatnonzero(of == kind)), kind=kind))
+        for at, (queries, keys) in self._read(("q", rank, q), ("kv", rank, kv)):
+            every = Record(t, ("attend", "", ()), rank[at], (*queries, *keys), len(queries))
+            of = kinds[at]
+            for kind in np.unique(of).tolist():
+                self.records.append(replace(every.take(np.flatnonzero(of == kind)), kind=kind))
 
-    def _added(
-        self, side: str, messages: Messages, records: list[tuple[Ints, Record]]
-    ) -> Iterator[Record]:
-        """The records of sums, by what they are added into: None where that has no one name."""
-        into = self.values[side].read(*messages[1:])
-        for (at, record), (rows, cuts) in product(records, into):
-            on = np.flatnonzero(np.isin(at, rows, assume_unique=True))
-            if len(on):
-                added = record.take(on)
-                if len(cuts) == 1:
-                    cut = cuts[0].take(np.searchsorted(rows, at[on]))
-                    added = replace(added, cuts=(*added.cuts, cut), into=True)
-                yield added
+    def _read(self, *reads: tuple[str, Ints, Ints]) -> list[tuple[Ints, list[tuple[Cut, ...]]]]:
+        """Rows that read the same values in each of some ways, side, rank and blocks, and what."""
+        made = [(np.arange(len(reads[0][1])), list[tuple[Cut, ...]]())]
+        for side, rank, blocks in reads:
+            made = [
+                (rows[at], [*(tuple(c.take(at) for c in cuts) for cuts in before), cuts])
+                for rows, before in made
+                for at, cuts in self.values[side].read(rank[rows], blocks[rows])
+            ]
+        return made
