@@ -29,17 +29,15 @@ BANDS = 8  # different shifts per question that are looked at under a mask of se
 
 
 class Chunks:
-    """The sets of positions of a side, as columns; runs of equal shapes are each other shifted."""
+    """The sets of positions of a side, as columns; ranges of equal gaps are each other shifted."""
 
-    def __init__(self, side: Side, offset: int, shapes: dict[object, int]) -> None:
+    def __init__(self, side: Side, offset: int) -> None:
         ranges = [tuple(p for p in shifted(c, offset) if p) for c in side.chunks]
         self.ranges = ranges
         self.size = np.array([sum(map(len, c)) for c in ranges], np.int64)
         self.first = np.array([min((p[0] for p in c), default=0) for c in ranges], np.int64)
         self.last = np.array([max((p[-1] for p in c), default=-1) for c in ranges], np.int64)
         self.gap = np.array([c[0].step if len(c) == 1 else FAR for c in ranges], np.int64)
-        shape = [c[0].step if len(c) == 1 else object() for c in ranges]
-        self.shape = np.array([shapes.setdefault(x, len(shapes)) for x in shape])
 
     def ordered(self, chunks: Ints) -> Ints:
         """Each row's chunks that have positions, once each, as they follow; -1 after the last."""
@@ -59,12 +57,12 @@ class Kinds:
     """The kinds of a plan's rectangles."""
 
     def __init__(self, plan: Plan) -> None:
-        work, shapes = plan.workload, dict[object, int]()
+        work = plan.workload
         self.sides = plan.partition
         self.tiles = tiles(plan)
         self.region = work.mask.region()
-        self.q = Chunks(self.sides.q, work.offset, shapes)
-        self.kv = Chunks(self.sides.kv, 0, shapes)
+        self.q = Chunks(self.sides.q, work.offset)
+        self.kv = Chunks(self.sides.kv, 0)
 
     def of(self, q: Ints, kv: Ints) -> Codes:
         """A kind, as an index into KINDS, for each rectangle of q blocks [n, a] x kv [n, b]."""
@@ -105,10 +103,11 @@ class Kinds:
         """The kinds of tiles, chunk r[i] x chunk c[i]; EMPTY is one, too."""
         tile, n, m = self.tiles.chunk_kinds[r, c], self.q.size[r], self.kv.size[c]
         kinds = np.full(len(r), OTHER, np.int8)
-        like = self.q.shape[r] == self.kv.shape[c]
+        gap = self.q.gap[r]
+        like = (gap == self.kv.gap[c]) & (gap < FAR)
         shift = self.kv.first[c] - self.q.first[r]
         if (high := self._band()) is not None:
-            gap, far = self.q.gap[r], high - shift
+            far = high - shift
             kinds[like & (far // gap == m - n)] = END
             like &= n == m
             kinds[like & (-gap <= far) & (far < 0)] = STRICT

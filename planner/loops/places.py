@@ -18,10 +18,9 @@ from planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block
 FEW = 4  # different slices up to which rows are told apart by them
-NARROW = 8  # columns of rows that are compared
 RUNS = 6  # slices of one rectangle or message
 
-Slices = tuple[tuple[int, ...], tuple[int, ...]]  # values by number, six numbers for each
+Slices = tuple[tuple[int, ...], tuple[int, ...]]  # values by number, four numbers for each
 
 
 class Value:
@@ -66,7 +65,6 @@ class Values:
         self.named: dict[tuple[str, int | None], Value] = {}  # by name and the step of its birth
         self.bits = max(1, len(side) - 1).bit_length()
         self.room = 1 << self.bits
-        self.even = True  # all values are
         self.code = np.full((ranks * placed, len(side) + 1), -1, np.int32)
         self.code[:, -1] = ABSENT  # what block -1 finds
 
@@ -95,8 +93,6 @@ class Values:
         rank, slot = np.nonzero(table >= 0)
         self.code[rank, table[rank, slot]] = i * self.room + slot
         value.pieces, value.heads = ((value.table >= 0).any(axis=x).sum(axis=1) for x in (2, 1))
-        counts = [x[x > 0] for x in (value.pieces, value.heads)]
-        self.even &= all((x == x[:1]).all() for x in counts)  # on ranks that have anything
 
     def of(self, rank: Ints, block: Ints) -> Ints:
         """The value of each (rank, block), any shapes that go together; -1 for none."""
@@ -107,15 +103,12 @@ class Values:
 
         Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
         """
-        first = rank.astype(np.intp) * self.code.shape[1]
-        code = self.code.reshape(-1).take(first[:, None] + blocks)
+        at = rank.astype(np.intp) * self.code.shape[1]
+        code = self.code.reshape(-1).take(at[:, None] + blocks)
         if (code == -1).any():
             raise PlanError("irregular: a block is read whose way to its rank is not understood")
-        first, number = self._distinct(code)
-        slices = [
-            self._slices(r, row)
-            for r, row in zip(rank[first].tolist(), code[first].tolist(), strict=True)
-        ]
+        _, first, number = np.unique(encoded(code), return_index=True, return_inverse=True)
+        slices = [self._slices(row) for row in code[first].tolist()]
         different = Counter(values for values, _ in set(slices))
         groups = defaultdict[Slices | tuple[int, ...], list[int]](list)
         for k, one in enumerate(slices):
@@ -123,40 +116,27 @@ class Values:
         group = np.zeros(len(slices), np.intp)
         for g, kinds in enumerate(groups.values()):
             group[kinds] = g
-        group = group[number]
-        return [
-            self._read(slices, kinds, np.flatnonzero(group == g), number)
-            for g, kinds in enumerate(groups.values())
-        ]
+        rows = [np.flatnonzero(group[number] == g) for g in range(len(groups))]
+        made = list[tuple[Ints, tuple[Cut, ...]]]()
+        for at, kinds in zip(rows, groups.values(), strict=True):
+            ends = np.array([slices[k][1] for k in kinds], np.int32)
+            ends = ends[np.searchsorted(kinds, number[at])]
+            values = enumerate(slices[kinds[0]][0])
+            cuts = [self._cut(self.values[v], ends[:, 4 * i :][:, :4], rank[at]) for i, v in values]
+            made.append((at, tuple(cuts)))
+        return made
 
-    def _distinct(self, code: Ints) -> tuple[Ints, Ints]:
-        """The first of each kind of rows, and which kind each row is of."""
-        every = np.arange(len(code))
-        if not self.even:
-            return every, every
-        if (code == code[0]).all():
-            return every[:1], np.zeros_like(every)
-        if code.shape[1] > NARROW:
-            return every, every
-        _, first, number = np.unique(encoded(code), return_index=True, return_inverse=True)
-        return first, number
+    def _cut(self, value: Value, ends: Ints, rank: Ints) -> Cut:
+        """The slices of a value that some ranks read, said once where they are alike."""
+        counts = np.stack([value.pieces[rank], value.heads[rank]], axis=1)
+        whole = ends[:, 1::2] - ends[:, ::2] + 1 == counts
+        alike = (ends == ends[0]).all() and (whole == whole[0]).all()
+        return Cut(value, ends[:1], whole[:1]) if alike else Cut(value, ends, whole)
 
-    def _read(
-        self, slices: list[Slices], kinds: list[int], rows: Ints, number: Ints
-    ) -> tuple[Ints, tuple[Cut, ...]]:
-        """Rows of some kinds, which read the same values, and a cut for each of these."""
-        table = np.array([slices[k][1] for k in kinds], np.int32)
-        alike = (table == table[0]).all()
-        table = table[:1] if alike else table[np.searchsorted(kinds, number[rows])]
-        return rows, tuple(
-            Cut(self.values[v], table[:, 6 * i :][:, :4], table[:, 6 * i + 4 :][:, :2] > 0)
-            for i, v in enumerate(slices[kinds[0]][0])
-        )
+    def _slices(self, row: list[int]) -> Slices:
+        """The values that one row reads, one for each run of pieces, and of each four numbers.
 
-    def _slices(self, rank: int, row: list[int]) -> Slices:
-        """The values that one row reads, one for each run of pieces, and of each six numbers.
-
-        First and last piece, first and last head, and if these are all pieces, all heads.
+        First and last piece, first and last head.
         """
         slots = defaultdict[int, list[int]](list)
         for code in row:
@@ -171,9 +151,8 @@ class Values:
                 raise PlanError(f"irregular: blocks of {value.name} are read that are no slice")
             cuts = [i for i in range(1, len(pieces)) if pieces[i] != pieces[i - 1] + 1]
             for a, b in pairwise((0, *cuts, len(pieces))):
-                many = b - a == value.pieces[rank], high - low + 1 == value.heads[rank]
                 values.append(v)
-                said += [pieces[a], pieces[b - 1], low, high, *many]
+                said += [pieces[a], pieces[b - 1], low, high]
         if len(values) > RUNS:
             raise PlanError("irregular: a row reads blocks of too many different values")
         return tuple(values), tuple(said)
@@ -185,8 +164,8 @@ def encoded(labels: Ints) -> Ints:
     for column in labels.T:
         if (column == column[0]).all():
             continue
-        column = column - column.min()
-        if code.max(initial=0) > 1 << 40:
+        column = column.astype(np.int64) - column.min()
+        if code.max(initial=0) > 1 << 30:
             code = np.unique(code, return_inverse=True)[1].astype(np.int64)
         code = code * (int(column.max()) + 1) + column
     return code
