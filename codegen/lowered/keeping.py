@@ -42,9 +42,9 @@ def kept(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
         table = held(plans[1], side)
         if table is None:
             continue
-        for there, form in zip(tables, loops, strict=True):
+        for brought, form in zip(tables, loops, strict=True):
             for s in (s for s in form.exchanges.values() if s.side == side):
-                alike = np.array_equal(there[side, s.name], table)
+                alike = np.array_equal(brought[side, s.name], table)
                 if form is loops[0] and alike:
                     made[side] = s
                 if s.tensors == ("DOUT",) and not alike:
