@@ -75,11 +75,13 @@ class Part:
     """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels".
 
     Some lines are there for some programs only. Such a line ends in marks, `first = 0  # windows`,
-    and is left out of programs that do not have all of them, with the block that it begins.
+    and is left out of programs that do not have all of them, with the block that it begins. Lines
+    that end in `# printed` stand for those that a program prints there.
     """
 
     name: str
     without: tuple[str, ...] = ()
+    printed: str = ""
 
     def text(self, marks: frozenset[str]) -> str:
         """Its source for a program of these marks."""
@@ -89,6 +91,7 @@ class Part:
             if not line or indent > outside:
                 kept += [line] * (outside == WIDEST)
                 continue
+            line = self.printed if line.endswith("  # printed") else line
             marked = MARKED.fullmatch(line)
             holds = not marked or marks >= {*marked[2].split()}
             text = marked[1] if marked else line
@@ -97,9 +100,11 @@ class Part:
         return "\n".join(kept) + "\n"
 
 
-def parts_of(target: str, *names: str, without: tuple[str, ...] = ()) -> list[Part]:
+def parts_of(
+    target: str, *names: str, without: tuple[str, ...] = (), printed: str = ""
+) -> list[Part]:
     """Parts of a target by their names."""
-    return [Part(f"{target}/parts/{name}", without) for name in names]
+    return [Part(f"{target}/parts/{name}", without, printed) for name in names]
 
 
 def assemble(

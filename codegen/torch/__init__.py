@@ -35,45 +35,41 @@ def written(program: Program, loops: str = "") -> str:
     texts: list[str | Part] = [constants(program), checked, layout]
     texts += [loops, *parts_of("torch", "passing", "merge")] if loops else table.text(program)
     texts += parts_of("torch", "kernels", "sums", *("bands", "visitors") * bool(loops))
-    texts += table.operators(program)
+    apart = "def kv_positions" in layout
+    texts += table.operators(program, shapes(program, apart))
     if program.layer:
         texts += [layer.text(program)]
-    texts += [shapes(program, layout), mask_function(program.work, "torch")]
+    texts += [mask_function(program.work, "torch")]
     special = program.unequal or program.work.sinks
     whole = program.free and program.backward and not special
     check = "checks/check_whole" if whole else "checks/check_rows"
     last = layer.parts(program) if program.layer else (check, "checks/check")
     texts += parts_of("torch", *last)
     usage = layer.usage(program) if program.layer else []
-    keep = [*KEEP, *["kv_positions"] * ("def kv_positions" in layout), *layer.KEEP * program.layer]
+    keep = [*KEEP, *["kv_positions"] * apart, *layer.KEEP * program.layer]
     return assemble(docstring(program, usage), texts, keep, program.marks)
 
 
-def shapes(program: Program, layout: str) -> str:
-    """The function that says which shapes q, k and v must have."""
+def shapes(program: Program, apart: bool) -> str:
+    """The lines of `attention` that say which shapes q, k and v must have."""
     heads, kv_heads = ("q.shape[1]", "k.shape[1]") if program.any_heads else ("HEADS", "KV_HEADS")
-    lines, tokens = list[str](), "len(positions(rank))"
+    lines, tokens = list[str](), "len(positions(group.rank()))"
     if program.free:
         many, least = (n // program.ranks for n in (program.layout.multiple, program.least))
         whole = f"q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2])"
         tokens = f"max({least // many}, {whole}"
-    each, sizes = f"n, {tokens}", (heads, kv_heads)
-    if "def kv_positions" in layout:
-        lines = [f"queries, keys = ({heads}, {tokens}), ({kv_heads}, len(kv_positions(rank)))"]
-        each, sizes = "*n", ("queries", "keys")
-    q, kv = sizes
+    each, (q, kv) = f"n, {tokens}", (heads, kv_heads)
+    if apart:
+        keys = "len(kv_positions(group.rank()))"
+        lines = [f"queries, keys = ({heads}, {tokens}), ({kv_heads}, {keys})"]
+        each, (q, kv) = "*n", ("queries", "keys")
     if program.unequal:
         lines.append(f"sizes = ({q}, HEAD_DIM), ({kv}, HEAD_DIM), ({kv}, V_HEAD_DIM)")
-        lines.append(f"return [[len(q), {each}, dim] for n, dim in sizes]")
+        lines.append(f"shapes = [[len(q), {each}, dim] for n, dim in sizes]")
     elif q == "q.shape[1]":
         each = each.replace("n", "x.shape[1]", 1)
-        lines.append(f"return [[len(q), {each}, HEAD_DIM] for x in (q, k, k)]")
+        lines.append(f"shapes = [[len(q), {each}, HEAD_DIM] for x in (q, k, k)]")
     else:
-        lines.append(f"return [[len(q), {each}, HEAD_DIM] for n in ({q}, {kv}, {kv})]")
-    body = "\n".join(reflow(f"    {line}" for line in lines))
-    return f"""
-from torch import Tensor
-
-def shapes(q: Tensor, k: Tensor, rank: int) -> list[list[int]]:  # of q, k and v
-{body}
-"""
+        lines.append(f"sizes = {q}, {kv}, {kv}")
+        lines.append(f"shapes = [[len(q), {each}, HEAD_DIM] for n in sizes]")
+    return "\n".join(reflow(f"    {line}" for line in lines))

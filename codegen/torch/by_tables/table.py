@@ -42,16 +42,21 @@ def interpreter(program: Program) -> tuple[str, ...]:
     return ("tables/table", *statistics, "merge")
 
 
-def operators(program: Program) -> list[Part]:
-    """The parts with the operators, and `attention` in front of them if no tables are given."""
+def operators(program: Program, shapes: str = "") -> list[Part]:
+    """The parts with the operators, and `attention` in front of them if no tables are given.
+
+    `shapes`: the lines that say which ones it takes.
+    """
     dynamic, looped = program.dynamic, program.loops is not None
     without = () if looped else ("group_named", *["attention"] * dynamic)
     keeping = dynamic or (program.backward and program.backward.start)
     gradients = ["gradients"] if program.backward or dynamic else []
     likes = "likes_keeping" if keeping else "likes"
     own = ("attention", "operator", "gradients") if program.work.sinks else ()
-    sinks = parts_of("torch", "sinks", without=("gradients",) * (not program.backward)) * bool(own)
-    first, *others = parts_of("torch", "function", *gradients, likes, without=(*without, *own))
+    idle = ("gradients",) * (not program.backward)
+    sinks = parts_of("torch", "sinks", without=idle, printed=shapes) * bool(own)
+    names = "function", *gradients, likes
+    first, *others = parts_of("torch", *names, without=(*without, *own), printed=shapes)
     return [first, *sinks, *others]
 
 

@@ -27,7 +27,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
     """Attention of some queries to some keys: output, and log-sum-exp [batch, heads, rows, 1]."""
     q = q * SIGN  # signed
     q, k, v = padded(q, k, v)  # unequal
-    causal, how = band is True, rules(q, k, band)  # windows
+    causal, (mask, how) = band is True, rules(q, k, band)  # windows
     if q.is_cpu:  # in wide types, because this kernel returns its output in the type of q
         q, k, v = (x.to(wide(x)) for x in (q, k, v))
         out, lse = on_cpu(q, k, v, 0.0, band, scale=SCALE)  # plain
@@ -42,7 +42,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
     else:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         out, lse, *_ = efficient(q, k, v, None, True, 0.0, band, scale=SCALE)  # plain
-        mask = how["attn_mask"]  # windows
         out, lse, *_ = efficient(q, k, v, mask, True, 0.0, causal, scale=SCALE)  # windows
     out = out[..., :V_HEAD_DIM]  # unequal
     return out, lse[..., : q.shape[2], None]
@@ -52,7 +51,7 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
     q = q * SIGN  # signed
     dout, q, k, v, out = padded(dout, q, k, v, out)  # unequal
-    causal, how = band is True, rules(q, k, band)  # windows
+    causal, (mask, how) = band is True, rules(q, k, band)  # windows
     rows, cols, heads, lse = q.shape[2], k.shape[2], k.shape[1], lse[..., 0].contiguous()
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
     if q.is_cpu:
@@ -75,7 +74,6 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
         k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))
         tail = out, lse, seed, seed, 0.0, [True, True, True, False], band is True
         dq, dk, dv, _ = efficient_backward(dout, q, k, v, None, *tail, scale=SCALE)  # plain
-        mask = how["attn_mask"]  # windows
         dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *tail, scale=SCALE)  # windows
         dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
     dq = dq * SIGN  # signed
@@ -84,15 +82,16 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
     return dq, dk, dv
 
 
-def rules(q: Tensor, k: Tensor, band: Any) -> dict[str, Any]:
+def rules(q: Tensor, k: Tensor, band: Any) -> tuple[Any, dict[str, Any]]:
     """A band as kernels take it: as scores to add; by flash, from the last row and column on."""
     rows, cols, mask = q.shape[2], k.shape[2], None
     lo, hi = (-rows, cols) if isinstance(band, bool) else band
     if q.element_size() == 2 and not q.is_cpu:
         left, right = cols - rows - lo if lo > 1 - rows else -1, hi + rows - cols
         right = right if hi < cols - 1 else -1
-        return {"scale": SCALE, "window_size_left": left, "window_size_right": right}
+        return mask, {"scale": SCALE, "window_size_left": left, "window_size_right": right}
     if not isinstance(band, bool):  # in rows of 16 n numbers, for CUDA
-        seen = torch.ones(rows, cols + -cols % 16, dtype=wide(q), device=q.device)
-        mask = seen.tril(hi).triu(lo).log()[:, :cols].expand(*q.shape[:2], -1, -1)
-    return {"scale": SCALE, "attn_mask": mask}
+        seen = q.new_ones(rows, cols + -cols % 16, dtype=torch.bool).tril_(hi).triu_(lo)
+        mask = torch.where(seen, q.new_zeros((), dtype=wide(q)), -torch.inf)
+        mask = mask[:, :cols].expand(*q.shape[:2], -1, -1)
+    return mask, {"scale": SCALE, "attn_mask": mask}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from codegen.torch.parts.function import digest, group_named
 from codegen.torch.parts.merge import merge, wide
-from codegen.torch.parts.stubs import backward, forward, shapes
+from codegen.torch.parts.stubs import backward, forward
 
 RANKS = 1
 
@@ -36,7 +36,8 @@ def attention(
     if group is None or group.size() != RANKS:
         raise ValueError(f"the program is for {RANKS} ranks, not {group and group.size()}")
     given = [([*x.shape], x.dtype, x.device) for x in (q, k, v)]
-    wanted = [(shape, q.dtype, q.device) for shape in shapes(q, k, group.rank())]
+    shapes = [[*x.shape] for x in (q, k, v)]  # printed
+    wanted = [(shape, q.dtype, q.device) for shape in shapes]
     if given != wanted or q.shape[1] % k.shape[1] or not q.is_floating_point():
         raise ValueError(f"q, k, v are {given}, not {wanted} of a float type")
     if sinks is None or [*sinks.shape] != [q.shape[1]]:

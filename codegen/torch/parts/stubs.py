@@ -22,7 +22,6 @@ own_positions: Callable[..., Tensor] = missing
 shard: Callable[..., Tensor] = missing
 forward: Callable[..., Tensors] = missing
 backward: Callable[..., Tensors] = missing
-shapes: Callable[..., list[list[int]]] = missing
 outputs_like: Callable[..., list[Tensor]] = missing
 compared: Callable[..., list[tuple[Tensor, Tensor]]] = missing
 example: Callable[..., Any] = missing
