@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from planner.errors import PlanError
+from planner.errors import PlanError, RingloomError
 from planner.files import load
 from planner.masks import forms as mask_forms
 from planner.parse import tokens
@@ -142,27 +141,19 @@ scenario_options = grouped(
     ),
     click.option(
         *("--straggler", "speeds"),
-        type=Written("RANK=FACTOR", "3=0.5", partial(value_of, "speeds")),
+        metavar="RANK=FACTOR",
         multiple=True,
         help="A rank and its speed, such as 3=0.5; may be repeated.",
     ),
     click.option(
         *("--slow-link", "links"),
-        type=Written("A-B=FACTOR", "6-7=0.1 or 6-7=cut", partial(value_of, "links")),
+        metavar="A-B=FACTOR",
         multiple=True,
         help="A link and the factor on its bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
     ),
     click.option("--topology", help=f"{topology_forms()} or a JSON file of links."),
-    click.option(
-        "--placement",
-        type=Written("RANKS", "0,2,1,3", partial(value_of, "placement")),
-        help="The place of each rank, such as 0,2,1,3.",
-    ),
-    click.option(
-        "--buffers",
-        type=Written("N|PLAN", "2 or plan", partial(value_of, "buffers")),
-        help="Receive buffers per input that travels.",
-    ),
+    click.option("--placement", metavar="RANKS", help="The place of each rank, such as 0,2,1,3."),
+    click.option("--buffers", metavar="N|PLAN", help="Receive buffers per input that travels."),
     click.option(
         "--share",
         type=Number(0, 1, max_open=True),
@@ -181,6 +172,13 @@ def comparison_options(schedules: str | None) -> Callable[[Function], Function]:
 
 # ---- their values
 
+WRITTEN = {  # values of a scenario that are texts
+    "speeds": "--straggler, such as 3=0.5",
+    "links": "--slow-link, such as 6-7=0.1 or 6-7=cut",
+    "placement": "--placement, such as 0,2,1,3",
+    "buffers": "--buffers, such as 2 or plan",
+}
+
 
 def workload(given: dict[str, Any]) -> tuple[Workload, int]:
     """The workload and the ranks that the options of `workload_options` describe."""
@@ -197,28 +195,21 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
     """Takes the values of `scenario_options` out of `given`, and returns the scenario."""
     file = given.pop("scenario")
     scenario = Scenario() if file is None else scenario_file(file)
-    names = "overlap", "topology", "placement", "buffers", "share", "launch"
+    names = "overlap", "topology", "share", "launch", *WRITTEN
     changes = {name: given.pop(name) for name in names}
-    for name, option in (("speeds", "--straggler"), ("links", "--slow-link")):
-        changes[name] = _by_name(option, given.pop(name))
-        if changes[name] and getattr(scenario, name):
+    asked = {name: value for name, value in changes.items() if value not in (None, ())}
+    for name in WRITTEN.keys() & asked.keys():
+        if name in ("speeds", "links") and getattr(scenario, name):
             raise click.UsageError(f"{file} has {name} already: name all of them in one place")
-    asked = {name: value for name, value in changes.items() if value is not None}
+        text = asked[name] if isinstance(asked[name], str) else " ".join(asked[name])
+        try:
+            asked[name] = value_of(name, text)
+        except RingloomError as error:
+            raise click.UsageError(f"{WRITTEN[name]}: {error}") from None
     scenario = replace(scenario, **asked)
     if "share" in asked and not scenario.overlap:
         raise click.UsageError("--share is taken from what runs beside transfers: nothing does")
     return scenario
-
-
-def _by_name(option: str, given: Iterable[dict[Any, float]]) -> dict[Any, float] | None:
-    """Returns factors by ranks or links, None for none; raises UsageError for one named twice."""
-    factors = dict[Any, float]()
-    for name, factor in (pair for one in given for pair in one.items()):
-        ends = name if isinstance(name, tuple) else (name,)
-        if {name, ends, ends[::-1]} & factors.keys():
-            raise click.UsageError(f"{option} {'-'.join(map(str, ends))} is given twice")
-        factors[name] = factor
-    return factors or None
 
 
 def compared(given: dict[str, Any], **more: Any) -> Comparison:

@@ -115,7 +115,13 @@ def typed_command() -> str:
         if isinstance(parameter, click.Argument):
             words.append(str(value))
         elif name in ours and context.get_parameter_source(name) is TYPED:
-            options.append(parameter.opts[0])
-            if not (isinstance(parameter, click.Option) and parameter.is_flag):
-                options.append(",".join(value) if isinstance(value, list) else str(value))
+            for one in value if isinstance(value, tuple) else (value,):
+                options += _typed(parameter, one)
     return shlex.join([*words, *options])
+
+
+def _typed(option: click.Parameter, value: Any) -> list[str]:
+    """The words of an option with one value."""
+    if isinstance(value, bool):
+        return [(option.opts if value else option.secondary_opts)[0]]
+    return [option.opts[0], ",".join(value) if isinstance(value, list) else str(value)]

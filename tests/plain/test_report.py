@@ -352,10 +352,12 @@ def test_a_run_of_one_pass_is_not_laid_over_two(four: Comparison, tmp_path: Path
 
 def test_the_command_writes_the_page(tmp_path: Path, ringloom: CommandLine) -> None:
     target = tmp_path / "report.html"
-    printed = ringloom.json("report", *SMALL, "--schedules", "ring,zigzag", "-o", str(target))
+    given = "--schedules ring,zigzag --no-overlap --straggler 3=0.5 --straggler 1=0.7"
+    given += " --slow-link 0-1=0.5 --placement 1,0,2,3 --buffers plan"
+    printed = ringloom.json("report", *SMALL, *given.split(), "-o", str(target))
     content = unescape(target.read_text())
     assert printed["finding"] in content
-    words = " ".join(["ringloom report", *SMALL, "--schedules ring,zigzag"])
+    words = " ".join(["ringloom report", *SMALL, given])
     assert f"<code>{words}</code>" in re.sub("</?span[^>]*>", "", content)
     for name in ("ring", "zigzag"):
         plans = rl.Plans.of(rl.plan(name, rl.Workload(seq=256, heads=4, head_dim=16), 4))
