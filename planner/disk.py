@@ -17,7 +17,7 @@ from planner.errors import RingloomError
 Content = TypeVar("Content")
 FAILURES = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, RecursionError),
-    *(csv.Error, zlib.error),
+    *(csv.Error, zlib.error, SyntaxError),
 )
 
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar, overload
+from typing import Literal, TypeVar, get_args, get_origin, overload
 
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -40,8 +40,8 @@ class Schedule:
         return {p.name: p.default for p in signature if p.kind is p.KEYWORD_ONLY}
 
     def check(self, given: dict[str, int | str]) -> None:
-        """Raise PlanError for a parameter that this schedule does not have, or of a wrong type."""
-        known = self.parameters
+        """Raise PlanError for a parameter that this schedule does not have, or of a wrong value."""
+        known, signature = self.parameters, inspect.signature(self.build, eval_str=True)
         for name, value in given.items():
             if name not in known:
                 have = ", ".join(known) or "none"
@@ -49,6 +49,10 @@ class Schedule:
             if type(value) is not type(known[name]):
                 kind = "a whole number" if isinstance(known[name], int) else "a word"
                 raise PlanError(f"{self.name}:{name} takes {kind}, not {value!r}")
+            form = signature.parameters[name].annotation
+            if get_origin(form) is Literal and value not in get_args(form):
+                allowed = " or ".join(map(str, get_args(form)))
+                raise PlanError(f"{self.name}:{name} is {allowed}, not {value!r}")
 
 
 SCHEDULES: dict[str, Schedule] = {}

@@ -6,16 +6,19 @@ Example:
   ringloom check attention.py --seq 4096
 """
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import click
 
+from planner.disk import read
 from planner.errors import RingloomError
 from ringloom.cli.output import Number, show
 from ringloom.cli.progress import working
 
+LARGEST = 1 << 28  # bytes of a program, whose tables may be long
 KEPT = 4000  # characters of a program's last words that are shown
 
 
@@ -24,8 +27,7 @@ KEPT = 4000  # characters of a program's last words that are shown
 @click.option("--seq", type=int, help="Query tokens of the check, by default the program's choice.")
 @click.option("--time-limit", type=Number(0, min_open=True), default=600.0, help="Seconds at most.")
 def command(file: str, seq: int | None, time_limit: float) -> int:
-    if not Path(file).is_file():
-        raise RingloomError(f"{file} is a folder" if Path(file).is_dir() else f"no file {file}")
+    refuse_others(Path(file))
     command = [sys.executable, file, *([] if seq is None else ["--seq", str(seq)])]
     try:
         with working("running the program's own check"):
@@ -38,3 +40,15 @@ def command(file: str, seq: int | None, time_limit: float) -> int:
     output = (done.stdout if exact else done.stdout + done.stderr).strip()[-KEPT:]
     show({"file": file, "exact": exact, "output": output}, text=output)
     return 0 if exact else 1
+
+
+def refuse_others(file: Path) -> None:
+    """Raises RingloomError for what is no program of `ringloom emit`, which says what it checks."""
+    if not file.is_file():
+        raise RingloomError(f"{file} is a folder" if file.is_dir() else f"no file {file}")
+    statements = read(file, ast.parse, f"{file} cannot be read as Python", LARGEST).body
+    functions = {part.name for part in statements if isinstance(part, ast.FunctionDef)}
+    if not {"attention", "main"} <= functions or not isinstance(statements[-1], ast.If):
+        raise RingloomError(
+            f"{file} does not check itself: it is no whole program of `ringloom emit`"
+        )

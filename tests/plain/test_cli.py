@@ -75,6 +75,10 @@ BAD = [
     (["explore", "--port", "abc"], "'abc' is not a valid integer"),
     (["run", "ring", *SMALL, "--seed", "-1"], "-1 is not in the range x>=0"),
     (["check", "."], ". is a folder"),
+    (["formula", "zigzg"], "unknown formulas of 'zigzg': did you mean 'zigzag'?"),
+    (["plan", "allgather:keep=7", *SMALL], "allgather:keep is 0 or 1, not 7"),
+    (["plan", "pass-q:late=5", *SMALL], "pass-q:late is 0 or 1, not 5"),
+    (["plan", "head-chunks:ahead=2", *SMALL], "head-chunks:ahead is 0 or 1, not 2"),
 ]
 
 
@@ -120,9 +124,28 @@ def test_a_program_is_written_to_a_file_or_to_standard_output(
     assert emitted == path.read_text()
 
 
+CHECKING = "def attention(): ...\ndef main(): ...\nif __name__ == '__main__': "
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("print('exact')", "program.py does not check itself"),
+        ("x = (\n", "program.py cannot be read as Python: '(' was never closed"),
+        (CHECKING.rpartition("if")[0], "program.py does not check itself"),
+        ("\0", "program.py cannot be read as Python: "),
+    ],
+)
+def test_files_that_are_no_whole_program_are_refused(
+    text: str, said: str, tmp_path: Path, ringloom: CommandLine
+) -> None:
+    (tmp_path / "program.py").write_text(text)
+    assert said in ringloom.refused("check", str(tmp_path / "program.py"))
+
+
 def test_check_believes_the_exit_status_of_a_program(tmp_path: Path, ringloom: CommandLine) -> None:
     for status, text in ((0, "print('fine')"), (1, "raise SystemExit('wrong')")):
-        (tmp_path / "program.py").write_text(text)
+        (tmp_path / "program.py").write_text(CHECKING + text)
         assert ringloom.json("check", str(tmp_path / "program.py"), status=status)["exact"] is (
             status == 0
         )

@@ -11,6 +11,8 @@ A gather is one collective and stays whole under every mask: for windows and doc
 few keys take `halo` (`group-cast`), which sends these and no others.
 """
 
+from typing import Literal
+
 import numpy as np
 
 from planner.ir import Attend, Pass, Plan, Step
@@ -27,7 +29,7 @@ def allgather(
     *,
     layout: Layout = "zigzag",
     grain: int = 0,
-    keep: int = 0,
+    keep: Literal[0, 1] = 0,
     node: int = 0,
 ) -> Plan:
     """KV goes to every rank at once, with node=n once into every node of n ranks.

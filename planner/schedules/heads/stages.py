@@ -12,6 +12,8 @@ backward sends  Q (P-1)/P, DOUT (P-1)/P, DQ (P-1)/P, KV 2*f*(P-1)/P, DKV 2*f*(P-
 The bytes of Ulysses in more launches. UPipe (2602.21196), HCMS (2607.01817).
 """
 
+from typing import Literal
+
 from planner.errors import PlanError
 from planner.ir import Attend, Move, Pass, Plan, Step
 from planner.partitions import Partition
@@ -21,7 +23,7 @@ from planner.workload import Workload
 
 
 def ulysses_stages(
-    work: Workload, ranks: int, pass_: Pass, *, stages: int = 0, ahead: int = 0
+    work: Workload, ranks: int, pass_: Pass, *, stages: int = 0, ahead: Literal[0, 1] = 0
 ) -> Plan:
     """Each rank's heads in `stages` parts, at most as many as it has heads; 0: two, or one."""
     if pass_ == "backward":

@@ -20,6 +20,8 @@ backward sends  DOUT (U-1)/U, DQ (U-1)/U, DKV 2*f*((U-1)/U+G-1+G*R*(R>1)),
 It is longer than others for its three degrees, which compose, and for the copies that stay.
 """
 
+from typing import Literal
+
 from planner.errors import PlanError
 from planner.ir import QUERY_SIDE, Held, Move, Pass, Plan, Step, result
 from planner.layouts import Layout
@@ -40,7 +42,7 @@ def usp(
     gather: int = 1,
     order: str = "heads",
     layout: Layout = "zigzag",
-    keep: int = 1,
+    keep: Literal[0, 1] = 1,
 ) -> Plan:
     """Heads are sharded over `ulysses` ranks, KV goes around `ring` sets of `gather` groups (USP).
 

@@ -12,6 +12,8 @@ Independent of the KV heads and of kv_seq: for few new tokens onto a long cache.
 TokenRing (Wang et al. 2024); pass-Q of Context Parallelism for Inference (Yang et al. 2024).
 """
 
+from typing import Literal
+
 import numpy as np
 
 from planner.ir import Attend, Move, Pass, Plan, Step, result
@@ -21,7 +23,7 @@ from planner.workload import Workload
 
 
 def tokenring(
-    work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag", late: int = 0
+    work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag", late: Literal[0, 1] = 0
 ) -> Plan:
     """Queries visit every rank, and their results return at once, or `late`."""
     part, rank, steps = by_tokens(work, ranks, layout), np.arange(ranks), list[Step]()
