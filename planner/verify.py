@@ -137,7 +137,8 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
         for _, node in plan.attends():
             of_kv = kv.slice[node.kv.max(axis=1)] == kv_slice
             rows = chosen(of_kv & (q.slice[node.q.max(axis=1)] == q_slice))
-            attended += _mark(state, places[0][node.q[rows]], places[1][node.kv[rows]])
+            sides = zip(places, (node.q, node.kv), strict=True)
+            attended += _mark(state, *(place.take(blocks[rows].T) for place, blocks in sides))
         missing = state == DUE
         if missing.any():
             a, b = np.argwhere(missing)[0]
@@ -157,16 +158,16 @@ def _places(blocks: int, ids: Index) -> Index:
 
 
 def _mark(state: Bytes, q: Index, kv: Index) -> int:
-    """Mark the tiles of rectangles [n, a] x [n, b] as attended.
+    """Mark the tiles of rectangles [a, n] x [b, n] as attended.
 
     Returns how many of them are live, repeats included.
     """
     live, flat, (height, width) = 0, state.reshape(-1), state.shape
     q = q * width
-    height = max(1, CELLS // (q.shape[1] * kv.shape[1]))
-    for at in range(0, len(q), height):
+    height = max(1, CELLS // (len(q) * len(kv)))
+    for at in range(0, q.shape[1], height):
         rows = slice(at, at + height)
-        tile = q[rows].T[:, None] + kv[rows].T[None]
+        tile = q[:, None, rows] + kv[None, :, rows]
         before = flat[tile]
         live += int(np.count_nonzero(before & DUE))
         flat[tile] = before | ATTENDED

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.analysis.marks import Bits, Marks, attended_blocks, places, readable
+from planner.analysis.marks import Bits, Marks, attended_blocks, groups, places, readable
 from planner.analysis.partial_sums import away, no_contributions, transfers
 from planner.analysis.tiles import Tiles, dead_edges, tiles
-from planner.columns import chosen
+from planner.columns import chosen, distinct
 from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 
-Needed = dict[str, Marks]  # tensor -> what is read later
+Needed = dict[tuple[str, ...], Marks]  # inputs that travel, group by group: what is read later
 
 
 def trim(plan: Plan, regular: bool = True) -> Plan:
@@ -52,7 +52,8 @@ def drop_unused(plan: Plan, regular: bool = True) -> Plan:
     `regular`: of a complete exchange, either every message stays or none does, and whole rows of
     copies that are there from the start.
     """
-    needed = {t: Marks(plan, t) for t in INPUTS[plan.pass_]}
+    travelling = (tensors for tensors, leaves in groups(plan).items() if leaves)
+    needed = {t: Marks(plan, t[0]) for t in travelling if t[0] in INPUTS[plan.pass_]}
     steps = list[Step]()
     for step in reversed(plan.steps):
         copies = _needed(plan, [m for m in step.moves if not m.accumulates], needed, regular)
@@ -63,7 +64,7 @@ def drop_unused(plan: Plan, regular: bool = True) -> Plan:
         for move in copies:
             _mark(plan, needed, move, move.src, True)
         for attend in step.attends:
-            for tensor, marks in needed.items():
+            for (tensor, *_), marks in needed.items():
                 blocks = attended_blocks(attend, tensor)
                 marks.set(places(plan, tensor, attend.rank, blocks), True)
         steps.append(Step(step.attends, moves))
@@ -79,8 +80,8 @@ def _needed(plan: Plan, moves: list[Move], needed: Needed, regular: bool) -> lis
         return moves
     if regular:
         labels = exchanges(plan.ranks, moves)
-        kept = np.unique(np.concatenate([a[b] for a, b in zip(labels, used, strict=True)]))
-        kept = kept[kept >= 0]
+        kept = np.concatenate([a[b] for a, b in zip(labels, used, strict=True)])
+        kept = distinct(kept[kept >= 0])
         used = [b | np.isin(a, kept) for a, b in zip(labels, used, strict=True)]
     return [only_rows(move, rows) for move, rows in zip(moves, used, strict=True)]
 
@@ -88,14 +89,18 @@ def _needed(plan: Plan, moves: list[Move], needed: Needed, regular: bool) -> lis
 def _read(plan: Plan, needed: Needed, move: Move) -> Bits:
     """Returns True for messages of which any block is read later at the destination: bool [n]."""
     entries = places(plan, move.tensors[0], move.dst, move.blocks)
-    read: Bits = np.logical_or.reduce([needed[t].any(entries) for t in move.tensors])
+    read: Bits = np.logical_or.reduce([m.any(entries) for m in _of(needed, move.tensors)])
     return read
 
 
 def _mark(plan: Plan, marks: Needed, move: Move, rank: Ints, value: bool) -> None:
     entries = places(plan, move.tensors[0], rank, move.blocks)
-    for tensor in move.tensors:
-        marks[tensor].set(entries, value)
+    for one in _of(marks, move.tensors):
+        one.set(entries, value)
+
+
+def _of(needed: Needed, tensors: tuple[str, ...]) -> list[Marks]:
+    return [marks for group, marks in needed.items() if group[0] in tensors]
 
 
 def only_rows(move: Move, rows: Bits) -> Move:
@@ -109,7 +114,7 @@ def only_rows(move: Move, rows: Bits) -> Move:
 def _still_held(plan: Plan, held: Held, needed: Needed, regular: bool) -> Held:
     """Whole rows of copies, or blocks, that are read on their rank; OUT is, where STATS are."""
     entries = places(plan, held.tensors[0], held.rank, held.blocks)
-    used = np.logical_or.reduce([needed[t].bits[entries] for t in readable(held)])
+    used = np.logical_or.reduce([m.bits[entries] for m in _of(needed, readable(held))])
     if regular:
         used = np.broadcast_to(used.any(axis=1)[:, None], used.shape)
     return held if used.all() else Held(held.tensors, np.where(used, held.blocks, -1), held.rank)
