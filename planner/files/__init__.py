@@ -20,7 +20,7 @@ from planner.disk import writing
 from planner.errors import PlanError, RingloomError
 from planner.files.runs import LONG, expanded, length, runs_of
 from planner.ir import Attend, Held, Move, Node, Plan, Step
-from planner.partitions import Block, Ints, Partition, Side
+from planner.partitions import Block, Ints, Partition, Side, check_places
 from planner.plans import AnyPlans, Plans
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
@@ -155,7 +155,7 @@ def _plan_out(plan: Plan) -> Json:
 def _plan_in(value: Json) -> Plan:
     plan = _checked(dict, value, "a plan")
     sides = _checked(dict, plan["partition"], "partition")
-    _check_sizes(plan)
+    _check_sizes(plan, sides)
     return Plan(
         name=_checked(str, plan["name"], "name"),
         workload=_workload_in(plan["workload"]),
@@ -177,17 +177,30 @@ def _plan_in(value: Json) -> Plan:
     )
 
 
-def _check_sizes(plan: Mapping[str, Json]) -> None:
-    """Raises PlanError where the runs of a plan stand for too many numbers, before any is made."""
-    kinds = [
-        plan["start"],
-        *(step[kind] for step in _each(plan["steps"], "steps") for kind in STEP),
-    ]
-    values = (value for kind in kinds for node in _each(kind, "nodes") for value in node.values())
-    columns = [value["runs"] for value in values if isinstance(value, dict)]
-    total = sum(length(runs) for runs in chain(*(_checked(list, c, "runs") for c in columns)))
+def _check_sizes(plan: Mapping[str, Json], sides: Mapping[str, Json]) -> None:
+    """Raises PlanError where runs stand for more than a plan can have, before any is made."""
+    ranks = _checked(int, plan["ranks"], "ranks")
+    q, kv = (len(_checked(list, sides[side], "a side")) for side in SIDES)
+    check_places(ranks, max(q, kv))
+    kinds = [("start", plan["start"])]
+    kinds += [(kind, step[kind]) for step in _each(plan["steps"], "steps") for kind in STEP]
+    total = 0
+    for kind, nodes in kinds:
+        most = q * kv if kind == "attends" else ranks * max(q, kv)
+        for node in _each(nodes, "nodes"):
+            sizes = [*map(length, _runs_in(node))]
+            if max(sizes, default=0) > most:
+                raise PlanError(f"{max(sizes)} rows of {kind}, where at most {most} can differ")
+            total += sum(sizes)
     if total > EXPANDED:
         raise PlanError(f"the runs of a plan stand for {total} numbers, more than {EXPANDED}")
+
+
+def _runs_in(node: Mapping[str, Json]) -> Iterator[Json]:
+    """Yields the runs of each column of a node that has them."""
+    for value in node.values():
+        if isinstance(value, dict):
+            yield from _checked(list, value["runs"], "runs")
 
 
 # ---- parts of plans

@@ -134,6 +134,16 @@ def test_calls_of_every_mask_merge_to_dense_attention(
             torch.testing.assert_close(own, truth.detach(), rtol=0, atol=EXACT)
 
 
+@pytest.mark.parametrize(("kind", "least"), [(torch.float32, 1e-30), (torch.float64, 1e-300)])
+def test_a_stand_in_for_the_output_has_its_product_with_dout(kind: Any, least: float) -> None:
+    dout = torch.randn(3, 5, 8, dtype=kind, generator=torch.Generator().manual_seed(0))
+    dout[0] *= least
+    dout[1, 2] = 0
+    delta = dout.sum(-1, keepdim=True) * 2
+    made = with_output([dout, dout, delta, delta])[2]
+    torch.testing.assert_close((made * dout).sum(-1, keepdim=True), delta, rtol=1e-5, atol=0)
+
+
 def test_a_long_window_is_cut_into_strips() -> None:
     work = Workload(seq=2500, heads=1, mask=Window(40, 7))
     calls = cut(work, range(2500), range(2500))

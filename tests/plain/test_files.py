@@ -159,7 +159,11 @@ STEP = (*FIRST, "steps", 0)
         ),
         (
             corrupted((*STEP, "attends", 0, "q"), {"runs": [[[0, 0, 2**31]]]}),
-            "runs of a plan stand for 2147483648 numbers, more than 268435456",
+            "2147483648 rows of attends, where at most 9 can differ",
+        ),
+        (
+            corrupted((*STEP, "moves", 0, "dst"), {"runs": [[[0, 0, 10]]]}),
+            "10 rows of moves, where at most 9 can differ",
         ),
         (corrupted((*STEP, "moves"), []), "never comes there"),
         (corrupted((*STEP, "attends"), []), "never attends"),
@@ -170,6 +174,15 @@ def test_a_corrupt_file_says_in_one_line_what_is_wrong(text: str, message: str) 
     with pytest.raises(PlanError, match=message) as refused:
         files.loads(text)
     assert "\n" not in str(refused.value)
+
+
+def test_a_plan_of_more_numbers_than_memory_holds_is_refused_before_any_is_made() -> None:
+    document = json.loads(files.dumps(PLAN))
+    first = document["plans"][0]
+    first["ranks"] = 2**22
+    first["steps"][0]["moves"][0]["blocks"] = {"runs": [[[0, 0, 3 * 2**22]]] * 30}
+    with pytest.raises(PlanError, match="stand for 377487360 numbers, more than 268435456"):
+        files.loads(json.dumps(document))
 
 
 @given(st.data())

@@ -118,7 +118,8 @@ def merge(out, lse, part, part_lse):
 def with_output(queries):
     """Queries that travelled without `out`, with a vector whose product with dout is the same."""
     q, dout, lse, delta = queries
-    largest = jnp.abs(dout).max(-1, keepdims=True).astype(delta.dtype).clip(1e-37)
+    largest = jnp.abs(dout).max(-1, keepdims=True).astype(delta.dtype)
+    largest = largest.clip(jnp.finfo(delta.dtype).tiny)
     unit = dout / largest
     out = unit * (delta / largest / (unit * unit).sum(-1, keepdims=True).clip(1))
     return q, dout, out, lse
