@@ -36,7 +36,7 @@ CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 MARK = (
     "(?:windows|plain|backward|signed|given|bound|unequal|equal|sinks|sinkless|held|whole|heads"
-    "|free|fixed)"
+    "|free|fixed|keeping|fresh|stats|statless)"
 )
 MARKED = re.compile(rf"(.*)  # ({MARK}(?: {MARK})*)")
 WIDEST = 100  # columns of a line
@@ -75,23 +75,23 @@ class Part:
     """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels".
 
     Some lines are there for some programs only. Such a line ends in marks, `first = 0  # windows`,
-    and is left out of programs that do not have all of them, with the block that it begins. Lines
-    that end in `# printed` stand for those that a program prints there.
+    and is left out of programs that do not have all of them, with the block that it begins. A line
+    whose comment is a key of `printed` stands for what the program prints there.
     """
 
     name: str
     without: tuple[str, ...] = ()
-    printed: str = ""
+    printed: tuple[tuple[str, str], ...] = ()
 
     def text(self, marks: frozenset[str]) -> str:
         """Its source for a program of these marks."""
-        kept, outside = list[str](), WIDEST
+        kept, outside, printed = list[str](), WIDEST, dict(self.printed)
         for line in (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8").splitlines():
             indent = len(line) - len(line.lstrip())
             if not line or indent > outside:
                 kept += [line] * (outside == WIDEST)
                 continue
-            line = self.printed if line.endswith("  # printed") else line
+            line = printed.get(line.rpartition("  # ")[2], line)
             marked = MARKED.fullmatch(line)
             holds = not marked or marks >= {*marked[2].split()}
             text = marked[1] if marked else line
@@ -100,11 +100,10 @@ class Part:
         return "\n".join(kept) + "\n"
 
 
-def parts_of(
-    target: str, *names: str, without: tuple[str, ...] = (), printed: str = ""
-) -> list[Part]:
+def parts_of(target: str, *names: str, without: tuple[str, ...] = (), **printed: str) -> list[Part]:
     """Parts of a target by their names."""
-    return [Part(f"{target}/parts/{name}", without, printed) for name in names]
+    lines = tuple(printed.items())
+    return [Part(f"{target}/parts/{name}", without, lines) for name in names]
 
 
 def assemble(

@@ -106,7 +106,7 @@ def _boxes(work: Workload, free: bool) -> list[str]:
     one = f"{head}({cells[0]}),)  {said}"
     if len(cells) == 1 and len(one) <= WIDTH:
         return [*start, one]
-    return [*start, f"{head}  {said}", *(f"    ({cell})," for cell in cells), ")"]
+    return [*start, f"{head}  {said}", *filled(f"({x})" for x in cells), ")  # fmt: skip"]
 
 
 # ---- the function

@@ -128,6 +128,12 @@ class Program:
         return self.dynamic or any(low > -reach for *_, low, _ in boxes(self.work, free=False))
 
     @property
+    def sends_statistics(self) -> bool:
+        """True if sums over rows of dout * out travel in the backward pass."""
+        moves = self.backward.moves() if self.backward else ()
+        return any("STATS" in move.tensors for _, move in moves)
+
+    @property
     def marks(self) -> frozenset[str]:
         """The marks of the lines of parts that it has."""
         either = {
@@ -140,6 +146,8 @@ class Program:
             ("given", "bound"): self.dynamic,
             ("whole", "heads"): self.any_heads,
             ("free", "fixed"): self.free,
+            ("keeping", "fresh"): self.dynamic or bool(self.backward and self.backward.start),
+            ("stats", "statless"): self.dynamic or self.sends_statistics,
         }
         return frozenset(pair[not holds] for pair, holds in either.items())
 

@@ -19,18 +19,9 @@ def parts(program: Program) -> tuple[str, ...]:
 
 
 def text(program: Program) -> str:
-    """The widths, and where the tokens of a rank are; PlanError for plans without a layer."""
+    """The widths, as text; PlanError for plans without a layer."""
     refuse(program)
-    lines = [widths(program)]
-    if not program.dynamic:
-        seq = ", x.shape[1] * RANKS" if program.free else ""
-        lines = [
-            *("from typing import Any", "", "import torch", "", *lines, "", ""),
-            "def own_positions(x: torch.Tensor, where: Any) -> torch.Tensor:",
-            '    """The positions of this rank\'s tokens."""',
-            f"    return positions(where[-1].rank(){seq})",
-        ]
-    return "\n".join(lines) + "\n"
+    return f"{widths(program)}\n"
 
 
 def usage(program: Program) -> list[str]:

@@ -68,7 +68,7 @@ class Pass(Attending, Exchanges):
             named = [g if g in used else "_" for g in (f"{a}_group" for a in self.axes)]
             yield f"    {', '.join([*named, *self.axes])} = places_of(group)"
         used += "".join([*(self.neighbours or ()), *order])
-        places = ["rank = group.rank()"] if "rank" in used else []
+        places = ["rank = group.rank()"] if re.search(r"(?<!\.)\brank\b", used) else []
         if "size" in self.uses:
             k, n = self.unit, self.walked.pieces["q", OWN]
             common = gcd(k, n)

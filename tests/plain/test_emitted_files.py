@@ -59,6 +59,9 @@ def sources(target: str) -> dict[str, str]:
     for number, scale in enumerate((-0.3, 0.0)):
         work = rl.Workload(seq=64, scale=scale, **SMALL)
         written[f"scale-{number}"] = rl.emit(rl.plan("ring", work, 4, pass_="both"), target)
+    work = rl.Workload(seq=64, mask=rl.Causal(), sinks=True, v_head_dim=4, **SMALL)
+    for schedule in ("burst", "ulysses", "tree"):
+        written[f"sinks-{schedule}"] = rl.emit(rl.plan(schedule, work, 4, pass_="both"), target)
     return written
 
 

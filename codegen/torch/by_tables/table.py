@@ -21,6 +21,27 @@ HEADING = """\
 # [from, tensor, block, finished], rectangles [query blocks, key blocks, kernel calls], and copies
 # that it needs no more; a block is [rank, rows of the shard, heads]."""
 
+# the first line of `attention`, and the call of the operator in it
+CALL = "    out: Tensor = operator({}, group.group_name)[0]"
+TENSORS = "q.contiguous(), k.contiguous(), v.contiguous()"
+GROUP = "group: dist.ProcessGroup | None = None"
+WITHOUT = (
+    f"def attention(q: Tensor, k: Tensor, v: Tensor, *, {GROUP}) -> Tensor:",
+    CALL.format(TENSORS),
+)
+WITH_SINKS = (
+    f"""\
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    sinks: Tensor | None = None,
+    {GROUP},
+) -> Tensor:""",
+    f"    inputs = {TENSORS}, sinks.contiguous()\n{CALL.format('*inputs')}",
+)
+
 
 def text(program: Program) -> list[str | Part]:
     """Tables and interpreter, in the order of the program.
@@ -34,12 +55,8 @@ def text(program: Program) -> list[str | Part]:
 
 
 def interpreter(program: Program) -> tuple[str, ...]:
-    """The parts that run tables, and those that know what travels of OUT."""
-    travels = program.backward and any("STATS" in m.tensors for _, m in program.backward.moves())
-    statistics = (
-        ("tables/statistics", "visitors") if travels or program.dynamic else ("tables/outputs",)
-    )
-    return ("tables/table", *statistics, "merge")
+    """The parts that run tables."""
+    return "tables/table", "visitors", "merge"
 
 
 def operators(program: Program, shapes: str = "") -> list[Part]:
@@ -47,17 +64,16 @@ def operators(program: Program, shapes: str = "") -> list[Part]:
 
     `shapes`: the lines that say which ones it takes.
     """
-    dynamic, looped = program.dynamic, program.loops is not None
+    dynamic, looped, sinks = program.dynamic, program.loops is not None, program.work.sinks
     without = () if looped else ("group_named", *["attention"] * dynamic)
-    keeping = dynamic or (program.backward and program.backward.start)
-    gradients = ["gradients"] if program.backward or dynamic else []
-    likes = "likes_keeping" if keeping else "likes"
-    own = ("attention", "operator", "gradients") if program.work.sinks else ()
+    own = ("operator", "gradients") if sinks else ()
+    head, call = WITH_SINKS if sinks else WITHOUT
+    names = ["function", *["gradients"] * (program.backward is not None or dynamic), "likes"]
+    first, *others = parts_of(
+        "torch", *names, without=(*without, *own), shapes=shapes, head=head, call=call
+    )
     idle = ("gradients",) * (not program.backward)
-    sinks = parts_of("torch", "sinks", without=idle, printed=shapes) * bool(own)
-    names = "function", *gradients, likes
-    first, *others = parts_of("torch", *names, without=(*without, *own), printed=shapes)
-    return [first, *sinks, *others]
+    return [first, *parts_of("torch", "sinks", without=idle) * sinks, *others]
 
 
 def tables_of(program: Program) -> dict[str, Any]:

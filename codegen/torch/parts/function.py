@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.stubs import forward
+from codegen.torch.parts.stubs import forward, sinks
 
 RANKS = 1
 
@@ -16,21 +16,25 @@ RANKS = 1
 # ---- The function to call, and its operators for compilers and checkpoint policies.
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, group: dist.ProcessGroup | None = None) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Any = None) -> Tensor:  # head
     """Exact attention of a sharded sequence; all ranks of the group call it together.
 
     q: [batch, heads, tokens, dim], k and v: [batch, KV heads, tokens, dim], this rank's shards;
     the result is like q. Raises ValueError for other shapes, mixed types or another group size.
+    The result has the last dimension of v.  # unequal
+    sinks: [heads], alike on all ranks; its gradient is a share: sum it over the group.  # sinks
     """
     group = group or dist.group.WORLD
     if group is None or group.size() != RANKS:
         raise ValueError(f"the program is for {RANKS} ranks, not {group and group.size()}")
     given = [([*x.shape], x.dtype, x.device) for x in (q, k, v)]
-    shapes = [[*x.shape] for x in (q, k, v)]  # printed
+    shapes = [[*x.shape] for x in (q, k, v)]  # shapes
     wanted = [(shape, q.dtype, q.device) for shape in shapes]
     if given != wanted or q.shape[1] % k.shape[1] or not q.is_floating_point():
         raise ValueError(f"q, k, v are {given}, not {wanted} of a float type")
-    out: Tensor = operator(q.contiguous(), k.contiguous(), v.contiguous(), group.group_name)[0]
+    if sinks is None or [*sinks.shape] != [q.shape[1]]:  # sinks
+        raise ValueError(f"sinks are {sinks if sinks is None else [*sinks.shape]}, not [heads]")
+    out: Tensor = operator(q, k, v, group.group_name)[0]  # call
     return out
 
 

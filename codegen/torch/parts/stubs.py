@@ -20,6 +20,7 @@ attention: Callable[..., Tensor] = missing
 positions: Callable[..., Tensor] = missing
 own_positions: Callable[..., Tensor] = missing
 shard: Callable[..., Tensor] = missing
+sinks: Any = None
 forward: Callable[..., Tensors] = missing
 backward: Callable[..., Tensors] = missing
 outputs_like: Callable[..., list[Tensor]] = missing

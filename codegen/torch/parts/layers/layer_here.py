@@ -18,6 +18,8 @@ from codegen.torch.parts.layers.layer import (
 )
 from codegen.torch.parts.stubs import positions
 
+RANKS = SEQ = 1
+
 
 def decoder_layer(params: Params, x: Tensor, *, group: Any = None) -> Tensor:
     """A decoder layer on sharded sequences, differentiable in x and in the parameters.
@@ -27,6 +29,13 @@ def decoder_layer(params: Params, x: Tensor, *, group: Any = None) -> Tensor:
     the share of its tokens: sum them over the group, as data parallelism does.
     """
     return layer_of(params, x, (world(group),))
+
+
+def own_positions(x: Tensor, where: Any) -> Tensor:
+    """The positions of this rank's tokens."""
+    tokens = x.shape[1] * RANKS  # free
+    tokens = SEQ  # fixed
+    return positions(where[-1].rank(), tokens)
 
 
 def named(where: Any) -> str:

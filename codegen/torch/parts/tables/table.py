@@ -11,7 +11,7 @@ from codegen.torch.parts.kernels import attend, attend_backward
 from codegen.torch.parts.merge import merge, wide
 from codegen.torch.parts.sinks import sunk
 from codegen.torch.parts.stubs import agree
-from codegen.torch.parts.tables.statistics import copied, outputs
+from codegen.torch.parts.visitors import with_output
 
 HEAD_DIM = V_HEAD_DIM = 1
 TABLES: dict[str, Any] = {}
@@ -76,7 +76,8 @@ class Memory(dict[Place, Values]):
         place, room = (tensor, number), self.room(tensor, number, finished)
         likes = room[: len(forms[tensor].rstrip("1"))]
         if tensor not in sums:
-            value = copied(self, place)
+            value = self[place]  # statless
+            value = copied(self, place)  # stats
         else:
             value = self.pop(place) if place in self else nothing(tensor, *likes)
         if place in self.kept:
@@ -163,7 +164,8 @@ def attend_blocks_backward(memory: Memory, queries: list[int], keys: list[int], 
     """Add the gradients of that attention to DQ and DKV."""
     (q,), (k, v) = memory.joined("Q", queries), memory.joined("KV", keys)
     (dout,) = memory.joined("DOUT", queries)
-    out, lse = cat([outputs(memory, number) for number in queries])
+    out, lse = memory.joined("OUT", queries)  # statless
+    out, lse = cat([outputs(memory, number) for number in queries])  # stats
     dq, dk, dv = nothing("DQ", q, k, v)
     for at, to, band in map(read_call, calls):
         shares = attend_backward(dout[at], q[at], out[at], lse[at], k[to], v[to], band)
@@ -171,6 +173,23 @@ def attend_blocks_backward(memory: Memory, queries: list[int], keys: list[int], 
             x += share
     memory.add_parts("DQ", queries, dq)
     memory.add_parts("DKV", keys, dk, dv)
+
+
+def copied(memory: Memory, place: Place) -> Any:  # stats
+    """A value that a message copies; STATS are computed where OUT is."""
+    tensor, number = place
+    if tensor != "STATS" or ("OUT", number) not in memory:
+        return memory[place]
+    (dout,), (out, lse) = memory["DOUT", number], memory["OUT", number]
+    return lse, (dout.to(lse.dtype) * out.to(lse.dtype)).sum(dim=-1, keepdim=True)
+
+
+def outputs(memory: Memory, number: int) -> Values:  # stats
+    """(out, lse) of a block of queries, out being a stand-in where only STATS came."""
+    if ("OUT", number) in memory:
+        return memory["OUT", number]
+    (dout,), (lse, delta) = memory["DOUT", number], memory["STATS", number]
+    return with_output([dout, dout, lse, delta])[2:]
 
 
 def read_call(call: Any) -> tuple[Any, Any, Any]:
