@@ -198,7 +198,7 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
     names = "overlap", "topology", "share", "launch", *WRITTEN
     changes = {name: given.pop(name) for name in names}
     asked = {name: value for name, value in changes.items() if value not in (None, ())}
-    for name in WRITTEN.keys() & asked.keys():
+    for name in (name for name in WRITTEN if name in asked):
         if name in ("speeds", "links") and getattr(scenario, name):
             raise click.UsageError(f"{file} has {name} already: name all of them in one place")
         text = asked[name] if isinstance(asked[name], str) else " ".join(asked[name])

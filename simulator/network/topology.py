@@ -209,7 +209,10 @@ def torus(hardware: Hardware, ranks: int, axes: str) -> Topology:
 
     Messages go axis by axis, the shorter way round, upwards where both are as long.
     """
-    return grid(hardware, tuple(int(axis) for axis in axes.split("x")))
+    shape = tuple(int(axis) for axis in axes.split("x"))
+    if (places := math.prod(shape)) > ranks:  # however many they are: none is made
+        raise RingloomError(f"topology torus:{axes} has {places} ranks, the plan has {ranks}")
+    return grid(hardware, shape)
 
 
 def grid(hardware: Hardware, shape: tuple[int, ...], wrap: int = 1) -> Topology:

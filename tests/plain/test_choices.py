@@ -86,6 +86,7 @@ BAD = [
     ({"topology": "/etc/passwd"}, "names no files"),
     ({"topology": "Makefile"}, "unknown topology 'Makefile': choose "),
     ({"topology": "torus:3x3"}, "9 ranks, the plan has 8"),
+    ({"topology": "torus:99999x99999"}, "torus:99999x99999 has 9999800001 ranks, the plan has 8"),
     ({"topology": "torus:wide"}, "neither a file nor one of"),
     ({"topology": "ring", "slow_links": "0-4=0.5"}, "4"),
     ({"share": "1"}, "a share of the chip below 1, not 1"),
