@@ -8,7 +8,7 @@ What is still to be added to, by the owner too, and what goes elsewhere, is sent
 import numpy as np
 
 from planner.analysis.marks import Bits, attended_blocks
-from planner.analysis.partial_sums import no_contributions, transfers
+from planner.analysis.partial_sums import no_contributions, transfers, travelling
 from planner.cached import cached_on_plan
 from planner.ir import ACCUMULATORS, CARRIED, Index, Move, Plan
 from planner.partitions import Ints
@@ -62,9 +62,8 @@ def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     total = _added(plan, tensor)
     step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
     source_of = np.full(len(total), NEVER, np.int32)
-    moves = any(tensor in move.tensors for _, move in plan.moves())
-    held = no_contributions(plan, tensor)
-    for number, sent in transfers(plan, tensor, held) if moves else ():
+    sends = transfers(plan, tensor, no_contributions(plan, tensor))
+    for number, sent in sends if tensor in travelling(plan) else ():
         for move, parts in sent:
             row, column = np.nonzero((parts == total[move.blocks]) & (parts > 0))
             block = move.blocks[row, column]

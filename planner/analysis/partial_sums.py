@@ -35,10 +35,16 @@ def absent_sums(plan: Plan) -> bool:
     """Returns True if any message lists an accumulator that is absent."""
     return any(
         ((parts == 0) & (move.blocks >= 0)).any()
-        for tensor in ACCUMULATORS[plan.pass_]
+        for tensor in travelling(plan)
         for _, sent in transfers(plan, tensor, no_contributions(plan, tensor))
         for move, parts in sent
     )
+
+
+def travelling(plan: Plan) -> list[str]:
+    """Returns the accumulators that messages carry."""
+    carried = {tensor for _, move in plan.moves() for tensor in move.tensors}
+    return [tensor for tensor in ACCUMULATORS[plan.pass_] if tensor in carried]
 
 
 def no_contributions(plan: Plan, tensor: str) -> Ints:

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from planner.analysis.marks import Bits, Marks, attended_blocks, groups, places, readable
-from planner.analysis.partial_sums import away, no_contributions, transfers
+from planner.analysis.partial_sums import away, no_contributions, transfers, travelling
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import chosen, distinct
-from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Plan, Step
+from planner.ir import INPUTS, Attend, Held, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 
@@ -126,9 +126,9 @@ def drop_empty(plan: Plan) -> Plan:
 
 
 def filled(plan: Plan) -> tuple[Plan, bool]:
-    """Returns the plan without empty transfers, and True if its sums end at their owners."""
+    """Returns the plan without empty transfers; True if sums that travel end at their owners."""
     kept, owned = dict[tuple[int, int], Move](), True
-    for tensor in ACCUMULATORS[plan.pass_]:
+    for tensor in travelling(plan):
         held = no_contributions(plan, tensor)
         for number, sent in transfers(plan, tensor, held):
             for move, parts in sent:
