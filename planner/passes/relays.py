@@ -185,6 +185,9 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular
     came = [brought(plan, held) for held in plan.start if held.tensors == tensors]
     moves: Moves = [(-1, only_rows(move, move.src >= 0)) for move in came]
     moves += [(number, move) for number, move in plan.moves() if move.tensors == tensors]
+    read = (useful.any(places(plan, tensors[0], m.src, m.blocks)).all() for _, m in moves)
+    if all(read):  # to trace their ways as well takes four times as long
+        return plan
     before, relays = _ways(plan, moves, useful)
     relays &= before >= 0
     if regular and relays.any():
