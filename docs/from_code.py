@@ -4,6 +4,7 @@ Nothing in them is typed in, so nothing in them can be out of date. `docs/conf.p
 docs/generated/ before every build.
 """
 
+import re
 from collections.abc import Callable
 
 import click
@@ -54,7 +55,7 @@ def option_row(option: click.Option, context: click.Context) -> tuple[str, str]:
     meaning = option.help or ""
     if isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
         meaning += f" Default: {default}".replace(",", ", ")
-    return written, meaning.strip()
+    return written, re.sub(r"(?<!\S)--[a-z-]+", r"`\g<0>`", meaning).strip()
 
 
 # ---- what there is

@@ -176,6 +176,7 @@ def _fitted(stated: Sequence[Measured]) -> Lines:
     yield from (
         f"{len(constants)} constants for {len(stated)} rows. Beside each stand the range that is",
         "physical, and the rows whose times it changes, of those that constants were fitted to.",
+        "What it was fitted to stands with the [presets](hardware_presets.md).",
         "",
     )
     rows = list[tuple[object, ...]]()
@@ -183,10 +184,9 @@ def _fitted(stated: Sequence[Measured]) -> Lines:
         machine, key = hardware(one.chips[0]), one.constant
         runs = ", ".join(dict.fromkeys(r.schedule if r.ranks > 1 else "kernel" for r in one.rows))
         where = "{:.4g} to {:.4g}".format(*machine.range(key))
-        said = machine.constants[key].source
         value, of = f"{machine[key]:.4g} ({where})", f"{len(one.rows)} of {runs}"
-        rows.append((", ".join(one.chips), f"`{key}`", value, of, said))
-    yield from table(("", "constant", "value (range)", "rows", "source"), rows)
+        rows.append((", ".join(one.chips), f"`{key}`", value, of))
+    yield from table(("", "constant", "value (range)", "rows"), rows)
 
 
 def _repeated(stated: Sequence[Measured]) -> Lines:
