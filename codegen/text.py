@@ -27,12 +27,6 @@ def entered(table: dict[str, V], names: Iterable[str], value: V) -> str:
     return next(name for name in names if table.setdefault(name, value) == value)
 
 
-def functions(texts: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yields lines of functions, two empty ones before each; a text begins with its arguments."""
-    for name, (head, *body) in texts.items():
-        yield from ("", "", f"def {name}{head}", *body)
-
-
 @dataclass(frozen=True)
 class Names:
     """Names of the coordinates of a rank, and of the step, which counts from `first`."""

@@ -14,19 +14,12 @@ from planner.errors import PlanError
 from planner.loops.form import OWN, WHOLE, Exchange, Ints, Loops, Part, Return
 from planner.partitions import Side
 
-SAID = {
-    "reduced": "The sums over all devices for our tokens.",
-    "by_heads": "From our tokens with all heads to all tokens{group} with our share of the heads.",
-    "by_tokens": "From all tokens{group} with our share of the heads to our tokens with all heads.",
-}
-
 
 @dataclass
 class Exchanges:
-    """The functions for the exchanges of a program: name -> arguments, lines; and constants."""
+    """Calls for the exchanges of a program, and the constants that these use."""
 
     program: Program
-    functions: dict[str, list[str]] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
 
     def text(self, s: Exchange, source: str, single: bool, loops: Loops) -> str:
@@ -58,34 +51,27 @@ class Exchanges:
         """An array over an exchange, its tokens in the order of the sequence."""
         groups = self.groups(s, loops)
         if not self.shares(s, loops).gathered:
-            made = f"lax.all_to_all(x, axis, 1, 2, tiled=True{groups})"
-            return self.called("by_heads", self.swapped(made, s, loops), groups, x)
+            return self.swapped(f"by_heads({x}, axis{groups})", s, loops)
         if not groups and self.order(s, loops):
             return f"unshard(lax.all_gather({x}, axis){self.side(s)})"
-        return self.swapped(f"lax.all_gather({x}, axis, axis=2, tiled=True{groups})", s, loops)
+        return self.swapped(
+            f"lax.all_gather({x}, axis, axis=2, tiled=True{by_name(groups)})", s, loops
+        )
 
     def home(self, s: Exchange, loops: Loops, x: str) -> str:
         """Sums back over an exchange to the ranks whose tokens they are for."""
         groups, gathered = self.groups(s, loops), self.shares(s, loops).gathered
         if gathered and not groups and self.order(s, loops):
-            shards = f"[shard(x, r{self.side(s)}) for r in range(RANKS)]"
-            made = f"lax.psum_scatter(jnp.stack({shards}), axis)"
-            return self.called("reduced", made, groups, x)
-        sums = self.swapped("x" if not gathered else x, s, loops, back=True)
+            return f"sum_of_shards({x}, axis{self.side(s)})"
+        sums = self.swapped(x, s, loops, back=True)
         if gathered:
-            return f"lax.psum_scatter({sums}, axis, scatter_dimension=2, tiled=True{groups})"
-        made = f"lax.all_to_all({sums}, axis, 2, 1, tiled=True{groups})"
-        return self.called("by_tokens", made, groups, x)
+            function, options = "lax.psum_scatter", "scatter_dimension=2, tiled=True"
+            return f"{function}({sums}, axis, {options}{by_name(groups)})"
+        return f"by_tokens({sums}, axis{groups})"
 
     def side(self, s: Exchange) -> str:
         """The argument of functions of the layout that tells the side, where sides differ."""
         return ', side="kv"' * (s.side == "kv" and not self.program.layout.alike)
-
-    def called(self, title: str, result: str, groups: str, x: str) -> str:
-        """A call of a function with this result, which is entered if there is none."""
-        said = SAID[title].format(group=" of our group" if groups else "")
-        text = ["(x, axis):", f'    """{said}"""', f"    return {result}"]
-        return f"{entered(self.functions, numbered(title), text)}({x}, axis)"
 
     def merged(self, s: Exchange, loops: Loops, out: str, lse: str) -> str:
         """Outputs over some keys, back from all ranks to the owners of their queries."""
@@ -94,7 +80,7 @@ class Exchanges:
         parts = ", ".join(self.swapped(x, s, loops, back=True) for x in (out, lse))
         return f"merged_home({parts}, axis{self.groups(s, loops)})"
 
-    def add_share(self, s: Exchange, loops: Loops) -> None:
+    def share_of(self, s: Exchange, loops: Loops) -> list[str]:
         """The function that gives the sinks of the heads that an exchange brings."""
         if s.share == WHOLE:
             raise PlanError("sinks of outputs that ranks have of all heads")
@@ -102,8 +88,8 @@ class Exchanges:
         if len(loops.mesh) > 1:
             index = f"{index} {'%' if s.axis else '//'} INNER"
         index = f"({index}) // {copies}" if copies > 1 else index
-        self.functions["share_of"] = [
-            "(sinks, axis):",
+        return [
+            *("", "", "def share_of(sinks, axis):"),
             '    """The sinks of our share of the heads."""',
             f"    return sinks.reshape({loops.mesh[s.axis] // copies}, -1)[{index}]",
         ]
@@ -113,7 +99,7 @@ class Exchanges:
         return shares_of(self.program.forward, loops, s)
 
     def groups(self, s: Exchange, loops: Loops) -> str:
-        """Returns the keyword arguments of collectives along an axis of the mesh."""
+        """The argument of exchanges along an axis of the mesh: the ranks of each group."""
         if s.part != Part(s.part.value) or s.part.value not in {OWN} | loops.exchanges.keys():
             raise PlanError("an exchange of something else than what a rank owns or got by one")
         if len(loops.mesh) == 1:
@@ -123,7 +109,7 @@ class Exchanges:
             name, size = "GROUPS", loops.mesh[1]
             groups = f"[[*range(r, r + {size})] for r in range(0, RANKS, {size})]"
         self.constants[name] = groups
-        return f", axis_index_groups={name}"
+        return f", {name}"
 
     def _side(self, s: Exchange) -> Side:
         return self.program.forward.partition.side(s.side)
@@ -131,9 +117,9 @@ class Exchanges:
     def swapped(self, x: str, s: Exchange, loops: Loops, back: bool = False) -> str:
         """Tokens of a group in the order of the sequence, or back in that of the shards."""
         order = self.order(s, loops)
-        if order:
-            return f"in_order({x}, {f'np.argsort({order})' if back else order})"
-        return x
+        if order and back:
+            order = entered(self.constants, numbered("BACK"), f"np.argsort({order})")
+        return f"in_order({x}, {order})" if order else x
 
     def order(self, s: Exchange, loops: Loops) -> str:
         """The constant that says which pieces of the shards of a group follow each other.
@@ -151,6 +137,11 @@ class Exchanges:
         if not text or not self.program.layout.equal:
             raise PlanError("an exchange whose order follows no formula")
         return entered(self.constants, numbered("ORDER"), text)
+
+
+def by_name(groups: str) -> str:
+    """The argument of groups as functions of JAX take it."""
+    return groups.replace(", ", ", axis_index_groups=")
 
 
 def _coarse(order: Ints, width: int) -> tuple[Ints, int]:

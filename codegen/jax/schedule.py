@@ -12,7 +12,7 @@ from codegen.lowered.keeping import Kept, kept
 from codegen.lowered.staying import settled
 from codegen.programs import Program
 from codegen.reflow import reflow
-from codegen.text import Names, functions
+from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import Exchange, Loops, Send
@@ -59,9 +59,8 @@ def print_loops(program: Program) -> str:
         raise PlanError("passes over different meshes")
     head = [IMPORTS, "# ---- Schedule", "", *constants]
     if program.work.sinks and keeping.q:
-        exchanges.add_share(keeping.q, program.loops[0])
-    called = functions(exchanges.functions)
-    return "\n".join(reflow([*head, *text, *called])) + "\n"
+        text += exchanges.share_of(keeping.q, program.loops[0])
+    return "\n".join(reflow([*head, *text])) + "\n"
 
 
 def print_pass(

@@ -9,7 +9,7 @@ from jax import lax
 
 from codegen.jax.parts.kernels import attend, attend_backward
 from codegen.jax.parts.masked import attend_masked, masked_gradients, merge, wide
-from codegen.jax.parts.stubs import allowed, kv_positions, positions
+from codegen.jax.parts.stubs import allowed, kv_positions, positions, shard
 
 RANKS = SEQ = V_HEAD_DIM = 1
 
@@ -106,6 +106,22 @@ def zeros(arrays):
     return jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x)), arrays)
 
 
+def by_heads(x, axis, groups=None):
+    """From our tokens with all heads to tokens of all devices with our share of the heads."""
+    return lax.all_to_all(x, axis, 1, 2, tiled=True, axis_index_groups=groups)
+
+
+def by_tokens(x, axis, groups=None):
+    """From tokens of all devices with our share of the heads to our tokens with all heads."""
+    return lax.all_to_all(x, axis, 2, 1, tiled=True, axis_index_groups=groups)
+
+
+def sum_of_shards(x, axis, side="q"):
+    """The sums over all devices for our tokens."""
+    shards = [shard(x, rank, side=side) for rank in range(RANKS)]
+    return lax.psum_scatter(jnp.stack(shards), axis)
+
+
 def in_order(x, order):
     """Tokens with their equal pieces in another order."""
     batch, heads, _, width = x.shape
@@ -134,10 +150,10 @@ def sum_of_copies(x, copies):
     return x.reshape(len(x), -1, copies, *x.shape[2:]).sum(2)
 
 
-def merged_home(out, lse, axis, axis_index_groups=None):
+def merged_home(out, lse, axis, groups=None):
     """Output and log-sum-exp of our queries, of what each device has of them over some keys."""
     ours = partial(lax.all_to_all, axis_name=axis, split_axis=3, concat_axis=0, tiled=True)
-    parts = [ours(x[None], axis_index_groups=axis_index_groups) for x in (out, lse)]
+    parts = [ours(x[None], axis_index_groups=groups) for x in (out, lse)]
     return reduce(lambda a, b: merge(*a, *b), zip(*parts, strict=True))
 
 
