@@ -78,7 +78,7 @@ class Attends:
             q, kv = self.made.inputs[case.q], f"{self.made.inputs[case.kv]}[0]"
             q = q if self.forward else f"{q}[0]"
             for name, value in self.slices.definitions(case, q, kv):
-                yield self.assign(4, name, value)
+                yield self.assign(name, value)
 
     def fresh(self, cell: Key) -> bool:
         """True for sums that a message takes along in the next step, all of them."""
@@ -96,17 +96,15 @@ class Attends:
             return f"zeros({self.made.inputs[case.kv] if case else '(k, v)'})"
         return f"zeros({self.made.inputs[case.q]}[0])" if case and case.q[0] != OWN else "zeros(q)"
 
-    def attend(
-        self, group: Group, steps: Steps, names: Names, closures: bool, indent: int
-    ) -> Iterator[Op]:
+    def attend(self, group: Group, steps: Steps, names: Names, closures: bool) -> Iterator[Op]:
         """One call, or one per case of which a device has one; `closures`: as in `switched`."""
         if any(case.head is not None for case in group.cases):
-            yield from self.of_heads(group, steps, names, closures, indent)
+            yield from self.of_heads(group, steps, names, closures)
             return
         masked = group.cases[0].kind in ("masked", WHOLE)
         if closures and masked and len(group.cases) == len(steps) == 1:
             with suppress(PlanError):
-                yield from self.tiles(group.cases[0], group.cells, steps[0], indent)
+                yield self.tiles(group.cases[0], group.cells, steps[0])
                 return
         if len(steps) < len(group.cases[0].active):
             (group,) = self.groups(steps, group.cells)
@@ -119,11 +117,9 @@ class Attends:
         lines, reads = switched(group, calls, bases, targets, names, on, closures)
         self.written |= set(group.cells)
         self.defined |= set(group.cells)
-        yield self.op([" " * indent + line for line in lines], targets, reads)
+        yield self.op(lines, targets, reads)
 
-    def of_heads(
-        self, group: Group, steps: Steps, names: Names, closures: bool, indent: int
-    ) -> Iterator[Op]:
+    def of_heads(self, group: Group, steps: Steps, names: Names, closures: bool) -> Iterator[Op]:
         """Attend with some heads of what a device owns, then put their sums beside the others."""
         (cell, *others), slices = group.cells, len(self.plan.partition.q.slices)
         q, head = group.cases[0].q, group.cases[0].head or 0
@@ -143,13 +139,13 @@ class Attends:
         picked = f"some_heads({x}, {numbers(shares)})"
         if not self.forward:
             picked = f"tuple({picked} for x in {made.inputs[q]})"
-        yield self.assign(indent, self.made.inputs[part], picked)
+        yield self.assign(self.made.inputs[part], picked)
         cases = tuple(replace(case, q=part, head=None) for case in group.cases)
-        yield from self.attend(Group((part, *others), cases), steps, names, closures, indent)
+        yield from self.attend(Group((part, *others), cases), steps, names, closures)
         came, self.made = self.made.sums[part], made
-        yield self.put(indent, cell, came, shares)
+        yield self.put(cell, came, shares)
 
-    def tiles(self, case: Case, cells: tuple[Key, ...], t: int, indent: int) -> Iterator[Op]:
+    def tiles(self, case: Case, cells: tuple[Key, ...], t: int) -> Op:
         """A loop over tiles of one shape; PlanError where ranks have none."""
         rectangles = self.walked.attended[case.statements[0]][t]
         if self.uneven or self.stats or len(case.statements) > 1:
@@ -164,8 +160,7 @@ class Attends:
         meet = "meet_tile" if self.forward else "meet_tile_backward"
         self.positions["ends"] = f"{', '.join(ends)}{',' * (len(ends) == 1)}"
         arguments = [meet, start, q, kv, "ends", *["diagonal=False"] * (not diagonal)]
-        lines = [f"{' ' * indent}{sums} = over_tiles({', '.join(arguments)})"]
-        yield self.op(lines, sums, " ".join(arguments))
+        return self.assign(sums, f"over_tiles({', '.join(arguments)})")
 
     def base(self, cell: Key, case: Case) -> str:
         """Returns the sums that an attend adds to."""
@@ -235,7 +230,7 @@ class Attends:
 
     # ---- assignments
 
-    def put(self, indent: int, cell: Key, came: str, shares: Shares) -> Op:
+    def put(self, cell: Key, came: str, shares: Shares) -> Op:
         """Sums that are all there are, or those of some heads beside others."""
         name, first = self.made.sums[cell], cell not in self.defined
         self.defined.add(cell)
@@ -245,10 +240,10 @@ class Attends:
             came = f"with_heads({totals}, {came}, {numbers(shares)})"
         elif not first:
             raise PlanError("sums that come back to others")
-        return self.assign(indent, name, came)
+        return self.assign(name, came)
 
-    def assign(self, indent: int, name: str, value: str) -> Op:
-        return self.op([f"{' ' * indent}{name} = {value}"], name, value)
+    def assign(self, name: str, value: str) -> Op:
+        return self.op([f"{name} = {value}"], name, value)
 
     def op(self, lines: Sequence[str], targets: str, text: str) -> Op:
         return Op(tuple(lines), tuple(targets.split(", ")), text)

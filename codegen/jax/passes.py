@@ -1,8 +1,7 @@
 """A pass as the body of a Python function: steps one after the other, equal ones as a loop."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -34,7 +33,7 @@ class Pass(Attends):
             name = self.made.inputs.get((OWN, side))
             held = side == "q" and self.kept.q
             if name and not held and not self.only_exchanged(side):
-                yield self.assign(4, name, self.own(side))
+                yield self.assign(name, self.own(side))
 
     def own(self, side: str) -> str:
         """Returns the arrays that a device owns, as text."""
@@ -73,7 +72,7 @@ class Pass(Attends):
         names = self.names if inside else replace(self.names, at=run.steps[0])
         before = list(self.beginnings(run)) if inside else []
         sliced = [*self.slice_ops(self.groups(run.steps))]
-        body = [*self.ops(run, names, 8 if inside else 4)]
+        body = [*self.ops(run, names)]
         if not inside:
             body, sliced = [*sliced, *body], []
         return Block(run, tuple(body), (*before, *sliced))
@@ -94,7 +93,7 @@ class Pass(Attends):
                     raise PlanError("sums that begin where others of that name are still there")
                 self.defined.add(cell)
             else:
-                yield self.assign(4, self.made.sums[cell], self.zero(cell))
+                yield self.assign(self.made.sums[cell], self.zero(cell))
                 self.defined.add(cell)
 
     def in_use(self, name: str, run: Run) -> bool:
@@ -104,13 +103,13 @@ class Pass(Attends):
 
     # ---- the lines of a step
 
-    def ops(self, run: Run, names: Names, indent: int) -> Iterator[Op]:
+    def ops(self, run: Run, names: Names) -> Iterator[Op]:
         """Sums leave; attends add; sums arrive; inputs go on, exchanges and their returns."""
         active = [(s, self.during(s, run)) for s in self.loops.statements]
         active = [(s, steps) for s, steps in active if steps]
         for s, steps in active:
             if isinstance(s, Start):
-                yield from self.at(run, steps, indent, partial(self.start, s))
+                yield from self.at(run, steps, self.start(s))
         self.written = set[Key]()
         attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
@@ -131,33 +130,30 @@ class Pass(Attends):
                     mark = f"_{len(others) + 1}" if others else ""
                     words = self.made.sums[cell].split(", ")
                     name = ", ".join(f"arriving_{word}{mark}" for word in words)
-                    yield from self.at(run, steps, indent, partial(self.simple, name, text))
+                    yield from self.at(run, steps, [self.assign(name, text)])
                     text = name
                 late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))
         back = [(s, on) for s, on in active if isinstance(s, Return)]
         before = any(self.made.sums[self.made.taken[s]] in added for s, _ in back)
         if before:
-            yield from _in_order([*self.returns(run, back, indent)])
+            yield from _in_order([*self.returns(run, back)])
         for group, steps in attends:
-            attend = partial(self.attend, group, steps, names, run.kind != "unrolled")
-            yield from self.at(run, steps, indent, attend)
+            added_to = self.attend(group, steps, names, run.kind != "unrolled")
+            yield from self.at(run, steps, added_to)
         for (cell, text), steps in late.items():
-            yield from self.at(run, steps, indent, partial(self.arrive, cell, text))
-        moves = [] if before else [*self.returns(run, back, indent)]
+            yield from self.at(run, steps, self.arrive(cell, text))
+        moves = [] if before else [*self.returns(run, back)]
         for s, steps in active:
             if isinstance(s, Send) and not s.sums:
-                make = partial(self.forward_input, s, names)
+                moves += self.at(run, steps, self.forward_input(s, names))
             elif isinstance(s, Exchange):
-                make = partial(self.exchange, s)
-            else:
-                continue
-            moves += self.at(run, steps, indent, make)
+                moves += self.at(run, steps, self.exchange(s))
         yield from _in_order(moves)
 
-    def returns(self, run: Run, back: Sequence[tuple[Return, Steps]], indent: int) -> Iterator[Op]:
+    def returns(self, run: Run, back: Sequence[tuple[Return, Steps]]) -> Iterator[Op]:
         """Let sums go back over exchanges."""
         for s, steps in back:
-            yield from self.at(run, steps, indent, partial(self.bring_back, s))
+            yield from self.at(run, steps, self.bring_back(s))
 
     def during(self, s: Statement, run: Run) -> Steps:
         """The steps of a run in which a statement runs."""
@@ -168,28 +164,22 @@ class Pass(Attends):
         active = np.logical_or.reduce([case.active.any(axis=1) for case in group.cases])
         return tuple(t for t, on in zip(run.steps, active, strict=True) if on)
 
-    def at(
-        self, run: Run, steps: Steps, indent: int, make: Callable[[int], Iterator[Op]]
-    ) -> Iterator[Op]:
+    def at(self, run: Run, steps: Steps, ops: Iterable[Op]) -> Iterator[Op]:
         """Lines that run in some steps only of a loop that Python unrolls."""
         if run.kind != "unrolled" or steps == run.steps:
-            yield from make(indent)
+            yield from ops
             return
         condition = both(times(steps, Domain(self.loops, run.steps), self.names))
-        for op in make(indent + 4):
-            yield replace(op, condition=condition)
+        yield from (replace(op, condition=condition) for op in ops)
 
-    def simple(self, name: str, text: str, indent: int) -> Iterator[Op]:
-        yield self.assign(indent, name, text)
-
-    def start(self, s: Start, indent: int) -> Iterator[Op]:
+    def start(self, s: Start) -> Iterator[Op]:
         """A name for a value from here on."""
         side = s.side
         name, source = (self.made.inputs[v, side] for v in (s.name, s.part.value))
         if s.part.pieces or s.part.heads:
             raise PlanError("a value that starts as some pieces of another")
         if name != source:
-            yield self.assign(indent, name, source)
+            yield self.assign(name, source)
 
     def message(self, s: Send, run: Run, steps: Steps, names: Names) -> str:
         """A call that sends sums and gives those that arrive."""
@@ -211,27 +201,27 @@ class Pass(Attends):
             if np.isin(holders.get(t, more[:0]), more).any():
                 raise PlanError("sums that only some ranks send on")
 
-    def arrive(self, cell: Key, text: str, indent: int) -> Iterator[Op]:
+    def arrive(self, cell: Key, text: str) -> Iterator[Op]:
         """Add what arrives to sums, or let it be the sums."""
         name, first = self.made.sums[cell], self.starts(cell)
         self.written.add(cell)
         self.defined.add(cell)
         if first:
-            yield self.assign(indent, name, text)
+            yield self.assign(name, text)
         elif ", " in name:
             more = text if ", " in text and "(" not in text else f"*{text}"
-            yield self.assign(indent, name, f"merge({name}, {more})")
+            yield self.assign(name, f"merge({name}, {more})")
         else:
-            yield self.assign(indent, name, f"jax.tree.map(jnp.add, {name}, {text})")
+            yield self.assign(name, f"jax.tree.map(jnp.add, {name}, {text})")
 
-    def forward_input(self, s: Send, names: Names, indent: int) -> Iterator[Op]:
+    def forward_input(self, s: Send, names: Names) -> Iterator[Op]:
         """Send inputs; what arrives has its name from the next step on."""
         if len(s.parts) > 1 or s.parts[0].pieces or s.parts[0].heads:
             raise PlanError("messages of some pieces of a value")
         source, name = (self.made.inputs[v, s.side] for v in (s.parts[0].value, s.name))
-        yield self.assign(indent, name, self.hops.call(s, source, names))
+        yield self.assign(name, self.hops.call(s, source, names))
 
-    def exchange(self, s: Exchange, indent: int) -> Iterator[Op]:
+    def exchange(self, s: Exchange) -> Iterator[Op]:
         """Exchange inputs along an axis of the mesh."""
         side = s.side
         source, name = (self.made.inputs[v, side] for v in (s.part.value, s.name))
@@ -241,11 +231,11 @@ class Pass(Attends):
         single = self.forward and side == "q"
         if s.tensors == ("DOUT",) and self.kept.q:
             dout = self.exchanges.text(s, "dout", True, self.loops)
-            yield self.assign(indent, name, f"held_q, {dout}, held_out, held_lse")
+            yield self.assign(name, f"held_q, {dout}, held_out, held_lse")
             return
-        yield self.assign(indent, name, self.exchanges.text(s, source, single, self.loops))
+        yield self.assign(name, self.exchanges.text(s, source, single, self.loops))
 
-    def bring_back(self, s: Return, indent: int) -> Iterator[Op]:
+    def bring_back(self, s: Return) -> Iterator[Op]:
         """Let sums go back over an exchange."""
         cell = self.made.cells[s, s.side]
         source = self.made.sums[self.made.taken[s]]
@@ -253,7 +243,7 @@ class Pass(Attends):
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")
         came = self.exchanges.back(s, exchange, source, self.loops)
-        yield self.put(indent, cell, came, self.exchanges.shares(exchange, self.loops))
+        yield self.put(cell, came, self.exchanges.shares(exchange, self.loops))
 
 
 def _in_order(ops: list[Op]) -> Iterator[Op]:

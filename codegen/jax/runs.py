@@ -26,7 +26,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Op:
-    """Lines that assign to `targets`; `text` has every name that they read.
+    """Lines, not indented, that assign to `targets`; `text` has every name that they read.
 
     `condition`: on the step of a loop that Python unrolls.
     """
@@ -151,7 +151,7 @@ def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list
     needed, parts = set(results), list[list[str]]()
     for block in reversed(blocks):
         if block.run is None or block.run.kind == "straight":
-            parts.append([line for op in block.ops for line in op.lines])
+            parts.append(indented(block.ops))
             _read(needed, block.ops)
         else:
             parts.append(_loop(block, needed, names))
@@ -199,7 +199,7 @@ def _loop(block: Block, needed: set[str], names: Names) -> list[str]:
     steps, inside = block.run.steps, set[str]()
     _read(inside, block.ops)
     first, end = steps[0] - names.first, names.count(steps[-1] + 1 - names.first)
-    before = [line for op in block.before for line in op.lines]
+    before = indented(block.before)
     written = dict.fromkeys(t for op in block.ops for t in op.targets)
     kept = {t for op in block.ops if op.condition for t in op.targets if not is_arriving(t)}
     state = [name for name in written if name in inside | needed | kept and not is_arriving(name)]
@@ -222,12 +222,17 @@ def is_arriving(name: str) -> bool:
     return name.startswith("arriving_")
 
 
+def indented(ops: Sequence[Op], by: int = 4) -> list[str]:
+    """The lines of a function."""
+    return [f"{' ' * by}{line}" for op in ops for line in op.lines]
+
+
 def conditional(ops: Sequence[Op]) -> list[str]:
     """Lines of a loop's body, those of one condition under one head."""
     made, last = list[str](), ""
     for op in ops:
         if op.condition and op.condition != last:
             made.append(f"        if {op.condition}:")
-        made += op.lines
+        made += indented([op], 12 if op.condition else 8)
         last = op.condition
     return made
