@@ -14,7 +14,7 @@ from codegen.layout import Form, Ranges, Stripes, also_called
 from codegen.masks import filled, mask_data
 from codegen.programs import Program
 from planner.ir import TENSORS
-from planner.loops.form import WHOLE, Exchange, Loops, Return, Send, Shift, Table
+from planner.loops.form import Exchange, Loops, Return, Send, Shift, Table
 from planner.version import VERSION
 
 WIDTH = 96
@@ -79,7 +79,7 @@ def in_words(loops: Loops) -> list[str]:
     said = dict[str, None]()
     for s in sorted(loops.statements, key=lambda s: s.when.first):
         match s:
-            case Exchange(tensors=tensors) if s.share == WHOLE:
+            case Exchange(tensors=tensors) if s.heads is None:
                 said[f"{_named(tensors)} gathered"] = None
             case Exchange(tensors=tensors) if s.gathers:
                 said[f"{_named(tensors)} gathered by heads"] = None

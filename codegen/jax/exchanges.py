@@ -11,7 +11,7 @@ from codegen.lowered.shares import Shares, shares_of
 from codegen.programs import Program
 from codegen.text import entered, numbered
 from planner.errors import PlanError
-from planner.loops.form import OWN, WHOLE, Exchange, Ints, Loops, Part, Return
+from planner.loops.form import OWN, Exchange, Ints, Loops, Part, Return
 from planner.partitions import Side
 
 
@@ -82,7 +82,7 @@ class Exchanges:
 
     def share_of(self, s: Exchange, loops: Loops) -> list[str]:
         """The function that gives the sinks of the heads that an exchange brings."""
-        if s.share == WHOLE:
+        if s.heads is None:
             raise PlanError("sinks of outputs that ranks have of all heads")
         copies, index = self.shares(s, loops).copies, "lax.axis_index(axis)"
         if len(loops.mesh) > 1:

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import WHOLE, Attend, Exchange, Expr, Loops
+from planner.loops.form import Attend, Exchange, Expr, Loops
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Shares:
 
 def shares_of(plan: Plan, loops: Loops, s: Exchange) -> Shares:
     """The shares of an exchange; PlanError unless they are as many heads as the next one's."""
-    if s.share == WHOLE:
+    if s.heads is None:
         return Shares(True)
     side, n = plan.partition.side(s.side), loops.mesh[s.axis]
     slices, counts = len(side.slices), set(side.head_counts.tolist())
-    first, last = s.share.heads or (None, None)
-    if s.share.pieces or first is None or first != last or first.step:
+    first, last = s.heads
+    if first != last:
         raise PlanError("heads are shared in several slices")
     if len(counts) > 1:
         raise PlanError(f"{slices} slices of heads among {n} ranks, {sorted(counts)} heads each")

@@ -10,7 +10,7 @@ from codegen.torch.origins import pieces_of, step_of
 from codegen.torch.passes import Pass
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import WHOLE, Attend, Exchange, Loops, Send
+from planner.loops.form import Attend, Exchange, Loops, Send
 
 
 def kept_by_torch(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
@@ -23,8 +23,8 @@ def kept_by_torch(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
 
 
 def swaps(loops: Loops) -> Iterator[Exchange]:
-    """The exchanges in which receivers get a share."""
-    return (s for s in loops.exchanges.values() if s.share != WHOLE)
+    """The exchanges in which receivers get some heads."""
+    return (s for s in loops.exchanges.values() if s.heads)
 
 
 def likes_function(loops: Loops, unequal: bool) -> list[str]:

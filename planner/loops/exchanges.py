@@ -11,9 +11,9 @@ import numpy as np
 from planner.columns import flat
 from planner.ir import TENSORS, Plan
 from planner.loops.expand import Expansion
-from planner.loops.fitting import line
-from planner.loops.form import HELD, Ends, Exchange, Expr, Ints, Loops, Part, Return, When
-from planner.loops.places import Value, Values
+from planner.loops.fitting import plane
+from planner.loops.form import HELD, Exchange, Expr, Loops, Part, Return, When
+from planner.loops.places import Value
 from planner.loops.values import Bools, Messages, codes, joined, rows_of
 
 
@@ -85,44 +85,30 @@ class Exchanges(Expansion):
     def _along(
         self, t: int, tensors: tuple[str, ...], messages: Messages, axis: int
     ) -> Exchange | None:
-        """The exchange that as many messages along an axis are as it has."""
-        src, _, blocks = messages
-        values = self.values[TENSORS[tensors[0]].side]
-        one = int(values.of(src[0], blocks[0].max()))
-        share = self._share(messages, axis, values) if one >= 0 else None
-        if share is None:
+        """The exchange that as many messages along an axis are as it has.
+
+        A message to each coordinate tells which heads go there.
+        """
+        src, dst, blocks = messages
+        to, at = np.unique(self.coordinates[dst, axis], return_index=True)
+        groups = self.values[TENSORS[tensors[0]].side].read(src[at], blocks[at])
+        if len(to) < self.mesh[axis] or any(len(cuts) > 1 for _, cuts in groups):
             return None
-        value, known = values.values[one], sum(isinstance(s, Exchange) for s in self.exchanges)
+        where = np.zeros((len(to), len(self.mesh)), np.intp)
+        ends, whole = np.zeros((len(to), 2), np.intp), np.zeros(len(to), np.bool_)
+        where[:, axis] = to
+        for rows, (cut,) in groups:
+            ends[rows], whole[rows] = cut.ends[:, 2:], cut.whole[:, 1]
+        low, high = (plane(where, 0 * to, ends[:, i]) for i in (0, 1))
+        if not low or not high:
+            return None
+        value, heads = groups[0][1][0].value, None if whole.all() else (low, high)
+        name = f"G{sum(isinstance(s, Exchange) for s in self.exchanges)}"
         part = Part(value.name, Expr(value.age(t)))
-        exchange = Exchange(When(t, t), f"G{known}", tensors, part, axis, share)
+        exchange = Exchange(When(t, t), name, tensors, part, axis, heads)
         _, *made = self.exchanged(exchange, t)
         all_there = self._among(messages, joined(made)) is not None
         return exchange if all_there and self._read_as_one(exchange, t, value, messages) else None
-
-    def _share(self, messages: Messages, axis: int, values: Values) -> Part | None:
-        """The slices of a value that go to each receiver, by its coordinate, by a sample."""
-        src, dst, blocks = messages
-        to, at = np.unique(self.coordinates[dst, axis], return_index=True)
-        ends, whole = np.empty((len(at), 4), np.intp), np.empty((len(at), 2), np.bool_)
-        for rows, cuts in values.read(src[at], blocks[at]):
-            if len(cuts) > 1:
-                return None
-            ends[rows], whole[rows] = cuts[0].ends, cuts[0].whole
-        if len(to) < self.mesh[axis]:
-            return None
-        said = list[Ends | None]()
-        for i in (0, 1):
-            low, high = (self._by_coordinate(ends[:, 2 * i + j], axis) for j in (0, 1))
-            said.append(None if whole[:, i].all() else (low, high))
-        return Part("to", Expr(), said[0], said[1])
-
-    def _by_coordinate(self, values: Ints, axis: int) -> Expr:
-        """A number for each coordinate of an axis, as a line or a table."""
-        unit = tuple(int(a == axis) for a in range(len(self.mesh)))
-        many, e = line(values)
-        if many == len(values):
-            return Expr(e.constant, 0, tuple(e.step * u for u in unit) if e.step else ())
-        return Expr(0, 0, unit, 0, tuple(values.tolist()))
 
     def _read_as_one(self, s: Exchange, t: int, value: Value, messages: Messages) -> bool:
         """True if a later attend reads as one what came from several ranks."""

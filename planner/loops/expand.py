@@ -151,12 +151,12 @@ class Expansion:
     def exchanged(self, s: Exchange, t: int) -> list[Messages]:
         """The messages of an exchange, first those of ranks to themselves."""
         table, made = self.value(s.part, s.side, t).table, list[Messages]()
-        mesh, where = self.loops.mesh, self.coordinates
+        mesh, where, share = self.loops.mesh, self.coordinates, Part("to", heads=s.heads)
         for hop in range(mesh[s.axis]):
             to = where[:, :-1].copy()
             to[:, s.axis] = (to[:, s.axis] + hop) % mesh[s.axis]
             dst = np.ravel_multi_index(tuple(to.T), mesh)
-            made.append((self.everyone, dst, sliced(table, s.share, t, where[dst])))
+            made.append((self.everyone, dst, sliced(table, share, t, where[dst])))
         return made
 
     def exchange(self, s: Exchange, t: int) -> list[Messages]:

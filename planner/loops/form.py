@@ -3,7 +3,7 @@
 loops     ::= Loops(mesh, steps, statement ...)         rank = mixed radix of its coordinates
 statement ::= Start(when, name, tensors, part)           from this step on, `name` is that value
             | Send(when, name, tensors, parts, hop, into)         what arrives is `name` from t + 1
-            | Exchange(when, name, tensors, part, axis, share)    the receiver's share of each part
+            | Exchange(when, name, tensors, part, axis, heads)    the receiver's heads of each part
             | Return(when, name, tensors, axis)                   sums go back to where it came from
             | Attend(when, q, kv, kind)                           parts x parts, one rectangle
 when      ::= first..last [, `width` steps of every `every`] [, guard]
@@ -83,9 +83,6 @@ class Part:
     lag: Expr = Expr()
     pieces: Ends | None = None
     heads: Ends | None = None
-
-
-WHOLE = Part("to")  # the share of a receiver that gets everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,17 +202,16 @@ class Send(Moves):
 
 @dataclass(frozen=True, slots=True)
 class Exchange(Moves):
-    """Everybody along an axis gets its share, `share` of the receiver, of everybody's part."""
+    """Everybody along an axis gets its heads, `heads` of the receiver, of everybody's part."""
 
     part: Part
     axis: int
-    share: Part = WHOLE
+    heads: Ends | None = None
 
     @property
     def gathers(self) -> bool:
-        """True if all receivers get the same share: a gather, perhaps of some heads or pieces."""
-        slices = (ends for ends in (self.share.pieces, self.share.heads) if ends)
-        return not any(e.axes for ends in slices for e in ends)
+        """True if all receivers get the same heads: a gather."""
+        return not any(e.axes for e in self.heads or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +284,8 @@ class Loops:
 def parts_of(s: Statement) -> Iterator[Part]:
     """All parts that a statement names."""
     match s:
-        case Start():
+        case Start() | Exchange():
             yield s.part
-        case Exchange():
-            yield from (s.part, s.share)
         case Send():
             yield from s.parts
             if s.into:
@@ -310,5 +304,7 @@ def expressions(s: Statement) -> Iterator[Expr]:
             yield from pair or ()
     for _, low, high in s.when.guard.bounds:
         yield from (e for e in (low, high) if e)
+    if isinstance(s, Exchange):
+        yield from s.heads or ()
     if isinstance(s, Send) and not isinstance(s.hop, Table):
         yield from s.hop.by if isinstance(s.hop, Shift) else (s.hop.root,)

@@ -94,10 +94,6 @@ class Values:
         self.code[rank, table[rank, slot]] = i * self.room + slot
         value.pieces, value.heads = ((value.table >= 0).any(axis=x).sum(axis=1) for x in (2, 1))
 
-    def of(self, rank: Ints, block: Ints) -> Ints:
-        """The value of each (rank, block), any shapes that go together; -1 for none."""
-        return np.asarray(self.code[rank, block] >> self.bits)
-
     def read(self, rank: Ints, blocks: Ints) -> list[tuple[Ints, tuple[Cut, ...]]]:
         """Rows (rank [n], blocks [n, w]) that read the same values, and what they read of these.
 

@@ -5,7 +5,6 @@ from math import prod
 
 from planner.ir import TENSORS
 from planner.loops.form import (
-    WHOLE,
     Attend,
     Ends,
     Exchange,
@@ -80,12 +79,10 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
             return f"{s.name} <- send {what} {_to(s, axes)}{into}"
         case Exchange():
             what, along = f"{' '.join(s.tensors)} {_part(s.part, axes)}", f"along {axes[s.axis]}"
-            if s.share == WHOLE:
-                return f"{s.name} <- gather {what} {along}"
-            share = _slices(s.share, axes)
+            heads = _slices(Part("", heads=s.heads), axes)
             if s.gathers:
-                return f"{s.name} <- gather {what}, {share}, {along}"
-            return f"{s.name} <- all-to-all {what}, {share} of receiver, {along}"
+                return f"{s.name} <- gather {what}{f', {heads},' * bool(heads)} {along}"
+            return f"{s.name} <- all-to-all {what}, {heads} of receiver, {along}"
         case Return():
             return f"return {' '.join(s.tensors)} over {s.name} along {axes[s.axis]}"
 

@@ -126,7 +126,7 @@ def mutants(s: Statement) -> Iterator[Statement]:
         case Return():
             yield from (replace(s, name=name) for name in ("G9", "own", "held"))
     if isinstance(s, Exchange):
-        yield from (replace(s, share=p) for p in parts(s.share) if p.value == "to")
+        yield from (replace(s, heads=e) for e in ends(s.heads))
 
 
 def meaning(loops: Loops, made: Plan) -> object:

@@ -12,7 +12,7 @@ from loop_schedules import FOREIGN, foreign
 from planner.errors import PlanError
 from planner.ir import Pass, Plan, Step
 from planner.loops import check, recover, show
-from planner.loops.form import HELD, OWN, WHOLE, Part, Return, Send
+from planner.loops.form import HELD, OWN, Part, Return, Send
 from planner.loops.kinds import KINDS, Kinds
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
@@ -229,7 +229,7 @@ def test_gathered_and_held_values_have_collectives() -> None:
     made = plan("allgather", work(8, Causal()), 8, pass_="backward")
     loops = recover(made)
     (gather,) = loops.exchanges.values()
-    assert gather.share == WHOLE
+    assert gather.heads is None
     assert {s.name for s in loops.statements if isinstance(s, Return)} == {gather.name}
     kept = plan("allgather:keep=1", work(8, Causal()), 8, pass_="backward")
     (scatter,) = [s for s in recover(kept).statements if isinstance(s, Return)]
