@@ -65,24 +65,6 @@ def scattered(table: Ints, side: Side, where: Ints, axis: int) -> Messages:
     return pairs // len(table), pairs % len(table), blocks
 
 
-class Filled:
-    """Where there are sums, of blocks that were attended or sums of which have come."""
-
-    def __init__(self, plan: Plan) -> None:
-        sides = (("q", plan.partition.q), ("kv", plan.partition.kv))
-        self.bits = {s: np.zeros((plan.ranks, len(x) + 1), np.bool_) for s, x in sides}
-
-    def note(self, side: str, rank: Ints, blocks: Ints) -> None:
-        """From now on there are sums of these blocks [n, w] on the ranks [n]."""
-        self.bits[side][rank[:, None], blocks] = True  # of block -1 in a column of its own
-
-    def of(self, side: str, messages: Messages) -> Messages:
-        """The messages that have sums to bring."""
-        src, dst, blocks = messages
-        on = (self.bits[side][src[:, None], blocks] & (blocks >= 0)).any(axis=1)
-        return src[on], dst[on], blocks[on]
-
-
 class Expansion:
     """The values of all names as the steps go by, and the way back over exchanges (`brought`)."""
 
@@ -90,14 +72,16 @@ class Expansion:
         self.loops, self.plan = loops, plan  # which gives blocks, and copies held from the start
         self.coordinates = loops.coordinates()
         self.everyone = np.arange(len(self.coordinates))
-        sides = ((side, plan.partition.side(side)) for side in SIDES)
-        self.values = {side: Values(plan.ranks, blocks, placed) for side, blocks in sides}
-        self.filled = Filled(plan)
+        sides = {side: plan.partition.side(side) for side in SIDES}
+        self.values = {s: Values(plan.ranks, blocks, placed) for s, blocks in sides.items()}
+        self.filled = {  # where there are sums, and a column for block -1
+            s: np.zeros((plan.ranks, len(blocks) + 1), np.bool_) for s, blocks in sides.items()
+        }
         self.brought: dict[str, Messages] = {}
         self.coming = defaultdict[tuple[str, str, int | None], list[Copies]](list)
         self.added = list[tuple[str, Ints, Ints]]()
         for side, values in self.values.items():
-            values.add(OWN, None, values.side.owners, np.arange(len(values.side))[:, None])
+            values.add(OWN, None, sides[side].owners, np.arange(len(sides[side]))[:, None])
             if (table := held(plan, side)) is not None:
                 values.add(HELD, None, self.everyone, table.reshape(plan.ranks, -1))
 
@@ -175,14 +159,16 @@ class Expansion:
             sent = scattered(table, side, self.coordinates, s.axis)
         if sent is None:
             raise PlanError(f"{s.name} is returned before it is there")
-        return [self.filled.of(s.side, sent)]
+        src, dst, blocks = sent
+        on = (self.filled[s.side][src[:, None], blocks] & (blocks >= 0)).any(axis=1)
+        return [(src[on], dst[on], blocks[on])]
 
     def arrive(self) -> None:
         """Makes readable what was under way."""
         for (name, side, born), parts in self.coming.items():
             self.values[side].add(name, born, *joined(parts))
         for side, rank, blocks in self.added:
-            self.filled.note(side, rank, blocks)
+            self.filled[side][rank[:, None], blocks] = True
         self.coming.clear()
         self.added.clear()
 

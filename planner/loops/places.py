@@ -26,8 +26,7 @@ Slices = tuple[tuple[int, ...], tuple[int, ...]]  # values by number, four numbe
 class Value:
     """A name's blocks; `born` is the first step in which it can be read, None: it stays."""
 
-    pieces: Ints  # of each rank [ranks], where places are asked
-    heads: Ints
+    counts: Ints  # pieces and heads of each rank [ranks, 2], where places are asked
 
     def __init__(self, name: str, born: int | None, table: Ints) -> None:
         self.name, self.born, self.table = name, born, table
@@ -92,7 +91,8 @@ class Values:
         table = value.table.reshape(self.ranks, -1)
         rank, slot = np.nonzero(table >= 0)
         self.code[rank, table[rank, slot]] = i * self.room + slot
-        value.pieces, value.heads = ((value.table >= 0).any(axis=x).sum(axis=1) for x in (2, 1))
+        counts = [(value.table >= 0).any(axis=x).sum(axis=1) for x in (2, 1)]
+        value.counts = np.stack(counts, axis=1)
 
     def read(self, rank: Ints, blocks: Ints) -> list[tuple[Ints, tuple[Cut, ...]]]:
         """Rows (rank [n], blocks [n, w]) that read the same values, and what they read of these.
@@ -103,7 +103,9 @@ class Values:
         code = self.code.reshape(-1).take(at[:, None] + blocks)
         if (code == -1).any():
             raise PlanError("irregular: a block is read whose way to its rank is not understood")
-        _, first, number = np.unique(encoded(code), return_index=True, return_inverse=True)
+        first, number = np.zeros(1, np.intp), np.zeros(len(code), np.intp)
+        if (code != code[0]).any():
+            _, first, number = np.unique(encoded(code), return_index=True, return_inverse=True)
         slices = [self._slices(row) for row in code[first].tolist()]
         different = Counter(values for values, _ in set(slices))
         groups = defaultdict[Slices | tuple[int, ...], list[int]](list)
@@ -116,7 +118,8 @@ class Values:
         made = list[tuple[Ints, tuple[Cut, ...]]]()
         for at, kinds in zip(rows, groups.values(), strict=True):
             ends = np.array([slices[k][1] for k in kinds], np.int32)
-            ends = ends[np.searchsorted(kinds, number[at])]
+            if len(kinds) > 1:
+                ends = ends[np.searchsorted(kinds, number[at])]
             values = enumerate(slices[kinds[0]][0])
             cuts = [self._cut(self.values[v], ends[:, 4 * i :][:, :4], rank[at]) for i, v in values]
             made.append((at, tuple(cuts)))
@@ -124,10 +127,10 @@ class Values:
 
     def _cut(self, value: Value, ends: Ints, rank: Ints) -> Cut:
         """The slices of a value that some ranks read, said once where they are alike."""
-        counts = np.stack([value.pieces[rank], value.heads[rank]], axis=1)
-        whole = ends[:, 1::2] - ends[:, ::2] + 1 == counts
-        alike = (ends == ends[0]).all() and (whole == whole[0]).all()
-        return Cut(value, ends[:1], whole[:1]) if alike else Cut(value, ends, whole)
+        whole = ends[:, 1::2] - ends[:, ::2] + 1 == value.counts[rank]
+        if (ends == ends[0]).all() and (whole == whole[0]).all():
+            return Cut(value, ends[:1].copy(), whole[:1].copy())
+        return Cut(value, np.broadcast_to(ends, (len(rank), 4)), whole)
 
     def _slices(self, row: list[int]) -> Slices:
         """The values that one row reads, one for each run of pieces, and of each four numbers.
