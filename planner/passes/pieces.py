@@ -3,7 +3,7 @@ per_block(plan)    one message per block;  joined(plan)   messages between two r
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,15 +25,15 @@ def per_piece(plan: Plan) -> Plan:
     """
     if not plan.workload.mask.fixed_length:
         return plan
-    ends = {side: _Ends.of(plan.partition.side(side)) for side in ("q", "kv")}
-    rectangles = {side: _Rectangles.of(plan, side) for side in ("q", "kv")}
+    pieces = {side: _pieces(plan.partition.side(side)) for side in ("q", "kv")}
+    wider = {side: _wider(plan, side) for side in ("q", "kv")}
 
     def cut(move: Move) -> list[Move]:
         if move.blocks.shape[1] == 1:
             return [move]
-        whole = rectangles[move.side].wider(move)
+        whole = wider[move.side](move)
         kept, rest = only_rows(move, whole), only_rows(move, ~whole)
-        return [kept, *(_by_columns(rest, _pieces(rest, ends[move.side])) if len(rest) else ())]
+        return [kept, *(_by_columns(rest, pieces[move.side](rest)) if len(rest) else ())]
 
     return _cut(plan, cut)
 
@@ -60,70 +60,53 @@ def _left(move: Move) -> Held:
     return Held(move.tensors, move.blocks, move.dst)
 
 
-@dataclass(frozen=True)
-class _Rectangles:
-    """The first rectangle in which each rank attends each block of a side, and their widths."""
+def _wider(plan: Plan, side: SideName) -> Callable[[Move], Bits]:
+    """Returns what marks messages whose blocks are attended together with others: bool [rows].
 
-    first: Index  # [ranks, blocks + 1], -1 for none
-    width: Index  # [rectangles + 1]
+    Inputs are read where they come to, sums were made where they come from; of each block the
+    first rectangle counts in which that rank attends it.
+    """
+    total = sum(len(attend) for _, attend in plan.attends())
+    first = np.full((plan.ranks, len(plan.partition.side(side)) + 1), total, np.intp)
+    width, at = np.zeros(total + 1, np.intp), 0
+    for _, attend in plan.attends():
+        blocks = attend.q if side == "q" else attend.kv
+        numbers = np.arange(at, at := at + len(attend))
+        width[numbers] = (blocks >= 0).sum(axis=1)
+        place = attend.rank[:, None], blocks
+        first[place] = np.minimum(first[place], numbers[:, None])
+    first[:, -1] = total
 
-    @staticmethod
-    def of(plan: Plan, side: SideName) -> "_Rectangles":
-        """The rectangles of a plan, numbered in plan order."""
-        total = sum(len(attend) for _, attend in plan.attends())
-        first = np.full((plan.ranks, len(plan.partition.side(side)) + 1), total, np.intp)
-        width, at = np.zeros(total + 1, np.intp), 0
-        for _, attend in plan.attends():
-            blocks = attend.q if side == "q" else attend.kv
-            numbers = np.arange(at, at := at + len(attend))
-            width[numbers] = (blocks >= 0).sum(axis=1)
-            place = attend.rank[:, None], blocks
-            first[place] = np.minimum(first[place], numbers[:, None])
-        first[:, -1] = total
-        return _Rectangles(first, width)
-
-    def wider(self, move: Move) -> Bits:
-        """Returns True for messages whose blocks are attended together with others: bool [rows].
-
-        Inputs are read where they come to, sums were made where they come from.
-        """
+    def wider(move: Move) -> Bits:
         rank = move.src if move.accumulates else move.dst
-        rectangle = self.first[rank[:, None], move.blocks]
+        rectangle = first[rank[:, None], move.blocks]
         one = rectangle.min(axis=1)
         attended = ((rectangle == one[:, None]) & (move.blocks >= 0)).sum(axis=1)
-        return np.asarray(self.width[one] > attended)
+        return np.asarray(width[one] > attended)
+
+    return wider
 
 
-@dataclass(frozen=True)
-class _Ends:
-    """Per block: where its positions begin and end (-1 for several ranges), and their number."""
+def _pieces(side: Side) -> Callable[[Move], Index]:
+    """Returns what numbers the columns of a move by the piece that each belongs to."""
+    chunk, none = side.chunk.astype(np.intp), side.sizes == 0
+    begin = np.array([min((r.start for r in c), default=-1) for c in side.chunks], np.intp)[chunk]
+    plain = [c[0].stop if len(c) == 1 and c[0].step == 1 else -1 for c in side.chunks]
+    end = np.array(plain, np.intp)[chunk]  # -1 for several ranges
 
-    begin: Index
-    end: Index
-    chunk: Index
-    empty: Bits
+    def pieces(move: Move) -> Index:
+        blocks = move.blocks
+        fullest = blocks[np.argmax((blocks >= 0).sum(axis=1))]
+        order = np.lexsort((chunk[fullest], begin[fullest]))
+        left, right = blocks[:, order[:-1]], blocks[:, order[1:]]
+        absent = (left < 0) | (right < 0) | none[left] | none[right]
+        runs_on = (chunk[left] == chunk[right]) | (end[left] == begin[right])
+        together = (absent | runs_on).all(axis=0) & ~absent.all(axis=0)
+        piece = np.empty(blocks.shape[1], np.intp)
+        piece[order] = np.concatenate([[0], np.cumsum(~together)])
+        return piece
 
-    @staticmethod
-    def of(side: Side) -> "_Ends":
-        """The ends of every block of a side."""
-        begin = np.array([min((r.start for r in c), default=-1) for c in side.chunks], np.intp)
-        plain = [c[0].stop if len(c) == 1 and c[0].step == 1 else -1 for c in side.chunks]
-        chunk = side.chunk.astype(np.intp)
-        return _Ends(begin[chunk], np.array(plain, np.intp)[chunk], chunk, side.sizes == 0)
-
-
-def _pieces(move: Move, of: _Ends) -> Index:
-    """A number for the piece that each column of a move belongs to."""
-    blocks = move.blocks
-    fullest = blocks[np.argmax((blocks >= 0).sum(axis=1))]
-    order = np.lexsort((of.chunk[fullest], of.begin[fullest]))
-    left, right = blocks[:, order[:-1]], blocks[:, order[1:]]
-    absent = (left < 0) | (right < 0) | of.empty[left] | of.empty[right]
-    runs_on = (of.chunk[left] == of.chunk[right]) | (of.end[left] == of.begin[right])
-    together = (absent | runs_on).all(axis=0) & ~absent.all(axis=0)
-    piece = np.empty(blocks.shape[1], np.intp)
-    piece[order] = np.concatenate([[0], np.cumsum(~together)])
-    return piece
+    return pieces
 
 
 def _by_columns(move: Move, piece: Index) -> list[Move]:
