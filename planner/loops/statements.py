@@ -142,12 +142,9 @@ class Clusters:
 
     def _table(self, rank: Ints, values: Ints) -> Expr | None:
         """One number per rank, if it is the same in all steps."""
-        table = np.zeros(self.ranks, np.intp)
-        table[rank] = values
-        if (table[rank] != values).any():
-            return None
         strides = tuple(int(np.prod(self.mesh[i + 1 :])) for i in range(len(self.mesh)))
-        return Expr(0, 0, strides, 0, tuple(table.tolist()))
+        table = _of_ranks(np.zeros(self.ranks, np.intp), rank, values)
+        return Expr(0, 0, strides, 0, table) if table else None
 
     def say(self, clusters: list[Cluster], receiver: bool) -> list[Statement] | None:
         """The statements of clusters; None where their ranks cannot be told."""
@@ -204,8 +201,10 @@ class Clusters:
         way = items[0].way
         assert way is not None
         if way.kind == "table":
-            to = _table(items, piece, self.ranks)
-            return None if to is None else Table(to)
+            inside = [i for i in items if piece.first <= i.t <= piece.last]
+            ends = ([getattr(i, end) for i in inside] for end in ("rank", "dst"))
+            to = _of_ranks(np.full(self.ranks, -1), *map(np.concatenate, ends))
+            return Table(to) if to else None
         if way.kind == "root":
             return Root(way.axis, piece.fits[0])
         fits = zip(piece.fits, self.mesh, strict=True)
@@ -217,15 +216,10 @@ def _near(x: int, n: int) -> int:
     return (x + (n - 1) // 2) % n - (n - 1) // 2
 
 
-def _table(items: list[Record], piece: Piece, ranks: int) -> tuple[int, ...] | None:
-    """The receiver of each rank, if it is the same in all steps."""
-    table = np.full(ranks, -1)
-    inside = [i for i in items if piece.first <= i.t <= piece.last]
-    for record in inside:
-        table[record.rank] = record.dst
-    if any((table[record.rank] != record.dst).any() for record in inside):
-        return None
-    return tuple(table.tolist())
+def _of_ranks(table: Ints, rank: Ints, values: Ints) -> tuple[int, ...]:
+    """A table with the number of each rank; nothing if a rank has several."""
+    table[rank] = values
+    return tuple(table.tolist()) if (table[rank] == values).all() else ()
 
 
 def _seen(item: Record, k: int) -> Ints:
