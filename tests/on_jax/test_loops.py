@@ -36,6 +36,7 @@ STAGES = ("ulysses-stages", "head-chunks", "ulysses-stages:stages=4")  # some he
 CASES: list[tuple[str, int, Workload]] = [
     *(("ring", 4, w) for w in (WORK, UNEVEN, replace(WORK, mask=Window(10, 0)))),
     ("ring", 4, replace(WORK, mask=Prefix(20))),
+    ("ring", 4, replace(WORK, mask=Window(16, 16))),  # sums come where others have left
     ("striped", 4, WORK),
     ("striped", 4, replace(WORK, mask=Documents((20, 11, 13, 20)))),
     *(("zigzag", 4, w) for w in (WORK, UNEVEN)),
