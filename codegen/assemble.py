@@ -190,7 +190,7 @@ def module(source: str | Part, marks: frozenset[str]) -> Module:
             imports += _imports(node)
         elif not _left_out(node, above) and not _defined(node) & {*without}:
             if not pieces or last != first - gap - 1:
-                gap = int(isinstance(source, Part) or bool(pieces))
+                gap = int(bool(pieces))
             gap = min(gap, 1)
             pieces.append(_piece(node, "\n".join(lines[first - 1 : end]), heading, gap))
             last = end

@@ -180,10 +180,13 @@ def constants(program: Program) -> str:
     equal, own = work.seq == work.kv_seq, program.target == "torch" and not program.dynamic
     first = ["SEQ", *["KV_SEQ"] * equal, *["CHECKED"] * (own and not program.free)]
     seq = [f"{' = '.join(first)} = {work.seq}", *[f"KV_SEQ = {work.kv_seq}"] * (not equal)]
+    ranks = f"RANKS = {program.ranks}"
     if program.free:
         seq[0] += "  # as planned; other lengths go, too"
+    if program.free and own:
+        ranks = f"RANKS, CHECKED = {program.ranks}, {program.checked}  # tokens, by the self-check"
     lines = [
-        f"RANKS = {program.ranks}",
+        ranks,
         *seq,
         f"HEADS, KV_HEADS, HEAD_DIM = {work.heads}, {work.kv_heads}, {work.head_dim}",
         *[f"V_HEAD_DIM = {work.v_head_dim}  # of values and results"] * program.unequal,

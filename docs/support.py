@@ -69,9 +69,7 @@ IRREGULAR = {
 }
 # programs of loops that are longer, and why
 LONG = {
-    ("balanced", "full"): "The mask leaves all of it, so the helpers' rounds are there twice.",
     ("mesh2d", "causal"): "Tiles are cut at run time, beside a gather, a ring and a reduction.",
-    ("mesh2d", "full"): "A gather, a ring and a reduction are three functions that send.",
 }
 
 

@@ -31,8 +31,7 @@ def write(program: Program) -> str:
 def written(program: Program, loops: str = "") -> str:
     """A program that is bound to its plan, from printed loops or by tables."""
     layout = layout_text(program.layout, "torch", program.free)
-    checked = f"CHECKED = {program.checked}  # tokens, by the self-check\n" * program.free
-    texts: list[str | Part] = [constants(program), checked, layout]
+    texts: list[str | Part] = [constants(program), layout]
     texts += [loops, *parts_of("torch", "passing", "merge")] if loops else table.text(program)
     texts += parts_of("torch", "kernels", "sums", *("bands", "visitors") * bool(loops))
     apart = "def kv_positions" in layout

@@ -179,6 +179,12 @@ def test_jax_programs_of_many_stages_are_short(schedule: str, mask: str) -> None
     assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "jax")) <= 500
 
 
+@pytest.mark.parametrize("schedule", ["striped", "balanced", "ulysses"])
+def test_torch_programs_of_windows_are_short(schedule: str) -> None:
+    work = rl.Workload(seq=2**16, mask=rl.Window(4096), **LARGE)
+    assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "torch")) <= 340
+
+
 def without_kernels(source: str) -> str:
     """Layout, schedule, the function to call and its check: what is neither header nor kernel."""
     above, _, rest = source.partition("# ---- Layout")[2].partition("# ---- Kernels")

@@ -22,7 +22,7 @@ HEADING = """\
 # that it needs no more; a block is [rank, rows of the shard, heads]."""
 
 # the first line of `attention`, and the call of the operator in it
-CALL = "    out: Tensor = operator({}, group.group_name)[0]"
+CALL = "    return operator({}, group.group_name)[0]"
 TENSORS = "q.contiguous(), k.contiguous(), v.contiguous()"
 GROUP = "group: dist.ProcessGroup | None = None"
 WITHOUT = (

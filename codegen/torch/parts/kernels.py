@@ -27,9 +27,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
     """Attention of some queries to some keys: output, and log-sum-exp [batch, heads, rows, 1]."""
     q = q * SIGN  # signed
     q, k, v = padded(q, k, v)  # unequal
+    q, k, v = (x.to(wide(x)) if x.is_cpu else x for x in (q, k, v))  # as is the output there
     causal, (mask, how) = band is True, rules(q, k, band)  # windows
-    if q.is_cpu:  # in wide types, because this kernel returns its output in the type of q
-        q, k, v = (x.to(wide(x)) for x in (q, k, v))
+    if q.is_cpu:
         out, lse = on_cpu(q, k, v, 0.0, band, scale=SCALE)  # plain
         out, lse = on_cpu(q, k, v, 0.0, causal, **how)  # windows
     elif q.element_size() == 2:  # plain
@@ -51,9 +51,9 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
     q = q * SIGN  # signed
     dout, q, k, v, out = padded(dout, q, k, v, out)  # unequal
-    causal, (mask, how) = band is True, rules(q, k, band)  # windows
     rows, cols, heads, lse = q.shape[2], k.shape[2], k.shape[1], lse[..., 0].contiguous()
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
+    causal, (mask, how) = band is True, rules(q, k, band)  # windows
     if q.is_cpu:
         dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, band, scale=SCALE)  # plain
         dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **how)  # windows
@@ -84,14 +84,13 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
 
 def rules(q: Tensor, k: Tensor, band: Any) -> tuple[Any, dict[str, Any]]:
     """A band as kernels take it: as scores to add; by flash, from the last row and column on."""
-    rows, cols, mask = q.shape[2], k.shape[2], None
-    lo, hi = (-rows, cols) if isinstance(band, bool) else band
-    if q.element_size() == 2 and not q.is_cpu:
+    if isinstance(band, bool):
+        return None, {"scale": SCALE}
+    (lo, hi), rows, cols = band, q.shape[2], k.shape[2]
+    if q.element_size() == 2:
         left, right = cols - rows - lo if lo > 1 - rows else -1, hi + rows - cols
         right = right if hi < cols - 1 else -1
-        return mask, {"scale": SCALE, "window_size_left": left, "window_size_right": right}
-    if not isinstance(band, bool):  # in rows of 16 n numbers, for CUDA
-        seen = q.new_ones(rows, cols + -cols % 16, dtype=torch.bool).tril_(hi).triu_(lo)
-        mask = torch.where(seen, q.new_zeros((), dtype=wide(q)), -torch.inf)
-        mask = mask[:, :cols].expand(*q.shape[:2], -1, -1)
+        return None, {"scale": SCALE, "window_size_left": left, "window_size_right": right}
+    seen = q.new_ones(rows, cols + -cols % 16, dtype=torch.bool).tril_(hi).triu_(lo)
+    mask = torch.where(seen, q.new_zeros(()), -torch.inf)[:, :cols].expand(*q.shape[:2], -1, -1)
     return mask, {"scale": SCALE, "attn_mask": mask}

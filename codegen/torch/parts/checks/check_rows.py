@@ -38,7 +38,7 @@ def compared(seq: Any, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     noise = torch.randn(*q.shape[:3], V_HEAD_DIM, generator=rng)  # unequal backward
     dout = noise.to(dout) * dout[..., :1]  # unequal backward
     sinks: Any = torch.randn(HEADS, generator=rng).to(*kind)  # sinks
-    sides: Any = (q, "q"), (k, "kv"), (v, "kv")
+    sides, parts = ((q, "q"), (k, "kv"), (v, "kv")), list[Tensor]()
     ours: Any = [shard(x, rank, side=side).requires_grad_() for x, side in sides]  # bound
     ours = [shard(x, rank, tables, side=side).requires_grad_() for x, side in sides]  # given
     out = attention(*ours)  # sinkless bound
@@ -47,8 +47,7 @@ def compared(seq: Any, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     out.backward(shard(dout, rank))  # backward bound
     if tables.both:  # given
         out.backward(shard(dout, rank, tables))
-    whole: Any = [x.double().requires_grad_() for x in (q, k, v)]
-    (q, k, v), parts = whole, list[Tensor]()
+    q, k, v = (x.double().requires_grad_() for x in (q, k, v))
     rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}  # sinkless
     logits = sinks.detach().double().requires_grad_()  # sinks
     for rows in own[chosen[own]].split(256):
@@ -58,9 +57,9 @@ def compared(seq: Any, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
         parts.append(dense_with_sinks(q[:, :, rows], k, v, seen, logits))  # sinks
         parts[-1].backward(dout[:, :, rows].double())  # backward
     pairs = [(out[:, :, chosen[own]], torch.cat(parts, 2))]
-    if not tables.both:  # given
-        ours, whole, sides = [], [], []
-    for x, y, (_, side) in zip(ours, whole, sides, strict=True):  # backward
+    for x, y, (_, side) in zip(ours, (q, k, v), sides, strict=True):  # backward
+        if not tables.both:  # given
+            break
         dist.all_reduce(y.grad)
         pairs.append((x.grad, shard(y.grad, rank, side=side)))  # bound
         pairs.append((x.grad, shard(y.grad, rank, tables, side=side)))  # given

@@ -168,8 +168,7 @@ def attention(
         if x.shape != shape or x.dtype != q.dtype:
             raise ValueError(f"{name} is {x.dtype} {list(x.shape)}, not {q.dtype} {list(shape)}")
     q, k, v = (x.contiguous() for x in (q, k, v))
-    out: Tensor = operator(q, k, v, f"{tables.name} {group.group_name}")[0]
-    return out
+    return operator(q, k, v, f"{tables.name} {group.group_name}")[0]
 
 
 def group_named(name: str) -> Any:
