@@ -13,7 +13,7 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from planner.errors import RingloomError
@@ -196,9 +196,14 @@ class Adapter:
         attention_mask: Any = None,
         local_size: int | None = None,
         mask_function: Function | None = None,
+        config: Any = None,
         **_: Any,
     ) -> None:
         """Refuses masks that the plan does not express; makes none: the program has its own."""
+        kind: Any = MODEL_MAPPING.get(type(config), None)
+        takes = getattr(kind, "_can_set_attn_implementation", None)
+        if takes and not takes():
+            raise RingloomError(f"{kind.__name__} does not take an attention by its name")
         if attention_mask is not None and not attention_mask.all():
             hidden = int((~attention_mask.bool()).sum())
             raise RingloomError(f"padding hides {hidden} tokens: plan for documents instead")

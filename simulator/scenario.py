@@ -13,6 +13,7 @@ from planner.errors import RingloomError
 from planner.ir import ACCUMULATORS, Plan
 from planner.one_line import OneLine
 from simulator.hardware import Hardware
+from simulator.hardware.schema import LARGEST, SMALLEST
 from simulator.network.routes import Links, Routes
 from simulator.network.topology import Topology, pod, topology
 
@@ -86,8 +87,9 @@ class Scenario(OneLine):
         for rank, factor in given.items():
             if not 0 <= rank < ranks:
                 raise RingloomError(f"no rank {rank} to slow down: ranks are 0..{ranks - 1}")
-            if not math.isfinite(factor) or factor <= 0:
-                raise RingloomError(f"rank {rank}: a speed is more than 0, not {factor:g}")
+            if not SMALLEST <= factor <= LARGEST:
+                within = f"{SMALLEST:g} to {LARGEST:g}"
+                raise RingloomError(f"rank {rank}: a speed is {within}, not {factor:g}")
             speed[rank] = factor
         return speed
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import RingloomError
+from simulator.hardware.schema import LARGEST, SMALLEST
 
 Floats = NDArray[np.float64]
 ROUNDS = 20  # of reweighting
@@ -105,6 +106,7 @@ def _rows(first: Sequence[float], second: Sequence[float]) -> tuple[Floats, Floa
     a, b = np.array(first, float), np.array(second, float)
     if len(a) < 2 or len(np.unique(a)) < 2:
         raise RingloomError(f"two constants need two rows of different size, not {len(a)}")
-    if not (np.isfinite([a, b]).all() and (a > 0).all() and (b > 0).all()):
-        raise RingloomError("sizes, times and rates must be finite and more than 0")
+    if not all((x >= SMALLEST).all() and (x <= LARGEST).all() for x in (a, b)):
+        limits = f"{SMALLEST:g} to {LARGEST:g}"
+        raise RingloomError(f"sizes, times and rates must be numbers from {limits}")
     return a, b

@@ -34,6 +34,9 @@ from types import MappingProxyType
 from planner.errors import RingloomError
 from planner.ir import Pass
 
+SMALLEST, LARGEST = 1e-30, 1e30  # in any unit: what is beyond overflows in products
+MOST = 2**31  # tokens, ranks, blocks
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
@@ -49,10 +52,10 @@ class Unit:
         """Say why a value makes no sense; nothing if it does."""
         if not math.isfinite(value):
             return "is not finite"
-        if value < self.least or (value == 0 and not self.zero):
+        if value < (self.least if self.zero and not value else max(self.least, SMALLEST)):
             return "is negative" if value < 0 else "is too small"
-        if value > self.most:
-            return f"is more than {self.most:g}"
+        if value > (most := min(self.most, MOST if self.whole else LARGEST)):
+            return f"is more than {most:g}"
         return "is not a whole number" if self.whole and value != int(value) else ""
 
     def clip(self, value: float) -> float:

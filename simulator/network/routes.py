@@ -8,7 +8,6 @@ A slowed or cut link may also be named by two ranks behind one switch: then what
 each other is slowed by that much, as if by a narrow link between the two halves of their way.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from planner.errors import RingloomError
 from planner.ir import Plan
+from simulator.hardware.schema import LARGEST, SMALLEST
 from simulator.network.topology import Place, Topology
 
 Links = Mapping[tuple[Place, Place], float]  # factor on the bandwidth both ways; 0 cuts the link
@@ -68,9 +68,10 @@ class Routes:
             self._fault(ends, factor)
 
     def _fault(self, ends: tuple[Place, Place], factor: float) -> None:
-        if not math.isfinite(factor) or factor < 0:
+        if factor != CUT and not SMALLEST <= factor <= LARGEST:
             raise RingloomError(
-                f"link {name_of(ends)}: a factor is 0 (cut) or more, not {factor:g}"
+                f"link {name_of(ends)}: a factor is 0 (cut) or {SMALLEST:g} to {LARGEST:g},"
+                f" not {factor:g}"
             )
         both = [e for e in (ends, ends[::-1]) if self.graph.has_edge(*e)]
         for e in both:

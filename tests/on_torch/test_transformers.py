@@ -256,6 +256,16 @@ def test_masks_that_the_plan_s_is_not_compared_with_are_refused(
         called(alone, program, model, **more)
 
 
+def test_models_with_an_attention_of_their_own_are_refused(alone: Any) -> None:
+    def bloom(name: str) -> Any:
+        sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "n_layer": 1, "n_head": 4}
+        config = transformers.BloomConfig(**sizes, attn_implementation=name)
+        return transformers.BloomForCausalLM(config).double()
+
+    with pytest.raises(RingloomError, match="BloomModel does not take an attention by its name"):
+        called(alone, emitted(), bloom)
+
+
 def test_a_window_with_two_sides_is_refused(alone: Any) -> None:
     q, kv = torch.zeros(1, 4, SEQ, 4), torch.zeros(1, 2, SEQ, 4)
     asked = huggingface.Adapter(emitted(rl.Window(3, None)), alone, False)

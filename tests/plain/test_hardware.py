@@ -29,6 +29,8 @@ BROKEN = {
     GOOD.replace("\nranks = {", "\nchips = {"): "unknown constant node.chips",
     GOOD.replace("value = 2039e9", "value = -1"): "memory.bandwidth = -1 is negative",
     GOOD.replace("value = 2039e9", "value = 0"): "memory.bandwidth = 0 is too small",
+    GOOD.replace("value = 2039e9", "value = 5e-324"): "memory.bandwidth = 4.94066e-324 is",
+    GOOD.replace("value = 2039e9", "value = 1e300"): "bandwidth = 1e+300 is more than 1e+30",
     GOOD.replace("value = 2039e9", "value = nan"): "memory.bandwidth = nan is not finite",
     GOOD.replace("value = 2039e9", "value = '1'"): "the value is '1', not a number",
     GOOD.replace("value = 2039e9", "value = true"): "the value is True, not a number",

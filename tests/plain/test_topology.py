@@ -126,7 +126,8 @@ def test_a_cut_link_of_a_torus_is_passed_by() -> None:
         (ring(PLAIN, 4), {(0, 2): 0.5}, "ring has no link 0-2: 0 is linked with 1, 3"),
         (ring(PLAIN, 4), {(0, 9): 0.5}, "ring has no link 0-9: there is no 9"),
         (switch(PLAIN, 4), {(0, 0): 0.5}, "switch has no link 0-0"),
-        (ring(PLAIN, 4), {(0, 1): -1.0}, "link 0-1: a factor is 0 .cut. or more, not -1"),
+        (ring(PLAIN, 4), {(0, 1): -1.0}, "link 0-1: a factor is 0 .cut. or 1e-30 to .*, not -1"),
+        (ring(PLAIN, 4), {(0, 1): 5e-324}, "a factor is 0 .cut. or 1e-30 to 1e.30, not 4.94"),
         (ring(PLAIN, 4), {(0, 1): float("nan")}, "not nan"),
     ],
 )
