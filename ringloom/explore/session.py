@@ -21,7 +21,7 @@ from ringloom.explore.copies import command, python
 from ringloom.explore.downloads import buttons
 from ringloom.explore.table import Table
 from ringloom.explore.turns import Stages, Turns
-from ringloom.explore.view import MOST_LANES, View, compared
+from ringloom.explore.view import MOST_LANES, View, compared, finding
 from ringloom.explore.words import Words
 from ringloom.report.assets import asset
 from ringloom.report.facts.tiles import TileFacts
@@ -139,7 +139,7 @@ class Session:
 
     def _draw_finding(self, choices: Choices) -> None:
         comparison = compared(choices)
-        texts = {"title": comparison.title, "finding": comparison.why}
+        texts = {"title": comparison.title, "finding": finding(choices, comparison)}
         texts |= {"command": command(choices), "python": python(choices)}
         self.words.say(**{name: escape(text) for name, text in texts.items()})
         self.table.take(choices, comparison.rows)

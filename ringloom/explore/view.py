@@ -24,7 +24,7 @@ from ringloom.report.pictures.memory import MemoryPicture
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.traffic import TrafficPicture
-from ringloom.rows import Refusal, Row
+from ringloom.rows import Refusal, Row, shortage
 from simulator.bars import FEW, bars_of, representatives
 from simulator.facts import by_nodes, over_average, traffic_of, usage, work_of
 from simulator.hardware import hardware
@@ -79,6 +79,13 @@ def compared(choices: Choices) -> Comparison:
     cases = tuple(predicted(replace(choices, schedule=name)) for name in names)
     about = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.overlap
     return beside(ring, Comparison(*about, cases))
+
+
+def finding(choices: Choices, comparison: Comparison) -> str:
+    """The comparison in words, and first that the chosen schedule lacks memory where it does."""
+    room = hardware(choices.hardware)["memory.capacity"]
+    lack = shortage(predicted(choices).row.peak_bytes, room)
+    return f"{choices.schedule} {lack}. {comparison.why}" if lack else comparison.why
 
 
 def _ring(choices: Choices) -> Choices:

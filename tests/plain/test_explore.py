@@ -24,7 +24,7 @@ from ringloom.explore.choices import Choices
 from ringloom.explore.copies import command, python
 from ringloom.explore.downloads import plan_file, program, trace_file
 from ringloom.explore.serving import free, serve
-from ringloom.explore.view import View, compared, others, predicted
+from ringloom.explore.view import View, compared, finding, others, predicted
 from simulator.bars import bars_of
 from simulator.facts import traffic_of, usage, work_of
 from simulator.hardware import hardware
@@ -36,6 +36,13 @@ def test_the_numbers_are_those_of_compare() -> None:
     work = rl.Workload(seq=4096, heads=4, kv_heads=2, head_dim=128, mask=rl.Causal())
     rows = compare(work, 4, hardware("a100-nvlink"), ["zigzag", "ring"], pass_="both")
     assert compared(SMALL).rows == rows.rows
+
+
+def test_the_finding_says_first_where_memory_lacks() -> None:
+    large = replace(SMALL, seq="4M", heads=32, kv_heads=32, hardware="a100-pcie")
+    said = finding(large, compared(large))
+    assert re.match(r"zigzag needs [\d.]+ GiB on a rank, which has 74.5 GiB\. ring ", said)
+    assert finding(SMALL, compared(SMALL)) == compared(SMALL).why
 
 
 def show(view: View, choices: Choices) -> None:
