@@ -54,16 +54,16 @@ def plane(coordinates: Ints, t: Ints, values: Ints) -> Expr | None:
     if (values == values[0]).all():
         return Expr(int(values[0]))
     columns = np.column_stack([coordinates, t])
-    varies = np.flatnonzero((columns != columns[0]).any(axis=0))
-    terms = np.column_stack([np.ones(len(t), np.intp), columns[:, varies]])
-    exact = np.linalg.lstsq(terms.astype(float), values.astype(float), rcond=None)[0]
-    factors = np.rint(exact).astype(np.intp)
-    if (terms @ factors != values).any():
+    first = columns[0]
+    varies = np.flatnonzero((columns != first).any(axis=0))
+    far, gain = columns[:, varies] - first[varies], values - values[0]
+    normal = (far.T @ far).astype(float), (far.T @ gain).astype(float)  # small: rows are many
+    factors = np.zeros(len(first), np.intp)
+    factors[varies] = np.rint(np.linalg.lstsq(*normal, rcond=None)[0])
+    if (far @ factors[varies] != gain).any():
         return None
-    full = np.zeros(columns.shape[1], np.intp)
-    full[varies] = factors[1:]
-    axes = tuple(full[:-1].tolist()) if full[:-1].any() else ()
-    return Expr(int(factors[0]), int(full[-1]), axes)
+    axes = tuple(factors[:-1].tolist()) if factors[:-1].any() else ()
+    return Expr(int(values[0] - factors @ first), int(factors[-1]), axes)
 
 
 def intervals(on: Bools) -> tuple[Ints, Ints, Bools]:
