@@ -138,8 +138,8 @@ class Pass(Attends):
         if before:
             yield from _in_order([*self.returns(run, back)])
         for group, steps in attends:
-            added_to = self.attend(group, steps, names, run.kind != "unrolled")
-            yield from self.at(run, steps, added_to)
+            lines = self.attend(group, steps, names, run.kind != "unrolled")
+            yield from self.at(run, steps, lines)
         for (cell, text), steps in late.items():
             yield from self.at(run, steps, self.arrive(cell, text))
         moves = [] if before else [*self.returns(run, back)]

@@ -6,8 +6,7 @@ a = f(a, 3)
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 from codegen.text import affine
 
@@ -29,39 +28,23 @@ def folded(lines: Sequence[str]) -> Iterator[str]:
 
 def _loop(lines: Sequence[str], size: int) -> tuple[int, int, list[str]]:
     """A loop that begins with a block of lines: those that it saves, those that it stands for."""
-    first, block = _numbered(lines[:size], lines[size : 2 * size])
-    if not block:
+    block = "\n".join(lines[:size])
+    words, others = NUMBER.split(block), NUMBER.split("\n".join(lines[size : 2 * size]))
+    up = [i for i, (a, b) in enumerate(zip(words, others, strict=False)) if a != b]
+    simple = all(re.match(r"    [^\s#]", line) and line[-1] != ":" for line in lines[:size])
+    if not up or not simple or any(i % 2 == 0 for i in up) or re.search(r"\bn\b", block):
         return 0, 0, []
-    times = 0
-    while lines[times * size :][:size] == block(partial(_sum, first + times)):
+    first, times = int(words[up[0]]), 0
+
+    def at(n: int | str) -> list[str]:
+        made = [_sum(n, int(x) - first) if i in up else x for i, x in enumerate(words)]
+        return "".join(made).split("\n")
+
+    while lines[times * size :][:size] == at(first + times):
         times += 1
-    if times < LEAST:
-        return 0, 0, []
-    body = [f"    {line}" for line in block(partial(_sum, "n"))]
-    head = f"    for n in range({first}, {first + times}):"
-    return (times - 1) * size - 1, times * size, [head, *body]
+    loop = [f"    for n in range({first}, {first + times}):", *(f"    {x}" for x in at("n"))]
+    return ((times - 1) * size - 1, times * size, loop) if times >= LEAST else (0, 0, [])
 
 
 def _sum(start: int | str, offset: int) -> str:
     return str(start + offset) if isinstance(start, int) else affine([(1, start)], offset)
-
-
-def _numbered(
-    block: Sequence[str], after: Sequence[str]
-) -> tuple[int, Callable[[Callable[[int], str]], list[str]] | None]:
-    """A block as a function of a number; its own one, and with the next one it is what follows.
-
-    None if there is none, or if some of the lines are no statements of one line.
-    """
-    words, others = (NUMBER.split("\n".join(x)) for x in (block, after))
-    up = [i for i, (a, b) in enumerate(zip(words, others, strict=False)) if a != b]
-    simple = all(re.match(r"    [^\s#]", line) and not line.endswith(":") for line in block)
-    if not up or not simple or re.search(r"\bn\b", " ".join(block)) or any(i % 2 == 0 for i in up):
-        return 0, None
-    first = int(words[up[0]])
-
-    def text(said: Callable[[int], str]) -> list[str]:
-        made = [said(int(x) - first) if i in up else x for i, x in enumerate(words)]
-        return "".join(made).split("\n")
-
-    return first, text
