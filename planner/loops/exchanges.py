@@ -99,9 +99,10 @@ class Exchanges(Expansion):
         where[:, axis] = to
         for rows, (cut,) in groups:
             ends[rows], whole[rows] = cut.ends[:, 2:], cut.whole[:, 1]
-        low, high = (plane(where, 0 * to, ends[:, i]) for i in (0, 1))
-        if not low or not high:
-            return None
+        unit = tuple(int(a == axis) for a in range(len(self.mesh)))
+        low, high = (
+            plane(where, 0 * to, x) or Expr(axes=unit, table=tuple(x.tolist())) for x in ends.T
+        )
         value, heads = groups[0][1][0].value, None if whole.all() else (low, high)
         name = f"G{sum(isinstance(s, Exchange) for s in self.exchanges)}"
         part = Part(value.name, Expr(value.age(t)))
