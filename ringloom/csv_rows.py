@@ -31,9 +31,13 @@ def records(path: Path, columns: Sequence[str] = ()) -> list[Record]:
 def _parse(content: bytes) -> tuple[list[str], list[Record]]:
     reader = csv.DictReader(StringIO(content.decode("utf-8-sig"), newline=""))
     names = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-    return names, [
-        {k: (v or "").strip() for k, v in row.items() if k is not None} for row in reader
-    ]
+    if twice := next((name for name in names if name and names.count(name) > 1), None):
+        raise RingloomError(f"{twice!r} names two columns")
+    rows = [dict(row) for row in reader]
+    for number, row in enumerate(rows, 1):
+        if any(row.pop(None, ())):
+            raise RingloomError(f"row {number} has more cells than the {len(names)} columns")
+    return names, [{k: (v or "").strip() for k, v in row.items()} for row in rows]
 
 
 def whole(where: str, record: Record, column: str) -> int:
