@@ -12,6 +12,10 @@ class PlanError(RingloomError):
     """A plan, mask, partition or workload that cannot mean anything."""
 
 
+class Reasons(PlanError):
+    """A PlanError for several reasons, each on a line of its own."""
+
+
 def unknown(what: str, value: object, known: Iterable[str], how: str = "choose one of") -> str:
     """Returns what to say of a name that is not known: the one most like it, and all there are."""
     names, written = list(known), str(value)[:200]

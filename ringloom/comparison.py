@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from planner.analysis.balance import imbalance
-from planner.errors import PlanError
+from planner.errors import PlanError, Reasons
 from planner.ir import Pass, Plan
 from planner.masks import Full
 from planner.planning import Trim, find_schedule, plan
@@ -189,7 +189,8 @@ def compare(
             if split.row.makespan_s <= WORTH * cases[-1].row.makespan_s:
                 cases.append(split)
     if not cases:
-        raise PlanError("; ".join(f"{each.schedule}: {each.reason}" for each in refused))
+        reasons = (f"{each.schedule}: {each.reason}" for each in refused)
+        raise Reasons("\n".join(["none of these schedules can run", *reasons]))
     if checked and (small := smaller(work, ranks)):
         for number, one in enumerate(cases):
             name = one.row.schedule.removesuffix(BLOCKWISE)

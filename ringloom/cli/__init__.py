@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
 
-from planner.errors import RingloomError
+from planner.errors import Reasons, RingloomError
 from planner.version import VERSION
 from runtimes.errors import RankError
 
@@ -108,6 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         said = f"{error.format_message()}{_hint(error)}"
         click.echo(f"ringloom: {' '.join(said.split())}", err=True)
+    except Reasons as error:
+        for line in f"ringloom: {error}".splitlines():
+            click.echo(fill(line, 80, subsequent_indent="  "), err=True)
     except RingloomError as error:
         click.echo(f"ringloom: {' '.join(str(error).split())}", err=True)
     except MemoryError as error:
