@@ -7,6 +7,7 @@ Example:
 """
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,9 @@ from ringloom.cli.output import Number, show
 from ringloom.cli.progress import working
 
 LARGEST = 1 << 28  # bytes of a program, whose tables may be long
-KEPT = 4000  # characters of a program's last words that are shown
+KEPT = 4000  # characters of a program's last words that are kept
+# The last line of a traceback, also of one of several ranks, but not of who started these.
+ERROR = re.compile(r"(?:\[rank\d+\]: )?((?!.*ChildFailed)[A-Za-z][\w.]*(?:Error|Exception)\b.*)")
 
 
 @click.command()
@@ -37,9 +40,16 @@ def command(file: str, seq: int | None, time_limit: float) -> int:
     except subprocess.TimeoutExpired:
         raise RingloomError(f"{file} ran for more than {time_limit:g} s") from None
     exact = done.returncode == 0
-    output = (done.stdout if exact else done.stdout + done.stderr).strip()[-KEPT:]
-    show({"file": file, "exact": exact, "output": output}, text=output)
+    output, errors = done.stdout, "" if exact else done.stderr
+    document = {"file": file, "exact": exact, "output": (output + errors).strip()[-KEPT:]}
+    show(document, text=(output + first_errors(errors)).strip()[-KEPT:])
     return 0 if exact else 1
+
+
+def first_errors(words: str) -> str:
+    """The line of each error that a program raised, once; what it wrote where it raised none."""
+    errors = [found[1] for found in map(ERROR.match, words.splitlines()) if found]
+    return "\n".join(dict.fromkeys(errors)) or words
 
 
 def refuse_others(file: Path) -> None:

@@ -151,6 +151,40 @@ def test_check_believes_the_exit_status_of_a_program(tmp_path: Path, ringloom: C
         )
 
 
+FAILING = (
+    CHECKING
+    + """
+    import sys
+    print("64 tokens, largest errors: 1e+00")
+    sys.exit("log\\nTraceback (most recent call last):\\n  File main\\n{said}\\nlog of the end")
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("AssertionError: not exact", ["AssertionError: not exact"]),
+        ("a.b.SomeError", ["a.b.SomeError"]),
+        (
+            "[rank1]: ValueError: 3\\n[rank0]: ValueError: 3\\n[rank2]: KeyError: 4",
+            ["ValueError: 3", "KeyError: 4"],
+        ),
+        ("ValueError: 3\\ntorch.elastic.ChildFailedError: \\nroot.py FAILED", ["ValueError: 3"]),
+        ("killed", ["log", "Traceback (most recent call last):", "  File main", "killed"]),
+    ],
+)
+def test_of_a_program_that_fails_its_numbers_and_errors_are_shown(
+    said: str, shown: list[str], tmp_path: Path, ringloom: CommandLine
+) -> None:
+    (tmp_path / "program.py").write_text(FAILING.format(said=said))
+    lines = ringloom("check", str(tmp_path / "program.py"), status=1).splitlines()
+    assert lines[0] == "64 tokens, largest errors: 1e+00"
+    assert lines[1:] == shown + ["log of the end"] * (said == "killed")
+    whole = ringloom.json("check", str(tmp_path / "program.py"), status=1)["output"]
+    assert "log of the end" in whole
+
+
 def test_a_plan_file_refuses_workload_options(tmp_path: Path, ringloom: CommandLine) -> None:
     path = str(tmp_path / "plan.json")
     ringloom("plan", "ring", *SMALL, "-o", path, "--json")
