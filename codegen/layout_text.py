@@ -116,6 +116,11 @@ class Text:
         if self.padded or isinstance(form, Ranges):  # other shards may be as long as the plan's
             yield f"    if seq != {seq}:"
             yield f'        raise ValueError(f"a layout of {{{seq}}} tokens, not of {{seq}}")'
+        if self.free and not isinstance(form, Ranges):
+            multiple = _multiple(form)
+            parts = multiple if multiple.isdecimal() else f"{{{multiple.strip('()')}}}"
+            said = f'f"{{seq}} tokens do not make {parts} equal parts"'
+            yield f"    assert seq and not seq % {multiple}, {said}"
         body = self.pieces(form) if isinstance(form, Pieces) else self.other(form, keys)
         yield from (f"    {line}" for line in body)
 
@@ -244,6 +249,15 @@ def _count(form: Pieces) -> str:
     if form.members > 1 or form.count == width:
         return str(form.count)
     return "RANKS" if width == 1 else f"{width} * RANKS"
+
+
+def _multiple(form: Pieces | Stripes) -> str:
+    """The divisor of every length whose shards are equal, by RANKS where it is a multiple."""
+    if isinstance(form, Pieces) and form.members == 1:
+        count = _count(form)
+        return f"({count})" if "*" in count else count
+    plain = form.members == 1 and form.multiple == form.groups
+    return "RANKS" if plain else str(form.multiple)
 
 
 def _places(form: Pieces) -> Iterator[str]:

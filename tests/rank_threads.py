@@ -1,5 +1,6 @@
 """Emitted torch programs on ranks that are threads and exchange in memory."""
 
+import ast
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,12 +78,12 @@ def trained(program: ModuleType, arrays: list[Any]) -> Network:
 
 def self_check(source: str, *words: str) -> None:
     """Do as `python FILE WORDS` on every rank, without processes; raises its errors."""
-    program = load(source)
-    given = [*map(int, words[1:])] if words[:1] == ("--seq",) else words[1:]
+    program, last = load(source), ast.Module([ast.parse(source).body[-1]], [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANK", "0")  # as under torchrun
         patch.setattr("sys.argv", ["program.py", *words])
-        on_threads(program.RANKS, lambda _: program.main(*given))
+        names = vars(program) | {"__name__": "__main__"}
+        on_threads(program.RANKS, lambda _: exec(compile(last, "program.py", "exec"), names))
 
 
 KERNELS = ("attend", "attend_backward")

@@ -250,7 +250,7 @@ def test_a_file_for_any_length_says_and_takes_the_shortest(schedule: str, least:
     source = emit(both(schedule, work, 4), "torch")
     assert (f"divides, from {least} on" in " ".join(source.split())) == (schedule == "striped")
     self_check(source, "--seq", str(least))
-    with pytest.raises((ValueError, RuntimeError), match=r"\[1, 4, 1, 8\]|size (3|4)$"):
+    with pytest.raises((ValueError, AssertionError), match=r"\[1, 4, 1, 8\]|^(3|4) tokens"):
         self_check(source, "--seq", str(least - (1 if schedule == "ring" else 4)))
     q = torch.zeros(1, 4, 0, 8)
     with pytest.raises(ValueError, match=r"\[1, 4, 0, 8\].* not \[\(\[1, 4, [12], 8\]"):

@@ -306,19 +306,42 @@ OPTIONS = ["--ranks", "2", "--heads", "4", "--kv-heads", "2", "--head-dim", "4",
 
 
 def test_a_file_checks_itself_by_tables_of_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], ringloom: CommandLine
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ringloom: CommandLine,
 ) -> None:
-    made, path = tmp_path / "tables.npz", tmp_path / "program.py"
+    made, path = tmp_path / "64", tmp_path / "program.py"
     ringloom("emit", "torch", "ring", *OPTIONS, "40", "--dynamic", "-o", str(path))
     command = ["tables", "torch", "balanced", *OPTIONS, "90", "--mask", "causal & documents:50,40"]
     ringloom(*command, "-o", str(made))
-    self_check(path.read_text(), "--tables", str(made))
+    monkeypatch.chdir(tmp_path)
+    self_check(path.read_text(), "--tables=64")
     assert "90 tokens, largest errors" in capsys.readouterr().out
     arrays = dict(np.load(made))
     arrays["mask"] = arrays["mask"][:1]
-    np.savez(made, **arrays)
+    with made.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
     with pytest.raises(AssertionError, match="not exact"):
         self_check(path.read_text(), "--tables", str(made))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["64"], "unrecognized arguments: 64"),
+        (["--sequence", "64"], "unrecognized arguments: --sequence 64"),
+        (["--tables", "64", "--seq", "64"], "--seq: not allowed with argument --tables"),
+        (["--tables"], "--tables: expected one argument"),
+        (["--seq", "x"], "--seq: invalid int value: 'x'"),
+    ],
+)
+def test_words_that_a_file_does_not_know_are_refused(
+    given_tables: ModuleType, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        self_check(Path(str(given_tables.__file__)).read_text(), *words)
+    assert said in capsys.readouterr().err
 
 
 def test_a_file_of_its_own_starts_all_ranks(

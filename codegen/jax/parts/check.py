@@ -64,4 +64,4 @@ def main(seq: int = CHECKED) -> int:
 
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", RANKS)
-    sys.exit(main(*map(int, sys.argv[2:])))  # FILE --seq TOKENS
+    sys.exit(main(*(int(word.split("=")[-1]) for word in sys.argv[1:][-1:])))

@@ -24,8 +24,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Any = None) -> Tensor: 
     The result has the last dimension of v.  # unequal
     sinks: [heads], alike on all ranks; its gradient is a share: sum it over the group.  # sinks
     """
-    group = group or dist.group.WORLD
-    if group is None or group.size() != RANKS:
+    if (group := group or dist.group.WORLD) is None or group.size() != RANKS:
         raise ValueError(f"the program is for {RANKS} ranks, not {group and group.size()}")
     given = [([*x.shape], x.dtype, x.device) for x in (q, k, v)]
     shapes = [[*x.shape] for x in (q, k, v)]  # shapes

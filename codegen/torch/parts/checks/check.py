@@ -2,6 +2,7 @@
 
 import os
 import sys
+from argparse import ArgumentParser
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def main(seq: Any = CHECKED) -> None:
     if gpu := torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group()  # torch.distributed.nn, imported later, would keep the group for good
-    seq = example(int(seq)) if str(seq).isdecimal() else load(seq)  # given
+    seq = example(seq) if isinstance(seq, int) else load(seq)  # given
     pairs = compared(seq, ("cuda", torch.bfloat16) if gpu else ("cpu", torch.float64))
     errors = torch.stack([torch.dist(a.double(), b, torch.inf) for a, b in pairs]).detach()
     dist.all_reduce(errors.nan_to_num_(torch.inf), dist.ReduceOp.MAX)
@@ -44,4 +45,8 @@ def main(seq: Any = CHECKED) -> None:
 
 if __name__ == "__main__":
     main(*(int(word.split("=")[-1]) for word in sys.argv[1:][-1:]))  # bound
-    main(*(word.split("=")[-1] for word in sys.argv[1:][-1:]))  # given
+    words = ArgumentParser(description=main.__doc__)  # given
+    either = words.add_mutually_exclusive_group()  # given
+    either.add_argument("--seq", type=int, default=CHECKED)  # given
+    either.add_argument("--tables", dest="seq")  # given
+    main(words.parse_args().seq)  # given
