@@ -48,7 +48,7 @@ def command(file: str, seq: int | None, time_limit: float) -> int:
 
 def first_errors(words: str) -> str:
     """The line of each error that a program raised, once; what it wrote where it raised none."""
-    errors = [found[1] for found in map(ERROR.match, words.splitlines()) if found]
+    errors = [line[1] for line in map(ERROR.match, words.splitlines()) if line]
     return "\n".join(dict.fromkeys(errors)) or words
 
 
