@@ -14,7 +14,7 @@ from planner.ir import ACCUMULATORS, Plan
 from planner.one_line import OneLine
 from simulator.hardware import Hardware
 from simulator.hardware.schema import LARGEST, SMALLEST
-from simulator.network.routes import Links, Routes
+from simulator.network.routes import Links, Routes, name_of
 from simulator.network.topology import Topology, pod, topology
 
 Speeds = Mapping[int, float] | Sequence[float]
@@ -63,6 +63,8 @@ class Scenario(OneLine):
             raise RingloomError(f"a transfer takes a share of the chip below 1, not {self.share:g}")
         if self.launch is not None and not 0 <= self.launch < math.inf:
             raise RingloomError(f"a launch takes 0 seconds or more, not {self.launch:g}")
+        if self.links and (twice := [ends for ends in self.links if ends[::-1] in self.links]):
+            raise RingloomError(f"link {name_of(twice[0])} is named twice, once from either end")
         if self.chunk < 1:
             raise RingloomError(f"a chunk has 1 byte or more, not {self.chunk}")
 

@@ -77,8 +77,7 @@ def value_of(name: str, text: str) -> Any:
         match name:
             case "speeds" | "links":
                 factors = _read(name, dict(map(_pair, entries)))
-                ends = [key for key in factors if isinstance(key, tuple)]
-                if len(factors) < len(entries) or any(key[::-1] in factors for key in ends):
+                if len(factors) < len(entries):
                     raise RingloomError(f"{text[:40]!r} names a rank or a link twice")
                 return factors
             case "placement":

@@ -117,6 +117,7 @@ def changed(
         return hardware, replace(scenario, speeds={**scenario.factors, int(which): value})
     if name == "link":
         with suppress(ValueError):
-            links = {**(scenario.links or {}), ends_of(which): value}
-            return hardware, replace(scenario, links=links)
+            ends, links = ends_of(which), dict(scenario.links or {})
+            links.pop(ends[::-1], None)
+            return hardware, replace(scenario, links=links | {ends: value})
     raise RingloomError(f"no value {key!r} to sweep: a constant, {', '.join(OWN)}")

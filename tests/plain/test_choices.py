@@ -81,7 +81,7 @@ BAD = [
     ({"stragglers": "3"}, "'3' has no factor"),
     ({"stragglers": "9=0.5"}, "no rank 9 to slow down"),
     ({"stragglers": "3=0.5, 03=0.25"}, "'3=0.5, 03=0.25' names a rank or a link twice"),
-    ({"topology": "ring", "slow_links": "0-1=0.5 1-0=0.5"}, "names a rank or a link twice"),
+    ({"topology": "ring", "slow_links": "0-1=0.5 1-0=0.5"}, "link 0-1 is named twice"),
     ({"slow_links": "3-9=0.5"}, "9"),
     ({"topology": "/etc/passwd"}, "names no files"),
     ({"topology": "Makefile"}, "unknown topology 'Makefile': choose "),

@@ -295,7 +295,7 @@ def test_the_command_line_takes_every_condition(ringloom: CommandLine, tmp_path:
         ),
         (
             ["--slow-link", "2-3=0.5", "--slow-link", "3-2=1"],
-            "--slow-link, such as 6-7=0.1 or 6-7=cut: '2-3=0.5 3-2=1' names a rank or a link twice",
+            "link 2-3 is named twice, once from either end",
         ),
         (["--no-overlap", "--share", "0.1"], "--share is taken from what runs beside transfers"),
         (["--buffers", "0"], "--buffers, such as 2 or plan: buffers cannot be '0'"),

@@ -22,6 +22,7 @@ from simulator.scenario import Scenario
 from simulator.scenario_tables import scenario_file
 from simulator.what_if import Crossing, sweep
 
+ENDS = (0, 1), (1, 0)
 H100 = hardware("h100")
 WORK = Workload(seq=2**16, heads=8)
 TOML = """
@@ -110,6 +111,19 @@ def test_rank_r_stands_at_place_number_r_of_a_placement() -> None:
     assert [set(placed.graph.successors(rank)) for rank in range(4)] == [
         *({"s0", "fabric"}, {"s1", "fabric"}, {"s0", "fabric"}, {"s1", "fabric"}),
     ]
+
+
+def test_a_link_is_slowed_once_whichever_end_it_is_named_from() -> None:
+    """A sweep over a link that is slowed already takes the place of what it was slowed by."""
+    one = plan("ring", Workload(seq=2**16, heads=8), 4)
+    from_either = [simulate(one, H100, links={ends: 0.1}, topology="ring") for ends in ENDS]
+    assert from_either[0].makespan == from_either[1].makespan
+    with pytest.raises(rl.RingloomError, match="link 0-1 is named twice, once from either end"):
+        Scenario(links=dict.fromkeys(ENDS, 0.1))
+    slow = Scenario(links={ENDS[0]: 0.5}, topology="ring")
+    for key in ("link:0-1", "link:1-0"):
+        swept = sweep({"ring": Plans.of(one)}, H100, slow, key, 0.1, 1, points=2)
+        assert swept.seconds["ring"][0] == from_either[0].makespan
 
 
 def test_a_launch_takes_the_place_of_the_hardwares() -> None:
