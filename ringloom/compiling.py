@@ -6,6 +6,7 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from threading import RLock
 from types import ModuleType
 from typing import Unpack
 
@@ -19,6 +20,7 @@ from planner.verify import ensure_verified
 from planner.version import VERSION
 
 NAME = "ringloom_program"
+IMPORTING = RLock()  # no thread gets a module that another one has begun to import
 
 
 def compile(plans: AnyPlans, target: str, **options: Unpack[Options]) -> ModuleType:
@@ -46,25 +48,28 @@ def cache() -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file atomically; raises RingloomError where it cannot be written."""
+    """Write a file that is there whole or not at all; raises RingloomError where it cannot be written."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(file.name, path)
 
 
 def module(name: str, path: Path) -> ModuleType:
-    """Returns the module of a file, imported at most one time."""
-    if name not in sys.modules:
-        spec = spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise RingloomError(f"cannot import {path}")
-        made = module_from_spec(spec)
-        sys.modules[name] = made
-        try:
-            spec.loader.exec_module(made)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
+    """Returns the module of a file, imported whole and at most one time, whoever else asks."""
+    with IMPORTING:
+        if name not in sys.modules:
+            spec = spec_from_file_location(name, path)
+            if spec is None or spec.loader is None:
+                raise RingloomError(f"cannot import {path}")
+            made = module_from_spec(spec)
+            sys.modules[name] = made
+            try:
+                spec.loader.exec_module(made)
+            except BaseException:
+                del sys.modules[name]
+                raise
+        return sys.modules[name]

@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,17 @@ def test_compiling_is_emitting_once_and_importing(
     with pytest.raises(SystemExit):
         rl.compile(tuple(replace(p, name="renamed") for p in plans), "torch")
     assert not [name for name in sys.modules if name.endswith("renamed")]
+
+
+def test_a_thread_does_not_get_a_program_that_another_one_is_importing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    text = "import time\n\ntime.sleep(0.2)\nattention = 1\n"
+    monkeypatch.setattr("ringloom.compiling.emit", lambda *_, **__: text)
+    one = rl.plan("ring", WORK, 3)
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(lambda _: rl.compile(one, "torch").attention, range(2))] == [1, 1]
 
 
 @pytest.mark.parametrize("target", ["torch", "jax"])
