@@ -48,7 +48,7 @@ def cache() -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all; raises RingloomError where it cannot be written."""
+    """Write a file, whole or not at all; raises RingloomError where it cannot be written."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
