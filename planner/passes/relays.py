@@ -1,6 +1,5 @@
 """homeward(plan), direct(plan)   remove relay hops through ranks that do not use the blocks."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -40,8 +39,7 @@ def _shortened(plan: Plan, tensor: str, regular: bool) -> Plan:
     moves = [(number, move) for number, move in plan.moves() if move.tensors == (tensor,)]
     if not moves:
         return plan
-    before, relays = _ways(plan, moves, Marks(plan, tensor))
-    relays &= before >= 0
+    before, relays = _ways(plan, moves, _idle(plan, tensor))
     if not relays.any():
         return plan
     src, dst = _from_to(moves)
@@ -55,34 +53,42 @@ def _shortened(plan: Plan, tensor: str, regular: bool) -> Plan:
     return _fit_buffers(made) if owned else plan
 
 
-def _ways(plan: Plan, moves: Moves, used: Marks) -> tuple[Index, Bits]:
-    """For each message: the one that brought just its blocks, or -1; and if its source is idle.
+def _idle(plan: Plan, tensor: str) -> Bits:
+    """The messages of a sum whose source added nothing to their blocks since the last ones left."""
+    added, idle = Marks(plan, tensor), list[Bits]()
+    for step in plan.steps:
+        moves = [move for move in step.moves if move.tensors == (tensor,)]
+        sent = [places(plan, tensor, move.src, move.blocks) for move in moves]
+        idle += [~added.any(entries) for entries in sent]
+        for entries in sent:
+            added.set(entries, False)
+        for attend in step.attends:
+            added.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
+    return np.concatenate(idle)
 
-    An idle rank has no use for any of the blocks. `used` says which ranks have; sums leave, and a
-    rank that attended to their blocks since the last ones left has a use for them.
+
+def _ways(plan: Plan, moves: Moves, idle: Bits) -> tuple[Index, Bits]:
+    """For each message: the one that brought just its blocks, or -1; and if it is only passed on.
+
+    Sums leave. `idle` says which sources have no use for any of the blocks.
     """
+    if not idle.any():  # to trace the ways as well takes four times as long
+        return np.zeros(0, np.intp), idle
     tensor, sums = moves[0][1].tensors[0], moves[0][1].accumulates
     count = np.concatenate([(move.blocks >= 0).sum(axis=1) for _, move in moves])
     came = np.zeros(cells(plan, tensor).size, np.int32)
-    before, idle = np.full(len(count), -1, np.intp), np.zeros(len(count), np.bool_)
-    sent = defaultdict[int, list[tuple[Index, Move]]](list)
-    for (number, move), numbers in zip(moves, _numbers(moves), strict=True):
-        sent[number].append((numbers, move))
-    for number, step in enumerate((Step(), *plan.steps), -1):  # -1: what is held came before
-        for numbers, move in sent[number]:
-            entries = places(plan, tensor, move.src, move.blocks)
+    before = np.full(len(count), -1, np.intp)
+    numbered = zip(moves, _numbers(moves), strict=True)
+    for _, group in groupby(numbered, key=lambda item: item[0][0]):
+        sent = [(m, numbers, places(plan, tensor, m.src, m.blocks)) for (_, m), numbers in group]
+        for move, numbers, entries in sent:
             before[numbers] = _brought(came, entries, move.blocks, count, numbers)
-            idle[numbers] = ~used.any(entries)
-        for _, move in sent[number] if sums else ():
-            entries = places(plan, tensor, move.src, move.blocks)
+        for _, _, entries in sent if sums else ():
             came[entries] = NOTHING
-            used.set(entries, False)
-        for attend in step.attends if sums else ():
-            used.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
-        for numbers, move in sent[number]:
+        for move, numbers, _ in sent:
             entries = places(plan, tensor, move.dst, move.blocks)
             _arrive(came, entries, numbers, cells(plan, tensor).nowhere)
-    return before, idle
+    return before, idle & (before >= 0)
 
 
 def _numbers(moves: Moves) -> list[Index]:
@@ -185,11 +191,8 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular
     came = [brought(plan, held) for held in plan.start if held.tensors == tensors]
     moves: Moves = [(-1, only_rows(move, move.src >= 0)) for move in came]
     moves += [(number, move) for number, move in plan.moves() if move.tensors == tensors]
-    read = (useful.any(places(plan, tensors[0], m.src, m.blocks)).all() for _, m in moves)
-    if all(read):  # to trace their ways as well takes four times as long
-        return plan
-    before, relays = _ways(plan, moves, useful)
-    relays &= before >= 0
+    idle = [~useful.any(places(plan, tensors[0], move.src, move.blocks)) for _, move in moves]
+    before, relays = _ways(plan, moves, np.concatenate(idle))
     if regular and relays.any():
         relays &= _alone(plan, moves)
     if not relays.any():
