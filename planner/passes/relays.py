@@ -8,8 +8,7 @@ import numpy as np
 
 from planner.analysis.liveness import slots
 from planner.analysis.marks import Bits, Marks, at_owner, attended_blocks, cells, places
-from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Index, Move, Plan, Step
-from planner.masks.mask import SideName
+from planner.ir import ACCUMULATORS, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.passes.pieces import brought
@@ -175,14 +174,13 @@ def direct(plan: Plan, regular: bool = True) -> Plan:
     `regular`: messages of a complete exchange stay on their way, and once a rank is skipped, all
     later messages of that way come from y too.
     """
-    useful = {side: _users(plan, side) for side in ("q", "kv")}
     before = plan
     for tensors in dict.fromkeys(m.tensors for _, m in plan.moves() if not m.accumulates):
-        plan = _from_the_first(plan, tensors, useful[TENSORS[tensors[0]].side], regular)
+        plan = _from_the_first(plan, tensors, regular)
     return plan if plan is before else _fit_buffers(drop_unused(plan, regular))
 
 
-def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular: bool) -> Plan:
+def _from_the_first(plan: Plan, tensors: tuple[str, ...], regular: bool) -> Plan:
     """Messages of ranks without use for their blocks are sent from where their way begins.
 
     The way of copies that are held from the start began before it, in the pass that left them;
@@ -191,6 +189,7 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], useful: Marks, regular
     came = [brought(plan, held) for held in plan.start if held.tensors == tensors]
     moves: Moves = [(-1, only_rows(move, move.src >= 0)) for move in came]
     moves += [(number, move) for number, move in plan.moves() if move.tensors == tensors]
+    useful = _users(plan, tensors[0])
     idle = [~useful.any(places(plan, tensors[0], move.src, move.blocks)) for _, move in moves]
     before, relays = _ways(plan, moves, np.concatenate(idle))
     if regular and relays.any():
@@ -211,9 +210,8 @@ def _alone(plan: Plan, moves: Moves) -> Bits:
     return np.concatenate(alone)
 
 
-def _users(plan: Plan, side: SideName) -> Marks:
-    """Returns the ranks that attend with each block of a side, or own it."""
-    tensor = next(t for t in INPUTS[plan.pass_] if TENSORS[t].side == side)
+def _users(plan: Plan, tensor: str) -> Marks:
+    """Returns the ranks that attend with each block of an input, or own it."""
     marks = Marks(plan, tensor)
     marks.set(at_owner(plan, tensor), True)
     for _, attend in plan.attends():
