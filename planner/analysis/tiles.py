@@ -19,7 +19,7 @@ from planner.partitions import Ints, Partition, shifted
 from planner.workload import Workload
 
 LIVE, FULL = np.uint8(1), np.uint8(2)
-CELLS = 1 << 22  # tiles of a node looked at at a time
+CELLS = 1 << 21  # tiles of a node looked at at a time
 
 
 @dataclass(frozen=True, eq=False)

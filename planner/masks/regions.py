@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 Ints = NDArray[np.int64]
 
 FAR = 2**40  # stands for "unbounded"; positions stay below 2**31
-CHUNK = 2**18  # pairs looked at together: temporaries of 2 MB fit a cache
+CHUNK = 2**16  # pairs looked at together: temporaries of 512 KB fit a cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
