@@ -18,11 +18,11 @@ NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it finished; noth
 
 def message_bytes(plan: Plan, number: int, move: Move) -> Index:
     """Bytes of each message of a move of step `number`: int64 [rows]."""
-    wide, finished = np.sum([block_bytes(plan)[tensor] for tensor in move.tensors], axis=0)
-    size = wide.take(move.blocks.T).sum(axis=0)
+    sizes = [block_bytes(plan)[tensor] for tensor in move.tensors]
+    size = sum(wide.take(move.blocks.T).sum(axis=0) for wide, _ in sizes)
     if move.accumulates:
         rows = reaches_owner(plan, number, move)
-        size[rows] = finished[move.blocks[rows]].sum(axis=1)
+        size[rows] = sum(finished[move.blocks[rows]].sum(axis=1) for _, finished in sizes)
     return np.asarray(size)
 
 
@@ -65,7 +65,7 @@ def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     sends = transfers(plan, tensor, no_contributions(plan, tensor))
     for number, sent in sends if tensor in travelling(plan) else ():
         for move, parts in sent:
-            row, column = np.nonzero((parts == total[move.blocks]) & (parts > 0))
+            row, column = np.nonzero((parts == total.take(move.blocks.T).T) & (parts > 0))
             block = move.blocks[row, column]
             step_of[block], source_of[block] = number, move.src[row]
     return step_of, source_of
@@ -75,6 +75,6 @@ def _added(plan: Plan, tensor: str) -> Index:
     """Rectangles that add to each block, on whatever rank: [blocks + 1], none for the last."""
     total = np.zeros(len(plan.side(tensor)) + 1, np.intp)
     for _, attend in plan.attends():
-        blocks = attended_blocks(attend, tensor).ravel() + 1
-        total[:-1] += np.bincount(blocks, minlength=len(total))[1:]
+        np.add.at(total, attended_blocks(attend, tensor).T.reshape(-1), 1)
+    total[-1] = 0
     return total

@@ -129,14 +129,14 @@ class Recurrence:
         out, into, bandwidth, alpha, share = self._ports.of(move)
         seconds, src, dst = size / bandwidth, index(move.src), index(move.dst)
         if self._overlap:
-            self._taken[src] += share * seconds
-            self._taken[dst] += share * seconds
+            np.add.at(self._taken, src, share * seconds)
+            np.add.at(self._taken, dst, share * seconds)
         start = np.maximum(np.maximum(start, self._out[out]), self._in[into])
         end = start + seconds
         self._out[out] = self._in[into] = end + alpha
-        self._sent[src] += size
-        self._sending[out] += seconds
-        self._receiving[into] += seconds
+        np.add.at(self._sent, src, size)
+        np.add.at(self._sending, out, seconds)
+        np.add.at(self._receiving, into, seconds)
         return start, end, end + alpha
 
     def _wait_for_all(self, arrived: list[tuple[Move, Floats]]) -> None:
@@ -157,9 +157,9 @@ class Recurrence:
         self._taken[rank] = 0.0
         adding = self._accumulators.attended(node) / self._speed[rank]
         end = start + seconds
-        self._start[rank] = np.minimum(self._start[rank], start)
+        np.minimum.at(self._start, rank, start)
         self._now[rank] = end + adding
-        self._busy[rank] += seconds + adding
+        np.add.at(self._busy, rank, seconds + adding)
         if self._record:
             self._log.append(Attended(number, node, start, end))
             self._log.append(Merged(number, node, end, end + adding))
@@ -172,7 +172,7 @@ class Recurrence:
             arrived, offered = (times.take(messages.T) for times in (self._arrived, self._offered))
             ready = np.maximum(ready, arrived.max(axis=0))
             np.maximum(longest, (arrived - np.maximum(offered, free)).max(axis=0), out=longest)
-        self._exposed[rank] += longest
+        np.add.at(self._exposed, rank, longest)
         return ready
 
     def _merge(self, number: int, move: Move, arrival: Floats) -> None:
@@ -180,9 +180,9 @@ class Recurrence:
         free, seconds = self._now[dst], self._accumulators.arrived(move) / self._speed[dst]
         start = np.maximum(free, arrival)
         since = np.maximum(free, self._begin.take(move.src))
-        self._exposed[dst] += np.maximum(arrival - since, 0.0)
+        np.add.at(self._exposed, dst, np.maximum(arrival - since, 0.0))
         self._now[dst] = start + seconds
-        self._busy[dst] += seconds
+        np.add.at(self._busy, dst, seconds)
         if self._record:
             self._log.append(Merged(number, move, start, start + seconds))
 
