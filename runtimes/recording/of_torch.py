@@ -48,7 +48,12 @@ def execute(
 
     Raises RingloomError also where the program does not follow the plan row by row.
     """
-    body = partial(watched, BODIES[function])
+    if plans.forward is None and plans.first.start:  # its program fetches what no pass has left
+        raise RingloomError(
+            f"{plans.name}: a backward pass that begins with what the forward pass left is recorded"
+            " together with it: give both plans"
+        )
+    body = partial(watched, partial(BODIES[function], sinks=sinks))
     program, parts = launched(plans, arrays, body, launch, timeout)
     tables = [part.pop() for part in parts]
     notes = [[Note(*row) for row in table.tolist()] for table in tables]

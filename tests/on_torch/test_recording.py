@@ -24,13 +24,13 @@ from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.recording import Recording, record, timeline
 from ringloom.report.facts.recorded import recorded
-from runtimes.arrays import draw
+from runtimes.arrays import draw, draw_sinks
 from runtimes.backends import run
 from runtimes.recording import recorders
 from runtimes.recording.events import Event, turns
 from simulator.chrome_trace import trace
 from simulator.timeline import Span, spans
-from strategies import schedules, workloads
+from strategies import any_workloads, schedules
 
 pytestmark = pytest.mark.usefixtures("forked")
 SMALL = Workload(seq=48, heads=4, kv_heads=2, head_dim=8, dtype="float64")
@@ -99,13 +99,21 @@ def test_every_row_of_the_plan_is_recorded_once(schedule: str, backend: str) -> 
 
 
 @settings(max_examples=max(8, settings.default.max_examples // 8))
-@given(st.data(), st.integers(1, 5), workloads(longest=24))
+@given(st.data(), st.integers(1, 5), any_workloads(longest=24))
 def test_what_ran_is_what_was_planned(data: st.DataObject, ranks: int, work: Workload) -> None:
     pair = plan(data.draw(schedules(ranks)), work, ranks, pass_="both")
     arrays = draw(work, 1)
     for recorded_run in (in_torch, in_numpy):
-        for one, events in recorded_run(pair, *arrays)[1]:
+        for one, events in recorded_run(pair, *arrays, sinks=draw_sinks(work, 1))[1]:
             each_attend_and_message_ran_once(one, spans(timeline(one, events)))
+
+
+def test_a_backward_pass_alone_is_recorded_unless_it_needs_what_the_forward_pass_left() -> None:
+    arrays, alone = draw(SMALL, 1), plan("ring", SMALL, 4, pass_="backward")
+    ((one, events),) = in_torch(alone, *arrays)[1]
+    each_attend_and_message_ran_once(one, spans(timeline(one, events)))
+    with pytest.raises(RingloomError, match=r"begins with .* give both plans"):
+        in_torch(plan("ulysses", SMALL, 4, pass_="backward"), *arrays)
 
 
 def test_a_message_without_an_element_takes_no_time() -> None:
