@@ -9,6 +9,7 @@ from codegen.jax.values import Key, Values
 from codegen.lowered.conditions import Domain, bounds, needed, on_arrays
 from codegen.lowered.shares import head_of
 from codegen.lowered.sums import Walk
+from codegen.reflow import WIDTH
 from codegen.text import Flags, Names
 from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Guard, Ints, Loops, Part
@@ -189,6 +190,9 @@ def switched(
     if any([a for a in arguments if "=" not in a] != operands for _, arguments in calls):
         raise PlanError("cases of different values in a loop that Python unrolls")
     branches = [function(made) for made in calls] + ["lambda *x: x[:2]"] * (not exhaustive)
+    whole = chosen(conditions, branches, operands, targets)
+    if len(whole) <= WIDTH - 12:  # in a condition of a loop
+        return [whole], reads
     line = chosen(conditions, branches, ["*operands"], targets)
     return [f"operands = {', '.join(operands)}", line], reads
 

@@ -72,15 +72,20 @@ class Hops:
         return entered(self.constants, numbered(title), pairs), partly
 
     def _stepwise(self, s: Send, names: Names) -> tuple[str, bool]:
-        """The pairs of a step, told by those who send or those who receive; True: not of all."""
-        guard, way = s.when.guard, _far(s)
+        """The pairs of a step, told by those who send; True: not of all ranks."""
+        guard, way, n = s.when.guard, _far(s), len(self.loops.coordinates())
         if len(way) > 1 or len(guard.bounds) > 1 or guard.tabled:
             raise PlanError("messages that change with the step, along an axis or of many ranges")
         low, high = guard.bounds[0][1:] if guard.bounds else (None, None)
-        end = expression(replace(high, constant=high.constant + 1), names) if high else "RANKS"
-        span = _span(expression(low or Expr(), names), end)
-        function = "hop_to" if guard.receiver else "hop_from"
-        pairs = f"{function}({span}, {expression(way[0], names)})"
+        ends = [low or Expr(), replace(high, constant=high.constant + 1) if high else Expr(n)]
+        if guard.receiver:
+            ends = [_less(end, way[0]) for end in ends]
+            around = {int(ends[0].at(t, self.loops.coordinates())[0]) // n for t in s.when.steps}
+            turns = around.pop() if len(around) == 1 else 0
+            ends = [replace(end, constant=end.constant - turns * n) for end in ends]
+        texts = [expression(end, names) for end in ends]
+        span = _span(*(names.count(int(x)) if x.isdecimal() else x for x in texts))
+        pairs = f"hop({span}, {expression(way[0], names)})"
         for t in s.when.steps if names.at is None else [names.at]:
             self._check(pairs, {names.step: t - names.first}, *planned(self.loops, s, t))
         return pairs, bool(guard.bounds)
@@ -94,8 +99,7 @@ class Hops:
             "RANKS": n,
             **sizes,
             **step,
-            "hop_from": lambda ranks, far: [(r, (r + far) % n) for r in ranks],
-            "hop_to": lambda ranks, far: [((r - far) % n, r) for r in ranks],
+            "hop": lambda ranks, far: [(r % n, (r + far) % n) for r in ranks],
         }
         if sorted(eval(pairs, known)) != sorted(zip(src.tolist(), dst.tolist(), strict=True)):
             raise PlanError("pairs of ranks that are not the plan's")
@@ -104,6 +108,14 @@ class Hops:
 def _span(low: str, end: str) -> str:
     """The ranks from one on, up to another one, which is none of them."""
     return f"range({end})" if low == "0" else f"range({low}, {end})"
+
+
+def _less(number: Expr, other: Expr) -> Expr:
+    """A number less another one, both of which may change with the step."""
+    if number.period > 1:
+        raise PlanError("ranks that change in rounds")
+    constants = (x.constant - x.step * x.phase for x in (number, other))
+    return Expr(next(constants) - next(constants), number.step - other.step)
 
 
 def _far(s: Send) -> tuple[Expr, ...]:

@@ -72,10 +72,14 @@ class Pass(Attends):
         names = self.names if inside else replace(self.names, at=run.steps[0])
         before = list(self.beginnings(run)) if inside else []
         sliced = [*self.slice_ops(self.groups(run.steps))]
-        body = [*self.ops(run, names)]
+        body, after = [*self.ops(run, names)], list[Op]()
         if not inside:
             body, sliced = [*sliced, *body], []
-        return Block(run, tuple(body), (*before, *sliced))
+        while inside and body[0].only == run.steps[0]:
+            before.append(replace(body.pop(0), condition=""))
+        while inside and body[-1].only == run.steps[-1]:
+            after.insert(0, replace(body.pop(), condition=""))
+        return Block(run, tuple(body), (*before, *sliced), tuple(after))
 
     def beginnings(self, run: Run) -> Iterator[Op]:
         """Sums that a loop adds to and that nothing has been added to before."""
@@ -119,7 +123,7 @@ class Pass(Attends):
                 cell, taken = self.made.cells[s, s.side], self.made.taken[s]
                 if taken not in self.defined and run.kind == "straight":
                     continue  # what the plan sends stays with its owner here
-                text = self.message(s, run, steps, names)
+                text = self.message(s, run, steps, self.once(run, steps, names))
                 if {self.made.sums[cell], self.made.sums[taken]} & added or cell == taken:
                     same = (
                         on
@@ -145,7 +149,7 @@ class Pass(Attends):
         moves = [] if before else [*self.returns(run, back)]
         for s, steps in active:
             if isinstance(s, Send) and not s.sums:
-                moves += self.at(run, steps, self.forward_input(s, names))
+                moves += self.at(run, steps, self.forward_input(s, self.once(run, steps, names)))
             elif isinstance(s, Exchange):
                 moves += self.at(run, steps, self.exchange(s))
         yield from _in_order(moves)
@@ -170,7 +174,13 @@ class Pass(Attends):
             yield from ops
             return
         condition = both(times(steps, Domain(self.loops, run.steps), self.names))
-        yield from (replace(op, condition=condition) for op in ops)
+        for op in ops:
+            alone = len(steps) == 1 and self.names.step not in op.reads
+            yield replace(op, condition=condition, only=steps[0] if alone else None)
+
+    def once(self, run: Run, steps: Steps, names: Names) -> Names:
+        """The names for a line of some steps: with a number for the only one of several."""
+        return replace(names, at=steps[0]) if run.kind == "unrolled" and len(steps) == 1 else names
 
     def start(self, s: Start) -> Iterator[Op]:
         """A name for a value from here on."""

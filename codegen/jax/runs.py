@@ -28,13 +28,14 @@ class Run:
 class Op:
     """Lines, not indented, that assign to `targets`; `text` has every name that they read.
 
-    `condition`: on the step of a loop that Python unrolls.
+    `condition`: on the step of a loop that Python unrolls; `only`: the step, where it is one.
     """
 
     lines: tuple[str, ...]
     targets: tuple[str, ...]
     text: str
     condition: str = ""
+    only: int | None = None
 
     @property
     def reads(self) -> frozenset[str]:
@@ -44,11 +45,12 @@ class Op:
 
 @dataclass(frozen=True)
 class Block:
-    """A run's lines, and those before its loop; no run: lines only."""
+    """A run's lines, and those before and after its loop; no run: lines only."""
 
     run: Run | None
     ops: tuple[Op, ...]
     before: tuple[Op, ...] = ()
+    after: tuple[Op, ...] = ()
 
 
 def runs(loops: Loops) -> list[Run]:
@@ -150,6 +152,8 @@ def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list
     check_defined(blocks, results, names)
     needed, parts = set(results), list[list[str]]()
     for block in reversed(blocks):
+        parts.append(indented(block.after))
+        _read(needed, block.after)
         if block.run is None or block.run.kind == "straight":
             parts.append(indented(block.ops))
             _read(needed, block.ops)
@@ -161,7 +165,7 @@ def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list
 
 def check_defined(blocks: Sequence[Block], results: Sequence[str], names: Names) -> None:
     """Raise PlanError if a variable is read, or carried around a loop, before it is assigned."""
-    ops = [op for block in blocks for op in (*block.before, *block.ops)]
+    ops = [op for block in blocks for op in (*block.before, *block.ops, *block.after)]
     variables = {name for op in ops for name in op.targets} - {"q", "out", "lse"}
     assigned = set[str]()
 
@@ -179,6 +183,7 @@ def check_defined(blocks: Sequence[Block], results: Sequence[str], names: Names)
             _check_reads(carried & variables, assigned)
         for t in block.run.steps if block.run else (0,):
             run(block.ops, t - names.first)
+        run(block.after)
     _check_reads({*results} & variables, assigned)
 
 

@@ -163,14 +163,9 @@ def on_root(x, root, axis):
     return jax.tree.map(lambda x: jnp.where(here, x, 0), x)
 
 
-def hop_from(ranks, far):
-    """Pairs of these ranks, which send, and those so far behind them."""
-    return [(r, (r + far) % RANKS) for r in ranks]
-
-
-def hop_to(ranks, far):
-    """Pairs of those so far before these ranks, and these, which receive."""
-    return [((r - far) % RANKS, r) for r in ranks]
+def hop(ranks, far):
+    """Pairs of ranks, each with the one so far behind it."""
+    return [(r % RANKS, (r + far) % RANKS) for r in ranks]
 
 
 def permute_outputs(x, axis, pairs):
