@@ -36,7 +36,7 @@ CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 MARK = (
     "(?:windows|plain|backward|signed|given|bound|unequal|equal|sinks|sinkless|held|whole|heads"
-    "|free|fixed|keeping|fresh|stats|statless)"
+    "|free|fixed|keeping|fresh|stats|statless|many|timed|every|some)"
 )
 MARKED = re.compile(rf"(.*)  # ({MARK}(?: {MARK})*)")
 WIDEST = 100  # columns of a line
@@ -76,7 +76,7 @@ class Part:
 
     Some lines are there for some programs only. Such a line ends in marks, `first = 0  # windows`,
     and is left out of programs that do not have all of them, with the block that it begins. A line
-    whose comment is a key of `printed` stands for what the program prints there.
+    with a comment `# :key` stands for what is `printed` under the key, if anything is.
     """
 
     name: str
@@ -91,7 +91,8 @@ class Part:
             if not line or indent > outside:
                 kept += [line] * (outside == WIDEST)
                 continue
-            line = printed.get(line.rpartition("  # ")[2], line)
+            code, _, key = line.rpartition("  # :")
+            line = printed.get(key, code) if code else line
             marked = MARKED.fullmatch(line)
             holds = not marked or marks >= {*marked[2].split()}
             text = marked[1] if marked else line

@@ -9,10 +9,11 @@ from codegen.reflow import reflow
 from codegen.torch import layer
 from codegen.torch.by_tables import dynamic, table
 from codegen.torch.by_tables.dynamic import tables
-from codegen.torch.schedule import print_loops
+from codegen.torch.schedule import parts_called, print_loops
 from planner.errors import PlanError
 
 __all__ = ["tables", "write"]
+KERNELS = "kernels", "sums"
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
 
 
@@ -32,8 +33,8 @@ def written(program: Program, loops: str = "") -> str:
     """A program that is bound to its plan, from printed loops or by tables."""
     layout = layout_text(program.layout, "torch", program.free)
     texts: list[str | Part] = [constants(program), layout]
-    texts += [loops, *parts_of("torch", "passing", "merge")] if loops else table.text(program)
-    texts += parts_of("torch", "kernels", "sums", *("bands", "visitors") * bool(loops))
+    parts, marks = parts_called(program.plans, program.loops or (), loops)
+    texts += [loops, *parts] if loops else [*table.text(program), *parts_of("torch", *KERNELS)]
     apart = "def kv_positions" in layout
     texts += table.operators(program, shapes(program, apart))
     if program.layer:
@@ -46,29 +47,27 @@ def written(program: Program, loops: str = "") -> str:
     texts += parts_of("torch", *last)
     usage = layer.usage(program) if program.layer else []
     keep = [*KEEP, *["kv_positions"] * apart, *layer.KEEP * program.layer]
-    return assemble(docstring(program, usage), texts, keep, program.marks)
+    return assemble(docstring(program, usage), texts, keep, program.marks | marks)
 
 
 def shapes(program: Program, apart: bool) -> str:
-    """The lines of `attention` that say which shapes q, k and v must have."""
+    """The lines of `attention` that say what q, k and v must be."""
     heads, kv_heads = ("q.shape[1]", "k.shape[1]") if program.any_heads else ("HEADS", "KV_HEADS")
-    lines, tokens = list[str](), "len(positions(group.rank()))"
+    tokens = "len(positions(group.rank()))"
     if program.free:
         many, least = (n // program.ranks for n in (program.layout.multiple, program.least))
         whole = f"q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2])"
         tokens = f"max({least // many}, {whole}"
-    each, (q, kv) = f"n, {tokens}", (heads, kv_heads)
+    each, sizes = "n, tokens", "heads"
+    lines = [f"heads, tokens = ({heads}, {kv_heads}, {kv_heads}), {tokens}"]
     if apart:
         keys = "len(kv_positions(group.rank()))"
         lines = [f"queries, keys = ({heads}, {tokens}), ({kv_heads}, {keys})"]
-        each, (q, kv) = "*n", ("queries", "keys")
+        each, sizes = "*n", "(queries, keys, keys)"
+    dim = "HEAD_DIM"
     if program.unequal:
-        lines.append(f"sizes = ({q}, HEAD_DIM), ({kv}, HEAD_DIM), ({kv}, V_HEAD_DIM)")
-        lines.append(f"shapes = [[len(q), {each}, dim] for n, dim in sizes]")
-    elif q == "q.shape[1]":
-        each = each.replace("n", "x.shape[1]", 1)
-        lines.append(f"shapes = [[len(q), {each}, HEAD_DIM] for x in (q, k, k)]")
-    else:
-        lines.append(f"sizes = {q}, {kv}, {kv}")
-        lines.append(f"shapes = [[len(q), {each}, HEAD_DIM] for n in sizes]")
+        lines.append("dims = HEAD_DIM, HEAD_DIM, V_HEAD_DIM")
+        sizes, dim = f"zip({sizes}, dims, strict=True)", "dim"
+    names = "n, dim" if program.unequal else "n"
+    lines.append(f"wanted = [([len(q), {each}, {dim}], q.dtype, q.device) for {names} in {sizes}]")
     return "\n".join(reflow(f"    {line}" for line in lines))

@@ -7,7 +7,14 @@ import numpy as np
 from codegen.lowered.conditions import both, needed
 from codegen.lowered.sums import Cell
 from codegen.reflow import WIDTH
-from codegen.torch.origins import Attended, called, check_everything, origin, triangular
+from codegen.torch.origins import (
+    Attended,
+    called,
+    check_everything,
+    origin,
+    single_runs,
+    triangular,
+)
 from codegen.torch.state import State, indented
 from codegen.torch.tiles import Meeting
 from planner.errors import PlanError
@@ -83,7 +90,7 @@ class Attending(State):
             if q.axis is not None and self.orders.setdefault("tokens", q.axis) != q.axis:
                 raise PlanError("queries along several axes are attended")
             return "triangles", tokens
-        return called(self.plan, q, kv)
+        return called(self.plan, q, kv, single_runs(self.plan, self.forms))
 
     def pick(self, meeting: Meeting) -> str:
         """The text behind tensors of queries that takes the heads of a meeting."""

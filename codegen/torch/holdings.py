@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from codegen.lowered.sums import Cell, Walk
+from codegen.reflow import WIDTH
 from codegen.torch.variables import Variables
 from planner.errors import PlanError
 from planner.ir import TENSORS
@@ -78,7 +79,8 @@ class Holdings:
         out = f"[{like}.new_empty((*{like}.shape[:3], {self.dim}))]"
         out = out if self.dim else self.value("q", value)
         lse = f"torch.full_like({like}[..., :1], -torch.inf, dtype=wide(q))"
-        return f"{name} = [*zeros({out}), {lse}]"
+        text = f"{name} = [*zeros({out}), {lse}]"
+        return text if len(text) <= WIDTH - 4 else f"lse = {lse}\n{name} = [*zeros({out}), lse]"
 
     def shape(self, cell: Cell) -> str:
         """A value in whose shape sums are kept: what is owned, if that is as large."""

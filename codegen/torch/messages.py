@@ -38,11 +38,12 @@ class Messages(State):
                 self.write(f"on = {on}")
                 on = "on"
             given.append(f"*{on}")
-        given += [time] * bool(time and not late(self.loops, s))
+        begun = f"{verb}({', '.join(given)})"
+        begun += f" if {time} else None" * bool(time and not late(self.loops, s))
         alone &= not self.keeps(move)  # else it leaves before owners have new sums
-        self.started[s] = f"{verb}({', '.join(given)})" if alone else handle
+        self.started[s] = begun if alone else handle
         if self.started[s] == handle or late(self.loops, s):
-            self.started[s], line = handle, f"{handle} = {verb}({', '.join(given)})"
+            self.started[s], line = handle, f"{handle} = {begun}"
             self.paste(indented(f"if {time}:", [line]) if time and late(self.loops, s) else [line])
         self.keep_own(move)
 

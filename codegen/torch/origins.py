@@ -1,5 +1,6 @@
 """Whose tokens a value is, and the calls of `tiles` that cut rectangles by the mask's own bands."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.kernel_calls.calls import CAUSAL
-from planner.loops.form import OWN, Ints
+from planner.loops.form import OWN, Ints, Loops
 from planner.partitions import Side
 
 HERE = "rank"
@@ -29,10 +30,11 @@ class Origin:
     ranks: str
     axis: int | None = None
 
-    def positions(self, free: bool) -> str:
-        """The ranges of positions as a tuple; `free`: any length goes."""
+    def positions(self, free: bool, single: bool) -> str:
+        """The positions as ranges, or as a `single` one; `free`: any length goes."""
         if not self.ranks:
-            return f"(range({'seq' if free else 'KV_SEQ'}),)"
+            whole = f"range({'seq' if free else 'KV_SEQ'})"
+            return whole if single else f"({whole},)"
         return f"pieces({'seq, ' * free}{'*' * (self.axis is not None)}{self.ranks})"
 
 
@@ -113,11 +115,16 @@ def step_of(plan: Plan) -> int:
     return max(steps, default=1)
 
 
-def called(plan: Plan, q: Origin, kv: Origin) -> tuple[str, ...]:
+def single_runs(plan: Plan, loops: Sequence[Loops]) -> bool:
+    """True if ranks own one range each, and a value has the tokens of one rank or of all."""
+    return step_of(plan) > 0 and all(len(form.mesh) == 1 for form in loops)
+
+
+def called(plan: Plan, q: Origin, kv: Origin, single: bool) -> tuple[str, ...]:
     """`tiles` and its arguments for two values; PlanError unless both are ranges of one step."""
     step = step_of(plan)
     if step > 1 and (q.axis, kv.axis) != (None, None):
         raise PlanError("pieces of several ranks that are cut, and that lie far apart")
     if step > 1 and not (q.ranks and kv.ranks) and q.ranks != kv.ranks:
         raise PlanError("queries and keys lie differently far apart")
-    return "tiles", *(x.positions(layout_of(plan).multiple > 0) for x in (q, kv))
+    return "tiles", *(x.positions(layout_of(plan).multiple > 0, single) for x in (q, kv))

@@ -1,16 +1,29 @@
 """The schedule of a torch program: its passes, and the functions that they share."""
 
+import ast
 from collections.abc import Iterator, Sequence
 
+from codegen.assemble import Part, parts_of
 from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES
 from codegen.lowered.keeping import Kept, kept
 from codegen.reflow import WIDTH, reflow
-from codegen.torch.origins import pieces_of, step_of
+from codegen.torch.origins import pieces_of, single_runs, step_of
 from codegen.torch.passes import Pass
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import Attend, Exchange, Loops, Send
+
+PARTS = "passing", "merge", "kernels", "sums", "bands", "visitors"
+EVERY_RANK = {
+    "on": "def exchange(x: Any, to: int, src: int, group: Any) -> Any:",
+    "started": "    return dist.batch_isend_irecv(ops), sent, lambda: received",
+}
+ONE_RUN = {
+    "tiles": "def tiles(own: range, others: range) -> list[Any]:",
+    "boxes": "    for i0, i1, j0, j1, *ends in BOXES:",
+    "append": "                calls.append((slice(i, j), slice(m, n), band))",
+}
 
 
 def kept_by_torch(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
@@ -50,7 +63,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     for plan, each in zip(plans, loops, strict=True):
         check_form(plan, each)
     keep = kept_by_torch(plans, loops)
-    passes = [Pass(plan, each, keep) for plan, each in zip(plans, loops, strict=True)]
+    passes = [Pass(plan, each, loops, keep) for plan, each in zip(plans, loops, strict=True)]
     bodies = [each.function() for each in passes]
     meshes, lines = {each.mesh for each in loops if len(each.mesh) > 1}, list[str]()
     if len(meshes) > 1:
@@ -63,7 +76,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
         ]
     written = "\n".join(line for body in bodies for line in body)
     if "pieces(" in written:
-        lines += pieces_function(plans[0], "*range(" in written)
+        lines += pieces_function(plans[0], loops, "*range(" in written)
     if keep.names:
         work = plans[0].workload
         lines += likes_function(loops[0], work.v_head_dim != work.head_dim)
@@ -75,23 +88,38 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     return "\n".join(["from functools import cache", "", "# ---- Schedule", *lines]) + "\n"
 
 
-def pieces_function(plan: Plan, several: bool) -> list[str]:
-    """The function that gives the positions of a rank, or of `several`, as ranges."""
-    step, free = step_of(plan), layout_of(plan).multiple > 0
+def parts_called(
+    plans: Sequence[Plan], loops: Sequence[Loops], passes: str
+) -> tuple[list[Part], frozenset[str]]:
+    """The parts that printed passes call, and the marks of lines in them that calls ask for."""
+    called = [n for n in ast.walk(ast.parse(passes)) if isinstance(n, ast.Call)]
+    calls = [(ast.unparse(call.func), call.args) for call in called]
+    one = "tiles" in dict(calls) and single_runs(plans[0], loops)
+    partly = any(name == "exchange" and len(args) > 4 for name, args in calls)
+    marks = {"some" if partly else "every", "" if one else "many"}
+    marks |= {"timed"} if " else None" in passes else {""}
+    lines = ({} if partly else EVERY_RANK) | (ONE_RUN if one else {})
+    return parts_of("torch", *PARTS, without=(), **lines), frozenset(marks)
+
+
+def pieces_function(plan: Plan, loops: Sequence[Loops], several: bool) -> list[str]:
+    """The function that gives the positions of a rank, or of `several`, as ranges, or as one."""
+    step, seq = step_of(plan), ", seq" * (layout_of(plan).multiple > 0)
     by = "" if step <= 1 else ", RANKS" if step == plan.ranks else f", {step}"
-    own = f"positions(rank{', seq' * free})"
-    own = f"[{own}]" if step else f"{own}.tensor_split({pieces_of(plan)})"
-    said = '    """The positions of the tokens on a rank."""'
-    lines = [f"def pieces({'seq, ' * free}rank):", said]
-    if several:
-        lines = [
-            f"def pieces({'seq, ' * free}*ranks):",
-            '    """The positions of the tokens on ranks, in order of the sequence."""',
-            f"    own = (x for rank in ranks for x in {own})",
-        ]
-        own = "sorted(own, key=lambda x: int(x[0]))"
-    each = f"    return tuple(range(int(x[0]), int(x[-1]) + 1{by}) for x in {own})"
-    return ["", "", "@cache", *lines, each]
+    given, said, own = f"{seq[2:]}{', ' * bool(seq)}rank", "a rank", f"positions(rank{seq})"
+    each = f"range(int({{0}}[0]), int({{0}}[-1]) + 1{by})"
+    if single_runs(plan, loops):
+        body = [f"own = {own}", f"return {each.format('own')}"]
+    elif several or step:
+        given, said = given.replace("rank", "*ranks"), "ranks, in order of the sequence"
+        parts = f"x for rank in ranks for x in {own}.tensor_split({pieces_of(plan)})"
+        body = [f"own = ({f'{own} for rank in ranks' if step else parts})"]
+        body += [f"return tuple({each.format('x')} for x in sorted(own, key=lambda x: int(x[0])))"]
+    else:
+        parts = f"{own}.tensor_split({pieces_of(plan)})"
+        body = [f"return tuple({each.format('x')} for x in {parts})"]
+    head = [f"def pieces({given}):", f'    """The positions of the tokens on {said}."""']
+    return ["", "", "@cache", *head, *(f"    {line}" for line in body)]
 
 
 def check_form(plan: Plan, loops: Loops) -> None:

@@ -13,10 +13,10 @@ from planner.loops.form import Loops, Send
 
 
 class State:
-    """A pass on its way to text; `keep`: the exchanges whose values the backward pass has."""
+    """A pass on its way to text, one of `forms`; `keep`: exchanges whose values backward has."""
 
-    def __init__(self, plan: Plan, loops: Loops, keep: Kept) -> None:
-        self.plan, self.keep = plan, keep
+    def __init__(self, plan: Plan, loops: Loops, forms: Sequence[Loops], keep: Kept) -> None:
+        self.plan, self.forms, self.keep = plan, forms, keep
         self.loops, self.walked = walk(plan, loops)
         self.frames = [*frames(self.loops)]
         self.backward, kept = plan.pass_ == "backward", bool(keep.names)

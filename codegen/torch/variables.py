@@ -28,9 +28,9 @@ def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -
     spans = {v: span for v, span in input_spans(loops).items() if v[1] != HELD}
     exchanges = loops.exchanges.values()
     for side in ("q", "kv"):  # what is owned may be read once more beside a value of its name
-        if own := spans.get((side, OWN)):
-            parts = sum(s.side == side and s.part.value == OWN for s in exchanges)
-            spans[side, OWN] = own[0], 4 * loops.steps if parts > 1 else own[1] - 4
+        own = spans.pop((side, OWN), None)
+        if own and sum(s.side == side and s.part.value == OWN for s in exchanges) < 2:
+            spans[side, OWN] = own[0], own[1] - 4
     for value in ((s.side, s.name) for s in exchanges if keep):
         spans[value] = spans[value][0], 4 * loops.steps
     douts = {("q", s.name): "dout" for s in exchanges if s.tensors == ("DOUT",)}

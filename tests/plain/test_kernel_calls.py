@@ -1,6 +1,7 @@
 """The one cutter of rectangles: its calls cover what a mask allows, once, and nothing else."""
 
 from itertools import pairwise
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from codegen.assemble import parts_of
 from codegen.torch.parts import bands
+from codegen.torch.schedule import ONE_RUN
 from planner.kernel_calls import Call, band_calls, rectangle_calls
 from planner.kernel_calls.calls import in_turn
 from planner.kernel_calls.runs import runs
@@ -80,13 +83,24 @@ def test_programs_cut_as_the_planner_does(
     )
     (rows,) = shifted((rows,), work.offset)
     ours = band_calls(runs([rows]), runs([columns]), boxes)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bands, "BOXES", tuple(map(tuple, boxes)))
-        bands.tiles.cache_clear()
-        theirs = bands.tiles((rows,), (columns,))
-    assert [(*map(written, call[:2]), call[2]) for call in theirs] == [
-        (tuple(call.rows), tuple(call.columns), call.band) for call in ours
-    ]
+    for part, sides in ((bands, ((rows,), (columns,))), (of_one_run, (rows, columns))):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(part, "BOXES", tuple(map(tuple, boxes)))
+            part.tiles.cache_clear()
+            theirs = part.tiles(*sides)
+        assert [(*map(written, call[:2]), call[2]) for call in theirs] == [
+            (tuple(call.rows), tuple(call.columns), call.band) for call in ours
+        ]
+
+
+def printed_of_one_run() -> ModuleType:
+    """The part as programs have it whose ranks own one range each."""
+    module, (part,) = ModuleType("one_run"), parts_of("torch", "bands", without=(), **ONE_RUN)
+    exec(part.text(frozenset({"windows"})), module.__dict__)
+    return module
+
+
+of_one_run = printed_of_one_run()
 
 
 def written(part: slice) -> tuple[int, ...]:

@@ -69,9 +69,10 @@ def operators(program: Program, shapes: str = "") -> list[Part]:
     own = ("operator", "gradients") if sinks else ()
     head, call = WITH_SINKS if sinks else WITHOUT
     names = ["function", *["gradients"] * (program.backward is not None or dynamic), "likes"]
-    first, *others = parts_of(
-        "torch", *names, without=(*without, *own), shapes=shapes, head=head, call=call
-    )
+    grouped = " or q.shape[1] % k.shape[1]" * program.any_heads
+    wrong = f"    if given != wanted{grouped} or not q.is_floating_point():"
+    lines = {"shapes": shapes, "wrong": wrong, "head": head, "call": call}
+    first, *others = parts_of("torch", *names, without=(*without, *own), **lines)
     idle = ("gradients",) * (not program.backward)
     return [first, *parts_of("torch", "sinks", without=idle) * sinks, *others]
 

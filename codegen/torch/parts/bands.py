@@ -21,11 +21,11 @@ def triangles(tokens: Tensor) -> Iterator[tuple[slice, slice, bool]]:
 
 
 @cache
-def tiles(queries: tuple[range, ...], keys: tuple[range, ...]) -> list[tuple[slice, slice, Any]]:
-    """The kernel calls (rows, cols, band) of some pieces; band True: row r sees columns 0..r."""
+def tiles(q: tuple[range, ...], kv: tuple[range, ...]) -> list[Any]:  # :tiles
+    """The kernel calls (rows, cols, band) of some tokens; band True: row r sees columns 0..r."""
     calls = list[tuple[slice, slice, Any]]()
-    rows, cols = (zip(accumulate(map(len, x), initial=0), x, strict=False) for x in (queries, keys))
-    for (row, own), (col, others), (i0, i1, j0, j1, *ends) in product(rows, cols, BOXES):
+    rows, cols = (zip(accumulate(map(len, x), initial=0), x, strict=False) for x in (q, kv))  # many
+    for (row, own), (col, others), (i0, i1, j0, j1, *ends) in product(rows, cols, BOXES):  # :boxes
         a, b = (len(range(own.start, min(i, own.stop), own.step)) for i in (i0, i1))
         c, d = (len(range(others.start, min(j, others.stop), others.step)) for j in (j0, j1))
         last = (own.start + ends[1] - others.start) // others.step  # that row 0 sees
@@ -42,5 +42,5 @@ def tiles(queries: tuple[range, ...], keys: tuple[range, ...]) -> list[tuple[sli
                 parts.append((i, j, m, min(j + last, d), (i + first - m, i + last - m)))  # windows
         for i, j, m, n, band in parts:
             if i < j and m < n:
-                calls.append((slice(row + i, row + j), slice(col + m, col + n), band))
+                calls.append((slice(row + i, row + j), slice(col + m, col + n), band))  # :append
     return calls

@@ -14,30 +14,33 @@ INNER = 1
 
 def wait(message: Any) -> Any:
     """Wait for what a message brings; it holds what was sent until then."""
+    message = message or ([], [], list)  # none was sent  # timed
     for work in message[0]:
         work.wait()
     return message[2]()
 
 
-def exchange(x: Any, to: int, source: int, group: Any, sends: Any = 1, comes: Any = None) -> Any:
-    """If it `sends`, give tensors to one rank; if it `comes`, receive the like from another."""
-    sent = [t.contiguous() for t in x] if sends else []
-    received = [t.new_empty(t.shape) for t in x] if (sends if comes is None else comes) else []
+def exchange(x: Any, to: int, src: int, group: Any, sends: Any = 1, comes: Any = 1) -> Any:  # :on
+    """Give tensors to one rank, and receive the like from another."""  # every
+    """If `sends`, give tensors to one rank; if `comes`, receive the like from another."""  # some
+    sent, received = [t.contiguous() for t in x], [t.new_empty(t.shape) for t in x]  # every
+    sent = [t.contiguous() for t in x] if sends else []  # some
+    received = [t.new_empty(t.shape) for t in x] if comes else []  # some
     ops = [dist.P2POp(dist.isend, t, group=group, group_peer=to) for t in sent]
-    ops += [dist.P2POp(dist.irecv, t, group=group, group_peer=source) for t in received]
-    return dist.batch_isend_irecv(ops) if ops else [], sent, lambda: received
+    ops += [dist.P2POp(dist.irecv, t, group=group, group_peer=src) for t in received]
+    return dist.batch_isend_irecv(ops) if ops else [], sent, lambda: received  # :started
 
 
-def broadcast(x: Any, root: int, group: Any, comes: Any = 1) -> Any:
+def broadcast(x: Any, root: int, group: Any) -> Any:
     """The tensors of one rank of the group, the root, to all others."""
     own, rules = group.rank() == root, {"group": group, "group_src": root, "async_op": True}
-    received = [t.contiguous() if own else t.new_empty(t.shape) for t in (x if comes else [])]
+    received = [t.contiguous() if own else t.new_empty(t.shape) for t in x]
     return [dist.broadcast(t, **rules) for t in received], [], lambda: received
 
 
-def reduction(x: Any, root: int, group: Any, sends: Any = 1) -> Any:
+def reduction(x: Any, root: int, group: Any) -> Any:
     """The sums of all ranks of the group to one of them, the root; nothing to the others."""
-    sent, rules = [t.contiguous() for t in x] if sends else [], {"group": group, "async_op": True}
+    sent, rules = [t.contiguous() for t in x], {"group": group, "async_op": True}
     works = [dist.reduce(t, group_dst=root, **rules) for t in sent]
     return works, sent, lambda: sent if group.rank() == root else []
 
