@@ -43,8 +43,7 @@ def written(program: Program, loops: str = "") -> str:
     special = program.unequal or program.work.sinks
     whole = program.free and program.backward and not special
     check = "checks/check_whole" if whole else "checks/check_rows"
-    last = layer.parts(program) if program.layer else (check, "checks/check")
-    texts += parts_of("torch", *last)
+    texts += layer.parts(program) if program.layer else parts_of("torch", check, "checks/check")
     usage = layer.usage(program) if program.layer else []
     keep = [*KEEP, *["kv_positions"] * apart, *layer.KEEP * program.layer]
     return assemble(docstring(program, usage), texts, keep, program.marks | marks)

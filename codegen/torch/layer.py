@@ -1,9 +1,16 @@
 """parts(program), text(program)   what --layer adds to a program: a decoder layer and its check."""
 
+from codegen.assemble import Part, parts_of
 from codegen.layers import KEEP, refuse, widths
 from codegen.programs import Program
 
 __all__ = ["KEEP", "parts", "text", "usage"]
+WITH_TABLES = {
+    "layer": "def decoder_layer(params: Params, x: Tensor, tables: Tables, *, group: Any = None)"
+    " -> Tensor:",
+    "positions": "    return positions(where[-1].rank(), where[0])",
+    "reference": "def reference(params: Params, x: Tensor, tables: Tables) -> Tensor:",
+}
 USAGE = (
     "y = decoder_layer(params, x{})  # x: this rank's tokens [batch, tokens, dim], as y",
     "params = init(seed)             # the same ones on every rank; sum their gradients",
@@ -11,11 +18,11 @@ USAGE = (
 )
 
 
-def parts(program: Program) -> tuple[str, ...]:
-    """The names of the parts, the self-check last."""
-    if program.dynamic:
-        return "layers/layer", "layers/layer_given", "checks/check_rows", "checks/check"
-    return "layers/layer", "layers/layer_here", "checks/check"
+def parts(program: Program) -> list[Part]:
+    """The layer, and the self-check last."""
+    check = ("checks/check_rows",) * program.dynamic
+    printed = WITH_TABLES if program.dynamic else {}
+    return parts_of("torch", "layers/layer", *check, "checks/check", without=(), **printed)
 
 
 def text(program: Program) -> str:

@@ -27,16 +27,15 @@ def write(program: Program) -> str:
     usage = [line.format(program.work.head_dim) for line in USAGE]
     own = f"FORMAT = {FORMAT}  # of tables\nCHECKED = {64 * program.ranks}  # tokens, by default\n"
     texts: list[str | Part] = [constants(program), own]
-    keep, last = [*KEEP], ["checks/check_rows", "checks/check"]
+    keep, last = [*KEEP], parts_of("torch", "checks/check_rows", "checks/check")
     if program.layer:
         texts.append(layer.text(program))
-        keep, usage = [*KEEP, *layer.KEEP], layer.usage(program)
-        last = [*layer.parts(program)]
+        keep, usage, last = [*KEEP, *layer.KEEP], layer.usage(program), layer.parts(program)
     run, *others = table.interpreter(program)
     texts += parts_of("torch", "tables/given")
     texts += parts_of("torch", run, without=("group_named",))
     texts += parts_of("torch", *others, "kernels", "sums")
-    texts += [*table.operators(program), *parts_of("torch", *last)]
+    texts += [*table.operators(program), *last]
     return assemble(docstring(program, usage), texts, keep, program.marks)
 
 

@@ -8,20 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional
-from torch import Tensor
 from torch.distributed.run import main as torchrun
 
-from codegen.torch.parts.stubs import allowed, compared, example, load
+from codegen.torch.parts.stubs import compared, example, load
 
-RANKS = CHECKED = SEQ = KV_SEQ = 1
-PLAN: dict[str, Any] = {}
-
-
-def dense(q: Tensor, k: Tensor, v: Tensor, rows: Tensor) -> Tensor:
-    """Attention of some queries to all keys by its definition."""
-    seen = allowed(rows[:, None] + KV_SEQ - SEQ, torch.arange(k.shape[2])[None]).to(q.device)
-    fused = torch.nn.functional.scaled_dot_product_attention
-    return fused(q[:, :, rows], k, v, seen, scale=PLAN["scale"], enable_gqa=True)
+RANKS = CHECKED = 1
 
 
 def main(seq: Any = CHECKED) -> None:

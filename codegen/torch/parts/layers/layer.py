@@ -5,13 +5,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from codegen.torch.parts.function import operator
 from codegen.torch.parts.gradients import gradients
 from codegen.torch.parts.merge import wide
-from codegen.torch.parts.stubs import named, own_positions
+from codegen.torch.parts.stubs import allowed, positions, tables
 
-RANKS, HEADS, KV_HEADS, HEAD_DIM, DIM, HIDDEN = 1, 1, 1, 1, 1, 1
+RANKS, SEQ, HEADS, KV_HEADS, HEAD_DIM, DIM, HIDDEN = 1, 1, 1, 1, 1, 1, 1
+PLAN: dict[str, Any] = {}
 
 
 # ---- Decoder layer: RMSNorm, rotary embedding by true positions, attention, SwiGLU.
@@ -131,12 +133,23 @@ def leaf(x: Tensor) -> Tensor:
     return x.detach().requires_grad_()
 
 
-def layer_of(params: Params, x: Tensor, where: Any) -> Tensor:
-    """The layer, after a look at what it is given; ValueError for other shapes."""
-    if where[-1].size() != RANKS:
-        raise ValueError(f"the program is for {RANKS} ranks, but the group has {where[-1].size()}")
+def decoder_layer(params: Params, x: Tensor, *, group: Any = None) -> Tensor:  # :layer
+    """A decoder layer on sharded sequences, differentiable in x and in the parameters.
+
+    x: this rank's tokens [batch, tokens, dim], at its `positions`; the result is like x. All ranks
+    of the group call it together, with the same parameters. A rank's gradients of the parameters
+    are the share of its tokens: sum them over the group, as data parallelism does. Raises
+    ValueError for other shapes.
+    """
+    if not all(map(torch.equal, tables.shards["q"], tables.shards["kv"])):  # given
+        raise ValueError("a decoder layer needs queries and keys of a token on the same rank")
+    group = group or dist.group.WORLD
+    if group.size() != RANKS:
+        raise ValueError(f"the program is for {RANKS} ranks, but the group has {group.size()}")
     if set(params) != set(names):
         raise ValueError(f"the parameters are {[*params]}, not {[*names]}")
+    where: Any = (group,)  # bound
+    where = tables, group  # given
     tokens, dim = len(own_positions(x, where)), params["wo"].shape[0]
     if x.ndim != 3 or [*x.shape[1:]] != [tokens, dim] or not x.is_floating_point():
         raise ValueError(f"x is {x.dtype} {[*x.shape]}, not floats [batch, {tokens}, {dim}]")
@@ -147,12 +160,49 @@ def layer_of(params: Params, x: Tensor, where: Any) -> Tensor:
     return y
 
 
-def reference_layer(params: Params, x: Tensor, attend_all: Any) -> Tensor:
+def own_positions(x: Tensor, where: Any) -> Tensor:
+    """The positions of this rank's tokens."""
+    tokens = x.shape[1] * RANKS  # free
+    tokens = SEQ  # fixed bound
+    return positions(where[-1].rank(), tokens)  # :positions
+
+
+def named(where: Any) -> str:
+    """The group as operators take it."""  # bound
+    """The tables and the group as operators take them."""  # given
+    name: str = where[-1].group_name
+    name = f"{where[0].name} {name}"  # given
+    return name
+
+
+def reference(params: Params, x: Tensor) -> Tensor:  # :reference
     """The layer by its definition on one device; x: all tokens in sequence order."""
     q, k, v = project(params, x, torch.arange(x.shape[1]))
-    return finish(params, x, attend_all(q, k, v))
+    rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}
+    parts = list[Tensor]()
+    for own in torch.arange(x.shape[1]).split(256):
+        seen = allowed(own[:, None], torch.arange(x.shape[1])).to(x.device)  # bound
+        seen = allowed(own, tables).to(x.device)  # given
+        parts.append(scaled_dot_product_attention(q[:, :, own], k, v, seen, **rules))
+    return finish(params, x, torch.cat(parts, 2))
 
 
-def world(group: Any) -> Any:
-    """The group, by default that of all ranks."""
-    return group or dist.group.WORLD
+# ---- Self-check: every rank compares its tokens with the layer on one device, in float64.
+
+
+def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:  # bound
+    """The output, dx and the gradients of the parameters, each beside that of the reference."""
+    random, params = torch.Generator().manual_seed(0), init(0, kind[1], kind[0], dim=64, hidden=96)
+    x, dy = (torch.randn(1, seq, 64, generator=random).to(*kind) for _ in range(2))
+    at = positions(dist.get_rank(), seq).to(x.device)
+    ours, exact = leaf(x[:, at]), {name: leaf(params[name].double()) for name in names}
+    y, whole = decoder_layer(params, ours), leaf(x.double())
+    y.backward(dy[:, at])
+    wanted = reference(exact, whole)
+    wanted.backward(dy.double())
+    pairs = [(y, wanted[:, at]), (ours.grad, whole.grad[:, at])]
+    for name in names:
+        dist.all_reduce(total := params[name].grad.double())
+        unit = exact[name].grad.abs().max().clamp_min(1)
+        pairs.append((total / unit, exact[name].grad / unit))
+    return pairs
