@@ -112,6 +112,11 @@ class Program:
         return all(len(side.slices) == 1 for side in sides)
 
     @property
+    def any_plan(self) -> bool:
+        """True if it takes any plan of its ranks and heads, as tables."""
+        return self.dynamic and self.target == "torch"
+
+    @property
     def signed(self) -> bool:
         """True if kernels take the scale's size alone: a mask scaled by 0 or less hides nothing."""
         return self.target == "torch" and self.work.softmax_scale <= 0
@@ -138,8 +143,7 @@ class Program:
         """The marks of the lines of parts that it has."""
         either = {
             ("windows", "plain"): self.windows,
-            ("backward", ""): self.backward is not None
-            or (self.dynamic and self.target == "torch"),
+            ("backward", ""): self.backward is not None or self.any_plan,
             ("signed", ""): self.signed,
             ("unequal", "equal"): self.unequal,
             ("sinks", "sinkless"): self.work.sinks,

@@ -56,6 +56,19 @@ def test_a_plan_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [copy]
 
 
+def test_a_program_that_is_given_tables_is_the_same_for_every_mask_and_length() -> None:
+    """And says so: neither heads that it does not take, nor a plan that it is not made of."""
+    masks = rl.Full(), rl.Causal(), rl.Window(9)
+    works = [
+        replace(WORK, mask=m, seq=n, kv_seq=n) for m, n in zip(masks, (64, 32, 96), strict=True)
+    ]
+    programs = {rl.emit(rl.plan("ring", work, 4), "torch", dynamic=True) for work in works}
+    (text,) = programs
+    header = text.split('"""')[1].replace("\n", " ")
+    assert "any batch and float type and any plan of these ranks and heads" in header
+    assert "from plan" not in header
+
+
 @pytest.mark.parametrize(
     ("target", "options", "said"),
     [
