@@ -85,11 +85,11 @@ def overlaps(
     while at < len(low):
         before = ends[at - 1] if at else 0
         upto = max(at + 1, int(np.searchsorted(ends, before + limit, side="right")))
-        left_at = np.repeat(np.arange(at, upto), np.diff(ends[at:upto], prepend=before))
-        begins = np.concatenate([[before], ends[at : upto - 1]])
-        place = np.arange(before, ends[upto - 1]) - begins[left_at - at]
-        right_at = order[start[left_at] + place]
-        hit = other_high[right_at] > low[left_at]
+        counts = np.diff(ends[at:upto], prepend=before)
+        left_at = np.repeat(np.arange(at, upto), counts)
+        shift = np.repeat(start[at:upto] - ends[at:upto] + counts, counts)
+        right_at = order[np.arange(before, ends[upto - 1]) + shift]
+        hit = other_high[right_at] > np.repeat(low[at:upto], counts)
         yield (left_at, right_at) if hit.all() else (left_at[hit], right_at[hit])
         at = upto
 
