@@ -46,6 +46,7 @@ class Rectangles:
         self.tiles = tiles(plan)
         self._q, self._kv = plan.partition.q, plan.partition.kv
         self._tokens = [np.append(sizes(side.chunks), 0) for side in (self._q, self._kv)]
+        self._sizes = [np.append(side.sizes, 0) for side in (self._q, self._kv)]
         self._chunk = [np.append(side.chunk, -1) for side in (self._q, self._kv)]
         self._shapes = Shapes.of(plan.workload, plan.partition)
         self._pieces = plan.workload.mask.region().pieces
@@ -68,20 +69,18 @@ class Rectangles:
         Rows that are equal but for a shift to the one that was cut before them are not cut again.
         Where kernels skip what masks hide nothing is cut.
         """
-        sides = zip(self._chunk, (node.q, node.kv), strict=True)
-        q, kv = (chunk.take(blocks.T).T for chunk, blocks in sides)  # by columns in memory
         if not self._kernels.splits:
-            return self._skipping(q, kv)
-        sides = zip(self._tokens, (q, kv), strict=True)
-        rows, columns = (tokens.take(chunks.T).sum(axis=0) for tokens, chunks in sides)
+            return self._skipping(*self._chunks(node.q, node.kv))
+        sides = zip(self._sizes, (node.q, node.kv), strict=True)
+        rows, columns = (sizes.take(blocks.T).sum(axis=0) for sizes, blocks in sides)
         cuts, kernels = np.zeros((6, len(node))), self._kernels
         cuts[0] = 1.0
         for n, count in enumerate((kernels.full, kernels.blocks, kernels.traffic), 1):
             cuts[n] = count(rows, columns)
         at = np.flatnonzero(~self._full(node))
         if len(at):
-            q, kv, fresh = q[at], kv[at], np.ones(len(at), np.bool_)
-            numbers = self._shapes.rows(q, kv)
+            q, kv = self._chunks(node.q[at], node.kv[at])
+            numbers, fresh = self._shapes.rows(q, kv), np.ones(len(at), np.bool_)
             fresh[1:] = (numbers[1:] != numbers[:-1]).any(axis=1)
             each = zip(numbers[fresh], q[fresh], kv[fresh], strict=True)
             cut = np.array([self._cut(*row) for row in each])
@@ -104,15 +103,18 @@ class Rectangles:
 
     def calls(self, q: Ints, kv: Ints) -> list[Call]:
         """Return the calls of one rectangle of blocks, in the order of a program."""
-        chunks = self._in_order(self._chunk[0][q], self._chunk[1][kv])
-        return rectangle_calls(*self._rectangle(*chunks))
+        return rectangle_calls(*self._rectangle(*self._in_order(*self._chunks(q, kv))))
+
+    def _chunks(self, *sides: Ints) -> list[Ints]:
+        """Return the chunks of blocks of both sides, by columns in memory."""
+        return [chunk.take(blocks.T).T for chunk, blocks in zip(self._chunk, sides, strict=True)]
 
     def _in_order(self, *sides: Ints) -> list[Ints]:
         """Return the chunks of both sides that are not empty, ordered by first positions."""
         chosen = list[Ints]()
         for chunks, tokens, (first, _) in zip(sides, self._tokens, self._hulls, strict=True):
-            kept = np.unique(chunks[tokens[chunks] > 0])
-            chosen.append(kept[np.argsort(first[kept], kind="stable")])
+            kept = chunks[tokens[chunks] > 0]
+            chosen.append(kept[np.argsort(first[kept])])
         return chosen
 
     def _summary(self, q: Ints, kv: Ints) -> Cut:
