@@ -7,8 +7,8 @@ What is still to be added to, by the owner too, and what goes elsewhere, is sent
 
 import numpy as np
 
-from planner.analysis.marks import Bits, attended_blocks
-from planner.analysis.partial_sums import no_contributions, transfers, travelling
+from planner.analysis.marks import Bits, attended_blocks, cells
+from planner.analysis.partial_sums import transfers, travelling
 from planner.cached import cached_on_plan
 from planner.ir import ACCUMULATORS, CARRIED, Index, Move, Plan
 from planner.partitions import Ints
@@ -62,9 +62,10 @@ def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     total = _added(plan, tensor)
     step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
     source_of = np.full(len(total), NEVER, np.int32)
-    sends = transfers(plan, tensor, no_contributions(plan, tensor))
+    added = np.zeros(cells(plan, tensor).size, np.int32)
+    sends = transfers(plan, tensor, added, np.add)
     for number, sent in sends if tensor in travelling(plan) else ():
-        for move, parts in sent:
+        for move, _, parts in sent:
             row, column = np.nonzero((parts == total.take(move.blocks.T).T) & (parts > 0))
             block = move.blocks[row, column]
             step_of[block], source_of[block] = number, move.src[row]

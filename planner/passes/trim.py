@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.analysis.marks import Bits, Marks, attended_blocks, groups, places, readable
-from planner.analysis.partial_sums import away, no_contributions, transfers, travelling
+from planner.analysis.partial_sums import away, nothing_held, transfers, travelling
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import chosen, distinct
 from planner.ir import INPUTS, Attend, Held, Move, Plan, Step
@@ -129,9 +129,9 @@ def filled(plan: Plan) -> tuple[Plan, bool]:
     """Returns the plan without empty transfers; True if sums that travel end at their owners."""
     kept, owned = dict[tuple[int, int], Move](), True
     for tensor in travelling(plan):
-        held = no_contributions(plan, tensor)
+        held = nothing_held(plan, tensor)
         for number, sent in transfers(plan, tensor, held):
-            for move, parts in sent:
+            for move, _, parts in sent:
                 rows: Bits = np.asarray((parts > 0).any(axis=1))
                 kept[number, id(move)] = only_rows(move, rows)
         owned = owned and not away(plan, tensor, held).size
