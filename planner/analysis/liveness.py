@@ -64,9 +64,9 @@ class _Away:
         self._owners, self._weight = np.append(plan.side(tensor).owners, -1), np.append(weights, 0)
         self.held = np.zeros(plan.ranks, np.int64)  # weight per rank
 
-    def weigh(self, total: Weights, rank: Whole, blocks: Whole, counted: Bits | np.bool_) -> None:
-        """Add the weight of the counted blocks of a node [n, w] to the total per rank."""
-        np.add.at(total, rank, (self._weight.take(blocks.T).T * counted).sum(axis=1))
+    def weight(self, blocks: Whole, counted: Bits | np.bool_) -> Weights:
+        """Returns the weight of the counted blocks of each row [n, w]."""
+        return np.asarray((self._weight.take(blocks.T) * counted.T).sum(axis=0))
 
     def add(self, rank: Ints, blocks: Ints) -> None:
         """Have these as well."""
@@ -77,16 +77,14 @@ class _Away:
         if np.bincount(rank).max() > 1:  # a rank that occurs twice may have a block twice
             fresh &= ~again(entries.reshape(-1)).reshape(fresh.shape)
         self._marks.set(entries, True)
-        self.weigh(self.held, rank, blocks, fresh & self._away(rank, blocks))
+        np.add.at(self.held, rank, self.weight(blocks, fresh & self._away(rank, blocks)))
 
     def take(self, rank: Ints, blocks: Ints) -> Bits:
         """Have these no longer; returns which were absent: bool [n, w]."""
         entries = self._marks.cells.of(rank, blocks)
         present = self._marks.bits[entries]
         self._marks.set(entries, False)
-        gone = np.zeros_like(self.held)
-        self.weigh(gone, rank, blocks, present & self._away(rank, blocks))
-        self.held -= gone
+        np.subtract.at(self.held, rank, self.weight(blocks, present & self._away(rank, blocks)))
         return ~present
 
     def _away(self, rank: Ints, blocks: Ints) -> Bits:
@@ -103,7 +101,7 @@ def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, We
         for rank, blocks, _ in chain(copies.comes(number), () if number else copies.comes(-1)):
             absent = now.take(rank, blocks)
             if absent.any():
-                now.weigh(most, rank, blocks, absent)
+                np.add.at(most, rank, now.weight(blocks, absent))
         if number < len(plan.steps):
             yield number, most
 
@@ -124,6 +122,6 @@ def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[in
             now.add(attend.rank, attended_blocks(attend, tensor))
         most += now.held
         for move in sent:
-            now.weigh(most, move.dst, move.blocks, np.True_)
+            np.add.at(most, move.dst, now.weight(move.blocks, np.True_))
             now.add(move.dst, move.blocks)
         yield number, most
