@@ -135,8 +135,8 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
         due, attended = int(np.count_nonzero(state)), 0
         places = _places(len(q), q_ids), _places(len(kv), kv_ids)
         for _, node in plan.attends():
-            of_kv = kv.slice[node.kv.max(axis=1)] == kv_slice
-            rows = chosen(of_kv & (q.slice[node.q.max(axis=1)] == q_slice))
+            of_kv = kv.slice.take(node.kv.max(axis=1)) == kv_slice
+            rows = chosen(of_kv & (q.slice.take(node.q.max(axis=1)) == q_slice))
             sides = zip(places, (node.q, node.kv), strict=True)
             attended += _mark(state, *(place.take(blocks[rows].T) for place, blocks in sides))
         missing = state == DUE

@@ -57,7 +57,7 @@ class Tiles:
     @property
     def live_chunks(self) -> NDArray[np.bool_]:
         """Chunk pairs with at least one allowed pair."""
-        return np.asarray(self.chunk_kinds[:-1, :-1] & LIVE, np.bool_)
+        return (self.chunk_kinds[:-1, :-1] & LIVE).view(np.bool_)
 
     @property
     def shared_heads(self) -> NDArray[np.int64]:
