@@ -7,6 +7,7 @@ import numpy as np
 from codegen.lowered.conditions import both, needed
 from codegen.lowered.sums import Cell
 from codegen.reflow import WIDTH
+from codegen.torch.holdings import listed
 from codegen.torch.origins import (
     Attended,
     called,
@@ -15,7 +16,7 @@ from codegen.torch.origins import (
     single_runs,
     triangular,
 )
-from codegen.torch.state import State, indented
+from codegen.torch.state import State, indented, tupled
 from codegen.torch.tiles import Meeting
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
@@ -45,17 +46,29 @@ class Attending(State):
             sums[0], queries = f"own[:{many}]", f"own[{many}:]"
         elif queries.startswith("with_output") and not meeting.plain:
             lines, queries = [f"visitors = {queries}"], "visitors"
-        function = "add_gradient" if self.backward else "add_attention"
-        given = f"{function}({', '.join([*sums, queries, kv])}"
         if meeting.plain:
-            return [*lines, *self.cases(meeting, f"{given}, {{}})")]
+            function = "add_gradient" if self.backward else "add_attention"
+            return [
+                *lines,
+                *self.cases(meeting, f"{function}({', '.join([*sums, queries, kv])}, {{}})"),
+            ]
         name, *arguments = self.cuts(meeting)
         head = f"for rows, cols, band in {name}({', '.join(arguments)}):"
         if len(head) > WIDTH - self.margin:
             named = dict(zip(dict.fromkeys(arguments), ("ours", "theirs"), strict=False))
-            lines.append(f"{', '.join(named.values())} = {', '.join(named)}")
+            lines += tupled([f"{to} = {text}" for text, to in named.items()])
             head = f"for rows, cols, band in {name}({', '.join(named[x] for x in arguments)}):"
-        return [*lines, *indented(head, [f"{given}, rows, cols, band)"])]
+        return [*lines, *indented(head, self.one_tile(sums, queries, kv))]
+
+    def one_tile(self, sums: list[str], queries: str, kv: str) -> list[str]:
+        """The lines that attend some rows to some columns, and add to sums what these see."""
+        inputs = f"{sliced(queries, 'rows')}, {sliced(kv, 'cols')}"
+        into = ", ".join(map(sliced, sums, ("rows", "cols")))
+        kernel = "attend_backward" if self.backward else "attend"
+        lines = [f"part = {kernel}({inputs}, band)"]
+        if len(lines[0]) > WIDTH - self.margin - 4:
+            lines = [f"inputs = {inputs}", f"part = {kernel}(*inputs, band)"]
+        return [*lines, f"add([{into}], part)" if self.backward else f"merge({into}, *part)"]
 
     def cases(self, meeting: Meeting, call: str) -> Iterator[str]:
         """The rectangles one by one, each under the condition that none before it had."""
@@ -101,3 +114,9 @@ class Attending(State):
         if pick and meeting.values[0] != OWN:
             raise PlanError("a rank attends some of the heads of queries that came")
         return pick
+
+
+def sliced(tensors: str, tokens: str) -> str:
+    """Some tokens of each tensor of a list, as arguments."""
+    text = listed(tensors, lambda x: f"{x}[:, :, {tokens}]")
+    return f"*{text}" if " for " in text else text[1:-1]

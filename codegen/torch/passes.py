@@ -17,7 +17,7 @@ from codegen.torch.attends import Attending
 from codegen.torch.exchanges import Exchanges
 from codegen.torch.folding import joined, looped
 from codegen.torch.frames import Frame
-from codegen.torch.state import indented
+from codegen.torch.state import indented, tupled
 from codegen.torch.tiles import Meeting, unit_of
 from codegen.torch.transfers import transfers
 from codegen.torch.variables import CARRIED, late, untouched
@@ -268,16 +268,3 @@ def shortened(line: str, room: int) -> list[str]:
     """A line that is too long as two, where one of its lists gets a name."""
     cut = re.fullmatch(r"(.*?[(*])(\[x.*? for x in (?:\w+|\([\w, ]+\))\])(, .*)", line)
     return [f"part = {cut[2]}", f"{cut[1]}part{cut[3]}"] if cut and len(line) > room else [line]
-
-
-def tupled(lines: Sequence[str]) -> list[str]:
-    """Assignments as few, where they fit on a line and none reads what another assigns."""
-    made = list[tuple[str, str]]()
-    for left, _, right in (line.partition(" = ") for line in lines):
-        names, values = (", ".join(x) for x in zip(*made[-1:], (left, right), strict=True))
-        read = re.search(rf"\b({names.replace(', ', '|')})\b| = ", values)
-        if read or not re.fullmatch(r"\w+(, \w+)+", names) or len(names + values) >= WIDTH - 10:
-            made.append((left, right))
-        else:
-            made[-1] = names, values
-    return [" = ".join(pair) for pair in made]

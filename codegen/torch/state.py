@@ -1,10 +1,12 @@
 """State   a torch pass on its way to text: printers of messages, attends and exchanges share it."""
 
+import re
 from collections.abc import Sequence
 
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept
 from codegen.lowered.walk import walk
+from codegen.reflow import WIDTH
 from codegen.torch.frames import frames
 from codegen.torch.holdings import Holdings
 from codegen.torch.variables import variables
@@ -50,3 +52,16 @@ class State:
 def indented(head: str, body: list[str]) -> list[str]:
     """A block."""
     return [head, *(f"    {line}" for lines in body for line in lines.split("\n"))]
+
+
+def tupled(lines: Sequence[str]) -> list[str]:
+    """Assignments as few, where they fit on a line and none reads what another assigns."""
+    made = list[tuple[str, str]]()
+    for left, _, right in (line.partition(" = ") for line in lines):
+        names, values = (", ".join(x) for x in zip(*made[-1:], (left, right), strict=True))
+        read = re.search(rf"\b({names.replace(', ', '|')})\b| = ", values)
+        if read or not re.fullmatch(r"\w+(, \w+)+", names) or len(names + values) >= WIDTH - 10:
+            made.append((left, right))
+        else:
+            made[-1] = names, values
+    return [" = ".join(pair) for pair in made]

@@ -179,9 +179,16 @@ def test_jax_programs_of_many_stages_are_short(schedule: str, mask: str) -> None
     assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "jax")) <= 500
 
 
-@pytest.mark.parametrize("schedule", ["striped", "balanced", "ulysses"])
-def test_torch_programs_of_windows_are_short(schedule: str) -> None:
-    work = rl.Workload(seq=2**16, mask=rl.Window(4096), **LARGE)
+CUT_AT_RUN_TIME = [
+    *(("striped", rl.Window(4096)), ("balanced", rl.Window(4096)), ("ulysses", rl.Window(4096))),
+    *(("allgather", rl.Window(4096, 512)), ("ring", rl.Window(10000))),
+    *(("usp", rl.Documents((2**14,) * 4)), ("ulysses-stages", rl.Documents((2**14,) * 4))),
+]
+
+
+@pytest.mark.parametrize(("schedule", "mask"), CUT_AT_RUN_TIME, ids=str)
+def test_torch_programs_that_cut_tiles_at_run_time_are_short(schedule: str, mask: rl.Mask) -> None:
+    work = rl.Workload(seq=2**16, mask=mask, **LARGE)
     assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "torch")) <= 340
 
 

@@ -21,16 +21,11 @@ HEADING = """\
 # [from, tensor, block, finished], rectangles [query blocks, key blocks, kernel calls], and copies
 # that it needs no more; a block is [rank, rows of the shard, heads]."""
 
-# the first line of `attention`, and the call of the operator in it
-CALL = "    return operator({}, group.group_name)[0]"
-TENSORS = "q.contiguous(), k.contiguous(), v.contiguous()"
+# lines of `attention` that stand for those of its part
 GROUP = "group: dist.ProcessGroup | None = None"
-WITHOUT = (
-    f"def attention(q: Tensor, k: Tensor, v: Tensor, *, {GROUP}) -> Tensor:",
-    CALL.format(TENSORS),
-)
-WITH_SINKS = (
-    f"""\
+PLAIN = {"head": f"def attention(q: Tensor, k: Tensor, v: Tensor, *, {GROUP}) -> Tensor:"}
+WITH_SINKS = {
+    "head": f"""\
 def attention(
     q: Tensor,
     k: Tensor,
@@ -39,8 +34,9 @@ def attention(
     sinks: Tensor | None = None,
     {GROUP},
 ) -> Tensor:""",
-    f"    inputs = {TENSORS}, sinks.contiguous()\n{CALL.format('*inputs')}",
-)
+    "call": "    inputs = *(x.contiguous() for x in (q, k, v, sinks)), group.group_name\n"
+    "    return operator(*inputs)[0]",
+}
 
 
 def text(program: Program) -> list[str | Part]:
@@ -67,11 +63,10 @@ def operators(program: Program, shapes: str = "") -> list[Part]:
     dynamic, looped, sinks = program.dynamic, program.loops is not None, program.work.sinks
     without = () if looped else ("group_named", *["attention"] * dynamic)
     own = ("operator", "gradients") if sinks else ()
-    head, call = WITH_SINKS if sinks else WITHOUT
     names = ["function", *["gradients"] * (program.backward is not None or dynamic), "likes"]
     grouped = " or q.shape[1] % k.shape[1]" * program.any_heads
     wrong = f"    if given != wanted{grouped} or not q.is_floating_point():"
-    lines = {"shapes": shapes, "wrong": wrong, "head": head, "call": call}
+    lines = {"shapes": shapes, "wrong": wrong} | (WITH_SINKS if sinks else PLAIN)
     first, *others = parts_of("torch", *names, without=(*without, *own), **lines)
     idle = ("gradients",) * (not program.backward)
     return [first, *parts_of("torch", "sinks", without=idle) * sinks, *others]

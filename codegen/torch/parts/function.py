@@ -32,7 +32,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Any = None) -> Tensor: 
         raise ValueError(f"q, k, v are {given}, not {wanted} of a float type")
     if sinks is None or [*sinks.shape] != [q.shape[1]]:  # sinks
         raise ValueError(f"sinks are {sinks if sinks is None else [*sinks.shape]}, not [heads]")
-    return operator(q, k, v, group.group_name)[0]  # :call
+    return operator(q.contiguous(), k.contiguous(), v.contiguous(), group.group_name)[0]  # :call
 
 
 group_named: Any = dist.distributed_c10d._resolve_process_group
