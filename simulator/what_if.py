@@ -21,7 +21,7 @@ from simulator.hardware import Hardware
 from simulator.hardware.schema import OPTIONAL, UNITS
 from simulator.network.routes import ends_of
 from simulator.prediction import timer
-from simulator.scenario import Scenario
+from simulator.scenario import LAUNCHES, Scenario
 
 OWN = "share", "launch", "speed:RANK", "link:A-B"
 POINTS = 9  # of a sweep, evenly in the logarithm
@@ -110,6 +110,9 @@ def changed(
     """Return the hardware and the scenario with another value."""
     name, _, which = key.partition(":")
     if key in UNITS or key in OPTIONAL:
+        own = "launch" if key in LAUNCHES else "share" if key.endswith(".sm_share") else None
+        if own and getattr(scenario, own) is not None:
+            raise RingloomError(f"the scenario's {own} takes the place of {key}: sweep {own}")
         return hardware.changed({key: value}), scenario
     if key in ("share", "launch"):
         return hardware, replace(scenario, **{key: value})  # type: ignore[arg-type]

@@ -151,6 +151,10 @@ def test_a_sweep_finds_where_one_schedule_overtakes_another() -> None:
     for key in ("speed:0", "link:0-s0"):
         slow = sweep(both, H100, Scenario(), key, 0.01, 1.0, points=3)
         assert slow.seconds["zigzag"][0] > slow.seconds["zigzag"][-1]
+    given = Scenario(launch=0.1, share=0.1)
+    for key, own in (("attention.backward_launch", "launch"), ("intra.sm_share", "share")):
+        with pytest.raises(rl.RingloomError, match=f"{own} takes the place of {key}: sweep {own}"):
+            sweep(both, H100, given, key, 0.01, 0.1)
     for key in ("colour", "link:3", "link:0-1-2"):
         with pytest.raises(rl.RingloomError, match=f"no value '{key}' to sweep"):
             sweep(both, H100, Scenario(), key, 1, 2)
