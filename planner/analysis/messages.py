@@ -62,7 +62,7 @@ def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     total = _added(plan, tensor)
     step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
     source_of = np.full(len(total), NEVER, np.int32)
-    added = np.zeros(cells(plan, tensor).size, np.int32)
+    added = np.zeros(cells(plan, tensor).size, np.min_scalar_type(total.max()))
     sends = transfers(plan, tensor, added, np.add)
     for number, sent in sends if tensor in travelling(plan) else ():
         for move, _, parts in sent:
