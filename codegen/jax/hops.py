@@ -80,9 +80,8 @@ class Hops:
         ends = [low or Expr(), replace(high, constant=high.constant + 1) if high else Expr(n)]
         if guard.receiver:
             ends = [_less(end, way[0]) for end in ends]
-            around = {int(ends[0].at(t, self.loops.coordinates())[0]) // n for t in s.when.steps}
-            turns = around.pop() if len(around) == 1 else 0
-            ends = [replace(end, constant=end.constant - turns * n) for end in ends]
+            lowest = min(ends[0].constant + ends[0].step * t for t in s.when.steps)
+            ends = [replace(end, constant=end.constant - lowest // n * n) for end in ends]
         texts = [expression(end, names) for end in ends]
         span = _span(*(names.count(int(x)) if x.isdecimal() else x for x in texts))
         pairs = f"hop({span}, {expression(way[0], names)})"
@@ -111,9 +110,7 @@ def _span(low: str, end: str) -> str:
 
 
 def _less(number: Expr, other: Expr) -> Expr:
-    """A number less another one, both of which may change with the step."""
-    if number.period > 1:
-        raise PlanError("ranks that change in rounds")
+    """A number less another one, both of which may change with every step."""
     constants = (x.constant - x.step * x.phase for x in (number, other))
     return Expr(next(constants) - next(constants), number.step - other.step)
 
