@@ -28,6 +28,7 @@ class Exchanges(Messages):
         came = listed("wait({})", lambda x: x + order)
         function, how = ("gather", "") if shares.gathered else ("swap", "1, 2, ")
         started = f"{function}({sent}, {how}{self.group(s.axis)})"
+        self.defined.add(name)
         return started, "(dout,)" if name == "dout" else name, came
 
     def shares(self, s: Exchange) -> Shares:

@@ -117,6 +117,7 @@ class Messages(State):
             self.write(came)
         elif kinds != {Start}:
             name = self.have.names.inputs[move.s.side, move.s.name]
+            self.defined.add(name)
             self.write(f"{name} = {came}{f' or {name}' * self.partly(move)}")
 
     def partly(self, move: Transfer) -> bool:

@@ -101,6 +101,14 @@ def test_programs_of_a_forward_pass_alone_are_exact(
     assert_dense(work, arrays, [out])
 
 
+def test_keys_that_all_ranks_have_are_not_replaced_by_own_ones_where_some_get_others() -> None:
+    shape = {"seq": 24, "heads": 9, "kv_heads": 3, "head_dim": 5}
+    work = Workload(**shape, mask="varlen:24/24/0,inf", dtype="float64")
+    one, arrays = plan("usp:ulysses=3:layout=contiguous:gather=1", work, 6), draw(work, 0)[:3]
+    assert "as tables" not in emit(one, "torch")
+    assert_dense(work, arrays, [run(one, *arrays)])
+
+
 WRITTEN = [*CLASSIC, "striped:grain=4", "allgather:keep=1"]
 
 
