@@ -21,7 +21,7 @@ from codegen.lowered.sums import Walk, seen
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan, result
-from planner.loops.form import HELD, OWN, Loops
+from planner.loops.form import HELD, OWN, Expr, Loops
 from planner.partitions import Side
 
 SOME = "some heads"  # of the queries that a device owns
@@ -53,7 +53,7 @@ class Attends:
     stats: bool  # True if (lse, delta) travel, and not the output
     kept: Kept
     defined: set[Key] = field(default_factory=set)
-    written: set[Key] = field(default_factory=set)
+    written: dict[Key, Steps] = field(default_factory=dict)
     positions: dict[str, str] = field(default_factory=dict)  # of tokens: name -> value
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Attends:
         self.made = values(
             self.loops, self.plan.pass_, self.walked, self.kept.names if self.forward else ()
         )
-        self.sides = [TENSORS[t].side for t in ACCUMULATORS[self.plan.pass_]]
+        self.tensors: dict[str, str] = {TENSORS[t].side: t for t in ACCUMULATORS[self.plan.pass_]}
         self.coordinates = self.loops.coordinates()
         both = [self.plan.partition.side(side) for side in ("q", "kv")]
         self.uneven = not all(alike(side, self.plan.ranks) and ascending(side) for side in both)
@@ -69,7 +69,7 @@ class Attends:
 
     def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
         """The attends of some steps, if told so only those that add to these sums."""
-        made = groups(self.loops, self.walked, self.made, steps, self.sides, self.uneven)
+        made = groups(self.loops, self.walked, self.made, steps, [*self.tensors], self.uneven)
         return [group for group in made if group.cells == (cells or group.cells)]
 
     def slice_ops(self, attends: Sequence[Group]) -> Iterator[Op]:
@@ -82,47 +82,58 @@ class Attends:
 
     def fresh(self, cell: Key) -> bool:
         """True for sums that a message takes along in the next step, all of them."""
+        exchange = self.loops.exchanges.get(cell[0])
+        if exchange and exchange.again:
+            return not self.walked.lasting((self.tensors[cell[1]], cell[0]))[1]
         return cell in self.made.sent and cell not in self.made.returned
 
-    def starts(self, cell: Key) -> bool:
-        """True if what is added next to these sums is the first."""
-        return cell not in self.written and (self.fresh(cell) or cell not in self.defined)
+    def starts(self, cell: Key, steps: Steps) -> bool:
+        """True if what is added next to these sums, in some steps, is the first."""
+        before = {*steps} & {*self.written.get(cell, ())}
+        if before and self.fresh(cell) and before != {*steps}:
+            raise PlanError("sums that begin in some of the steps in which something is added")
+        return not before and (self.fresh(cell) or cell not in self.defined)
+
+    def write(self, cells: tuple[Key, ...], steps: Steps) -> None:
+        """Note that something is added to sums."""
+        self.defined |= {*cells}
+        self.written |= {cell: (*self.written.get(cell, ()), *steps) for cell in cells}
 
     def zero(self, cell: Key, case: Case | None = None) -> str:
         """Sums that nothing has been added to."""
+        value = (case.q if cell[1] == "q" else case.kv) if case else cell
+        name = self.made.inputs[value] if case or value[0] in self.loops.exchanges else ""
         if self.forward:
-            return f"nothing({self.made.inputs[case.q] if case else 'q'})"
+            return f"nothing({name or 'q'})"
         if cell[1] == "kv":
-            return f"zeros({self.made.inputs[case.kv] if case else '(k, v)'})"
-        return f"zeros({self.made.inputs[case.q]}[0])" if case and case.q[0] != OWN else "zeros(q)"
+            return f"zeros({name or '(k, v)'})"
+        return f"zeros({name}[0])" if name and value[0] != OWN else "zeros(q)"
 
     def attend(self, group: Group, steps: Steps, names: Names, closures: bool) -> Iterator[Op]:
         """One call, or one per case of which a device has one; `closures`: as in `switched`."""
+        if len(steps) < len(group.cases[0].active):
+            (group,) = self.groups(steps, group.cells)
         if any(case.head is not None for case in group.cases):
             yield from self.of_heads(group, steps, names, closures)
             return
-        masked = group.cases[0].kind in ("masked", WHOLE)
-        if closures and masked and len(group.cases) == len(steps) == 1:
+        if group.cases[0].kind in ("masked", WHOLE) and len(group.cases) == 1:
             with suppress(PlanError):
-                yield self.tiles(group.cases[0], group.cells, steps[0])
+                yield self.tiles(group.cases[0], group.cells, steps)
                 return
-        if len(steps) < len(group.cases[0].active):
-            (group,) = self.groups(steps, group.cells)
         on = Domain(self.loops, steps)
-        bases = [self.base(cell, group.cases[0]) for cell in group.cells]
+        bases = [self.base(cell, group.cases[0], steps) for cell in group.cells]
         first = bases[0].startswith("nothing(")
         only = len(group.cases) == 1 and group.always
         calls = [self.call(c, group, first and only, steps, names) for c in group.cases]
         targets = ", ".join(self.made.sums[cell] for cell in group.cells)
         lines, reads = switched(group, calls, bases, targets, names, on, closures)
-        self.written |= set(group.cells)
-        self.defined |= set(group.cells)
+        self.write(group.cells, steps)
         yield self.op(lines, targets, reads)
 
     def of_heads(self, group: Group, steps: Steps, names: Names, closures: bool) -> Iterator[Op]:
         """Attend with some heads of what a device owns, then put their sums beside the others."""
         (cell, *others), slices = group.cells, len(self.plan.partition.q.slices)
-        q, head = group.cases[0].q, group.cases[0].head or 0
+        q, head = group.cases[0].q, group.cases[0].head or Expr()
         alike = all((case.q, case.head) == (q, head) for case in group.cases)
         if not alike or q[0] != OWN or (result(self.plan.pass_), OWN) in self.walked.again:
             raise PlanError("attends of several slices of heads")
@@ -134,37 +145,39 @@ class Attends:
             sums=made.sums | {part: ", ".join(f"part_{word}" for word in words)},
         )
         self.defined.discard(part)
-        self.written.discard(part)
+        self.written.pop(part, None)
         x = made.inputs[q] if self.forward else "x"
-        picked = f"some_heads({x}, {numbers(shares)})"
+        picked = f"some_heads({x}, {numbers(shares, names)})"
         if not self.forward:
             picked = f"tuple({picked} for x in {made.inputs[q]})"
         yield self.assign(self.made.inputs[part], picked)
         cases = tuple(replace(case, q=part, head=None) for case in group.cases)
         yield from self.attend(Group((part, *others), cases), steps, names, closures)
         came, self.made = self.made.sums[part], made
-        yield self.put(cell, came, shares)
+        yield self.put(cell, came, shares, names)
 
-    def tiles(self, case: Case, cells: tuple[Key, ...], t: int) -> Op:
+    def tiles(self, case: Case, cells: tuple[Key, ...], steps: Steps) -> Op:
         """A loop over tiles of one shape; PlanError where ranks have none."""
-        rectangles = self.walked.attended[case.statements[0]][t]
+        attended = self.walked.attended[case.statements[0]]
         if self.uneven or self.stats or len(case.statements) > 1:
             raise PlanError("tiles that are not of one shape")
-        ends, diagonal = tiling(self.plan, rectangles, self.coordinates, self.names)
+        made = {tiling(self.plan, attended[t], self.coordinates, self.names) for t in steps}
+        if len(made) > 1:
+            raise PlanError("tiles that change with the step")
+        ((ends, diagonal),) = made
         q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
-        start = f"({', '.join(self.base(cell, case) for cell in cells)})"
+        start = f"({', '.join(self.base(cell, case, steps) for cell in cells)})"
         start = start[1:-1] if start.startswith("(nothing(") else start
-        self.written |= set(cells)
-        self.defined |= set(cells)
+        self.write(cells, steps)
         sums = ", ".join(self.made.sums[cell] for cell in cells)
         meet = "meet_tile" if self.forward else "meet_tile_backward"
         self.positions["ends"] = f"{', '.join(ends)}{',' * (len(ends) == 1)}"
         arguments = [meet, start, q, kv, "ends", *["diagonal=False"] * (not diagonal)]
         return self.assign(sums, f"over_tiles({', '.join(arguments)})")
 
-    def base(self, cell: Key, case: Case) -> str:
+    def base(self, cell: Key, case: Case, steps: Steps) -> str:
         """Returns the sums that an attend adds to."""
-        return self.zero(cell, case) if self.starts(cell) else self.made.sums[cell]
+        return self.zero(cell, case) if self.starts(cell, steps) else self.made.sums[cell]
 
     def call(
         self, case: Case, group: Group, first: bool, steps: Steps, names: Names
@@ -177,7 +190,7 @@ class Attends:
         if first and rows is None and not masked:
             keys = f"*{kv}" if cols is None else f"*(x[:, :, {cols}] for x in {kv})"
             return "attend", [q, keys, f"causal={causal}"]
-        bases = [self.base(cell, case) for cell in group.cells]
+        bases = [self.base(cell, case, steps) for cell in group.cells]
         bases = [
             x for b in bases for x in ([f"*{b}"] if b.startswith("nothing(") else b.split(", "))
         ]
@@ -230,14 +243,14 @@ class Attends:
 
     # ---- assignments
 
-    def put(self, cell: Key, came: str, shares: Shares) -> Op:
+    def put(self, cell: Key, came: str, shares: Shares, names: Names) -> Op:
         """Sums that are all there are, or those of some heads beside others."""
         name, first = self.made.sums[cell], cell not in self.defined
         self.defined.add(cell)
         if shares.every > 1:
             totals = self.zero(cell) if first else f"({name})" if ", " in name else name
             came = f"({came})" if ", " in name else came
-            came = f"with_heads({totals}, {came}, {numbers(shares)})"
+            came = f"with_heads({totals}, {came}, {numbers(shares, names)})"
         elif not first:
             raise PlanError("sums that come back to others")
         return self.assign(name, came)

@@ -32,7 +32,7 @@ class Case:
     active: Flags  # [steps, ranks]
     guard: Guard
     choice: tuple[int, int, int] | None = None  # a coordinate, first and last value
-    head: int | None = None  # the slice of the heads of queries, None for all
+    head: Expr | None = None  # the slice of the heads of queries, None for all
     statements: tuple[Attend, ...] = ()
 
 
@@ -59,13 +59,17 @@ def groups(
 ) -> list[Group]:
     """The attends that run in these steps; `padded`: pieces are, so that all take a mask."""
     open_groups: list[tuple[tuple[Key, ...], list[Case]]] = []
+    again = any(s.again for s in loops.exchanges.values())
     for s in loops.statements:
-        if not isinstance(s, Attend) or not any(s.when.on(t) for t in steps):
+        on = [t for t in steps if s.when.on(t)]
+        if not isinstance(s, Attend) or not on:
             continue
         cells = tuple(made.cells[s, side] for side in sides)
         for case in _cases(s, loops, walked, steps, padded):
             for other, cases in open_groups:
-                if other == cells and not any((case.active & c.active).any() for c in cases):
+                apart = not any((case.active & c.active).any() for c in cases)
+                now = on if again else steps
+                if other == cells and apart and any(map(cases[0].statements[0].when.on, now)):
                     cases.append(case)
                     break
             else:

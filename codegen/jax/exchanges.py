@@ -9,7 +9,7 @@ import numpy as np
 from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
 from codegen.programs import Program
-from codegen.text import entered, numbered
+from codegen.text import Names, entered, expression, numbered
 from planner.errors import PlanError
 from planner.loops.form import OWN, Exchange, Ints, Loops, Part, Return
 from planner.partitions import Side
@@ -22,11 +22,11 @@ class Exchanges:
     program: Program
     constants: dict[str, str] = field(default_factory=dict)
 
-    def text(self, s: Exchange, source: str, single: bool, loops: Loops) -> str:
+    def text(self, s: Exchange, source: str, single: bool, loops: Loops, names: Names) -> str:
         """A value made of `source`, one array or a tuple of them."""
         shares = self.shares(s, loops)
         x = source if single else "x"
-        x = x if shares.every == 1 else f"some_heads({x}, {numbers(shares)})"
+        x = x if shares.every == 1 else f"some_heads({x}, {numbers(shares, names)})"
         x = f"jnp.repeat({x}, {shares.copies}, 1)" if shares.copies > 1 else x
         each = self.there(s, x, loops)
         return each if single else f"tuple({each} for x in {source})"
@@ -163,7 +163,7 @@ def _slots(order: Ints, width: int) -> str:
     return f"({', '.join(ranges)})  # of the pieces of a group"
 
 
-def numbers(shares: Shares) -> str:
+def numbers(shares: Shares, names: Names) -> str:
     """The arguments that tell which heads take part in an exchange of some of them."""
     few = shares.slices != shares.every
-    return f"{shares.first}, {shares.every}" + f", {shares.slices}" * few
+    return f"{expression(shares.first, names)}, {shares.every}" + f", {shares.slices}" * few

@@ -84,21 +84,23 @@ class Pass(Attends):
     def beginnings(self, run: Run) -> Iterator[Op]:
         """Sums that a loop adds to and that nothing has been added to before."""
         cells = [cell for group in self.groups(run.steps) for cell in group.cells]
-        for s in self.loops.statements:
-            if isinstance(s, Send) and s in self.made.taken and self.during(s, run):
+        for s in run.statements:
+            if isinstance(s, Send) and s in self.made.taken:
                 cells.append(self.made.cells[s, s.side])
                 cells += [self.made.taken[s]] * (run.kind == "unrolled")
+            if isinstance(s, Return):
+                parted = self.walked.parted & {*self.walked.into[s].values()}
+                cells += [self.made.cells[s, s.side]] * bool(parted)
         taken = set(self.made.taken.values()) if run.kind == "unrolled" else set()
         for cell in dict.fromkeys(cells):
-            if cell in self.defined or (cell not in taken and self.fresh(cell)):
+            within = self.loops.exchanges.get(cell[0]) in run.statements  # there they begin
+            if cell in self.defined or within or (cell not in taken and self.fresh(cell)):
                 continue
-            if self.in_use(self.made.sums[cell], run):
-                if not self.fresh(cell):
-                    raise PlanError("sums that begin where others of that name are still there")
-                self.defined.add(cell)
-            else:
+            if not self.in_use(self.made.sums[cell], run):
                 yield self.assign(self.made.sums[cell], self.zero(cell))
-                self.defined.add(cell)
+            elif not self.fresh(cell):
+                raise PlanError("sums that begin where others of that name are still there")
+            self.defined.add(cell)
 
     def in_use(self, name: str, run: Run) -> bool:
         """True if a run sends sums of this name that are there before it."""
@@ -109,12 +111,11 @@ class Pass(Attends):
 
     def ops(self, run: Run, names: Names) -> Iterator[Op]:
         """Sums leave; attends add; sums arrive; inputs go on, exchanges and their returns."""
-        active = [(s, self.during(s, run)) for s in self.loops.statements]
-        active = [(s, steps) for s, steps in active if steps]
+        active = [(s, self.during(s, run)) for s in run.statements]
         for s, steps in active:
             if isinstance(s, Start):
                 yield from self.at(run, steps, self.start(s))
-        self.written = set[Key]()
+        self.written = {}
         attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = dict[tuple[Key, str], Steps]()
@@ -124,40 +125,42 @@ class Pass(Attends):
                 if taken not in self.defined and run.kind == "straight":
                     continue  # what the plan sends stays with its owner here
                 text = self.message(s, run, steps, self.once(run, steps, names))
-                if {self.made.sums[cell], self.made.sums[taken]} & added or cell == taken:
-                    same = (
-                        on
-                        for (c, _), on in late.items()
-                        if self.made.sums[c] == self.made.sums[cell]
-                    )
-                    others = [on for on in same if {*on} & {*steps}]
-                    mark = f"_{len(others) + 1}" if others else ""
-                    words = self.made.sums[cell].split(", ")
-                    name = ", ".join(f"arriving_{word}{mark}" for word in words)
+                into = self.made.sums[cell]
+                if {into, self.made.sums[taken]} & added or cell == taken:
+                    others = [c for (c, _), on in late.items() if {*on} & {*steps}]
+                    many = 1 + sum(self.made.sums[c] == into for c in others)
+                    mark = f"_{many}" if many > 1 else ""
+                    name = ", ".join(f"arriving_{word}{mark}" for word in into.split(", "))
                     yield from self.at(run, steps, [self.assign(name, text)])
                     text = name
                 late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))
         back = [(s, on) for s, on in active if isinstance(s, Return)]
         before = any(self.made.sums[self.made.taken[s]] in added for s, _ in back)
         if before:
-            yield from _in_order([*self.returns(run, back)])
+            yield from _in_order([*self.returns(run, back, names)])
+        for cell in dict.fromkeys(cell for group, _ in attends for cell in group.cells):
+            if self.loops.exchanges.get(cell[0]) in run.statements and not self.fresh(cell):
+                first, _ = self.walked.lasting((self.tensors[cell[1]], cell[0]))
+                begun = tuple(t for t in run.steps if t in first)
+                yield from self.at(run, begun, [self.assign(self.made.sums[cell], self.zero(cell))])
+                self.defined.add(cell)
         for group, steps in attends:
             lines = self.attend(group, steps, names, run.kind != "unrolled")
             yield from self.at(run, steps, lines)
         for (cell, text), steps in late.items():
-            yield from self.at(run, steps, self.arrive(cell, text))
-        moves = [] if before else [*self.returns(run, back)]
+            yield from self.at(run, steps, self.arrive(cell, text, steps))
+        moves = [] if before else [*self.returns(run, back, names)]
         for s, steps in active:
             if isinstance(s, Send) and not s.sums:
                 moves += self.at(run, steps, self.forward_input(s, self.once(run, steps, names)))
             elif isinstance(s, Exchange):
-                moves += self.at(run, steps, self.exchange(s))
+                moves += self.at(run, steps, self.exchange(s, names))
         yield from _in_order(moves)
 
-    def returns(self, run: Run, back: Sequence[tuple[Return, Steps]]) -> Iterator[Op]:
+    def returns(self, run: Run, back: Sequence[tuple[Return, Steps]], names: Names) -> Iterator[Op]:
         """Let sums go back over exchanges."""
         for s, steps in back:
-            yield from self.at(run, steps, self.bring_back(s))
+            yield from self.at(run, steps, self.bring_back(s, self.once(run, steps, names)))
 
     def during(self, s: Statement, run: Run) -> Steps:
         """The steps of a run in which a statement runs."""
@@ -174,9 +177,7 @@ class Pass(Attends):
             yield from ops
             return
         condition = both(times(steps, Domain(self.loops, run.steps), self.names))
-        for op in ops:
-            alone = len(steps) == 1 and self.names.step not in op.reads
-            yield replace(op, condition=condition, only=steps[0] if alone else None)
+        yield from (replace(op, condition=condition, steps=steps) for op in ops)
 
     def once(self, run: Run, steps: Steps, names: Names) -> Names:
         """The names for a line of some steps: with a number for the only one of several."""
@@ -211,11 +212,10 @@ class Pass(Attends):
             if np.isin(holders.get(t, more[:0]), more).any():
                 raise PlanError("sums that only some ranks send on")
 
-    def arrive(self, cell: Key, text: str) -> Iterator[Op]:
+    def arrive(self, cell: Key, text: str, steps: Steps) -> Iterator[Op]:
         """Add what arrives to sums, or let it be the sums."""
-        name, first = self.made.sums[cell], self.starts(cell)
-        self.written.add(cell)
-        self.defined.add(cell)
+        name, first = self.made.sums[cell], self.starts(cell, steps)
+        self.write((cell,), steps)
         if first:
             yield self.assign(name, text)
         elif ", " in name:
@@ -231,7 +231,7 @@ class Pass(Attends):
         source, name = (self.made.inputs[v, s.side] for v in (s.parts[0].value, s.name))
         yield self.assign(name, self.hops.call(s, source, names))
 
-    def exchange(self, s: Exchange) -> Iterator[Op]:
+    def exchange(self, s: Exchange, names: Names) -> Iterator[Op]:
         """Exchange inputs along an axis of the mesh."""
         side = s.side
         source, name = (self.made.inputs[v, side] for v in (s.part.value, s.name))
@@ -240,12 +240,12 @@ class Pass(Attends):
             source = f"({self.own(side)})"
         single = self.forward and side == "q"
         if s.tensors == ("DOUT",) and self.kept.q:
-            dout = self.exchanges.text(s, "dout", True, self.loops)
+            dout = self.exchanges.text(s, "dout", True, self.loops, names)
             yield self.assign(name, f"held_q, {dout}, held_out, held_lse")
             return
-        yield self.assign(name, self.exchanges.text(s, source, single, self.loops))
+        yield self.assign(name, self.exchanges.text(s, source, single, self.loops, names))
 
-    def bring_back(self, s: Return) -> Iterator[Op]:
+    def bring_back(self, s: Return, names: Names) -> Iterator[Op]:
         """Let sums go back over an exchange."""
         cell = self.made.cells[s, s.side]
         source = self.made.sums[self.made.taken[s]]
@@ -253,7 +253,8 @@ class Pass(Attends):
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")
         came = self.exchanges.back(s, exchange, source, self.loops)
-        yield self.put(cell, came, self.exchanges.shares(exchange, self.loops))
+        shares = self.exchanges.shares(exchange, self.loops).after(1 + s.lag.constant)
+        yield self.put(cell, came, shares, names)
 
 
 def _in_order(ops: list[Op]) -> Iterator[Op]:
@@ -267,5 +268,6 @@ def _in_order(ops: list[Op]) -> Iterator[Op]:
 
 
 def _read_by_others(op: Op, ops: Sequence[Op]) -> bool:
-    """True if what a line assigns to is read by another one."""
-    return any(set(op.targets) & other.reads for other in ops if other is not op)
+    """True if what a line assigns to is read by another one in the same step."""
+    apart = [x for x in ops if x is op or (x.steps and op.steps and not {*x.steps} & {*op.steps})]
+    return any(set(op.targets) & other.reads for other in ops if other not in apart)

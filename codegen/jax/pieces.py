@@ -63,7 +63,7 @@ class Slices:
 
 def tiling(
     plan: Plan, rectangles: Rectangles, coordinates: Ints, names: Names
-) -> tuple[list[str], bool]:
+) -> tuple[tuple[str, ...], bool]:
     """For each piece of the queries, the number of pieces of keys that it sees whole, as text.
 
     True: besides, it sees the next piece up to itself. Raises PlanError where that is no rule.
@@ -83,7 +83,7 @@ def tiling(
     past = diagonal and (count == shape[2]).any()
     if (live & ~inside).any() or past or (kinds != np.where(number < count, FULL, behind)).any():
         raise PlanError("rectangles of other tiles than whole ones and then a diagonal one")
-    return [_fit(count[:, p, 0], coordinates, names) for p in range(shape[1])], diagonal
+    return tuple(_fit(count[:, p, 0], coordinates, names) for p in range(shape[1])), diagonal
 
 
 def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:

@@ -9,9 +9,10 @@ import numpy as np
 
 from codegen.jax.hops import is_stepwise, sends_inputs
 from codegen.jax.values import SPARE
+from codegen.lowered.shares import apart
 from codegen.text import Flags, Names
 from planner.errors import PlanError
-from planner.loops.form import Attend, Expr, Loops, Send, Start, Statement
+from planner.loops.form import Attend, Exchange, Expr, Loops, Send, Start, Statement
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -22,20 +23,26 @@ class Run:
 
     steps: tuple[int, ...]
     kind: Literal["straight", "rolled", "unrolled"]
+    statements: tuple[Statement, ...] = ()  # some that run in them
 
 
 @dataclass(frozen=True)
 class Op:
     """Lines, not indented, that assign to `targets`; `text` has every name that they read.
 
-    `condition`: on the step of a loop that Python unrolls; `only`: the step, where it is one.
+    `condition`: on the step of a loop that Python unrolls, which holds in some `steps`.
     """
 
     lines: tuple[str, ...]
     targets: tuple[str, ...]
     text: str
     condition: str = ""
-    only: int | None = None
+    steps: tuple[int, ...] = ()
+
+    @property
+    def only(self) -> int | None:
+        """The step, where it is one, and not read."""
+        return self.steps[0] if len(self.steps) == 1 and "step" not in self.reads else None
 
     @property
     def reads(self) -> frozenset[str]:
@@ -66,9 +73,11 @@ def runs(loops: Loops) -> list[Run]:
             spans[-1] = range(spans[-1][0], t + 1)
         else:
             spans.append(range(t, t + 1))
+    made = list[Run]()
     for steps in spans:
         activity.check_names(steps)
-    return [Run(tuple(steps), activity.kind(steps)) for steps in spans]
+        made += [Run(tuple(t), activity.kind(t), running) for t, running in apart(loops, steps)]
+    return made
 
 
 class _Activity:
@@ -84,6 +93,10 @@ class _Activity:
         self.kept = {p.value for parts in read for p in parts if p.lag != Expr()}
         self.on = np.array([[s.when.on(t) for t in every] for s in loops.statements])
         self.pauses = np.stack([_pauses(row) for row in self.on])
+        self.exchanging = np.zeros(loops.steps, np.bool_)  # several times, and what reads that
+        for section in loops.sections():
+            again = any(isinstance(s, Exchange) and s.again for s in section.statements)
+            self.exchanging[section.first : section.last + 1] = again
 
     def during(self, steps: range) -> Iterator[tuple[Statement, Flags]]:
         """Each statement that runs in these steps, and in which of them."""
@@ -101,14 +114,15 @@ class _Activity:
                 raise PlanError("a value that several messages bring at once")
 
     def unrolls(self, steps: range) -> bool:
-        """True if a message's way changes with the step, or if a statement pauses in between."""
-        return any(is_stepwise(s) for s, _ in self.during(steps)) or bool(
-            self.pauses[:, steps.start : steps.stop].any()
-        )
+        """True if a message's way changes with the step, statements pause, or exchanges go on."""
+        special = np.vstack([self.pauses, self.exchanging])[:, steps.start : steps.stop].any()
+        return bool(special) or any(is_stepwise(s) for s, _ in self.during(steps))
 
     def shares(self, t: int) -> bool:
-        """True if some attend runs in step t and in the one before."""
-        return any(isinstance(s, Attend) and on.all() for s, on in self.during(range(t - 1, t + 1)))
+        """True if some attend runs in step t and in the one before, or exchanges go on."""
+        both = range(t - 1, t + 1)
+        attends = any(isinstance(s, Attend) and on.all() for s, on in self.during(both))
+        return attends or bool(self.exchanging[t - 1 : t + 1].all())
 
     def sign(self, t: int) -> frozenset[int]:
         """The statements of a step without sends of inputs, which may go on for nothing."""

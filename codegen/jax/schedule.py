@@ -5,7 +5,6 @@ from dataclasses import replace
 from codegen.jax.exchanges import Exchanges
 from codegen.jax.hops import Hops
 from codegen.jax.passes import Pass
-from codegen.jax.repeats import folded
 from codegen.jax.runs import WORD, lines, runs
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept, kept
@@ -81,7 +80,7 @@ def print_pass(
         ]
         head.append(f"    {', '.join(['q, k, v, out, lse', *held])} = saved")
     results = [*RESULTS[plan.pass_], *saved]
-    body = [*folded(lines(blocks, results, names))]
+    body = lines(blocks, results, names)
     words = set(WORD.findall(" ".join(body)))
     known = {name: text for name, text in made.positions.items() if name in words}
     words |= set(WORD.findall(" ".join(known.values())))
@@ -134,5 +133,6 @@ def named(loops: Loops) -> Names:
     if len(mesh) > 2:
         raise PlanError(f"a mesh of {len(mesh)} axes")
     sizes = {ranks: "RANKS", **dict(reversed([*zip(mesh, SIZES[len(mesh)], strict=True)]))}
-    few = {size: name for size, name in sizes.items() if size > FEW}
+    heads = any(s.again for s in loops.exchanges.values())  # which steps count then
+    few = {size: name for size, name in sizes.items() if size > FEW and not heads}
     return Names(AXES[len(mesh)], first, sizes=few)

@@ -55,10 +55,11 @@ def values(loops: Loops, pass_: Pass, walked: Walk, kept: Collection[str] = ()) 
     _cells(made, loops, walked, variable)
     inputs = {(name, side): span for (side, name), span in input_spans(loops, SPARE).items()}
     lives, end = sum_spans(walked, variable), 4 * loops.steps
+    early = not any(s.again for s in loops.exchanges.values())  # else all begin before a loop
     if pass_ == "forward" and (OWN, "q") in inputs:
         inputs[OWN, "q"] = inputs[OWN, "q"][0], end
     for spans, last in ((inputs, {*kept}), (lives, {OWN, *_returned(made, loops, kept)})):
-        spans |= {key: (first, end) for key, (first, _) in spans.items() if key[0] in last}
+        spans |= {key: (first * early, end) for key, (first, _) in spans.items() if key[0] in last}
     made.inputs = named(inputs, partial(_candidates, made, loops, False))
     made.sums = named(lives, partial(_candidates, made, loops, True))
     return made

@@ -32,7 +32,7 @@ class Rows:
 
     `taken` has the blocks whose sums each rank sends [ranks, w], by step and cell; `times` the
     steps of these. `tables` are those of the values that stay in the end, what ranks own and what
-    they hold at first among them; `aged` those of the others, by side, name and first step.
+    they hold at first among them, and what exchanges bring; `aged` by side, name and first step.
     """
 
     def __init__(self, plan: Plan, loops: Loops) -> None:
@@ -42,7 +42,8 @@ class Rows:
         self.moments = [self._moment(state, t) for t in range(loops.steps)]
         every = {(x, *key): v.table for x in SIDES for key, v in state.values[x].named.items()}
         self.aged = {(x, name, t): table for (x, name, t), table in every.items() if t is not None}
-        self.tables = staying(state)
+        passed = {k[:2]: table for k, table in self.aged.items() if k[1] in loops.exchanges}
+        self.tables = staying(state) | passed
         for side in SIDES:
             self.tables[side, "owned"] = owned(plan.ranks, plan.partition.side(side))
         first = self.moments[0].stay if self.moments else {}
@@ -71,6 +72,9 @@ class Rows:
                 if cut(s):  # all blocks of the value that the message has pieces of
                     value = Part(s.parts[0].value, s.parts[0].lag)
                     blocks = state.blocks(value, s.side, t, src)
+            elif (exchange := state.loops.exchanges.get(s.name)) and exchange.again:
+                table = state.value(Part(s.name, s.lag), s.side, t).table.reshape(self.ranks, -1)
+                sent.setdefault(source(s), []).append((state.everyone, state.everyone, table))
             moment.sums[s] = dst.astype(np.int32), blocks
         state.arrive()
         for cell, messages in sent.items():

@@ -63,7 +63,7 @@ def check_age(loops: Loops, side: str, part: Part, t: int) -> None:
     lag = int(part.lag.at(t, np.zeros((1, len(loops.mesh) + 1), np.intp))[0])
     for s in loops.statements if lag else ():
         match s:  # a start that goes on with its own value changes nothing
-            case Send():
+            case Send() | Exchange():
                 later = range(t - lag, t)
             case Start() if s.part.value != s.name:
                 later = range(t - lag + 1, t + 1)

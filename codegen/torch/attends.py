@@ -1,12 +1,13 @@
 """The attends of a step as text: cases of whole rectangles, or all that the mask leaves."""
 
-from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from codegen.lowered.conditions import both, needed
+from codegen.lowered.conditions import Domain, both, needed, times
 from codegen.lowered.sums import Cell
 from codegen.reflow import WIDTH
+from codegen.torch.frames import Frame
 from codegen.torch.holdings import listed
 from codegen.torch.origins import (
     Attended,
@@ -16,7 +17,7 @@ from codegen.torch.origins import (
     single_runs,
     triangular,
 )
-from codegen.torch.state import State, indented, tupled
+from codegen.torch.state import Lines, State, indented, tupled
 from codegen.torch.tiles import Meeting
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
@@ -34,10 +35,20 @@ class Attending(State):
             raise PlanError(f"{tensor} of one rectangle is added to several values")
         return cells.pop()
 
-    def attend(self, meeting: Meeting) -> list[str]:
+    def attend(self, meeting: Meeting, frame: Frame) -> Lines:
         """Attend, and add to sums what is seen."""
-        q, kv = meeting.values
-        pick = self.pick(meeting)
+        when = ""
+        if self.pick(meeting) or not meeting.plain:  # all lines under one condition
+            meeting = replace(meeting, domain=Domain(self.loops, meeting.steps))
+            when = both(times(meeting.steps, frame, meeting.names))
+        self.margin += 4 * bool(when)
+        asked, lines = self.meet(meeting)
+        self.margin -= 4 * bool(when)
+        return when or asked, lines
+
+    def meet(self, meeting: Meeting) -> Lines:
+        """The lines that attend."""
+        (q, kv), pick = meeting.values, self.pick(meeting)
         sums = [self.have.names.cells[self.cell(meeting, t)] for t in ACCUMULATORS[self.plan.pass_]]
         lines, queries, kv = list[str](), self.have.queries(q), self.have.value("kv", kv)
         if pick:  # views of some heads, of sums and of what is read
@@ -48,17 +59,17 @@ class Attending(State):
             lines, queries = [f"visitors = {queries}"], "visitors"
         if meeting.plain:
             function = "add_gradient" if self.backward else "add_attention"
-            return [
-                *lines,
-                *self.cases(meeting, f"{function}({', '.join([*sums, queries, kv])}, {{}})"),
-            ]
+            call = f"{function}({', '.join([*sums, queries, kv])}, {{}})"
+            asked, body = self.cases(meeting, call)
+            body = indented(f"if {asked}:", body) if lines and asked else body
+            return asked * (not lines), [*lines, *body]
         name, *arguments = self.cuts(meeting)
         head = f"for rows, cols, band in {name}({', '.join(arguments)}):"
         if len(head) > WIDTH - self.margin:
             named = dict(zip(dict.fromkeys(arguments), ("ours", "theirs"), strict=False))
             lines += tupled([f"{to} = {text}" for text, to in named.items()])
             head = f"for rows, cols, band in {name}({', '.join(named[x] for x in arguments)}):"
-        return [*lines, *indented(head, self.one_tile(sums, queries, kv))]
+        return "", [*lines, *indented(head, self.one_tile(sums, queries, kv))]
 
     def one_tile(self, sums: list[str], queries: str, kv: str) -> list[str]:
         """The lines that attend some rows to some columns, and add to sums what these see."""
@@ -70,22 +81,23 @@ class Attending(State):
             lines = [f"inputs = {inputs}", f"part = {kernel}(*inputs, band)"]
         return [*lines, f"add([{into}], part)" if self.backward else f"merge({into}, *part)"]
 
-    def cases(self, meeting: Meeting, call: str) -> Iterator[str]:
+    def cases(self, meeting: Meeting, call: str) -> Lines:
         """The rectangles one by one, each under the condition that none before it had."""
-        left, word, cases = meeting.domain.everywhere, "if", meeting.cases()
+        left, cases, made = meeting.domain.everywhere, meeting.cases(), list[str]()
         apart = np.sum([on for *_, on in cases], axis=0).max() < 2
-        for s, said, on in cases:
+        for n, (s, said, on) in enumerate(cases):
             *where, masked = meeting.arguments(s)
             lines, asked = [call.format(", ".join([*where, masked]))], both(needed(said, left))
             self.uses |= {"size"} if "size" in lines[0] else set()
             if self.margin + 4 + len(lines[0]) > WIDTH:
                 lines = [f"rows, cols = {', '.join(where)}", call.format(f"rows, cols, {masked}")]
-            if word == "elif" and (on == left).all():
-                yield from indented("else:", lines)
-            else:
-                yield from indented(f"{word} {asked}:", lines) if asked else lines
-            if apart:
-                left, word = left & ~on, "elif"
+            if len(cases) == 1:
+                return asked, lines
+            head = f"{'el' * bool(apart and n)}if {asked}:" if asked else ""
+            head = "else:" if apart and n and (on == left).all() else head
+            made += indented(head, lines) if head else lines
+            left = left & ~on if apart else left
+        return "", made
 
     def cuts(self, meeting: Meeting) -> tuple[str, ...]:
         """A function of tiles and its arguments: all that the mask leaves of two values."""
@@ -94,10 +106,9 @@ class Attending(State):
             for side, value in zip(("q", "kv"), meeting.values, strict=True)
         )
         attended: Attended = {}
-        for s in meeting.attends:
-            for t, rows in self.walked.attended[s].items():
-                if t in meeting.domain.steps:
-                    attended.setdefault(t - meeting.domain.steps[0], []).append(rows)
+        for i, t in enumerate(meeting.domain.steps):
+            rows = (self.walked.attended[s].get(t) for s in meeting.attends)
+            attended[i] = [x for x in rows if x]
         check_everything(self.plan, q, kv, attended)
         if tokens := triangular(self.plan, q, kv):
             if q.axis is not None and self.orders.setdefault("tokens", q.axis) != q.axis:

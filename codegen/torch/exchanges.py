@@ -1,9 +1,13 @@
 """Exchanges of all with all as text: gathers, all-to-alls over heads, and the sums' way back."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
+from codegen.text import Names, expression
 from codegen.torch.holdings import listed
 from codegen.torch.messages import Messages
 from codegen.torch.variables import readers
@@ -12,24 +16,36 @@ from planner.loops.form import HELD, OWN, Exchange, Ints, Return
 from planner.partitions import Side
 
 
+@dataclass(frozen=True)
+class Swap:
+    """An exchange in some steps: what starts it, and the line that waits for it, in {}."""
+
+    steps: Sequence[int]
+    handle: str
+    started: str
+    line: str
+    before: Sequence[str] = ()
+
+
 class Exchanges(Messages):
     """The part of a pass that exchanges, and the orders of tokens that it needs."""
 
-    def exchange(self, s: Exchange) -> tuple[str, str, str]:
-        """An exchange that is started, the name of what it brings, and that after waiting."""
+    def swap(self, s: Exchange | Return, steps: Sequence[int], names: Names) -> Swap:
+        """An exchange in some steps."""
+        if isinstance(s, Return):
+            return self.swap_back(s, steps, names)
         shares, name = self.shares(s), self.have.names.inputs[s.side, s.name]
         pick = ""
         if shares.every > 1:
-            slices = f".unflatten(1, ({shares.slices}, -1))[:, {span(shares)}].flatten(1, 2)"
-            one = f".chunk({shares.slices}, 1)[{shares.first}]"
-            pick = one if shares.every == shares.slices else slices
+            pick = picked(shares, names) + ".flatten(1, 2)" * (shares.every < shares.slices)
         sent = listed(self.have.part(s.tensors, s.part), lambda x: x + pick)
         order = self.ordered(s.side, s.name, s.part.value, s.axis)
         came = listed("wait({})", lambda x: x + order)
         function, how = ("gather", "") if shares.gathered else ("swap", "1, 2, ")
         started = f"{function}({sent}, {how}{self.group(s.axis)})"
         self.defined.add(name)
-        return started, "(dout,)" if name == "dout" else name, came
+        line = f"{'(dout,)' if name == 'dout' else name} = {came}"
+        return Swap(steps, self.have.names.handles[s], started, line)
 
     def shares(self, s: Exchange) -> Shares:
         """The heads that each rank gets; PlanError for those that several ranks get."""
@@ -91,38 +107,54 @@ class Exchanges(Messages):
                 lines.append(f"{order} = {joined}.argsort().to(q.device)")
         return lines
 
-    def sum_exchange(self, s: Return, t: int) -> tuple[str, str]:
-        """An exchange of sums that is started, and the line that adds what comes."""
-        source, into = (s.tensors[0], s.name), self.walked.into[s][t]
-        exchange = self.loops.exchanges.get(s.name)
+    def swap_back(self, s: Return, steps: Sequence[int], names: Names) -> Swap:
+        """An exchange of sums in some steps."""
+        source, (into,) = (s.tensors[0], s.name), {*self.walked.into[s].values()}
+        exchange, before = self.loops.exchanges.get(s.name), list[str]()
         shares = self.shares(exchange) if exchange else Shares(self.held_by_all(s))
+        shares = shares.after(1 + s.lag.constant)
         order = self.ordered(s.side, s.name, self.loops.source(s), s.axis)
         order = order.replace("]", ".argsort()]")
         group, cells, results = self.group(s.axis), self.have.names.cells, s.tensors == ("OUT",)
         name, target = cells[source], cells[into]
         cast = not shares.gathered and (self.walked.complete(into) or shares.every > 1)
         if cast and results:
-            self.write(f"{name} = {self.have.cast(source)}")
-            cast = False
+            before, cast = [f"{name} = {self.have.cast(source)}"], False
         sums = listed(self.have.cast(source) if cast else name, lambda x: x + order)
         function, how = "combine" if results else "reduce", "" if shares.gathered else "2, 1, "
         started = f"{function if shares.gathered else 'swap'}({sums}, {how}{group})"
         came = "{}" if shares.gathered and results else "wait({})"
         if shares.every > 1:
-            many = shares.slices // shares.every
-            part = f".chunk({shares.slices}, 1)[{shares.first}]"
-            if many > 1:
-                part = f".unflatten(1, ({shares.slices}, -1))[:, {span(shares)}]"
+            if (many := shares.slices // shares.every) > 1:
                 came = listed(came, lambda x: f"{x}.unflatten(1, ({many}, -1))")
-            target = listed(target, lambda x: x + part)
-        if self.assigned(into, [t]):
-            return started, f"{target} = {came}"
-        return started, f"merge(*{target}, *{came})" if results else f"add({target}, {came})"
+            target = listed(target, lambda x: x + picked(shares, names))
+        if self.keep.names and not self.backward:
+            before.append(self.kept_line())
+        line = f"merge(*{target}, *{came})" if results else f"add({target}, {came})"
+        line = f"{target} = {came}" if self.assigned(into, steps) else line
+        return Swap(steps, self.have.names.handles[s], started, line, before)
+
+    def kept_line(self) -> str:
+        """The tensors that the backward pass takes over."""
+        assert self.keep.q
+        assert self.keep.kv
+        names = self.have.names.inputs
+        queries, kv = names["q", self.keep.q.name], names["kv", self.keep.kv.name]
+        (results,) = (f"*{x}" for c, x in self.have.names.cells.items() if c[1] == self.keep.q.name)
+        if self.plan.workload.sinks:
+            axis, axes = self.keep.q.axis, len(self.loops.mesh)
+            place = "group.rank()" if axes == 1 else self.axes[axis]
+            results = f"*sunk({results}, sinks.chunk({self.sizes[axis]})[{place}])"
+        return f"kept = [*{queries}, *{kv}, {results}]"
 
 
-def span(shares: Shares) -> str:
-    """The slices as text."""
-    return f"{shares.first or ''}::{shares.every}"
+def picked(shares: Shares, names: Names) -> str:
+    """The text behind a tensor that takes one slice of its heads, or several beside each other."""
+    first = expression(shares.first, names)
+    if shares.every == shares.slices:
+        return f".chunk({shares.slices}, 1)[{first}]"
+    span = f"{first} :: " if " " in first else f"{first.removeprefix('0')}::"
+    return f".unflatten(1, ({shares.slices}, -1))[:, {span}{shares.every}]"
 
 
 def check_sequence(side: Side, wanted: Ints) -> None:

@@ -2,38 +2,34 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
-from planner.loops.form import Loops, Return, Section, Send
+from codegen.lowered.conditions import Domain
+from codegen.lowered.shares import apart
+from planner.loops.form import Loops, Return, Send, Statement
 
 
 @dataclass(frozen=True)
-class Frame:
+class Frame(Domain):
     """Some steps of a section, printed as a loop or, if it is one step, straight."""
 
-    first: int
-    last: int
-    section: Section
-
-    @property
-    def steps(self) -> range:
-        """Its steps."""
-        return range(self.first, self.last + 1)
+    statements: tuple[Statement, ...]  # some that run in them
 
     @property
     def loop(self) -> bool:
         """True for several steps."""
-        return self.last > self.first
+        return len(self.steps) > 1
 
 
 def frames(loops: Loops) -> Iterator[Frame]:
     """The steps of a program in the pieces in which they are printed."""
     for section in loops.sections():
-        busy = [t for t in range(section.first, section.last + 1) if _busy(loops, section, t)]
-        last = max(busy, default=section.first)
-        yield Frame(section.first, last, section)
-        yield from (Frame(t, t, section) for t in range(last + 1, section.last + 1))
+        steps = range(section.first, section.last + 1)
+        last = max((t for t in steps if _busy(loops, t)), default=section.first)
+        for first, end in pairwise([section.first, *range(last + 1, steps.stop + 1)]):
+            yield from (Frame(loops, *part) for part in apart(loops, range(first, end)))
 
 
-def _busy(loops: Loops, section: Section, t: int) -> bool:
-    running = (s for s in section.statements if s.when.on(t))
+def _busy(loops: Loops, t: int) -> bool:
+    running = (s for s in loops.statements if s.when.on(t))
     return any(not (isinstance(s, Send | Return) and s.sums) for s in running)

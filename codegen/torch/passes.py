@@ -6,24 +6,24 @@ and adds what came. A printed pass does exactly what the form says, or PlanError
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import groupby
 from math import gcd
 
-from codegen.lowered.conditions import Domain, both, conditions, times
+from codegen.lowered.conditions import both, conditions, times
 from codegen.reflow import WIDTH
-from codegen.text import Names, numbered
+from codegen.text import Names
 from codegen.torch.attends import Attending
 from codegen.torch.exchanges import Exchanges
-from codegen.torch.folding import joined, looped
 from codegen.torch.frames import Frame
-from codegen.torch.state import indented, tupled
+from codegen.torch.state import Lines, tupled
 from codegen.torch.tiles import Meeting, unit_of
 from codegen.torch.transfers import transfers
-from codegen.torch.variables import CARRIED, late, untouched
+from codegen.torch.variables import late, untouched
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
-from planner.loops.form import OWN, Attend, Exchange, Return, Send, Start, Statement
+from planner.loops.form import OWN, Attend, Exchange, Return, Send, Start
 
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
 BACKWARD = '"""Gradients of the local queries, keys and values."""'
@@ -45,7 +45,7 @@ class Pass(Attending, Exchanges):
             f"def {head}:",
             f"    {BACKWARD if self.backward else FORWARD}",
             *self.opening(),
-            *looped(self.lines),
+            *self.lines,
             *ending,
         ]
 
@@ -108,140 +108,103 @@ class Pass(Attending, Exchanges):
 
     def frame(self, frame: Frame) -> None:
         """A loop, or a step of its own."""
-        domain = Domain(self.loops, frame.steps)
-        names = Names(
-            self.axes,
-            frame.first,
-            at=None if frame.loop else frame.first,
-            sizes=dict(zip(self.loops.mesh, self.sizes, strict=True)),
-        )
-        starts = [s for s in self.running(frame) if isinstance(s, Start)]
+        again = any(s.again for s in frame.statements if isinstance(s, Exchange))
+        sizes = {} if again else dict(zip(self.loops.mesh, self.sizes, strict=True))
+        at = frame.steps[0]
+        names = Names(self.axes, at, None if frame.loop else at, sizes)
+        starts = [s for s in frame.statements if isinstance(s, Start)]
         inputs = self.have.names.inputs
-        first = [s for s in starts if untouched(self.loops, inputs, s, frame.first)]
+        first = [s for s in starts if untouched(self.loops, inputs, s, at)]
         begun = dict[str, list[str]]()
         for name, value in (line.split(" = ") for s in first for line in self.start(s)):
             begun.setdefault(value, []).append(name)
         before = [" = ".join([*names, value]) for value, names in begun.items()]
-        self.step(frame, domain, names, [s for s in starts if s not in first], before)
+        self.step(frame, names, [s for s in starts if s not in first], before)
 
-    def running(self, frame: Frame) -> list[Statement]:
-        """The statements that run in some steps of a frame."""
-        return [s for s in self.loops.statements if any(map(s.when.on, frame.steps))]
-
-    def step(
-        self,
-        frame: Frame,
-        domain: Domain,
-        names: Names,
-        starts: Sequence[Start],
-        before: list[str],
-    ) -> None:
+    def step(self, frame: Frame, names: Names, starts: list[Start], before: list[str]) -> None:
         """The steps of a frame: values that begin to travel, messages, attends, arrivals."""
-        meetings = self.meetings(domain, names)
-        moves = list(transfers(self.loops, self.walked, domain, names))
+        meetings = self.meetings(frame, names)
+        moves = list(transfers(self.loops, self.walked, frame, names))
         before += self.expected(moves)
-        begun = self.begin(frame, domain, names, before)
+        begun = self.begin(frame, names, before)
         self.paste(tupled(before))
         if frame.loop:
-            self.write(f"for step in range({names.count(len(domain.steps))}):")
+            self.write(f"for step in range({names.count(len(frame.steps))}):")
             self.margin += 4
         for s in starts:
-            when, lines = both(conditions(s.when, domain, names)), self.start(s)
-            self.paste(indented(f"if {when}:", lines) if when and lines else lines)
+            self.under([(both(conditions(s.when, frame, names)), self.start(s))])
         self.peers_said = None
-        exchanged = any(isinstance(s, Exchange | Return) for s in self.running(frame))
-        alone = len(moves) == 1 and not (meetings or begun or exchanged)
+        early, last = self.exchanges(frame, names, meetings)
+        alone = len(moves) == 1 and not (meetings or begun or early or last)
         for move in moves:
             self.send(move, alone)
-        last = self.exchanges(frame, bool(meetings), begun)
-        self.paste(tupled(begun))
-        self.paste(joined([line for meeting in meetings for line in self.attend(meeting)]))
+        attends = joined(self.attend(meeting, frame) for meeting in meetings)
+        self.under([*early, *begun, *attends])
         for move in moves:
             if move.into:
                 self.arrive(move)
         for move in moves:
             if not move.into:
                 self.receive(move)
-        self.paste(last)
-        if frame.loop:
-            self.margin -= 4
+        self.under(last)
+        self.margin -= 4 * frame.loop
 
-    def begin(self, frame: Frame, domain: Domain, names: Names, before: list[str]) -> list[str]:
+    def begin(self, frame: Frame, names: Names, before: list[str]) -> list[Lines]:
         """The lines with which sums begin anew in the steps of a frame, after older ones left.
 
         What is there before a loop, as sums that begin once and stay, goes to the lines `before`.
         """
-        lines, lasting = dict[str, str](), dict[str, set[int]]()
+        lines, lasting = dict[str, tuple[str, str]](), dict[str, set[int]]()
         for cell, name in self.have.names.cells.items():
             lasting.setdefault(name, set()).update(self.walked.lasting(cell)[1] & {*frame.steps})
         for cell, name in self.have.names.cells.items():
             begun = sorted(self.walked.lasting(cell)[0] & {*frame.steps})
             if not begun or self.assigned(cell, frame.steps):
                 continue
-            blank, once = self.have.blank(cell), len(begun) == 1 and frame.loop
+            late = self.loops.exchanges.get(cell[1]) in frame.statements  # only then has it a shape
+            blank, once = self.have.blank(cell), len(begun) == 1 and frame.loop and not late
             once = once and begun[0] not in self.walked.taken.get(cell, ())
             once |= any((c[0], OWN) == cell and t in begun for c, t in self.walked.kept.items())
-            if once or (frame.loop and name not in self.defined):
+            if once or (frame.loop and name not in self.defined and not late):
                 before.append(blank)
             self.defined.add(name)
             if once:
                 continue
-            when = both(times(begun, domain, names)) if frame.loop and lasting[name] else ""
-            blank = f"if {when}:\n    {blank}" if when else blank
-            if lines.setdefault(name, blank) != blank:
+            asks = frame.loop and (lasting[name] or late)
+            line = both(times(begun, frame, names)) if asks else "", blank
+            if lines.setdefault(name, line) != line:
                 raise PlanError("sums of several values begin anew under one name")
-        return [*lines.values()]
+        groups = groupby(lines.values(), lambda line: line[0])
+        return [(when, tupled([blank for _, blank in group])) for when, group in groups]
 
-    def exchanges(self, frame: Frame, busy: bool, begun: Sequence[str]) -> list[str]:
-        """All with all: what everybody has, and sums back; returns the lines after attends.
+    def exchanges(self, frame: Frame, names: Names, meetings: list[Meeting]) -> list[list[Lines]]:
+        """All with all: what everybody has, and sums back; the lines before and after attends.
 
         Beside attends exchanges are started before these, and waited for after them; also where
         what they take has another value by then.
         """
-        made = list[tuple[str, str, str]]()
-        for s in self.running(frame):
-            if not isinstance(s, Exchange | Return):
-                continue
-            if frame.loop:
-                raise PlanError("an exchange of all with all in a loop")
-            if isinstance(s, Exchange):
-                started, name, came = self.exchange(s)
-                made.append((f"arriving_{CARRIED[s.tensors[0]]}", started, f"{name} = {came}"))
-                continue
-            started, line = self.sum_exchange(s, frame.first)
-            made.append((f"returning_{CARRIED[s.tensors[0]]}", started, line))
-            if self.keep.names and not self.backward:
-                self.write(self.kept_line())
-        used, lines = {*self.have.names.handles.values()}, [*begun]
-        for _, started, line in made:
-            names = (x.split(" = ")[0].strip("(,)") for x in lines if " = " in x)
-            busy |= any(re.search(rf"\b{name}\b", started) for name in names)
-            lines.append(line)
-        after, room = list[str](), WIDTH - self.margin
-        for base, started, line in made:
-            handle = next(name for name in numbered(base) if name not in used)
-            used.add(handle)
-            whole = shortened(line.replace("{}", started), room)
-            if busy or len(whole[-1]) > room:
-                begin = shortened(f"{handle} = {started}", room)
-                whole = shortened(line.replace("{}", handle), room)
-                self.paste(begin * busy)
-                after += begin * (not busy)
-            after += whole
-        return after
-
-    def kept_line(self) -> str:
-        """The tensors that the backward pass takes over."""
-        assert self.keep.q
-        assert self.keep.kv
-        names = self.have.names.inputs
-        queries, kv = names["q", self.keep.q.name], names["kv", self.keep.kv.name]
-        (results,) = (f"*{x}" for c, x in self.have.names.cells.items() if c[1] == self.keep.q.name)
-        if self.plan.workload.sinks:
-            axis, axes = self.keep.q.axis, len(self.loops.mesh)
-            place = "group.rank()" if axes == 1 else self.axes[axis]
-            results = f"*sunk({results}, sinks.chunk({self.sizes[axis]})[{place}])"
-        return f"kept = [*{queries}, *{kv}, {results}]"
+        swaps = [s for s in frame.statements if isinstance(s, Exchange | Return)]
+        made = [self.swap(s, [t for t in frame.steps if s.when.on(t)], names) for s in swaps]
+        busy, conflict = {t for m in meetings for t in m.steps}, False
+        for n, x in enumerate(made):
+            lines = [other.line for other in made[:n] if {*other.steps} & {*x.steps}]
+            taken = {name for line in lines for name in re.findall(r"(\w+)[,)]* = ", line)}
+            cells = (c for c in self.have.names.cells if not self.assigned(c, frame.steps))
+            new = (c for c in cells if self.walked.lasting(c)[0] & {*x.steps})
+            taken |= {self.have.names.cells[cell] for cell in new}
+            conflict |= bool(taken & {*re.findall(r"\w+", x.started)})
+        early, late = list[Lines](), list[Lines]()
+        for x in made:
+            when = both(times(x.steps, frame, names))
+            room = WIDTH - self.margin - 4 * bool(when)
+            first, whole = [*x.before], shortened(x.line.replace("{}", x.started), room)
+            beside = conflict or bool(busy & {*x.steps})
+            if beside or len(whole[-1]) > room:
+                first += shortened(f"{x.handle} = {x.started}", room)
+                whole = shortened(x.line.replace("{}", x.handle), room)
+            early += [(when, first)] * beside
+            late.append((when, [*first * (not beside), *whole]))
+        return [early, late]
 
     def start(self, s: Start) -> list[str]:
         """A value begins to travel."""
@@ -253,15 +216,28 @@ class Pass(Attending, Exchanges):
         self.defined.add(target)
         return [f"{target} = {source}"] if target != source else []
 
-    def meetings(self, domain: Domain, names: Names) -> list[Meeting]:
+    def meetings(self, frame: Frame, names: Names) -> list[Meeting]:
         """The rectangles of the frame, by the values that meet."""
         groups: dict[tuple[object, ...], list[Attend]] = {}
-        for s in self.loops.statements:
-            if isinstance(s, Attend) and any(s.when.on(t) for t in domain.steps):
+        for s in frame.statements:
+            if isinstance(s, Attend):
                 cells = (c for to in self.walked.targets[s].values() for c in to.values())
                 key = s.q[0].value, s.kv[0].value, frozenset(cells)
                 groups.setdefault(key, []).append(s)
-        return [Meeting(tuple(s), domain, names, self.unit) for s in groups.values()]
+        return [Meeting(tuple(s), frame, names, self.unit) for s in groups.values()]
+
+
+def joined(blocks: Iterable[Lines]) -> list[Lines]:
+    """Blocks with one condition for several of one line, of which a plan asks once at a time."""
+    made = list[Lines]()
+    for when, lines in blocks:
+        same = [n for n, (asked, others) in enumerate(made) if asked and when and others == lines]
+        whole = [f"({x})" if " and " in x else x for x in (*(made[n][0] for n in same), when)]
+        if same and len(lines) == 1 and len(" or ".join(whole)) <= WIDTH - 12:
+            made[same[0]] = " or ".join(whole), lines
+        else:
+            made.append((when, lines))
+    return made
 
 
 def shortened(line: str, room: int) -> list[str]:

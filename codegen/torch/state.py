@@ -1,7 +1,8 @@
 """State   a torch pass on its way to text: printers of messages, attends and exchanges share it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept
@@ -12,6 +13,8 @@ from codegen.torch.holdings import Holdings
 from codegen.torch.variables import variables
 from planner.ir import Plan
 from planner.loops.form import Loops, Send
+
+Lines = tuple[str, list[str]]  # and the condition that they are under, "" for none
 
 
 class State:
@@ -43,6 +46,12 @@ class State:
         """Lines at the margin."""
         for line in lines:
             self.write(line)
+
+    def under(self, blocks: Iterable[Lines]) -> None:
+        """Lines under their conditions, neighbours under the same one together."""
+        for when, group in groupby(blocks, lambda block: block[0]):
+            body = [line for _, lines in group for line in lines]
+            self.paste(indented(f"if {when}:", body) if when and body else body)
 
     def group(self, axis: int) -> str:
         """The process group along an axis."""

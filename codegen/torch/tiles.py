@@ -35,10 +35,15 @@ class Meeting:
         """True if no rectangle has to be cut."""
         return all(map(plain, self.attends))
 
+    @property
+    def steps(self) -> list[int]:
+        """The steps in which any of them meet."""
+        return [t for t in self.domain.steps if any(s.when.on(t) for s in self.attends)]
+
     def picked(self, slices: int) -> str:
         """The text behind a tensor that takes the heads that queries meet keys with, "" for all."""
         head = head_of(self.attends)
-        return "" if head is None else f".chunk({slices}, 1)[{head}]"
+        return "" if head is None else f".chunk({slices}, 1)[{expression(head, self.names)}]"
 
     def cases(self) -> list[tuple[Attend, list[Condition], Flags]]:
         """Each rectangle with its conditions, and where they all hold."""

@@ -7,10 +7,11 @@ from codegen.lowered.sums import Cell, Walk
 from codegen.lowered.variables import Value, input_spans, named, sum_spans
 from codegen.text import numbered
 from codegen.torch.frames import Frame
-from planner.loops.form import HELD, OWN, Exchange, Loops, Part, Send, Start, parts_of
+from planner.loops.form import HELD, OWN, Exchange, Loops, Part, Return, Send, Start, parts_of
 
 INPUT = {"q": "queries", "kv": "kv"}
 SUMS = {"OUT": "results", "DQ": "dq", "DKV": "dkv"}
+Moving = Send | Exchange | Return
 CARRIED = {"Q": "queries", "DOUT": "dout", "KV": "kv"} | SUMS
 
 
@@ -20,7 +21,7 @@ class Variables:
 
     inputs: dict[Value, str] = field(default_factory=dict)
     cells: dict[Cell, str] = field(default_factory=dict)
-    handles: dict[Send, str] = field(default_factory=dict)
+    handles: dict[Moving, str] = field(default_factory=dict)
 
 
 def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -> Variables:
@@ -29,7 +30,8 @@ def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -
     exchanges = loops.exchanges.values()
     for side in ("q", "kv"):  # what is owned may be read once more beside a value of its name
         own = spans.pop((side, OWN), None)
-        if own and sum(s.side == side and s.part.value == OWN for s in exchanges) < 2:
+        parts = (s for s in exchanges if (s.side, s.part.value) == (side, OWN))
+        if own and sum(len(s.when.steps) for s in parts) < 2:
             spans[side, OWN] = own[0], own[1] - 4
     for value in ((s.side, s.name) for s in exchanges if keep):
         spans[value] = spans[value][0], 4 * loops.steps
@@ -44,7 +46,7 @@ def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -
         _, stay = walked.lasting(cell)
         within = [f for f in frames if f.loop and {*f.steps} & {first // 4} and {*f.steps} & stay]
         lives[cell] = (
-            min([first, *(4 * f.first - 1 for f in within)]),  # they begin before the loop
+            min([first, *(4 * f.steps[0] - 1 for f in within)]),  # they begin before the loop
             4 * loops.steps if cell[1] == OWN else last,
         )
     for (tensor, _), t in walked.kept.items():  # beside those that others send
@@ -54,21 +56,21 @@ def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -
     return Variables(inputs, cells, handles(loops, frames))
 
 
-def handles(loops: Loops, frames: Sequence[Frame]) -> dict[Send, str]:
+def handles(loops: Loops, frames: Sequence[Frame]) -> dict[Moving, str]:
     """Names for messages that are under way: by what they carry, numbered where there are more."""
-    keys, spans = dict[Send, tuple[str, str]](), dict[tuple[str, str], tuple[int, int]]()
-    for s in (s for s in loops.statements if isinstance(s, Send)):
+    keys, spans = dict[Moving, tuple[str, str]](), dict[tuple[str, str], tuple[int, int]]()
+    for s in (s for s in loops.statements if isinstance(s, Moving)):
         during = [f for f in frames if any(map(s.when.on, f.steps))]
-        end = loops.steps if late(loops, s) else during[-1].last
+        end = loops.steps if late(loops, s) else during[-1].steps[-1]
         keys[s] = f"{'returning' if s.sums else 'arriving'}_{CARRIED[s.tensors[0]]}", str(len(keys))
-        spans[keys[s]] = 4 * during[0].first, 4 * end + 2
+        spans[keys[s]] = 4 * during[0].steps[0], 4 * end + 2
     names = named(spans, lambda key: numbered(key[0]))
     return {s: names[key] for s, key in keys.items()}
 
 
-def late(loops: Loops, s: Send) -> bool:
+def late(loops: Loops, s: Moving) -> bool:
     """True if what comes is waited for where another value begins with it, and not before."""
-    return not s.sums and readers(loops, s) == {Start}
+    return isinstance(s, Send) and not s.sums and readers(loops, s) == {Start}
 
 
 def readers(loops: Loops, s: Send | Exchange) -> set[type]:

@@ -3,15 +3,21 @@
 gather       everybody's part to everybody          all-to-all   to each its share of the part
 return       sums back over the messages of either  scatter      shares of sums, as they lie
 
-One is found among the messages of a step by expanding it, and comparing.
+One is found among the messages of a step by expanding it, and comparing. Those of heads that
+follow each other evenly, at equal distances, are one exchange of several steps.
 """
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from planner.columns import flat
 from planner.ir import TENSORS, Plan
 from planner.loops.expand import Expansion
-from planner.loops.fitting import plane
+from planner.loops.fitting import line, plane
 from planner.loops.form import HELD, Exchange, Expr, Loops, Part, Return, When
 from planner.loops.places import Value
 from planner.loops.values import Bools, Messages, codes, joined, rows_of
@@ -58,11 +64,9 @@ class Exchanges(Expansion):
         self, t: int, tensors: tuple[str, ...], messages: Messages
     ) -> tuple[Return, Bools] | None:
         """Sums that go back over an exchange, or from what ranks hold to the owners."""
-        side, over = (
-            TENSORS[tensors[0]].side,
-            [s for s in self.exchanges if isinstance(s, Exchange)],
-        )
-        ways = [(s.name, s.axis) for s in reversed(over) if s.side == side]
+        side = TENSORS[tensors[0]].side
+        before = [s for s in self.exchanges if isinstance(s, Exchange) and s.when.first < t]
+        ways = [(s.name, s.axis) for s in reversed(before) if s.side == side]
         if (HELD, None) in self.values[side].named:
             ways += [(HELD, axis) for axis in range(len(self.mesh))]
         for name, axis in ways:
@@ -125,3 +129,38 @@ class Exchanges(Expansion):
             if ((seen >= 0) & (seen < seen.max(axis=1, keepdims=True))).any():
                 return True
         return False
+
+    def repeated(self) -> None:
+        """Let exchanges that are together one of several steps be that; returns read it by age."""
+        swaps = [s for s in self.exchanges if isinstance(s, Exchange)]
+        alike, passed_on = defaultdict[object, list[Exchange]](list), {s.part.value for s in swaps}
+        for s in swaps:
+            of = s.name if s.name in passed_on else [replace(e, constant=0) for e in s.heads or ()]
+            alike[s.tensors, s.part, s.axis, str(of)].append(s)
+        made = list[Exchange | Return]()
+        for group in alike.values():
+            whole = _together(group)
+            made += [whole] if whole else group
+            for s in group if whole else ():
+                value = self.values[s.side].named[s.name, None]
+                value.name, value.born = group[0].name, s.when.first + 1
+        for back in (s for s in self.exchanges if isinstance(s, Return)):
+            value = self.values[back.side].named[back.name, None]
+            made.append(replace(back, name=value.name, lag=Expr(value.age(back.when.first))))
+        self.exchanges = made
+
+
+def _together(group: Sequence[Exchange]) -> Exchange | None:
+    """Exchanges at equal distances, of heads that rise evenly, as one; two suggest any distance."""
+    steps, ends = [s.when.first for s in group], list[Expr]()
+    every, *others = {b - a for a, b in pairwise(steps)} or {0}
+    if len(steps) < 3 or others or not every:
+        return None
+    first, when = group[0], When(steps[0], steps[-1], every)
+    for heads in zip(*(s.heads or () for s in group), strict=True):
+        many, e = line([x.constant for x in heads], 0, when.first // every)
+        if many < len(steps):
+            return None
+        clock = {"period": every, "phase": when.first % every}
+        ends.append(replace(heads[0], constant=e.constant, step=e.step, **clock))
+    return replace(first, when=when, heads=(ends[0], ends[1]) if ends else None)

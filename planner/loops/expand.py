@@ -77,7 +77,7 @@ class Expansion:
         self.filled = {  # where there are sums, and a column for block -1
             s: np.zeros((plan.ranks, len(blocks) + 1), np.bool_) for s, blocks in sides.items()
         }
-        self.brought: dict[str, Messages] = {}
+        self.brought: dict[tuple[str, int | None], Messages] = {}
         self.coming = defaultdict[tuple[str, str, int | None], list[Copies]](list)
         self.added = list[tuple[str, Ints, Ints]]()
         for side, values in self.values.items():
@@ -144,21 +144,21 @@ class Expansion:
         return made
 
     def exchange(self, s: Exchange, t: int) -> list[Messages]:
-        """The messages of an exchange; what they bring stays, beside what each rank keeps."""
-        made = self.exchanged(s, t)
-        self.coming[s.name, s.side, None].extend((dst, sent) for _, dst, sent in made)
+        """The messages of an exchange; what they bring is there beside what each rank keeps."""
+        made, born = self.exchanged(s, t), t + 1 if s.again else None
+        self.coming[s.name, s.side, born].extend((dst, sent) for _, dst, sent in made)
         src, dst, blocks = joined(made[1:])
-        self.brought[s.name] = dst, src, blocks
+        self.brought[s.name, born] = dst, src, blocks
         return made[1:]
 
     def returned(self, s: Return, t: int) -> list[Messages]:
         """The messages of sums that go back along an axis, but for those with no sums in them."""
-        sent = self.brought.get(s.name)
+        value, side = self.value(Part(s.name, s.lag), s.side, t), self.plan.partition.side(s.side)
+        sent = self.brought.get((s.name, value.born))
         if s.name == HELD:
-            table, side = self.value(Part(HELD), s.side, t).table, self.plan.partition.side(s.side)
-            sent = scattered(table, side, self.coordinates, s.axis)
+            sent = scattered(value.table, side, self.coordinates, s.axis)
         if sent is None:
-            raise PlanError(f"{s.name} is returned before it is there")
+            raise PlanError(f"{s.name} is returned, but is what no exchange brought")
         src, dst, blocks = sent
         on = (self.filled[s.side][src[:, None], blocks] & (blocks >= 0)).any(axis=1)
         return [(src[on], dst[on], blocks[on])]

@@ -4,7 +4,7 @@ loops     ::= Loops(mesh, steps, statement ...)         rank = mixed radix of it
 statement ::= Start(when, name, tensors, part)           from this step on, `name` is that value
             | Send(when, name, tensors, parts, hop, into)         what arrives is `name` from t + 1
             | Exchange(when, name, tensors, part, axis, heads)    the receiver's heads of each part
-            | Return(when, name, tensors, axis)                   sums go back to where it came from
+            | Return(when, name, tensors, axis, lag)              sums go back to where it came from
             | Attend(when, q, kv, kind)                           parts x parts, one rectangle
 when      ::= first..last [, `width` steps of every `every`] [, guard]
 part      ::= value [@ t - lag] [pieces lo..hi] [heads lo..hi]
@@ -21,8 +21,9 @@ key index < query index; `end` is causal, aligned at the last query and the last
 cut in another way, and `any` differs between ranks or steps.
 
 In a step every message reads its source as it was at the step's start; then attends add, then
-arrivals. A value that was sent is readable from the next step on ("age" t - lag); what was
-gathered or exchanged all-to-all stays readable, with what each rank kept of it itself.
+arrivals. A value that was sent is readable from the next step on ("age" t - lag), and so is what
+was gathered or exchanged all-to-all, with what each rank kept of it itself; an exchange of one step
+brings what stays readable, without an age.
 
 A message of sums (OUT, DQ, DKV) names the input values that the sums belong to: `DKV for A @ t - 1`
 is the rank's accumulator of the blocks that A had one step ago. `into` names the value that the
@@ -209,6 +210,11 @@ class Exchange(Moves):
     heads: Ends | None = None
 
     @property
+    def again(self) -> bool:
+        """True if it runs in several steps: what it brings has an age."""
+        return self.when.last > self.when.first
+
+    @property
     def gathers(self) -> bool:
         """True if all receivers get the same heads: a gather."""
         return not any(e.axes for e in self.heads or ())
@@ -223,6 +229,7 @@ class Return(Moves):
     """
 
     axis: int
+    lag: Expr = Expr()
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,5 +313,7 @@ def expressions(s: Statement) -> Iterator[Expr]:
         yield from (e for e in (low, high) if e)
     if isinstance(s, Exchange):
         yield from s.heads or ()
+    if isinstance(s, Return):
+        yield s.lag
     if isinstance(s, Send) and not isinstance(s.hop, Table):
         yield from s.hop.by if isinstance(s.hop, Shift) else (s.hop.root,)

@@ -84,7 +84,8 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
                 return f"{s.name} <- gather {what}{f', {heads},' * bool(heads)} {along}"
             return f"{s.name} <- all-to-all {what}, {heads} of receiver, {along}"
         case Return():
-            return f"return {' '.join(s.tensors)} over {s.name} along {axes[s.axis]}"
+            over = s.name + _age(s.lag, axes)
+            return f"return {' '.join(s.tensors)} over {over} along {axes[s.axis]}"
 
 
 def _sums(tensors: tuple[str, ...]) -> str:

@@ -55,6 +55,7 @@ class Reading(Exchanges):
         self.kinds, self.transfers = Kinds(plan), Transfers(self.mesh)
         for t, row in enumerate(self.rows):
             self._step(t, row)
+        self.repeated()
 
     def _step(self, t: int, rows: Rows) -> None:
         for tensors, messages in rows.moves.items():

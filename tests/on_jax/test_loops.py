@@ -54,6 +54,8 @@ CASES: list[tuple[str, int, Workload]] = [
     *(("llama3", p, replace(HEADS, mask=mask)) for p in (3, 4) for mask in (Causal(), Full())),
     *(("llama3", 4, w) for w in (replace(HEADS, mask=Window(20, 0)), replace(HEADS, heads=32))),
     ("llama3:stride=2", 4, replace(HEADS, v_head_dim=3)),
+    *(("llama3:stride=1", 4, replace(HEADS, mask=m)) for m in (Full(), Window(20, 5))),
+    *(("head-chunks:stages=4", 4, replace(HEADS, kv_heads=n)) for n in (4, 8, 16)),
     *((s, 4, HEADS) for s in STAGES),
     *((s, 4, replace(HEADS, seq=61, kv_seq=61, kv_heads=4, mask=Full())) for s in STAGES),
     *(("ulysses-gather:ulysses=2", p, replace(WORK, seq=96, kv_seq=96)) for p in (4, 8)),

@@ -126,7 +126,8 @@ def test_schedules_on_request_are_exact(schedule: str, mask: Mask) -> None:
 
 
 LOOPED = ["double-ring", "bidirectional", "tokenring", "mesh2d", "decode-a2a", "broadcast"]
-LOOPED += ["llama3", "ulysses-stages", "head-chunks"]  # exchanges of some heads
+LOOPED += ["llama3", "ulysses-stages", "head-chunks", "ulysses-stages:stages=4"]  # some heads
+LOOPED += ["llama3:stride=1"]
 LOOPED += ["ulysses-gather", "ulysses-gather:ulysses=2"]  # of what an exchange brought
 
 

@@ -29,7 +29,7 @@ from planner.planning import plan
 from planner.workload import Workload
 
 NAMES = ("zigzag", "balanced", "usp:ulysses=2", "allgather", "burst", "broadcast")
-NAMES += ("double-ring:node=3",)
+NAMES += ("double-ring:node=3", "llama3:stride=1")
 FOREIGN = ("halves",)
 FORWARD = ("zigzag", "balanced", "allgather", "usp:ulysses=2", "broadcast")
 PASSES: tuple[Pass, ...] = ("forward", "backward")
@@ -125,6 +125,7 @@ def mutants(s: Statement) -> Iterator[Statement]:
             yield from (replace(s, kind=k) for k in KINDS if k != s.kind)
         case Return():
             yield from (replace(s, name=name) for name in ("G9", "own", "held"))
+            yield from (replace(s, lag=more(s.lag, by)) for by in (1, -1))
     if isinstance(s, Exchange):
         yield from (replace(s, heads=e) for e in ends(s.heads))
 

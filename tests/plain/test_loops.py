@@ -244,6 +244,23 @@ def test_exchanges_whose_receivers_get_the_same_heads_are_called_gathers() -> No
     assert ["all-to-all" in text for text in texts] == [False, True]
 
 
+@pytest.mark.parametrize("name", ["llama3:stride=1", "ulysses-stages:stages=4", "head-chunks"])
+@pytest.mark.parametrize("heads", [16, 32])
+def test_exchanges_of_many_steps_are_as_many_statements_as_of_few(name: str, heads: int) -> None:
+    name = name.replace("chunks", f"chunks:stages={heads // 4}")
+    work = Workload(seq=32, heads=heads, head_dim=4, mask=Causal())
+    for pass_, most in (("forward", 4), ("backward", 5)):
+        loops = recover(plan(name, work, 4, pass_=pass_))
+        assert len(loops.statements) <= most
+        assert all(s.again for s in loops.exchanges.values())
+
+
+def test_exchanges_of_two_steps_are_told_one_by_one() -> None:
+    work = Workload(seq=32, heads=8, head_dim=4, mask=Full())
+    loops = recover(plan("head-chunks:stages=2", work, 4))
+    assert [s.when.steps for s in loops.exchanges.values()] == [[0], [0], [1], [1]]
+
+
 def test_an_irregular_plan_says_why() -> None:
     made = plan("ring", work(8, Full()), 8)
     moves = [m for s in made.steps for m in s.moves]

@@ -211,6 +211,7 @@ WALKED: list[tuple[str, int, Mask]] = [
     ("ulysses", 4, Window(9)),
     ("bidirectional", 4, Full()),
     ("decode-a2a", 4, Causal()),
+    *(("llama3:stride=1", 4, mask) for mask in (Causal(), Window(9))),
 ]
 
 

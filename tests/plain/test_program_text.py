@@ -1,11 +1,14 @@
 """Python text of numbers: it means what the number means, whatever the signs and periods."""
 
+from functools import partial
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen.jax.repeats import folded
 from codegen.text import Names, expression
+from codegen.torch.passes import joined
+from codegen.torch.state import Lines
 from planner.loops.form import Expr
 
 SMALL = st.integers(-3, 3)
@@ -29,33 +32,27 @@ def test_an_expression_is_worth_what_it_says(e: Expr, first: int, loop: bool, t:
         assert eval(text, known) == e.at(t, np.array([[outer, inner, 0]]))[0], text
 
 
-def run(lines: list[str]) -> list[tuple[int, int]]:
-    """The calls of `f` in the body of a function."""
-    called = list[tuple[int, int]]()
-    source = "\n".join(["def body():", *lines])
-    known = {"f": lambda *numbers: called.append(numbers)}
-    exec(source, known)
-    known["body"]()
-    return called
+LINES = st.tuples(st.integers(0, 4), st.sampled_from("ab"), st.booleans(), st.booleans())
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1),
-    st.integers(1, 6),
-)
-def test_lines_that_repeat_are_a_loop_that_means_the_same(
-    calls: list[tuple[int, int, bool]], times: int
+def calls(blocks: list[Lines], rank: int) -> list[str]:
+    """The calls of blocks, whatever their order is."""
+    made = list[str]()
+    for when, lines in blocks:
+        if eval(when or "True", {"rank": rank}):
+            exec("\n".join(lines), {name: partial(made.append, name) for name in "ab"})
+    return sorted(made)
+
+
+@given(st.lists(LINES, max_size=8))
+def test_a_condition_for_several_blocks_holds_where_one_of_theirs_did(
+    drawn: list[tuple[int, str, bool, bool]],
 ) -> None:
-    lines = [
-        f"    f({a + n * up}, {b})" for n in range(times) for a, b, up in [*calls, (0, 0, True)]
-    ]
-    short = [*folded(lines)]
-    assert run(short) == run(lines)
-    assert len(short) <= len(lines)
-    if times > 2 and len(calls) > 2:
-        assert len(short) < len(lines)
-
-
-def test_what_a_loop_calls_its_number_is_no_name_in_it() -> None:
-    lines = [line for n in range(4) for line in ("    n = g()", "    h()", f"    f(n, {n})")]
-    assert [*folded(lines)] == lines
+    blocks = list[Lines]()
+    for number, (rank, name, narrow, asks) in enumerate(drawn):
+        when = f"rank == {10 * number + rank}" + " and rank > 3" * narrow
+        blocks.append((when if asks else "", [f"{name}()"]))
+    for rank in range(90):
+        assert calls(joined(blocks), rank) == calls(blocks, rank)
+    asked = [lines for when, lines in joined(blocks) if when]
+    assert len(blocks) > 4 or len(asked) == len({tuple(lines) for lines in asked})
