@@ -14,8 +14,6 @@ from planner.errors import PlanError
 from planner.ir import TENSORS
 from planner.loops.form import HELD, OWN, Part
 
-MOVES = {("Q",), ("DOUT",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), ("DKV",)}
-
 
 @dataclass(frozen=True)
 class Holdings:
@@ -53,8 +51,6 @@ class Holdings:
 
     def part(self, tensors: tuple[str, ...], part: Part) -> str:
         """The list of tensors of a message."""
-        if tensors not in MOVES:
-            raise PlanError(f"a message of {' '.join(tensors)}")
         if part.pieces is not None or part.heads is not None:
             raise PlanError("a message of a part of what a rank has")
         return self.value(TENSORS[tensors[0]].side, part.value)

@@ -12,8 +12,9 @@ from codegen.torch.origins import pieces_of, single_runs, step_of
 from codegen.torch.passes import Pass
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import Attend, Exchange, Loops, Send
+from planner.loops.form import Attend, Exchange, Loops, Moves, Send
 
+MOVES = {("Q",), ("DOUT",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), ("DKV",)}
 PARTS = "passing", "merge", "kernels", "sums", "bands", "visitors"
 EVERY_RANK = {
     "on": "def exchange(x: Any, to: int, src: int, group: Any) -> Any:",
@@ -127,6 +128,8 @@ def check_form(plan: Plan, loops: Loops) -> None:
     if len(loops.mesh) > 2:
         raise PlanError(f"a mesh of {len(loops.mesh)} axes")
     for s in loops.statements:
+        if isinstance(s, Moves) and s.tensors not in MOVES:
+            raise PlanError(f"a message of {' '.join(s.tensors)}")
         if isinstance(s, Send) and len(s.parts) > 1:
             raise PlanError("a message of several values")
     cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))
