@@ -63,7 +63,8 @@ class Scenario(OneLine):
             raise RingloomError(f"a transfer takes a share of the chip below 1, not {self.share:g}")
         if self.launch is not None and not 0 <= self.launch < math.inf:
             raise RingloomError(f"a launch takes 0 seconds or more, not {self.launch:g}")
-        if self.links and (twice := [ends for ends in self.links if ends[::-1] in self.links]):
+        links = self.links or {}
+        if twice := [(a, b) for a, b in links if a != b and (b, a) in links]:
             raise RingloomError(f"link {name_of(twice[0])} is named twice, once from either end")
         if self.chunk < 1:
             raise RingloomError(f"a chunk has 1 byte or more, not {self.chunk}")

@@ -87,7 +87,7 @@ scenarios = st.builds(
     rl.Scenario,
     overlap=st.booleans(),
     speeds=st.dictionaries(st.integers(0, 999), floats) | st.lists(floats),
-    links=st.dictionaries(st.tuples(st.integers(0, 999), st.integers(0, 999)), floats),
+    links=st.dictionaries(st.tuples(st.integers(0, 499), st.integers(500, 999)), floats),
     topology=st.sampled_from([None, "torus:2x4", "nodes:nics=4"]),
     buffers=st.sampled_from([None, 2, "plan"]),
     placement=st.none() | st.lists(st.integers(0, 99)),
