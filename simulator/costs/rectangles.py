@@ -82,8 +82,7 @@ class Rectangles:
             q, kv = self._chunks(node.q[at], node.kv[at])
             numbers, fresh = self._shapes.rows(q, kv), np.ones(len(at), np.bool_)
             fresh[1:] = (numbers[1:] != numbers[:-1]).any(axis=1)
-            each = zip(numbers[fresh], q[fresh], kv[fresh], strict=True)
-            cut = np.array([self._cut(*row) for row in each])
+            cut = np.array([self._cut(numbers[n], q[n], kv[n]) for n in np.flatnonzero(fresh)])
             cuts[:, at] = cut[np.cumsum(fresh) - 1].T
         return cuts
 
