@@ -26,17 +26,19 @@ from simulator.confidence import Sensitivity, sensitivity
 from simulator.hardware import hardware as find_hardware
 from simulator.what_if import OWN, Sweep, sweep
 
-BAR = 12  # characters of 10%
+BAR = 12  # characters of the longest bar
 
 
 def tornado(rows: list[Sensitivity], schedule: str, usual: float) -> Table:
     """A line per constant: its effect on a schedule's time with 10% less and 10% more of it."""
     table = plain_table("constant", "-10%", "", "+10%", "doubt", numbers=slice(1, None))
-    for row in rows:
-        less, more = (one / usual - 1 for one in row.seconds[schedule])
-        bars = [round(abs(x) / 0.1 * BAR) * "█" for x in (less, more)]
+    table.columns[2].justify = "left"  # flush right, what is blank after a bar would be cut off
+    effects = [[one / usual - 1 for one in row.seconds[schedule]] for row in rows]
+    longest = max((abs(x) for pair in effects for x in pair), default=0) or 1
+    for row, (less, more) in zip(rows, effects, strict=True):
+        left, right = (round(abs(x) / longest * BAR) * "█" for x in (less, more))
         star = "" if row.calibrated else " *"
-        cells = f"{less:+.1%}", f"{bars[0]:>{BAR}}|{bars[1]:<{BAR}}", f"{more:+.1%}"
+        cells = f"{less:+z.1%}", f"{left:>{BAR}}|{right}", f"{more:+z.1%}"
         table.add_row(row.constant + star, *cells, f"{row.doubt:.1%}")
     return table
 
