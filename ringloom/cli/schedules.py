@@ -24,4 +24,5 @@ def command() -> None:
         for s in SCHEDULES.values()
     )
     table = plain_table("schedule", "travels", "over", "parameters", "from", rows=lines)
+    table.columns[3].max_width = len("parameters")  # so that no name is cut off in 80 columns
     show({"schedules": rows}, table, rows=rows)

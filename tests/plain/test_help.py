@@ -99,6 +99,7 @@ def test_csv_has_the_rows_of_json(command: list[str], key: str, ringloom: Comman
         flat = {name: value for name, value in theirs.items() if not isinstance(value, dict)}
         assert {name: ours[name] for name in flat} == {n: cell(v) for n, v in flat.items()}
         assert not {*"[]{}"} & {*"".join(ours.values())}  # of Python
+    assert "…" not in ringloom(*command)  # nothing is cut off
     assert "either --json or --csv" in ringloom.refused(*command, "--csv", "--json")
 
 
