@@ -4,7 +4,6 @@ They are torch on a CUDA device, torch on one CPU core, or numpy where torch is 
 times are those of the thread, which other processes hardly disturb.
 """
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from planner.ir import Pass
+from runtimes.machine import memory_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,6 @@ class Sample:
     heads: int
     head_dim: int
     kv_heads: int = 0  # 0: as many as heads
-
-
-def memory_bytes() -> float:
-    """Returns the bytes of memory of this machine."""
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 class Bench:

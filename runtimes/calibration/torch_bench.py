@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from runtimes.calibration.benches import Bench, Sample, memory_bytes
+from runtimes.calibration.benches import Bench, Sample
+from runtimes.machine import memory_bytes
 
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 

@@ -17,15 +17,28 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from planner.errors import RingloomError
 from runtimes.arrays import Array, dtype_of
 from runtimes.errors import RankError, ended
+from runtimes.machine import memory_bytes
 from runtimes.torch.rank import Body, Parts, load
+
+PROCESS = 1 << 28  # bytes of memory that torch takes on a rank
 
 
 def in_processes(
     source: str, ranks: int, arrays: tuple[Array, ...], body: Body, timeout: float
 ) -> list[Parts]:
-    """Returns the results of `body` on every rank, one process each, exchanging over gloo."""
+    """Returns the results of `body` on every rank, one process each, exchanging over gloo.
+
+    Raises RingloomError for more ranks than this machine has memory for.
+    """
+    if ranks * PROCESS > (memory := memory_bytes()):
+        need, room = (f"{x / 2**30:.3g} GiB" for x in (ranks * PROCESS, memory))
+        raise RingloomError(
+            f"{ranks} processes of torch take {need}, this machine has {room}: the numpy backend "
+            "runs any number of ranks in one"
+        )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", __name__])
     with tempfile.TemporaryDirectory(prefix="ringloom-") as folder:

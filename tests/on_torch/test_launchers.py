@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from codegen import emit
+from planner.errors import RingloomError
 from planner.masks import Causal, Documents
 from planner.planning import plan
 from planner.plans import Plans
@@ -105,6 +106,11 @@ def test_a_rank_that_stalls_ends_the_run_in_time() -> None:
     assert "rank 1, innermost call first" in str(told.value)
     assert "in _worker" in str(told.value)
     nobody_is_left()
+
+
+def test_more_ranks_than_there_is_memory_for_are_refused_before_any_begins() -> None:
+    with pytest.raises(RingloomError, match=r"100000 processes of torch take .* GiB, this machine"):
+        in_processes("", 100_000, (), attend, 60.0)
 
 
 def test_threads_that_stall_tell_where_they_are() -> None:
