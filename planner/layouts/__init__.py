@@ -1,6 +1,9 @@
 """Layouts: which positions each rank owns, by the order of tokens, by documents, or by work."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.errors import PlanError, unknown
 from planner.layouts.by_place import contiguous, striped, zigzag
@@ -8,7 +11,7 @@ from planner.layouts.by_work import balance, even_work, heap, snake
 from planner.layouts.documents import parts, per_document, whole_document
 from planner.layouts.peers import PEER_NAMES, own_name
 from planner.layouts.pieces import Chunks, by_heads, cut, split, whole_heads
-from planner.partitions import Block, Partition, Ranges
+from planner.partitions import Partition, Ranges
 from planner.workload import Workload
 
 __all__ = [
@@ -99,16 +102,29 @@ def by_tokens(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> Par
 
 
 def names(work: Workload, ranks: int, partition: Partition) -> str:
-    """Returns the layout's names here and at its peers: "zigzag = ..." or "custom".
+    """Returns the layout's names here and at its peers, such as "zigzag = ...", or "custom".
 
-    Layouts by the mask are laid out anew to be compared, up to 256 ranks.
+    Groups of ranks may share the places of a layout: ranks that follow each other, or that are as
+    many apart as there are groups. Layouts by the mask are laid out anew to be compared, up to 256
+    ranks.
     """
-    known = (*LAYOUTS, *BY_MASK) if ranks <= MOST else tuple(LAYOUTS)
-    held = [{b.positions for b in partition.q.blocks if b.home == r} for r in range(ranks)]
-    for layout in known:
-        own = [set[Ranges]() for _ in range(ranks)]
-        for positions, owner in sides(work, ranks, layout)[0]:
-            own[owner].add(Block(positions, range(1), owner).positions)
-        if own == held:
-            return f"{layout} = {PEER_NAMES[layout]}"
+    by_mask = tuple(BY_MASK) if ranks <= MOST else ()
+    owner = _owners(((block.positions, block.home) for block in partition.q.blocks), work.seq)
+    for members in (n for n in range(1, ranks + 1) if ranks % n == 0 and (n < ranks or n == 1)):
+        groups = ranks // members
+        for layout in (*LAYOUTS, *by_mask) if members == 1 else LAYOUTS:
+            group = _owners(sides(work, groups, layout)[0], work.seq)
+            if any(np.array_equal(group, x) for x in (owner // members, owner % groups)):
+                shared = f" of groups of {members} ranks" if members > 1 else ""
+                return f"{layout}{shared} = {PEER_NAMES[layout]}"
     return f"custom, {len(partition.q.chunks)} query and {len(partition.kv.chunks)} KV pieces"
+
+
+def _owners(pieces: Iterable[tuple[Ranges, int]], tokens: int) -> NDArray[np.float64]:
+    """Returns the rank that owns each token: [tokens]; nan where several own some of its heads."""
+    owner, owned = np.zeros((2, tokens), np.int64)
+    for positions, rank in dict.fromkeys(pieces):  # once for all heads
+        for one in positions:
+            owner[one.start : one.stop : one.step] = rank
+            owned[one.start : one.stop : one.step] += 1
+    return np.where(owned == 1, owner, np.nan)

@@ -1,5 +1,7 @@
 """Partitions: who owns which positions, under every layout and its peers' names."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from planner.errors import PlanError
 from planner.layouts import BY_MASK, LAYOUTS, by_heads, by_tokens, chunks_of, cut, names
 from planner.partitions import Block, Partition, Side
+from planner.planning import plan
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 
@@ -113,6 +116,16 @@ def test_a_layout_prints_under_its_peers_names(layout: str) -> None:
     if layout == "zigzag":
         assert "head-tail (PyTorch)" in said
         assert "dual-chunk swap" in said
+
+
+@pytest.mark.parametrize("order", ["heads", "context"])
+def test_a_layout_whose_places_groups_of_ranks_share_has_its_name(order: str) -> None:
+    one = plan(f"usp:ulysses=2:order={order}", Workload(seq=64, heads=4), 8)
+    assert names(one.workload, 8, one.partition).startswith("zigzag of groups of 2 ranks = zigzag ")
+    by_heads_alone = by_heads(chunks_of("zigzag", 64, 4), [range(2), range(2, 4)])
+    owners = [replace(b, home=2 * b.home + b.heads.start // 2) for b in by_heads_alone.blocks]
+    parted = Partition(Side(tuple(owners)), one.partition.kv)
+    assert names(one.workload, 8, parted).startswith("custom, ")
 
 
 def test_blocks_are_counted_once_per_set_of_positions_and_per_head_slice() -> None:
