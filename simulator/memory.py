@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.liveness import held_away
-from planner.analysis.marks import groups
+from planner.analysis.tables import groups
 from planner.ir import ACCUMULATORS, INPUTS, Plan
 
 Bytes = NDArray[np.int64]

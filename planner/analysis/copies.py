@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.marks import Marks, attended_blocks, places
+from planner.analysis.tables import Table, attended_blocks
 from planner.ir import INPUTS, Plan
 from planner.partitions import Ints
 
@@ -29,9 +29,9 @@ class Copies:
         self._plan, self._tensor, self._out = plan, tensor, None
         initial = [held for held in plan.start if held.tensors == ("OUT",)]
         if initial and tensor in ("OUT", "STATS"):
-            self._out = Marks(plan, "OUT")
+            self._out = Table(plan, "OUT")
             for held in initial:
-                self._out.set(places(plan, "OUT", held.rank, held.blocks), True)
+                self._out[held.rank, held.blocks] = True
 
     def comes(self, number: int) -> Iterator[Rows]:
         """Yields what takes its place in a step: what is received in it, and computed."""
@@ -67,6 +67,6 @@ class Copies:
         """Yields the STATS that ranks compute in a step, each from the OUT of the same block."""
         if self._out is not None:
             for rank, blocks, _ in self._received("DOUT", number - 1):
-                held = self._out.bits[self._out.cells.of(rank, blocks)]
+                held = self._out[rank, blocks]
                 rows = held.any(axis=1)
                 yield Rows(rank[rows], np.where(held, blocks, -1)[rows])

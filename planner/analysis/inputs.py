@@ -1,31 +1,14 @@
-"""Arrival steps of inputs, and the check that moves and attends read them no earlier."""
+"""Checks inputs: they come to a rank once, and moves and attends read them no earlier."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from planner.analysis.copies import Copies, Rows
-from planner.analysis.marks import Marks, at_owner, cells, groups, places
+from planner.analysis.copies import Copies
+from planner.analysis.tables import Table, groups
 from planner.columns import again, flat, present
 from planner.errors import PlanError
 from planner.ir import HELD, Plan
-from planner.partitions import Ints
-
-NEVER = np.iinfo(np.int32).max
-
-
-def arrivals(plan: Plan, tensor: str) -> Ints:
-    """The first step in which each rank can read each block of an input, by `places`.
-
-    0 for what is there from the start, NEVER where it never comes.
-    """
-    copies = Copies(plan, tensor)
-    ready = np.full(cells(plan, tensor).size, NEVER, np.int32)
-    for number in reversed(range(len(plan.steps) + 1)):
-        for rank, blocks, _ in copies.readable(number):
-            ready[places(plan, tensor, rank, blocks)] = number
-    ready[at_owner(plan, tensor)] = ready[cells(plan, tensor).nowhere] = 0
-    return ready
 
 
 def check_inputs(plan: Plan) -> None:
@@ -36,16 +19,16 @@ def check_inputs(plan: Plan) -> None:
 
 
 def _check_input(plan: Plan, tensor: str) -> None:
-    here, copies, absent = Marks(plan, tensor, nothing=True), Copies(plan, tensor), None
-    here.set(at_owner(plan, tensor), True)
+    here, copies, absent = Table(plan, tensor, nothing=True), Copies(plan, tensor), None
+    here[here.cells.owned] = True
     came = len(plan.side(tensor))
     for number in range(len(plan.steps) + 1):
         for rank, blocks, _ in copies.readable(number):
-            here.set(places(plan, tensor, rank, blocks), True)
+            here[rank, blocks] = True
             came += present(blocks)
-        if absent := next(_absent(plan, tensor, number, copies.reads(number), here), None):
+        if absent := next(_absent(plan, tensor, number, copies, here), None):
             break
-    if np.count_nonzero(here.bits) - 1 < came:
+    if np.count_nonzero(here.flat) - 1 < came:
         raise next(_twice(plan, tensor))
     if absent:
         raise absent
@@ -53,32 +36,36 @@ def _check_input(plan: Plan, tensor: str) -> None:
 
 def _twice(plan: Plan, tensor: str) -> Iterator[PlanError]:
     """Yields an error for each copy of a block that is there, the first one first."""
-    here, copies = Marks(plan, tensor), Copies(plan, tensor)
-    here.set(at_owner(plan, tensor), True)
+    here, copies = Table(plan, tensor), Copies(plan, tensor)
+    here[here.cells.owned] = True
     for number in range(-1, len(plan.steps) + 1):
         for rows in copies.comes(number):
             rank, block = flat(rows.rank, rows.blocks)
-            entries = cells(plan, tensor).flat(rank, block)
-            for at in np.flatnonzero(here.bits[entries] | again(entries)):
+            entries = here.cells.flat(rank, block)
+            for at in np.flatnonzero(here[entries] | again(entries)):
                 yield PlanError(
                     f"{'start' if number < 0 else f'step {number}'}: rank {rank[at]} is sent"
                     f" {tensor} block {block[at]} a second time"
                 )
-            here.set(entries, True)
+            here[entries] = True
 
 
 def _absent(
-    plan: Plan, tensor: str, number: int, reads: Iterable[Rows], here: Marks
+    plan: Plan, tensor: str, number: int, copies: Copies, here: Table
 ) -> Iterator[PlanError]:
     """Yields an error for each node of a step that reads what is not there yet, if it ever is."""
-    for rank, blocks, to in reads:
-        entries = places(plan, tensor, rank, blocks)
-        if here.bits[entries].all():
+    for rank, blocks, to in copies.reads(number):
+        readable = here[rank, blocks]
+        if readable.all():
             continue
-        row, column = np.argwhere(~here.bits[entries])[0]
-        comes = int(arrivals(plan, tensor)[entries[row, column]])
-        does = f"attends {tensor}" if to is None else f"sends {tensor} to rank {to[row]}"
-        when = "never comes there" if comes == NEVER else f"is there from step {comes} only"
-        yield PlanError(
-            f"step {number}: rank {rank[row]} {does}, but block {blocks[row, column]} {when}"
+        row, column = np.argwhere(~readable)[0]
+        reader, block = rank[row], blocks[row, column]
+        comes = (
+            f"is there from step {later} only"
+            for later in range(number + 1, len(plan.steps) + 1)
+            for rows in copies.readable(later)
+            if (rows.blocks[rows.rank == reader] == block).any()
         )
+        does = f"attends {tensor}" if to is None else f"sends {tensor} to rank {to[row]}"
+        when = next(comes, "never comes there")
+        yield PlanError(f"step {number}: rank {reader} {does}, but block {block} {when}")

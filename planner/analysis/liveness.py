@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.copies import Copies
-from planner.analysis.marks import Bits, Marks, attended_blocks
+from planner.analysis.tables import Bits, Table, attended_blocks
 from planner.columns import again
 from planner.ir import ACCUMULATORS, Plan
 from planner.partitions import Ints
@@ -57,10 +57,10 @@ def held_away(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, 
 
 
 class _Away:
-    """Marks of the blocks that ranks have at a time, and the weight of those that others own."""
+    """The blocks that ranks have at a time, and the weight of those that others own."""
 
     def __init__(self, plan: Plan, tensor: str, weights: Weights) -> None:
-        self._marks = Marks(plan, tensor, nothing=True)
+        self._here = Table(plan, tensor, nothing=True)
         self._owners, self._weight = np.append(plan.side(tensor).owners, -1), np.append(weights, 0)
         self.held = np.zeros(plan.ranks, np.int64)  # weight per rank
 
@@ -70,20 +70,20 @@ class _Away:
 
     def add(self, rank: Ints, blocks: Ints) -> None:
         """Have these as well."""
-        entries = self._marks.cells.of(rank, blocks)
-        fresh = ~self._marks.bits[entries]
+        entries = self._here.of(rank, blocks)
+        fresh = ~self._here[entries]
         if not fresh.any():
             return
         if np.bincount(rank).max() > 1:  # a rank that occurs twice may have a block twice
             fresh &= ~again(entries.reshape(-1)).reshape(fresh.shape)
-        self._marks.set(entries, True)
+        self._here[entries] = True
         np.add.at(self.held, rank, self.weight(blocks, fresh & self._away(rank, blocks)))
 
     def take(self, rank: Ints, blocks: Ints) -> Bits:
         """Have these no longer; returns which were absent: bool [n, w]."""
-        entries = self._marks.cells.of(rank, blocks)
-        present = self._marks.bits[entries]
-        self._marks.set(entries, False)
+        entries = self._here.of(rank, blocks)
+        present = self._here[entries]
+        self._here[entries] = False
         np.subtract.at(self.held, rank, self.weight(blocks, present & self._away(rank, blocks)))
         return ~present
 

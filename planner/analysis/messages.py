@@ -7,8 +7,8 @@ What is still to be added to, by the owner too, and what goes elsewhere, is sent
 
 import numpy as np
 
-from planner.analysis.marks import Bits, attended_blocks, cells
 from planner.analysis.partial_sums import transfers, travelling
+from planner.analysis.tables import Bits, Table, attended_blocks
 from planner.cached import cached_on_plan
 from planner.ir import ACCUMULATORS, CARRIED, Index, Move, Plan
 from planner.partitions import Ints
@@ -62,7 +62,7 @@ def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     total = _added(plan, tensor)
     step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
     source_of = np.full(len(total), NEVER, np.int32)
-    added = np.zeros(cells(plan, tensor).size, np.min_scalar_type(total.max()))
+    added = Table(plan, tensor, np.min_scalar_type(total.max()))
     sends = transfers(plan, tensor, added, np.add)
     for number, sent in sends if tensor in travelling(plan) else ():
         for move, _, parts in sent:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.marks import at_owner, attended_blocks, cells, places
+from planner.analysis.tables import Table, attended_blocks
 from planner.columns import again, twice
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, Index, Move, Plan
@@ -23,8 +23,8 @@ def check_partial_sums(plan: Plan) -> None:
     for tensor in ACCUMULATORS[plan.pass_]:
         held = nothing_held(plan, tensor)
         for number, sent in transfers(plan, tensor, held):
-            _refuse_transfers(plan, number, tensor, sent)
-        left = [cells(plan, tensor).at(entry) for entry in away(plan, tensor, held).tolist()]
+            _refuse_transfers(number, tensor, sent, held)
+        left = [held.cells.at(entry) for entry in away(held).tolist()]
         if left:
             rank, block = min(left)
             raise PlanError(
@@ -49,48 +49,47 @@ def travelling(plan: Plan) -> list[str]:
     return [tensor for tensor in ACCUMULATORS[plan.pass_] if tensor in carried]
 
 
-def nothing_held(plan: Plan, tensor: str) -> NDArray[np.uint8]:
-    """Returns 0 for the accumulator of each block on each rank, by `places`."""
-    return np.zeros(cells(plan, tensor).size, np.uint8)
+def nothing_held(plan: Plan, tensor: str) -> Table:
+    """Returns 0 for the accumulator of each block on each rank."""
+    return Table(plan, tensor, np.uint8)
 
 
-def away(plan: Plan, tensor: str, held: Counts) -> Index:
+def away(held: Table) -> Index:
     """Returns the entries of `held` with a contribution on a rank that does not own the block."""
-    others = held > 0
-    others[at_owner(plan, tensor)] = False
+    others = held.flat > 0
+    others[held.cells.owned] = False
     return np.flatnonzero(others)
 
 
 def transfers(
-    plan: Plan, tensor: str, held: Counts, join: np.ufunc = np.maximum
+    plan: Plan, tensor: str, held: Table, join: np.ufunc = np.maximum
 ) -> Iterator[tuple[int, Transfers]]:
     """Yields the partial-sum transfers of each step that has any; brings `held` up to date.
 
-    held: 1 where an accumulator has contributions, by `places`; how many, if np.add joins them.
+    held: 1 where an accumulator has contributions; how many, if np.add joins them.
     """
-    nowhere = cells(plan, tensor).nowhere
 
     def add(entries: Index, parts: Counts) -> None:
         """Some entries [n, w] are repeated; laid flat, which is six times as fast."""
-        join.at(held, entries.T.reshape(-1), parts.T.reshape(-1))
+        join.at(held.flat, entries.T.reshape(-1), parts.T.reshape(-1))
 
     for number, step in enumerate(plan.steps):
         moves = [move for move in step.moves if tensor in move.tensors]
-        taken = [places(plan, tensor, move.src, move.blocks) for move in moves]
+        taken = [held.of(move.src, move.blocks) for move in moves]
         sent = [(move, entries, held[entries]) for move, entries in zip(moves, taken, strict=True)]
         if sent:
             yield number, sent
         for entries in taken:
             held[entries] = 0
         for move, _, parts in sent:
-            add(places(plan, tensor, move.dst, move.blocks), parts)
+            add(held.of(move.dst, move.blocks), parts)
         for attend in step.attends:
-            entries = places(plan, tensor, attend.rank, attended_blocks(attend, tensor))
-            add(entries, np.ones_like(entries, held.dtype))
-        held[nowhere] = 0
+            entries = held.of(attend.rank, attended_blocks(attend, tensor))
+            add(entries, np.ones_like(entries, held.flat.dtype))
+        held.flat[held.cells.nowhere] = 0
 
 
-def _refuse_transfers(plan: Plan, number: int, tensor: str, sent: Transfers) -> None:
+def _refuse_transfers(number: int, tensor: str, sent: Transfers, held: Table) -> None:
     """Raises PlanError for a message without any accumulator, and for one sent twice in a step."""
     for move, _, parts in sent:
         empty = ~parts.any(axis=1)
@@ -103,7 +102,7 @@ def _refuse_transfers(plan: Plan, number: int, tensor: str, sent: Transfers) -> 
             )
     keys = [entries.T[move.blocks.T >= 0] for move, entries, _ in sent]
     if twice(key := np.concatenate(keys)):
-        rank, block = cells(plan, tensor).at(int(key[again(key)][0]))
+        rank, block = held.cells.at(int(key[again(key)][0]))
         raise PlanError(
             f"step {number}: rank {rank} sends {tensor} block {block} twice in one step"
         )

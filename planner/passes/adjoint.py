@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.analysis.marks import Marks, places
 from planner.analysis.messages import reaches_owner
+from planner.analysis.tables import Table
 from planner.errors import PlanError
 from planner.ir import QUERY_SIDE, TENSORS, Held, Move, Plan, Step
 
@@ -54,22 +54,21 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
     return replace(backward, steps=tuple(filter(None, steps))) if keep else backward
 
 
-def _finished_away(plan: Plan) -> tuple[list[Held], Marks]:
+def _finished_away(plan: Plan) -> tuple[list[Held], Table]:
     """OUT where whole messages of finished results leave from, and which places those are."""
-    left, made = list[Held](), Marks(plan, "OUT")
+    left, made = list[Held](), Table(plan, "OUT")
     for number, move in plan.moves():
         if move.tensors == ("OUT",) and (rows := reaches_owner(plan, number, move)).any():
             left.append(Held(("OUT",), move.blocks[rows], move.src[rows]))
-            made.set(places(plan, "OUT", move.src[rows], move.blocks[rows]), True)
+            made[move.src[rows], move.blocks[rows]] = True
     return left, made
 
 
-def _query_side(move: Move, made: Marks | None, kept: bool) -> list[Move]:
+def _query_side(move: Move, made: Table | None, kept: bool) -> list[Move]:
     """The messages that bring DOUT, STATS where they are not made there, and Q where it is not."""
     rows = np.zeros(len(move), np.bool_)
     if made is not None:
-        entries = made.cells.of(move.dst, move.blocks)
-        rows = np.asarray((made.bits[entries] | (move.blocks < 0)).all(axis=1))
+        rows = np.asarray((made[move.dst, move.blocks] | (move.blocks < 0)).all(axis=1))
     inputs = QUERY_SIDE["backward"][kept:]
     return [
         Move(tensors, move.blocks[which], move.src[which], move.dst[which])
@@ -80,20 +79,17 @@ def _query_side(move: Move, made: Marks | None, kept: bool) -> list[Move]:
 
 def _returns(plan: Plan) -> dict[int, list[Move]]:
     """Step -> messages of DKV that leave in it, whole, over the reversed routes of KV."""
-    done = np.full((plan.ranks, len(plan.partition.kv) + 1), -1, np.int32)  # last change of a share
+    ready = Table(plan, "DKV", np.int32)  # the step after the last change of a share, 0 for none
     for number, attend in plan.attends():
-        done[attend.rank[:, None], attend.kv] = number
-    done[:, -1] = -1  # what block -1 finds
+        ready[attend.rank, attend.kv] = number + 1
     back = defaultdict[int, list[Move]](list)
     for number in reversed(range(len(plan.steps))):
         for move in plan.steps[number].moves:
             if TENSORS[move.tensors[0]].side == "q":
                 continue
-            leaves = done[move.dst[:, None], move.blocks].max(axis=1) + 1
-            done[move.src[:, None], move.blocks] = np.maximum(
-                done[move.src[:, None], move.blocks], np.where(leaves > 0, leaves, -1)[:, None]
-            )
-            done[:, -1] = -1
+            leaves = ready[move.dst, move.blocks].max(axis=1)
+            shares = ready.of(move.src, move.blocks)
+            ready[shares] = np.maximum(ready[shares], ((leaves + 1) * (leaves > 0))[:, None])
             for step in np.unique(leaves[leaves > 0]).tolist():
                 now = leaves == step
                 back[step].append(Move(("DKV",), move.blocks[now], move.dst[now], move.src[now]))

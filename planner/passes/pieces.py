@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.analysis.marks import Bits
+from planner.analysis.tables import Bits
 from planner.ir import Held, Index, Move, Plan, Step
 from planner.masks.mask import SideName
 from planner.partitions import Side

@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 
 from planner.analysis.liveness import slots
-from planner.analysis.marks import Bits, Marks, at_owner, attended_blocks, cells, places
+from planner.analysis.tables import Bits, Table, attended_blocks
 from planner.ir import ACCUMULATORS, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
@@ -54,15 +54,15 @@ def _shortened(plan: Plan, tensor: str, regular: bool) -> Plan:
 
 def _idle(plan: Plan, tensor: str) -> Bits:
     """The messages of a sum whose source added nothing to their blocks since the last ones left."""
-    added, idle = Marks(plan, tensor), list[Bits]()
+    added, idle = Table(plan, tensor), list[Bits]()
     for step in plan.steps:
         moves = [move for move in step.moves if move.tensors == (tensor,)]
-        sent = [places(plan, tensor, move.src, move.blocks) for move in moves]
-        idle += [~added.any(entries) for entries in sent]
+        sent = [added.of(move.src, move.blocks) for move in moves]
+        idle += [np.asarray(~added[entries].any(axis=1)) for entries in sent]
         for entries in sent:
-            added.set(entries, False)
+            added[entries] = False
         for attend in step.attends:
-            added.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
+            added[attend.rank, attended_blocks(attend, tensor)] = True
     return np.concatenate(idle)
 
 
@@ -73,20 +73,18 @@ def _ways(plan: Plan, moves: Moves, idle: Bits) -> tuple[Index, Bits]:
     """
     if not idle.any():  # to trace the ways as well takes four times as long
         return np.zeros(0, np.intp), idle
-    tensor, sums = moves[0][1].tensors[0], moves[0][1].accumulates
+    sums, came = moves[0][1].accumulates, Table(plan, moves[0][1].tensors[0], np.int32)
     count = np.concatenate([(move.blocks >= 0).sum(axis=1) for _, move in moves])
-    came = np.zeros(cells(plan, tensor).size, np.int32)
     before = np.full(len(count), -1, np.intp)
     numbered = zip(moves, _numbers(moves), strict=True)
     for _, group in groupby(numbered, key=lambda item: item[0][0]):
-        sent = [(m, numbers, places(plan, tensor, m.src, m.blocks)) for (_, m), numbers in group]
+        sent = [(m, numbers, came.of(m.src, m.blocks)) for (_, m), numbers in group]
         for move, numbers, entries in sent:
             before[numbers] = _brought(came, entries, move.blocks, count, numbers)
         for _, _, entries in sent if sums else ():
             came[entries] = NOTHING
         for move, numbers, _ in sent:
-            entries = places(plan, tensor, move.dst, move.blocks)
-            _arrive(came, entries, numbers, cells(plan, tensor).nowhere)
+            _arrive(came, came.of(move.dst, move.blocks), numbers)
     return before, idle & (before >= 0)
 
 
@@ -102,7 +100,7 @@ def _from_to(moves: Moves) -> tuple[Index, Index]:
     return src, dst
 
 
-def _brought(came: Ints, entries: Index, blocks: Ints, count: Index, numbers: Index) -> Index:
+def _brought(came: Table, entries: Index, blocks: Ints, count: Index, numbers: Index) -> Index:
     """For each of these messages: the one that brought all of its blocks and no other, or -1."""
     before = came[entries]
     one = before.max(axis=1)
@@ -111,14 +109,13 @@ def _brought(came: Ints, entries: Index, blocks: Ints, count: Index, numbers: In
     return np.where(same, one.astype(np.intp) - 1, -1)
 
 
-def _arrive(came: Ints, entries: Index, numbers: Index, nowhere: int) -> None:
+def _arrive(came: Table, entries: Index, numbers: Index) -> None:
     """Note what lies at each destination now: one arrival, or a mixture."""
     arrivals = numbers[:, None] + 1
     mixed = came[entries] != NOTHING
     came[entries] = arrivals
     mixed |= came[entries] != arrivals  # two at once
     came[entries.T[mixed.T]] = MIXED
-    came[nowhere] = NOTHING
 
 
 def _ends(following: Index) -> Index:
@@ -190,7 +187,7 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], regular: bool) -> Plan
     moves: Moves = [(-1, only_rows(move, move.src >= 0)) for move in came]
     moves += [(number, move) for number, move in plan.moves() if move.tensors == tensors]
     useful = _users(plan, tensors[0])
-    idle = [~useful.any(places(plan, tensors[0], move.src, move.blocks)) for _, move in moves]
+    idle = [~useful[move.src, move.blocks].any(axis=1) for _, move in moves]
     before, relays = _ways(plan, moves, np.concatenate(idle))
     if regular and relays.any():
         relays &= _alone(plan, moves)
@@ -210,10 +207,10 @@ def _alone(plan: Plan, moves: Moves) -> Bits:
     return np.concatenate(alone)
 
 
-def _users(plan: Plan, tensor: str) -> Marks:
+def _users(plan: Plan, tensor: str) -> Table:
     """Returns the ranks that attend with each block of an input, or own it."""
-    marks = Marks(plan, tensor)
-    marks.set(at_owner(plan, tensor), True)
+    users = Table(plan, tensor)
+    users[users.cells.owned] = True
     for _, attend in plan.attends():
-        marks.set(places(plan, tensor, attend.rank, attended_blocks(attend, tensor)), True)
-    return marks
+        users[attend.rank, attended_blocks(attend, tensor)] = True
+    return users

@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.analysis.marks import Bits, Marks, attended_blocks, groups, places, readable
 from planner.analysis.partial_sums import away, nothing_held, transfers, travelling
+from planner.analysis.tables import Bits, Table, attended_blocks, of_inputs, readable
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import chosen, distinct
-from planner.ir import INPUTS, Attend, Held, Move, Plan, Step
-from planner.partitions import Ints
+from planner.ir import Attend, Held, Move, Plan, Step
 from planner.passes.exchanges import exchanges
 
-Needed = dict[tuple[str, ...], Marks]  # inputs that travel, group by group: what is read later
+Needed = dict[tuple[str, ...], Table]  # inputs that travel, group by group: what is read later
 
 
 def trim(plan: Plan, regular: bool = True) -> Plan:
@@ -52,30 +51,29 @@ def drop_unused(plan: Plan, regular: bool = True) -> Plan:
     `regular`: of a complete exchange, either every message stays or none does, and whole rows of
     copies that are there from the start.
     """
-    travelling = (tensors for tensors, leaves in groups(plan).items() if leaves)
-    needed = {t: Marks(plan, t[0]) for t in travelling if t[0] in INPUTS[plan.pass_]}
-    steps = list[Step]()
+    needed, steps = of_inputs(plan), list[Step]()
     for step in reversed(plan.steps):
         copies = _needed(plan, [m for m in step.moves if not m.accumulates], needed, regular)
         left = iter(copies)
         moves = tuple(m if m.accumulates else next(left) for m in step.moves)
         for move in copies:  # before it arrives a copy need not be there
-            _mark(plan, needed, move, move.dst, False)
+            for table in _of(needed, move.tensors):
+                table[move.dst, move.blocks] = False
         for move in copies:
-            _mark(plan, needed, move, move.src, True)
+            for table in _of(needed, move.tensors):
+                table[move.src, move.blocks] = True
         for attend in step.attends:
-            for (tensor, *_), marks in needed.items():
-                blocks = attended_blocks(attend, tensor)
-                marks.set(places(plan, tensor, attend.rank, blocks), True)
+            for (tensor, *_), table in needed.items():
+                table[attend.rank, attended_blocks(attend, tensor)] = True
         steps.append(Step(step.attends, moves))
-    start = (_still_held(plan, held, needed, regular) for held in plan.start)
+    start = (_still_held(held, needed, regular) for held in plan.start)
     kept = tuple(filter(None, reversed(steps)))
     return replace(plan, start=tuple(filter(len, start)), steps=kept)
 
 
 def _needed(plan: Plan, moves: list[Move], needed: Needed, regular: bool) -> list[Move]:
     """Returns the messages of a step that are needed, and the exchanges that they belong to."""
-    used = [_read(plan, needed, move) for move in moves]
+    used = [_read(needed, move) for move in moves]
     if all(rows.all() for rows in used):
         return moves
     if regular:
@@ -86,21 +84,15 @@ def _needed(plan: Plan, moves: list[Move], needed: Needed, regular: bool) -> lis
     return [only_rows(move, rows) for move, rows in zip(moves, used, strict=True)]
 
 
-def _read(plan: Plan, needed: Needed, move: Move) -> Bits:
+def _read(needed: Needed, move: Move) -> Bits:
     """Returns True for messages of which any block is read later at the destination: bool [n]."""
-    entries = places(plan, move.tensors[0], move.dst, move.blocks)
-    read: Bits = np.logical_or.reduce([m.any(entries) for m in _of(needed, move.tensors)])
+    used = [table[move.dst, move.blocks].any(axis=1) for table in _of(needed, move.tensors)]
+    read: Bits = np.logical_or.reduce(used)
     return read
 
 
-def _mark(plan: Plan, marks: Needed, move: Move, rank: Ints, value: bool) -> None:
-    entries = places(plan, move.tensors[0], rank, move.blocks)
-    for one in _of(marks, move.tensors):
-        one.set(entries, value)
-
-
-def _of(needed: Needed, tensors: tuple[str, ...]) -> list[Marks]:
-    return [marks for group, marks in needed.items() if group[0] in tensors]
+def _of(needed: Needed, tensors: tuple[str, ...]) -> list[Table]:
+    return [table for group, table in needed.items() if group[0] in tensors]
 
 
 def only_rows(move: Move, rows: Bits) -> Move:
@@ -111,10 +103,10 @@ def only_rows(move: Move, rows: Bits) -> Move:
     return Move(move.tensors, move.blocks[at], move.src[at], move.dst[at])
 
 
-def _still_held(plan: Plan, held: Held, needed: Needed, regular: bool) -> Held:
+def _still_held(held: Held, needed: Needed, regular: bool) -> Held:
     """Whole rows of copies, or blocks, that are read on their rank; OUT is, where STATS are."""
-    entries = places(plan, held.tensors[0], held.rank, held.blocks)
-    used = np.logical_or.reduce([m.bits[entries] for m in _of(needed, readable(held))])
+    tables = _of(needed, readable(held))
+    used = np.logical_or.reduce([table[held.rank, held.blocks] for table in tables])
     if regular:
         used = np.broadcast_to(used.any(axis=1)[:, None], used.shape)
     return held if used.all() else Held(held.tensors, np.where(used, held.blocks, -1), held.rank)
@@ -134,7 +126,7 @@ def filled(plan: Plan) -> tuple[Plan, bool]:
             for move, _, parts in sent:
                 rows: Bits = np.asarray((parts > 0).any(axis=1))
                 kept[number, id(move)] = only_rows(move, rows)
-        owned = owned and not away(plan, tensor, held).size
+        owned = owned and not away(held).size
     steps = (
         Step(step.attends, tuple(kept.get((number, id(m)), m) for m in step.moves))
         for number, step in enumerate(plan.steps)

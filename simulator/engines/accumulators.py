@@ -6,7 +6,7 @@ attend or an arrival adds to it or, where it is absent, begins it.
 
 import numpy as np
 
-from planner.analysis.marks import attended_blocks, cells
+from planner.analysis.tables import Table, attended_blocks
 from planner.ir import ACCUMULATORS, Attend, Move
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
@@ -19,13 +19,12 @@ class Accumulators:
     def __init__(self, costs: Costs) -> None:
         plan = costs.plan
         self._add, self._merge = costs.add, costs.merge
-        self._cells = {t: cells(plan, t) for t in ACCUMULATORS[plan.pass_]}
-        self._present = {tensor: np.zeros(c.size, bool) for tensor, c in self._cells.items()}
+        self._present = {tensor: Table(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
 
     def leave(self, move: Move) -> None:
         """Take the accumulators of a partial-sum transfer from their sources."""
         for tensor in move.tensors:
-            self._present[tensor][self._cells[tensor].of(move.src, move.blocks)] = False
+            self._present[tensor][move.src, move.blocks] = False
 
     def attended(self, node: Attend) -> Floats:
         """Add each row's results to its accumulators; returns the seconds: float64 [rows]."""
@@ -42,7 +41,8 @@ class Accumulators:
         return seconds
 
     def _join(self, tensor: str, rank: Ints, blocks: Ints, price: Floats) -> Floats:
-        entries, present = self._cells[tensor].of(rank, blocks), self._present[tensor]
-        seconds: Floats = (price.take(blocks.T) * present.take(entries.T)).sum(axis=0)
+        present = self._present[tensor]
+        entries = present.of(rank, blocks)
+        seconds: Floats = (price.take(blocks.T) * present[entries].T).sum(axis=0)
         present[entries] = True
         return seconds

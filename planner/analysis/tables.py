@@ -1,10 +1,12 @@
 """Tables with an entry per rank and block, read for whole nodes at a time."""
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from planner.cached import cached_on_plan
-from planner.ir import ACCUMULATORS, HELD, TENSORS, Attend, Held, Index, Plan
+from planner.ir import ACCUMULATORS, HELD, INPUTS, TENSORS, Attend, Held, Index, Plan
 from planner.partitions import Ints
 
 Bits = NDArray[np.bool_]
@@ -16,7 +18,7 @@ class Cells:
     The entries of all ranks for the blocks of the rank d places further lie side by side: in a
     ring, all that ranks touch in one step is one stretch of memory, and a ring of 4,096 ranks takes
     two thirds of the time (benchmarks/bench_scale.py). Entries may be negative, from the table's
-    end.
+    end. `owned` is the entry of each block on its owner.
     """
 
     def __init__(self, ranks: int, owners: Ints) -> None:
@@ -28,6 +30,7 @@ class Cells:
         self.nowhere = self.size - ranks  # the entry of block -1, above all others
         self._block = np.empty(blocks + 1, np.intp)
         self._block[order], self._block[-1] = np.arange(blocks) * ranks, 2 * self.size
+        self.owned = self.flat(owners, np.arange(blocks))
 
     def of(self, rank: NDArray[np.integer], blocks: Ints) -> Index:
         """Returns the entries of the blocks [n, w] of each row's rank [n], by columns in memory."""
@@ -51,43 +54,33 @@ def _cells(plan: Plan) -> dict[str, Cells]:
     return {s: Cells(plan.ranks, plan.partition.side(s).owners) for s in ("q", "kv")}
 
 
-def cells(plan: Plan, tensor: str) -> Cells:
-    """Returns the order of tables of ranks x blocks of a tensor."""
-    return _cells(plan)[TENSORS[tensor].side]
+class Table:
+    """A number per rank and block of a tensor: `nothing` for block -1, all others 0 at first.
 
+    table[rank, blocks] are those of the blocks [n, w] of each row's rank [n]. Entries, such as `of`
+    gives for both, stand for them where they are asked for again. Memory that no entry touches is
+    never taken.
+    """
 
-def places(plan: Plan, tensor: str, rank: Ints, blocks: Ints) -> Index:
-    """Returns the entries of the blocks [n, w] of each row's rank [n] in a flat table."""
-    return cells(plan, tensor).of(rank, blocks)
+    def __init__(
+        self, plan: Plan, tensor: str, dtype: DTypeLike = np.bool_, nothing: int = 0
+    ) -> None:
+        self.cells, self._nothing = _cells(plan)[TENSORS[tensor].side], nothing
+        self.of = self.cells.of
+        self.flat = np.zeros(self.cells.size, dtype)
+        self.flat[self.cells.nowhere] = nothing
 
+    def __getitem__(self, at: Index | tuple[Ints, Ints]) -> NDArray[Any]:
+        return self.flat[self.of(*at) if isinstance(at, tuple) else at]
 
-def at_owner(plan: Plan, tensor: str) -> Index:
-    """Returns the entry of each block of a tensor on its owner."""
-    owners = plan.side(tensor).owners
-    return cells(plan, tensor).flat(owners, np.arange(len(owners)))
+    def __setitem__(self, at: Index | tuple[Ints, Ints], values: ArrayLike) -> None:
+        self.flat[self.of(*at) if isinstance(at, tuple) else at] = values
+        self.flat[self.cells.nowhere] = self._nothing
 
 
 def attended_blocks(attend: Attend, tensor: str) -> Ints:
     """Returns the blocks of the side of a tensor in each rectangle: [n, w]."""
     return attend.q if TENSORS[tensor].side == "q" else attend.kv
-
-
-class Marks:
-    """One bit per rank and block of a tensor; that of block -1 is always `nothing`."""
-
-    def __init__(self, plan: Plan, tensor: str, nothing: bool = False) -> None:
-        self.cells, self._nothing = cells(plan, tensor), nothing
-        self.bits = np.zeros(self.cells.size, np.bool_)
-        self.bits[self.cells.nowhere] = nothing
-
-    def set(self, entries: Index, value: bool) -> None:
-        """Mark or unmark entries [n, w] or [n]."""
-        self.bits[entries] = value
-        self.bits[self.cells.nowhere] = self._nothing
-
-    def any(self, entries: Index) -> Bits:
-        """Returns True for rows with a marked entry: bool [n]."""
-        return np.asarray(self.bits[entries].any(axis=1))
 
 
 def groups(plan: Plan) -> dict[tuple[str, ...], bool]:
@@ -104,6 +97,12 @@ def groups(plan: Plan) -> dict[tuple[str, ...], bool]:
         key = bool(company) or made, tensor.side, tensor.accumulates, company, made
         together.setdefault(key, []).append(name)
     return {tuple(names): bool(leaves) for (leaves, *_), names in together.items()}
+
+
+def of_inputs(plan: Plan, dtype: DTypeLike = np.bool_) -> dict[tuple[str, ...], Table]:
+    """Returns a table for each group of inputs that leave their owners."""
+    inputs = ((t, leaves) for t, leaves in groups(plan).items() if t[0] in INPUTS[plan.pass_])
+    return {tensors: Table(plan, tensors[0], dtype) for tensors, leaves in inputs if leaves}
 
 
 def readable(held: Held) -> tuple[str, ...]:
