@@ -13,7 +13,7 @@ start; (3) what attends produce, then what arrives, is added, in node order.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -149,6 +149,10 @@ class Node:
 
     def _fields(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
+
+    def only(self, rows: NDArray[Any] | slice) -> Self:
+        """Returns some of the rows."""
+        return type(self)(*(f[rows] if isinstance(f, np.ndarray) else f for f in self._fields()))
 
     def __len__(self) -> int:
         return len(getattr(self, self.__slots__[-1]))

@@ -97,10 +97,7 @@ def _of(needed: Needed, tensors: tuple[str, ...]) -> list[Table]:
 
 def only_rows(move: Move, rows: Bits) -> Move:
     """The messages of a move that are marked."""
-    if rows.all():
-        return move
-    at = chosen(rows)
-    return Move(move.tensors, move.blocks[at], move.src[at], move.dst[at])
+    return move if rows.all() else move.only(chosen(rows))
 
 
 def _still_held(held: Held, needed: Needed, regular: bool) -> Held:

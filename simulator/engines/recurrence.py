@@ -87,11 +87,10 @@ class Recurrence:
         """Offer the step's messages, attend, then merge what arrives."""
         self._begin, self._start, self._end = times = self._steps[:, number * self._keeps]
         self._begin[:], self._start[:], self._taken[:] = self._now, np.inf, 0.0
-        moves = [part for move in step.moves for part in move_rounds(move)]
-        arrived = [(move, self._send(number, move)) for move in moves]
+        arrived = [(move, self._send(number, move)) for move in move_rounds(step)]
         if not self._overlap:
             self._wait_for_all(arrived)
-        for node in (part for attend in step.attends for part in attend_rounds(attend)):
+        for node in attend_rounds(step):
             self._attend(number, node)
         self._end[:] = self._now
         np.minimum(times[1], self._now, out=times[1])  # for ranks without attends

@@ -5,36 +5,31 @@ for; so the rows of every rank keep their order. A partial permutation is one ro
 """
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.ir import Attend, Move
+from planner.ir import Attend, Index, Move, Node, Step
 from planner.partitions import Ints
 
-Index = NDArray[np.intp]
+AnyNode = TypeVar("AnyNode", bound=Node)
 
 
-def attend_rounds(node: Attend) -> list[Attend]:
-    """Cut an attend into parts in which every rank has one row."""
-    if distinct(node.rank):
+def attend_rounds(step: Step) -> Iterator[Attend]:
+    """Yield a step's attends in parts in which every rank has one row."""
+    return (part for node in step.attends for part in _in_rounds(node, node.rank))
+
+
+def move_rounds(step: Step) -> Iterator[Move]:
+    """Yield a step's moves in parts in which every rank sends and receives once at the most."""
+    return (part for node in step.moves for part in _in_rounds(node, node.src, node.dst))
+
+
+def _in_rounds(node: AnyNode, *columns: Ints) -> list[AnyNode]:
+    """Cut a node where a rank occurs twice in a column."""
+    if all(np.bincount(column).max(initial=0) < 2 for column in columns):
         return [node]
-    return [Attend(node.rank[rows], node.q[rows], node.kv[rows]) for rows in rounds(node.rank)]
-
-
-def move_rounds(node: Move) -> list[Move]:
-    """Cut a move into parts in which every rank sends once and receives once at the most."""
-    if distinct(node.src) and distinct(node.dst):
-        return [node]
-    return [
-        Move(node.tensors, node.blocks[rows], node.src[rows], node.dst[rows])
-        for rows in rounds(node.src, node.dst)
-    ]
-
-
-def distinct(ranks: Ints) -> bool:
-    """True if no rank occurs twice."""
-    return bool(np.bincount(ranks).max(initial=0) < 2)
+    return [node.only(rows) for rows in rounds(*columns)]
 
 
 def rounds(*columns: Ints) -> Iterator[Index]:

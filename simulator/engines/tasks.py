@@ -79,9 +79,9 @@ class Builder:
 
     def step(self, number: int, step: Step) -> None:
         """Add a step: all its messages leave before anybody attends; arrivals are merged last."""
-        moves = [part for move in step.moves for part in move_rounds(move)]
+        moves = list(move_rounds(step))
         firsts = [self._send(number, move) for move in moves]
-        for node in (part for attend in step.attends for part in attend_rounds(attend)):
+        for node in attend_rounds(step):
             self._attend(number, node)
         for first, move in zip(firsts, moves, strict=True):
             merging = np.zeros(len(move))
