@@ -10,13 +10,13 @@ line, however many blocks it goes through, is a triangle; one of few ranges is c
 (`runs`); one whose positions interleave in many is cut into strips of rows (`strips`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.kernel_calls.runs import Call, ascend, band_calls, joined, runs
+from planner.kernel_calls.runs import Call, ascend, band_calls, runs
 from planner.kernel_calls.straight import straight
 from planner.kernel_calls.strips import strip_calls
 from planner.masks.regions import FAR
@@ -44,22 +44,29 @@ def rectangle_calls(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> l
 
 
 def in_turn(blocks: Sequence[Ranges]) -> list[range]:
-    """Lists the positions of blocks in turn, each block's ascending, in joined ranges."""
-    plain = (
-        block if len(block) == 1 and block[0].step > 0 else _ascending(block) for block in blocks
-    )
-    return joined(chain.from_iterable(plain))
+    """Lists the positions of blocks in turn, each block's ascending.
+
+    In ranges of which none goes on where the last one ended.
+    """
+    parts = list[range]()
+    for x in filter(len, chain.from_iterable(map(_ascending, blocks))):
+        if parts and (before := parts[-1]).step == x.step and before[-1] + x.step == x.start:
+            parts[-1] = range(before.start, x.stop, x.step)
+        else:
+            parts.append(x)
+    return parts
 
 
-def _ascending(block: Ranges) -> Iterator[range]:
+def _ascending(block: Ranges) -> Iterable[range]:
     """Lists a block's ranges one after the other; what interleaves falls into single stripes."""
+    if len(block) == 1 and block[0].step > 0:
+        return block
     parts = sorted(filter(len, (p if p.step > 0 else p[::-1] for p in block)), key=lambda p: p[0])
     if ascend(parts):
-        yield from parts
-        return
+        return parts
     whole = merge(tuple(parts))
     ends = [0, *(np.flatnonzero(np.diff(whole) != 1) + 1).tolist(), len(whole)]
-    yield from (range(int(whole[a]), int(whole[b - 1]) + 1) for a, b in pairwise(ends))
+    return (range(int(whole[a]), int(whole[b - 1]) + 1) for a, b in pairwise(ends))
 
 
 def _strips(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> Iterator[Call]:

@@ -61,22 +61,10 @@ class Call(NamedTuple):
         return ("full", "causal")[self.band] if isinstance(self.band, bool) else "window"
 
 
-def runs(positions: Iterable[range]) -> list[Run]:
-    """Ranges in the order of rows or columns, joined where one goes on where the last one ended."""
-    parts = joined(positions)
+def runs(parts: Sequence[range]) -> list[Run]:
+    """Ranges in the order of rows or columns."""
     ends = accumulate(map(len, parts), initial=0)
     return [Run(range(a, b), x) for (a, b), x in zip(pairwise(ends), parts, strict=True)]
-
-
-def joined(positions: Iterable[range]) -> list[range]:
-    """Joins ranges, so that none goes on where the last one ended."""
-    parts = list[range]()
-    for x in filter(len, positions):
-        if parts and (before := parts[-1]).step == x.step and before[-1] + x.step == x.start:
-            parts[-1] = range(before.start, x.stop, x.step)
-        else:
-            parts.append(x)
-    return parts
 
 
 def ascend(parts: Iterable[range]) -> bool:
