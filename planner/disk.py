@@ -1,4 +1,5 @@
 """read(path, parse, what)   what a parser makes of a file, or an error of one line.
+from_json(text)           the value of a JSON text that names each key of an object once.
 writing(path)             around what writes a file: an error of one line where that fails.
 """
 
@@ -7,6 +8,7 @@ import gzip
 import json
 import tomllib
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,12 +43,27 @@ def read(
 
 def parse_table(path: Path, content: bytes) -> Any:
     """Returns the values of a file: of JSON where its name ends in .json, else of TOML."""
-    return (json.loads if path.suffix == ".json" else tomllib.loads)(content.decode())
+    return (from_json if path.suffix == ".json" else tomllib.loads)(content.decode())
+
+
+def from_json(text: str | bytes) -> Any:
+    """Returns the value of a JSON text; raises ValueError for others, and for a key named twice."""
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{twice[:40]!r} is named twice in an object")
+    return entries
 
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
     """Raises RingloomError where what is done inside cannot write a file or folder."""
+    if str(path) == "-":
+        raise RingloomError("cannot write -: give the name of a file")
     try:
         yield
     except OSError as error:

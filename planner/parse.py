@@ -4,10 +4,10 @@ length   ::= 4096 | 256k | 1M                        powers of two
 schedule ::= NAME(":" KEY "=" VALUE)*
 """
 
-import json
 import re
 from typing import Any
 
+from planner import disk
 from planner.errors import PlanError
 
 SUFFIX = {"": 1, "k": 2**10, "K": 2**10, "M": 2**20}
@@ -42,7 +42,7 @@ def schedule(text: str) -> tuple[str, dict[str, int | str]]:
 def from_json(text: str, expected: str) -> Any:
     """Returns the value of a JSON text; raises PlanError, which ends in `expected`, for others."""
     try:
-        return json.loads(text)
+        return disk.from_json(text)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"not JSON: {error}; {expected}") from None
 

@@ -103,8 +103,8 @@ def plan(
         raise PlanError(f"{recipe.name} has a layout of its own")
     chosen = {} if layout is None else {"layout": own_name(layout)}
     built = recipe.build(work, ranks, pass_, **(parameters | chosen))
-    if built.name != schedule:
-        built = replace(built, name=schedule)
+    if built.name != schedule.strip():
+        built = replace(built, name=schedule.strip())
     return derive(built, TRIMS[trim] if passes is None else passes)
 
 

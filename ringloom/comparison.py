@@ -173,6 +173,8 @@ def compare(
         return case(shown, plans, simulate(plans, machine, what_if), trim)
 
     named = comparable(work, ranks, machine.ranks_per_node) if schedules is None else schedules
+    if isinstance(named, str) or not named:
+        raise PlanError(f"schedules must be a list of names, such as ['ring'], not {named!r}")
     names = list(dict.fromkeys(on_machine(name, ranks, machine) for name in named))
     for name in names:
         find_schedule(name)

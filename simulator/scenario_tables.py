@@ -39,6 +39,8 @@ def scenario_of(table: Mapping[str, Any]) -> Scenario:
     Raises RingloomError for names that a scenario does not have and for values of a wrong type.
     """
     values = dict[str, Any]()
+    if not isinstance(table, Mapping):
+        raise RingloomError(f"a scenario is an object of names and values, not {table!r:.40}")
     for name, value in table.items():
         if name not in TYPES:
             raise RingloomError(f"a scenario has no {name!r}: its values are {', '.join(TYPES)}")
@@ -118,4 +120,4 @@ def scenario_file(path: str | Path) -> Scenario:
     Raises RingloomError, in one line, for a file that is unreadable or is no scenario.
     """
     file, what = Path(path), f"scenario file {path}"
-    return read(file, lambda content: scenario_of(dict(parse_table(file, content))), what)
+    return read(file, lambda content: scenario_of(parse_table(file, content)), what)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.analysis.partial_sums import absent_sums
-from planner.disk import writing
+from planner.disk import from_json, writing
 from planner.errors import PlanError, RingloomError
 from planner.files.runs import LONG, expanded, length, runs_of
 from planner.ir import Attend, Held, Move, Node, Plan, Step
@@ -62,7 +62,7 @@ def _version(plan: Plan) -> int:
 def loads(text: str) -> Plan | Plans:
     """Reads the verified plans that a JSON text holds; PlanError says what is wrong with it."""
     try:
-        document = json.loads(text)
+        document = from_json(text)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"not a plan file: {error}") from None
     try:

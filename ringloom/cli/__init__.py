@@ -116,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"ringloom: {' '.join(str(error).split())}", err=True)
     except MemoryError as error:
         click.echo(f"ringloom: this machine has not enough memory: {error}".rstrip(": "), err=True)
+    except OSError as error:  # such as a full disk behind stdout
+        click.echo(f"ringloom: {error.strerror or error}", err=True)
     except RankError as error:  # its lines are a traceback: of the rank, not of the command
         click.echo(f"ringloom: {error}", err=True)
         return 1

@@ -16,6 +16,7 @@ import click
 
 from planner.disk import read
 from planner.errors import RingloomError
+from ringloom.cli.options import TOKENS
 from ringloom.cli.output import Number, show
 from ringloom.cli.progress import working
 
@@ -27,11 +28,14 @@ ERROR = re.compile(r"(?:\[rank\d+\]: )?((?!.*ChildFailed)[A-Za-z][\w.]*(?:Error|
 
 @click.command()
 @click.argument("file", type=click.Path())
-@click.option("--seq", type=int, help="Query tokens of the check, by default the program's choice.")
+@click.option(
+    "--seq", type=TOKENS, help="Query tokens of the check, by default the program's choice."
+)
 @click.option("--time-limit", type=Number(0, min_open=True), default=600.0, help="Seconds at most.")
 def command(file: str, seq: int | None, time_limit: float) -> int:
     refuse_others(Path(file))
-    command = [sys.executable, file, *([] if seq is None else ["--seq", str(seq)])]
+    path = str(Path(file).absolute())  # also where the name begins as options of Python do
+    command = [sys.executable, path, *([] if seq is None else ["--seq", str(seq)])]
     try:
         with working("running the program's own check"):
             done = subprocess.run(

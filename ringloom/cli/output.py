@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import shlex
 from collections.abc import Callable
@@ -24,6 +25,15 @@ class Number(click.FloatRange):
     """A number, which may have bounds."""
 
     name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Returns the number; NaN, which no bound holds off, is none."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return number
 
 
 class Whole(click.IntRange):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.errors import RingloomError
 from planner.ir import Pass
 from runtimes.machine import memory_bytes
 
@@ -92,12 +93,17 @@ class Bench:
 
 
 def bench(kind: str = "") -> Bench:
-    """Returns the bench of a kind, "cuda", "cpu" or "numpy", by default the first available."""
-    if not kind:
-        kind = "numpy"
-        if util.find_spec("torch") is not None:
-            kind = "cuda" if import_module("torch").cuda.is_available() else "cpu"
-    if kind == "numpy":
+    """Returns the bench of a kind, "cuda", "cpu" or "numpy", by default the first available.
+
+    Raises RingloomError for a kind that is not there, or whose library is not installed.
+    """
+    kinds = ["numpy"]
+    if util.find_spec("torch") is not None:
+        kinds = ["cuda"] * import_module("torch").cuda.is_available() + ["cpu", "numpy"]
+    chosen = kind or kinds[0]
+    if chosen not in kinds:
+        raise RingloomError(f"no {chosen} to measure here: choose one of {', '.join(kinds)}")
+    if chosen == "numpy":
         return Bench()
-    device: Bench = import_module("runtimes.calibration.torch_bench").TorchBench(kind)
+    device: Bench = import_module("runtimes.calibration.torch_bench").TorchBench(chosen)
     return device

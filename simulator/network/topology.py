@@ -12,7 +12,6 @@ latency alpha [s] and the share of the chip that a transfer over it takes from c
 topology is one function from hardware, ranks and parameters, registered by `kind`.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from planner.disk import read
+from planner.disk import from_json, read
 from planner.errors import RingloomError
 from simulator.hardware import Hardware, Link
 
@@ -348,7 +347,7 @@ def graph_of(path: Path) -> nx.DiGraph:
 
 
 def _links(content: bytes) -> Links:
-    rows = json.loads(content)["links"]
+    rows = from_json(content)["links"]
     links = [tuple(row) if len(row) == 4 else (*row, 0.0) for row in rows]
     for a, b, _, _ in links:
         for place in (a, b):

@@ -271,6 +271,14 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     assert "no such folder" in ringloom.refused("calibrate", "-o", "/no/such/folder/x.toml")
 
 
+def test_a_device_that_is_not_there_is_refused(
+    tmp_path: Path, ringloom: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    said = ringloom.refused("calibrate", "-o", str(tmp_path / "x.toml"), "--device", "cpu")
+    assert "no cpu to measure here: choose one of numpy" in said
+
+
 def few(on: object) -> Iterable[Sample]:
     every = samples(on)  # type: ignore[arg-type]
     return [s for s in every if s.rows * s.columns <= 2**16 or s.rows == s.columns == 512]

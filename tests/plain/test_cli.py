@@ -79,6 +79,9 @@ BAD = [
     (["plan", "allgather:keep=7", *SMALL], "allgather:keep is 0 or 1, not 7"),
     (["plan", "pass-q:late=5", *SMALL], "pass-q:late is 0 or 1, not 5"),
     (["plan", "head-chunks:ahead=2", *SMALL], "head-chunks:ahead is 0 or 1, not 2"),
+    (["plan", "ring", *SMALL, "-o", "-"], "cannot write -: give the name of a file"),
+    (["compare", *SMALL, "--memory", "nan"], "'nan' is not a valid number"),
+    (["check", "nowhere.py", "--seq", "-5"], "'-5' is not a number of tokens"),
 ]
 
 
@@ -141,6 +144,26 @@ def test_files_that_are_no_whole_program_are_refused(
 ) -> None:
     (tmp_path / "program.py").write_text(text)
     assert said in ringloom.refused("check", str(tmp_path / "program.py"))
+
+
+def test_check_takes_lengths_as_other_commands_do_and_any_name_of_a_file(
+    tmp_path: Path, ringloom: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-v.py").write_text(f"{CHECKING}\n    import sys\n    print(sys.argv[1:])")
+    assert ringloom("check", "--seq", "4k", "--", "-v.py") == "['--seq', '4096']\n"
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_a_disk_that_is_full_is_told_in_one_line(form: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ringloom", "schedules", form],
+            stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "ringloom: No space left on device\n")
 
 
 def test_check_believes_the_exit_status_of_a_program(tmp_path: Path, ringloom: CommandLine) -> None:

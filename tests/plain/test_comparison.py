@@ -47,6 +47,12 @@ def test_a_schedule_that_needs_more_memory_than_there_is_cannot_run(
         rl.compare(WORK, 8, "h100", ["ring"], memory=1024)
 
 
+@pytest.mark.parametrize("schedules", ["ring", []])
+def test_schedules_are_a_list_of_names(schedules: list[str]) -> None:
+    with pytest.raises(rl.PlanError, match="schedules must be a list of names, such as"):
+        rl.compare(WORK, 8, "h100", schedules)
+
+
 def test_where_none_can_run_each_has_its_reason_on_lines_that_fit(
     ringloom: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:

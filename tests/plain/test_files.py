@@ -117,6 +117,7 @@ STEP = (*FIRST, "steps", 0)
         ('{"ringloom": 99}', "version 99; this reads 1 to 4"),
         ('{"ringloom": true}', "version True; this reads 1 to 4"),
         ('{"ringloom": 1}', "no 'plans'"),
+        ('{"ringloom": 1, "plans": [], "plans": [7]}', "'plans' is named twice in an object"),
         ('{"ringloom": 1, "plans": []}', "not 0 plans"),
         ('{"ringloom": 1, "plans": [7]}', "a plan must be an object, not 7"),
         (corrupted((*FIRST, "steps"), KeyError), "no 'steps'"),

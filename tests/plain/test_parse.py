@@ -156,6 +156,9 @@ def test_masks_are_read_from_files(tmp_path: Path) -> None:
     assert parse(f'causal & documents@"{lengths}"') == Causal() & Documents((512, 1024, 3, 4))
     file.write_text(json.dumps({"size": 2, "grid": [[1, 0], [True, 1]]}))
     assert parse(f"blocks@{file}") == Blocks(((True, False), (True, True)), 2)
+    file.write_text('{"size": 2, "grid": [[1]], "size": 4}')
+    with pytest.raises(PlanError, match="'size' is named twice in an object"):
+        parse(f"blocks@{file}")
     file.write_text('[[0, 4, 0, 4, "causal"], [4, 8, 0, 4, "full"]]')
     assert parse(f"slices@{file}") == Slices(((0, 4, 0, 4, "causal"), (4, 8, 0, 4, "full")))
     for root in ("null", "-1"):

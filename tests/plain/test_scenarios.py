@@ -59,6 +59,8 @@ def test_a_file_holds_the_fields_of_a_scenario_in_toml_or_json(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("[3]", "a scenario is an object of names and values, not \\[3\\]"),
+        ('{"share": 0.1, "share": 0.2}', "'share' is named twice in an object"),
         ("overlaps = false", "a scenario has no 'overlaps': its values are overlap, speeds"),
         ("overlap = 1", "overlap cannot be 1"),
         ("share = 2.0", "a share of the chip below 1, not 2"),
@@ -70,7 +72,7 @@ def test_a_file_holds_the_fields_of_a_scenario_in_toml_or_json(tmp_path: Path) -
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, why: str) -> None:
-    file = tmp_path / "wrong.toml"
+    file = tmp_path / ("wrong.json" if text[0] in "[{" else "wrong.toml")
     file.write_text(text)
     with pytest.raises(rl.RingloomError, match=why) as error:
         scenario_file(file)
