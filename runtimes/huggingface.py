@@ -27,11 +27,12 @@ HARMLESS = {
     *("output_hidden_states", "output_attentions", "output_router_logits", "return_dict"),
     *("logits_to_keep", "shift_labels", "labels"),
 }
-# Functions of transformers that make the masks which are compared with the plan's.
+KINDS = "causal", "bidirectional"  # of masks that are compared with the plan's
+# Functions of transformers that make these masks.
 COMPARED = {
-    *("causal_mask_function", "bidirectional_mask_function", "and_masks"),
+    *(f"{kind}_mask_function" for kind in KINDS),
+    *("and_masks", "packed_sequence_mask_function", "remap_positions_for_packed_sequence"),
     *("sliding_window_overlay", "sliding_window_bidirectional_overlay"),
-    *("packed_sequence_mask_function", "remap_positions_for_packed_sequence"),
 }
 IGNORED = -100  # the label of tokens that transformers leaves out of the loss
 Function = Callable[..., Any]
@@ -86,7 +87,8 @@ class Adapter:
             raise RingloomError(f"{program!r} is no emitted program: import a file of `emit torch`")
         self.program, self.group, self.any_mask = program, group, any_mask
         self.seen: tuple[ReferenceType[Any], int, Any] | None = None  # the last positions
-        self.near: int | None = None  # tokens within which the model's last mask lies
+        # Masks that the model made: their kinds, and tokens within which they lie.
+        self.masks, self.attended = set[tuple[str | None, int | None]](), False
 
     def attend(
         self,
@@ -124,6 +126,7 @@ class Adapter:
         group = self.group or self.program.dist.group.WORLD
         length = self.length(group.rank(), query.shape[2], tables)
         self.refuse_other_mask(tables, causal, sliding_window, length)
+        self.attended = True  # with these masks: the next ones are of another call
         self.refuse_other_positions(position_ids, group.rank(), length, tables)
         arguments = (query, key, value) if tables is None else (query, key, value, tables)
         out = self.program.attention(*arguments, group=group)
@@ -153,13 +156,18 @@ class Adapter:
         boxes = self.boxes(tables)
         if self.any_mask:
             return
-        window, near = (None if n is None or n >= length else n for n in (window, self.near))
+        kind = "causal" if causal else "bidirectional"
+        kinds = {made for made, _ in self.masks}  # of a decoder with cross-attention both
+        if (made := next((known for known in KINDS if known in kinds), kind)) != kind:
+            raise RingloomError(f"an attention says it is {kind}, but its mask is {made}")
+        near = min((n for _, n in self.masks if n is not None), default=None)
+        window, near = (None if n is None or n >= length else n for n in (window, near))
         wanted = -FAR if window is None else 1 - window, 0 if causal else FAR
         own, model = (np.clip(x, -length, length) for x in (boxes, np.array(wanted)))
         same = (own[:, :2] == own[:, 2:4]).all() and (own[:, 4:] == model).all()
         # A window that attention is not told, or that has two sides, is not compared.
         if not (same and (near is None if window is None else causal)):
-            kind, window = "causal" if causal else "bidirectional", window or near
+            window = window or near
             within = "" if window is None else f" with a sliding window of {window}"
             plan = "of these tables" if tables is not None else self.program.PLAN["mask"]
             raise RingloomError(f"the model is {kind}{within}, the plan's mask is {plan}")
@@ -207,8 +215,12 @@ class Adapter:
         if attention_mask is not None and not attention_mask.all():
             hidden = int((~attention_mask.bool()).sum())
             raise RingloomError(f"padding hides {hidden} tokens: plan for documents instead")
-        self.near = local_size
-        others = {*made_by(mask_function)} - COMPARED if mask_function else ()
+        makers = {*made_by(mask_function)} if mask_function else set[str]()
+        kind = next((kind for kind in KINDS if f"{kind}_mask_function" in makers), None)
+        if self.attended:
+            self.masks, self.attended = set(), False
+        self.masks.add((kind, local_size))
+        others = makers - COMPARED
         if others and not self.any_mask:
             raise RingloomError(
                 f"the model makes its mask with {', '.join(sorted(others))}, which cannot be"

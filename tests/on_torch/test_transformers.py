@@ -256,6 +256,45 @@ def test_masks_that_the_plan_s_is_not_compared_with_are_refused(
         called(alone, program, model, **more)
 
 
+def test_an_attention_that_contradicts_its_model_s_mask_is_refused(alone: Any) -> None:
+    """Layers of BigBird's decoder say that they are not causal, and are given a causal mask."""
+    name = rl.transformers_attention(emitted(rl.Full()), "contradictory", group=alone)
+    sizes = {"vocab_size": VOCABULARY, "d_model": 16, "decoder_ffn_dim": 24, "decoder_layers": 1}
+    heads = {"decoder_attention_heads": 4, "attn_implementation": name}
+    model = transformers.BigBirdPegasusForCausalLM(
+        transformers.BigBirdPegasusConfig(**sizes, **heads)
+    )
+    with pytest.raises(RingloomError, match="says it is bidirectional, but its mask is causal"):
+        model.double()(input_ids=text()[0])
+
+
+def test_a_decoder_with_a_mask_for_its_cross_attention_is_taken(alone: Any) -> None:
+    def bart(attention: str) -> Any:
+        sizes = {"vocab_size": VOCABULARY, "d_model": 16, "decoder_ffn_dim": 24}
+        heads = {"decoder_layers": 1, "decoder_attention_heads": 4}
+        config = transformers.BartConfig(**sizes, **heads, attn_implementation=attention)
+        torch.manual_seed(11)
+        return transformers.BartForCausalLM(config).double().eval()
+
+    ours = bart(rl.transformers_attention(emitted(), "decoder", group=alone))
+    results = (model(input_ids=text()[0]).logits for model in (ours, bart("sdpa")))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_a_window_that_attention_is_not_told_is_refused_whichever_mask_comes_last(
+    alone: Any,
+) -> None:
+    utilities = transformers.masking_utils
+    asked = huggingface.Adapter(emitted(), alone, False)
+    q, kv = torch.zeros(1, 4, SEQ, 4), torch.zeros(1, 2, SEQ, 4)
+    window = {"local_size": 5, "mask_function": utilities.sliding_window_causal_mask_function(5)}
+    whole = {"mask_function": utilities.causal_mask_function}
+    asked.refuse_mask(**window)
+    asked.refuse_mask(**whole)
+    with pytest.raises(RingloomError, match="causal with a sliding window of 5"):
+        asked.attend(None, q, kv, kv, None)
+
+
 def test_models_with_an_attention_of_their_own_are_refused(alone: Any) -> None:
     def bloom(name: str) -> Any:
         sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "n_layer": 1, "n_head": 4}
