@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen.emitting import emit
+from codegen.emitting import emit, tables
 from dense_attention import assert_dense
 from loop_schedules import FOREIGN, foreign_pair
 from planner.ir import Held, Move, Step
@@ -26,7 +27,8 @@ from strategies import CLASSIC, OTHERS, any_workloads, divided_workloads, schedu
 
 torch = pytest.importorskip("torch")
 
-from rank_threads import execute, run  # noqa: E402  only where torch is
+from in_memory.network import MemoryGroup  # noqa: E402
+from rank_threads import execute, in_threads, load, run  # noqa: E402  only where torch is
 from runtimes.torch.arrays import to_numpy, to_torch  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
@@ -99,6 +101,29 @@ def test_programs_of_a_forward_pass_alone_are_exact(
     arrays = draw(work, seed)[:3]
     out = run(plan(data.draw(schedules(ranks)), work, ranks), *arrays)
     assert_dense(work, arrays, [out])
+
+
+@pytest.mark.parametrize("kind", ["bound", "sinks", "dynamic"])
+def test_derivatives_in_forward_mode_are_refused(kind: str) -> None:
+    """Operators of torch would drop tangents, so that derivatives were zero."""
+    sinks, dynamic = kind == "sinks", kind == "dynamic"
+    pair = both("ring", Workload(seq=4, head_dim=2, dtype="float64", heads=1, sinks=sinks), 1)
+    program = load(emit(pair, "torch", dynamic=dynamic))
+    more = [program.Tables(tables(pair, "torch"))] if dynamic else []
+
+    def body(group: MemoryGroup) -> None:
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: torch.Tensor) -> Any:
+            named = {"sinks": rest[0]} if sinks else {}
+            return program.attention(q, k, v, *more, group=group, **named)
+
+        inputs = [*torch.ones(3, 1, 1, 4, 2), *[torch.ones(1)] * sinks]
+        attend(*inputs)
+        for place, tangent in enumerate(inputs):
+            before, after = inputs[:place], inputs[place + 1 :]
+            with pytest.raises(NotImplementedError, match="derivatives in forward mode"):
+                torch.func.jvp(lambda x: attend(*before, x, *after), (tangent,), (tangent,))  # noqa: B023
+
+    in_threads(1, body)
 
 
 def test_keys_that_all_ranks_have_are_not_replaced_by_own_ones_where_some_get_others() -> None:
