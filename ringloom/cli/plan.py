@@ -16,7 +16,7 @@ from ringloom.cli.output import console, show
 from ringloom.cli.progress import working
 from ringloom.looping import Looped, looped
 from ringloom.views import tables
-from ringloom.views.grids import cells, grid
+from ringloom.views.grids import cells, grid, legend
 from ringloom.views.units import length
 
 GRID = 4000  # rows of a plan up to which the JSON object lists its cells
@@ -44,9 +44,8 @@ def _portrait(plan: Plan, form: Looped) -> list[Any]:
         f" imbalance {imbalance(plan):.2f}, verified exact"
     )
     where = f"layout: {tables.layout(plan)}"
-    legend = "[dim]cells: q blocks,kv blocks; ◣ partly masked; · no work[/]"
     terminal = console()
-    pictures = grid(plan, terminal.width), legend, *tables.load_bars(plan, terminal)
+    pictures = grid(plan, terminal.width), legend(plan), *tables.load_bars(plan, terminal)
     return [head, where, *pictures, tables.traffic(plan), "", tables.loops(form), ""]
 
 

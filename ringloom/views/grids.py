@@ -15,7 +15,7 @@ from ringloom.views.units import numbers
 Blocks = NDArray[np.int32]
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_white", "bright_black")
 DRAWN = 64  # ranks
-WIDEST = 16  # characters of a cell before it is cut
+WIDEST = 16  # characters of the pieces of a cell before they are cut
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,10 +41,7 @@ def cells(plan: Plan, rounds: int | None = None) -> Iterator[Cell]:
 
 
 def grid(plan: Plan, width: int) -> Table:
-    """Draw the rounds of a plan: a row per rank, a cell "q,kv" per rectangle.
-
-    ◣ marks a cell of which the mask hides a part; a dot is a round without work.
-    """
+    """Draw the rounds of a plan: a row per rank, a cell per rectangle, as `legend` says."""
     rounds = _rounds(plan)
     fits = max(1, (width - 6) // (2 + max((len(c.plain) for r in rounds for c in r), default=1)))
     drawn = Table(box=None, pad_edge=False, padding=(0, 1))
@@ -58,6 +55,12 @@ def grid(plan: Plan, width: int) -> Table:
     return drawn
 
 
+def legend(plan: Plan) -> Text:
+    """Explain the cells of a grid."""
+    heads = "; h: query heads" if _in_slices(plan) else ""
+    return Text(f"cells: q pieces,kv pieces{heads}; ◣ partly masked; · no work", "dim")
+
+
 def _rounds(plan: Plan) -> list[list[Text]]:
     """The cell of each drawn rank in each round, coloured by the owner of its first KV block."""
     owners = plan.partition.kv.owners
@@ -65,11 +68,27 @@ def _rounds(plan: Plan) -> list[list[Text]]:
     for one in cells(plan):
         if one.rank >= DRAWN:
             continue
-        text = f"{numbers(one.q)},{numbers(one.kv)}"
-        text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+        text = _name(plan, one)
         drawn = rounds[one.round][one.rank]
         if drawn:
             drawn.append(" ")
         colour = COLOURS[int(owners[one.kv[0]]) % len(COLOURS)]
         drawn.append(text + ("" if one.full else "◣"), f"bold {colour}" if one.full else colour)
     return [[drawn or Text("·", "dim") for drawn in row] for row in rounds]
+
+
+def _in_slices(plan: Plan) -> bool:
+    """True if blocks are slices of heads."""
+    return len(plan.partition.q.slices) > 1 or len(plan.partition.kv.slices) > 1
+
+
+def _name(plan: Plan, cell: Cell) -> str:
+    """The pieces of both sides, and the query heads where blocks are slices: 0-7,0-7 h0-3."""
+    q, kv, group = plan.partition.q, plan.partition.kv, plan.workload.group
+    text = f"{numbers(q.chunk[cell.q])},{numbers(kv.chunk[cell.kv])}"
+    text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+    if not _in_slices(plan):
+        return text
+    heads, shared = q.blocks[cell.q[0]].heads, kv.blocks[cell.kv[0]].heads
+    both = range(max(heads.start, group * shared.start), min(heads.stop, group * shared.stop))
+    return f"{text} h{numbers(both)}"

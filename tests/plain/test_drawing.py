@@ -12,7 +12,7 @@ from ringloom.cli import progress as progressing
 from ringloom.cli.progress import progress, working
 from ringloom.comparison import compare
 from ringloom.views import tables
-from ringloom.views.grids import grid
+from ringloom.views.grids import grid, legend
 from ringloom.views.units import SHOWN, both_ends
 
 WORK = rl.Workload(seq=4096, heads=8, mask=rl.Causal())
@@ -61,6 +61,20 @@ def test_grids_colour_a_block_alike_wherever_it_is() -> None:
     assert len(colours) == 8
     assert {len(styles) for styles in colours.values()} == {1}
     assert len({styles.pop() for styles in colours.values()}) == 8
+
+
+def test_cells_of_parted_heads_say_pieces_and_query_heads() -> None:
+    work = rl.Workload(seq=4096, heads=8, kv_heads=4)
+    for schedule, last in (("ulysses", "0-3,0-3 h6-7◣"), ("llama3", "3-4,0-4 h6-7◣")):
+        plan = rl.plan(schedule, work, 4)
+        _, plain = shown(grid(plan, 80), legend(plan))
+        *_, line, said = plain.splitlines()
+        assert line.split("  ")[-1].strip() == last
+        assert (
+            said
+            == "cells: q pieces,kv pieces hFIRST-LAST of query heads; ◣ partly masked; · no work"
+        )
+    assert "heads" not in legend(rl.plan("ring", work, 4)).plain
 
 
 def test_progress_is_seen_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
