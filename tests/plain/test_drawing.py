@@ -70,10 +70,7 @@ def test_cells_of_parted_heads_say_pieces_and_query_heads() -> None:
         _, plain = shown(grid(plan, 80), legend(plan))
         *_, line, said = plain.splitlines()
         assert line.split("  ")[-1].strip() == last
-        assert (
-            said
-            == "cells: q pieces,kv pieces hFIRST-LAST of query heads; ◣ partly masked; · no work"
-        )
+        assert "; h: query heads; " in said
     assert "heads" not in legend(rl.plan("ring", work, 4)).plain
 
 
