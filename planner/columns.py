@@ -40,6 +40,20 @@ def distinct(numbers: NDArray[Any]) -> Index:
     return np.flatnonzero(np.bincount(numbers - low)) + low
 
 
+def ragged(counts: NDArray[np.integer]) -> tuple[Index, Index]:
+    """(which, place): 0 to counts[which] - 1 for each entry, one after the other."""
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def by_group(group: NDArray[np.integer], count: int) -> NDArray[np.int32]:
+    """The entries of each group in turn: [count, widest], -1 beyond them; by columns in memory."""
+    order, counts = np.argsort(group, kind="stable"), np.bincount(group, minlength=count)
+    table = np.full((int(counts.max(initial=0)), count), -1, np.int32).T
+    table[ragged(counts)] = order
+    return table
+
+
 def again(keys: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Returns which keys occurred before: bool [n]."""
     repeated = np.ones(len(keys), np.bool_)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.columns import by_group
 from planner.errors import PlanError
 from planner.one_line import OneLine, python
 from planner.workload import Workload
@@ -152,13 +153,7 @@ class Side:
 
         By columns in memory, along which plans are made and read.
         """
-        order = np.argsort(self.owners, kind="stable")
-        counts = np.bincount(self.owners, minlength=ranks)[:ranks]
-        table = np.full((int(counts.max(initial=0)), ranks), -1, np.int32).T
-        owners = self.owners[order]
-        column = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        table[owners, column] = order
-        return table
+        return by_group(self.owners, ranks)
 
     def positions(self, rank: int) -> NDArray[np.int64]:
         """Positions that `rank` holds in layout order, each once however many head slices."""

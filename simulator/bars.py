@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from simulator.facts import passes
 from simulator.prediction import Prediction
-from simulator.timeline import Sent, Span, Timeline, spans
+from simulator.timeline import Floats, Sent, Span, Timeline, spans
 
-Floats = NDArray[np.float64]
 STREAMS = ("compute", "merge", "send", "receive", "wait")
 FEW = 16  # ranks that a picture shows, unless all are asked for
 MOST = 60_000  # spans of one schedule that a picture shows

@@ -36,7 +36,6 @@ import numpy as np
 
 from planner.ir import TENSORS, Pass, Plan
 from planner.masks import Causal
-from planner.masks.areas import areas
 from planner.partitions import Ranges, Side, merge
 from planner.workload import Workload
 from simulator.costs.kernels import Kernels
@@ -91,7 +90,7 @@ def lower_bound(
 def _pairs(work: Workload) -> int:
     """Count the pairs of one query head that the mask allows."""
     queries = range(work.offset, work.offset + work.seq)
-    return int(areas(work.mask.region(), [(queries,)], [(range(work.kv_seq),)])[0, 0])
+    return work.mask.pairs((queries,), (range(work.kv_seq),))
 
 
 def _transfer(work: Workload, ranks: int, pass_: Pass, pairs: int, group: Group) -> float:

@@ -11,9 +11,8 @@ from planner.analysis.messages import message_bytes
 from planner.ir import Plan
 from simulator.memory import Memory
 from simulator.prediction import Prediction
-from simulator.timeline import Timeline
+from simulator.timeline import Floats, Timeline
 
-Floats = NDArray[np.float64]
 MOST_CELLS = 128  # of a row of a table that is drawn
 FEWEST_CELLS = 16  # of one that is summed over nodes
 

@@ -14,15 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernel_calls.runs import Call, ascend, band_calls, runs
 from planner.kernel_calls.straight import straight
 from planner.kernel_calls.strips import strip_calls
-from planner.masks.regions import FAR
+from planner.masks.regions import FAR, Ints
 from planner.partitions import Ranges, merge
 
-Ints = NDArray[np.int64]
 CAUSAL = [[-FAR, FAR, -FAR, FAR, -FAR, 0]]
 MOST = 64  # pairs of runs beyond which positions are taken as interleaved
 
@@ -77,10 +75,7 @@ def _strips(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> Iterator[
         for keys in map(merge, kv):
             at, to = range(row, row + len(queries)), range(column, column + len(keys))
             for rows, columns, band in strip_calls(queries, keys, boxes):
-                yield Call(_within(at, rows), _within(to, columns), band)
+                part, beside = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
+                yield Call(at[part], to[beside], band)
             column += len(keys)
         row += len(queries)
-
-
-def _within(whole: range, part: range) -> range:
-    return whole[part.start : part.stop]

@@ -9,11 +9,10 @@ looks at less.
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernel_calls.runs import Call
+from planner.masks.regions import Ints
 
-Ints = NDArray[np.int64]
 Spans = tuple[Ints, Ints]  # of each row, the first column that it sees and the one after the last
 TILE = 512  # rows of a masked call: bounds its mask, and the work done on what it hides
 EACH = 20_000  # pairs that one call more is worth

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.analysis.tables import Bits
+from planner.columns import by_group
 from planner.ir import Held, Index, Move, Plan, Step
 from planner.masks.mask import SideName
 from planner.partitions import Side
@@ -144,9 +145,5 @@ def _join(moves: Sequence[Move]) -> Move:
     block, src, dst = (np.concatenate(column) for column in zip(*flat, strict=True))
     ranks = int(max(src.max(), dst.max())) + 1
     pair, row = np.unique(src * ranks + dst, return_inverse=True)
-    order = np.argsort(row, kind="stable")
-    counts = np.bincount(row)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    table = np.full((len(pair), int(counts.max())), -1, np.int32)
-    table[row[order], place] = block[order]
-    return Move(moves[0].tensors, table, *np.divmod(pair, ranks))
+    blocks = np.append(block, -1)[by_group(row, len(pair))]
+    return Move(moves[0].tensors, blocks, *np.divmod(pair, ranks))

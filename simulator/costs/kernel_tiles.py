@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.tiles import LIVE, tiles_of
+from planner.columns import ragged
 from planner.masks.areas import sizes
 from planner.masks.regions import Ints, overlaps
 from planner.partitions import Partition
 from planner.workload import Workload
-from simulator.costs.position_sets import Sets, ragged, runs_of
+from simulator.costs.position_sets import Sets, runs_of
 from simulator.costs.shapes import Shapes
 
 

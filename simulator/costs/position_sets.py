@@ -65,9 +65,3 @@ def runs_of(ranges: Ranges, width: int) -> tuple[Ints, Ints, int]:
     first = tokens[::width]
     last = tokens[np.minimum(np.arange(len(first)) * width + width, len(tokens)) - 1]
     return first, last, int(np.diff(tokens).max(initial=1))
-
-
-def ragged(counts: Ints) -> tuple[Ints, Ints]:
-    """Return (which, place): 0 to counts[which] - 1 for each entry, one after the other."""
-    which = np.repeat(np.arange(len(counts)), counts)
-    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -12,17 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.ir import ACCUMULATORS, Attend, Plan
 from planner.kernel_calls import Call
+from planner.masks.regions import Ints
 from simulator.costs.kernels import Kernels
-from simulator.costs.rectangles import Rectangles
+from simulator.costs.rectangles import Floats, Rectangles
 from simulator.costs.terms import Event, terms
 from simulator.hardware import Hardware
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ recurrence.
 """
 
 from collections.abc import Iterator
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 
 import numpy as np
@@ -86,7 +86,7 @@ class DiscreteEvent:
             begin = clock.now
             self._offer(step, begin)
             if not self._scenario.overlap:
-                yield from self._wait_for_all(rank, step, begin)
+                yield from self._wait_for(rank, (*step.sends, *step.receives))
             taken = self._transfers.taken(step) if self._scenario.overlap else 0.0
             for call in step.calls:
                 yield from self._attend(rank, step, call, taken)
@@ -112,16 +112,6 @@ class DiscreteEvent:
         if self._scenario.late or not self._scenario.overlap:
             for message in step.receives:
                 self._transfers.count_down(message)
-
-    def _wait_for_all(self, rank: int, step: RankStep, begin: float) -> Iterator[Want]:
-        """Keep a rank from computing until its own messages of the step are through."""
-        arrived, wait = self._transfers.arrived, 0.0
-        for message in chain(step.sends, step.receives):
-            if arrived[message] == NEVER:
-                yield message
-        for message in chain(step.sends, step.receives):
-            wait = max(wait, arrived[message] - max(begin, self._offered[message]))
-        self._exposed[rank] += wait
 
     def _attend(self, rank: int, step: RankStep, call: int, taken: float) -> Iterator[Want]:
         calls, clock = self._rows.calls, self._clock

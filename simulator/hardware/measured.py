@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.errors import RingloomError
 from planner.ir import Pass
 from planner.workload import Workload
 from simulator.costs.kernels import causal_pairs, flop_per_pair, traffic_per_token
-from simulator.hardware.fit import positive, robust
+from simulator.hardware.fit import Floats, positive, robust
 from simulator.hardware.schema import REFERENCE_DIM, Constant, Hardware
 
-Floats = NDArray[np.float64]
 Tile = tuple[int, int]
 SKIPS: tuple[Tile, ...] = tuple(product((64, 128, 256, 512), (64, 128, 256, 512)))
 HALVES = (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
