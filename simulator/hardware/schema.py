@@ -87,30 +87,24 @@ RATIO = Unit("ratio", least=1.0)
 PART = Unit("share of the chip", most=0.95, zero=True)
 TIMES = Unit("times the traffic to memory", zero=True)
 SWITCH = Unit("0 or 1", most=1, whole=True, zero=True)
-# What the backward pass may have of its own; without, it is as in the forward pass.
-OWN = {
-    "traffic": TIMES,
-    "launch": SECONDS,
-    "host": SECONDS,
-    "head_half": Unit("head_dim", zero=True),
-    "skip_q": TOKENS,
-    "skip_kv": TOKENS,
-    "causal": RATIO,
-    "masked": RATIO,
-}
 # What a file may leave out, and what then holds; None: the tile stands in for it, or nothing does.
-OPTIONAL: dict[str, tuple[Unit, float | None]] = {
-    "attention.traffic": (TIMES, 0.0),
-    "attention.head_half": (Unit("head_dim", zero=True), 0.0),
-    **{f"attention.backward_{name}": (unit, None) for name, unit in OWN.items()},
+# The backward pass may have its own; without, it is as in the forward pass.
+OWN: dict[str, tuple[Unit, float | None]] = {
+    "traffic": (TIMES, 0.0),
+    "host": (SECONDS, 0.0),
+    "head_half": (Unit("head_dim", zero=True), 0.0),
+    "skip_q": (TOKENS, None),
+    "skip_kv": (TOKENS, None),
+    "causal": (RATIO, 1.0),
+    "masked": (RATIO, 1.0),
+}
+OPTIONAL = {
+    **{f"attention.{name}": kind for name, kind in OWN.items()},
+    **{f"attention.backward_{name}": (unit, None) for name, (unit, _) in OWN.items()},
+    "attention.backward_launch": (SECONDS, None),
     "attention.blocks": (Unit("blocks", whole=True, zero=True), 0.0),
-    "attention.host": (SECONDS, 0.0),
     "attention.narrow_tile_q": (TOKENS, None),
     "attention.split": (SWITCH, 0.0),
-    "attention.skip_q": (TOKENS, None),
-    "attention.skip_kv": (TOKENS, None),
-    "attention.causal": (RATIO, 1.0),
-    "attention.masked": (RATIO, 1.0),
     "node.axes": (Unit("axes", most=6, whole=True, zero=True), 0.0),
     "node.wrap": (Unit("ranks", least=1, whole=True), 1.0),
     "intra.sm_share": (PART, 0.0),
@@ -202,7 +196,7 @@ class Hardware:
         return self[f"peak.{dtype}"]
 
     def of_kernels(self, name: str, pass_: Pass) -> float:
-        """Return a constant that a backward pass may have of its own: one of `OWN`."""
+        """Return a constant that a backward pass may have of its own: launch or one of `OWN`."""
         own, both = _names(name, pass_)
         return self[own] if own in self.constants else self.option(both)
 
