@@ -152,6 +152,7 @@ class Program:
             ("free", "fixed"): self.free,
             ("keeping", "fresh"): self.dynamic or bool(self.backward and self.backward.start),
             ("stats", "statless"): self.dynamic or self.sends_statistics,
+            ("alike", "apart"): self.layout.alike,
         }
         return frozenset(pair[not holds] for pair, holds in either.items())
 

@@ -28,8 +28,9 @@ def write(program: Program) -> str:
         program = program.as_tables("XLA cannot split its loops, as a layer that recomputes asks")
     if program.loops is not None:
         try:
-            parts = *parts_of("jax", "schedule"), *kernels(program.platform)
-            return written(program, [print_loops(program), *parts])
+            loops = print_loops(program)
+            parts = kernels(program.platform, "meet_masked" in loops)
+            return written(program, [loops, *parts_of("jax", "schedule"), *parts])
         except PlanError as error:
             program = program.as_tables(str(error))
     return written(program, table.schedule(program, *table.passes(program)))
@@ -66,16 +67,18 @@ def layer(program: Program) -> list[str | Part]:
     return [sizes, *parts_of("jax", "layers/layer", "dense", "layers/layer_check")]
 
 
-def kernels(platform: str) -> list[Part]:
+def kernels(platform: str, masked: bool = False) -> list[Part]:
     """The parts that define `attend`, `attend_masked`, their backward passes and `merge`.
 
-    platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all.
+    platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all. masked: the
+    program calls `attend_masked`, which then is the kernel of all other platforms, too.
     """
     last = parts_of("jax", "masked")
     if platform != "all":
         here = Part("jax/parts/kernels", ("on_platform",))
         return [here, *parts_of("jax", f"kernels_{platform}"), *last]
-    each = [Part(f"jax/parts/kernels_{name}", ("on_platform",)) for name in ("tpu", "gpu", "cpu")]
+    names = "tpu", "gpu", "masked" if masked else "cpu"
+    each = [Part(f"jax/parts/kernels_{name}", ("on_platform",)) for name in names]
     return [*parts_of("jax", "kernels"), *each, *last]
 
 

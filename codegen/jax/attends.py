@@ -21,7 +21,7 @@ from codegen.lowered.sums import Walk, seen
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan, result
-from planner.loops.form import HELD, OWN, Expr, Loops
+from planner.loops.form import HELD, OWN, Attend, Expr, Loops
 from planner.partitions import Side
 
 SOME = "some heads"  # of the queries that a device owns
@@ -66,6 +66,9 @@ class Attends:
         both = [self.plan.partition.side(side) for side in ("q", "kv")]
         self.uneven = not all(alike(side, self.plan.ranks) and ascending(side) for side in both)
         self.slices = Slices(both[0].sizes.max() == both[1].sizes.max())
+        attends = [s for s in self.loops.statements if isinstance(s, Attend)]
+        cut = any(s.kind == "strict" or any(p.pieces for p in (*s.q, *s.kv)) for s in attends)
+        self.meet = "meet_part" if cut else "meet"
 
     def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
         """The attends of some steps, if told so only those that add to these sums."""
@@ -122,9 +125,9 @@ class Attends:
                 return
         on = Domain(self.loops, steps)
         bases = [self.base(cell, group.cases[0], steps) for cell in group.cells]
-        first = bases[0].startswith("nothing(")
-        only = len(group.cases) == 1 and group.always
-        calls = [self.call(c, group, first and only, steps, names) for c in group.cases]
+        first = all(self.starts(cell, steps) for cell in group.cells)
+        alone = closures or (len(group.cases) == 1 and group.always)  # no operands to share
+        calls = [self.call(c, group, first and alone, steps, names) for c in group.cases]
         targets = ", ".join(self.made.sums[cell] for cell in group.cells)
         lines, reads = switched(group, calls, bases, targets, names, on, closures)
         self.write(group.cells, steps)
@@ -184,25 +187,22 @@ class Attends:
     ) -> tuple[str, list[str]]:
         """The name of the function and its arguments."""
         q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
-        q = f"with_output({q})" if self.stats and not self.forward else q
-        rows, cols, causal = self.slices.of(case)
-        masked = case.kind in ("masked", WHOLE)
-        if first and rows is None and not masked:
-            keys = f"*{kv}" if cols is None else f"*(x[:, :, {cols}] for x in {kv})"
-            return "attend", [q, keys, f"causal={causal}"]
+        way = "" if self.forward else "_backward"
         bases = [self.base(cell, case, steps) for cell in group.cells]
         bases = [
             x for b in bases for x in ([f"*{b}"] if b.startswith("nothing(") else b.split(", "))
         ]
-        if masked:
+        if case.kind in ("masked", WHOLE):
             if case.kind == WHOLE:
                 self.check_whole(case, steps)
             places = [self.places(case, side, steps, names) for side in ("q", "kv")]
-            meet = "meet_masked" if self.forward else "meet_masked_backward"
-            return meet, [*bases, q, kv, *places]
-        more = [f"{k}={x}" for k, x in (("rows", rows), ("cols", cols)) if x]
-        more += ["causal=True"] if causal else []
-        return ("meet" if self.forward else "meet_backward"), [*bases, q, kv, *more]
+            return f"meet_masked{way}", [*bases, q, kv, *places]
+        rows, cols, causal = self.slices.of(case)
+        if first and rows is None and (cols is None or self.forward):
+            keys = kv if cols is None else f"[x[:, :, {cols}] for x in {kv}]"
+            return f"attend{way}", [q, keys, f"causal={causal}"]
+        cut = [f"{name}={x}" for name, x in (("rows", rows), ("cols", cols)) if x]
+        return f"{self.meet}{way}", [*bases, q, kv, *cut, *["causal=True"] * causal]
 
     def check_whole(self, case: Case, steps: Steps) -> None:
         """Raise PlanError if queries and keys see each other outside of the rectangle."""

@@ -1,6 +1,7 @@
 """Messages from device to device: one ppermute each."""
 
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 import numpy as np
 
@@ -19,7 +20,7 @@ def is_stepwise(s: object) -> bool:
     return isinstance(s, Send) and isinstance(s.hop, Shift) and any(e.step for e in s.hop.by)
 
 
-def sends_inputs(s: object) -> bool:
+def sends_inputs(s: object) -> TypeGuard[Send]:
     """True for messages of copies."""
     return isinstance(s, Send) and not s.sums
 

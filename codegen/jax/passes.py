@@ -1,13 +1,13 @@
 """A pass as the body of a Python function: steps one after the other, equal ones as a loop."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from codegen.jax.attends import Attends
 from codegen.jax.cases import Group
-from codegen.jax.hops import Steps, everybody, is_stepwise
+from codegen.jax.hops import Steps, everybody, is_stepwise, sends_inputs
 from codegen.jax.runs import Block, Op, Run
 from codegen.jax.values import Key
 from codegen.lowered.conditions import Domain, both, times
@@ -20,10 +20,15 @@ from planner.loops.form import OWN, Exchange, Return, Root, Send, Start, Stateme
 
 @dataclass
 class Pass(Attends):
-    """One pass on its way to text."""
+    """One pass on its way to text; `waiting`: steps whose inputs are sent in the next one."""
+
+    waiting: set[int] = field(default_factory=set)
 
     def blocks(self, runs: Sequence[Run]) -> list[Block]:
         """The lines of all runs, in order."""
+        unrolled = {t - 1 for run in runs if run.kind == "unrolled" for t in run.steps}
+        exchanging = (s.when for s in self.loops.statements if isinstance(s, Exchange))
+        self.waiting = unrolled.difference(*(when.steps for when in exchanging))
         opening = Block(None, tuple(self.opening()))
         return [opening, *(self.block(run) for run in runs)]
 
@@ -112,6 +117,7 @@ class Pass(Attends):
     def ops(self, run: Run, names: Names) -> Iterator[Op]:
         """Sums leave; attends add; sums arrive; inputs go on, exchanges and their returns."""
         active = [(s, self.during(s, run)) for s in run.statements]
+        yield from _in_order([*self.coming(run, names)])
         for s, steps in active:
             if isinstance(s, Start):
                 yield from self.at(run, steps, self.start(s))
@@ -151,11 +157,25 @@ class Pass(Attends):
             yield from self.at(run, steps, self.arrive(cell, text, steps))
         moves = [] if before else [*self.returns(run, back, names)]
         for s, steps in active:
-            if isinstance(s, Send) and not s.sums:
-                moves += self.at(run, steps, self.forward_input(s, self.once(run, steps, names)))
+            if sends_inputs(s):
+                now = tuple(t for t in steps if t not in self.waiting)
+                if now:
+                    sent = self.forward_input(s, self.once(run, now, names))
+                    moves += self.at(run, now, sent)
             elif isinstance(s, Exchange):
                 moves += self.at(run, steps, self.exchange(s, names))
         yield from _in_order(moves)
+
+    def coming(self, run: Run, names: Names) -> Iterator[Op]:
+        """Inputs that the step before sends: in a loop that Python unrolls they are sent here."""
+        if run.kind != "unrolled":
+            return
+        before = replace(names, first=names.first - 1)  # so that this step says that one's number
+        for s in self.loops.statements:
+            sending = tuple(t - 1 for t in run.steps if t - 1 in self.waiting and s.when.on(t - 1))
+            if sends_inputs(s) and sending:
+                sent = self.forward_input(s, self.once(run, sending, before))
+                yield from self.at(run, tuple(t + 1 for t in sending), sent)
 
     def returns(self, run: Run, back: Sequence[tuple[Return, Steps]], names: Names) -> Iterator[Op]:
         """Let sums go back over exchanges."""
@@ -221,6 +241,8 @@ class Pass(Attends):
         elif ", " in name:
             more = text if ", " in text and "(" not in text else f"*{text}"
             yield self.assign(name, f"merge({name}, {more})")
+        elif cell[1] == "q":
+            yield self.assign(name, f"{name} + {text}")
         else:
             yield self.assign(name, f"jax.tree.map(jnp.add, {name}, {text})")
 

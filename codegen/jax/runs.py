@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ class Run:
     statements: tuple[Statement, ...] = ()  # some that run in them
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Op:
     """Lines, not indented, that assign to `targets`; `text` has every name that they read.
 
@@ -50,7 +50,7 @@ class Op:
         return frozenset(WORD.findall(self.text))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """A run's lines, and those before and after its loop; no run: lines only."""
 
@@ -58,6 +58,16 @@ class Block:
     ops: tuple[Op, ...]
     before: tuple[Op, ...] = ()
     after: tuple[Op, ...] = ()
+
+    @property
+    def every(self) -> tuple[Op, ...]:
+        """All lines."""
+        return (*self.before, *self.ops, *self.after)
+
+    def only(self, kept: Set[Op]) -> "Block":
+        """The block without lines that are none of these."""
+        parts = self.ops, self.before, self.after
+        return Block(self.run, *(tuple(op for op in part if op in kept) for part in parts))
 
 
 def runs(loops: Loops) -> list[Run]:
@@ -160,85 +170,110 @@ def _pauses(on: Flags) -> Flags:
 
 # ---- lines
 
+GIVEN = {"q", "out", "lse"}  # variables that arguments of a pass have the names of
+Maker = tuple[Op, Block | None, int]  # a line that has run, and the step of a loop that it was in
+
+
+@dataclass
+class Uses:
+    """What lines read of each other as they run.
+
+    `read`: lines whose values are read. `entering`: the variables that a step of a loop reads from
+    before that step. `leaving`: those of a loop that later lines read. `made`: the lines that a
+    variable may come from, None for none.
+    """
+
+    made: dict[str, set[Maker | None]]
+    read: set[Op] = field(default_factory=set)
+    entering: set[tuple[Block | None, str]] = field(default_factory=set)
+    leaving: set[tuple[Block | None, str]] = field(default_factory=set)
+
+    def run(self, ops: Sequence[Op], names: Names, block: Block | None = None, t: int = 0) -> None:
+        """Run lines in a step."""
+        for op in ops:
+            if eval(op.condition or "True", {names.step: t - names.first, **names.values}):
+                self.look(op.reads, block, t)
+                self.made |= {name: {(op, block, t)} for name in op.targets}
+
+    def look(self, words: Set[str], block: Block | None = None, t: int = 0) -> None:
+        """Read variables. Raises PlanError if one of them is not there on every way."""
+        names = sorted(words & self.made.keys())
+        if lost := [name for name in names if None in self.made[name]]:
+            raise PlanError(f"values that are read before they are there: {', '.join(lost)}")
+        for name in names:
+            for op, source, when in filter(None, self.made[name]):
+                self.read.add(op)
+                self.leaving |= {(source, name)} if source is not block else set()
+                self.entering |= {(block, name)} if (source, when) != (block, t) else set()
+
+    def carried(self, block: Block) -> list[str]:
+        """The variables that a loop of JAX carries."""
+        written = dict.fromkeys(name for op in block.ops for name in op.targets)
+        return [name for name in written if (block, name) in self.entering | self.leaving]
+
+
+def uses(blocks: Sequence[Block], results: Sequence[str], names: Names) -> Uses:
+    """Runs all lines; `results` are read after them, and what a loop of JAX carries before it."""
+    targets = {name for block in blocks for op in block.every for name in op.targets}
+    found = Uses({name: set() if name in GIVEN else {None} for name in targets})
+    for block in blocks:
+        found.run(block.before, names)
+        before = dict(found.made)
+        for t in block.run.steps if block.run else (0,):
+            found.run(block.ops, names, block, t)
+        if block.run and block.run.kind == "rolled":
+            found.made |= {name: before[name] | made for name, made in found.made.items()}
+        found.run(block.after, names)
+    found.look({*results})
+    return found
+
 
 def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list[str]:
-    """The body of a pass; `results` are read after it."""
-    check_defined(blocks, results, names)
-    needed, parts = set(results), list[list[str]]()
-    for block in reversed(blocks):
-        parts.append(indented(block.after))
-        _read(needed, block.after)
-        if block.run is None or block.run.kind == "straight":
-            parts.append(indented(block.ops))
-            _read(needed, block.ops)
-        else:
-            parts.append(_loop(block, needed, names))
-        _read(needed, block.before)
-    return [line for part in reversed(parts) for line in part]
+    """The body of a pass, without needless lines; `results` are read after it.
 
-
-def check_defined(blocks: Sequence[Block], results: Sequence[str], names: Names) -> None:
-    """Raise PlanError if a variable is read, or carried around a loop, before it is assigned."""
-    ops = [op for block in blocks for op in (*block.before, *block.ops, *block.after)]
-    variables = {name for op in ops for name in op.targets} - {"q", "out", "lse"}
-    assigned = set[str]()
-
-    def run(ops: Sequence[Op], step: int = 0) -> None:
-        for op in ops:
-            if eval(op.condition or "True", {names.step: step, **names.values}):
-                _check_reads(op.reads & variables, assigned)
-                assigned.update(op.targets)
-
+    Raises PlanError if a variable is read, or carried around a loop, before it is assigned.
+    """
+    found = uses(blocks, results, names)
+    kept = worth_printing(blocks, found.read)
+    if any(op not in kept for block in blocks for op in block.every):
+        return lines([block.only(kept) for block in blocks], results, names)
+    made = list[str]()
     for block in blocks:
-        kind = block.run.kind if block.run else "straight"
-        run(block.before)
-        if kind == "rolled":
-            carried = {t for op in block.ops for t in op.targets if not is_arriving(t)}
-            _check_reads(carried & variables, assigned)
-        for t in block.run.steps if block.run else (0,):
-            run(block.ops, t - names.first)
-        run(block.after)
-    _check_reads({*results} & variables, assigned)
+        made += indented(block.before)
+        if block.run is None or block.run.kind == "straight":
+            made += indented(block.ops)
+        elif block.ops:
+            made += _loop(block, block.run.steps, found, names)
+        made += indented(block.after)
+    return made
 
 
-def _check_reads(names: Set[str], assigned: set[str]) -> None:
-    if lost := sorted(names - assigned):
-        raise PlanError(f"values that are read before they are there: {', '.join(lost)}")
+def worth_printing(blocks: Sequence[Block], read: Set[Op]) -> set[Op]:
+    """Lines that are read, and first values of what a loop names above the line that assigns it."""
+    kept, named = {*read}, {*GIVEN}
+    for block in blocks:
+        first = {name: op for op in block.before for name in op.targets}
+        for op in (op for op in block.every if op in read):
+            kept |= {first[name] for name in (op.reads - named) & first.keys()}
+            named |= {*op.targets}
+    return kept
 
 
-def _read(needed: set[str], ops: Sequence[Op]) -> None:
-    """Turn what is needed after some lines into what is needed before them."""
-    for op in reversed(ops):
-        needed -= set() if op.condition else set(op.targets)
-        needed |= op.reads
-
-
-def _loop(block: Block, needed: set[str], names: Names) -> list[str]:
+def _loop(block: Block, steps: Sequence[int], found: Uses, names: Names) -> list[str]:
     assert block.run
-    steps, inside = block.run.steps, set[str]()
-    _read(inside, block.ops)
     first, end = steps[0] - names.first, names.count(steps[-1] + 1 - names.first)
-    before = indented(block.before)
-    written = dict.fromkeys(t for op in block.ops for t in op.targets)
-    kept = {t for op in block.ops if op.condition for t in op.targets if not is_arriving(t)}
-    state = [name for name in written if name in inside | needed | kept and not is_arriving(name)]
-    out = [name if name in needed else "_" for name in state]
-    needed |= inside - {"step"} | set(state)
     if block.run.kind == "unrolled":
         head = f"    for step in range({f'{first}, ' if first else ''}{end}):"
-        return [*before, head, *conditional(block.ops)]
-    step, one = "step" if "step" in inside else "_", len(state) == 1
+        return [head, *conditional(block.ops)]
+    state = found.carried(block)
+    out = [name if (block, name) in found.leaving else "_" for name in state]
+    step, one = "step" if any("step" in op.reads for op in block.ops) else "_", len(state) == 1
     head = f"    def one_step({step}, {state[0] if one else 'state'}):"
     unpacked = [] if one else [f"        {', '.join(state)} = state"]
     start = state[0] if one else f"({', '.join(state)})"
     loop = f"    {', '.join(out)} = lax.fori_loop({first}, {end}, one_step, {start})"
     body = [head, *unpacked, *conditional(block.ops), f"        return {', '.join(state)}"]
-    return [*before, "", *body, "", loop]
-
-
-def is_arriving(name: str) -> bool:
-    """True for what is read in the step in which it is assigned, and not later."""
-    return name.startswith("arriving_")
+    return ["", *body, "", loop]
 
 
 def indented(ops: Sequence[Op], by: int = 4) -> list[str]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from codegen import emit
 from codegen.jax.cases import check, groups
 from codegen.jax.hops import Hops
-from codegen.jax.runs import Block, Op, Run, check_defined, runs
+from codegen.jax.runs import Block, Op, Run, lines, runs
 from codegen.jax.schedule import named, print_loops
 from codegen.jax.values import values
 from codegen.lowered.conditions import Domain
@@ -159,12 +160,39 @@ def test_a_value_is_assigned_in_a_step_that_happens_before_it_is_read() -> None:
     first, then = Op(("x = q",), ("x",), "q", "step == 0"), Op(("y = x",), ("y",), "x")
 
     def checked(*ops: Op) -> None:
-        check_defined([Block(Run((0,), "unrolled"), ops)], ["y"], Names(("rank",)))
+        lines([Block(Run((0,), "unrolled"), ops)], ["y"], Names(("rank",)))
 
     checked(first, then)
     for ops in ((then, first), (replace(first, condition="step == 1"), then)):
         with pytest.raises(PlanError, match="read before they are there: x"):
             checked(*ops)
+
+
+def test_lines_that_nobody_reads_are_not_printed() -> None:
+    """A first value is printed where a loop of JAX carries it, and not where one assigns it."""
+    first, then = Op(("x = q",), ("x",), "q"), Op(("x = k",), ("x",), "k")
+    after = Block(None, (Op(("y = x",), ("y",), "x"),))
+
+    def printed(kind: Literal["rolled", "unrolled"], loop: Op) -> list[str]:
+        blocks = [Block(Run((1, 2), kind), (loop,), (first,)), after]
+        return [line.strip() for line in lines(blocks, ["y"], Names(("rank",)))]
+
+    assert "x = q" in printed("rolled", then)
+    assert printed("unrolled", then) == ["for step in range(1, 3):", "x = k", "y = x"]
+    assert "x = q" in printed("unrolled", replace(then, lines=("x = x + k",), text="x + k"))
+    assert printed("unrolled", replace(then, targets=("z",))) == ["x = q", "y = x"]
+
+
+def test_first_values_stand_above_loops_that_name_them_before_they_assign_them() -> None:
+    first = Op(("x = q",), ("x",), "q")
+    loop = (
+        Op(("y = x",), ("y",), "x", "step > 1", (2,)),
+        Op(("x = k",), ("x",), "k"),
+    )
+    blocks = [Block(Run((1, 2), "unrolled"), loop, (replace(first),)) for _ in range(2)]
+    text = lines(blocks, ["y"], Names(("rank",)))
+    assert text.count("    x = q") == 1
+    assert text[0] == "    x = q"
 
 
 def test_a_message_beside_sums_that_go_elsewhere_is_refused() -> None:

@@ -23,8 +23,9 @@ PLAN: dict[str, Any] = {}
 def ours(mesh, *inputs):
     """Attention by this program, of and in the order of the sequence."""
     sinks, inputs = inputs[-1], inputs[:-1]  # sinks
-    sides = zip(inputs, ("q", "kv", "kv"), strict=True)
-    shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)
+    sides = zip(inputs, ("q", "kv", "kv"), strict=True)  # apart
+    shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)  # apart
+    shards = ([shard(x, rank) for rank in range(RANKS)] for x in inputs)  # alike
     attend = jax.jit(partial(attention, mesh=mesh))  # alone: XLA fails to partition the rest
     out = attend(*(jnp.concatenate(x, 2) for x in shards))  # bound sinkless
     out = attend(*(jnp.concatenate(x, 2) for x in shards), sinks=sinks)  # sinks

@@ -15,25 +15,29 @@ from codegen.jax.parts.kernels_gpu import (
     triton_blocks,
 )
 from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu
+from codegen.jax.parts.masked import with_output
 
 HEAD_DIM = V_HEAD_DIM = 1
 
 # ---- Kernels
 
 
-def attend(q, k, v, causal):
+def attend(q, kv, causal):
     """Output and log-sum-exp, wide, of queries over keys; causal: query n sees keys 0..n."""
-    out, lse = on_platform(0, causal, *of_one_width(q, k, v))  # unequal
+    out, lse = on_platform(0, causal, *of_one_width(q, *kv))  # unequal
     return out[..., :V_HEAD_DIM], lse  # unequal
-    return on_platform(0, causal, q, k, v)  # equal
+    return on_platform(0, causal, q, *kv)  # equal
 
 
-def attend_backward(dout, q, k, v, out, lse, causal):
-    """The share of these pairs in dq, dk and dv, given out and lse over all keys of the queries."""
-    *inputs, out, dout = of_one_width(q, k, v, out, dout)  # unequal
+def attend_backward(queries, kv, causal):
+    """The share of these pairs in dq and dkv, given out and lse over all keys of the queries."""
+    q, dout, out, lse = with_output(queries)  # stats
+    q, dout, out, lse = queries  # statless
+    *inputs, out, dout = of_one_width(q, *kv, out, dout)  # unequal
     dq, dk, dv = on_platform(1, causal, *inputs, out, lse, dout)  # unequal
-    return dq[..., :HEAD_DIM], dk[..., :HEAD_DIM], dv[..., :V_HEAD_DIM]  # unequal
-    return on_platform(1, causal, q, k, v, out, lse, dout)  # equal
+    return dq[..., :HEAD_DIM], (dk[..., :HEAD_DIM], dv[..., :V_HEAD_DIM])  # unequal
+    dq, dk, dv = on_platform(1, causal, q, *kv, out, lse, dout)  # equal
+    return dq, (dk, dv)  # equal
 
 
 def of_one_width(*arrays):

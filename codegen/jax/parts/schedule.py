@@ -16,33 +16,43 @@ RANKS = SEQ = V_HEAD_DIM = 1
 # ---- Schedule
 
 
-def meet(out, lse, q, kv, rows=slice(None), cols=slice(None), causal=False):
+def meet(out, lse, q, kv, causal=False):
+    """Output and log-sum-exp of queries that have met some more keys."""
+    return merge(out, lse, *attend(q, kv, causal))
+
+
+def meet_part(out, lse, q, kv, rows=slice(None), cols=slice(None), causal=False):
     """Output and log-sum-exp of queries, some of which have met some more keys."""
-    k, v = (x[:, :, cols] for x in kv)
-    part = attend(q[:, :, rows], k, v, causal)
+    part = attend(q[:, :, rows], [x[:, :, cols] for x in kv], causal)
     merged = merge(out[:, :, rows], lse[:, :, rows], *part)
     return out.at[:, :, rows].set(merged[0]), lse.at[:, :, rows].set(merged[1])
 
 
-def meet_backward(dq, dkv, queries, kv, rows=slice(None), cols=slice(None), causal=False):
-    """Gradients of queries, and of keys and values, with those of one more rectangle."""
-    q, dout, out, lse = (x[:, :, rows] for x in queries)
-    k, v = (x[:, :, cols] for x in kv)
-    dq_part, *dkv_part = attend_backward(dout, q, k, v, out, lse, causal)
-    dkv = tuple(x.at[:, :, cols].add(part) for x, part in zip(dkv, dkv_part, strict=True))
-    return dq.at[:, :, rows].add(dq_part), dkv
-
-
 def meet_masked(out, lse, q, kv, at, kv_at):
-    """`meet` for queries and keys at these positions."""
+    """Output and log-sum-exp of queries that have met some more keys, both at these positions."""
     k, v = kv
     return merge(out, lse, *attend_masked(q, k, v, at, kv_at, allowed))
 
 
+def meet_backward(dq, dkv, queries, kv, causal=False):
+    """Gradients of queries, and of keys and values, with those of one more rectangle."""
+    dq_part, part = attend_backward(queries, kv, causal)
+    return dq + dq_part, tuple(map(jnp.add, dkv, part))
+
+
+def meet_part_backward(dq, dkv, queries, kv, rows=slice(None), cols=slice(None), causal=False):
+    """Gradients with those of some of the queries, and of keys and values."""
+    queries, kv = [x[:, :, rows] for x in queries], [x[:, :, cols] for x in kv]
+    dq_part, part = attend_backward(queries, kv, causal)
+    dkv = tuple(x.at[:, :, cols].add(y) for x, y in zip(dkv, part, strict=True))
+    return dq.at[:, :, rows].add(dq_part), dkv
+
+
 def meet_masked_backward(dq, dkv, queries, kv, at, kv_at):
-    """`meet_backward` for queries and keys at these positions."""
-    (q, dout, out, lse), (k, v) = queries, kv
-    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+    """Gradients with those of one more rectangle of queries and keys at these positions."""
+    (q, dout, lse, delta), (k, v) = queries, kv  # stats
+    (q, dout, out, lse), (k, v) = queries, kv  # statless
+    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)  # statless
     dq_part, *part = masked_gradients(dout, q, k, v, lse, delta, at, kv_at, allowed)
     return dq + dq_part, tuple(map(jnp.add, dkv, part))
 
@@ -70,16 +80,15 @@ def over_tiles(meet, sums, q, kv, ends, diagonal=True):
 def meet_tile(out, lse, q, kv, row, col, size, causal=False):
     """Output and log-sum-exp of queries, a piece of which has met one more piece of the keys."""
     old, old_lse, rows = (piece(x, row, size) for x in (out, lse, q))
-    k, v = (piece(x, col, size) for x in kv)
-    met = merge(old, old_lse, *attend(rows, k, v, causal))
+    met = merge(old, old_lse, *attend(rows, [piece(x, col, size) for x in kv], causal))
     return put(out, row, met[0]), put(lse, row, met[1])
 
 
 def meet_tile_backward(dq, dkv, queries, kv, row, col, size, causal=False):
     """Gradients of queries, and of keys and values, with those of one more pair of pieces."""
-    q, dout, out, lse, old = (piece(x, row, size) for x in (*queries, dq))
+    *queries, old = (piece(x, row, size) for x in (*queries, dq))
     k, v, *old_dkv = (piece(x, col, size) for x in (*kv, *dkv))
-    dq_part, *part = attend_backward(dout, q, k, v, out, lse, causal)
+    dq_part, part = attend_backward(queries, (k, v), causal)
     dkv = tuple(put(x, col, a + b) for x, a, b in zip(dkv, old_dkv, part, strict=True))
     return put(dq, row, old + dq_part), dkv
 

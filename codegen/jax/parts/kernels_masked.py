@@ -1,0 +1,24 @@
+"""Attention of one tile by the kernel for masks of positions, where a program has that, too."""
+
+import jax.numpy as jnp
+
+from codegen.jax.parts.masked import attend_masked, masked_gradients, wide
+
+SEQ = KV_SEQ = 0
+
+
+def attend_cpu(causal, q, k, v):
+    """`attend_masked` of tokens in their order."""
+    return attend_masked(q, k, v, *in_turn(causal, q, k))
+
+
+def attend_backward_cpu(causal, q, k, v, out, lse, dout):
+    """`masked_gradients` of tokens in their order."""
+    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+    return masked_gradients(dout, q, k, v, lse, delta, *in_turn(causal, q, k))
+
+
+def in_turn(causal, q, k):
+    """Positions from 0 on, and a mask of these, aligned ones of queries."""
+    rows, cols = (jnp.arange(x.shape[2]) for x in (q, k))
+    return rows, cols, lambda i, j: (j <= i - (KV_SEQ - SEQ)) | (not causal)
