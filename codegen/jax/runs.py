@@ -176,7 +176,7 @@ Maker = tuple[Op, Block | None, int]  # a line that has run, and the step of a l
 
 @dataclass
 class Uses:
-    """What lines read of each other as they run.
+    """Notes of which lines read each other as they run.
 
     `read`: lines whose values are read. `entering`: the variables that a step of a loop reads from
     before that step. `leaving`: those of a loop that later lines read. `made`: the lines that a
@@ -215,17 +215,17 @@ class Uses:
 def uses(blocks: Sequence[Block], results: Sequence[str], names: Names) -> Uses:
     """Runs all lines; `results` are read after them, and what a loop of JAX carries before it."""
     targets = {name for block in blocks for op in block.every for name in op.targets}
-    found = Uses({name: set() if name in GIVEN else {None} for name in targets})
+    used = Uses({name: set() if name in GIVEN else {None} for name in targets})
     for block in blocks:
-        found.run(block.before, names)
-        before = dict(found.made)
+        used.run(block.before, names)
+        before = dict(used.made)
         for t in block.run.steps if block.run else (0,):
-            found.run(block.ops, names, block, t)
+            used.run(block.ops, names, block, t)
         if block.run and block.run.kind == "rolled":
-            found.made |= {name: before[name] | made for name, made in found.made.items()}
-        found.run(block.after, names)
-    found.look({*results})
-    return found
+            used.made |= {name: before[name] | made for name, made in used.made.items()}
+        used.run(block.after, names)
+    used.look({*results})
+    return used
 
 
 def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list[str]:
@@ -233,8 +233,8 @@ def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list
 
     Raises PlanError if a variable is read, or carried around a loop, before it is assigned.
     """
-    found = uses(blocks, results, names)
-    kept = worth_printing(blocks, found.read)
+    used = uses(blocks, results, names)
+    kept = worth_printing(blocks, used.read)
     if any(op not in kept for block in blocks for op in block.every):
         return lines([block.only(kept) for block in blocks], results, names)
     made = list[str]()
@@ -243,7 +243,7 @@ def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list
         if block.run is None or block.run.kind == "straight":
             made += indented(block.ops)
         elif block.ops:
-            made += _loop(block, block.run.steps, found, names)
+            made += _loop(block, block.run.steps, used, names)
         made += indented(block.after)
     return made
 
@@ -259,14 +259,14 @@ def worth_printing(blocks: Sequence[Block], read: Set[Op]) -> set[Op]:
     return kept
 
 
-def _loop(block: Block, steps: Sequence[int], found: Uses, names: Names) -> list[str]:
+def _loop(block: Block, steps: Sequence[int], used: Uses, names: Names) -> list[str]:
     assert block.run
     first, end = steps[0] - names.first, names.count(steps[-1] + 1 - names.first)
     if block.run.kind == "unrolled":
         head = f"    for step in range({f'{first}, ' if first else ''}{end}):"
         return [head, *conditional(block.ops)]
-    state = found.carried(block)
-    out = [name if (block, name) in found.leaving else "_" for name in state]
+    state = used.carried(block)
+    out = [name if (block, name) in used.leaving else "_" for name in state]
     step, one = "step" if any("step" in op.reads for op in block.ops) else "_", len(state) == 1
     head = f"    def one_step({step}, {state[0] if one else 'state'}):"
     unpacked = [] if one else [f"        {', '.join(state)} = state"]
