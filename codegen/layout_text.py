@@ -120,7 +120,8 @@ class Text:
             multiple = _multiple(form)
             parts = multiple if multiple.isdecimal() else f"{{{multiple.strip('()')}}}"
             said = f'f"{{seq}} tokens do not make {parts} equal parts"'
-            yield f"    assert seq and not seq % {multiple}, {said}"
+            yield f"    if not seq or seq % {multiple}:"
+            yield f"        raise ValueError({said})"
         body = self.pieces(form) if isinstance(form, Pieces) else self.other(form, keys)
         yield from (f"    {line}" for line in body)
 

@@ -130,6 +130,7 @@ def test_the_file_checks_itself_and_fails_when_it_is_wrong(tmp_path: Path) -> No
     path.write_text(text)
     good = run(path, "--seq", "52")
     assert good.returncode == 0, good.stderr
+    assert "unrecognized arguments: --steps 52" in run(path, "--steps", "52").stderr
     path.write_text(text.replace("SCALE = 4**-0.5", "SCALE = 5**-0.5"))
     assert path.read_text() != text
     assert self_check(path.read_text(), 52) == 1

@@ -109,6 +109,12 @@ def test_every_function_of_a_file_is_used_and_annotated(target: str) -> None:
         assert max(map(len, source.splitlines())) <= 100, name
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_file_refuses_and_fails_also_where_python_leaves_assertions_out(target: str) -> None:
+    for name, source in sources(target).items():
+        assert not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(source))), name
+
+
 PUBLIC = {"attention", "decoder_layer", "kv_positions", "load", "positions", "shard", "unshard"}
 
 
@@ -137,12 +143,12 @@ def bare(source: str) -> Iterator[str] | list[str]:
 # ---- length: causal, 8 ranks, both passes, blank lines and comments included
 
 BUDGETS = {  # torch; JAX for all platforms, for one
-    "ring": (300, 460, 360),
-    "striped": (300, 460, 360),
-    "zigzag": (300, 460, 360),
-    "burst": (300, 460, 360),
-    "ulysses": (300, 460, 360),
-    "allgather": (300, 460, 360),
+    "ring": (300, 465, 360),
+    "striped": (300, 465, 360),
+    "zigzag": (300, 465, 360),
+    "burst": (300, 465, 360),
+    "ulysses": (300, 465, 360),
+    "allgather": (300, 465, 360),
     "balanced": (340, 500, 400),
     "usp:ulysses=2": (340, 500, 400),
 }
@@ -169,7 +175,7 @@ EXCHANGES = ["usp", "ulysses-gather", "llama3", "llama3:stride=1", "ulysses-stag
 @pytest.mark.parametrize("schedule", EXCHANGES)
 def test_torch_programs_of_exchanges_are_short(schedule: str) -> None:
     work = rl.Workload(seq=2**16, mask=rl.Causal(), **LARGE)
-    assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "torch")) <= 340
+    assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "torch")) <= 345
 
 
 @pytest.mark.parametrize("schedule", ["llama3", "llama3:stride=1", "head-chunks", "mesh2d"])
@@ -189,7 +195,7 @@ CUT_AT_RUN_TIME = [
 @pytest.mark.parametrize(("schedule", "mask"), CUT_AT_RUN_TIME, ids=str)
 def test_torch_programs_that_cut_tiles_at_run_time_are_short(schedule: str, mask: rl.Mask) -> None:
     work = rl.Workload(seq=2**16, mask=mask, **LARGE)
-    assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "torch")) <= 340
+    assert lines(rl.emit(rl.plan(schedule, work, 8, pass_="both"), "torch")) <= 345
 
 
 def without_kernels(source: str) -> str:
@@ -203,7 +209,7 @@ OF_DOCUMENTS = {  # torch, JAX: loops, or tables and their interpreter
     "zigzag": (500, 600),
     "burst": (500, 600),
     "allgather": (500, 500),
-    "usp:ulysses=2": (500, 600),
+    "usp:ulysses=2": (500, 605),
 }
 
 

@@ -1,6 +1,7 @@
 """The self-check: results on random inputs against dense attention by its definition."""
 
 import sys
+from argparse import ArgumentParser
 from functools import partial
 from typing import Any
 
@@ -64,5 +65,7 @@ def main(seq: int = CHECKED) -> int:
 
 
 if __name__ == "__main__":
+    words = ArgumentParser(description=main.__doc__)
+    words.add_argument("--seq", type=int, default=CHECKED)
     jax.config.update("jax_num_cpu_devices", RANKS)
-    sys.exit(main(*(int(word.split("=")[-1]) for word in sys.argv[1:][-1:])))
+    sys.exit(main(words.parse_args().seq))

@@ -1,6 +1,7 @@
 """The self-check of a decoder layer: output and all gradients against the reference."""
 
 import sys
+from argparse import ArgumentParser
 from functools import partial
 from typing import Any
 
@@ -68,5 +69,7 @@ def in_sequence(x):
 
 
 if __name__ == "__main__":
+    words = ArgumentParser(description=main.__doc__)
+    words.add_argument("--seq", type=int, default=CHECKED)
     jax.config.update("jax_num_cpu_devices", RANKS)
-    sys.exit(main(*(int(word.split("=")[-1]) for word in sys.argv[1:][-1:])))
+    sys.exit(main(words.parse_args().seq))
