@@ -148,7 +148,8 @@ def outside(plan: Plan) -> str | None:
         if _several_owners(side):
             return f"the heads of a {name} have several owners"
         tokens = sum(len(r) for chunk in side.chunks for r in chunk)
-        most, fair = max(map(_count, _owned(side).values())), -(-tokens // plan.ranks)
+        most = max(sum(map(len, owned)) for owned in _owned(side).values())
+        fair = -(-tokens // plan.ranks)
         if most > fair:
             return f"a rank owns {most} tokens of the {name} side, more than {fair}"
     if _plain(plan.workload) and not _alike(*map(_owned, sides.values())):
@@ -171,10 +172,6 @@ def _owned(side: Side) -> dict[int, Ranges]:
     for block in side.blocks:
         owned.setdefault(block.home, {})[block.positions] = None
     return {rank: tuple(chain.from_iterable(chunks)) for rank, chunks in owned.items()}
-
-
-def _count(positions: Ranges) -> int:
-    return sum(map(len, positions))
 
 
 def _alike(q: dict[int, Ranges], kv: dict[int, Ranges]) -> bool:

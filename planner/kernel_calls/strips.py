@@ -80,8 +80,6 @@ def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
 
 def _union(spans: Sequence[Spans], row: int) -> Iterator[Call]:
     """At most one call, for the rows from `row` on that see anything of several boxes."""
-    if not spans:
-        return
     first, last = (np.stack([span[i] for span in spans]) for i in (0, 1))
     visible = first < last
     seen = np.flatnonzero(visible.any(axis=0))

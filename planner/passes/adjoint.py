@@ -73,7 +73,6 @@ def _query_side(move: Move, made: Table | None, kept: bool) -> list[Move]:
     return [
         Move(tensors, move.blocks[which], move.src[which], move.dst[which])
         for tensors, which in ((inputs, ~rows), (tuple(t for t in inputs if t != "STATS"), rows))
-        if which.any()
     ]
 
 

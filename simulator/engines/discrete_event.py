@@ -152,17 +152,17 @@ class DiscreteEvent:
             yield start + seconds
 
     def _stuck(self) -> str:
-        """Name a message that cannot go on, and say why."""
-        messages = self._rows.messages
-        if full := self._transfers.without_room():
-            message, why = full[0], "where no receive buffer ever becomes free"
-        else:
-            message, why = self._transfers.arrived.index(NEVER), "which never gets its turn"
+        """Name a message that cannot go on.
+
+        All others wait, for whatever reason, for what is before them in the order of the plan.
+        """
+        messages, message = self._rows.messages, self._transfers.without_room()
         moves = ((n, step, m) for n, step, m in self._rows.parts if isinstance(m, Move))
         first, step, move = [part for part in moves if part[0] <= message][-1]
         row = move.blocks[message - first]
         what = f"{','.join(move.tensors)} {','.join(map(str, row[row >= 0].tolist()))}"
         ends = f"rank {messages.src[message]} cannot send {what} to rank {messages.dst[message]}"
+        why = "where no receive buffer ever becomes free"
         return f"{self._plan.name}: stuck in step {step}: {ends}, {why}"
 
     def timeline(self) -> Timeline:

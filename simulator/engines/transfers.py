@@ -98,9 +98,9 @@ class Transfers:
         for message in self._no_room.pop(rank, ()):
             self._try(message)
 
-    def without_room(self) -> list[int]:
-        """Return the messages that wait for nothing but a free slot."""
-        return sorted(m for messages in self._no_room.values() for m in messages)
+    def without_room(self) -> int:
+        """Return the first message that waits for nothing but a free slot."""
+        return min(m for messages in self._no_room.values() for m in messages)
 
     def _begin(self, message: int) -> None:
         now, pair = self._clock.now, self._pair[message]
