@@ -40,10 +40,7 @@ def _fans(step: Step) -> bool:
 
 def _passed_on(step: Step, trees: Trees) -> Iterator[Step]:
     """Yield a step's messages tree level by tree level, then its attends."""
-    early, late = list[list[Row]](), list[list[Row]]()
-    for move in step.moves:
-        _sort(move, early, late)
-    levels = [_levels(early, trees, sums=False), _levels(late, trees, sums=True)]
+    levels = (_levels(step, trees, sums) for sums in (False, True))
     steps = [Step((), tuple(_moves([*a, *b]))) for a, b in zip_longest(*levels, fillvalue=[])]
     if len(steps) < 2:
         yield step
@@ -52,20 +49,17 @@ def _passed_on(step: Step, trees: Trees) -> Iterator[Step]:
         yield Step(step.attends, steps[-1].moves)
 
 
-def _sort(move: Move, early: list[list[Row]], late: list[list[Row]]) -> None:
-    rows = zip(move.blocks, move.src.tolist(), move.dst.tolist(), strict=True)
-    groups = late if move.accumulates else early
-    groups.append([(move.tensors, blocks.tobytes(), src, dst) for blocks, src, dst in rows])
-
-
-def _levels(moves: list[list[Row]], trees: Trees, *, sums: bool) -> list[list[Row]]:
+def _levels(step: Step, trees: Trees, sums: bool) -> list[list[Row]]:
     """Sort messages by the level of their tree: from the root for copies, to it for sums."""
-    groups = defaultdict[tuple[object, ...], list[Row]](list)
-    for row in (row for rows in moves for row in rows):
-        groups[(*row[:2], row[3] if sums else row[2])].append(row)
+    groups = defaultdict[tuple[tuple[str, ...], bytes, int], list[Row]](list)
+    for move in (move for move in step.moves if move.accumulates == sums):
+        columns = map(bytes, move.blocks), move.src.tolist(), move.dst.tolist()
+        for blocks, src, dst in zip(*columns, strict=True):
+            root = dst if sums else src
+            groups[move.tensors, blocks, root].append((move.tensors, blocks, src, dst))
     levels = defaultdict[int, list[Row]](list)
-    for (*_, root), rows in groups.items():
-        for depth, row in _tree(int(str(root)), rows, trees, sums):
+    for (_, _, root), rows in groups.items():
+        for depth, row in _tree(root, rows, trees, sums):
             levels[depth].append(row)
     order = sorted(levels, reverse=sums)
     return [levels[depth] for depth in order]
