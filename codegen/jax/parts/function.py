@@ -51,9 +51,9 @@ def attention(
     if sinks is None or sinks.shape != (q.shape[1],):  # sinks
         given = sinks if sinks is None else [*sinks.shape]  # sinks
         raise ValueError(f"sinks are {given}, not [heads]")  # sinks
-    q = jnp.where(check_tables(tables), q, jnp.nan)  # given
+    fit = jnp.where(check_tables(tables), 1, jnp.nan)  # given
     local, spec = partial(local_attention, axis=axis), PartitionSpec(batch_axis, head_axis, axis)
     run = partial(jax.shard_map, local, mesh=mesh, out_specs=spec, check_vma=False)
     return run(in_specs=(spec, spec, spec, PartitionSpec(head_axis)))(q, k, v, sinks)  # sinks
-    return run(in_specs=(spec, spec, spec, PartitionSpec()))(q, k, v, tables)  # given
+    return run(in_specs=(spec, spec, spec, PartitionSpec()))(q, k, v, tables) * fit  # given
     return run(in_specs=spec)(q, k, v)  # bound sinkless
