@@ -126,13 +126,17 @@ def test_backward_repeats_no_attention(kind: str) -> None:
     assert both["attend_backward"] > 0
 
 
-def test_a_file_checks_its_layer() -> None:
-    source = emit(pair("zigzag", Causal(), 40, 2), "torch", layer=True)
+@pytest.mark.parametrize("kind", [{}, {"dynamic": True}], ids=str)
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("SCALE = 6**-0.5", "SCALE = 5**-0.5"), ("return dx + dx_before, None", "return dx, None")],
+)
+def test_a_file_checks_its_layer(kind: dict[str, bool], right: str, wrong: str) -> None:
+    source = emit(pair("zigzag", Causal(), 40, 2), "torch", layer=True, **kind)
     self_check(source)
-    wrong = source.replace("SCALE = 6**-0.5", "SCALE = 5**-0.5")
-    assert wrong != source
+    assert right in source
     with pytest.raises(AssertionError, match="not exact"):
-        self_check(wrong)
+        self_check(source.replace(right, wrong))
 
 
 def test_plans_that_make_no_layer_are_refused() -> None:

@@ -14,7 +14,10 @@ from codegen.torch.by_tables import table
 from planner.partitions import Side
 
 FORMAT = 2
-KEEP = (*("PLAN", "load", "example", "positions", "kv_positions"), "shard", "unshard", "main")
+KEEP = (
+    *("PLAN", "load", "example", "positions", "kv_positions"),
+    *("attention", "shard", "unshard", "main"),
+)
 USAGE = (
     "tables = load(path)                # of `ringloom tables torch SCHEDULE ... -o FILE`",
     "out = attention(q, k, v, tables)   # differentiable; local shards [batch, heads, tokens, {}]",

@@ -190,15 +190,17 @@ def reference(params: Params, x: Tensor) -> Tensor:  # :reference
 # ---- Self-check: every rank compares its tokens with the layer on one device, in float64.
 
 
-def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:  # bound
+def compared(seq: Any, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     """The output, dx and the gradients of the parameters, each beside that of the reference."""
+    tables, seq = seq, seq.seq  # given
     random, params = torch.Generator().manual_seed(0), init(0, kind[1], kind[0], dim=64, hidden=96)
     x, dy = (torch.randn(1, seq, 64, generator=random).to(*kind) for _ in range(2))
-    at = positions(dist.get_rank(), seq).to(x.device)
+    at = positions(dist.get_rank(), seq).to(x.device)  # bound
+    at = positions(dist.get_rank(), tables).to(x.device)  # given
     ours, exact = leaf(x[:, at]), {name: leaf(params[name].double()) for name in names}
-    y, whole = decoder_layer(params, ours), leaf(x.double())
+    y, whole = decoder_layer(params, ours), leaf(x.double())  # :ours
     y.backward(dy[:, at])
-    wanted = reference(exact, whole)
+    wanted = reference(exact, whole)  # :wanted
     wanted.backward(dy.double())
     pairs = [(y, wanted[:, at]), (ours.grad, whole.grad[:, at])]
     for name in names:
