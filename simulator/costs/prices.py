@@ -67,17 +67,8 @@ class Costs:
                 for call in self.rectangles.calls(node.q[row], node.kv[row]):
                     yield call, int(heads[row])
 
-    @property
-    def add(self) -> dict[str, Floats]:
-        """Per accumulator, seconds to add a kernel's result for each block, 0 for block -1."""
-        return self._of_tokens("add")
-
-    @property
-    def merge(self) -> dict[str, Floats]:
-        """Per accumulator, seconds to merge an arrival of each block, 0 for block -1."""
-        return self._of_tokens("merge")
-
-    def _of_tokens(self, event: Event) -> dict[str, Floats]:
+    def per_block(self, event: Event) -> dict[str, Floats]:
+        """Per accumulator, seconds to add or merge what is new of each block, 0 for block -1."""
         names = ACCUMULATORS[self.plan.pass_]
         sides = map(self.plan.side, names)
         tokens = (np.append(side.sizes * side.head_counts, 0) for side in sides)

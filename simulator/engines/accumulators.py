@@ -18,7 +18,7 @@ class Accumulators:
 
     def __init__(self, costs: Costs) -> None:
         plan = costs.plan
-        self._add, self._merge = costs.add, costs.merge
+        self._add, self._merge = costs.per_block("add"), costs.per_block("merge")
         self._present = {tensor: Table(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
 
     def leave(self, move: Move) -> None:

@@ -153,9 +153,9 @@ def test_merging_by_several_kernels_takes_as_many_times_the_traffic() -> None:
     once, more = (
         Costs(plan("ring", work, 8), H100.changed({"attention.merge": m})) for m in (1, 4)
     )
-    np.testing.assert_allclose(more.add["OUT"], 4 * once.add["OUT"])
+    np.testing.assert_allclose(more.per_block("add")["OUT"], 4 * once.per_block("add")["OUT"])
     back = [Costs(plan("ring", work, 8, pass_="backward"), c.hardware) for c in (once, more)]
-    np.testing.assert_array_equal(back[0].add["DQ"], back[1].add["DQ"])
+    np.testing.assert_array_equal(back[0].per_block("add")["DQ"], back[1].per_block("add")["DQ"])
 
 
 @pytest.mark.parametrize("heads", [2, 64])
