@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.analysis.tables import Table
 from planner.errors import PlanError
 from planner.layouts import BY_MASK, LAYOUTS, by_heads, by_tokens, chunks_of, cut, names
 from planner.partitions import Block, Partition, Side
@@ -149,3 +150,27 @@ def test_whole_blocks_and_head_slices_may_share_a_side() -> None:
     less = Side((front, low))
     with pytest.raises(PlanError, match=r"heads 2\.\.3: position 3 belongs to no block"):
         Partition(less, mixed).check(work, 1)
+
+
+@given(st.data(), st.sampled_from(["ring", "zigzag", "multi-ring", "llama3"]), st.integers(1, 7))
+def test_a_table_has_a_number_per_rank_and_block_and_keeps_that_of_no_block(
+    data: st.DataObject, schedule: str, P: int
+) -> None:
+    of_plan = plan(schedule, Workload(seq=40, heads=4, mask="full"), P)
+    table, blocks = Table(of_plan, "KV", np.int32, nothing=7), len(of_plan.partition.kv)
+    rows, known = st.tuples(*[st.integers(-1, blocks - 1)] * 2), dict[tuple[int, int], int]()
+    for value in range(1, 5):
+        written = data.draw(st.dictionaries(st.integers(0, P - 1), rows, min_size=1))
+        table[np.array([*written]), np.array([*written.values()])] = value
+        known |= {(rank, block): value for rank, row in written.items() for block in row}
+    every = np.tile(np.arange(-1, blocks), (P, 1))
+    assert table[np.arange(P), every].tolist() == [
+        [7, *(known.get((rank, block), 0) for block in range(blocks))] for rank in range(P)
+    ]
+    entries = table.of(np.arange(P), every[:, 1:])
+    places = [[table.cells.at(entry) for entry in row] for row in entries.tolist()]
+    assert places == [[(rank, block) for block in range(blocks)] for rank in range(P)]
+    owners = of_plan.partition.kv.owners.tolist()
+    assert [*map(table.cells.at, table.cells.owned.tolist())] == [
+        *zip(owners, range(blocks), strict=True)
+    ]
