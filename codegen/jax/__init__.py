@@ -29,7 +29,7 @@ def write(program: Program) -> str:
     if program.loops is not None:
         try:
             loops = print_loops(program)
-            parts = kernels(program.platform, "meet_masked" in loops)
+            parts = kernels(program.platform, "_masked" in loops)
             return written(program, [loops, *parts_of("jax", "schedule"), *parts])
         except PlanError as error:
             program = program.as_tables(str(error))
@@ -54,6 +54,8 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     ]
     held = any("def share_of" in x for x in texts if isinstance(x, str))
     marks = program.marks | {"held"} if held else program.marks
+    if program.loops is None:  # tables have statistics, whatever is sent
+        marks = marks - {"statless"} | {"stats"}
     keep = [*KEEP, *["kv_positions"] * keys, *LAYER * program.layer]
     if program.dynamic:
         return assemble(docstring(program, dynamic.USAGE), texts, [*keep, *dynamic.KEEP], marks)

@@ -196,6 +196,8 @@ class Attends:
             if case.kind == WHOLE:
                 self.check_whole(case, steps)
             places = [self.places(case, side, steps, names) for side in ("q", "kv")]
+            if first:
+                return f"attend_masked{way}", [q, kv, *places, "allowed"]
             return f"meet_masked{way}", [*bases, q, kv, *places]
         rows, cols, causal = self.slices.of(case)
         if first and rows is None and (cols is None or self.forward):

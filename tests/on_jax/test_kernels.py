@@ -124,12 +124,12 @@ def test_masks_of_positions_are_exact_where_rows_see_nothing(
     k, v = random.standard_normal((2, 2, 2, len(cols), 8))
     with jax.enable_x64(True):
         truth, pull = jax.vjp(jax.jit(partial(masked_dense, seen=seen)), q, k, v)
-        out, lse = masked.attend_masked(q, k, v, rows, cols, allowed)
+        out, lse = masked.attend_masked(q, (k, v), rows, cols, allowed)
         np.testing.assert_allclose(out, truth, rtol=0, atol=1e-12)
         assert (np.isneginf(lse[0, 0, :, 0]) == blind).all()
-        delta = (dout * out).sum(-1, keepdims=True)
-        grads = masked.masked_gradients(dout, q, k, v, lse, delta, rows, cols, allowed)
-        for x, wanted in zip(grads, pull(dout), strict=True):
+        queries = q, dout, out, lse
+        dq, dkv = masked.attend_masked_backward(queries, (k, v), rows, cols, allowed)
+        for x, wanted in zip((dq, *dkv), pull(dout), strict=True):
             np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-11)
 
 

@@ -2,20 +2,22 @@
 
 import jax.numpy as jnp
 
-from codegen.jax.parts.masked import attend_masked, masked_gradients, wide
+from codegen.jax.parts.masked import attend_masked, attend_masked_backward, wide
 
 SEQ = KV_SEQ = 0
 
 
 def attend_cpu(causal, q, k, v):
     """`attend_masked` of tokens in their order."""
-    return attend_masked(q, k, v, *in_turn(causal, q, k))
+    return attend_masked(q, (k, v), *in_turn(causal, q, k))
 
 
 def attend_backward_cpu(causal, q, k, v, out, lse, dout):
-    """`masked_gradients` of tokens in their order."""
-    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
-    return masked_gradients(dout, q, k, v, lse, delta, *in_turn(causal, q, k))
+    """`attend_masked_backward` of tokens in their order."""
+    queries = q, dout, lse, (dout.astype(wide(q)) * out).sum(-1, keepdims=True)  # stats
+    queries = q, dout, out, lse  # statless
+    dq, dkv = attend_masked_backward(queries, (k, v), *in_turn(causal, q, k))
+    return dq, *dkv
 
 
 def in_turn(causal, q, k):

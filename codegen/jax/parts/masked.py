@@ -7,13 +7,13 @@ SCALE = 1.0
 SEQ = KV_SEQ = 0
 
 
-def attend_masked(q, k, v, rows, cols, seen):
+def attend_masked(q, kv, rows, cols, seen):
     """Output and log-sum-exp [batch, heads, rows, 1] over the pairs that a mask allows, wide.
 
     rows, cols: positions of the queries and keys, -1 is padding. seen: the mask, a function of both
     as `allowed`. A query that sees none of these keys has output 0 and log-sum-exp -inf.
     """
-    keys = [in_blocks(x) for x in (k, v, cols[:, None])]
+    keys = [in_blocks(x) for x in (*kv, cols[:, None])]
 
     def block_of_rows(block):
         q, i = block
@@ -33,16 +33,18 @@ def attend_masked(q, k, v, rows, cols, seen):
             return lax.cond(pairs.any(), add, lambda *same: same, *sums), None
 
         out = jnp.zeros(q.shape, wide(q))  # equal
-        out = jnp.zeros((*q.shape[:-1], v.shape[-1]), wide(q))  # unequal
+        out = jnp.zeros((*q.shape[:-1], kv[1].shape[-1]), wide(q))  # unequal
         return lax.scan(meet, (out, jnp.full_like(out[..., :1], -jnp.inf)), keys)[0]
 
-    out, lse = lax.map(block_of_rows, (in_blocks(grouped(q, k)), in_blocks(rows[:, None])))
+    out, lse = lax.map(block_of_rows, (in_blocks(grouped(q, kv[0])), in_blocks(rows[:, None])))
     return joined(out, q), joined(lse, q)
 
 
-def masked_gradients(dout, q, k, v, lse, delta, rows, cols, seen):
-    """Shares of these pairs in dq, dk, dv; lse and delta, sums of out * dout, are of all keys."""
-    lse = jnp.where(lse == -jnp.inf, jnp.inf, lse)  # of queries that see nothing at all
+def attend_masked_backward(queries, kv, rows, cols, seen):
+    """Shares of these pairs in dq and dkv; lse and delta, sums of out * dout, are of all keys."""
+    (q, dout, lse, delta), (k, v) = queries, kv  # stats
+    (q, dout, out, lse), (k, v) = queries, kv  # statless
+    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)  # statless
     queries = [in_blocks(grouped(x, k)) for x in (q, dout, lse, delta)]
     keys = [in_blocks(x) for x in (k, v, cols[:, None])]
 
@@ -69,7 +71,7 @@ def masked_gradients(dout, q, k, v, lse, delta, rows, cols, seen):
 
     dkv = [jnp.zeros(x.shape, wide(x)) for x in keys[:2]]
     (dk, dv), dq = lax.scan(block_of_rows, dkv, (*queries, in_blocks(rows[:, None])))
-    return joined(dq, q), joined(dk, k), joined(dv, v)
+    return joined(dq, q), (joined(dk, k), joined(dv, v))
 
 
 def visible(i, j, seen):

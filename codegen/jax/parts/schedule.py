@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from codegen.jax.parts.kernels import attend, attend_backward
-from codegen.jax.parts.masked import attend_masked, masked_gradients, merge, wide
+from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
 from codegen.jax.parts.stubs import allowed, kv_positions, positions, shard
 
 RANKS = SEQ = V_HEAD_DIM = 1
@@ -30,8 +30,7 @@ def meet_part(out, lse, q, kv, rows=slice(None), cols=slice(None), causal=False)
 
 def meet_masked(out, lse, q, kv, at, kv_at):
     """Output and log-sum-exp of queries that have met some more keys, both at these positions."""
-    k, v = kv
-    return merge(out, lse, *attend_masked(q, k, v, at, kv_at, allowed))
+    return merge(out, lse, *attend_masked(q, kv, at, kv_at, allowed))
 
 
 def meet_backward(dq, dkv, queries, kv, causal=False):
@@ -50,10 +49,7 @@ def meet_part_backward(dq, dkv, queries, kv, rows=slice(None), cols=slice(None),
 
 def meet_masked_backward(dq, dkv, queries, kv, at, kv_at):
     """Gradients with those of one more rectangle of queries and keys at these positions."""
-    (q, dout, lse, delta), (k, v) = queries, kv  # stats
-    (q, dout, out, lse), (k, v) = queries, kv  # statless
-    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)  # statless
-    dq_part, *part = masked_gradients(dout, q, k, v, lse, delta, at, kv_at, allowed)
+    dq_part, part = attend_masked_backward(queries, kv, at, kv_at, allowed)
     return dq + dq_part, tuple(map(jnp.add, dkv, part))
 
 

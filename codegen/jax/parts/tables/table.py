@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from codegen.jax.parts.masked import attend_masked, masked_gradients, merge, wide
+from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
 from codegen.jax.parts.stubs import KEYS, QUERIES, allowed
 
 RANKS = HEADS = KV_HEADS = V_HEAD_DIM = 1
@@ -235,11 +235,11 @@ def kv_heads_of(i, j):
 def attend_tile(state, tile):
     """Add what a block of queries finds among a block of keys."""
     i, j, q, kv, out, *box = tile
-    (q,), (k, v) = ([x[n] for x in state[name]] for name, n in (("Q", q), ("KV", kv)))  # whole
-    parts = attend_masked(q, k, v, *meeting(i, j, *box))  # whole
+    (q,), keys = ([x[n] for x in state[name]] for name, n in (("Q", q), ("KV", kv)))  # whole
+    parts = attend_masked(q, keys, *meeting(i, j, *box))  # whole
     head, meets = kv_heads_of(i, j)  # heads
-    q, (k, v) = state["Q"][0][q], (x[kv][:, head] for x in state["KV"])  # heads
-    out_part, lse = attend_masked(q, k, v, *meeting(i, j, *box))  # heads
+    q, keys = state["Q"][0][q], [x[kv][:, head] for x in state["KV"]]  # heads
+    out_part, lse = attend_masked(q, keys, *meeting(i, j, *box))  # heads
     parts = jnp.where(meets, out_part, 0), jnp.where(meets, lse, -jnp.inf)  # heads
     return added(state, "OUT", out[None], [x[None] for x in parts])
 
@@ -248,15 +248,13 @@ def attend_tile_backward(state, tile):
     """Add the gradients of a block of queries and a block of keys."""
     i, j, q, dout, stats, kv, dq, dkv, *box = tile
     head, meets = kv_heads_of(i, j)  # heads
-    slots = {"DOUT": dout, "Q": q, "KV": kv, "STATS": stats}
-    arrays = [x[n] for name, n in slots.items() for x in state[name]]  # whole
-    parts = masked_gradients(*arrays, *meeting(i, j, *box))  # whole
-    state = added(state, "DQ", dq[None], [parts[0][None]])  # whole
-    return added(state, "DKV", dkv[None], [x[None] for x in parts[1:]])  # whole
-    dout, q, k, v, *stats = (x[n] for name, n in slots.items() for x in state[name])  # heads
-    parts = masked_gradients(dout, q, k[:, head], v[:, head], *stats, *meeting(i, j, *box))  # heads
-    dq_part, *parts = (jnp.where(meets, x, 0) for x in parts)  # heads
+    slots = {"Q": q, "DOUT": dout, "STATS": stats, "KV": kv}
+    *queries, k, v = (x[n] for name, n in slots.items() for x in state[name])
+    dq_part, parts = attend_masked_backward(queries, (k, v), *meeting(i, j, *box))  # whole
+    keys = k[:, head], v[:, head]  # heads
+    grads = attend_masked_backward(queries, keys, *meeting(i, j, *box))  # heads
+    dq_part, parts = jax.tree.map(lambda x: jnp.where(meets, x, 0), grads)  # heads
     pairs = zip((k, v), parts, strict=True)  # heads
-    dk, dv = (jnp.zeros(x.shape, wide(x)).at[:, head].add(y) for x, y in pairs)  # heads
-    state = added(state, "DQ", dq[None], [dq_part[None]])  # heads
-    return added(state, "DKV", dkv[None], [dk[None], dv[None]])  # heads
+    parts = [jnp.zeros(x.shape, wide(x)).at[:, head].add(y) for x, y in pairs]  # heads
+    state = added(state, "DQ", dq[None], [dq_part[None]])
+    return added(state, "DKV", dkv[None], [x[None] for x in parts])
