@@ -12,7 +12,12 @@ from ringloom.optional import needing
 
 
 def transformers_attention(
-    program: ModuleType, name: str = "ringloom", *, group: Any = None, any_mask: bool = False
+    program: ModuleType,
+    name: str = "ringloom",
+    *,
+    group: Any = None,
+    any_mask: bool = False,
+    any_positions: bool = False,
 ) -> str:
     """Register an imported file of `ringloom emit torch` as an attention of transformers models.
 
@@ -20,11 +25,13 @@ def transformers_attention(
     shard of the tokens, `position_ids` of `program.positions(rank)`, and labels that were shifted
     before they were sharded; the gradients of the weights are shares to be summed over the group.
     group: the ranks that share the sequence, by default the world. The program's mask must be the
-    model's, unless `any_mask` is set. Raises RingloomError without transformers, for a name that
-    is taken, and when the model asks for attention that the plan does not express (dropout,
-    padding, softcap, another mask, other heads or positions).
+    model's, unless `any_mask` is set. Models whose position_ids cannot be compared with the rank's
+    are refused on several ranks, unless `any_positions` is set: make sure that they are right.
+    Raises RingloomError without transformers, for a name that is taken, and when the model asks for
+    attention that the plan does not express (dropout, padding, softcap, another mask, other heads
+    or positions).
     """
-    needing("hf", "runtimes.huggingface").register(program, name, group, any_mask)
+    needing("hf", "runtimes.huggingface").register(program, name, group, any_mask, any_positions)
     return name
 
 

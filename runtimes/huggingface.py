@@ -6,7 +6,9 @@ of the tokens. Attention that the plan does not express is refused: dropout, pad
 or sliding window, softcap, sinks, another scale, other heads, positions of another layout.
 """
 
+import sys
 from collections.abc import Callable, Iterator
+from inspect import signature
 from types import ModuleType
 from typing import Any
 from weakref import ReferenceType, ref
@@ -34,12 +36,16 @@ COMPARED = {
     *("and_masks", "packed_sequence_mask_function", "remap_positions_for_packed_sequence"),
     *("sliding_window_overlay", "sliding_window_bidirectional_overlay"),
 }
+# Layers of transformers that mix tokens without attention.
+RECURRENT = {"linear_attention", "mamba", "conv", "hybrid", "hybrid_sliding"}
 IGNORED = -100  # the label of tokens that transformers leaves out of the loss
 Function = Callable[..., Any]
 OURS: dict[str, Function] = {}  # names that were registered here, which may be registered again
 
 
-def register(program: ModuleType, name: str, group: Any, any_mask: bool) -> None:
+def register(
+    program: ModuleType, name: str, group: Any, any_mask: bool, any_positions: bool
+) -> None:
     """Register a program as `ringloom.transformers_attention` says; None is the whole world.
 
     A dynamic program's model is called with `tables=`. The plan's mask must be the model's: causal,
@@ -49,7 +55,7 @@ def register(program: ModuleType, name: str, group: Any, any_mask: bool) -> None
     taken = name in known.valid_keys() and name not in OURS
     if taken or name == "eager":
         raise RingloomError(f"transformers has an attention {name!r} already: choose another name")
-    adapter = Adapter(program, group, any_mask)
+    adapter = Adapter(program, group, any_mask, any_positions)
     OURS[name] = adapter.attend
     AttentionInterface.register(name, adapter.attend)
     AttentionMaskInterface.register(name, adapter.refuse_mask)
@@ -82,10 +88,13 @@ def shard_batch(
 class Adapter:
     """Calls a program as a model's attention; refuses arguments that its plan does not express."""
 
-    def __init__(self, program: ModuleType, group: Any, any_mask: bool) -> None:
+    def __init__(
+        self, program: ModuleType, group: Any, any_mask: bool, any_positions: bool = False
+    ) -> None:
         if not hasattr(program, "attention") or not hasattr(program, "PLAN"):
             raise RingloomError(f"{program!r} is no emitted program: import a file of `emit torch`")
-        self.program, self.group, self.any_mask = program, group, any_mask
+        self.program, self.group = program, group
+        self.any_mask, self.any_positions = any_mask, any_positions
         self.seen: tuple[ReferenceType[Any], int, Any] | None = None  # the last positions
         # Masks that the model made: their kinds, and tokens within which they lie.
         self.masks, self.attended = set[tuple[str | None, int | None]](), False
@@ -127,7 +136,7 @@ class Adapter:
         length = self.length(group.rank(), query.shape[2], tables)
         self.refuse_other_mask(tables, causal, sliding_window, length)
         self.attended = True  # with these masks: the next ones are of another call
-        self.refuse_other_positions(position_ids, group.rank(), length, tables)
+        self.refuse_other_positions(module, position_ids, group.rank(), length, tables)
         arguments = (query, key, value) if tables is None else (query, key, value, tables)
         out = self.program.attention(*arguments, group=group)
         return out.transpose(1, 2).contiguous(), None
@@ -173,15 +182,20 @@ class Adapter:
             raise RingloomError(f"the model is {kind}{within}, the plan's mask is {plan}")
 
     def refuse_other_positions(
-        self, position_ids: Any, rank: int, length: int, tables: Any
+        self, module: Any, position_ids: Any, rank: int, length: int, tables: Any
     ) -> None:
         """Raises RingloomError unless position_ids are the positions of this shard's tokens.
 
         Within documents, positions may count from the document's first token. A tensor that the
         layer before passed in unchanged is not compared again.
         """
-        if position_ids is None:
+        if self.any_positions or (position_ids is None and self.program.RANKS == 1):
             return
+        if position_ids is None:
+            raise RingloomError(
+                f"{type(module).__name__} is not told position_ids, so they cannot be compared with"
+                f" those of rank {rank}: any_positions=True takes the model's"
+            )
         version = position_ids._version  # it changes when the tensor is written into
         before = self.seen
         if before and before[0]() is position_ids and before[1:] == (version, tables):
@@ -199,6 +213,19 @@ class Adapter:
             )
         self.seen = ref(position_ids), version, tables
 
+    def refuse_other_layers(self, config: Any, kind: Any) -> None:
+        """Raises RingloomError for a model that is not its shards', layer by layer."""
+        layers = RECURRENT & {*(getattr(config, "layer_types", None) or ())}
+        if layers or getattr(kind, "_is_stateful", False):
+            raise RingloomError(
+                f"{type(config).__name__} has layers that mix tokens without attention, which would"
+                " see those of their rank alone: use a model whose layers all attend"
+            )
+        if kind and counts_itself(kind) and not self.any_positions:
+            raise RingloomError(
+                f"{kind.__name__} counts positions itself, from the first token of each rank on"
+            )
+
     def refuse_mask(
         self,
         attention_mask: Any = None,
@@ -212,6 +239,8 @@ class Adapter:
         takes = getattr(kind, "_can_set_attn_implementation", None)
         if takes and not takes():
             raise RingloomError(f"{kind.__name__} does not take an attention by its name")
+        if self.program.RANKS > 1:
+            self.refuse_other_layers(config, kind)
         if attention_mask is not None and not attention_mask.all():
             hidden = int((~attention_mask.bool()).sum())
             raise RingloomError(f"padding hides {hidden} tokens: plan for documents instead")
@@ -226,6 +255,13 @@ class Adapter:
                 f"the model makes its mask with {', '.join(sorted(others))}, which cannot be"
                 " compared with the plan's: any_mask=True takes the plan's"
             )
+
+
+def counts_itself(kind: type) -> bool:
+    """Returns True for a model that takes no positions, or counts them from its padding's on."""
+    own = vars(sys.modules[kind.__module__]).values()
+    counting = any(hasattr(part, "create_position_ids_from_input_ids") for part in own)
+    return counting or "position_ids" not in signature(kind.forward).parameters  # type: ignore[attr-defined]
 
 
 def made_by(mask_function: Function) -> Iterator[str]:
