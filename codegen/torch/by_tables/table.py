@@ -34,8 +34,8 @@ def attention(
     sinks: Tensor | None = None,
     {GROUP},
 ) -> Tensor:""",
-    "tangents": "    if any(forward_ad.unpack_dual(x).tangent is not None"
-    " for x in (q, k, v, sinks)):",
+    "ad": "    if any(torch.autograd.forward_ad.unpack_dual(x).tangent"
+    " is not None for x in (q, k, v, sinks)):",
     "call": "    inputs = *(x.contiguous() for x in (q, k, v, sinks)), group.group_name\n"
     "    return operator(*inputs)[0]",
 }

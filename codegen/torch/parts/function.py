@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from codegen.torch.parts.stubs import forward, sinks
 
@@ -33,7 +32,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Any = None) -> Tensor: 
         raise ValueError(f"q, k, v are {given}, not {wanted} of a float type")
     if sinks is None or [*sinks.shape] != [q.shape[1]]:  # sinks
         raise ValueError(f"sinks are {sinks if sinks is None else [*sinks.shape]}, not [heads]")
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):  # :tangents
+    if any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):  # :ad
         raise NotImplementedError("derivatives in forward mode: there are those of backward only")
     return operator(q.contiguous(), k.contiguous(), v.contiguous(), group.group_name)[0]  # :call
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.distributed import ProcessGroup
 
 from codegen.torch.parts.function import operator
@@ -168,7 +167,7 @@ def attention(
         shape = q.shape[0], heads, tokens, HEAD_DIM
         if x.shape != shape or x.dtype != q.dtype:
             raise ValueError(f"{name} is {x.dtype} {list(x.shape)}, not {q.dtype} {list(shape)}")
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
+    if any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
         raise NotImplementedError("derivatives in forward mode: there are those of backward only")
     q, k, v = (x.contiguous() for x in (q, k, v))
     return operator(q, k, v, f"{tables.name} {group.group_name}")[0]
