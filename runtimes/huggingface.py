@@ -198,7 +198,7 @@ class Adapter:
             )
         version = position_ids._version  # it changes when the tensor is written into
         before = self.seen
-        if before and before[0]() is position_ids and before[1:] == (version, tables):
+        if before and before[0]() is position_ids and before[1] == version and before[2] is tables:
             return
         right = np.asarray(self.program.positions(rank, length if tables is None else tables))
         given, first = position_ids.detach().cpu().numpy(), np.zeros_like(right)

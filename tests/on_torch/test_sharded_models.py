@@ -65,3 +65,17 @@ def test_models_that_count_positions_themselves_are_refused_on_several_ranks() -
     huggingface.Adapter(emitted(ranks=2), None, False, True).refuse_mask(
         config=transformers.BartConfig()
     )
+
+
+def test_positions_are_compared_again_for_tables_of_the_same_steps_and_other_tokens() -> None:
+    program, sizes = emitted(rl.Full(), ranks=2, dynamic=True), {"heads": 4, "kv_heads": 2}
+    work = rl.Workload(seq=26, head_dim=4, mask=rl.Full(), dtype="float64", **sizes)
+    plans = (rl.plan(f"ring:layout={name}", work, 2) for name in ("contiguous", "striped"))
+    one, other = (program.Tables(rl.tables(plan, "torch")) for plan in plans)
+    assert one == other  # in their steps
+    assert one.shards["q"][0].tolist() != other.shards["q"][0].tolist()
+    asked = huggingface.Adapter(program, None, False)
+    at = program.positions(0, one)[None]
+    asked.refuse_other_positions(None, at, 0, 26, one)
+    with pytest.raises(RingloomError, match="position_ids of rank 0 are"):
+        asked.refuse_other_positions(None, at, 0, 26, other)
