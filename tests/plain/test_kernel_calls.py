@@ -71,6 +71,25 @@ def test_calls_cover_what_the_mask_allows_once(
     np.testing.assert_array_equal(count, allowed)
 
 
+@pytest.mark.parametrize(
+    ("mask", "q", "kv", "kinds"),
+    [
+        ("causal", range(0, 60, 2), range(1, 60, 3), {"causal"}),  # unequal steps
+        ("window:9,5", range(60), range(60), {"window"}),
+        ("window:2,2", range(60), range(0, 60, 10), {"masked"}),  # queries between see no key
+    ],
+)
+def test_windows_and_strides_are_cut_as_well(
+    mask: str, q: range, kv: range, kinds: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.kernel_calls.calls.MOST", 64 if kinds != {"masked"} else 0)
+    work = Workload(seq=60, heads=1, mask=mask)
+    calls = rectangle_calls([(q,)], [(kv,)], work.mask.region().pieces)
+    allowed = work.allowed(q, kv)
+    assert {call.kind for call in calls} == kinds
+    np.testing.assert_array_equal(covered(calls, allowed.shape, allowed), allowed)
+
+
 @given(cases(), st.data())
 def test_programs_cut_as_the_planner_does(
     case: tuple[Workload, list[Ranges], list[Ranges]], data: st.DataObject
