@@ -112,19 +112,20 @@ def names(work: Workload, ranks: int, partition: Partition) -> str:
     owner = _owners(((block.positions, block.home) for block in partition.q.blocks), work.seq)
     for members in (n for n in range(1, ranks + 1) if ranks % n == 0 and (n < ranks or n == 1)):
         groups = ranks // members
+        places = owner // members, owner % groups
         for layout in (*LAYOUTS, *by_mask) if members == 1 else LAYOUTS:
             group = _owners(sides(work, groups, layout)[0], work.seq)
-            if any(np.array_equal(group, x) for x in (owner // members, owner % groups)):
+            if any(np.array_equal(group, place) for place in places):
                 shared = f" of groups of {members} ranks" if members > 1 else ""
                 return f"{layout}{shared} = {PEER_NAMES[layout]}"
     return f"custom, {len(partition.q.chunks)} query and {len(partition.kv.chunks)} KV pieces"
 
 
-def _owners(pieces: Iterable[tuple[Ranges, int]], tokens: int) -> NDArray[np.float64]:
-    """Returns the rank that owns each token: [tokens]; nan where several own some of its heads."""
-    owner, owned = np.zeros((2, tokens), np.int64)
+def _owners(pieces: Iterable[tuple[Ranges, int]], tokens: int) -> NDArray[np.int32]:
+    """Returns the rank that owns each token: [tokens]; none where ranks own some of its heads."""
+    owner, owned = np.zeros(tokens, np.int32), 0
     for positions, rank in dict.fromkeys(pieces):  # once for all heads
         for one in positions:
             owner[one.start : one.stop : one.step] = rank
-            owned[one.start : one.stop : one.step] += 1
-    return np.where(owned == 1, owner, np.nan)
+            owned += len(one)
+    return owner if owned == tokens else owner[:0]

@@ -30,26 +30,25 @@ def command(source: str, output: str | None, **given: Any) -> None:
     if output:
         save(plans, output)
     with working("reading the loops"):
-        forms = [(p, looped(p)) for p in plans]
+        forms = [(p, looped(p), tables.layout(p)) for p in plans]
     pictures = [picture for form in forms for picture in _portrait(*form)]
     written = [f"written to {output}"] if output else []
     document = {"plans": [_summary(*form) for form in forms], "verified": True}
     show(document, *pictures, *written)
 
 
-def _portrait(plan: Plan, form: Looped) -> list[Any]:
+def _portrait(plan: Plan, form: Looped, layout: str) -> list[Any]:
     head = (
         f"[bold]{plan.name}[/] {plan.pass_}, {plan.workload.mask}, {plan.ranks} ranks x"
         f" {length(plan.workload.seq)} tokens, {plan.rounds} rounds,"
         f" imbalance {imbalance(plan):.2f}, verified exact"
     )
-    where = f"layout: {tables.layout(plan)}"
     terminal = console()
     pictures = grid(plan, terminal.width), legend(plan), *tables.load_bars(plan, terminal)
-    return [head, where, *pictures, tables.traffic(plan), "", tables.loops(form), ""]
+    return [head, f"layout: {layout}", *pictures, tables.traffic(plan), "", tables.loops(form), ""]
 
 
-def _summary(plan: Plan, form: Looped) -> dict[str, Any]:
+def _summary(plan: Plan, form: Looped, layout: str) -> dict[str, Any]:
     work, small = plan.workload, plan.rows <= GRID
     drawn = [[c.rank, c.q.tolist(), c.kv.tolist()] for c in cells(plan)] if small else None
     rounds = [sum(len(a) for a in step.attends) for step in plan.steps]
@@ -60,7 +59,7 @@ def _summary(plan: Plan, form: Looped) -> dict[str, Any]:
         "seq": work.seq,
         "kv_seq": work.kv_seq,
         "mask": str(work.mask),
-        "layout": tables.layout(plan),
+        "layout": layout,
         "steps": len(plan.steps),
         "rounds": plan.rounds,
         "imbalance": imbalance(plan),
