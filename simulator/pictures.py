@@ -88,7 +88,7 @@ def draw_memory(prediction: Prediction, axes: Axes | None) -> Axes:
         raise RingloomError("the times of steps were not kept; simulate with record=True")
     label = f"{prediction.name}, rank {used.rank}"
     axes.step(1e3 * used.seconds, used.bytes / GIB, where="post", label=label)
-    axes.set(xlabel="time (ms)", ylabel="memory (GiB)", ylim=(0, 1.1 * used.peak / GIB))
+    axes.set(xlabel="time (ms)", ylabel="memory (GiB)", ylim=(0, 1.1 * used.peak / GIB or 1))
     axes.legend(frameon=False, loc="lower right")
     return axes
 

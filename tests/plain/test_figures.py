@@ -112,6 +112,12 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
         write(workers.workers, "workers", tmp_path / "file", ("svg",))
 
 
+def test_a_mask_without_pairs_is_drawn_as_nothing(tmp_path: Path, ringloom: CommandLine) -> None:
+    work = ["--ranks", "2", "--seq", "64", "--heads", "2", "--mask", "global:0"]
+    to = ["--schedules", "ring", "--format", "svg", "-o", str(tmp_path)]
+    assert len(ringloom.json("figures", *work, *to)["files"]) == 5
+
+
 def test_ones_own_case_is_drawn_too(tmp_path: Path, ringloom: CommandLine) -> None:
     case = ["--ranks", "4", "--seq", "1k", "--heads", "4", "--schedules", "ring,usp:ulysses=2"]
     drawn = ringloom.json("figures", *case, "-o", str(tmp_path), "--format", "svg")["files"]
