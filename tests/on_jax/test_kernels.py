@@ -68,7 +68,7 @@ def two_tiles(module: ModuleType, kind: str, arrays: Any, cols: int) -> Any:
     out, lse = module.merge(out, lse, *more)
     dq, dkv = 0, []
     for x, causal in tiles:
-        grads = backward(causal, q, k[:, :, x], v[:, :, x], out.astype(q.dtype), lse, dout)
+        grads = backward(causal, q, dout, out.astype(q.dtype), lse, k[:, :, x], v[:, :, x])
         dq, dkv = dq + grads[0], [*dkv, grads[1:]]
     return out, dq, *(jnp.concatenate(x, 2) for x in zip(*dkv, strict=True))
 

@@ -31,13 +31,14 @@ def attend(q, kv, causal):
 
 def attend_backward(queries, kv, causal):
     """The share of these pairs in dq and dkv, given out and lse over all keys of the queries."""
-    q, dout, out, lse = with_output(queries)  # stats
-    q, dout, out, lse = queries  # statless
-    *inputs, out, dout = of_one_width(q, *kv, out, dout)  # unequal
-    dq, dk, dv = on_platform(1, causal, *inputs, out, lse, dout)  # unequal
+    dq, *dkv = on_platform(1, causal, *with_output(queries), *kv)  # stats equal
+    dq, *dkv = on_platform(1, causal, *queries, *kv)  # statless equal
+    return dq, tuple(dkv)  # equal
+    q, dout, out, lse = with_output(queries)  # stats unequal
+    q, dout, out, lse = queries  # statless unequal
+    q, dout, out, k, v = of_one_width(q, dout, out, *kv)  # unequal
+    dq, dk, dv = on_platform(1, causal, q, dout, out, lse, k, v)  # unequal
     return dq[..., :HEAD_DIM], (dk[..., :HEAD_DIM], dv[..., :V_HEAD_DIM])  # unequal
-    dq, dk, dv = on_platform(1, causal, q, *kv, out, lse, dout)  # equal
-    return dq, (dk, dv)  # equal
 
 
 def of_one_width(*arrays):
@@ -46,15 +47,15 @@ def of_one_width(*arrays):
     return [jnp.pad(x, [(0, 0)] * 3 + [(0, size - x.shape[3])]) for x in arrays]
 
 
-def on_platform(way, causal, q, k, *arrays):
+def on_platform(way, causal, q, *arrays):
     """Run the kernel, forward or backward, of the platform that a program is lowered for."""
     kernels = {"default": (attend_cpu, attend_backward_cpu)}
     if q.dtype.itemsize < 8:
         kernels["tpu"] = attend_tpu, attend_backward_tpu
     if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
         kernels["cuda"] = attend_cudnn, attend_backward_cudnn
-    elif q.dtype.itemsize < 8 and triton_blocks(q, k):
+    elif q.dtype.itemsize < 8 and triton_blocks(q, arrays[-2]):
         kernels["cuda"] = attend_triton, attend_backward_triton
     branches = {name: partial(pair[way], causal) for name, pair in kernels.items()}
     with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
-        return lax.platform_dependent(q, k, *arrays, **branches)
+        return lax.platform_dependent(q, *arrays, **branches)

@@ -34,7 +34,7 @@ def attend_cpu(causal, q, k, v):
     return out.reshape(q.shape), lse.reshape(*q.shape[:3], 1)
 
 
-def attend_backward_cpu(causal, q, k, v, out, lse, dout):
+def attend_backward_cpu(causal, q, dout, out, lse, k, v):
     """Keys are rows of the scores and queries their columns: the products are faster so."""
 
     def head(q, dout, lse, delta, k, v):

@@ -13,15 +13,15 @@ from codegen.jax.parts.masked import wide
 SCALE = 1.0
 
 
-def on_platform(way, causal, q, k, *arrays):
+def on_platform(way, causal, q, *arrays):
     """Run the forward or backward kernel: cuDNN's in 16 bit, Triton's in 32 bit."""
-    kernels = attend_triton, attend_backward_triton
+    k, kernels = arrays[-2], (attend_triton, attend_backward_triton)
     if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
         kernels = attend_cudnn, attend_backward_cudnn
     elif q.dtype.itemsize > 4 or triton_blocks(q, k) is None:
         raise ValueError(f"no kernel of a GPU takes {q.dtype}{[*q.shape]} and {[*k.shape]}")
     with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
-        return kernels[way](causal, q, k, *arrays)
+        return kernels[way](causal, q, *arrays)
 
 
 def attend_cudnn(causal, q, k, v):
@@ -31,7 +31,7 @@ def attend_cudnn(causal, q, k, v):
     return out.astype(wide(q)), lse[..., None]
 
 
-def attend_backward_cudnn(causal, q, k, v, out, lse, dout):
+def attend_backward_cudnn(causal, q, dout, out, lse, k, v):
     """The backward kernel under it."""
     arrays = q, k, v, lse[..., 0], out.astype(q.dtype), dout
     grads = call_cudnn(cudnn._dot_product_attention_bwd_p_wrapper, causal, *arrays)
@@ -55,7 +55,7 @@ def attend_triton(causal, q, k, v):
     return out.reshape(q.shape).astype(wide(q)), lse.reshape(*q.shape[:3], 1) * math.log(2)
 
 
-def attend_backward_triton(causal, q, k, v, out, lse, dout):
+def attend_backward_triton(causal, q, dout, out, lse, k, v):
     """The backward kernel in Triton."""
     how = SCALE, causal, triton_blocks(q, k), "triton", None, 2, None, False, False, False
 

@@ -12,7 +12,7 @@ def attend_cpu(causal, q, k, v):
     return attend_masked(q, (k, v), *in_turn(causal, q, k))
 
 
-def attend_backward_cpu(causal, q, k, v, out, lse, dout):
+def attend_backward_cpu(causal, q, dout, out, lse, k, v):
     """`attend_masked_backward` of tokens in their order."""
     queries = q, dout, lse, (dout.astype(wide(q)) * out).sum(-1, keepdims=True)  # stats
     queries = q, dout, out, lse  # statless

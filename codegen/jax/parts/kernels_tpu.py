@@ -24,12 +24,11 @@ def attend_tpu(causal, q, k, v):
     """Splash attention; the scale is part of its queries."""
     with jax.enable_x64(False):  # the kernel counts in 32 bits
         kernel, hidden = splash_kernel(causal, q, k)
-        run = jax.vmap(lambda q, k, v: kernel(q, k, v, hidden))
-        out, (lse,) = run(*(in_128s(x) for x in (q * SCALE, k, v)))
+        out, (lse,) = jax.vmap(kernel, (0, 0, 0, None))(*map(in_128s, (q * SCALE, k, v)), hidden)
     return out[:, :, : q.shape[2]].astype(wide(q)), lse[:, :, : q.shape[2], None]
 
 
-def attend_backward_tpu(causal, q, k, v, out, lse, dout):
+def attend_backward_tpu(causal, q, dout, out, lse, k, v):
     """The two backward kernels of splash attention."""
 
     def run(q, k, v, out, lse, dout):
@@ -39,8 +38,7 @@ def attend_backward_tpu(causal, q, k, v, out, lse, dout):
     with jax.enable_x64(False):
         kernel, hidden = splash_kernel(causal, q, k)
         arrays = q * SCALE, k, v, out.astype(q.dtype), lse[..., 0], dout
-        grads = jax.vmap(run)(*(in_128s(x) for x in arrays))
-    dq, *dkv = (x.astype(wide(x)) for x in grads)
+        dq, *dkv = (x.astype(wide(x)) for x in jax.vmap(run)(*map(in_128s, arrays)))
     return dq[:, :, : q.shape[2]] * SCALE, *(x[:, :, : k.shape[2]] for x in dkv)
 
 
