@@ -36,7 +36,8 @@ CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 MARK = (
     "(?:windows|plain|backward|signed|given|bound|unequal|equal|sinks|sinkless|held|whole|heads"
-    "|free|fixed|keeping|fresh|stats|statless|many|timed|every|some|alike|apart)"
+    "|free|fixed|keeping|fresh|stats|statless|many|timed|every|some"
+    "|all|keys|far|near|grouped|ungrouped|alike|apart)"
 )
 MARKED = re.compile(rf"(.*)  # ({MARK}(?: {MARK})*)")
 WIDEST = 100  # columns of a line

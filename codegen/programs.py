@@ -112,6 +112,11 @@ class Program:
         return all(len(side.slices) == 1 for side in sides)
 
     @property
+    def grouped(self) -> bool:
+        """True if several heads of queries may share one of keys."""
+        return self.any_heads or self.dynamic or self.work.heads != self.work.kv_heads
+
+    @property
     def any_plan(self) -> bool:
         """True if it takes any plan of its ranks and heads, as tables."""
         return self.dynamic and self.target == "torch"
@@ -148,6 +153,7 @@ class Program:
             ("unequal", "equal"): self.unequal,
             ("sinks", "sinkless"): self.work.sinks,
             ("given", "bound"): self.dynamic,
+            ("grouped", "ungrouped"): self.grouped,
             ("whole", "heads"): self.any_heads,
             ("free", "fixed"): self.free,
             ("keeping", "fresh"): self.dynamic or bool(self.backward and self.backward.start),

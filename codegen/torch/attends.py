@@ -1,6 +1,7 @@
 """The attends of a step as text: cases of whole rectangles, or all that the mask leaves."""
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -18,10 +19,12 @@ from codegen.torch.origins import (
     triangular,
 )
 from codegen.torch.state import Lines, State, indented, tupled
-from codegen.torch.tiles import Meeting
+from codegen.torch.tiles import ALL, Meeting, unit_of
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
-from planner.loops.form import OWN
+from planner.loops.form import OWN, Attend, Moves
+
+Values = tuple[list[str], str, str]  # sums, queries and keys, as text
 
 
 class Attending(State):
@@ -42,11 +45,11 @@ class Attending(State):
             meeting = replace(meeting, domain=Domain(self.loops, meeting.steps))
             when = both(times(meeting.steps, frame, meeting.names))
         self.margin += 4 * bool(when)
-        asked, lines = self.meet(meeting)
+        asked, lines = self.meet(meeting, frame)
         self.margin -= 4 * bool(when)
         return when or asked, lines
 
-    def meet(self, meeting: Meeting) -> Lines:
+    def meet(self, meeting: Meeting, frame: Frame) -> Lines:
         """The lines that attend."""
         (q, kv), pick = meeting.values, self.pick(meeting)
         sums = [self.have.names.cells[self.cell(meeting, t)] for t in ACCUMULATORS[self.plan.pass_]]
@@ -55,42 +58,82 @@ class Attending(State):
             lines = [f"own = [x{pick} for x in (*{sums[0]}, {queries[1:-1]})]"]
             many = 1 if self.backward else 2
             sums[0], queries = f"own[:{many}]", f"own[{many}:]"
-        elif queries.startswith("with_output") and not meeting.plain:
+        elif queries.startswith("with_output") and (self.stays(q, frame) or not meeting.plain):
             lines, queries = [f"visitors = {queries}"], "visitors"
+            if self.stays(q, frame):  # the same ones in all steps
+                self.lines.insert(self.outside, f"    {lines.pop()}")
         if meeting.plain:
-            function = "add_gradient" if self.backward else "add_attention"
-            call = f"{function}({', '.join([*sums, queries, kv])}, {{}})"
-            asked, body = self.cases(meeting, call)
+            asked, body = self.cases(meeting, (sums, queries, kv))
             body = indented(f"if {asked}:", body) if lines and asked else body
             return asked * (not lines), [*lines, *body]
         name, *arguments = self.cuts(meeting)
         head = f"for rows, cols, band in {name}({', '.join(arguments)}):"
         if len(head) > WIDTH - self.margin:
-            named = dict(zip(dict.fromkeys(arguments), ("ours", "theirs"), strict=False))
+            named = dict(zip(reversed(arguments), ("theirs", "ours"), strict=False))
+            named = {text: to for text, to in reversed(named.items()) if not text.isidentifier()}
             lines += tupled([f"{to} = {text}" for text, to in named.items()])
-            head = f"for rows, cols, band in {name}({', '.join(named[x] for x in arguments)}):"
-        return "", [*lines, *indented(head, self.one_tile(sums, queries, kv))]
+            arguments = [named.get(x, x) for x in arguments]
+            head = f"for rows, cols, band in {name}({', '.join(arguments)}):"
+        tile = self.added((sums, queries, kv), "rows", "cols", "band")
+        return "", [*lines, *indented(head, tile)]
 
-    def one_tile(self, sums: list[str], queries: str, kv: str) -> list[str]:
+    @cached_property
+    def sliced(self) -> bool:
+        """True if some values meet by slices that the schedule says."""
+        meetings = (m for frame in self.frames for m in self.meetings(frame))
+        return any(m.arguments(s)[:2] != (ALL, ALL) for m in meetings if m.plain for s in m.attends)
+
+    def meetings(self, frame: Frame) -> list[Meeting]:
+        """The rectangles of a frame, by the values that meet."""
+        groups: dict[tuple[object, ...], list[Attend]] = {}
+        for s in frame.statements:
+            if isinstance(s, Attend):
+                cells = (c for to in self.walked.targets[s].values() for c in to.values())
+                key = s.q[0].value, s.kv[0].value, frozenset(cells)
+                groups.setdefault(key, []).append(s)
+        names, unit = self.named(frame), self.unit
+        return [Meeting(tuple(s), frame, names, unit) for s in groups.values()]
+
+    @cached_property
+    def unit(self) -> int:
+        """The pieces of which all slices are multiples."""
+        attends = [s for s in self.loops.statements if isinstance(s, Attend)]
+        return unit_of(attends, self.walked.pieces)
+
+    def stays(self, value: str, frame: Frame) -> bool:
+        """True if a loop reads queries that nothing in it brings."""
+        moves = (s for s in frame.statements if isinstance(s, Moves) and not s.sums)
+        return frame.loop and value not in {s.name for s in moves}
+
+    def added(self, values: Values, rows: str, cols: str, band: str) -> list[str]:
         """The lines that attend some rows to some columns, and add to sums what these see."""
-        inputs = f"{sliced(queries, 'rows')}, {sliced(kv, 'cols')}"
-        into = ", ".join(map(sliced, sums, ("rows", "cols")))
+        (*sums, last), queries, kv = values
+        room = WIDTH - self.margin - 4
+        if self.sliced:
+            function = "add_gradient" if self.backward else "add_attention"
+            call = f"{function}({', '.join([*sums, last, queries, kv])}, {{}}, {{}}, {band})"
+            if len(call.format(rows, cols)) <= room:
+                return [call.format(rows, cols)]
+            return [f"rows, cols = {rows}, {cols}", call.format("rows", "cols")]
+        inputs = f"{each(queries, rows)}, {each(kv, cols)}"
+        into = ", ".join([*(each(x, rows) for x in sums), each(last, cols if sums else rows)])
         kernel = "attend_backward" if self.backward else "attend"
-        lines = [f"part = {kernel}({inputs}, band)"]
-        if len(lines[0]) > WIDTH - self.margin - 4:
-            lines = [f"inputs = {inputs}", f"part = {kernel}(*inputs, band)"]
-        return [*lines, f"add([{into}], part)" if self.backward else f"merge({into}, *part)"]
+        adding = f"add([{into}], {{}})" if self.backward else f"merge({into}, *{{}})"
+        whole = adding.format(f"{kernel}({inputs}, {band})")
+        if (rows, cols) == (ALL, ALL) and len(whole) <= room:
+            return [whole]
+        lines = [f"part = {kernel}({inputs}, {band})"]
+        if len(lines[0]) > room:
+            lines = [f"inputs = {inputs}", f"part = {kernel}(*inputs, {band})"]
+        return [*lines, adding.format("part")]
 
-    def cases(self, meeting: Meeting, call: str) -> Lines:
+    def cases(self, meeting: Meeting, values: Values) -> Lines:
         """The rectangles one by one, each under the condition that none before it had."""
         left, cases, made = meeting.domain.everywhere, meeting.cases(), list[str]()
         apart = np.sum([on for *_, on in cases], axis=0).max() < 2
         for n, (s, said, on) in enumerate(cases):
-            *where, masked = meeting.arguments(s)
-            lines, asked = [call.format(", ".join([*where, masked]))], both(needed(said, left))
+            lines, asked = self.added(values, *meeting.arguments(s)), both(needed(said, left))
             self.uses |= {"size"} if "size" in lines[0] else set()
-            if self.margin + 4 + len(lines[0]) > WIDTH:
-                lines = [f"rows, cols = {', '.join(where)}", call.format(f"rows, cols, {masked}")]
             if len(cases) == 1:
                 return asked, lines
             head = f"{'el' * bool(apart and n)}if {asked}:" if asked else ""
@@ -113,7 +156,7 @@ class Attending(State):
         if tokens := triangular(self.plan, q, kv):
             if q.axis is not None and self.orders.setdefault("tokens", q.axis) != q.axis:
                 raise PlanError("queries along several axes are attended")
-            return "triangles", tokens
+            return "triangles", *tokens
         return called(self.plan, q, kv, single_runs(self.plan, self.forms))
 
     def pick(self, meeting: Meeting) -> str:
@@ -127,7 +170,7 @@ class Attending(State):
         return pick
 
 
-def sliced(tensors: str, tokens: str) -> str:
+def each(tensors: str, tokens: str) -> str:
     """Some tokens of each tensor of a list, as arguments."""
-    text = listed(tensors, lambda x: f"{x}[:, :, {tokens}]")
-    return f"*{text}" if " for " in text else text[1:-1]
+    text = tensors if tokens == ALL else listed(tensors, lambda x: f"{x}[:, :, {tokens}]")
+    return text[1:-1] if text.startswith("[") and " for " not in text else f"*{text}"

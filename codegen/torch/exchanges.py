@@ -12,7 +12,7 @@ from codegen.torch.holdings import listed
 from codegen.torch.messages import Messages
 from codegen.torch.variables import readers
 from planner.errors import PlanError
-from planner.loops.form import HELD, OWN, Exchange, Ints, Return
+from planner.loops.form import HELD, OWN, Attend, Exchange, Ints, Return, Statement
 from planner.partitions import Side
 
 
@@ -61,7 +61,12 @@ class Exchanges(Messages):
         return bool((cube == cube.take([0], axis=s.axis)).all())
 
     def ordered(self, side: str, name: str, source: str, axis: int) -> str:
-        """The text that brings what came into the order of the sequence, "" where it is in it."""
+        """The text that brings what came into the order of the sequence, "" where it is in it.
+
+        Where all attends are of whole values no order matters.
+        """
+        if all(map(entire, (s for form in self.forms for s in form.statements))):
+            return ""
         blocks, mesh = self.plan.partition.side(side), self.loops.mesh
         before = self.handed(source)
         chunks = pieces_of(blocks, self.loops, OWN if before else source)
@@ -98,11 +103,14 @@ class Exchanges(Messages):
                 member, members = f"rank - {names[axis]} + r", sizes[axis]
             else:
                 member, members = "r", f"{names[1]}, RANKS, {sizes[1]}"
-            joined = f"torch.cat([positions({member}, seq) for r in range({members})])"
+            each = f"positions({member}{self.of_length})"
+            joined = f"torch.cat([{each} for r in range({members})])"
             if order == "tokens":
-                both, ordered = self.orders.get("at") == axis, "tokens.to(q.device).sort()"
-                lines.append(f"tokens = {joined}")
-                lines.append(f"tokens, at = {ordered}" if both else f"tokens = {ordered}.values")
+                both = self.orders.get("at") == axis
+                lines.append(
+                    f"tokens, at = {joined}.sort()" if both else f"tokens = {joined}.sort().values"
+                )
+                lines += ["at = at.to(q.device)"] * both
             elif order != "at" or self.orders.get("tokens") != axis:
                 lines.append(f"{order} = {joined}.argsort().to(q.device)")
         return lines
@@ -146,6 +154,12 @@ class Exchanges(Messages):
             place = "group.rank()" if axes == 1 else self.axes[axis]
             results = f"*sunk({results}, sinks.chunk({self.sizes[axis]})[{place}])"
         return f"kept = [*{queries}, *{kv}, {results}]"
+
+
+def entire(s: Statement) -> bool:
+    """True unless it attends a part of a rectangle."""
+    parts = (*s.q, *s.kv) if isinstance(s, Attend) else ()
+    return all(p.pieces is None for p in parts) and getattr(s, "kind", "full") == "full"
 
 
 def picked(shares: Shares, names: Names) -> str:

@@ -79,14 +79,28 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
             raise PlanError("ranks do not attend all that the mask leaves of two values")
 
 
-def triangular(plan: Plan, q: Origin, kv: Origin) -> str:
-    """The tokens of queries that meet all keys under a plain causal mask, "" for other values."""
-    work = plan.workload
+def triangular(plan: Plan, q: Origin, kv: Origin) -> tuple[str, ...]:
+    """The tokens of two values under a plain causal mask, without those of keys that are all.
+
+    () where the keys that meet a run of queries are not all in it, or before or behind it.
+    """
+    work, sides = plan.workload, plan.partition
     causal = work.mask.region().pieces.tolist() == CAUSAL and work.seq == work.kv_seq
-    if not causal or kv.ranks or (q.axis is None and q.ranks != HERE):
-        return ""
+    if not causal or (q.axis is None and q.ranks != HERE) or kv.axis is not None:
+        return ()
     pieces_of(plan)
-    return f"positions({HERE}, seq)" if q.axis is None else "tokens"
+    seq = ", seq" * (layout_of(plan).multiple > 0)
+    tokens = f"positions({HERE}{seq})" if q.axis is None else "tokens"
+    if not kv.ranks:
+        return (tokens,)
+    rows, cols = np.sort(sides.q.chunk[q.blocks]), sides.kv.chunk[kv.blocks]
+    present = (rows[..., None] == cols[..., None, :]).any(axis=-1)
+    starts = np.array([c[0].start for c in sides.q.chunks])
+    ends = starts + [len(c[0]) for c in sides.q.chunks]
+    apart = ends[rows[..., :-1]] != starts[rows[..., 1:]]
+    if sides.q.chunks != sides.kv.chunks or (~apart & np.diff(present)).any():
+        return ()
+    return tokens, f"positions({kv.ranks}{seq})"
 
 
 def pieces_of(plan: Plan) -> int:

@@ -7,7 +7,6 @@ and adds what came. A printed pass does exactly what the form says, or PlanError
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from itertools import groupby
 from math import gcd
 
@@ -18,12 +17,12 @@ from codegen.torch.attends import Attending
 from codegen.torch.exchanges import Exchanges
 from codegen.torch.frames import Frame
 from codegen.torch.state import Lines, tupled
-from codegen.torch.tiles import Meeting, unit_of
+from codegen.torch.tiles import Meeting
 from codegen.torch.transfers import transfers
 from codegen.torch.variables import late, untouched
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
-from planner.loops.form import OWN, Attend, Exchange, Return, Send, Start
+from planner.loops.form import OWN, Exchange, Return, Send, Start
 
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
 BACKWARD = '"""Gradients of the local queries, keys and values."""'
@@ -49,12 +48,6 @@ class Pass(Attending, Exchanges):
             *ending,
         ]
 
-    @cached_property
-    def unit(self) -> int:
-        """The pieces of which all slices are multiples."""
-        attends = [s for s in self.loops.statements if isinstance(s, Attend)]
-        return unit_of(attends, self.walked.pieces)
-
     # -- what stands before and behind
 
     def opening(self) -> Iterator[str]:
@@ -64,17 +57,18 @@ class Pass(Attending, Exchanges):
         order = self.order()
         if self.have.kept:  # instead of what the rank owns
             yield "    *_, q, k, v, out, lse, group = saved"
+        used = "\n".join([used, *(self.neighbours or ()), *order])
         if len(self.axes) > 1:
-            named = [g if g in used else "_" for g in (f"{a}_group" for a in self.axes)]
-            yield f"    {', '.join([*named, *self.axes])} = places_of(group)"
-        used += "".join([*(self.neighbours or ()), *order])
+            names = (*(f"{a}_group" for a in self.axes), *self.axes)
+            named = (x if re.search(rf"\b{x}\b", used) else "_" for x in names)
+            yield f"    {', '.join(named)} = places_of(group)"
         places = ["rank = group.rank()"] if re.search(r"(?<!\.)\brank\b", used) else []
         if "size" in self.uses:
             k, n = self.unit, self.walked.pieces["q", OWN]
             common = gcd(k, n)
             times, by = f" * {k // common}" * (k > common), f" // {n // common}" * (n > common)
             places.append(f"size = {own}.shape[2]{times}{by}")
-        if re.search(r"\bseq\b", used) or order:
+        if re.search(r"\bseq\b", used):
             places.append(f"seq = {length}")
         if places:
             left, right = zip(*(p.split(" = ") for p in places), strict=True)
@@ -108,10 +102,7 @@ class Pass(Attending, Exchanges):
 
     def frame(self, frame: Frame) -> None:
         """A loop, or a step of its own."""
-        again = any(s.again for s in frame.statements if isinstance(s, Exchange))
-        sizes = {} if again else dict(zip(self.loops.mesh, self.sizes, strict=True))
-        at = frame.steps[0]
-        names = Names(self.axes, at, None if frame.loop else at, sizes)
+        names, at = self.named(frame), frame.steps[0]
         starts = [s for s in frame.statements if isinstance(s, Start)]
         inputs = self.have.names.inputs
         first = [s for s in starts if untouched(self.loops, inputs, s, at)]
@@ -123,11 +114,12 @@ class Pass(Attending, Exchanges):
 
     def step(self, frame: Frame, names: Names, starts: list[Start], before: list[str]) -> None:
         """The steps of a frame: values that begin to travel, messages, attends, arrivals."""
-        meetings = self.meetings(frame, names)
+        meetings = self.meetings(frame)
         moves = list(transfers(self.loops, self.walked, frame, names))
         before += self.expected(moves)
         begun = self.begin(frame, names, before)
         self.paste(tupled(before))
+        self.outside = len(self.lines)
         if frame.loop:
             self.write(f"for step in range({names.count(len(frame.steps))}):")
             self.margin += 4
@@ -215,16 +207,6 @@ class Pass(Attending, Exchanges):
                 source = f"wait({self.have.names.handles[x]})"
         self.defined.add(target)
         return [f"{target} = {source}"] if target != source else []
-
-    def meetings(self, frame: Frame, names: Names) -> list[Meeting]:
-        """The rectangles of the frame, by the values that meet."""
-        groups: dict[tuple[object, ...], list[Attend]] = {}
-        for s in frame.statements:
-            if isinstance(s, Attend):
-                cells = (c for to in self.walked.targets[s].values() for c in to.values())
-                key = s.q[0].value, s.kv[0].value, frozenset(cells)
-                groups.setdefault(key, []).append(s)
-        return [Meeting(tuple(s), frame, names, self.unit) for s in groups.values()]
 
 
 def joined(blocks: Iterable[Lines]) -> list[Lines]:

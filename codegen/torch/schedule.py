@@ -25,6 +25,7 @@ ONE_RUN = {
     "boxes": "    for i0, i1, j0, j1, *ends in BOXES:",
     "append": "                calls.append((slice(i, j), slice(m, n), band))",
 }
+ALL_KEYS = {"triangles": "def triangles(tokens: Tensor) -> Iterator[tuple[slice, slice, bool]]:"}
 
 
 def kept_by_torch(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
@@ -97,9 +98,21 @@ def parts_called(
     calls = [(ast.unparse(call.func), call.args) for call in called]
     one = "tiles" in dict(calls) and single_runs(plans[0], loops)
     partly = any(name == "exchange" and len(args) > 4 for name, args in calls)
-    marks = {"some" if partly else "every", "" if one else "many"}
+    given = {len(args) for name, args in calls if name == "triangles"}
+    if len(given) > 1:
+        raise PlanError("queries meet all keys in one place, and some in another")
+    marks = {
+        "some" if partly else "every",
+        "" if one else "many",
+        "all" if given == {1} else "keys",
+    }
+    marks |= {"far" if step_of(plans[0]) > 1 else "near"} if "tiles" in dict(calls) else {""}
     marks |= {"timed"} if " else None" in passes else {""}
-    lines = ({} if partly else EVERY_RANK) | (ONE_RUN if one else {})
+    lines = (
+        ({} if partly else EVERY_RANK)
+        | (ONE_RUN if one else {})
+        | (ALL_KEYS if given == {1} else {})
+    )
     return parts_of("torch", *PARTS, without=(), **lines), frozenset(marks)
 
 

@@ -4,15 +4,17 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from codegen.layout import layout_of
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept
 from codegen.lowered.walk import walk
 from codegen.reflow import WIDTH
-from codegen.torch.frames import frames
+from codegen.text import Names
+from codegen.torch.frames import Frame, frames
 from codegen.torch.holdings import Holdings
 from codegen.torch.variables import variables
 from planner.ir import Plan
-from planner.loops.form import Loops, Send
+from planner.loops.form import Exchange, Loops, Send
 
 Lines = tuple[str, list[str]]  # and the condition that they are under, "" for none
 
@@ -29,14 +31,23 @@ class State:
         dim = "" if plan.workload.v_head_dim == plan.workload.head_dim else "V_HEAD_DIM"
         self.have = Holdings(names, self.walked, self.backward, kept and self.backward, dim)
         self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
+        self.of_length = ", seq" * (layout_of(plan).multiple > 0)  # that positions are given
         self.lines: list[str] = []
         self.margin = 4
+        self.outside = 0  # the line at which the loop begins that is printed
         self.uses: set[str] = set()  # names that the function begins with
         self.orders: dict[str, int] = {}  # of what exchanges bring, and `tokens` in order: axis
         self.started = dict[Send, str]()  # messages that are under way
         self.defined: set[str] = set()  # variables, so far
         self.neighbours: tuple[str, str] | None = None
         self.peers_said: tuple[str, str] | None = None  # in the step that is printed
+
+    def named(self, frame: Frame) -> Names:
+        """The names that lines of a frame have for ranks, sizes and the step."""
+        again = any(s.again for s in frame.statements if isinstance(s, Exchange))
+        sizes = {} if again else dict(zip(self.loops.mesh, self.sizes, strict=True))
+        at = frame.steps[0]
+        return Names(self.axes, at, None if frame.loop else at, sizes)
 
     def write(self, line: str) -> None:
         """One line at the margin."""

@@ -15,6 +15,8 @@ from codegen.text import Flags, Names, expression
 from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Part
 
+ALL = "..."  # the slice of all of a value
+
 
 @dataclass(frozen=True)
 class Meeting:
@@ -53,22 +55,22 @@ class Meeting:
             made.append((s, said, together(said, self.domain.everywhere)))
         return [case for case in made if case[2].any()]
 
-    def arguments(self, s: Attend) -> tuple[str, ...]:
+    def arguments(self, s: Attend) -> tuple[str, str, str]:
         """The rows and columns of one rectangle, and if it is masked.
 
         A strict one is causal without first row and last column.
         """
         parts = s.q[0], s.kv[0]
         if s.kind != "strict":
-            return *map(self.slice_of, parts), str(s.kind == "causal")
+            return self.slice_of(parts[0]), self.slice_of(parts[1]), str(s.kind == "causal")
         if any(p.pieces is not None for p in parts):
             raise PlanError("some pieces under a mask that leaves out the diagonal")
         return "slice(1, None)", "slice(-1)", "True"
 
     def slice_of(self, part: Part) -> str:
-        """The slice of a part of a value; `...` for all of it."""
+        """The slice of a part of a value."""
         if part.pieces is None:
-            return "..."
+            return ALL
         low, high = part.pieces
         past = replace(high, constant=high.constant + 1)
         if high.modulo or high.period > 1:

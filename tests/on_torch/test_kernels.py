@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codegen.assemble import Part
+from codegen.torch.origins import Origin, triangular
 from codegen.torch.parts import bands
-from planner.masks import Window
+from planner.masks import Causal, Window
 from planner.partitions import shifted
+from planner.planning import plan
 from planner.workload import Workload
 from strategies import masks
 
@@ -24,14 +26,15 @@ SCALE = 0.4
 EXACT = 1e-12
 
 
-def kernels_of(mark: str) -> ModuleType:
+def kernels_of(mark: str, heads: str = "grouped") -> ModuleType:
     """The kernels of programs without windows, or with them."""
     module = ModuleType(f"kernels_{mark}")
-    exec(Part("torch/parts/kernels").text(frozenset({mark, "signed"})), module.__dict__)
+    exec(Part("torch/parts/kernels").text(frozenset({mark, heads, "signed"})), module.__dict__)
     return module
 
 
 kernels, windows = kernels_of("plain"), kernels_of("windows")
+ungrouped = [kernels_of("plain", "ungrouped"), kernels_of("windows", "ungrouped")]
 
 
 @pytest.fixture(autouse=True)
@@ -153,10 +156,31 @@ def test_a_long_window_is_cut_into_strips() -> None:
     assert len(calls) == 3
 
 
+SOME = st.sets(st.integers(0, 5), min_size=1).map(sorted)
+
+
+@given(SOME, SOME)
+def test_triangles_are_all_that_a_causal_mask_leaves_of_pieces(
+    rows: list[int], cols: list[int]
+) -> None:
+    module = ModuleType("triangles")
+    exec(Part("torch/parts/bands").text(frozenset({"keys"})), module.__dict__)
+    queries, keys = (torch.arange(18).view(6, 3)[n].flatten() for n in (rows, cols))
+    count = torch.zeros(len(queries), len(keys))
+    for row, col, band in module.triangles(queries, keys):
+        part = torch.ones_like(count[row, col])
+        count[row, col] += part.tril() if band else part
+    ring = plan("ring", Workload(seq=18, mask=Causal()), 6)
+    q, kv = Origin(np.array([[rows]]), "range(6)", 0), Origin(np.array([[cols]]), "0")
+    exact = torch.equal(count, (keys <= queries[:, None]).float())
+    assert exact or not triangular(ring, q, kv)
+
+
 # ---- CUDA's branches, on tensors without data
 
 
 FORMS: list[tuple[Any, Any, int, int]] = [
+    *((part, True, 100, 100) for part in ungrouped),
     (kernels, False, 100, 64),
     (kernels, True, 100, 100),
     (windows, False, 100, 64),
@@ -172,7 +196,8 @@ def test_cuda_branches_give_the_shapes_and_types_of_their_inputs(
     part: Any, band: Any, rows: int, cols: int, dtype: Any
 ) -> None:
     q, dout = (torch.empty(2, 8, rows, 64, dtype=dtype, device="meta") for _ in range(2))
-    k, v = (torch.empty(2, 2, cols, 64, dtype=dtype, device="meta") for _ in range(2))
+    heads = 8 if part in ungrouped else 2
+    k, v = (torch.empty(2, heads, cols, 64, dtype=dtype, device="meta") for _ in range(2))
     out, lse = part.attend(q, k, v, band)
     assert (out.shape, out.dtype) == (q.shape, dtype)
     assert (lse.shape, lse.dtype) == ((2, 8, rows, 1), torch.float32)

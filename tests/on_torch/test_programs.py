@@ -214,13 +214,35 @@ def test_nested_rings_are_exact_without_a_backward_pass(node: int) -> None:
     assert_dense(work, arrays, [run(alone, *arrays)])
 
 
+@pytest.mark.parametrize(
+    ("schedule", "function"),
+    [("mesh2d", "triangles"), ("mesh2d:columns=4", "triangles"), ("decode-a2a", "tiles")],
+)
+def test_runs_of_queries_meet_whole_runs_of_keys_or_are_cut(schedule: str, function: str) -> None:
+    work = Workload(seq=64, heads=2, head_dim=4, mask=Causal(), dtype="float64")
+    plans = both(schedule, work, 8)
+    assert f"in {function}(" in emit(plans, "torch")
+    assert_exact(plans)
+
+
+def test_no_order_is_made_under_a_full_mask() -> None:
+    """And what does not change in a loop is before it."""
+    work = Workload(seq=64, heads=2, head_dim=4, mask=Full(), dtype="float64")
+    plans = both("mesh2d", work, 8)
+    before, _, loop = emit(plans, "torch").partition("def backward")[2].partition("for step")
+    assert "argsort" not in before
+    assert "with_output(" in before
+    assert "with_output(" not in loop.partition("def wait")[0]
+    assert_exact(plans)
+
+
 @pytest.mark.parametrize("schedule", ["llama3", "head-chunks"])
 def test_heads_come_while_others_are_attended(schedule: str) -> None:
     work = Workload(seq=32, heads=16, kv_heads=8, head_dim=4, mask=Full(), dtype="float64")
     lines = emit(both(schedule, work, 4), "torch").partition("def forward")[2].splitlines()
     started, attended, waited = (
         next(n for n, line in enumerate(lines) if text in line)
-        for text in ("arriving_kv = ", " add_attention(", "wait(arriving_kv)")
+        for text in ("arriving_kv = ", "merge(", "wait(arriving_kv)")
     )
     assert started < attended < waited
 

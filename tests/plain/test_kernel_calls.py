@@ -102,7 +102,9 @@ def test_programs_cut_as_the_planner_does(
     )
     (rows,) = shifted((rows,), work.offset)
     ours = band_calls(runs([rows]), runs([columns]), boxes)
-    for part, sides in ((bands, ((rows,), (columns,))), (of_one_run, (rows, columns))):
+    several, one = ((rows,), (columns,)), (rows, columns)
+    near = [(near_each_other, several)] * (step == 1)
+    for part, sides in ((bands, several), (of_one_run, one), *near):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(part, "BOXES", tuple(map(tuple, boxes)))
             part.tiles.cache_clear()
@@ -112,14 +114,15 @@ def test_programs_cut_as_the_planner_does(
         ]
 
 
-def printed_of_one_run() -> ModuleType:
-    """The part as programs have it whose ranks own one range each."""
-    module, (part,) = ModuleType("one_run"), parts_of("torch", "bands", without=(), **ONE_RUN)
-    exec(part.text(frozenset({"windows"})), module.__dict__)
+def printed(*marks: str, **lines: str) -> ModuleType:
+    """The part as programs have it that have these marks."""
+    module, (part,) = ModuleType("printed"), parts_of("torch", "bands", without=(), **lines)
+    exec(part.text(frozenset({"windows", *marks})), module.__dict__)
     return module
 
 
-of_one_run = printed_of_one_run()
+of_one_run = printed("far", **ONE_RUN)  # ranks own one range each
+near_each_other = printed("near", "many")  # tokens of a range follow one another
 
 
 def written(part: slice) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
         out, lse, *_ = aten._flash_attention_forward(*qkv, *rest, **how)
         out = out.transpose(1, 2)
     else:
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))  # grouped
         out, lse, *_ = efficient(q, k, v, None, True, 0.0, band, scale=SCALE)  # plain
         out, lse, *_ = efficient(q, k, v, mask, True, 0.0, causal, scale=SCALE)  # windows
     out = out[..., :V_HEAD_DIM]  # unequal
@@ -51,7 +51,8 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
     q = q * SIGN  # signed
     dout, q, k, v, out = padded(dout, q, k, v, out)  # unequal
-    rows, cols, heads, lse = q.shape[2], k.shape[2], k.shape[1], lse[..., 0].contiguous()
+    rows, cols, heads, lse = q.shape[2], k.shape[2], k.shape[1], lse[..., 0].contiguous()  # grouped
+    rows, cols, lse = q.shape[2], k.shape[2], lse[..., 0].contiguous()  # ungrouped
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
     causal, (mask, how) = band is True, rules(q, k, band)  # windows
     if q.is_cpu:
@@ -71,11 +72,11 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
     else:
         lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)
         seed = torch.zeros((), dtype=torch.int64, device=q.device)
-        k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))
+        k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))  # grouped
         tail = out, lse, seed, seed, 0.0, [True, True, True, False], band is True
         dq, dk, dv, _ = efficient_backward(dout, q, k, v, None, *tail, scale=SCALE)  # plain
         dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *tail, scale=SCALE)  # windows
-        dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
+        dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))  # grouped
     dq = dq * SIGN  # signed
     dq, dk = (x[..., :HEAD_DIM] for x in (dq, dk))  # unequal
     dv = dv[..., :V_HEAD_DIM]  # unequal
