@@ -323,7 +323,7 @@ def by_jax(asked: Workload, whole: list[Any]) -> list[Any]:
 
 
 def busy(ranks: int, tokens: int, schedule: str, backward: bool, repeats: int) -> list[float]:
-    """Seconds of each rank's kernels and merges on this chip, one at a time: the medians.
+    """Seconds of each rank's kernels and sums on this chip: the medians.
 
     Ranks are threads that call both passes themselves: autograd has one thread for a device, in
     which a rank would wait for messages of others that come after it.
@@ -337,33 +337,33 @@ def busy(ranks: int, tokens: int, schedule: str, backward: bool, repeats: int) -
     program = installed(load(emit(pair, "torch")))
     kernels = Kernels(program)
 
-    def body(group: Any) -> list[float]:
+    def body(group: Any) -> float:
         q, k, v, dout = drawn(tokens, "cuda", group.rank())
-        taken = list[float]()
-        for _ in range(repeats + 1):
-            kernels.begin(group.rank())
-            out, lse, *kept = program.forward(q, k, v, group)
-            if backward:
-                program.backward(dout, q, k, v, out, lse, *kept, group)
-            taken.append(kernels.end(group.rank()))
-        return taken[1:]
+        kernels.begin()
+        out, lse, *kept = program.forward(q, k, v, group)
+        if backward:
+            program.backward(dout, q, k, v, out, lse, *kept, group)
+        return kernels.end()
 
-    try:
-        return [statistics.median(times) for times in on_threads(ranks, body, 600.0)[0]]
+    try:  # networks keep what was sent: each round has its own
+        rounds = [on_threads(ranks, body, 600.0)[0] for _ in range(repeats + 1)]
     finally:
         kernels.leave()
+    return [statistics.median(times) for times in zip(*rounds[1:], strict=True)]
 
 
 class Kernels:
-    """Times every kernel call and merge of a program, one at a time, by the rank that makes it."""
+    """Times the kernel calls and merges of a program by the rank that makes them.
 
-    NAMES = ("attend", "attend_backward", "merge")
+    They are put on the chip one at a time: what runs between two events is one rank's.
+    """
+
+    NAMES = ("attend", "attend_backward", "merge", "add")
 
     def __init__(self, program: Any) -> None:
         import threading
 
-        self.lock, self.here = threading.Lock(), threading.local()
-        self.spent, self.program = dict[int, float](), program
+        self.lock, self.here, self.program = threading.Lock(), threading.local(), program
         self.untimed = {n: getattr(program, n) for n in self.NAMES if hasattr(program, n)}
         for name, function in self.untimed.items():
             setattr(program, name, self.timed(function))
@@ -373,27 +373,28 @@ class Kernels:
         for name, function in self.untimed.items():
             setattr(self.program, name, function)
 
-    def begin(self, rank: int) -> None:
-        """From here on this thread is that rank."""
-        self.here.rank, self.spent[rank] = rank, 0.0
+    def begin(self) -> None:
+        """Count from here on, in this thread."""
+        self.here.events = list[tuple[Any, Any]]()
 
-    def end(self, rank: int) -> float:
-        """Seconds since it began."""
-        return self.spent[rank]
+    def end(self) -> float:
+        """Seconds of this thread's calls since it began."""
+        import torch
+
+        torch.cuda.synchronize()
+        return sum(first.elapsed_time(last) for first, last in self.here.events) / 1e3
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, alone on the chip."""
+        """The function between two events of the device."""
         import torch
 
         def called(*args: Any, **kwargs: Any) -> Any:
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             with self.lock:
-                first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                torch.cuda.synchronize()
                 first.record()
                 result = function(*args, **kwargs)
                 last.record()
-                torch.cuda.synchronize()
-            self.spent[self.here.rank] += first.elapsed_time(last) / 1e3
+            self.here.events.append((first, last))
             return result
 
         return called

@@ -147,6 +147,39 @@ def test_a_stand_in_for_the_output_has_its_product_with_dout(kind: Any, least: f
     torch.testing.assert_close((made * dout).sum(-1, keepdim=True), delta, rtol=1e-5, atol=0)
 
 
+def flash_sees(rows: int, cols: int, left: int, right: int) -> Any:
+    """The pairs that flash kernels on CUDA compute: bounds from the last row and column on.
+
+    A bound of as many columns as there are is none, and neither is a negative one, which beside
+    another bound stands for the number of columns.
+    """
+    ahead = torch.arange(cols) - torch.arange(rows)[:, None] - (cols - rows)
+    ends = [-1 if x >= cols else x for x in (left, right)]
+    if max(ends) < 0:
+        return torch.ones_like(ahead, dtype=torch.bool)
+    left, right = (cols if x < 0 else x for x in ends)
+    return (ahead >= -left) & (ahead <= right)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.data())
+def test_bands_on_cuda_are_bounds_that_flash_keeps_or_masks(
+    rows: int, cols: int, data: st.DataObject
+) -> None:
+    lo = data.draw(st.integers(-rows, cols - rows), "lo")  # the last row sees a column
+    hi = data.draw(st.integers(max(lo, 0, cols - rows), cols), "hi")  # the first row, the last one
+    ahead = torch.arange(cols) - torch.arange(rows)[:, None]
+    wanted = (ahead >= lo) & (ahead <= hi)
+    q, k = (torch.zeros(1, 2, n, 4, dtype=torch.bfloat16) for n in (rows, cols))
+    mask, how = windows.rules(q, k, (lo, hi))
+    if mask is None:
+        seen = flash_sees(rows, cols, how["window_size_left"], how["window_size_right"])
+    else:
+        assert mask.dtype == q.dtype
+        seen = mask[0, 0] == 0
+    assert torch.equal(seen, wanted)
+    assert (mask is None) == (rows <= cols)
+
+
 def test_a_long_window_is_cut_into_strips() -> None:
     work = Workload(seq=2500, heads=1, mask=Window(40, 7))
     calls = cut(work, range(2500), range(2500))

@@ -34,7 +34,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
         out, lse = on_cpu(q, k, v, 0.0, causal, **how)  # windows
     elif q.element_size() == 2:  # plain
         out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, band, scale=SCALE)
-    elif q.element_size() == 2:  # windows
+    elif q.element_size() == 2 and mask is None:  # windows
         rest = None, None, q.shape[2], k.shape[2], 0.0, causal, False
         qkv = (x.transpose(1, 2) for x in (q, k, v))
         out, lse, *_ = aten._flash_attention_forward(*qkv, *rest, **how)
@@ -63,7 +63,7 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
         dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(
             dout, q, k, v, out, lse, None, None, rows, cols, 0.0, band, seed, seed[0], scale=SCALE
         )
-    elif q.element_size() == 2:  # windows
+    elif q.element_size() == 2 and mask is None:  # windows
         seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
         dout, q, k, v, out = (x.transpose(1, 2) for x in (dout, q, k, v, out))
         rest = None, None, rows, cols, 0.0, causal, seed, seed[0]
@@ -88,7 +88,7 @@ def rules(q: Tensor, k: Tensor, band: Any) -> tuple[Any, dict[str, Any]]:
     if isinstance(band, bool):
         return None, {"scale": SCALE}
     (lo, hi), rows, cols = band, q.shape[2], k.shape[2]
-    if q.element_size() == 2:
+    if q.element_size() == 2 and rows <= cols:  # of more rows flash takes no bound above cols
         left, right = cols - rows - lo if lo > 1 - rows else -1, hi + rows - cols
         right = right if hi < cols - 1 else -1
         return None, {"scale": SCALE, "window_size_left": left, "window_size_right": right}
