@@ -237,3 +237,21 @@ def test_cuda_branches_give_the_shapes_and_types_of_their_inputs(
     grads = part.attend_backward(dout, q, out.float(), lse, k, v, band)
     assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
     assert {x.dtype for x in grads} <= {dtype, torch.float32}
+
+
+def test_masked_kernels_read_the_output_one_row_of_all_heads_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = []
+
+    def noted(
+        dout: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, *rest: Any, **how: Any
+    ) -> Any:
+        read.append(out.stride())
+        return q, k, v, None
+
+    monkeypatch.setattr(windows, "efficient_backward", noted)
+    q, k = (torch.empty(2, 8, n, 64, dtype=torch.bfloat16, device="meta") for n in (1200, 700))
+    lse = torch.empty(2, 8, 1200, 1, device="meta")
+    windows.attend_backward(q, q, q, lse, k, k, (-600, 30))
+    assert read == [(1200 * 8 * 64, 64, 8 * 64, 1)]

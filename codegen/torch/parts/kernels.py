@@ -70,6 +70,7 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
         grads = aten._flash_attention_backward(dout, q, k, v, out, lse, *rest, **how)
         dq, dk, dv = (x.transpose(1, 2) for x in grads)
     else:
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)  # the order it is read in  # windows
         lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)
         seed = torch.zeros((), dtype=torch.int64, device=q.device)
         k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))  # grouped
