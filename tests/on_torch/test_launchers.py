@@ -108,9 +108,15 @@ def test_a_rank_that_stalls_ends_the_run_in_time() -> None:
     nobody_is_left()
 
 
-def test_more_ranks_than_there_is_memory_for_are_refused_before_any_begins() -> None:
-    with pytest.raises(RingloomError, match=r"100000 processes of torch take .* GiB, this machine"):
-        in_processes("", 100_000, (), attend, 60.0)
+def test_more_ranks_than_there_is_memory_for_are_refused_before_any_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runtimes.torch.processes.memory_bytes", lambda: 2.0**28)
+    source = emit(plan("ring", SMALL, 2), "torch")
+    with pytest.raises(
+        RingloomError, match=r"2 processes of torch take 0\.5 GiB, this machine has"
+    ):
+        in_processes(source, 2, draw(SMALL, 0)[:3], attend, 60.0)
 
 
 def test_threads_that_stall_tell_where_they_are() -> None:
