@@ -56,8 +56,9 @@ def register(
     if taken or name == "eager":
         raise RingloomError(f"transformers has an attention {name!r} already: choose another name")
     adapter = Adapter(program, group, any_mask, any_positions)
-    OURS[name] = adapter.attend
-    AttentionInterface.register(name, adapter.attend)
+    # What compares a call with the plan is no part of a compiled graph.
+    OURS[name] = torch.compiler.disable(adapter.attend)
+    AttentionInterface.register(name, OURS[name])
     AttentionMaskInterface.register(name, adapter.refuse_mask)
 
 
@@ -97,7 +98,7 @@ class Adapter:
         self.any_mask, self.any_positions = any_mask, any_positions
         self.seen: tuple[ReferenceType[Any], int, Any] | None = None  # the last positions
         # Masks that the model made: their kinds, and tokens within which they lie.
-        self.masks, self.attended = set[tuple[str | None, int | None]](), False
+        self.masks, self.called = set[tuple[str | None, int | None]](), False
 
     def attend(
         self,
@@ -118,24 +119,34 @@ class Adapter:
 
         query, key, value: [batch, heads, tokens, head_dim].
         """
+        self.called = True  # the next mask is of another call, also where this one is refused
         if attention_mask is not None:
             raise RingloomError(f"a mask {[*attention_mask.shape]} besides the plan's own")
         if dropout:
             raise RingloomError(f"dropout {dropout:g} in attention is not expressible: set it to 0")
         for name, argument in rest.items():
-            if name not in HARMLESS and argument is not None:
+            if name not in HARMLESS and argument is not None and argument is not False:
                 raise RingloomError(f"{name} in attention is not expressible by a plan")
         if rest.get("output_attentions"):
             raise RingloomError("no rank has whole attention weights: no output_attentions")
+        if rest.get("output_router_logits") and self.program.RANKS > 1:
+            raise RingloomError(
+                "a router's loss of all tokens is no sum over ranks: set output_router_logits=False"
+            )
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         if not np.isclose(scale, own := self.program.PLAN["scale"], rtol=1e-6, atol=0):
             raise RingloomError(f"the model scales scores by {scale}, the plan by {own}")
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         self.boxes(tables)  # refuses tables where there are none, and none where they are needed
+        if not causal and rest.get("shift_labels") is not None:
+            raise RingloomError(
+                "shift_labels are of next tokens, but the model is bidirectional, and losses of its"
+                " ranks would not add up: take the program's `shard` instead of shard_batch"
+            )
         group = self.group or self.program.dist.group.WORLD
+        self.refuse_other_keys(group.rank(), query.shape[2], key.shape[2], tables)
         length = self.length(group.rank(), query.shape[2], tables)
         self.refuse_other_mask(tables, causal, sliding_window, length)
-        self.attended = True  # with these masks: the next ones are of another call
         self.refuse_other_positions(module, position_ids, group.rank(), length, tables)
         arguments = (query, key, value) if tables is None else (query, key, value, tables)
         out = self.program.attention(*arguments, group=group)
@@ -159,6 +170,22 @@ class Adapter:
         plan = self.program.PLAN
         planned = len(self.program.positions(rank)) == tokens
         return int(plan["kv_seq"] if planned else tokens * plan["ranks"])
+
+    def refuse_other_keys(self, rank: int, queries: int, keys: int, tables: Any) -> None:
+        """Raises RingloomError unless keys are the queries' tokens, or on one rank as planned."""
+        plan = self.program.PLAN if tables is None else vars(tables)
+        if keys != queries and plan["seq"] == plan["kv_seq"]:
+            raise RingloomError(
+                f"rank {rank} has {keys} keys and queries of {queries} tokens, the plan as many of"
+                " both: neither a cache (use_cache) nor cross-attention is expressible"
+            )
+        if self.program.RANKS > 1 and hasattr(self.program, "kv_positions"):
+            where = (rank,) if tables is None else (rank, tables)
+            if not torch.equal(self.program.positions(*where), self.program.kv_positions(*where)):
+                raise RingloomError(
+                    f"the plan's queries and keys of rank {rank} are other tokens, a model's are of"
+                    " the same"
+                )
 
     def refuse_other_mask(self, tables: Any, causal: bool, window: int | None, length: int) -> None:
         """Raises RingloomError unless the mask is the model's, or the model's within documents."""
@@ -200,7 +227,10 @@ class Adapter:
         before = self.seen
         if before and before[0]() is position_ids and before[1] == version and before[2] is tables:
             return
-        right = np.asarray(self.program.positions(rank, length if tables is None else tables))
+        plan = self.program.PLAN if tables is None else vars(tables)
+        earlier = plan["kv_seq"] - plan["seq"]  # keys, in a cache
+        whole = length - earlier if tables is None else tables
+        right = np.asarray(self.program.positions(rank, whole)) + earlier
         given, first = position_ids.detach().cpu().numpy(), np.zeros_like(right)
         for start, stop in self.boxes(tables)[:, :2]:
             first[(start <= right) & (right < stop)] = max(start, 0)
@@ -210,6 +240,7 @@ class Adapter:
             raise RingloomError(
                 f"position_ids of rank {rank} are {given[..., :4].tolist()} ..., but its"
                 f" {len(right)} tokens are at {right[:4].tolist()} ...: pass positions({rank})"
+                f"{f' + {earlier}' * bool(earlier)}"
             )
         self.seen = ref(position_ids), version, tables
 
@@ -235,6 +266,8 @@ class Adapter:
         **_: Any,
     ) -> None:
         """Refuses masks that the plan does not express; makes none: the program has its own."""
+        earlier = set() if self.called else self.masks
+        self.called = True  # unless this one is accepted
         kind: Any = MODEL_MAPPING.get(type(config), None)
         takes = getattr(kind, "_can_set_attn_implementation", None)
         if takes and not takes():
@@ -246,15 +279,14 @@ class Adapter:
             raise RingloomError(f"padding hides {hidden} tokens: plan for documents instead")
         makers = {*made_by(mask_function)} if mask_function else set[str]()
         kind = next((kind for kind in KINDS if f"{kind}_mask_function" in makers), None)
-        if self.attended:
-            self.masks, self.attended = set(), False
-        self.masks.add((kind, local_size))
         others = makers - COMPARED
         if others and not self.any_mask:
             raise RingloomError(
                 f"the model makes its mask with {', '.join(sorted(others))}, which cannot be"
                 " compared with the plan's: any_mask=True takes the plan's"
             )
+        # Where a model has no window, transformers may name one of 0, for no layer.
+        self.masks, self.called = earlier | {(kind, local_size or None)}, False
 
 
 def counts_itself(kind: type) -> bool:
