@@ -35,25 +35,26 @@ def attend_cpu(causal, q, k, v):
 
 
 def attend_backward_cpu(causal, q, dout, out, lse, k, v):
-    """Keys are rows of the scores and queries their columns: the products are faster so."""
+    """Keys are rows of the scores; transposed factors are copies, which XLA multiplies faster."""
 
     def head(q, dout, lse, delta, k, v):
         dq, dk, dv = ([0] * len(spans(x)) for x in (q, k, v))
+        q_across, dout_across, k_across = lax.optimization_barrier((q.T * SCALE, dout.T, k.T))
         for n, rows in enumerate(spans(q)):
-            columns = lax.optimization_barrier((q[rows].T * SCALE, dout[rows].T))
             for m, keys in enumerate(spans(k)[: n + 1 if causal else None]):
-                p = jnp.exp(k[keys] @ columns[0] - lse[rows].T)
+                p = jnp.exp(k[keys] @ q_across[:, rows] - lse[rows].T)
                 if causal and keys == rows:
                     p = jnp.where(jnp.tri(len(p), dtype=bool).T, p, 0)
-                ds = p * (v[keys] @ columns[1] - delta[rows].T) * SCALE
-                dq[n] += k[keys].T @ ds
+                ds = p * (v[keys] @ dout_across[:, rows] - delta[rows].T) * SCALE
+                dq[n] += k_across[:, keys] @ ds
                 dk[m] += ds @ q[rows]
                 dv[m] += p @ dout[rows]
-        return jnp.concatenate(dq, 1).T, jnp.concatenate(dk), jnp.concatenate(dv)
+        return jnp.concatenate(dq, 1), jnp.concatenate(dk), jnp.concatenate(dv)
 
     delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
     dq, *dkv = each_head(head, [q, dout, lse, delta], [k, v])
-    return dq.reshape(q.shape), *(x.reshape(*k.shape[:2], -1, *k.shape[2:]).sum(2) for x in dkv)
+    dkv = (x.reshape(*k.shape[:2], -1, *k.shape[2:]).sum(2) for x in dkv)
+    return jnp.swapaxes(dq, 1, 2).reshape(q.shape), *dkv
 
 
 def spans(x):
