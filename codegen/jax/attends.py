@@ -115,7 +115,9 @@ class Attends:
     def attend(self, group: Group, steps: Steps, names: Names, closures: bool) -> Iterator[Op]:
         """One call, or one per case of which a device has one; `closures`: as in `switched`."""
         if len(steps) < len(group.cases[0].active):
-            (group,) = self.groups(steps, group.cells)
+            group, *others = self.groups(steps, group.cells)
+            if others:
+                raise PlanError("cases that exclude each other in some steps of a loop only")
         if any(case.head is not None for case in group.cases):
             yield from self.of_heads(group, steps, names, closures)
             return

@@ -204,3 +204,8 @@ def test_a_thread_does_not_get_a_program_that_another_one_is_importing(
 def test_a_program_of_one_rank_takes_any_length_too(target: str) -> None:
     one = program_of(rl.plan("ring", rl.Workload(seq=64, heads=4), 1, pass_="both"), target)
     assert (one.layout.multiple, one.free) == (1, True)
+
+
+def test_cases_that_exclude_each_other_in_some_steps_of_a_loop_only_are_tables() -> None:
+    plan = rl.plan("bidirectional:layout=contiguous", replace(WORK, mask=rl.Causal()), 8)
+    assert "exclude each other in some steps" in rl.emit(plan, "jax").replace("\n", " ")
