@@ -4,16 +4,16 @@ The docstring says what the program computes and how, how it was made and verifi
 used and checked; nothing in it is computed with.
 """
 
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from codegen.layout import Form, Ranges, Stripes, also_called
+from codegen.layout import Form
 from codegen.masks import filled, mask_data
 from codegen.programs import Program
 from planner.ir import TENSORS
+from planner.layouts.peers import PEERS
 from planner.loops.form import Exchange, Loops, Return, Send, Shift, Table
 from planner.version import VERSION
 
@@ -61,11 +61,9 @@ def title(program: Program) -> str:
 
 
 def _layout_name(form: Form) -> str:
-    name = also_called(form).split(" = ")[0] or "its own"
-    members = 1 if isinstance(form, Ranges) else form.members
-    over = f" of groups of {members} ranks" if members > 1 else ""
-    grain = f" in stripes of {form.grain}" if isinstance(form, Stripes) and form.grain > 1 else ""
-    return f"{name} layout{grain}{over}"
+    over = f" of groups of {form.members} ranks" if form.members > 1 else ""
+    grain = f" in stripes of {form.width}" if form.name == "striped" and form.width > 1 else ""
+    return f"{form.name or 'its own'} layout{grain}{over}"
 
 
 def _travels(program: Program) -> list[str]:
@@ -138,9 +136,8 @@ def _made(program: Program) -> Iterator[str]:
     yield "change the command, not the file."
     both = "both passes" if program.backward else "the forward pass"
     yield f"Verified: every query meets every key it may see exactly once, in {both}."
-    name, _, others = also_called(program.layout.q).partition(" = ")
-    words = [word.strip(" ,") for word in re.findall(r"[^()]+(?= \()", others)]
-    other = [word for word in words if word != name]
+    name = program.layout.q.name
+    other = [peer for peer, where in PEERS.get(name, {}).items() if where and peer != name]
     if other:
         yield f"{name.capitalize()} is also called {', '.join(other)}."
     yield "SPDX-License-Identifier: Apache-2.0"

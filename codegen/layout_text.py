@@ -4,9 +4,8 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codegen.layout import Form, Layout, Pieces, Ranges, Stripes, described
+from codegen.layout import Form, Layout, Ranges
 from codegen.reflow import WIDTH, reflow
-from codegen.text import affine
 
 IMPORTS = {
     "torch": "from collections.abc import Iterable\n\nimport torch\nfrom torch import Tensor\n",
@@ -34,12 +33,32 @@ def layout_text(layout: Layout, target: str, free: bool) -> str:
 
 def heading(layout: Layout) -> Iterator[str]:
     """The title of the section, in words."""
-    q, kv = (described(form, layout.ranks) for form in (layout.q, layout.kv))
+    q, kv = described(layout.q), described(layout.kv)
     if layout.alike:
         yield from wrapped(f"# ---- Layout: {q}.")
     else:
         yield from wrapped(f"# ---- Layout: queries {q};")
         yield from wrapped(f"# keys {kv}.")
+
+
+def described(form: Form) -> str:
+    """A side in one sentence: "of 16 equal pieces, rank r holds piece r and piece 15 - r"."""
+    if isinstance(form, Ranges):
+        return f"no formula: the ranges of all {len(form.held)} ranks are listed"
+    groups, members = form.groups, form.members
+    across = f"; rank r is in group r % {groups}" * form.across
+    if form.name == "striped":
+        stripes = "single tokens" if form.grain == 1 else f"stripes of {form.grain} tokens"
+        if members == 1:
+            return f"{stripes} given to the {groups} ranks in turn"
+        cut = f"cut between their {members} ranks{across}"
+        return f"{stripes} given to {groups} groups in turn, {cut}"
+    who, count = "rank r" if members == 1 else "group g", form.width * groups
+    equal = "equal" if form.tokens % (count * members) == 0 else "nearly equal"
+    back = f" and piece {count - 1} - {who[-1]}" * (form.name == "zigzag")
+    share = f", each of its {members} ranks one of {members} parts of each{across}"
+    share *= members > 1
+    return f"of {count} {equal} pieces, {who} holds piece {who[-1]}{back}{share}"
 
 
 def wrapped(text: str) -> list[str]:
@@ -56,20 +75,11 @@ def _data(layout: Layout) -> Iterator[str]:
             yield ""
             yield f"{name} = (  # first, end and step of the ranges of each rank"
             for held in form.held:
-                yield from _tuple([f"({p.start}, {p.stop}, {p.step})" for p in held])
-            yield ")"
-
-
-def _tuple(cells: list[str]) -> Iterator[str]:
-    """A tuple as an element of another, on one line or one line per element."""
-    comma = "," if len(cells) == 1 else ""
-    line = f"    ({', '.join(cells)}{comma}),"
-    if len(line) <= WIDTH:
-        yield line
-    else:
-        yield "    ("
-        yield from (f"        {cell}," for cell in cells)
-        yield "    ),"
+                text = f"{tuple((p.start, p.stop, p.step) for p in held)},"
+                yield from textwrap.wrap(
+                    text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 5
+                )
+            yield ")  # fmt: skip"
 
 
 @dataclass(frozen=True)
@@ -116,79 +126,65 @@ class Text:
         if self.padded or isinstance(form, Ranges):  # other shards may be as long as the plan's
             yield f"    if seq != {seq}:"
             yield f'        raise ValueError(f"a layout of {{{seq}}} tokens, not of {{seq}}")'
-        if self.free and not isinstance(form, Ranges):
-            multiple = _multiple(form)
-            parts = multiple if multiple.isdecimal() else f"{{{multiple.strip('()')}}}"
-            said = f'f"{{seq}} tokens do not make {parts} equal parts"'
-            yield f"    if not seq or seq % {multiple}:"
+        if self.free:
+            width = layout.multiple // layout.ranks
+            parts = f"{width} * RANKS" if width > 1 else "RANKS"
+            said = f'f"{{seq}} tokens do not make {{{parts}}} equal parts"'
+            yield f"    if not seq or seq % {f'({parts})' if width > 1 else parts}:"
             yield f"        raise ValueError({said})"
-        body = self.pieces(form) if isinstance(form, Pieces) else self.other(form, keys)
-        yield from (f"    {line}" for line in body)
+        yield from (f"    {line}" for line in self.body(form, keys))
 
-    def arange(self, arguments: str) -> str:
+    def body(self, form: Form, keys: bool) -> Iterator[str]:
+        """The body of `positions`: some pieces, one stripe in so many, or ranges that are data."""
+        if isinstance(form, Ranges):
+            each = f"{self.arange('*r')} for r in {'KV_' * keys}RANGES[rank]"
+            yield f"return {self.own(form, f'{self.cat}([{self.arange(0)}, *({each})])')}"
+            return
+        rank, groups = "rank", "RANKS"
+        if form.members > 1:
+            rank, groups = "g", f"{form.groups}"
+            names, by = ("h, g", groups) if form.across else ("g, h", form.members)
+            yield f"{names} = divmod(rank, {by})"
+        tokens, own = self.arange("seq"), self.arange(f"{rank}, seq, {groups}")
+        if form.name == "zigzag":
+            count, last = f"2 * {groups}", f"2 * {groups} - 1 - {rank}"
+            if form.members > 1:
+                count, last = f"{2 * form.groups}", f"{2 * form.groups - 1} - {rank}"
+            yield f"pieces = {self.split(tokens, count)}"
+            each = ", ".join(self.own(form, f"pieces[{n}]") for n in (rank, last))
+            if form.members > 1:
+                each = f"{self.own(form, 'pieces[i]')} for i in ({rank}, {last})"
+            yield f"return {self.cat}([{each}])"
+            return
+        if form.name == "contiguous":
+            own = f"{self.split(tokens, groups)}[{rank}]"
+        elif form.grain > 1:
+            yield f"tokens = {tokens}"
+            own = f"tokens[tokens // {form.grain} % {groups} == {rank}]"
+        yield f"return {self.own(form, own)}"
+
+    def arange(self, arguments: object) -> str:
         return f"{'torch' if self.torch else 'np'}.arange({arguments})"
 
     @property
     def cat(self) -> str:
         return "torch.cat" if self.torch else "np.concatenate"
 
-    def split(self, whole: str, parts: str) -> str:
-        """Equal parts where lengths may change; else nearly equal ones, the first ones longer."""
-        if self.free:
-            return f"{whole}.{self.view}({parts}, -1)"
-        return (
-            f"{whole}.tensor_split({parts})" if self.torch else f"np.array_split({whole}, {parts})"
-        )
+    def split(self, whole: str, parts: object) -> str:
+        """Nearly equal parts, the first ones longer."""
+        split = "{}.tensor_split({})" if self.torch else "np.array_split({}, {})"
+        return split.format(whole, parts)
 
-    @property
-    def view(self) -> str:
-        """The method that refuses lengths which make no equal parts."""
-        return "view" if self.torch else "reshape"
-
-    def own(self, part: str, longest: int) -> str:
-        """Positions, padded where they have to be."""
-        return f"padded({part}, {max(1, longest)})" if self.padded else part
-
-    def pieces(self, form: Pieces) -> Iterator[str]:
-        """The body of `positions`: which of the pieces, and which part of each."""
-        yield from _place(form)
-        longest = -(-len(form.pieces[0]) // form.members)
-        places, pieces = [*_places(form)], self.split(self.arange("seq"), _count(form))
-
-        def own(whole: str) -> str:
-            part = f"{self.split(whole, str(form.members))}[h]" if form.members > 1 else whole
-            return self.own(part, longest)
-
-        if len(places) == 1:
-            yield f"return {own(f'{pieces}[{places[0]}]')}"
-            return
-        yield f"pieces = {pieces}"
-        each = ", ".join(own(f"pieces[{place}]") for place in places)
+    def own(self, form: Form, whole: str) -> str:
+        """The part of a rank of a piece, of a stripe or of ranges, padded where it has to be."""
         if form.members > 1:
-            each = f"{own('pieces[i]')} for i in ({', '.join(places)})"
-        yield f"return {self.cat}([{each}])"
-
-    def other(self, form: Form, keys: bool) -> Iterator[str]:
-        """The body of `positions`: one stripe in so many, or ranges that are data."""
-        longest = max(len(form.positions(rank)) for rank in range(self.layout.ranks))
-        if isinstance(form, Stripes):
-            group, groups = ("rank", "RANKS") if form.members == 1 else ("g", str(form.groups))
-            yield from _place(form)
-            own = self.arange(f"{group}, seq, {groups}")
-            if self.free:
-                stripes = f"{groups}, {form.grain}" if form.grain > 1 else groups
-                own = f"{self.arange('seq')}.{self.view}(-1, {stripes})[:, {group}]"
-                own += f".{'flatten' if self.torch else 'ravel'}()" * (form.grain > 1)
-            elif form.grain > 1:
-                yield f"tokens = {self.arange('seq')}"
-                own = f"tokens[tokens // {form.grain} % {groups} == {group}]"
-            if form.members > 1:
-                own = f"{self.split(own, str(form.members))}[h]"
-        else:
-            data = "KV_RANGES" if keys else "RANGES"
-            each = f"{self.arange('*r')} for r in {data}[rank]"
-            own = f"{self.cat}([{self.arange('0')}, *({each})])"
-        yield f"return {self.own(own, longest)}"
+            whole = f"{self.split(whole, form.members)}[h]"
+        if not self.padded:
+            return whole
+        longest = max(map(len, form.shards()))
+        if form.name == "zigzag":  # of a piece
+            longest = -(-form.tokens // (2 * self.layout.ranks))
+        return f"padded({whole}, {max(1, longest)})"
 
     # ---- cutting whole arrays, and joining parts
 
@@ -220,7 +216,8 @@ class Text:
         said = "The whole {} in sequence order, from the parts of all ranks."
         yield from self.head("unshard", "parts: Iterable[{}]", said)
         whole = f"{'torch.cat' if self.torch else 'jnp.concatenate'}(list(parts), axis)"
-        if _in_order(self.layout) and not self.padded:
+        form = self.layout.q
+        if self.layout.alike and (form.name, form.members) == ("contiguous", 1) and not self.padded:
             yield f"    return {whole}"
             return
         yield f"    whole = {whole}"
@@ -235,43 +232,3 @@ class Text:
             yield "    return whole.index_select(axis, order.argsort().to(whole.device))"
         else:
             yield "    return whole.take(np.argsort(order), axis)"
-
-
-def _place(form: Pieces | Stripes) -> Iterator[str]:
-    """The group of a rank, and its place in it."""
-    if form.members > 1:
-        names, by = ("h, g", form.groups) if form.across else ("g, h", form.members)
-        yield f"{names} = divmod(rank, {by})"
-
-
-def _count(form: Pieces) -> str:
-    """The number of pieces, by RANKS where it is a multiple of that."""
-    width = len(form.places)
-    if form.members > 1 or form.count == width:
-        return str(form.count)
-    return "RANKS" if width == 1 else f"{width} * RANKS"
-
-
-def _multiple(form: Pieces | Stripes) -> str:
-    """The divisor of every length whose shards are equal, by RANKS where it is a multiple."""
-    if isinstance(form, Pieces) and form.members == 1:
-        count = _count(form)
-        return f"({count})" if "*" in count else count
-    plain = form.members == 1 and form.multiple == form.groups
-    return "RANKS" if plain else str(form.multiple)
-
-
-def _places(form: Pieces) -> Iterator[str]:
-    """The numbers of the pieces of a rank or a group."""
-    for a, b in form.places:
-        if form.members > 1 or (a, b) != (-1, form.count - 1):
-            yield affine([(a, "g" if form.members > 1 else "rank")], b)
-        else:
-            yield f"{_count(form)} - 1 - rank"
-
-
-def _in_order(layout: Layout) -> bool:
-    """True if the shards, one after the other, are the sequence."""
-    form = layout.q
-    plain = isinstance(form, Pieces) and form.members == 1 and len(form.places) == 1
-    return plain and layout.alike and form.positions(0)[:1].tolist() == [0]

@@ -12,12 +12,12 @@ from codegen.jax.hops import Hops, Steps
 from codegen.jax.pieces import Slices, tiling
 from codegen.jax.runs import Op
 from codegen.jax.values import Key, values
-from codegen.layout import Pieces
 from codegen.lowered.conditions import Domain
 from codegen.lowered.keeping import Kept
 from codegen.lowered.owners import owner
 from codegen.lowered.shares import Shares
-from codegen.lowered.sums import Walk, seen
+from codegen.lowered.sums import seen
+from codegen.lowered.walk import Walk
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan, result
@@ -234,7 +234,7 @@ class Attends:
             self.positions[name] = f"{of}({every}{seq}).reshape(-1)"
             if not order and exchange.part.value == OWN:
                 return name
-            if self.uneven or not isinstance(self.exchanges.program.layout.q, Pieces):
+            if self.uneven or self.exchanges.program.layout.q.name not in ("contiguous", "zigzag"):
                 raise PlanError("an exchange of pieces that are not equal and in order")
             if len(self.loops.mesh) > 1:
                 self.positions[name] = f"jnp.sort({self.positions[name]})"

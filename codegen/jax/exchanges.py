@@ -134,7 +134,7 @@ class Exchanges:
         if np.array_equal(orders[0], np.arange(orders.shape[1])):
             return ""
         text = _slots(*_coarse(orders[0], pieces.shape[1]))
-        if not text or not self.program.layout.equal:
+        if not text or not self.program.layout.equal or len({*side.sizes.tolist()}) > 1:
             raise PlanError("an exchange whose order follows no formula")
         return entered(self.constants, numbered("ORDER"), text)
 
