@@ -8,7 +8,7 @@ import numpy as np
 from codegen.jax.values import Key, Values
 from codegen.lowered.conditions import Domain, bounds, needed, on_arrays
 from codegen.lowered.shares import head_of
-from codegen.lowered.sums import Walk
+from codegen.lowered.walk import Walk
 from codegen.reflow import WIDTH
 from codegen.text import Flags, Names
 from planner.errors import PlanError

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from codegen.lowered.sums import Cell, Walk
+from codegen.lowered.sums import Cell
 from codegen.lowered.variables import input_spans, named, sum_spans
+from codegen.lowered.walk import Walk
 from codegen.text import numbered
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass
@@ -93,12 +94,14 @@ def _variables(loops: Loops, walked: Walk) -> Callable[[Cell, int], Key]:
     """Where sums are that are added to a cell in a step: own ones apart if they leave at once."""
     back = {walked.source[s] for s in loops.statements if isinstance(s, Return)}
     times = {cell: sorted(steps) for cell, steps in walked.taken.items()}
+    sends = ((s, cell) for s, cell in walked.source.items() if not isinstance(s, Return))
+    sent = {(cell, t) for s, cell in sends for t in s.when.steps}
 
     def variable(cell: Cell, t: int) -> Key:
         steps = times.get(cell, [])
         number = bisect_right(steps, t)
         later = steps[number] if number < len(steps) else t
-        leaves = later in walked.sent.get(cell, ())
+        leaves = (cell, later) in sent
         if leaves and later > t + 1:
             raise PlanError("sums that wait for several steps before they go on")
         apart = leaves and (cell[1] == OWN or cell in back)

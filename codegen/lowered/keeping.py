@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from codegen.lowered.rows import Rows
+from codegen.lowered.walk import Walk
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import Exchange, Loops
@@ -37,7 +37,7 @@ def kept(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
     if not tensors <= {"Q", "OUT", "KV"} or len(tensors & {"Q", "OUT"}) == 1:
         raise PlanError(f"a backward pass that holds {', '.join(sorted(tensors))}")
     made = dict[str, Exchange]()
-    tables = [Rows(*pair).tables for pair in zip(plans, loops, strict=True)]
+    tables = [Walk(*pair).tables for pair in zip(loops, plans, strict=True)]
     for side in ("q", "kv"):
         table = held(plans[1], side)
         if table is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from codegen.lowered.conditions import SIZES, Domain
-from codegen.lowered.sums import Walk
+from codegen.lowered.walk import Walk
 from codegen.text import Names, affine
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -49,13 +49,13 @@ def _distance(
     plan: Plan, walked: Walk, side: str, value: str, t: int, domain: Domain
 ) -> Ints | None:
     """The coordinates from ranks to the owner of their value; None if nobody has it."""
-    table = walked.aged.get((side, value, t))
-    if table is None:
+    there = walked.values[side].named.get((value, t))
+    if there is None:
         return None
-    blocks, where = table[:, :, 0], domain.loops.coordinates()[:, :-1]  # any heads
+    blocks, where = there.table[:, :, 0], domain.loops.coordinates()[:, :-1]  # any heads
     here = np.flatnonzero((blocks >= 0).any(axis=1))
     owners = plan.partition.side(side).owners[blocks[here, 0]]
-    owned = walked.tables[side, "owned"][owners][:, :, 0]
+    owned = walked.tables[side, OWN][owners][:, :, 0]
     far = (where[owners] - where[here]) % domain.loops.mesh
     whole = blocks.shape[1] == owned.shape[1] and (blocks[here] == owned).all()
     if not whole or (far != far[0]).any():

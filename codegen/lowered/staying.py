@@ -6,8 +6,7 @@ Where some ranks own sums that others send on, all sums for what ranks own stay 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from codegen.lowered.sums import Walk
-from codegen.lowered.walk import walk
+from codegen.lowered.walk import Walk, walk
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import OWN, Attend, Loops, Part, Send, Start, Statement
@@ -22,7 +21,7 @@ def settled(plan: Plan, loops: Loops) -> tuple[Loops, Walk]:
     if not walked.kept:
         return given, walked
     apart = replace(loops, statements=tuple(own_apart(loops.statements)))
-    given, walked = walk(plan, apart, at_owner=True)
+    given, walked = walk(plan, apart)
     if walked.kept:
         raise PlanError("sums of which some stay on a rank where others go on")
     return given, walked

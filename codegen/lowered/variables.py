@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from codegen.lowered.sums import Cell, Walk
+from codegen.lowered.sums import Cell
+from codegen.lowered.walk import Walk
 from planner.errors import PlanError
 from planner.loops.form import (
     OWN,

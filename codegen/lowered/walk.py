@@ -1,11 +1,11 @@
 """walk(plan, loops)   runs a loop form once over the blocks: where sums are added and sent from.
 
-It finds the cell that each attend adds to and that each message is added to, and raises PlanError
-where sums would be left behind or meet others.
+Sums for the blocks of a value are in a cell of the value's name. PlanError is raised where they
+would be left behind or meet others.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -13,32 +13,43 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen.lowered.rows import Handing, Rows, cut, source
-from codegen.lowered.sums import Cell, Rectangles, Walk, plain
-from planner.columns import flat
+from codegen.lowered.sums import Cell, Rectangles, plain
+from planner.columns import flat, twice
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
-from planner.loops.form import OWN, Attend, Ends, Guard, Ints, Loops, Return, Send, Statement
-from planner.loops.values import same
+from planner.loops.expand import SIDES, Expansion
+from planner.loops.form import (
+    HELD,
+    OWN,
+    Attend,
+    Ends,
+    Guard,
+    Ints,
+    Loops,
+    Part,
+    Return,
+    Send,
+    Statement,
+)
+from planner.loops.values import Copies, Messages, same
 
-SIDES = ("q", "kv")
+Handing = Send | Return  # statements that may move sums
+Places = tuple[Ints, Ints]  # ranks [n] and blocks [n]
+Moment = tuple[dict[Handing, Messages], list[tuple[Attend, list[str | None]]]]
 
 
-def walk(plan: Plan, loops: Loops, at_owner: bool = False) -> tuple[Loops, Walk]:
-    """Follow the sums of a pass through its steps; in the loops, each attend adds to one cell.
-
-    `at_owner`: sums for what ranks own stay with them, whatever the plan does.
-    """
-    walked = _Walker(plan, loops, at_owner).run()
+def walk(plan: Plan, loops: Loops) -> tuple[Loops, "Walk"]:
+    """Follow the sums of a pass through its steps; in the loops, each attend adds to one cell."""
+    walked = Walk(loops, plan)
     statements = tuple(x for s in loops.statements for x in _spans(s, walked))
     return replace(loops, statements=statements), walked
 
 
-def _spans(s: Statement, walked: Walk) -> Iterator[Statement]:
+def _spans(s: Statement, walked: "Walk") -> Iterator[Statement]:
     """A statement; if it is an attend, one for the steps of each cell that it adds to."""
-    targets = walked.targets.get(s, {})
+    targets = walked.targets.get(s, {}) if isinstance(s, Attend) else {}
     runs = [[*run] for _, run in groupby(targets, key=targets.__getitem__)]
-    if len(runs) < 2 or s.when.every > 1:
+    if not isinstance(s, Attend) or len(runs) < 2 or s.when.every > 1:
         yield s
         return
     del walked.targets[s]
@@ -50,161 +61,231 @@ def _spans(s: Statement, walked: Walk) -> Iterator[Statement]:
         yield part
 
 
-class _Walker:
-    def __init__(self, plan: Plan, loops: Loops, at_owner: bool) -> None:
-        self.plan, self.loops, self.ranks = plan, loops, plan.ranks
-        self.rows = rows = Rows(plan, loops)
-        self.result = Walk(rows.pieces, rows.tables, rows.aged)
-        self.sums = ACCUMULATORS[plan.pass_]
-        self.full: dict[Cell, NDArray[np.bool_]] = {}  # [ranks, slices of heads]
-        self.cut = {
-            (s.q[0].value, s.kv[0].value)
-            for s in loops.statements
-            if isinstance(s, Attend) and not plain(s)
-        }
-        self.stays = at_owner
-        self.at_owner: dict[Cell, NDArray[np.bool_]] = {}
+class Walk(Expansion):
+    """The sums of a pass, by statement and step.
 
-    def run(self) -> Walk:
-        for t, moment in enumerate(self.rows.moments):
-            for s in moment.sums:
-                self.take(s, t)
-            for attend, rectangles in moment.attends.items():
-                self.attend(attend, rectangles, t)
-            for s, arriving in moment.sums.items():
-                self.bring(s, *arriving, t)
-        for cell, full in self.full.items():
+    `targets` are the cells that attends add to, by tensor, and `into` those of messages; `source`
+    is the cell that a message takes. `tables` have the blocks of values that stay, of exchanges,
+    and of what ranks own and hold at first; `pieces` is the most that a value ever has.
+    """
+
+    def __init__(self, loops: Loops, plan: Plan) -> None:
+        super().__init__(loops, plan)
+        self.targets = defaultdict[Attend, dict[int, dict[str, Cell]]](dict)
+        self.into = defaultdict[Statement, dict[int, Cell]](dict)
+        self.attended = defaultdict[Attend, dict[int, Rectangles]](dict)
+        self.source = {s: source(s) for s in loops.statements if isinstance(s, Handing) and s.sums}
+        self.taken = defaultdict[Cell, set[int]](set)  # steps in which sums leave
+        for s, cell in self.source.items():
+            self.taken[cell].update(s.when.steps)
+        self.holders = defaultdict[Cell, dict[int, Ints]](dict)  # ranks that have these
+        self.kept = dict[Cell, int]()  # step in which owners keep their sums
+        self.whole = dict[Cell, bool]()  # every addition is of all pieces
+        self.crowded = set[Cell]()  # something is added to what is there
+        self.again = set[Cell]()  # the same heads are added to several times
+        self.parted = set[Cell]()  # additions are of some heads each
+        self.pieces = defaultdict[tuple[str, str], int](int)
+        cut = (s for s in loops.statements if isinstance(s, Attend) and not plain(s))
+        self._cut = {(s.q[0].value, s.kv[0].value) for s in cut}
+        self._full = dict[Cell, NDArray[np.bool_]]()  # where sums are: [ranks, slices of heads]
+        self._here = defaultdict[Cell, list[Places]](list)  # what was added, and not taken yet
+        self._leaving = defaultdict[Cell, dict[int, Places]](dict)  # what messages take in a step
+        self.tables = self._tables({HELD})
+        for t, moment in enumerate([self._moment(t) for t in range(loops.steps)]):
+            self._add_up(t, moment)
+        self.tables |= self._tables({OWN, *loops.exchanges})
+        for cell, full in self._full.items():
             if cell[1] != OWN and full.any():
                 raise PlanError(f"{cell[0]} for {cell[1]} is left on ranks that do not own it")
-            if cell[1] == OWN and not full.all() and not self.result.accumulates(cell):
+            if cell[1] == OWN and not full.all() and not self.accumulates(cell):
                 raise PlanError(f"on some ranks nothing is added to {cell[0]}")
-        return self.result
 
-    def take(self, s: Handing, t: int) -> None:
-        """The message leaves: its cell is empty, on all ranks."""
-        cell = self.result.source[s] = source(s)
-        self.result.taken.setdefault(cell, set()).add(t)
-        if isinstance(s, Send):
-            self.result.sent.setdefault(cell, set()).add(t)
-        full = self.full.get(cell)
-        if full is None:
-            return
-        if not full.all() and not (isinstance(s, Send) and s.when.guard != Guard()):
-            self.result.crowded.add(cell)  # some ranks send zeros
-        full = np.asarray(full.any(1))
-        self.result.holders.setdefault(cell, {}).setdefault(t, np.flatnonzero(full))
-        left = full & (self.rows.taken[t, cell] < 0).all(1) if isinstance(s, Send) else full & False
-        if (left & ~self.at_owner.get(cell, left & False)).any():
-            raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")
-        self.full[cell][:] = False
-        if left.any():  # what never left: these ranks own it
-            own = cell[0], OWN
-            self.result.kept[cell] = t
-            self.add(own, t, np.flatnonzero(left), whole=True)
+    def _tables(self, names: Set[str]) -> dict[tuple[str, str], Ints]:
+        """The tables of some values as they are now, by side and name; all are counted."""
+        tables = dict[tuple[str, str], Ints]()
+        for side in SIDES:
+            for (name, _), value in self.values[side].named.items():
+                self.pieces[side, name] = max(self.pieces[side, name], value.table.shape[1])
+                tables |= {(side, name): value.table} if name in names else {}
+        return tables
 
-    def attend(self, s: Attend, rectangles: Rectangles, t: int) -> None:
-        who = rectangles.rank
+    def _moment(self, t: int) -> Moment:
+        """Run a step: its messages of sums and its rectangles."""
+        active = [s for s in self.loops.statements if s.when.on(t)]
+        moved = {s: self.moved(s, t) for s in active if not isinstance(s, Attend)}
+        sums = {s: moved[s][0] for s in self.source if s in moved}
+        sent = defaultdict[Cell, list[Copies]](list)
+        for s, (src, _, blocks) in sums.items():
+            if isinstance(s, Send):
+                sent[self.source[s]].append((src, blocks))
+            elif (exchange := self.loops.exchanges.get(s.name)) and exchange.again:
+                table = self.value(Part(s.name, s.lag), s.side, t).table
+                sent[self.source[s]].append((self.everyone, table.reshape(len(table), -1)))
+        for cell, copies in sent.items():
+            if twice(np.concatenate([rank for rank, _ in copies])):
+                raise PlanError(f"step {t}: a rank sends sums of one value in several messages")
+            rank, block = (np.concatenate(x) for x in zip(*(flat(*x) for x in copies), strict=True))
+            self._leaving[cell][t] = rank, block
+        attends = [self._rectangles(s, t) for s in active if isinstance(s, Attend)]
+        self.arrive()
+        self._tables(set())
+        return sums, attends
+
+    def _rectangles(self, s: Attend, t: int) -> tuple[Attend, list[str | None]]:
+        """Note the rectangles of an attend; the values that stay and have its blocks, by side."""
         if any(len({(p.value, p.lag) for p in parts}) > 1 for parts in (s.q, s.kv)):
             raise PlanError(f"step {t}: a rectangle of several values")
-        self.result.attended.setdefault(s, {})[t] = rectangles
-        for side, part, table in zip(SIDES, (s.q[0], s.kv[0]), rectangles.tables, strict=True):
-            self.result.widths.setdefault((side, part.value), set()).add(table.shape[1])
-        cut = (s.q[0].value, s.kv[0].value) in self.cut
-        rows = [x.reshape(self.ranks, -1).take(who, axis=0) for x in rectangles.tables]
-        for tensor in self.sums:
-            of_queries = TENSORS[tensor].side == "q"
-            part, blocks = (s.q[0], rectangles.q) if of_queries else (s.kv[0], rectangles.kv)
-            cell = self.own_cell((tensor, part.value), t, who, blocks, rows[not of_queries])
-            self.result.targets.setdefault(s, {}).setdefault(t, {})[tensor] = cell
+        tables = self.value(s.q[0], "q", t).table, self.value(s.kv[0], "kv", t).table
+        rank, q, kv = self.attend(s, t)
+        self.attended[s][t] = Rectangles(rank, q, kv, tables)
+        staying = list[str | None]()
+        for side, table in zip(SIDES, tables, strict=True):
+            row, named = table.reshape(len(table), -1)[rank], self.values[side].named.items()
+            stay = {name: x.table for (name, born), x in named if born is None}
+            equal = (n for n, x in stay.items() if same(x.reshape(len(x), -1)[rank], row))
+            staying.append(next(equal, None))
+        return s, staying
+
+    def _add_up(self, t: int, moment: Moment) -> None:
+        """Messages leave, then attends add, then arrivals are added."""
+        sums, attends = moment
+        for cell in {self.source[s]: None for s in sums}:
+            if not all(self._leaves(cell, t, *places) for places in self._here.pop(cell, ())):
+                raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")
+        for s in sums:
+            self._take(s, t)
+        for attend, staying in attends:
+            self._attend(attend, t, staying)
+        for s, (_, dst, blocks) in sums.items():
+            self._bring(s, t, dst, blocks)
+
+    def _leaves(self, cell: Cell, t: int, rank: Ints, block: Ints) -> bool:
+        """True if messages take all of these sums in a step, but for those of who owns them."""
+        if t not in self._leaving[cell]:
+            return True  # all go back over an exchange
+        (src, sent), side = self._leaving[cell][t], self.plan.side(cell[0])
+        stays = ~np.isin(rank, src) & (side.owners[block] == rank)
+        return bool((stays | np.isin(rank * len(side) + block, src * len(side) + sent)).all())
+
+    def _take(self, s: Handing, t: int) -> None:
+        """The message leaves: its cell is empty, on all ranks."""
+        cell = self.source[s]
+        if (full := self._full.get(cell)) is None:
+            return
+        if not full.all() and not (isinstance(s, Send) and s.when.guard != Guard()):
+            self.crowded.add(cell)  # some ranks send zeros
+        holders = np.flatnonzero(full.any(axis=1))
+        self.holders[cell].setdefault(t, holders)
+        full[:] = False
+        sending, _ = self._leaving[cell].get(t, (holders, holders))
+        left = holders[~np.isin(holders, sending)]
+        if len(left):  # what never left: these ranks own it
+            self.kept[cell] = t
+            self._add((cell[0], OWN), left, whole=True)
+
+    def _attend(self, s: Attend, t: int, staying: Sequence[str | None]) -> None:
+        """Add to the cells of both values, of what a message takes next or of what stays."""
+        rectangles, cut = self.attended[s][t], (s.q[0].value, s.kv[0].value) in self._cut
+        for tensor in ACCUMULATORS[self.plan.pass_]:
+            i = SIDES.index(TENSORS[tensor].side)
+            part = (s.q, s.kv)[i][0]
+            places = flat(rectangles.rank, (rectangles.q, rectangles.kv)[i])
+            cell = tensor, part.value
+            later = next((n for n in self._leaving.get(cell, ()) if n > t), None)
+            if later is None or not self._leaves(cell, later, *places):
+                if (equal := staying[i]) is None:
+                    raise PlanError(f"step {t}: sums for {part.value} are nowhere kept")
+                cell = tensor, equal
+            self.targets[s].setdefault(t, {})[tensor] = cell
             if cut:
-                self.result.crowded.add(cell)
+                self.crowded.add(cell)
+            self._here[cell].append(places)
             uncut = part.pieces is None and s.kind != "strict"
-            self.add(cell, t, who, whole=uncut, heads=self.heads(part.heads, t))
+            self._add(cell, rectangles.rank, whole=uncut, heads=self._heads(part.heads, t))
 
-    def own_cell(self, own: Cell, t: int, who: Ints, attended: Ints, row: Ints) -> Cell:
-        """The cell of a value: one that a later message empties, else that of what stays.
-
-        `own` is the one of its name; `row` has all blocks of it, of which some are `attended`.
-        """
-        if self.stays and own[1] == OWN:
-            return own
-        side = TENSORS[own[0]].side
-        for cell, taken in sorted(self.later(own[0], t), key=lambda item: item[0] != own):
-            taken = taken[who]
-            sent = (taken >= 0).any(axis=1)
-            whole = (sent.any() or cell == own) and same(taken[sent], row[sent])
-            part = cell == own and within(attended[sent], taken[sent])
-            if (whole or part) and self.own(side, attended[~sent], who[~sent]):
-                self.at_owner.setdefault(cell, np.zeros(self.ranks, bool))[who[~sent]] = True
-                return cell
-        return self.staying(own[0], t, who, row, f"sums for {own[1]} are nowhere kept")
-
-    def later(self, tensor: str, t: int) -> Iterator[tuple[Cell, Ints]]:
-        """The cells that messages empty after a step, and what the first of these takes."""
-        for cell, times in self.rows.times.items():
-            if cell[0] == tensor and (later := times[bisect_right(times, t) :]):
-                yield cell, self.rows.taken[later[0], cell]
-
-    def staying(self, tensor: str, t: int, who: Ints, blocks: Ints, wrong: str) -> Cell:
-        """The cell of a value that stays, and that has these blocks."""
-        for (side, name), table in self.rows.moments[t].stay.items():
-            row = table.reshape(self.ranks, -1).take(who, axis=0)
-            if side == TENSORS[tensor].side and same(row, blocks):
-                return tensor, name
-        raise PlanError(f"step {t}: {wrong}")
-
-    def own(self, side: str, blocks: Ints, ranks: Ints) -> bool:
-        """True if ranks own these blocks."""
-        owners = self.plan.partition.side(side).owners
-        return not ((blocks >= 0) & (owners[blocks] != ranks[:, None])).any()
-
-    def bring(self, s: Handing, ranks: Ints, blocks: Ints, t: int) -> None:
+    def _bring(self, s: Handing, t: int, dst: Ints, blocks: Ints) -> None:
         """The message arrives: into the cell that its blocks belong to."""
-        tensor, heads = s.tensors[0], None
-        side = self.plan.side(tensor)
-        dst, into = np.arange(self.ranks), (tensor, OWN)
+        tensor, heads, whole = s.tensors[0], None, True
+        side, rank, block = self.plan.side(tensor), *flat(dst, blocks)
         if isinstance(s, Return):
             into = tensor, self.loops.source(s)
-            if into[1] == OWN and not self.own(TENSORS[tensor].side, blocks, ranks):
+            if into[1] == OWN and (side.owners[block] != rank).any():
                 raise PlanError(f"{tensor} comes back to ranks that do not own its blocks")
-            heads = np.unique(side.slice[blocks[blocks >= 0]])
+            dst, heads = self.everyone, np.unique(side.slice[block])
+        elif s.into is None:
+            raise PlanError(f"step {t}: {tensor} arrives for different values on different ranks")
         else:
-            dst, into = ranks, self.receiver(tensor, t, ranks, blocks)
-        self.result.into.setdefault(s, {})[t] = into
-        whole = not isinstance(s, Send) or not cut(s)
-        self.add(into, t, dst, whole=whole, heads=heads)
+            into, whole = (tensor, s.into.value), not any(p.pieces for p in s.parts)
+        self.into[s][t] = into
+        self._here[into].append((rank, block))
+        self._add(into, dst, whole, heads)
 
-    def heads(self, ends: Ends | None, t: int) -> Ints | None:
+    def _heads(self, ends: Ends | None, t: int) -> Ints | None:
         """The slices of heads that any rank says, from the first to the last; None for all."""
         if ends is None:
             return None
-        low, high = (e.at(t, self.loops.coordinates()) for e in ends)
+        low, high = (e.at(t, self.coordinates) for e in ends)
         return np.arange(low.min(), high.max() + 1)
 
-    def receiver(self, tensor: str, t: int, dst: Ints, blocks: Ints) -> Cell:
-        """The cell of sums that arrive: one that a later message empties, else of what stays."""
-        for cell, taken in self.later(tensor, t):
-            if same(taken[dst], blocks):
-                return cell
-        wrong = f"{tensor} arrives for different values on different ranks"
-        return self.staying(tensor, t, dst, blocks, wrong)
-
-    def add(self, cell: Cell, t: int, who: Ints, whole: bool, heads: Ints | None = None) -> None:
+    def _add(self, cell: Cell, who: Ints, whole: bool, heads: Ints | None = None) -> None:
         slices = len(self.plan.side(cell[0]).slices)
-        full = self.full.setdefault(cell, np.zeros((self.ranks, slices), bool))
+        full = self._full.setdefault(cell, np.zeros((self.plan.ranks, slices), bool))
         rows: Any = who if heads is None else np.ix_(who, heads)
         if full[rows].any():
-            self.result.crowded.add(cell)
-            self.result.again.add(cell)
+            self.crowded.add(cell)
+            self.again.add(cell)
         full[rows] = True
         if heads is not None and len(heads) < slices:
-            self.result.parted.add(cell)
-        self.result.whole[cell] = self.result.whole.get(cell, True) and whole
+            self.parted.add(cell)
+        self.whole[cell] = self.whole.get(cell, True) and whole
+
+    # ---- what is read of it
+
+    def additions(self) -> Iterator[tuple[Statement, int, Cell]]:
+        """Each addition to a cell in a step: of an attend, or of a message that arrives."""
+        for s, steps in self.targets.items():
+            yield from ((s, t, cell) for t, cells in steps.items() for cell in cells.values())
+        for message, into in self.into.items():
+            yield from ((message, t, cell) for t, cell in into.items())
+
+    def lasting(self, cell: Cell) -> tuple[set[int], set[int]]:
+        """The steps in which sums begin with nothing, and those through whose start they stay."""
+        added, taken = {t for _, t, c in self.additions() if c == cell}, self.taken.get(cell, set())
+        if cell[1] == OWN:  # what some owners send, and others keep
+            added |= {t for c, t in self.kept.items() if c[0] == cell[0]}
+            taken = taken - {self.kept.get(cell, -1)}
+        begun, stay, full = set[int](), set[int](), False
+        for t in range(min(added, default=0), max(added | taken, default=-1) + 1):
+            full = full and t not in taken
+            if full:
+                stay.add(t)
+            elif t in added:
+                begun.add(t)
+            full = full or t in added
+        return begun, stay
+
+    def width(self, side: str, name: str) -> int:
+        """The number of pieces of a value where attends read it, the same in all steps."""
+        i = SIDES.index(side)
+        reading = (steps for s, steps in self.attended.items() if (s.q, s.kv)[i][0].value == name)
+        width, *more = {int(r.tables[i].shape[1]) for steps in reading for r in steps.values()}
+        if more:
+            raise PlanError(f"{name} has more pieces in some steps than in others")
+        return width
+
+    def accumulates(self, cell: Cell) -> bool:
+        """True if sums begin with nothing."""
+        return cell in self.parted or not self.complete(cell)
+
+    def complete(self, cell: Cell) -> bool:
+        """True if what is added once is all there is of it."""
+        return cell not in self.crowded and self.whole[cell]
 
 
-def within(fewer: Ints, more: Ints) -> bool:
-    """True if each row holds all blocks of the row of fewer."""
-    rank, block = flat(np.arange(len(fewer)), fewer)
-    others, blocks = flat(np.arange(len(more)), more)
-    many = 1 + max(block.max(initial=0), blocks.max(initial=0))
-    return bool(np.isin(rank * many + block, others * many + blocks).all())
+def source(s: Handing) -> Cell:
+    """The cell that sums are taken from, all of it."""
+    if isinstance(s, Return):
+        return s.tensors[0], s.name
+    if len({(p.value, p.lag) for p in s.parts}) > 1:
+        raise PlanError(f"sums of {' + '.join(p.value for p in s.parts)} go together")
+    return s.tensors[0], s.parts[0].value

@@ -8,7 +8,8 @@ import numpy as np
 from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES, Domain
 from codegen.lowered.owners import along, owner
-from codegen.lowered.sums import Rectangles, Walk, seen
+from codegen.lowered.sums import Rectangles, seen
+from codegen.lowered.walk import Walk
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -40,7 +41,7 @@ class Origin:
 
 def origin(plan: Plan, walked: Walk, side: str, value: str, domain: Domain, names: Names) -> Origin:
     """The origin of a value: a rank as far away on every rank, or all ranks."""
-    owned = walked.tables[side, "owned"][:, :, 0]  # any heads: of the same positions
+    owned = walked.tables[side, OWN][:, :, 0]  # any heads: of the same positions
     table = walked.tables.get((side, value))
     if value != OWN and table is not None:
         return gathered(plan.partition.side(side), owned, table[:, :, 0], domain, names)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from codegen.lowered.conditions import Domain, both, bounds, conditions, needed, on_arrays, times
 from codegen.lowered.owners import owner
 from codegen.lowered.staying import settled
-from codegen.lowered.sums import Cell, Walk
+from codegen.lowered.sums import Cell
 from codegen.lowered.variables import Span, input_spans, named
-from codegen.lowered.walk import walk
+from codegen.lowered.walk import Walk, walk
 from codegen.text import Names, numbered
 from planner.columns import flat
 from planner.errors import PlanError
@@ -241,12 +241,12 @@ def test_the_owner_of_a_value_is_who_has_its_blocks(name: str, ranks: int) -> No
     axes, sizes = (("rank",), ("RANKS",)), (("outer", "inner"), ("OUTER", "INNER"))
     axis, size = axes if len(loops.mesh) == 1 else sizes
     asked = 0
-    for side, value, t in walked.aged:
-        if side != "kv" or value == OWN:
+    for (value, t), there in walked.values["kv"].named.items():
+        if t is None:
             continue
         names = Names(axis, t, sizes=dict(zip(loops.mesh, size, strict=True)))
-        said = owner(made, walked, side, value, Domain(loops, [t]), names)
-        table = walked.aged[side, value, t][:, 0, 0]
+        said = owner(made, walked, "kv", value, Domain(loops, [t]), names)
+        table = there.table[:, 0, 0]
         owners = made.partition.kv.owners[table]
         for rank, at in enumerate(loops.coordinates()[:, :-1].tolist()):
             known = names.values | dict(zip(axis, at, strict=True)) | {"RANKS": ranks, "step": 0}
