@@ -8,7 +8,7 @@ from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept, kept
-from codegen.lowered.staying import settled
+from codegen.lowered.walk import settled
 from codegen.programs import Program
 from codegen.reflow import reflow
 from codegen.text import Names

@@ -38,11 +38,30 @@ Places = tuple[Ints, Ints]  # ranks [n] and blocks [n]
 Moment = tuple[dict[Handing, Messages], list[tuple[Attend, list[str | None]]]]
 
 
-def walk(plan: Plan, loops: Loops) -> tuple[Loops, "Walk"]:
-    """Follow the sums of a pass through its steps; in the loops, each attend adds to one cell."""
-    walked = Walk(loops, plan)
+def walk(plan: Plan, loops: Loops, at_owner: bool = False) -> tuple[Loops, "Walk"]:
+    """Follow the sums of a pass through its steps; in the loops, each attend adds to one cell.
+
+    `at_owner`: sums for what ranks own stay with them, whatever the plan does.
+    """
+    walked = Walk(loops, plan, at_owner)
     statements = tuple(x for s in loops.statements for x in _spans(s, walked))
     return replace(loops, statements=statements), walked
+
+
+def settled(plan: Plan, loops: Loops) -> tuple[Loops, "Walk"]:
+    """Follow the sums, for targets whose ranks all do the same.
+
+    Where some ranks own sums that others send on, all sums for what ranks own stay with them, or
+    PlanError is raised.
+    """
+    given, walked = walk(plan, loops)
+    if walked.kept:
+        own = [s for s, cell in walked.source.items() if isinstance(s, Send) and cell[1] == OWN]
+        left = tuple(s for s in loops.statements if s not in own)
+        given, walked = walk(plan, replace(loops, statements=left), at_owner=True)
+    if walked.kept:
+        raise PlanError("sums of which some stay on a rank where others go on")
+    return given, walked
 
 
 def _spans(s: Statement, walked: "Walk") -> Iterator[Statement]:
@@ -69,8 +88,9 @@ class Walk(Expansion):
     and of what ranks own and hold at first; `pieces` is the most that a value ever has.
     """
 
-    def __init__(self, loops: Loops, plan: Plan) -> None:
+    def __init__(self, loops: Loops, plan: Plan, at_owner: bool = False) -> None:
         super().__init__(loops, plan)
+        self.at_owner = at_owner
         self.targets = defaultdict[Attend, dict[int, dict[str, Cell]]](dict)
         self.into = defaultdict[Statement, dict[int, Cell]](dict)
         self.attended = defaultdict[Attend, dict[int, Rectangles]](dict)
@@ -191,9 +211,10 @@ class Walk(Expansion):
             part = (s.q, s.kv)[i][0]
             places = flat(rectangles.rank, (rectangles.q, rectangles.kv)[i])
             cell = tensor, part.value
-            later = next((n for n in self._leaving.get(cell, ()) if n > t), None)
-            if later is None or not self._leaves(cell, later, *places):
-                if (equal := staying[i]) is None:
+            equal, later = staying[i], next((n for n in self._leaving[cell] if n > t), None)
+            stays = self.at_owner and equal == OWN
+            if stays or later is None or not self._leaves(cell, later, *places):
+                if equal is None:
                     raise PlanError(f"step {t}: sums for {part.value} are nowhere kept")
                 cell = tensor, equal
             self.targets[s].setdefault(t, {})[tensor] = cell
