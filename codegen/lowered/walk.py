@@ -135,8 +135,11 @@ class Walk(Expansion):
         moved = {s: self.moved(s, t) for s in active if not isinstance(s, Attend)}
         sums = {s: moved[s][0] for s in self.source if s in moved}
         sent = defaultdict[Cell, list[Copies]](list)
-        for s, (src, _, blocks) in sums.items():
+        for s, (src, dst, blocks) in sums.items():
             if isinstance(s, Send):
+                if not self._into_whole(s, t, src, dst):
+                    tensor = s.tensors[0]
+                    raise PlanError(f"step {t}: {tensor} arrives for other values than it is of")
                 sent[self.source[s]].append((src, blocks))
             elif (exchange := self.loops.exchanges.get(s.name)) and exchange.again:
                 table = self.value(Part(s.name, s.lag), s.side, t).table
@@ -150,6 +153,14 @@ class Walk(Expansion):
         self.arrive()
         self._tables(set())
         return sums, attends
+
+    def _into_whole(self, s: Send, t: int, src: Ints, dst: Ints) -> bool:
+        """True if the value that sums are for is all of the one that they are added to."""
+        if s.into is None:
+            return False
+        both = (s.parts[0], src), (s.into, dst)
+        of, into = (self.blocks(Part(p.value, p.lag), s.side, t, who) for p, who in both)
+        return same(of, into)
 
     def _rectangles(self, s: Attend, t: int) -> tuple[Attend, list[str | None]]:
         """Note the rectangles of an attend; the values that stay and have its blocks, by side."""
@@ -233,9 +244,8 @@ class Walk(Expansion):
             if into[1] == OWN and (side.owners[block] != rank).any():
                 raise PlanError(f"{tensor} comes back to ranks that do not own its blocks")
             dst, heads = self.everyone, np.unique(side.slice[block])
-        elif s.into is None:
-            raise PlanError(f"step {t}: {tensor} arrives for different values on different ranks")
         else:
+            assert s.into
             into, whole = (tensor, s.into.value), not any(p.pieces for p in s.parts)
         self.into[s][t] = into
         self._here[into].append((rank, block))
