@@ -62,7 +62,7 @@ def title(program: Program) -> str:
 
 def _layout_name(form: Form) -> str:
     over = f" of groups of {form.members} ranks" if form.members > 1 else ""
-    grain = f" in stripes of {form.width}" if form.name == "striped" and form.width > 1 else ""
+    grain = f" in stripes of {form.width}" if form.width > 1 and not form.pieces else ""
     return f"{form.name or 'its own'} layout{grain}{over}"
 
 

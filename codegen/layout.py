@@ -1,7 +1,8 @@
 """layout_of(plan)   the tokens of each rank, as a layout of the planner if its positions are those.
 
 layout ::= Layout(q, kv)                one side each
-side   ::= Named(tokens, name, ...)     contiguous, striped in stripes of `grain` tokens, or zigzag
+side   ::= Named(tokens, name, ...)     `pieces` of a group in a row, from the front and the back,
+                                        or stripes of `grain` tokens in turn, which are 0 pieces
          | Ranges(tokens, held)         none of them: the ranges of each rank, as data
 
 A layout lays tokens out over groups of ranks, each of which has one of `members` equal parts of
@@ -20,12 +21,11 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.kernel_calls.calls import in_turn
-from planner.layouts import chunks_of, split
+from planner.layouts import PIECES, chunks_of, split
 from planner.partitions import Ranges as Positions
 from planner.partitions import Side, merge
 
 Ints = NDArray[np.int64]
-WIDTHS = {"contiguous": 1, "striped": 1, "zigzag": 2}  # pieces of a group, or stripes in turn
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Named:
 
     tokens: int
     name: str
+    pieces: int
     groups: int
     members: int = 1
     across: bool = False
@@ -42,7 +43,7 @@ class Named:
     @property
     def width(self) -> int:
         """The pieces of a group, or the tokens of one stripe."""
-        return WIDTHS[self.name] * self.grain
+        return self.pieces or self.grain
 
     def shards(self) -> Iterator[Ints]:
         """The positions of each rank, in the order of its shard."""
@@ -60,7 +61,7 @@ class Named:
 class Ranges:
     """A layout without a name: what each rank owns, in the order of its shard."""
 
-    name, width, members = "", 0, 1
+    name, pieces, width, members = "", 0, 0, 1
 
     tokens: int
     held: tuple[list[range], ...]
@@ -129,7 +130,8 @@ def _candidates(first: Ints, tokens: int, ranks: int) -> Iterator[Named]:
     """Layouts in groups of any size; `first`: the shard of rank 0, which says the grain."""
     for members in (m for m in range(1, ranks + 1) if ranks % m == 0):
         for across in (False, True)[: min(members, ranks // members)]:
-            for name in WIDTHS:
-                yield Named(tokens, name, ranks // members, members, across)
-    if len(ends := np.flatnonzero(np.diff(first) != 1)):
-        yield Named(tokens, "striped", ranks, grain=int(ends[0]) + 1)
+            for name, pieces in PIECES.items():
+                yield Named(tokens, name, pieces, ranks // members, members, across)
+    for name in (name for name, pieces in PIECES.items() if not pieces):
+        if len(ends := np.flatnonzero(np.diff(first) != 1)):
+            yield Named(tokens, name, 0, ranks, grain=int(ends[0]) + 1)

@@ -47,15 +47,15 @@ def described(form: Form) -> str:
         return f"no formula: the ranges of all {len(form.held)} ranks are listed"
     groups, members = form.groups, form.members
     across = f"; rank r is in group r % {groups}" * form.across
-    if form.name == "striped":
+    if not form.pieces:
         stripes = "single tokens" if form.grain == 1 else f"stripes of {form.grain} tokens"
         if members == 1:
             return f"{stripes} given to the {groups} ranks in turn"
         cut = f"cut between their {members} ranks{across}"
         return f"{stripes} given to {groups} groups in turn, {cut}"
-    who, count = "rank r" if members == 1 else "group g", form.width * groups
+    who, count = "rank r" if members == 1 else "group g", form.pieces * groups
     equal = "equal" if form.tokens % (count * members) == 0 else "nearly equal"
-    back = f" and piece {count - 1} - {who[-1]}" * (form.name == "zigzag")
+    back = f" and piece {count - 1} - {who[-1]}" * (form.pieces > 1)
     share = f", each of its {members} ranks one of {members} parts of each{across}"
     share *= members > 1
     return f"of {count} {equal} pieces, {who} holds piece {who[-1]}{back}{share}"
@@ -146,7 +146,7 @@ class Text:
             names, by = ("h, g", groups) if form.across else ("g, h", form.members)
             yield f"{names} = divmod(rank, {by})"
         tokens, own = self.arange("seq"), self.arange(f"{rank}, seq, {groups}")
-        if form.name == "zigzag":
+        if form.pieces > 1:
             count, last = f"2 * {groups}", f"2 * {groups} - 1 - {rank}"
             if form.members > 1:
                 count, last = f"{2 * form.groups}", f"{2 * form.groups - 1} - {rank}"
@@ -156,7 +156,7 @@ class Text:
                 each = f"{self.own(form, 'pieces[i]')} for i in ({rank}, {last})"
             yield f"return {self.cat}([{each}])"
             return
-        if form.name == "contiguous":
+        if form.pieces:
             own = f"{self.split(tokens, groups)}[{rank}]"
         elif form.grain > 1:
             yield f"tokens = {tokens}"
@@ -182,8 +182,8 @@ class Text:
         if not self.padded:
             return whole
         longest = max(map(len, form.shards()))
-        if form.name == "zigzag":  # of a piece
-            longest = -(-form.tokens // (2 * self.layout.ranks))
+        if form.pieces > 1:
+            longest = -(-form.tokens // (form.pieces * self.layout.ranks))  # of a piece
         return f"padded({whole}, {max(1, longest)})"
 
     # ---- cutting whole arrays, and joining parts
@@ -217,7 +217,7 @@ class Text:
         yield from self.head("unshard", "parts: Iterable[{}]", said)
         whole = f"{'torch.cat' if self.torch else 'jnp.concatenate'}(list(parts), axis)"
         form = self.layout.q
-        if self.layout.alike and (form.name, form.members) == ("contiguous", 1) and not self.padded:
+        if self.layout.alike and form.pieces == form.members == 1 and not self.padded:
             yield f"    return {whole}"
             return
         yield f"    whole = {whole}"

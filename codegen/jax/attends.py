@@ -234,7 +234,7 @@ class Attends:
             self.positions[name] = f"{of}({every}{seq}).reshape(-1)"
             if not order and exchange.part.value == OWN:
                 return name
-            if self.uneven or self.exchanges.program.layout.q.name not in ("contiguous", "zigzag"):
+            if self.uneven or not self.exchanges.program.layout.q.pieces:
                 raise PlanError("an exchange of pieces that are not equal and in order")
             if len(self.loops.mesh) > 1:
                 self.positions[name] = f"jnp.sort({self.positions[name]})"

@@ -49,10 +49,10 @@ def _distance(
     plan: Plan, walked: Walk, side: str, value: str, t: int, domain: Domain
 ) -> Ints | None:
     """The coordinates from ranks to the owner of their value; None if nobody has it."""
-    there = walked.values[side].named.get((value, t))
-    if there is None:
+    held = walked.values[side].named.get((value, t))
+    if held is None:
         return None
-    blocks, where = there.table[:, :, 0], domain.loops.coordinates()[:, :-1]  # any heads
+    blocks, where = held.table[:, :, 0], domain.loops.coordinates()[:, :-1]  # any heads
     here = np.flatnonzero((blocks >= 0).any(axis=1))
     owners = plan.partition.side(side).owners[blocks[here, 0]]
     owned = walked.tables[side, OWN][owners][:, :, 0]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError, unknown
-from planner.layouts.by_place import contiguous, striped, zigzag
+from planner.layouts.by_place import PIECES, contiguous, striped, zigzag
 from planner.layouts.by_work import balance, even_work, heap, snake
 from planner.layouts.documents import parts, per_document, whole_document
 from planner.layouts.peers import PEER_NAMES, own_name
@@ -19,6 +19,7 @@ __all__ = [
     "IN_GRAINS",
     "LAYOUTS",
     "PEER_NAMES",
+    "PIECES",
     "Chunks",
     "Layout",
     "balance",

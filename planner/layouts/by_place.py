@@ -6,6 +6,8 @@ zigzag       A A B B C C C C B B A A     of 12 tokens on the ranks A, B and C
 
 from planner.layouts.pieces import Chunks, cut
 
+PIECES = {"contiguous": 1, "striped": 0, "zigzag": 2}  # in a row, of a rank; 0: stripes in turn
+
 
 def contiguous(tokens: int, ranks: int, grain: int = 1) -> Chunks:
     """Rank r owns the r-th of `ranks` consecutive pieces (Ring Attention, section 3)."""

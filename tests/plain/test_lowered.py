@@ -240,12 +240,12 @@ def test_the_owner_of_a_value_is_who_has_its_blocks(name: str, ranks: int) -> No
     axes, sizes = (("rank",), ("RANKS",)), (("outer", "inner"), ("OUTER", "INNER"))
     axis, size = axes if len(loops.mesh) == 1 else sizes
     asked = 0
-    for (value, t), there in walked.values["kv"].named.items():
+    for (value, t), held in walked.values["kv"].named.items():
         if t is None:
             continue
         names = Names(axis, t, sizes=dict(zip(loops.mesh, size, strict=True)))
         said = owner(made, walked, "kv", value, Domain(loops, [t]), names)
-        table = there.table[:, 0, 0]
+        table = held.table[:, 0, 0]
         owners = made.partition.kv.owners[table]
         for rank, at in enumerate(loops.coordinates()[:, :-1].tolist()):
             known = names.values | dict(zip(axis, at, strict=True)) | {"RANKS": ranks, "step": 0}
