@@ -70,6 +70,13 @@ class Attends:
         cut = any(s.kind == "strict" or any(p.pieces for p in (*s.q, *s.kv)) for s in attends)
         self.meet = "meet_part" if cut else "meet"
 
+    @property
+    def outputs_alone(self) -> bool:
+        """True if outputs come back to their owners, and nobody there reads their log-sum-exp."""
+        if not (self.forward and self.kept.q) or self.plan.workload.sinks:
+            return False
+        return self.exchanges.whole(self.kept.q, self.loops)
+
     def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
         """The attends of some steps, if told so only those that add to these sums."""
         made = groups(self.loops, self.walked, self.made, steps, [*self.tensors], self.uneven)
@@ -257,6 +264,8 @@ class Attends:
             came = f"with_heads({totals}, {came}, {numbers(shares, names)})"
         elif not first:
             raise PlanError("sums that come back to others")
+        elif self.outputs_alone:
+            name = "out"
         return self.assign(name, came)
 
     def assign(self, name: str, value: str) -> Op:

@@ -31,16 +31,25 @@ class Exchanges:
         each = self.there(s, x, loops)
         return each if single else f"tuple({each} for x in {source})"
 
-    def back(self, s: Return, exchange: Exchange, source: str, loops: Loops) -> str:
-        """Sums that go back over an exchange; whole ones in the type of the inputs."""
+    def whole(self, s: Exchange, loops: Loops) -> bool:
+        """True if what goes back over an exchange is complete, and all that an owner gets."""
+        shares = self.shares(s, loops)
+        return not shares.gathered and shares.every == shares.copies == 1
+
+    def back(self, s: Return, exchange: Exchange, source: str, loops: Loops, alone: bool) -> str:
+        """Sums that go back over an exchange, complete ones in the type of the inputs.
+
+        `alone`: outputs without their log-sum-exp.
+        """
         home, shares = partial(self.home, exchange, loops), self.shares(exchange, loops)
         whole, copies = not shares.gathered and shares.copies == 1, shares.copies
         if s.tensors == ("OUT",):
             out, lse = source.split(", ")
             if not whole:
                 return self.merged(exchange, loops, out, lse)
-            return f"{home(f'{out}.astype(q.dtype)')}, {home(lse)}"
-        cast = ".astype(q.dtype)" if whole else ""
+            out = home(f"{out}.astype(q.dtype)")
+            return out if alone else f"{out}, {home(lse)}"
+        cast = ".astype(dout.dtype)" if whole else ""
         if s.tensors == ("DQ",):
             return home(f"{source}{cast}")
         each = home(f"x{cast}")

@@ -20,9 +20,13 @@ from planner.loops.form import OWN, Exchange, Return, Root, Send, Start, Stateme
 
 @dataclass
 class Pass(Attends):
-    """One pass on its way to text; `waiting`: steps whose inputs are sent in the next one."""
+    """One pass on its way to text.
+
+    `waiting`: steps whose inputs are sent in the next one. `cast`: results in the type of inputs.
+    """
 
     waiting: set[int] = field(default_factory=set)
+    cast: set[str] = field(default_factory=set)
 
     def blocks(self, runs: Sequence[Run]) -> list[Block]:
         """The lines of all runs, in order."""
@@ -56,8 +60,12 @@ class Pass(Attends):
         ]
         return all(isinstance(s, Exchange) for s in read)
 
-    def saved(self) -> list[str]:
-        """The variables that a forward pass keeps, in the order of the backward pass."""
+    @property
+    def kept_names(self) -> list[str]:
+        """The variables that a pass keeps for the other, or begins with, in one order."""
+        if not self.forward:
+            held = ["held_q", "held_out", "held_lse"] * bool(self.kept.q)
+            return [*held, *["held_kv"] * bool(self.kept.kv)]
         names = list[str]()
         if self.kept.q:
             names.append(self.made.inputs[self.kept.q.name, "q"])
@@ -70,6 +78,28 @@ class Pass(Attends):
         if self.kept.kv:
             names.append(self.made.inputs[self.kept.kv.name, "kv"])
         return names
+
+    @property
+    def results(self) -> list[str]:
+        """The variables that are read after all steps."""
+        if not self.forward:
+            return ["dq", "dkv"]
+        return ["out", *["lse"] * (not self.outputs_alone), *self.kept_names]
+
+    def ending(self, saved: Sequence[str]) -> list[str]:
+        """The last lines; `saved`: what the backward pass reads of what a device owns."""
+        if not self.forward:
+            dq = "dq" if "dq" in self.cast else "dq.astype(dout.dtype)"
+            dkv = "dkv" if "dkv" in self.cast else "(x.astype(dout.dtype) for x in dkv)"
+            return [f"    return {dq}, *{dkv}"]
+        kept = ", ".join(self.kept_names)
+        made = [f'    kept = checkpoint_name([{kept}], "attention_kept")'] * bool(kept)
+        named = [x for x in self.results if x in ("out", "lse")]
+        values = ", ".join(f'checkpoint_name({x}, "attention_{x}")' for x in named)
+        made.append(f"    {', '.join(named)} = {values}")
+        out = "out" if "out" in self.cast else "out.astype(q.dtype)"
+        together = f"({', '.join([*saved, *['*kept'] * bool(kept)])})" if saved else "kept"
+        return [*made, f"    return {out}, {together}"]
 
     def block(self, run: Run) -> Block:
         """The lines of a run; what a loop adds to is there before it."""
@@ -274,8 +304,11 @@ class Pass(Attends):
         exchange = self.loops.exchanges.get(s.name, self.kept.kv)
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")
-        came = self.exchanges.back(s, exchange, source, self.loops)
+        alone = self.outputs_alone
+        came = self.exchanges.back(s, exchange, source, self.loops, alone)
         shares = self.exchanges.shares(exchange, self.loops).after(1 + s.lag.constant)
+        if self.exchanges.whole(exchange, self.loops):
+            self.cast.add(self.made.sums[cell].split(", ")[0])
         yield self.put(cell, came, shares, names)
 
 

@@ -7,13 +7,12 @@ from codegen.jax.hops import Hops
 from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
 from codegen.lowered.conditions import AXES, SIZES
-from codegen.lowered.keeping import Kept, kept
+from codegen.lowered.keeping import kept
 from codegen.lowered.walk import settled
 from codegen.programs import Program
 from codegen.reflow import reflow
 from codegen.text import Names
 from planner.errors import PlanError
-from planner.ir import Plan
 from planner.loops.form import Exchange, Loops, Send
 
 IMPORTS = (
@@ -31,7 +30,7 @@ HEADS = {
     ),
 }
 FEW = 3  # ranks that a program writes as a number
-RESULTS = {"forward": ["out", "lse"], "backward": ["dq", "dkv"]}
+SAVED = ("q", "k", "v", "out", "lse")
 
 
 def print_loops(program: Program) -> str:
@@ -40,20 +39,32 @@ def print_loops(program: Program) -> str:
     sides = program.forward.partition.q, program.forward.partition.kv
     if not all(sum(map(len, chunk)) for side in sides for chunk in side.chunks):
         raise PlanError("pieces of no tokens")
-    text = list[str]()
     exchanges, hops = Exchanges(program), Hops(program.loops[0])
     keeping = kept(program.plans, program.loops)
+    made, bodies = list[Pass](), list[list[str]]()
     for plan, loops in zip(program.plans, program.loops, strict=True):
-        hops = replace(hops, loops=loops)
-        text += ["", "", *print_pass(plan, loops, hops, exchanges, keeping)]
+        moves = (s for s in loops.statements if isinstance(s, Send | Exchange))
+        stats = any("STATS" in s.tensors for s in moves)
+        form, walked = settled(plan, loops)
+        here = replace(hops, loops=form)
+        each = Pass(plan, form, walked, named(form), here, exchanges, stats, keeping)
+        made.append(each)
+        bodies.append(lines(each.blocks(runs(form)), each.results, each.names))
+    heads = [opening(*both) for both in zip(made, bodies, strict=True)]
+    read = set(WORD.findall(" ".join([*heads[-1], *bodies[-1]])))
+    saved = [x for x in SAVED if len(made) == 1 or program.work.sinks or x in read]
+    if program.backward:
+        own = [x if x in read else "_" for x in saved] if read & {*saved} else ["*_"] * bool(saved)
+        heads[1].insert(0, f"    {', '.join([*own, *made[1].kept_names])} = saved")
+    text = list[str]()
+    for each, head, body in zip(made, heads, bodies, strict=True):
+        text += ["", "", *HEADS[each.plan.pass_], *head, *body, *each.ending(saved)]
     named_once = exchanges.constants | hops.constants
     constants = [f"{name} = {value}" for name, value in named_once.items()]
     if len(mesh := program.loops[0].mesh) > 1:
-        names = named(program.loops[0])
-        said = " x ".join(names.axes)
-        constants.insert(
-            0, f"{', '.join(SIZES[len(mesh)])} = {', '.join(map(str, mesh))}  # {said}"
-        )
+        said = " x ".join(made[0].names.axes)
+        sizes = ", ".join(map(str, mesh))
+        constants.insert(0, f"{', '.join(SIZES[len(mesh)])} = {sizes}  # {said}")
     if len({loops.mesh for loops in program.loops}) > 1:
         raise PlanError("passes over different meshes")
     head = [IMPORTS, "# ---- Schedule", "", *constants]
@@ -62,33 +73,17 @@ def print_loops(program: Program) -> str:
     return "\n".join(reflow([*head, *text])) + "\n"
 
 
-def print_pass(
-    plan: Plan, loops: Loops, hops: Hops, exchanges: Exchanges, keeping: Kept
-) -> list[str]:
-    """One function."""
-    loops, walked = settled(plan, loops)
-    names = named(loops)
-    moves = (s for s in loops.statements if isinstance(s, Send | Exchange))
-    stats = any("STATS" in s.tensors for s in moves)
-    made = Pass(plan, loops, walked, names, hops, exchanges, stats, keeping)
-    blocks = made.blocks(runs(loops))
-    head, saved = [*HEADS[plan.pass_]], made.saved() if plan.pass_ == "forward" else []
-    if plan.pass_ == "backward":
-        held = [
-            *["held_q", "held_out", "held_lse"] * bool(keeping.q),
-            *["held_kv"] * bool(keeping.kv),
-        ]
-        head.append(f"    {', '.join(['q, k, v, out, lse', *held])} = saved")
-    results = [*RESULTS[plan.pass_], *saved]
-    body = lines(blocks, results, names)
-    words = set(WORD.findall(" ".join(body)))
+def opening(made: Pass, body: list[str]) -> list[str]:
+    """The first lines of a pass: where a device is, positions, and sums over dout, if read."""
+    words, names = set(WORD.findall(" ".join(body))), made.names
     known = {name: text for name, text in made.positions.items() if name in words}
     words |= set(WORD.findall(" ".join(known.values())))
     index, places = "lax.axis_index(axis)", [x for x in names.axes if x in words]
+    head = list[str]()
     if "rank" in words:
         head.append(f"    rank = {index}")
         index = "rank"
-    if len(loops.mesh) > 1 and places:
+    if len(names.axes) > 1 and places:
         sign = {"outer": f"{index} // INNER", "inner": f"{index} % INNER"}
         value = sign[places[0]] if len(places) == 1 else f"divmod({index}, INNER)"
         head.append(f"    {', '.join(places)} = {value}")
@@ -96,30 +91,7 @@ def print_pass(
         head.append("    seq = RANKS * q.shape[2]")
     head += [f"    {name} = {text}" for name, text in known.items()]
     if "delta" in words:
-        head.append("    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)")
-    return [*unused(head, words), *body, *ending(plan.pass_, saved)]
-
-
-def ending(pass_: str, saved: list[str]) -> list[str]:
-    """The last lines of a pass; `saved`: values of exchanges that the backward pass takes again."""
-    if pass_ == "backward":
-        return ["    return dq.astype(q.dtype), *(x.astype(k.dtype) for x in dkv)"]
-    name = 'checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")'
-    kept = [f'    kept = checkpoint_name([{", ".join(saved)}], "attention_kept")'] if saved else []
-    more = ", *kept" if saved else ""
-    return [
-        *kept,
-        f"    out, lse = {name}",
-        f"    return out.astype(q.dtype), (q, k, v, out, lse{more})",
-    ]
-
-
-def unused(head: list[str], words: set[str]) -> list[str]:
-    """The lines before a body, without names of saved arrays that it does not use."""
-    used = words | set(WORD.findall(" ".join(head[3:]))) | {"q", "k"}
-    if len(head) > 2 and head[2].endswith(" = saved"):
-        saved = head[2].strip().removesuffix(" = saved").split(", ")
-        head[2] = f"    {', '.join(x if x in used else '_' for x in saved)} = saved"
+        head.append("    delta = (dout.astype(wide(dout)) * out).sum(-1, keepdims=True)")
     return head
 
 
