@@ -54,6 +54,7 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     ]
     held = any("def share_of" in x for x in texts if isinstance(x, str))
     marks = program.marks | {"held"} if held else program.marks
+    marks |= {"every" if every(program) == 1 else "some"}
     if program.loops is None:  # tables have statistics, whatever is sent
         marks = marks - {"statless"} | {"stats"}
     keep = [*KEEP, *["kv_positions"] * keys, *LAYER * program.layer]
@@ -86,11 +87,17 @@ def kernels(platform: str, masked: bool = False) -> list[Part]:
 
 def checked(program: Program) -> str:
     """Says the tokens that the self-check takes, and what it compares."""
-    tokens = program.checked
     gradients = ("dq", "dk", "dv", *["dsinks"] * program.work.sinks)
     results = str(("out", *gradients * (program.backward is not None))).replace("'", '"')
-    every = max(1, tokens**2 >> 28)  # above 16k tokens, some queries are enough
-    return f"CHECKED, EVERY, RESULTS = {tokens}, {every}, {results}  # of the self-check\n"
+    names, values = ["CHECKED", "RESULTS"], [program.checked, results]
+    if every(program) > 1:
+        names, values = ["EVERY", *names], [every(program), *values]
+    return f"{', '.join(names)} = {', '.join(map(str, values))}  # of the self-check\n"
+
+
+def every(program: Program) -> int:
+    """One query in so many is compared: above 16k tokens, some are enough."""
+    return max(1, program.checked**2 >> 28)
 
 
 def shapes(program: Program, keys: bool) -> str:

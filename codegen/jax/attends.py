@@ -27,17 +27,15 @@ from planner.partitions import Side
 SOME = "some heads"  # of the queries that a device owns
 
 
-def ascending(side: Side) -> bool:
-    """True if chunks are numbered in the order of the sequence, as `causal` needs them."""
-    first = [min((p[0] for p in chunk), default=0) for chunk in side.chunks if any(chunk)]
-    return first == sorted(first)
+def even(side: Side, ranks: int) -> bool:
+    """True if blocks have as many tokens each, and ranks as many of them: none is padded.
 
-
-def alike(side: Side, ranks: int) -> bool:
-    """True if blocks have as many tokens each, and ranks as many blocks' tokens: none is padded."""
+    And chunks are numbered in the order of the sequence, as `causal` needs them.
+    """
     places = np.unique(side.owners.astype(np.int64) * len(side.chunks) + side.chunk)
     held = np.bincount(places // len(side.chunks), minlength=ranks)
-    return len(set(side.sizes.tolist())) == 1 == len(set(held.tolist()))
+    first = [min((p[0] for p in chunk), default=0) for chunk in side.chunks if any(chunk)]
+    return len({*side.sizes.tolist()}) == 1 == len({*held.tolist()}) and first == sorted(first)
 
 
 @dataclass
@@ -62,9 +60,8 @@ class Attends:
             self.loops, self.plan.pass_, self.walked, self.kept.names if self.forward else ()
         )
         self.tensors: dict[str, str] = {TENSORS[t].side: t for t in ACCUMULATORS[self.plan.pass_]}
-        self.coordinates = self.loops.coordinates()
         both = [self.plan.partition.side(side) for side in ("q", "kv")]
-        self.uneven = not all(alike(side, self.plan.ranks) and ascending(side) for side in both)
+        self.uneven = not all(even(side, self.plan.ranks) for side in both)
         self.slices = Slices(both[0].sizes.max() == both[1].sizes.max())
         attends = [s for s in self.loops.statements if isinstance(s, Attend)]
         cut = any(s.kind == "strict" or any(p.pieces for p in (*s.q, *s.kv)) for s in attends)
@@ -140,7 +137,7 @@ class Attends:
         targets = ", ".join(self.made.sums[cell] for cell in group.cells)
         lines, reads = switched(group, calls, bases, targets, names, on, closures)
         self.write(group.cells, steps)
-        yield self.op(lines, targets, reads)
+        yield Op(tuple(lines), tuple(targets.split(", ")), reads)
 
     def of_heads(self, group: Group, steps: Steps, names: Names, closures: bool) -> Iterator[Op]:
         """Attend with some heads of what a device owns, then put their sums beside the others."""
@@ -173,7 +170,7 @@ class Attends:
         attended = self.walked.attended[case.statements[0]]
         if self.uneven or self.stats or len(case.statements) > 1:
             raise PlanError("tiles that are not of one shape")
-        made = {tiling(self.plan, attended[t], self.coordinates, self.names) for t in steps}
+        made = {tiling(self.plan, attended[t], self.loops.coordinates(), self.names) for t in steps}
         if len(made) > 1:
             raise PlanError("tiles that change with the step")
         ((ends, diagonal),) = made
@@ -269,7 +266,4 @@ class Attends:
         return self.assign(name, came)
 
     def assign(self, name: str, value: str) -> Op:
-        return self.op([f"{name} = {value}"], name, value)
-
-    def op(self, lines: Sequence[str], targets: str, text: str) -> Op:
-        return Op(tuple(lines), tuple(targets.split(", ")), text)
+        return Op((f"{name} = {value}",), tuple(name.split(", ")), value)

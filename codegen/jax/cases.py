@@ -31,7 +31,6 @@ class Case:
     kind: str
     active: Flags  # [steps, ranks]
     guard: Guard
-    choice: tuple[int, int, int] | None = None  # a coordinate, first and last value
     head: Expr | None = None  # the slice of the heads of queries, None for all
     statements: tuple[Attend, ...] = ()
 
@@ -94,7 +93,7 @@ def _joined(cases: list[Case]) -> list[Case]:
         return cases
     statements = tuple(s for case in cases for s in case.statements)
     rows, cols = ((0, width - 1, width) for width in (cases[0].rows[2], cases[0].cols[2]))
-    whole = replace(masked[0], rows=rows, cols=cols, kind=WHOLE, choice=None, guard=Guard())
+    whole = replace(masked[0], rows=rows, cols=cols, kind=WHOLE, guard=Guard())
     return [replace(whole, active=everywhere, statements=statements)]
 
 
@@ -122,12 +121,14 @@ def _cases(s: Attend, loops: Loops, walked: Walk, steps: Sequence[int], padded: 
     made = []
     for code in different:
         on, ends = codes == code, np.unravel_index(code, shape)
-        choice = None if len(different) == 1 else _choice(on, active, at)
+        guard = s.when.guard
+        if len(different) > 1:
+            guard = replace(guard, bounds=(*guard.bounds, _choice(on, active, at)))
         rows, cols = (
             (int(a), int(b), width)
             for a, b, width in ((*ends[:2], widths[0]), (*ends[2:], widths[1]))
         )
-        made.append(Case(q, kv, rows, cols, s.kind, on, s.when.guard, choice, head_of([s]), (s,)))
+        made.append(Case(q, kv, rows, cols, s.kind, on, guard, head_of([s]), (s,)))
     return made
 
 
@@ -137,23 +138,19 @@ def _pieces(p: Part, width: int, t: int, at: Ints) -> list[Ints]:
     return [e.at(t, at).clip(0, width - 1) for e in ends]
 
 
-def _choice(on: Flags, active: Flags, at: Ints) -> tuple[int, int, int]:
-    """The coordinate whose values tell a case from the others of its statement."""
+def _choice(on: Flags, active: Flags, at: Ints) -> tuple[int, Expr, Expr]:
+    """The coordinate, with its values, that tells a case from the others of its statement."""
     for axis in range(at.shape[1] - 1):
         x = np.broadcast_to(at[:, axis], on.shape)
         low, high = x[on].min(), x[on].max()
         if np.array_equal(active & (x >= low) & (x <= high), on):
-            return axis, int(low), int(high)
+            return axis, Expr(int(low)), Expr(int(high))
     raise PlanError("rectangles whose shapes follow no coordinate")
 
 
 def condition(case: Case, names: Names, on: Domain, known: Flags) -> str:
     """When a device has the case, as text; "" if always where `known` holds."""
-    guard = case.guard
-    if case.choice:
-        axis, low, high = case.choice
-        guard = replace(guard, bounds=(*guard.bounds, (axis, Expr(low), Expr(high))))
-    return on_arrays(needed([*bounds(guard, on, names, known)], known))
+    return on_arrays(needed([*bounds(case.guard, on, names, known)], known))
 
 
 Call = tuple[str, list[str]]  # a function, arguments

@@ -104,6 +104,18 @@ def test_a_checkpoint_policy_saves_attention_and_its_communication() -> None:
         np.testing.assert_allclose(x, y, atol=1e-6)
 
 
+def test_exchanges_of_heads_bring_what_is_read_and_nothing_else() -> None:
+    module = emitted(plan("ulysses", WORK, 2, pass_="both"))
+    mesh = Mesh(np.array(jax.devices()[:2]), ("sp",))
+    q, k, v, _ = (in_layout(module, x) for x in draw(WORK, 4))
+
+    def loss(q: Array, k: Array, v: Array) -> Array:
+        return module.attention(q, k, v, mesh=mesh).sum()
+
+    both = jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(q, k, v).jaxpr
+    assert count(both, "all_to_all") == 8  # q, k, v, out; dout, dq, dk, dv
+
+
 def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
     module = emitted(plan("ring", replace(WORK, mask=Window(9)), 4))
     mesh = Mesh(np.array(jax.devices()[:4]), ("sp",))

@@ -209,7 +209,7 @@ OF_DOCUMENTS = {  # torch, JAX: loops, or tables and their interpreter
     "zigzag": (500, 600),
     "burst": (500, 600),
     "allgather": (500, 500),
-    "usp:ulysses=2": (500, 605),
+    "usp:ulysses=2": (500, 600),
 }
 
 

@@ -24,21 +24,24 @@ PLAN: dict[str, Any] = {}
 def ours(mesh, *inputs):
     """Attention by this program, of and in the order of the sequence."""
     sinks, inputs = inputs[-1], inputs[:-1]  # sinks
+    given = [jnp.concatenate([shard(x, rank) for rank in range(RANKS)], 2) for x in inputs]  # alike
     sides = zip(inputs, ("q", "kv", "kv"), strict=True)  # apart
     shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)  # apart
-    shards = ([shard(x, rank) for rank in range(RANKS)] for x in inputs)  # alike
+    given = [jnp.concatenate(x, 2) for x in shards]  # apart
     attend = jax.jit(partial(attention, mesh=mesh))  # alone: XLA fails to partition the rest
-    out = attend(*(jnp.concatenate(x, 2) for x in shards))  # bound sinkless
-    out = attend(*(jnp.concatenate(x, 2) for x in shards), sinks=sinks)  # sinks
-    out = attend(*(jnp.concatenate(x, 2) for x in shards), example())  # given
-    return unshard(jnp.split(out, RANKS, 2))
+    return unshard(jnp.split(attend(*given), RANKS, 2))  # bound sinkless
+    return unshard(jnp.split(attend(*given, sinks=sinks), RANKS, 2))  # sinks
+    return unshard(jnp.split(attend(*given, example()), RANKS, 2))  # given
 
 
 def results(function, dout, *inputs):
-    """Output, then gradients, of one query in EVERY."""
-    out, pull = jax.vjp(lambda *x: function(*x)[:, :, ::EVERY], *inputs)
+    """Output, then gradients, of all queries."""  # every
+    """Output, then gradients, of one query in EVERY."""  # some
+    out, pull = jax.vjp(function, *inputs)  # every
+    out, pull = jax.vjp(lambda *x: function(*x)[:, :, ::EVERY], *inputs)  # some
     yield out
-    yield from pull(dout[:, :, ::EVERY])
+    yield from pull(dout)  # every
+    yield from pull(dout[:, :, ::EVERY])  # some
 
 
 def main(seq: int = CHECKED) -> int:

@@ -15,7 +15,8 @@ PLAN: dict[str, Any] = {}
 
 
 def dense(q, *kv):
-    """Attention by its definition, of one query in EVERY, 64 at once; the others get zeros."""
+    """Attention by its definition, 64 queries at once."""  # every
+    """Attention by its definition, of one query in EVERY, 64 at once; zeros for others."""  # some
     kv, sinks = kv[:2], kv[2]  # sinks
     k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in kv)
 
@@ -29,6 +30,8 @@ def dense(q, *kv):
         return jnp.einsum("bhj,bhjd->bhd", jax.nn.softmax(logits)[..., :-1], v)  # sinks
 
     with jax.default_matmul_precision("highest"):
-        out = lax.map(attend_one, jnp.arange(0, q.shape[2], EVERY), batch_size=64)
-    q = jnp.zeros_like(q, shape=(*q.shape[:3], V_HEAD_DIM))  # unequal
-    return jnp.zeros_like(q).at[:, :, ::EVERY].set(jnp.moveaxis(out, 0, 2))
+        out = lax.map(attend_one, jnp.arange(q.shape[2]), batch_size=64)  # every
+        out = lax.map(attend_one, jnp.arange(0, q.shape[2], EVERY), batch_size=64)  # some
+    return jnp.moveaxis(out, 0, 2)  # every
+    q = jnp.zeros_like(q, shape=(*q.shape[:3], V_HEAD_DIM))  # some unequal
+    return jnp.zeros_like(q).at[:, :, ::EVERY].set(jnp.moveaxis(out, 0, 2))  # some

@@ -43,12 +43,15 @@ def main(seq: int = CHECKED) -> int:
 
 
 def gradients(layer, params, x, dy):
-    """Output, and gradients of x and of the parameters by name, of one token in EVERY."""
+    """Output, and gradients of x and of the parameters by name."""  # every
+    """Output, and gradients of x and of the parameters by name, of one token in EVERY."""  # some
 
     @jax.jit
     def run(params, x, dy):
-        y, pull = jax.vjp(lambda *given: layer(*given)[:, ::EVERY], params, x)
-        dparams, dx = pull(dy[:, ::EVERY])
+        y, pull = jax.vjp(layer, params, x)  # every
+        dparams, dx = pull(dy)  # every
+        y, pull = jax.vjp(lambda *given: layer(*given)[:, ::EVERY], params, x)  # some
+        dparams, dx = pull(dy[:, ::EVERY])  # some
         return {"y": y, "dx": dx, **dparams}
 
     return run(params, x, dy)

@@ -75,35 +75,29 @@ ABSENT = {"OUT": (0, -jnp.inf), "DQ": (0,), "DKV": (0, 0)}  # what a sum is wher
 def run_forward(q, k, v, axis, rows):
     """Output, and what the backward pass needs, named for checkpoint policies."""
     rank = lax.axis_index(axis)
-    state = {
-        "Q": stored([q], QUERIES, rank, FORWARD_SLOTS["Q"]),
-        "KV": stored([k, v], KEYS, rank, FORWARD_SLOTS["KV"]),
-        "OUT": absent("OUT", [q, q[..., :1]], QUERIES, rank, FORWARD_SLOTS["OUT"]),
-    }
+    results = [q, q[..., :1]]  # equal
     results = [jnp.zeros((*q.shape[:-1], V_HEAD_DIM), q.dtype), q[..., :1]]  # unequal
-    state["OUT"] = absent("OUT", results, QUERIES, rank, FORWARD_SLOTS["OUT"])  # unequal
-    state = run(FORWARD_HOPS, rows, state, attend_tile, axis)
+    arrays = {"Q": [q], "KV": [k, v], "OUT": results}
+    state = run(FORWARD_HOPS, rows, begin(arrays, FORWARD_SLOTS, rank), attend_tile, axis)
     out, lse = (into_shard(x, q, QUERIES, rank) for x in state["OUT"])
-    kept = [[x[jnp.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()]
-    kept = checkpoint_name(kept, "attention_kept")
+    kept = [[x[jnp.array(n)[rank]] for x in state[name]] for name, n in KEPT.items()]  # keeping
+    kept = checkpoint_name(kept, "attention_kept")  # keeping
     out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
-    return out.astype(q.dtype), (q, k, v, out, lse, *kept)
+    return out.astype(q.dtype), (q, k, v, out, lse)  # fresh
+    return out.astype(q.dtype), (q, k, v, out, lse, *kept)  # keeping
 
 
 def run_backward(axis, saved, dout, rows):
     """Gradients of a rank's queries, keys and values."""
-    q, k, v, out, lse, *kept = saved
-    held = dict(zip(KEPT, kept, strict=False))  # nothing where no forward pass went before
+    q, k, v, out, lse = saved  # fresh
+    q, k, v, out, lse, *kept = saved  # keeping
     rank = lax.axis_index(axis)
     delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
-    queries = {"Q": [q], "DOUT": [dout], "STATS": [lse, delta]}
-    inputs = {name: (arrays, QUERIES) for name, arrays in queries.items()} | {"KV": ([k, v], KEYS)}
-    state = {
-        name: stored(*arrays, rank, BACKWARD_SLOTS[name], held.get(name, ()))
-        for name, arrays in inputs.items()
-    }
-    state["DQ"] = absent("DQ", [q], QUERIES, rank, BACKWARD_SLOTS["DQ"])
-    state["DKV"] = absent("DKV", [k, v], KEYS, rank, BACKWARD_SLOTS["DKV"])
+    arrays = {"Q": [q], "DOUT": [dout], "STATS": [lse, delta], "KV": [k, v]}
+    arrays |= {"DQ": [q], "DKV": [k, v]}
+    held = dict(zip(KEPT, kept, strict=False))  # none if no forward pass ran  # keeping
+    state = begin(arrays, BACKWARD_SLOTS, rank)  # fresh
+    state = begin(arrays, BACKWARD_SLOTS, rank, held)  # keeping
     state = run(BACKWARD_HOPS, rows, state, attend_tile_backward, axis)
     dq = into_shard(state["DQ"][0], q, QUERIES, rank)
     dk, dv = (into_shard(x, k, KEYS, rank) for x in state["DKV"])
@@ -177,11 +171,21 @@ def added(state, name, slots, blocks):
     return state | {name: replaced(state[name], slots, blocks)}
 
 
-def stored(arrays, side, rank, size, held=()):
-    """The slots of a tensor: a rank's own blocks, those that it holds, and room."""
-    owned = [from_shard(x, side, rank) for x in arrays]
-    blocks = [jnp.concatenate(x) for x in zip(owned, held, strict=True)] if held else owned
-    return [jnp.zeros((size, *x.shape[1:]), x.dtype).at[: len(x)].set(x) for x in blocks]
+def begin(arrays, sizes, rank, held=()):
+    """The slots of each tensor: a rank's own blocks, those that it holds, and room; no sums yet."""
+    state = {}
+    for name, shards in arrays.items():
+        blocks = [from_shard(x, KEYS if "KV" in name else QUERIES, rank) for x in shards]
+        if name in held:  # keeping
+            blocks = [jnp.concatenate(x) for x in zip(blocks, held[name], strict=True)]
+        shapes = [(sizes[name], *x.shape[1:]) for x in blocks]
+        if name in ABSENT:
+            sums = zip(shapes, ABSENT[name], strict=True)
+            state[name] = [jnp.full(shape, nothing, wide(shards[0])) for shape, nothing in sums]
+        else:
+            copies = zip(shapes, blocks, strict=True)
+            state[name] = [jnp.zeros(shape, x.dtype).at[: len(x)].set(x) for shape, x in copies]
+    return state
 
 
 def places(side, rank):
@@ -189,13 +193,6 @@ def places(side, rank):
     own = jnp.asarray(side.own)[rank]
     tokens = jnp.asarray(side.tokens)[own]
     return jnp.where((own[:, None] >= 0) & (tokens >= 0), tokens, NOWHERE)
-
-
-def absent(name, arrays, side, rank, size):
-    """The slots of sums for blocks like those of some arrays, without any sum in them."""
-    blocks = [jax.eval_shape(partial(from_shard, side=side, rank=rank), x) for x in arrays]
-    pairs = zip(blocks, ABSENT[name], strict=True)
-    return [jnp.full((size, *x.shape[1:]), nothing, wide(x)) for x, nothing in pairs]
 
 
 def from_shard(x, side, rank):
