@@ -53,6 +53,7 @@ class Attends:
     defined: set[Key] = field(default_factory=set)
     written: dict[Key, Steps] = field(default_factory=dict)
     positions: dict[str, str] = field(default_factory=dict)  # of tokens: name -> value
+    started: dict[Key, str] = field(default_factory=dict)  # values of this step: what they start as
 
     def __post_init__(self) -> None:
         self.forward = self.plan.pass_ == "forward"
@@ -109,7 +110,7 @@ class Attends:
     def zero(self, cell: Key, case: Case | None = None) -> str:
         """Sums that nothing has been added to."""
         value = (case.q if cell[1] == "q" else case.kv) if case else cell
-        name = self.made.inputs[value] if case or value[0] in self.loops.exchanges else ""
+        name = self.input(value) if case or value[0] in self.loops.exchanges else ""
         if self.forward:
             return f"nothing({name or 'q'})"
         if cell[1] == "kv":
@@ -174,7 +175,7 @@ class Attends:
         if len(made) > 1:
             raise PlanError("tiles that change with the step")
         ((ends, diagonal),) = made
-        q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
+        q, kv = self.input(case.q), self.input(case.kv)
         start = f"({', '.join(self.base(cell, case, steps) for cell in cells)})"
         start = start[1:-1] if start.startswith("(nothing(") else start
         self.write(cells, steps)
@@ -184,6 +185,10 @@ class Attends:
         arguments = [meet, start, q, kv, "ends", *["diagonal=False"] * (not diagonal)]
         return self.assign(sums, f"over_tiles({', '.join(arguments)})")
 
+    def input(self, value: Key) -> str:
+        """The variable of an input; in the step in which it starts, that of what it starts as."""
+        return self.started.get(value, self.made.inputs[value])
+
     def base(self, cell: Key, case: Case, steps: Steps) -> str:
         """Returns the sums that an attend adds to."""
         return self.zero(cell, case) if self.starts(cell, steps) else self.made.sums[cell]
@@ -192,7 +197,7 @@ class Attends:
         self, case: Case, group: Group, first: bool, steps: Steps, names: Names
     ) -> tuple[str, list[str]]:
         """The name of the function and its arguments."""
-        q, kv = self.made.inputs[case.q], self.made.inputs[case.kv]
+        q, kv = self.input(case.q), self.input(case.kv)
         way = "" if self.forward else "_backward"
         bases = [self.base(cell, case, steps) for cell in group.cells]
         bases = [

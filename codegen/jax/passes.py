@@ -146,12 +146,12 @@ class Pass(Attends):
 
     def ops(self, run: Run, names: Names) -> Iterator[Op]:
         """Sums leave; attends add; sums arrive; inputs go on, exchanges and their returns."""
-        active = [(s, self.during(s, run)) for s in run.statements]
+        active, self.started = [(s, self.during(s, run)) for s in run.statements], {}
         yield from _in_order([*self.coming(run, names)])
+        self.written = {}
         for s, steps in active:
             if isinstance(s, Start):
-                yield from self.at(run, steps, self.start(s))
-        self.written = {}
+                yield from self.at(run, steps, self.start(s, run))
         attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = dict[tuple[Key, str], Steps]()
@@ -233,12 +233,13 @@ class Pass(Attends):
         """The names for a line of some steps: with a number for the only one of several."""
         return replace(names, at=steps[0]) if run.kind == "unrolled" and len(steps) == 1 else names
 
-    def start(self, s: Start) -> Iterator[Op]:
-        """A name for a value from here on."""
-        side = s.side
-        name, source = (self.made.inputs[v, side] for v in (s.name, s.part.value))
+    def start(self, s: Start, run: Run) -> Iterator[Op]:
+        """A name for a value from here on, or from the next step on if that is no loop's."""
+        name, source = (self.made.inputs[v, s.side] for v in (s.name, s.part.value))
         if s.part.pieces or s.part.heads:
             raise PlanError("a value that starts as some pieces of another")
+        if run.kind == "straight":
+            self.started[s.name, s.side] = source
         if name != source:
             yield self.assign(name, source)
 
@@ -280,13 +281,13 @@ class Pass(Attends):
         """Send inputs; what arrives has its name from the next step on."""
         if len(s.parts) > 1 or s.parts[0].pieces or s.parts[0].heads:
             raise PlanError("messages of some pieces of a value")
-        source, name = (self.made.inputs[v, s.side] for v in (s.parts[0].value, s.name))
+        source, name = self.input((s.parts[0].value, s.side)), self.made.inputs[s.name, s.side]
         yield self.assign(name, self.hops.call(s, source, names))
 
     def exchange(self, s: Exchange, names: Names) -> Iterator[Op]:
         """Exchange inputs along an axis of the mesh."""
         side = s.side
-        source, name = (self.made.inputs[v, side] for v in (s.part.value, s.name))
+        source, name = self.input((s.part.value, side)), self.made.inputs[s.name, side]
         owned = s.part.value == OWN and self.only_exchanged(side)
         if owned and not (self.forward and side == "q"):
             source = f"({self.own(side)})"
