@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from runtimes.arrays import Array
+from runtimes.arrays import Array, wide
 from runtimes.emitted import SIDES
 from runtimes.torch.arrays import to_numpy, to_torch
 
@@ -83,7 +83,8 @@ def back(
 
 
 def _logits(sinks: Array | None) -> list[Any]:
-    return [] if sinks is None else [to_torch(sinks)]
+    """Returns sinks as wide as partial sums, so that shares of their gradient are no less exact."""
+    return [] if sinks is None else [to_torch(sinks.astype(wide(sinks.dtype.name)))]
 
 
 BODIES: dict[str, Body] = {"attention": attend, "forward": ahead, "backward": back}
