@@ -8,7 +8,7 @@ Every text is a module: imports, then definitions (functions, classes, assignmen
 the order of the program. Kept are the definitions named in `keep` and what these use, transitively
 and across texts; also what is registered on something kept (`@attention_op.register_fake`,
 `local.defvjp(...)`) and `if __name__ == "__main__"`. Of all imports those are merged that the kept
-definitions use.
+definitions use; texts that are printed name what they use, and import nothing.
 
 Left out of a text:
 * its docstring;
@@ -25,7 +25,7 @@ import ast
 import builtins
 import re
 import symtable
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +43,19 @@ MARKED = re.compile(rf"(.*)  # ({MARK}(?: {MARK})*)")
 WIDEST = 100  # columns of a line
 CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
 HEADING = "# ---- "
+IMPORTS = """\
+from collections.abc import Iterable
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from torch import Tensor
+"""  # of names that printed texts use
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -118,21 +131,17 @@ def assemble(
 
     `marks`: those of lines of parts that the program has.
     """
-    modules = [module(text, marks) for text in texts]
-    given = frozenset(line.name for m in modules for line in m.imports)
-    chosen = needed([p for m in modules for p in m.pieces], given, keep)
-    kept = [[p for p in m.pieces if p in chosen] for m in modules]
-    imports = {
-        line
-        for m, pieces in zip(modules, kept, strict=True)
-        for line in m.imports
-        if any(line.name in p.uses for p in pieces)
-    }
+    modules = [module(text, marks) for text in (IMPORTS, *texts)]
+    given = {line for m in modules for line in m.imports}
+    pieces = [p for m in modules for p in m.pieces]
+    chosen = needed(pieces, {line.name for line in given}, keep)
+    uses = {name for p in chosen for name in p.uses}
+    imports = {line for line in given if line.name in uses}
     opening = "\n\n".join(filter(None, [docstring.strip(), written(imports)]))
-    return f"{opening}\n{joined([p for pieces in kept for p in pieces])}"
+    return f"{opening}\n{joined([p for p in pieces if p in chosen])}"
 
 
-def needed(pieces: Sequence[Piece], given: frozenset[str], keep: Sequence[str]) -> set[Piece]:
+def needed(pieces: Sequence[Piece], given: Set[str], keep: Sequence[str]) -> set[Piece]:
     """The pieces that `keep` names, and those that they use or that are registered on them."""
     makers = dict[str, Piece]()
     for piece in pieces:

@@ -7,11 +7,6 @@ from dataclasses import dataclass
 from codegen.layout import Form, Layout, Ranges
 from codegen.reflow import WIDTH, reflow
 
-IMPORTS = {
-    "torch": "from collections.abc import Iterable\n\nimport torch\nfrom torch import Tensor\n",
-    "jax": "from collections.abc import Iterable\n\n"
-    "import jax\nimport jax.numpy as jnp\nimport numpy as np\n",
-}
 PADDED = '''
 
 def padded(own: np.ndarray, length: int) -> np.ndarray:
@@ -28,7 +23,7 @@ def layout_text(layout: Layout, target: str, free: bool) -> str:
     lines = [*heading(layout), *_data(layout), *functions]
     padding = PADDED if text.padded else ""
     cuts = "\n".join([*text.shard(), *text.unshard()])
-    return f"{IMPORTS[target]}\n" + "\n".join(lines) + f"\n{padding}{cuts}\n"
+    return "\n".join(lines) + f"\n{padding}{cuts}\n"
 
 
 def heading(layout: Layout) -> Iterator[str]:

@@ -24,10 +24,6 @@ from planner.workload import Workload
 WIDTH = 100
 BEYOND = 2**30  # printed for "no bound" where the length is free; programs count in 32 bits
 ARRAYS = {"torch": "Tensor", "jax": "jax.Array"}
-IMPORTS = {
-    "torch": "import torch\nfrom torch import Tensor\n",
-    "jax": "import jax\nimport jax.numpy as jnp\n",
-}
 PLACE = {
     "torch": "torch.bucketize(x, torch.tensor(bounds, device=x.device), right=True)",
     "jax": 'jnp.searchsorted(jnp.array(bounds), x, side="right")',
@@ -175,7 +171,6 @@ def mask_function(work: Workload, target: str) -> str:
     text = sentence.short(work.mask, WIDTH - len("    return "))
     aligned = " (+ KV_SEQ - SEQ)" if work.offset else ""
     lines = [
-        *(IMPORTS[target], ""),
         f"def allowed(i: {array}, j: {array}) -> {array}:",
         f'    """Which query positions i{aligned} may see which key positions j."""',
         *(f"    {line}" for line in [*sentence.lines, f"return {text}"]),

@@ -15,10 +15,6 @@ from codegen.text import Names
 from planner.errors import PlanError
 from planner.loops.form import Exchange, Loops, Send
 
-IMPORTS = (
-    "import jax\nimport jax.numpy as jnp\nimport numpy as np\nfrom jax import lax\n"
-    "from jax.ad_checkpoint import checkpoint_name\n"
-)
 HEADS = {
     "forward": (
         "def forward(q, k, v, axis):",
@@ -67,7 +63,7 @@ def print_loops(program: Program) -> str:
         constants.insert(0, f"{', '.join(SIZES[len(mesh)])} = {sizes}  # {said}")
     if len({loops.mesh for loops in program.loops}) > 1:
         raise PlanError("passes over different meshes")
-    head = [IMPORTS, "# ---- Schedule", "", *constants]
+    head = ["# ---- Schedule", "", *constants]
     if program.work.sinks and keeping.q:
         text += exchanges.share_of(keeping.q, program.loops[0])
     return "\n".join(reflow([*head, *text])) + "\n"

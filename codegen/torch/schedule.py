@@ -87,7 +87,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     lines = reflow(lines)
     if long := [line for line in lines if len(line) > WIDTH]:
         raise PlanError(f"a line of {len(long[0])} characters: {long[0].strip()}")
-    return "\n".join(["from functools import cache", "", "# ---- Schedule", *lines]) + "\n"
+    return "\n".join(["# ---- Schedule", *lines]) + "\n"
 
 
 def parts_called(

@@ -93,7 +93,7 @@ def print_table(program: Program) -> tuple[str, bool]:
     lines = [*literal(tables)]
     if packed := len(lines) > LINES:
         lines = [*compressed(tables)]
-    return "\n".join(["from typing import Any", "", HEADING, "", *lines]) + "\n", packed
+    return "\n".join([HEADING, "", *lines]) + "\n", packed
 
 
 def literal(tables: dict[str, Any]) -> Iterator[str]:
