@@ -112,11 +112,6 @@ class Program:
         return all(len(side.slices) == 1 for side in sides)
 
     @property
-    def grouped(self) -> bool:
-        """True if several heads of queries may share one of keys."""
-        return self.any_heads or self.dynamic or self.work.heads != self.work.kv_heads
-
-    @property
     def any_plan(self) -> bool:
         """True if it takes any plan of its ranks and heads, as tables."""
         return self.dynamic and self.target == "torch"
@@ -132,32 +127,24 @@ class Program:
         return self.work.v_head_dim != self.work.head_dim
 
     @property
-    def windows(self) -> bool:
-        """True if the mask has bands with two sides, or may have them, being given with tables."""
-        reach = self.work.kv_seq - min(0, self.work.offset)  # no two positions are further apart
-        return self.dynamic or any(low > -reach for *_, low, _ in boxes(self.work, free=False))
-
-    @property
-    def sends_statistics(self) -> bool:
-        """True if sums over rows of dout * out travel in the backward pass."""
-        moves = self.backward.moves() if self.backward else ()
-        return any("STATS" in move.tensors for _, move in moves)
-
-    @property
     def marks(self) -> frozenset[str]:
         """The marks of the lines of parts that it has."""
+        work, backward = self.work, self.backward
+        reach = work.kv_seq - min(0, work.offset)  # no two positions are further apart
+        windows = any(low > -reach for *_, low, _ in boxes(work, free=False))
+        sent = {t for _, move in backward.moves() for t in move.tensors} if backward else set()
         either = {
-            ("windows", "plain"): self.windows,
-            ("backward", ""): self.backward is not None or self.any_plan,
+            ("windows", "plain"): self.dynamic or windows,
+            ("backward", ""): backward is not None or self.any_plan,
             ("signed", ""): self.signed,
             ("unequal", "equal"): self.unequal,
-            ("sinks", "sinkless"): self.work.sinks,
+            ("sinks", "sinkless"): work.sinks,
             ("given", "bound"): self.dynamic,
-            ("grouped", "ungrouped"): self.grouped,
             ("whole", "heads"): self.any_heads,
+            ("grouped", "ungrouped"): self.any_heads or self.dynamic or work.heads != work.kv_heads,
             ("free", "fixed"): self.free,
-            ("keeping", "fresh"): self.dynamic or bool(self.backward and self.backward.start),
-            ("stats", "statless"): self.dynamic or self.sends_statistics,
+            ("keeping", "fresh"): self.dynamic or bool(backward and backward.start),
+            ("stats", "statless"): self.dynamic or "STATS" in sent,
             ("alike", "apart"): self.layout.alike,
         }
         return frozenset(pair[not holds] for pair, holds in either.items())

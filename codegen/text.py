@@ -39,11 +39,6 @@ class Names:
     rank: str = "rank"  # "" where another one is meant, along one axis of several
 
     @property
-    def clock(self) -> str:
-        """The step as text: a name, or a number where there is only one."""
-        return self.step if self.at is None else str(self.at - self.first)
-
-    @property
     def values(self) -> dict[str, int]:
         """The sizes by their names."""
         return {name: size for size, name in self.sizes.items()}
