@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable
-from itertools import groupby
 from typing import NamedTuple
 
 WIDTH = 100
@@ -22,10 +21,18 @@ class Import(NamedTuple):
 
 
 def written(imports: Iterable[Import]) -> str:
-    """Import statements: the standard library, a blank line, all others."""
-    lines = sorted(set(imports), key=lambda i: (_is_foreign(i), *_place(i)))
-    groups = [[*group] for _, group in groupby(lines, key=_is_foreign)]
-    return "\n\n".join("\n".join(_statements(group)) for group in groups)
+    """Import statements: the standard library, a blank line, all others.
+
+    Names of one module share a statement, but for those that get another name.
+    """
+    statements: tuple[dict[tuple[str, str], list[str]], ...] = {}, {}
+    for line in sorted(set(imports), key=_place):
+        start = f"from {line.module} import" if line.module else "import"
+        name = f"{line.source} as {line.alias}" if line.alias else line.source
+        alone = name if line.alias or not line.module else ""
+        statements[_is_foreign(line)].setdefault((start, alone), []).append(name)
+    groups = ([_statement(start, names) for (start, _), names in x.items()] for x in statements)
+    return "\n\n".join("\n".join(group) for group in groups if group)
 
 
 def _is_foreign(line: Import) -> bool:
@@ -39,22 +46,8 @@ def _place(line: Import) -> tuple[bool, str, int, str]:
     return bool(line.module), (line.module or name).lower(), kind, name
 
 
-def _statements(group: list[Import]) -> list[str]:
-    """One statement per module, and one more for each name that gets another one."""
-    lines = list[str]()
-    for line in group:
-        same = [i.source for i in group if i.module == line.module and not i.alias]
-        if line.alias or not line.module:
-            start = f"from {line.module} " if line.module else ""
-            ending = f" as {line.alias}" if line.alias else ""
-            lines.append(f"{start}import {line.source}{ending}")
-        elif line.source == same[0]:
-            lines += _from(line.module, same)
-    return lines
-
-
-def _from(module: str, names: list[str]) -> list[str]:
-    line = f"from {module} import {', '.join(names)}"
+def _statement(start: str, names: list[str]) -> str:
+    line = f"{start} {', '.join(names)}"
     if len(line) <= WIDTH:
-        return [line]
-    return [f"from {module} import (", *(f"    {name}," for name in names), ")"]
+        return line
+    return "\n".join([f"{start} (", *(f"    {name}," for name in names), ")"])
