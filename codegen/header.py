@@ -104,15 +104,13 @@ def _named(tensors: Sequence[str]) -> str:
 def _command(program: Program) -> Iterator[str]:
     """Returns the command that makes the file again, broken by backslashes where it is long."""
     command = program.command or f"ringloom emit {program.target} plan.json{_options(program)}"
-    words, line = [plain(word) for word in command.split()], ""
-    cut = [word for word in words if len(word) > LONGEST]
-    for word in ("MASK" if word in cut else word for word in words):
-        if line and len(line) + 1 + len(word) > LONGEST:
-            yield f"{line} \\"
-            line = f"    {word}"
-        else:
-            line = f"{line} {word}" if line else word
-    yield f"{line}  # MASK is PLAN['mask']" if cut else line
+    words = [plain(word) for word in command.split()]
+    text = " ".join("MASK" if len(word) > LONGEST else word for word in words)
+    *lines, last = textwrap.wrap(
+        text, LONGEST, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    yield from (f"{line} \\" for line in lines)
+    yield f"{last}  # MASK is PLAN['mask']" if max(map(len, words)) > LONGEST else last
 
 
 def _options(program: Program) -> str:

@@ -148,9 +148,10 @@ class Sentence:
             text = self.short(value, 40)
             return text if text.isidentifier() else f"({text})"
         if value.ndim == 1:
-            data = self.name(name, tuple(value.tolist()))
+            data = entered(self.data, numbered(name), tuple(value.tolist()))
             return self.known(data.lower(), NUMBERS[self.target].format(data)) if indexed else data
-        grid = self.name("GRID", tuple("".join("01"[c] for c in row) for row in value.tolist()))
+        rows = tuple("".join("01"[c] for c in row) for row in value.tolist())
+        grid = entered(self.data, numbered("GRID"), rows)
         return self.known(f"cells{grid[4:]}", CELLS[self.target].format(grid))
 
     def known(self, name: str, text: str) -> str:
@@ -158,10 +159,6 @@ class Sentence:
         if (line := f"{name} = {text}") not in self.lines:
             self.lines.append(line)
         return name
-
-    def name(self, base: str, value: tuple[object, ...]) -> str:
-        """Returns the name of a value; a new one, BOUNDS, BOUNDS_2 and so on, if it has none."""
-        return entered(self.data, numbered(base), value)
 
 
 def mask_function(work: Workload, target: str) -> str:
