@@ -5,7 +5,7 @@ way, and a report lays the one over the other.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,8 @@ from runtimes.recording import recorders
 from runtimes.recording.events import Event, Kind
 from simulator.chrome_trace import save_trace, trace
 from simulator.runs import Run
-from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
+from simulator.timeline import Floats, Rows, Timeline, work
 
-Row = Attended | Merged | Sent
 Places = list[tuple[int, int]]  # rank, number
 Times = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, step, number
 
@@ -110,7 +109,7 @@ def timeline(plan: Plan, events: Iterable[Event]) -> Timeline:
     return Timeline(plan, float(finish.max(initial=0.0)), finish, steps, rows)
 
 
-def _rows(plan: Plan, times: Times) -> Iterable[Row]:
+def _rows(plan: Plan, times: Times) -> Iterator[Rows]:
     """Yields the rows of every node, in plan order."""
     for step, nodes in enumerate(plan.steps):
         sends, receives, attends = (Counter[int]() for _ in range(3))
@@ -125,13 +124,14 @@ def _rows(plan: Plan, times: Times) -> Iterable[Row]:
             # The wire is free once either end knows that all has come through.
             end = np.minimum(sent[:, 1], came[:, 1])
             start = np.minimum(np.maximum(sent[:, 0], came[:, 0]), end)
-            yield Sent(step, move, start, end, came[:, 1], message_bytes(plan, step, move))
+            size = message_bytes(plan, step, move)
+            yield Rows("message", step, move, start, end, came[:, 1], size)
             if move.accumulates:
-                yield Merged(step, move, *look("arrive", arriving).T)
+                yield work("merge", step, move, *look("arrive", arriving).T)
         for attend in nodes.attends:
             places = _numbered(attend.rank, attends)
-            yield Attended(step, attend, *look("attend", places).T)
-            yield Merged(step, attend, *look("merge", places).T)
+            yield work("attend", step, attend, *look("attend", places).T)
+            yield work("add", step, attend, *look("merge", places).T)
 
 
 def _numbered(ranks: Ints, counts: Counter[int]) -> Places:

@@ -5,15 +5,19 @@ wait                     ------                 for a message, from when its sou
 send             |KV 0 -> 1 ===|
 """
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.ir import Move
 from simulator.facts import passes
 from simulator.prediction import Prediction
-from simulator.timeline import Floats, Sent, Span, Timeline, spans
+from simulator.timeline import Floats, Span, Timeline, spans
 
 STREAMS = ("compute", "merge", "send", "receive", "wait")
 FEW = 16  # ranks that a picture shows, unless all are asked for
@@ -83,39 +87,26 @@ def waits(timeline: Timeline, done: Sequence[Span]) -> list[Span]:
     Each lies before what a rank computes or merges next: from when the rank was free and the
     message was offered, to its arrival. Raises RingloomError where rows were not kept.
     """
-    work = [s for s in done if s.stream in ("compute", "merge")]
-    sent = [rows for rows in timeline.rows or () if isinstance(rows, Sent)]
-    if not work or not sent:
-        return []
-    span = 2.0 * timeline.end  # ranks lie apart on one axis
-    rank = np.array([s.rank for s in work])
-    start, end = (np.array([getattr(s, name) for s in work]) for name in ("start", "end"))
-    order = np.lexsort((start, rank))
-    rank, start, end = rank[order], start[order], end[order]
-    same = np.concatenate([[False], rank[1:] == rank[:-1]])
-    free = np.where(same, np.concatenate([[0.0], end[:-1]]), 0.0)
-    src, dst = (
-        np.concatenate([getattr(rows.node, name) for rows in sent]) for name in ("src", "dst")
-    )
-    arrival = np.concatenate([rows.arrival for rows in sent])
-    offered = np.concatenate([timeline.begin[rows.step, rows.node.src] for rows in sent])
-    by_time = np.argsort(dst * span + arrival, kind="stable")
-    moments = (dst * span + arrival)[by_time]
-    place = np.searchsorted(moments, rank * span + start + 1e-9 * timeline.end, "right") - 1
-    last = by_time[np.maximum(place, 0)]
-    since = np.maximum(free, offered[last])
-    waited = (place >= 0) & (dst[last] == rank) & (arrival[last] > since) & (start > free)
-    return [
-        Span(rank, "wait", f"waits for rank {source}", work[n].step, begun, until)
-        for n, rank, source, begun, until in zip(
-            order[waited].tolist(),
-            rank[waited].tolist(),
-            src[last][waited].tolist(),
-            since[waited].tolist(),
-            arrival[last][waited].tolist(),
-            strict=True,
-        )
-    ]
+    messages = defaultdict[int, list[tuple[float, int, float]]](list)  # arrival, source, offer
+    for rows in timeline.rows or ():
+        if rows.kind == "message" and isinstance(move := rows.node, Move):
+            offered = timeline.begin[rows.step, move.src]
+            columns = move.dst, rows.arrival, move.src, offered
+            for dst, *message in zip(*(column.tolist() for column in columns), strict=True):
+                messages[dst].append(tuple(message))
+    for arriving in messages.values():
+        arriving.sort(key=itemgetter(0))
+    work = (s for s in done if s.stream in ("compute", "merge"))
+    waited, free, near = list[Span](), defaultdict[int, float](float), 1e-9 * timeline.end
+    for s in sorted(work, key=attrgetter("rank", "start")):
+        came = bisect_right(messages[s.rank], s.start + near, key=itemgetter(0))
+        if came and s.start > free[s.rank]:
+            arrival, source, offered = messages[s.rank][came - 1]
+            if arrival > (since := max(free[s.rank], offered)):
+                name = f"waits for rank {source}"
+                waited.append(Span(s.rank, "wait", name, s.step, since, arrival))
+        free[s.rank] = s.end
+    return waited
 
 
 def _attends(timeline: Timeline, ranks: set[int]) -> list[Span]:

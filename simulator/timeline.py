@@ -19,39 +19,28 @@ from planner.partitions import Ints
 
 Floats = NDArray[np.float64]
 Stream = Literal["compute", "merge", "send", "receive", "wait"]
-Row = Literal["attend", "add", "message", "merge"]
+Kind = Literal["attend", "add", "message", "merge"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Attended:
-    """Rows of an attend, each rank at most once, and when their kernels ran [rows]."""
+class Rows:
+    """Rows of a node, each rank at most once, and when they were done [rows], in seconds.
 
-    step: int
-    node: Attend
-    start: Floats
-    end: Floats
+    Messages are on the wire from `start` to `end`; of work, `arrival` is its end.
+    """
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Merged:
-    """Rows whose results or arrivals were added to accumulators, and when [rows]."""
-
+    kind: Kind
     step: int
     node: Attend | Move
     start: Floats
     end: Floats
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sent:
-    """Messages: on the wire from `start` to `end`, at their destination at `arrival` [rows]."""
-
-    step: int
-    node: Move
-    start: Floats
-    end: Floats
     arrival: Floats
     bytes: NDArray[np.int64]
+
+
+def work(kind: Kind, step: int, node: Attend | Move, start: Floats, end: Floats) -> Rows:
+    """Return rows that a rank does by itself."""
+    return Rows(kind, step, node, start, end, end, np.zeros(len(node), np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +57,7 @@ class Timeline:
     end: float
     finish: Floats
     steps: Floats | None
-    rows: tuple[Attended | Merged | Sent, ...] | None
+    rows: tuple[Rows, ...] | None
 
     def __repr__(self) -> str:
         plan, kept = self.plan, "all rows" if self.rows is not None else "no rows"
@@ -93,7 +82,7 @@ class Entry:
     message   KV 3              merge  what a message brought
     """
 
-    kind: Row
+    kind: Kind
     step: int
     name: str
     src: int
@@ -119,28 +108,17 @@ class Entry:
 
 def entries(timeline: Timeline) -> Iterator[Entry]:
     """Yield all rows in plan order; raises RingloomError where rows were not kept."""
-    return chain.from_iterable(_nodes(timeline))
-
-
-def _nodes(timeline: Timeline) -> Iterator[list[Entry]]:
-    """Yield the rows of each node."""
     if timeline.rows is None:
         name = timeline.plan.name
         raise RingloomError(f"{name}: the rows were not kept; simulate with record=True")
-    kind: Row
     for rows in timeline.rows:
-        step, node, times = rows.step, rows.node, (rows.start.tolist(), rows.end.tolist())
-        if isinstance(node, Attend):
-            kind, names, ends = "add", tile_names(node), (node.rank.tolist(), node.rank.tolist())
+        if isinstance(node := rows.node, Attend):
+            names, src, dst = tile_names(node), node.rank, node.rank
         else:
-            kind, names, ends = "merge", block_names(node), (node.src.tolist(), node.dst.tolist())
-        if isinstance(rows, Sent):
-            kind, arrivals, sizes = "message", rows.arrival.tolist(), rows.bytes.tolist()
-        else:
-            kind, arrivals = "attend" if isinstance(rows, Attended) else kind, times[1]
-            sizes = [0] * len(names)
-        columns = zip(names, *ends, *times, arrivals, sizes, strict=True)
-        yield [Entry(kind, step, *column) for column in columns]
+            names, src, dst = block_names(node), node.src, node.dst
+        numbers = src, dst, rows.start, rows.end, rows.arrival, rows.bytes
+        for name, *row in zip(names, *(column.tolist() for column in numbers), strict=True):
+            yield Entry(rows.kind, rows.step, name, *row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +135,7 @@ class Span:
 
 def spans(timeline: Timeline) -> list[Span]:
     """Return spans with a length, in plan order; raises RingloomError where rows were not kept."""
-    nodes = (zip(*map(_spans, node), strict=True) for node in _nodes(timeline))
-    every = (span for streams in nodes for stream in streams for span in stream)
+    every = chain.from_iterable(map(_spans, entries(timeline)))
     return [span for span in every if span.end > span.start]
 
 

@@ -1,8 +1,8 @@
 """Events of a real run: the operations of every rank, with start and end.
 
-    turn      a rank begins a step                     attend    the kernel calls of a rectangle
-    send      a message, from when it is posted        merge     adding their results, after them
-    receive   the same, at the rank that waits for it  arrive    adding sums that arrived
+    send      a message, from when it is posted        attend    the kernel calls of a rectangle
+    receive   the same, at the rank that waits for it  merge     adding their results, after them
+    arrive    adding sums that arrived
 
 An event is the `number`-th of its kind that a rank does in a step, in plan order, so it can be told
 which row of the plan it was. Times are seconds of `time.perf_counter`, which the processes of a
@@ -12,12 +12,11 @@ machine share.
 from collections import Counter
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal, get_args
+from typing import Literal
 
 from planner.ir import Plan
 
-Kind = Literal["turn", "attend", "merge", "send", "receive", "arrive"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Kind = Literal["attend", "merge", "send", "receive", "arrive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +47,3 @@ class Step:
         number = self.numbers[kind, rank]
         self.numbers[kind, rank] += 1
         self.events.append(Event(kind, rank, self.step, number, start, end))
-
-
-def turns(plan: Plan) -> list[list[int]]:
-    """Returns, per rank, the steps in which it attends, sends or receives, in order."""
-    steps_of: list[dict[int, None]] = [{} for _ in range(plan.ranks)]
-    for number, step in enumerate(plan.steps):
-        for attend in step.attends:
-            for rank in attend.rank.tolist():
-                steps_of[rank][number] = None
-        for move in step.moves:
-            for rank in (*move.src.tolist(), *move.dst.tolist()):
-                steps_of[rank][number] = None
-    return [list(steps) for steps in steps_of]

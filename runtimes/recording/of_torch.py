@@ -20,7 +20,7 @@ from planner.errors import RingloomError
 from planner.ir import Plan
 from planner.plans import Plans
 from runtimes.arrays import Array
-from runtimes.recording.events import Event, Kind, Recorded, turns
+from runtimes.recording.events import Event, Kind, Recorded
 from runtimes.recording.watching import CAME, HERE, KERNEL, SENT, Note, watch
 from runtimes.torch.launch import TIMEOUT, Launch, launched, wholes
 from runtimes.torch.rank import BODIES, Body, Parts
@@ -84,13 +84,9 @@ def events_of(plan: Plan, notes: list[list[Note]]) -> list[Event]:
         for rank in notes
     ]
     events, start = list[Event](), min((n.start for rank in own for n in rank), default=0.0)
-    for rank, (steps, left) in enumerate(zip(turns(plan), own, strict=True)):
-        happened = [e for kind in (_computed, _moved) for e in kind(plan, rank, left, start)]
-        begins = dict[int, float]()
-        for event in happened:
-            begins[event.step] = min(begins.get(event.step, np.inf), event.start)
-        events += happened
-        events += (Event("turn", rank, n, 0, begins[n], begins[n]) for n in steps if n in begins)
+    for rank, left in enumerate(own):
+        events += _computed(plan, rank, left, start)
+        events += _moved(plan, rank, left, start)
     return events
 
 

@@ -133,7 +133,6 @@ class VirtualRanks:
         rows = zip(move.blocks, move.src.tolist(), move.dst.tolist(), strict=True)
         for blocks, src, dst in rows:
             began, carried, memory = perf_counter(), list[Delivery](), self.memory[src]
-            note("turn", src, began, began)
             places = [(tensor, block) for block in _present(blocks) for tensor in move.tensors]
             if move.accumulates:
                 carried += memory.take(places, note.step)
@@ -148,12 +147,69 @@ class VirtualRanks:
         """(rank, what it adds) of every rectangle."""
         for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
             began = perf_counter()
-            note("turn", rank, began, began)
-            rectangle = Rectangle(self, self.memory[rank], note.step, _present(q), _present(kv))
-            made = rectangle.forward if self.plan.pass_ == "forward" else rectangle.backward
-            results = list(made())
+            rectangle = self.memory[rank], note.step, _present(q), _present(kv)
+            results = list(self._rectangle(*rectangle))
             note("attend", rank, began)
             yield rank, results
+
+    def _rectangle(
+        self, memory: Rank, step: int, q: list[int], kv: list[int]
+    ) -> Iterator[Delivery]:
+        """Yields (o, lse) of every q block, or contributions to dq of each and to (dk, dv) of kv.
+
+        For heads of the q blocks that are not computed here o is 0 and lse -inf.
+        """
+
+        def read(tensor: str, blocks: list[int]) -> list[Array]:
+            arrays = [memory.read((tensor, block), step) for block in blocks]
+            parts = zip(*arrays, strict=True)
+            return [np.concatenate(part, axis=2).astype(self.number) for part in parts]
+
+        heads, kv_heads = self._heads_in_common(memory, step, q, kv)
+        (queries,), (k, v) = read("Q", q), read("KV", kv)
+        own = queries[:, heads], k[:, kv_heads], v[:, kv_heads]
+        tokens = (
+            np.concatenate([self.tokens[side][block] for block in blocks])
+            for side, blocks in (("q", q), ("kv", kv))
+        )
+        sees = self.plan.workload.allowed(*tokens)
+        if self.plan.pass_ == "forward":
+            o = np.zeros((*queries.shape[:3], v.shape[3]), self.number)
+            lse = np.full(queries.shape[:3], -np.inf, self.number)
+            o[:, heads], lse[:, heads] = attend(*own, sees, self.scale)
+            yield from self._by_block("OUT", q, o, lse)
+            return
+        dout, lse, rowsum = (x[:, heads] for x in (*read("DOUT", q), *read("STATS", q)))
+        dq, dk, dv = map(np.zeros_like, (queries, k, v))
+        dq[:, heads], *shares = gradients(*own, dout, lse, rowsum, sees, self.scale)
+        for whole, share in zip((dk, dv), shares, strict=True):
+            np.add.at(whole, (slice(None), kv_heads), share)  # of query heads that share one
+        yield from self._by_block("DQ", q, dq)
+        yield from self._by_block("DKV", kv, dk, dv)
+
+    def _heads_in_common(
+        self, memory: Rank, step: int, q: list[int], kv: list[int]
+    ) -> tuple[Ints, Ints]:
+        """Returns the query heads that blocks of both sides share, and their KV heads, by place."""
+        slices = list[range]()
+        for side, blocks in (("q", q), ("kv", kv)):
+            heads = {self.plan.partition.side(side).blocks[block].heads for block in blocks}
+            if len(heads) > 1:
+                raise PlanError(
+                    f"step {step}: rank {memory.number} attends {side} blocks {blocks}"
+                    f" of different head slices {sorted(map(str, heads))}"
+                )
+            slices += heads
+        (own, shared), group = slices, self.plan.workload.group
+        ends = max(own.start, shared.start * group), min(own.stop, shared.stop * group)
+        common = np.arange(*ends, dtype=np.int32)
+        return common - own.start, common // group - shared.start
+
+    def _by_block(self, tensor: str, blocks: list[int], *whole: Array) -> Iterator[Delivery]:
+        sizes = self.plan.side(tensor).sizes[blocks]
+        parts = (np.split(x, np.cumsum(sizes)[:-1], axis=2) for x in whole)
+        for block, *arrays in zip(blocks, *parts, strict=True):
+            yield (tensor, block), tuple(arrays)
 
     # ---- slots: copies away from their owner that are still in use
 
@@ -189,85 +245,6 @@ class VirtualRanks:
                 if self._is_away(rank, (tensor, block)):
                     over[int(end[rank, block])].append((rank, (tensor, block)))
         return over
-
-
-class Rectangle:
-    """The q and kv blocks of one attend on one rank, and the query heads they have in common."""
-
-    def __init__(
-        self, ranks: VirtualRanks, memory: Rank, step: int, q: list[int], kv: list[int]
-    ) -> None:
-        self.ranks, self.memory, self.step, self.q, self.kv = ranks, memory, step, q, kv
-        q_heads, kv_heads = self._slice("q", q), self._slice("kv", kv)
-        group = ranks.plan.workload.group
-        common = np.arange(
-            max(q_heads.start, kv_heads.start * group), min(q_heads.stop, kv_heads.stop * group)
-        )
-        self.heads, self.kv_heads = common - q_heads.start, common // group - kv_heads.start
-
-    def _slice(self, side: str, blocks: list[int]) -> range:
-        slices = {self.ranks.plan.partition.side(side).blocks[b].heads for b in blocks}
-        if len(slices) > 1:
-            raise PlanError(
-                f"step {self.step}: rank {self.memory.number} attends {side} blocks {blocks}"
-                f" of different head slices {sorted(map(str, slices))}"
-            )
-        return slices.pop()
-
-    def _read(self, tensor: str, blocks: list[int]) -> list[Array]:
-        """Returns the arrays of a tensor, its blocks concatenated, in the dtype of partial sums."""
-        arrays = [self.memory.read((tensor, block), self.step) for block in blocks]
-        return [
-            np.concatenate(parts, axis=2).astype(self.ranks.number)
-            for parts in zip(*arrays, strict=True)
-        ]
-
-    @property
-    def sees(self) -> Array:
-        """The mask between these tokens."""
-        q, kv = (
-            np.concatenate([self.ranks.tokens[side][b] for b in blocks])
-            for side, blocks in (("q", self.q), ("kv", self.kv))
-        )
-        return self.ranks.plan.workload.allowed(q, kv)
-
-    def forward(self) -> Iterator[Delivery]:
-        """(o, lse) of every q block; 0 and -inf for its heads that are not computed here."""
-        (q,), (k, v) = self._read("Q", self.q), self._read("KV", self.kv)
-        k, v = k[:, self.kv_heads], v[:, self.kv_heads]
-        o = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
-        lse = np.full_like(q[..., 0], -np.inf)
-        o[:, self.heads], lse[:, self.heads] = attend(
-            q[:, self.heads], k, v, self.sees, self.ranks.scale
-        )
-        yield from self._by_block("OUT", self.q, o, lse)
-
-    def backward(self) -> Iterator[Delivery]:
-        """Yields the contribution to dq of every q block, and to (dk, dv) of every kv block."""
-        (q,), (k, v) = self._read("Q", self.q), self._read("KV", self.kv)
-        (dout,), (lse, rowsum) = self._read("DOUT", self.q), self._read("STATS", self.q)
-        dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
-        dq[:, self.heads], dk_, dv_ = gradients(
-            q[:, self.heads],
-            k[:, self.kv_heads],
-            v[:, self.kv_heads],
-            dout[:, self.heads],
-            lse[:, self.heads],
-            rowsum[:, self.heads],
-            self.sees,
-            self.ranks.scale,
-        )
-        for at, shared in enumerate(self.kv_heads):
-            dk[:, shared] += dk_[:, at]
-            dv[:, shared] += dv_[:, at]
-        yield from self._by_block("DQ", self.q, dq)
-        yield from self._by_block("DKV", self.kv, dk, dv)
-
-    def _by_block(self, tensor: str, blocks: list[int], *whole: Array) -> Iterator[Delivery]:
-        sizes = self.ranks.plan.side(tensor).sizes[blocks]
-        parts = (np.split(x, np.cumsum(sizes)[:-1], axis=2) for x in whole)
-        for block, *arrays in zip(blocks, *parts, strict=True):
-            yield (tensor, block), tuple(arrays)
 
 
 def _present(blocks: Ints) -> list[int]:

@@ -22,7 +22,7 @@ from simulator.engines.tasks import RankStep, tasks
 from simulator.engines.transfers import NEVER, Transfers
 from simulator.network.routes import Traffic
 from simulator.scenario import Scenario
-from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
+from simulator.timeline import Floats, Rows, Timeline, work
 
 Want = int | float  # a message by number, or a time
 Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, end of attends, of all
@@ -185,7 +185,7 @@ class DiscreteEvent:
             now = np.where(idle, now, after[step])
         return times
 
-    def _log(self) -> Iterator[Attended | Merged | Sent]:
+    def _log(self) -> Iterator[Rows]:
         """Yield every row in the order in which the recurrence logs them."""
         for step, parts in groupby(self._rows.parts, key=itemgetter(1)):
             arriving = list[tuple[int, Move]]()
@@ -197,24 +197,24 @@ class DiscreteEvent:
                 arriving += [(first, node)] if node.accumulates else []
             yield from (self._merged(step, first, move) for first, move in arriving)
 
-    def _sent(self, step: int, first: int, move: Move) -> Sent:
+    def _sent(self, step: int, first: int, move: Move) -> Rows:
         transfers, rows = self._transfers, slice(first, first + len(move))
         start, end, arrived = (
             np.array(times[rows]) for times in (transfers.start, transfers.end, transfers.arrived)
         )
         size = np.array(self._rows.messages.size[rows], np.int64)
-        return Sent(step, move, start, end, arrived, size)
+        return Rows("message", step, move, start, end, arrived, size)
 
-    def _attended(self, step: int, first: int, node: Attend) -> Iterator[Attended | Merged]:
+    def _attended(self, step: int, first: int, node: Attend) -> Iterator[Rows]:
         rows = slice(first, first + len(node))
         start, end = np.array(self._call_start[rows]), np.array(self._call_end[rows])
-        yield Attended(step, node, start, end)
-        yield Merged(step, node, end, end + np.array(self._rows.calls.adding[rows]))
+        yield work("attend", step, node, start, end)
+        yield work("add", step, node, end, end + np.array(self._rows.calls.adding[rows]))
 
-    def _merged(self, step: int, first: int, move: Move) -> Merged:
+    def _merged(self, step: int, first: int, move: Move) -> Rows:
         rows = slice(first, first + len(move))
         start = np.array(self._merge_start[rows])
-        return Merged(step, move, start, start + np.array(self._rows.messages.merge[rows]))
+        return work("merge", step, move, start, start + np.array(self._rows.messages.merge[rows]))
 
     def sums(self) -> Sums:
         """Return the totals of all ranks; a port is a link."""

@@ -32,7 +32,7 @@ from simulator.engines.accumulators import Accumulators
 from simulator.engines.copies import Origins
 from simulator.engines.rounds import attend_rounds, move_rounds
 from simulator.network.ports import Ports
-from simulator.timeline import Attended, Floats, Merged, Sent, Timeline
+from simulator.timeline import Floats, Rows, Timeline, work
 
 KEPT = 1 << 22  # steps x ranks up to which every step's times are kept
 
@@ -81,7 +81,7 @@ class Recurrence:
         self._keeps = record or steps * ranks <= KEPT
         # Begin, start of attends, end of attends; of the step at hand alone, if not all are kept.
         self._steps = np.empty((3, steps if self._keeps else 1, ranks))
-        self._log, self._messages = list[Attended | Sent | Merged](), 0
+        self._log, self._messages = list[Rows](), 0
 
     def step(self, number: int, step: Step) -> None:
         """Offer the step's messages, attend, then merge what arrives."""
@@ -118,7 +118,7 @@ class Recurrence:
         self._messages += len(move)
         self._last = max(self._last, float(arrival.max()))
         if self._record:
-            self._log.append(Sent(number, move, start, end, arrival, size))
+            self._log.append(Rows("message", number, move, start, end, arrival, size))
         return arrival
 
     def _transfer(
@@ -160,8 +160,8 @@ class Recurrence:
         self._now[rank] = end + adding
         np.add.at(self._busy, rank, seconds + adding)
         if self._record:
-            self._log.append(Attended(number, node, start, end))
-            self._log.append(Merged(number, node, end, end + adding))
+            self._log.append(work("attend", number, node, start, end))
+            self._log.append(work("add", number, node, end, end + adding))
 
     def _ready(self, node: Attend, rank: Index) -> Floats:
         """Return when each rank is free and has its inputs, and note its wait for them."""
@@ -183,7 +183,7 @@ class Recurrence:
         self._now[dst] = start + seconds
         np.add.at(self._busy, dst, seconds)
         if self._record:
-            self._log.append(Merged(number, move, start, start + seconds))
+            self._log.append(work("merge", number, move, start, start + seconds))
 
     def timeline(self) -> Timeline:
         """Return the times of all rows so far."""

@@ -175,7 +175,7 @@ def test_spans_tell_the_story_of_a_small_ring() -> None:
     assert prediction.timeline is not None
     named = {s.name: s for s in spans(prediction.timeline) if s.rank == 1}
     assert list(named) == [
-        *("send KV 1 to 0", "receive KV 0 from 0"),
+        *("receive KV 0 from 0", "send KV 1 to 0"),
         *("attend q 1 x kv 1", "attend q 1 x kv 0", "merge q 1 x kv 0"),
     ]
     assert named["attend q 1 x kv 0"].start >= named["receive KV 0 from 0"].end
