@@ -13,7 +13,7 @@ from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import simulate
-from simulator.timeline import Sent, Timeline, spans
+from simulator.timeline import Timeline, spans
 
 MACHINES = "h100", "tpu-v4"
 FASTER = ("peak.bfloat16", "memory.bandwidth", "intra.bandwidth")
@@ -75,7 +75,7 @@ def checks(one: Plan, machine: Hardware) -> Iterator[tuple[str, bool]]:
 def _in_order(timeline: Timeline) -> bool:
     """True if messages arrive after they left, and no rank computes two things at a time."""
     free = dict[int, float]()
-    sent = [row for row in timeline.rows or () if isinstance(row, Sent)]
+    sent = [row for row in timeline.rows or () if row.kind == "message"]
     if not all(((row.start <= row.end) & (row.end <= row.arrival)).all() for row in sent):
         return False
     compute = (s for s in spans(timeline) if s.stream in ("compute", "merge"))

@@ -93,7 +93,8 @@ def trace(
         )
     kept = set(chosen)
     body = _threads([s for s in slices if s.rank in kept], Ticks(scale, whole))
-    events = [*_processes(chosen), *body, *counters]
+    names = (name for rank in chosen for name in _names("process", f"rank {rank}", pid=rank))
+    events = [*names, *body, *counters]
     return {
         "displayTimeUnit": "ns",
         "otherData": {"plan": run.name, "hardware": run.hardware, "time_scale": scale},
@@ -113,12 +114,10 @@ def _slices(timeline: Timeline, ticks: Ticks, flow: int) -> Iterator[Slice]:
             if end > start:
                 name = f"{TRANSFER} {entry.title}"
                 yield Slice(entry.src, "send", name, start, end, args, flow)
-                name, arrival = (
-                    f"{TRANSFER} receive {entry.name} from {entry.src}",
-                    ticks.at(entry.arrival),
-                )
-                start = arrival - (end - start)
-                yield Slice(entry.dst, "receive", name, start, arrival, args, flow)
+                name = f"{TRANSFER} receive {entry.name} from {entry.src}"
+                late = ticks.at(entry.arrival) - end
+                start, end = start + late, end + late
+                yield Slice(entry.dst, "receive", name, start, end, args, flow)
             flow += 1
         elif end > start:
             stream = STREAMS[0] if entry.kind == "attend" else STREAMS[1]
@@ -138,44 +137,22 @@ def _threads(slices: list[Slice], ticks: Ticks) -> Iterator[Event]:
             lane = next((n for n, end in enumerate(free) if end <= s.start), len(free))
             free[lane:] = [s.end, *free[lane + 1 :]]
             thread = stream * LANES + lane
-            yield _event(s, thread, ticks)
-            if s.flow in whole:
-                yield _arrow(s, thread, ticks)
+            place = {"pid": s.rank, "tid": thread, "ts": ticks.micro(s.start)}
+            takes, args = ticks.micro(s.end - s.start), {"stream": thread, **s.args}
+            yield {"ph": "X", "cat": "kernel", "name": s.name, **place, "dur": takes, "args": args}
+            if s.flow in whole:  # an arrow, from the start of a send to that of its receive
+                end = {"ph": "s"} if s.stream == "send" else {"ph": "f", "bp": "e"}
+                yield {**end, "cat": "message", "name": "message", "id": s.flow, **place}
         for lane in range(len(free)):
-            yield from _thread_names(rank, stream, lane)
+            name = STREAMS[stream] + (f" {lane + 1}" if lane else "")
+            yield from _names("thread", name, pid=rank, tid=stream * LANES + lane)
 
 
-def _event(s: Slice, thread: int, ticks: Ticks) -> Event:
-    return {
-        "ph": "X",
-        "cat": "kernel",
-        "name": s.name,
-        "pid": s.rank,
-        "tid": thread,
-        "ts": ticks.micro(s.start),
-        "dur": ticks.micro(s.end - s.start),
-        "args": {"stream": thread, **s.args},
-    }
-
-
-def _arrow(s: Slice, thread: int, ticks: Ticks) -> Event:
-    """Draw an end of the arrow from the start of a send to the start of its receive."""
-    end = {"ph": "s"} if s.stream == "send" else {"ph": "f", "bp": "e"}
-    place = {"pid": s.rank, "tid": thread, "ts": ticks.micro(s.start)}
-    return {**end, "cat": "message", "name": "message", "id": s.flow, **place}
-
-
-def _processes(ranks: Iterable[int]) -> Iterator[Event]:
-    for rank in ranks:
-        yield {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
-
-
-def _thread_names(rank: int, stream: int, lane: int) -> Iterator[Event]:
-    name = STREAMS[stream] + (f" {lane + 1}" if lane else "")
-    thread = {"ph": "M", "pid": rank, "tid": stream * LANES + lane}
-    yield {**thread, "name": "thread_name", "args": {"name": name}}
-    yield {**thread, "name": "thread_sort_index", "args": {"sort_index": thread["tid"]}}
+def _names(what: str, name: str, **place: int) -> Iterator[Event]:
+    """Yield the name of a process or a thread, and its place among the others."""
+    order = place.get("tid", place["pid"])
+    yield {"ph": "M", **place, "name": f"{what}_name", "args": {"name": name}}
+    yield {"ph": "M", **place, "name": f"{what}_sort_index", "args": {"sort_index": order}}
 
 
 def _counters(

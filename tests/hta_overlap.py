@@ -15,7 +15,7 @@ from planner.planning import plan
 from planner.workload import Workload
 from rank_traces import save_ranks
 from simulator.prediction import Prediction, simulate
-from simulator.timeline import Sent, spans
+from simulator.timeline import spans
 
 SCALE = 1000.0  # nanoseconds as microseconds
 NEAR = 0.1  # of a percent, from rounding to whole microseconds
@@ -47,7 +47,7 @@ def overlap(prediction: Prediction, rank: int) -> float:
     work = joined([(s.start, s.end) for s in own if s.stream in ("compute", "merge")])
     wires = []
     for rows in prediction.timeline.rows:
-        if isinstance(rows, Sent):
+        if rows.kind == "message":
             ends = zip(
                 rows.node.src, rows.node.dst, rows.start, rows.end, rows.arrival, strict=True
             )

@@ -187,34 +187,25 @@ class DiscreteEvent:
 
     def _log(self) -> Iterator[Rows]:
         """Yield every row in the order in which the recurrence logs them."""
-        for step, parts in groupby(self._rows.parts, key=itemgetter(1)):
-            arriving = list[tuple[int, Move]]()
-            for first, _, node in parts:
+        calls, messages, transfers = self._rows.calls, self._rows.messages, self._transfers
+        for _, parts in groupby(self._rows.parts, key=itemgetter(1)):
+            arriving = list[Rows]()
+            for first, step, node in parts:
+                rows = slice(first, first + len(node))
                 if isinstance(node, Attend):
-                    yield from self._attended(step, first, node)
+                    start, end = np.array(self._call_start[rows]), np.array(self._call_end[rows])
+                    yield work("attend", step, node, start, end)
+                    yield work("add", step, node, end, end + np.array(calls.adding[rows]))
                     continue
-                yield self._sent(step, first, node)
-                arriving += [(first, node)] if node.accumulates else []
-            yield from (self._merged(step, first, move) for first, move in arriving)
-
-    def _sent(self, step: int, first: int, move: Move) -> Rows:
-        transfers, rows = self._transfers, slice(first, first + len(move))
-        start, end, arrived = (
-            np.array(times[rows]) for times in (transfers.start, transfers.end, transfers.arrived)
-        )
-        size = np.array(self._rows.messages.size[rows], np.int64)
-        return Rows("message", step, move, start, end, arrived, size)
-
-    def _attended(self, step: int, first: int, node: Attend) -> Iterator[Rows]:
-        rows = slice(first, first + len(node))
-        start, end = np.array(self._call_start[rows]), np.array(self._call_end[rows])
-        yield work("attend", step, node, start, end)
-        yield work("add", step, node, end, end + np.array(self._rows.calls.adding[rows]))
-
-    def _merged(self, step: int, first: int, move: Move) -> Rows:
-        rows = slice(first, first + len(move))
-        start = np.array(self._merge_start[rows])
-        return work("merge", step, move, start, start + np.array(self._rows.messages.merge[rows]))
+                times = transfers.start, transfers.end, transfers.arrived
+                start, end, arrived = (np.array(column[rows]) for column in times)
+                size = np.array(messages.size[rows], np.int64)
+                yield Rows("message", step, node, start, end, arrived, size)
+                if node.accumulates:
+                    start = np.array(self._merge_start[rows])
+                    end = start + np.array(messages.merge[rows])
+                    arriving.append(work("merge", step, node, start, end))
+            yield from arriving
 
     def sums(self) -> Sums:
         """Return the totals of all ranks; a port is a link."""
