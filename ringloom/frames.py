@@ -6,8 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from planner.errors import RingloomError
-from ringloom.rows import Refusal, Row, flat
-from ringloom.views.columns import LABELS, cells
+from ringloom.rows import LABELS, Refusal, Row, cells, flat
 from simulator.pictures import COMPUTE, new_axes
 
 Rows = Sequence[Row]

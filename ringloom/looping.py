@@ -1,6 +1,5 @@
 """looped(plan)   a plan's loops as pseudo-code, or the reason that it has none and its tables."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from planner.errors import PlanError
@@ -9,28 +8,19 @@ from planner.loops import recover, show
 from ringloom.views.units import SHOWN, both_ends
 
 
-@dataclass(frozen=True)
-class Looped:
-    """The pseudo-code of a regular plan; of an irregular one the reason and its tables in words."""
+def looped(plan: Plan) -> tuple[str, dict[str, Any]]:
+    """Returns the loops of a plan, recovered and checked, as text and as plain values for JSON.
 
-    text: str
-    statements: int | None
-    reason: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        loops = None if self.reason else self.text
-        return {"loops": loops, "statements": self.statements, "irregular": self.reason or None}
-
-
-def looped(plan: Plan) -> Looped:
-    """The loops of a plan, recovered and checked."""
+    Of an irregular plan the text is the reason and its tables in words.
+    """
     try:
         loops = recover(plan)
     except PlanError as error:
         reason = str(error).removeprefix("irregular: ")
-        return Looped("\n".join([f"irregular: {reason}", *tabled(plan)]), None, reason)
-    return Looped(show(loops), len(loops.statements))
+        text = "\n".join([f"irregular: {reason}", *tabled(plan)])
+        return text, {"loops": None, "statements": None, "irregular": reason}
+    text = show(loops)
+    return text, {"loops": text, "statements": len(loops.statements), "irregular": None}
 
 
 def tabled(plan: Plan) -> list[str]:

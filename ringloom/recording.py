@@ -17,11 +17,10 @@ from planner.errors import RingloomError
 from planner.ir import Plan
 from planner.partitions import Ints
 from planner.plans import AnyPlans
-from runtimes.recording import recorders
+from runtimes import backends
 from runtimes.recording.events import Event, Kind
 from simulator.chrome_trace import save_trace, trace
-from simulator.runs import Run
-from simulator.timeline import Floats, Rows, Timeline, work
+from simulator.timeline import Floats, Rows, Run, Timeline, work
 
 Places = list[tuple[int, int]]  # rank, number
 Times = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, step, number
@@ -61,7 +60,7 @@ def record(
     cannot be recorded, and as `run` does.
     """
     given = (q, k, v) if dout is None else (q, k, v, dout)
-    results, passes = recorders.record(plan, *given, sinks=sinks, backend=backend)
+    results, passes = backends.record(plan, *given, sinks=sinks, backend=backend)
     first, *rest = recordings = [_one(one, events, backend) for one, events in passes]
     if not rest:
         return results, first

@@ -1,5 +1,7 @@
 """run(plan, q, k, v)       plans on real arrays, in sequence order in and out
 forward(plan, q, k, v)   the same with lse
+record(plan, q, k, v)    the same as run with its events: of virtual ranks, which take turns on one
+                         processor, or of the emitted torch program, watched from outside
 
 A backend is a function `execute(plans, function, *arrays)` that does what the function of that name
 in an emitted program does, with whole arrays; the heavy libraries of a backend in the table are
@@ -24,6 +26,7 @@ from planner.planning import backward_of
 from planner.plans import AnyPlans, Plans
 from planner.verify import ensure_verified
 from runtimes.arrays import Array, check_arrays, dtype_of, wide
+from runtimes.recording.events import Recorded
 from runtimes.reference import dense
 
 Execute: TypeAlias = Callable[..., Sequence[Array]]
@@ -32,6 +35,7 @@ BACKENDS = {
     "jax": "runtimes.jax.mesh",
     "torch": "runtimes.torch.launch",
 }
+RECORDERS = {"numpy": "runtimes.reference.oracle", "torch": "runtimes.recording.of_torch"}
 
 
 def run(
@@ -81,6 +85,24 @@ def forward(
     check_arrays(plans.workload, sinks, q=q, k=k, v=v)
     out, lse = _with_sinks(executor(backend), sinks)(plans, "forward", q, k, v)
     return out, lse[..., 0]
+
+
+def record(
+    plan: AnyPlans, *arrays: Array, backend: str = "torch", sinks: Array | None = None, **more: Any
+) -> tuple[Any, list[Recorded]]:
+    """Returns the results of `run`, and the events, pass by pass; `more` goes to the backend.
+
+    Raises RingloomError as `run` does, and for a backend whose runs cannot be recorded.
+    """
+    if backend not in RECORDERS:
+        executor(backend)  # refuses the unknown
+        raise RingloomError(
+            f"a {backend} run cannot be recorded: its ranks are parts of one compiled program,"
+            f" which does not say what each did when; backends that can: {', '.join(RECORDERS)}"
+        )
+    log = list[Recorded]()
+    execute = partial(import_module(RECORDERS[backend]).execute, log=log, **more)
+    return run(plan, *arrays, sinks=sinks, backend=execute), log
 
 
 def _with_sinks(execute: Execute, sinks: Array | None) -> Execute:

@@ -28,9 +28,10 @@ documents), or few ranks are on few links, the bound is that of compute, and loo
 reaches full rate (docs/predictions.md lists where).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, combinations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -40,7 +41,8 @@ from planner.partitions import Ranges, Side, merge
 from planner.workload import Workload
 from simulator.costs.kernels import Kernels
 from simulator.hardware import Hardware
-from simulator.network.groups import Group, divisions, least_alpha
+from simulator.network.routes import Routes
+from simulator.network.topology import Place
 from simulator.scenario import Scenario
 
 Why = Literal["compute", "link", "latency"]
@@ -64,6 +66,14 @@ class Bounds:
         return Bounds(self.seconds + other.seconds, longer.why, longer.group)
 
 
+class Group(NamedTuple):
+    """Ranks of a group, and bytes/s of all links into it, and out of it, together."""
+
+    ranks: int
+    into: float
+    out: float
+
+
 def lower_bound(
     work: Workload,
     ranks: int,
@@ -79,9 +89,9 @@ def lower_bound(
     rate = float(scenario.speed(ranks).sum()) / Kernels(hardware, work, pass_).seconds_per_pair
     bound = Bounds(pairs * work.heads / rate, "compute", "all ranks")
     routes = scenario.routes(hardware, ranks)
-    for name, groups in divisions(routes):
+    for name, groups in _divisions(routes):
         seconds = min(_transfer(work, ranks, pass_, pairs, group) for group in groups)
-        alpha = least_alpha(routes) if seconds else 0.0
+        alpha = _least_alpha(routes) if seconds else 0.0
         if seconds + alpha > bound.seconds:
             bound = Bounds(seconds + alpha, "link" if seconds > alpha else "latency", name)
     return bound
@@ -132,6 +142,42 @@ def _hull(
         if x < y and x <= share <= y:
             least = min(least, low + (high - low) * (share - x) / (y - x))
     return 0.0 if share <= corners[0][0] else least
+
+
+# ---- groups of ranks
+
+
+def _divisions(routes: Routes) -> Iterator[tuple[str, set[Group]]]:
+    """Yield each way to divide the ranks into groups with a word for one of them: rank, node, half.
+
+    Groups that are alike are one. Slow and cut links count as they are.
+    """
+    topology = routes.topology
+    every: dict[Place, int] = {rank: rank for rank in range(topology.ranks)}
+    for name, number in [("rank", every), *topology.divisions]:
+        count = max(number.values()) + 1
+        sizes, into, out = [0] * count, [0.0] * count, [0.0] * count
+        for place, group in number.items():
+            sizes[group] += isinstance(place, int)
+        for a, b, link in routes.graph.edges(data=True):
+            source, target = number.get(a), number.get(b)
+            if source != target:
+                if source is not None:
+                    out[source] += link["bandwidth"]
+                if target is not None:
+                    into[target] += link["bandwidth"]
+        yield name, set(map(Group, sizes, into, out))
+
+
+def _least_alpha(routes: Routes) -> float:
+    """Return a latency that no message betters: of a direct link, or of a first and a last one."""
+    infinite = float("inf")
+    least = {(True, True): infinite, (True, False): infinite, (False, True): infinite}
+    for a, b, link in routes.graph.edges(data=True):
+        kind = isinstance(a, int), isinstance(b, int)
+        least[kind] = min(least.get(kind, 0.0), link.get("alpha", 0.0))
+    alpha = min(least[True, True], least[True, False] + least[False, True])
+    return alpha if alpha < infinite else 0.0
 
 
 # ---- plans outside the class

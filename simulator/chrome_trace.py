@@ -23,8 +23,7 @@ import numpy as np
 from planner.disk import writing
 from planner.errors import RingloomError
 from simulator.memory import Memory
-from simulator.runs import Run
-from simulator.timeline import Timeline, entries
+from simulator.timeline import Run, Timeline, entries
 
 Event = dict[str, Any]
 Stream = Literal["compute", "merge", "send", "receive"]

@@ -20,10 +20,9 @@ from simulator.hardware import hardware as hardware_named
 from simulator.memory import memory
 from simulator.network.relays import relayed
 from simulator.network.topology import topology
-from simulator.runs import Run
 from simulator.scenario import Scenario
+from simulator.timeline import Floats, Run
 
-Floats = NDArray[np.float64]
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
 SUMMED = (
     *("makespan", "busy", "exposed", "bytes_sent", "max_bytes_sent"),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from planner.errors import RingloomError
 from planner.ir import Attend, Move, Plan
 from planner.partitions import Ints
+from simulator.memory import Memory
 
 Floats = NDArray[np.float64]
 Stream = Literal["compute", "merge", "send", "receive", "wait"]
@@ -72,6 +73,31 @@ class Timeline:
                 f" {self.plan.ranks} ranks were not kept; simulate with record=True"
             )
         return np.asarray(self.steps[0])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+    """The run of one pass, or of a forward and a backward pass in turn, in seconds and bytes.
+
+    Of a pair, `passes` holds both runs; a single pass has its `timeline` and its `memory` instead,
+    where they were kept.
+    """
+
+    name: str
+    hardware: str
+    ranks: int
+    makespan: float
+    messages: int
+    timeline: Timeline | None = None
+    memory: Memory | None = None
+    passes: tuple["Run", ...] = ()
+
+    def in_turn(self) -> Iterator[tuple["Run", float]]:
+        """Yields each pass, and the time at which it begins."""
+        begin = 0.0
+        for one in self.passes or (self,):
+            yield one, begin
+            begin += one.makespan
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from planner.ir import Plan
 from ringloom.cli.options import plans_of, source_options
 from ringloom.cli.output import console, show
 from ringloom.cli.progress import working
-from ringloom.looping import Looped, looped
+from ringloom.looping import looped
 from ringloom.views import tables
 from ringloom.views.grids import cells, grid, legend
 from ringloom.views.units import length
@@ -30,14 +30,14 @@ def command(source: str, output: str | None, **given: Any) -> None:
     if output:
         save(plans, output)
     with working("reading the loops"):
-        forms = [(p, looped(p), tables.layout(p)) for p in plans]
-    pictures = [picture for form in forms for picture in _portrait(*form)]
+        forms = [(p, *looped(p), tables.layout(p)) for p in plans]
+    pictures = [one for p, text, _, layout in forms for one in _portrait(p, text, layout)]
+    summaries = [_summary(p, layout) | loops for p, _, loops, layout in forms]
     written = [f"written to {output}"] if output else []
-    document = {"plans": [_summary(*form) for form in forms], "verified": True}
-    show(document, *pictures, *written)
+    show({"plans": summaries, "verified": True}, *pictures, *written)
 
 
-def _portrait(plan: Plan, form: Looped, layout: str) -> list[Any]:
+def _portrait(plan: Plan, loops: str, layout: str) -> list[Any]:
     head = (
         f"[bold]{plan.name}[/] {plan.pass_}, {plan.workload.mask}, {plan.ranks} ranks x"
         f" {length(plan.workload.seq)} tokens, {plan.rounds} rounds,"
@@ -45,10 +45,10 @@ def _portrait(plan: Plan, form: Looped, layout: str) -> list[Any]:
     )
     terminal = console()
     pictures = grid(plan, terminal.width), legend(plan), *tables.load_bars(plan, terminal)
-    return [head, f"layout: {layout}", *pictures, tables.traffic(plan), "", tables.loops(form), ""]
+    return [head, f"layout: {layout}", *pictures, tables.traffic(plan), "", tables.loops(loops), ""]
 
 
-def _summary(plan: Plan, form: Looped, layout: str) -> dict[str, Any]:
+def _summary(plan: Plan, layout: str) -> dict[str, Any]:
     work, small = plan.workload, plan.rows <= GRID
     drawn = [[c.rank, c.q.tolist(), c.kv.tolist()] for c in cells(plan)] if small else None
     rounds = [sum(len(a) for a in step.attends) for step in plan.steps]
@@ -69,5 +69,4 @@ def _summary(plan: Plan, form: Looped, layout: str) -> dict[str, Any]:
         ],
         "attends_per_step": rounds,
         "grid": drawn,
-        **form.as_dict(),
     }

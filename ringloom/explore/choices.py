@@ -3,6 +3,7 @@
 An address may come from anybody: every part is checked, and no part may name a file.
 """
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -107,6 +108,42 @@ class Choices:
     def address(self) -> str:
         """The same, as the end of an address."""
         return f"?{urlencode(self.query())}"
+
+    @property
+    def command(self) -> str:
+        """The command that compares the chosen schedule with the ring."""
+        words = ["ringloom", "compare", "--schedules", self.schedule]
+        options = {"pass": "--pass", "stragglers": "--straggler", "slow_links": "--slow-link"}
+        ranks = {"ranks": str(self.ranks), "seq": self.seq}
+        for name, text in (ranks | self.query()).items():
+            option = options.get(name, f"--{name.replace('_', '-')}")
+            match name:
+                case "schedule":
+                    pass
+                case "overlap":
+                    words.append("--no-overlap")
+                case "sinks":
+                    words.append("--sinks")
+                case _:
+                    words += [option, text]
+        return shlex.join(words)
+
+    @property
+    def python(self) -> str:
+        """Lines of Python that plan and predict the chosen schedule."""
+        names = ("heads", "kv_heads", "v_head_dim", "sinks", "mask")
+        sizes = [f"{name}={getattr(self, name)!r}" for name in names]
+        passes = "" if self.pass_ == "forward" else f", pass_={self.pass_!r}"
+        return "\n".join(
+            (
+                "import ringloom as rl",
+                "",
+                f"work = rl.Workload(seq={tokens(self.seq)}, {', '.join(sizes)})",
+                f"plan = rl.plan({self.schedule!r}, work, ranks={self.ranks}{passes})",
+                f"result = rl.simulate(plan, {self.hardware!r}, rl.{self.scenario.python})",
+                "print(result)",
+            )
+        )
 
 
 def from_scenario(scenario: Scenario, **others: str) -> Choices:

@@ -17,7 +17,6 @@ from markupsafe import Markup
 from planner.errors import RingloomError
 from ringloom.explore.choices import ChoiceError, Choices, from_query
 from ringloom.explore.controls import FULL, Controls
-from ringloom.explore.copies import command, python
 from ringloom.explore.downloads import buttons
 from ringloom.explore.table import Table
 from ringloom.explore.turns import Stages, Turns
@@ -140,7 +139,7 @@ class Session:
     def _draw_finding(self, choices: Choices) -> None:
         comparison = compared(choices)
         texts = {"title": comparison.title, "finding": finding(choices, comparison)}
-        texts |= {"command": command(choices), "python": python(choices)}
+        texts |= {"command": choices.command, "python": choices.python}
         self.words.say(**{name: escape(text) for name, text in texts.items()})
         self.table.take(choices, comparison.rows)
 

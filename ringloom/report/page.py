@@ -16,8 +16,7 @@ from codegen.digest import digest
 from planner.ir import Plan
 from ringloom.comparison import Case, Comparison
 from ringloom.report.assets import asset
-from ringloom.report.facts.matching import matching
-from ringloom.report.facts.recorded import Recorded
+from ringloom.report.facts.recorded import Recorded, matching
 from ringloom.report.facts.tiles import tables
 from ringloom.report.pictures.load import LoadPicture
 from ringloom.report.pictures.memory import MemoryPicture, look_of

@@ -6,8 +6,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ringloom.report.assets import PAGE
-from ringloom.rows import Refusal, Row
-from ringloom.views.columns import LABELS, cells
+from ringloom.rows import LABELS, Refusal, Row, cells
 from ringloom.views.units import seconds
 
 TEMPLATES = Environment(

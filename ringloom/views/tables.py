@@ -15,10 +15,7 @@ from planner.analysis.messages import message_bytes
 from planner.ir import Move, Plan
 from planner.layouts import names
 from ringloom.advice import recommend
-from ringloom.looping import Looped
-from ringloom.rows import Refusal, Row
-from ringloom.views import columns
-from ringloom.views.columns import LABELS
+from ringloom.rows import LABELS, Refusal, Row, cells
 from ringloom.views.units import length, seconds, size, times
 from runtimes.validation import Check
 from simulator.prediction import Prediction
@@ -34,11 +31,11 @@ def layout(plan: Plan) -> str:
     return names(plan.workload, plan.ranks, plan.partition)
 
 
-def loops(looped: Looped) -> Text:
+def loops(text: str) -> Text:
     """The pseudo-code of a plan; a line that is too long goes on further in."""
     lines = [
         piece
-        for line in looped.text.splitlines()
+        for line in text.splitlines()
         for piece in textwrap.wrap(line, LINE, subsequent_indent=" " * 12)
     ]
     return Text("\n".join(lines))
@@ -80,7 +77,7 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
         texts = (
             "*" if best else "~" if row.schedule in advice.close_to else "",
             in_lines(row.schedule),
-            *(cell.text for cell in columns.cells(row)),
+            *(cell.text for cell in cells(row)),
             *([_ran(row)] if ran else []),
         )
         table.add_row(*texts, style="bold green" if best else "")

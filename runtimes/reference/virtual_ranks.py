@@ -183,7 +183,7 @@ class VirtualRanks:
         dq, dk, dv = map(np.zeros_like, (queries, k, v))
         dq[:, heads], *shares = gradients(*own, dout, lse, rowsum, sees, self.scale)
         for whole, share in zip((dk, dv), shares, strict=True):
-            np.add.at(whole, (slice(None), kv_heads), share)  # of query heads that share one
+            np.add.at(whole.swapaxes(0, 1), kv_heads, share.swapaxes(0, 1))
         yield from self._by_block("DQ", q, dq)
         yield from self._by_block("DKV", kv, dk, dv)
 

@@ -15,9 +15,8 @@ from planner.errors import RingloomError
 from planner.plans import Plans
 from runtimes.arrays import Array
 from runtimes.emitted import RESULTS, source_of
-from runtimes.torch.arrays import to_numpy, to_torch
 from runtimes.torch.processes import in_processes
-from runtimes.torch.rank import BODIES, Body, Parts, load
+from runtimes.torch.rank import BODIES, Body, Parts, load, to_numpy, to_torch
 
 Launch = Callable[[str, int, tuple[Array, ...], Body, float], list[Parts]]
 TIMEOUT = 300.0  # seconds

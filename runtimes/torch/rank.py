@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
-from runtimes.arrays import Array, wide
+from runtimes.arrays import Array, dtype_of, wide
 from runtimes.emitted import SIDES
-from runtimes.torch.arrays import to_numpy, to_torch
 
 Parts = list[Array]  # what a rank has of each result
 Body = Callable[..., Parts]  # of a program, a group, arrays and perhaps sinks
@@ -41,6 +41,22 @@ def load(source: str) -> ModuleType:
 def _folder() -> TemporaryDirectory[str]:
     """Returns the files of this process's programs."""
     return TemporaryDirectory(prefix="ringloom-programs-")
+
+
+def to_torch(array: Array) -> Any:
+    """Returns a tensor of the same bits; numpy and torch have no bfloat16 in common."""
+    array = np.ascontiguousarray(array)
+    if array.dtype == dtype_of("bfloat16"):
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def to_numpy(tensor: Any) -> Array:
+    """Returns an array of the same bits."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return np.asarray(tensor.view(torch.int16).numpy().view(dtype_of("bfloat16")))
+    return np.asarray(tensor.numpy())
 
 
 def shards(program: ModuleType, rank: int, arrays: Sequence[Array]) -> list[Any]:

@@ -29,7 +29,7 @@ torch = pytest.importorskip("torch")
 
 from in_memory.network import MemoryGroup  # noqa: E402
 from rank_threads import execute, in_threads, load, run  # noqa: E402  only where torch is
-from runtimes.torch.arrays import to_numpy, to_torch  # noqa: E402
+from runtimes.torch.rank import to_numpy, to_torch  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
 MASKS: list[Mask] = [

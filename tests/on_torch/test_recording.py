@@ -24,9 +24,9 @@ from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.recording import Recording, record, timeline
 from ringloom.report.facts.recorded import recorded
+from runtimes import backends
 from runtimes.arrays import draw, draw_sinks
 from runtimes.backends import run
-from runtimes.recording import recorders
 from runtimes.recording.events import Event
 from simulator.chrome_trace import trace
 from simulator.timeline import Span, spans
@@ -41,10 +41,10 @@ def in_torch(pair: Plan | Plans, *arrays: Any, **rest: Any) -> Any:
     pytest.importorskip("torch")
     from rank_threads import as_threads
 
-    return recorders.record(pair, *arrays, launch=as_threads, timeout=30.0, **rest)
+    return backends.record(pair, *arrays, launch=as_threads, timeout=30.0, **rest)
 
 
-in_numpy = partial(recorders.record, backend="numpy")
+in_numpy = partial(backends.record, backend="numpy")
 RECORDERS = {"torch": in_torch, "numpy": in_numpy}
 
 

@@ -21,7 +21,6 @@ from planner.files import loads
 from ringloom.comparison import compare
 from ringloom.explore import session as sessions
 from ringloom.explore.choices import Choices
-from ringloom.explore.copies import command, python
 from ringloom.explore.downloads import plan_file, program, trace_file
 from ringloom.explore.serving import free, serve
 from ringloom.explore.view import View, compared, finding, others, predicted
@@ -251,10 +250,10 @@ def test_copies_say_what_is_shown(ringloom: CommandLine) -> None:
         replace(SMALL, share="0", buffers="plan", launch="1e-3"),
     ):
         row = predicted(choices).row
-        rows = ringloom.json(*shlex.split(command(choices))[1:])["rows"]
+        rows = ringloom.json(*shlex.split(choices.command)[1:])["rows"]
         assert {r["schedule"]: r["makespan_s"] for r in rows}["zigzag"] == row.makespan_s
         scope = dict[str, Any]()
-        exec(python(choices), scope)
+        exec(choices.python, scope)
         assert scope["result"].makespan == row.makespan_s
 
 

@@ -1,25 +1,30 @@
 """A recorded run: the trace of a real run, read back to be laid over its prediction.
 
 The file is what `ringloom run --trace` writes, in the form of simulated traces: processes are
-ranks, threads are named after streams, slices are in microseconds times `time_scale`.
+ranks, threads are named after streams, slices are in microseconds times `time_scale`. It names
+neither tokens nor heads nor the mask: a comparison is matched by its schedule and ranks, by the
+tiles that were attended and by the bytes of messages.
 """
 
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
+from planner.analysis.messages import message_bytes
 from planner.disk import read
 from planner.errors import RingloomError
+from planner.ir import Plan
+from ringloom.comparison import Case, Comparison
+from ringloom.views.units import size
 from simulator.bars import STREAMS, Bars, columns
-from simulator.timeline import Span, Stream
+from simulator.timeline import Span, Stream, block_names, tile_names
 
 LARGEST = 1 << 28  # bytes, unpacked
 PREFIX = "ncclDevKernel_SendRecv "  # that traces put before the names of transfers
-
-
 RECORDED = STREAMS[:4]  # a wait is where nothing is recorded
 Done = tuple[int, int, str, int]  # rank, step, what, bytes
 
@@ -116,3 +121,59 @@ def _span(where: str, event: dict[str, Any], stream: Stream, scale: float) -> Sp
 def _number(value: Any) -> TypeGuard[float]:
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     return plain and math.isfinite(value)
+
+
+# ---- the case of a comparison that a run is of
+
+
+def matching(compared: Comparison, run: Recorded) -> Case:
+    """The case that the run is of; raises RingloomError, with the numbers, where there is none."""
+    names = [case.row.schedule for case in compared.cases]
+    if run.plan not in names:
+        raise RingloomError(
+            f"the recorded run is of {run.plan!r}, the report of {', '.join(names)}"
+        )
+    if run.ranks != compared.ranks:
+        raise RingloomError(f"the recorded run has {run.ranks} ranks, the report {compared.ranks}")
+    case = compared.cases[names.index(run.plan)]
+    _same_attends(case, run)
+    _same_messages(case, run)
+    return case
+
+
+def _same_attends(case: Case, run: Recorded) -> None:
+    asked = Counter(done for plan, _ in case.passes for done in _attends(plan))
+    if run.attends == asked:
+        return
+    recorded, wanted = run.attends.total(), asked.total()
+    raise RingloomError(
+        f"the recorded run attends {recorded} times, {run.plan} of the report {wanted} times,"
+        f" {(run.attends & asked).total()} of them alike: not the same mask, heads or pass"
+    )
+
+
+def _same_messages(case: Case, run: Recorded) -> None:
+    """No message beyond those of the plan: one that took no time has no bar."""
+    asked = Counter(done for plan, _ in case.passes for done in _messages(plan))
+    if not (other := run.messages - asked):
+        return
+    done = next(iter(other))
+    alike = [n for (rank, step, name, n) in asked if (rank, step, name) == done[:3]]
+    wanted = f"{size(alike[0])} ({alike[0]} bytes)" if alike else "nothing of the kind"
+    raise RingloomError(
+        f"the recorded run's rank {done[0]} sends {done[2]} of {size(done[3])} ({done[3]} bytes) in"
+        f" step {done[1] + 1}, {run.plan} of the report {wanted}: not the same workload"
+    )
+
+
+def _attends(plan: Plan) -> Iterator[Done]:
+    for step, node in plan.attends():
+        for rank, name in zip(node.rank.tolist(), tile_names(node), strict=True):
+            yield rank, step, name, 0
+
+
+def _messages(plan: Plan) -> Iterator[Done]:
+    for step, move in plan.moves():
+        ends = move.src.tolist(), move.dst.tolist(), message_bytes(plan, step, move).tolist()
+        for src, dst, sent, name in zip(*ends, block_names(move), strict=True):
+            yield src, step, f"{name} to {dst}", sent

@@ -1,4 +1,4 @@
-"""Tiles of the mask, each with the rank and the step that attend it: facts of the step slider.
+"""Tiles of the mask, each with the rank and the step that attend it, and the messages of each step.
 
 Each live tile of each head is attended exactly once, so two tables hold a whole animation: the
 step and the rank of every (query piece, key piece). Heads are cut where any block's slice ends;
@@ -7,18 +7,20 @@ every cut has tables of its own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.messages import message_bytes
 from planner.analysis.tiles import tiles
 from planner.ir import Plan
 from planner.layouts import cut
 from planner.masks.areas import areas
-from planner.partitions import Ranges, shifted
-from ringloom.report.facts.messages import Message, messages, step_words
-from ringloom.views.units import numbers
+from planner.partitions import Ints, Ranges, shifted
+from ringloom.views.units import numbers, size
 
 PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them
 FINEST = 16  # pixels that a piece gets at the most
@@ -47,7 +49,7 @@ class TileFacts:
     names: tuple[tuple[str, ...], tuple[str, ...]]  # of the pieces: queries, keys
     busy: NDArray[np.bool_]  # ranks that attend: [steps, ranks]
     count: NDArray[np.int64]  # tiles attended, heads apart: [steps]
-    messages: list[Message]
+    messages: list["Message"]
     transfers: list[str]  # in words: [steps]
 
     @property
@@ -123,7 +125,7 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
         busy,
         total,
         sent,
-        step_words(sent, len(plan.steps)),
+        _step_words(sent, len(plan.steps)),
     )
 
 
@@ -215,3 +217,44 @@ def _name(positions: Ranges) -> str:
     if one.step == 1 or len(one) == 1:
         return numbers(one) if len(one) == 1 else f"{one[0]}-{one[-1]}"
     return f"{one[0]}, {one[1]} ... {one[-1]}"
+
+
+# ---- messages
+
+
+class Message(NamedTuple):
+    """One message of a step: its tensors and blocks in words, such as KV,DKV 0-3+7."""
+
+    step: int
+    src: int
+    dst: int
+    bytes: int
+    tensors: tuple[str, ...]
+    blocks: Ints
+
+    @property
+    def name(self) -> str:
+        """Its tensors, and its blocks with runs shortened."""
+        return f"{','.join(self.tensors)} {numbers(self.blocks)}"
+
+
+def messages(plan: Plan) -> list[Message]:
+    """Returns all messages of a plan, in its order."""
+    every = list[Message]()
+    for number, move in plan.moves():
+        ends = move.src.tolist(), move.dst.tolist(), message_bytes(plan, number, move).tolist()
+        for src, dst, sent, blocks in zip(*ends, move.blocks, strict=True):
+            every.append(Message(number, src, dst, sent, move.tensors, blocks[blocks >= 0]))
+    return every
+
+
+def _step_words(messages: list[Message], steps: int) -> list[str]:
+    """Describe the messages of each step: "KV: 7 transfers, 3.5 GiB"."""
+    words = dict.fromkeys(range(steps), "no transfers")
+    for step, here in groupby(messages, attrgetter("step")):
+        sent = list(here)
+        names = sorted({tensor for message in sent for tensor in message.tensors})
+        ways = len({(message.src, message.dst) for message in sent})
+        transfers = f"{ways} transfer{'s' * (ways != 1)}"
+        words[step] = f"{', '.join(names)}: {transfers}, {size(sum(m.bytes for m in sent))}"
+    return list(words.values())
