@@ -33,7 +33,7 @@ from simulator.engines.recurrence import Sums, run
 from simulator.engines.tasks import RankStep, Tasks, tasks
 from simulator.engines.transfers import MOST
 from simulator.hardware import hardware
-from simulator.network.ports import NodePorts
+from simulator.network.ports import node_ports
 from simulator.network.routes import Routes, Traffic
 from simulator.network.topology import Topology, graph_of_links, nodes
 from simulator.scenario import CHUNK, Scenario
@@ -163,7 +163,7 @@ def by_recurrence(costs: Costs, rows: Tasks, traffic: Traffic) -> Times:
 
 def recurrence(costs: Costs) -> tuple[Timeline, Sums]:
     ranks = costs.plan.ranks
-    return run(costs, NodePorts(costs.hardware, ranks), np.ones(ranks))
+    return run(costs, node_ports(costs.hardware, ranks), np.ones(ranks))
 
 
 ENGINES: dict[str, Callable[[Costs, Tasks, Traffic], Times]] = {

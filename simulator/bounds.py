@@ -85,7 +85,8 @@ def lower_bound(
 
     Of a scenario, speeds, links and topology count. Raises RingloomError where they do not fit.
     """
-    pairs = _pairs(work)
+    queries = range(work.offset, work.offset + work.seq)
+    pairs = work.mask.pairs((queries,), (range(work.kv_seq),))  # of one query head
     rate = float(scenario.speed(ranks).sum()) / Kernels(hardware, work, pass_).seconds_per_pair
     bound = Bounds(pairs * work.heads / rate, "compute", "all ranks")
     routes = scenario.routes(hardware, ranks)
@@ -95,12 +96,6 @@ def lower_bound(
         if seconds + alpha > bound.seconds:
             bound = Bounds(seconds + alpha, "link" if seconds > alpha else "latency", name)
     return bound
-
-
-def _pairs(work: Workload) -> int:
-    """Count the pairs of one query head that the mask allows."""
-    queries = range(work.offset, work.offset + work.seq)
-    return work.mask.pairs((queries,), (range(work.kv_seq),))
 
 
 def _transfer(work: Workload, ranks: int, pass_: Pass, pairs: int, group: Group) -> float:

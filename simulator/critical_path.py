@@ -7,6 +7,7 @@ be it earlier work of the rank, a message with its blocks, or another message in
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -52,74 +53,59 @@ class Leg:
 
 def critical_path(timeline: Timeline) -> tuple[Leg, ...]:
     """Return the chain that ends last, by time; raises RingloomError where rows were not kept."""
-    return tuple(reversed(list(Chain(timeline).back())))
+    return tuple(reversed(list(_back(timeline))))
 
 
-class Chain:
-    """All entries of a timeline by the rank and the time at which they ended."""
+def _back(timeline: Timeline) -> Iterator[Leg]:
+    """Yield the path from its end."""
+    every = [e for e in entries(timeline) if e.kind == "message" or e.end > e.start]
+    ends, seen = _ends(every), set[int]()
+    rank = int(np.argmax(timeline.finish))
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        every = entries(timeline)
-        self._entries = [e for e in every if e.kind == "message" or e.end > e.start]
-        ends = dict[tuple[str, int], list[tuple[float, int]]]()
-        for number, entry in enumerate(self._entries):
-            if entry.kind != "message":
-                ends.setdefault(("work", entry.dst), []).append((entry.end, number))
-                continue
-            ends.setdefault(("to", entry.dst), []).append((entry.arrival, number))
-            ends.setdefault(("from", entry.src), []).append((entry.arrival, number))
-            ends.setdefault(("out", entry.src), []).append((entry.end, number))
-            ends.setdefault(("in", entry.dst), []).append((entry.end, number))
-        self._ends = {key: sorted(times) for key, times in ends.items()}
-        self._seen = set[int]()
-
-    def back(self) -> Iterator[Leg]:
-        """Yield the path from its end."""
-        if not self._entries:
-            yield from self._prologue(int(np.argmax(self._timeline.finish)), self._timeline.end)
-            return
-        number = max(range(len(self._entries)), key=lambda n: (self._entries[n].arrival, -n))
-        until: float = self._entries[number].arrival
-        while number >= 0:
-            entry = self._entries[number]
-            self._seen.add(number)
-            yield _leg(entry, until)
-            until = entry.start
-            number = self._before(entry)
-        rank = entry.src if entry.kind == "message" else entry.dst
-        yield from self._prologue(rank, until)
-
-    def _before(self, entry: Entry) -> int:
+    def before(entry: Entry) -> int:
         """Return the entry that ended when this one began; -1 for the beginning."""
-        at = entry.start
-        if entry.kind == "message":
-            keys = [("work", entry.src), ("to", entry.src), ("out", entry.src), ("in", entry.dst)]
-            keys += [("work", entry.dst), ("out", entry.dst), ("to", entry.dst)]
-        else:
-            keys = [("work", entry.dst), ("to", entry.dst), ("from", entry.dst)]
-        for key in keys:
-            if (number := self._ended(key, at)) >= 0:
-                return number
+        near = NEAR * entry.start
+        for key in _awaited(entry):
+            times = ends.get(key, [])
+            for time, number in times[bisect_left(times, (entry.start - near, -1)) :]:
+                if time > entry.start + near:
+                    break
+                if number not in seen and every[number].start <= entry.start:
+                    return number
         return -1
 
-    def _ended(self, key: tuple[str, int], at: float) -> int:
-        ends, near = self._ends.get(key, []), NEAR * at
-        place = bisect_left(ends, (at - near, -1))
-        for time, number in ends[place:]:
-            if time > at + near:
-                return -1
-            if number not in self._seen and self._entries[number].start <= at:
-                return number
-        return -1
+    number = max(range(len(every)), key=lambda n: (every[n].arrival, -n), default=-1)
+    until = every[number].arrival if every else timeline.end
+    while number >= 0:
+        entry = every[number]
+        seen.add(number)
+        link = f"{entry.src}-{entry.dst}" if entry.kind == "message" else ""
+        kind: Kind = "merge" if entry.kind == "add" else entry.kind
+        yield Leg(kind, entry.dst, entry.step, entry.name, entry.start, until, link)
+        rank, until = entry.src if link else entry.dst, entry.start
+        number = before(entry)
+    if until > 0:
+        yield Leg("prologue", rank, 0, "rows of dO * O", 0.0, until)
 
-    def _prologue(self, rank: int, until: float) -> Iterator[Leg]:
-        if until > 0:
-            yield Leg("prologue", rank, 0, "rows of dO * O", 0.0, until)
+
+def _ends(every: list[Entry]) -> dict[tuple[str, int], list[tuple[float, int]]]:
+    """Return when the work of each rank and its messages ended, in order, with their numbers."""
+    ends = defaultdict[tuple[str, int], list[tuple[float, int]]](list)
+    for number, entry in enumerate(every):
+        if entry.kind != "message":
+            ends["work", entry.dst].append((entry.end, number))
+            continue
+        ends["to", entry.dst].append((entry.arrival, number))
+        ends["from", entry.src].append((entry.arrival, number))
+        ends["out", entry.src].append((entry.end, number))
+        ends["in", entry.dst].append((entry.end, number))
+    return {key: sorted(times) for key, times in ends.items()}
 
 
-def _leg(entry: Entry, until: float) -> Leg:
-    """Return an entry as a part of the path."""
-    link = f"{entry.src}-{entry.dst}" if entry.kind == "message" else ""
-    kind: Kind = "merge" if entry.kind == "add" else entry.kind
-    return Leg(kind, entry.dst, entry.step, entry.name, entry.start, until, link)
+def _awaited(entry: Entry) -> list[tuple[str, int]]:
+    """Return what may have ended when an entry began, the likeliest first."""
+    src, dst = entry.src, entry.dst
+    if entry.kind != "message":
+        return [("work", dst), ("to", dst), ("from", dst)]
+    own = [("work", src), ("to", src), ("out", src), ("in", dst)]
+    return [*own, ("work", dst), ("out", dst), ("to", dst)]

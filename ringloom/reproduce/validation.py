@@ -76,13 +76,13 @@ def decisions(rows: Sequence[Measured]) -> list[Decision]:
         if (one.source, one.on, one.setting) == (other.source, other.on, other.setting):
             published, predicted = (a / b for a, b in zip(one.times, other.times, strict=True))
             pairs.append((one, other, published, predicted))
-    return [_decision(*pair) for pair in pairs if abs(log(pair[2])) > log(APART)]
-
-
-def _decision(one: Measured, other: Measured, published: float, predicted: float) -> Decision:
-    interval = ratio_interval(one.machine.name, predicted, one.spread, other.spread)
-    where = f"{one.source}, {one.on}: {one.setting}"
-    return Decision(where, one.schedule, other.schedule, published, predicted, interval)
+    made = list[Decision]()
+    for one, other, published, predicted in pairs:
+        if abs(log(published)) > log(APART):
+            where, names = f"{one.source}, {one.on}: {one.setting}", (one.schedule, other.schedule)
+            interval = ratio_interval(one.machine.name, predicted, one.spread, other.spread)
+            made.append(Decision(where, *names, published, predicted, interval))
+    return made
 
 
 def by(rows: Sequence[Measured], *names: str) -> dict[tuple[str, ...], list[Measured]]:

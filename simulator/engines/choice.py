@@ -15,7 +15,7 @@ from planner.errors import RingloomError, unknown
 from simulator.costs.prices import Costs
 from simulator.engines.discrete_event import run_events
 from simulator.engines.recurrence import Sums, run
-from simulator.network.ports import LinkPorts, NodePorts, Ports
+from simulator.network.ports import link_ports, node_ports
 from simulator.network.routes import Traffic
 from simulator.scenario import Scenario
 from simulator.timeline import Timeline
@@ -34,11 +34,10 @@ def timed(
     if engine not in ENGINES:
         raise RingloomError(unknown("engine", engine, ENGINES))
     ranks, speed = costs.plan.ranks, scenario.speed(costs.plan.ranks)
-    ports: Ports
     ordinary = scenario.topology is None and scenario.placement is None and not scenario.links
     ordinary &= not costs.hardware.option("node.axes") and engine != "events"
     if ordinary and scenario.buffers is None and not scenario.late:
-        ports = NodePorts(costs.hardware, ranks, scenario.share)
+        ports = node_ports(costs.hardware, ranks, scenario.share)
     else:
         traffic = Traffic(costs.plan, scenario.routes(costs.hardware, ranks))
         why = _beyond_the_recurrence(traffic, scenario)
@@ -46,7 +45,7 @@ def timed(
             raise RingloomError(f"{costs.plan.name}: {why}, which only the event engine knows")
         if engine == "events" or why:
             return *run_events(costs, traffic, scenario, record=record), "events", traffic.contended
-        ports = LinkPorts(traffic, scenario.share)
+        ports = link_ports(traffic, scenario.share)
     return *run(costs, ports, speed, overlap=scenario.overlap, record=record), "recurrence", False
 
 

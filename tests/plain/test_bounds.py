@@ -27,7 +27,7 @@ from simulator.bounds import Bounds, lower_bound, outside
 from simulator.costs.prices import Costs
 from simulator.engines.recurrence import run
 from simulator.hardware import Hardware, hardware
-from simulator.network.ports import NodePorts
+from simulator.network.ports import node_ports
 from simulator.prediction import simulate
 from simulator.scenario import Scenario
 from strategies import masks
@@ -177,7 +177,7 @@ def rows(part: dict[Tile, int], joined: bool) -> tuple[Attend, ...]:
 
 def optimum(one: Plan, machine: Hardware) -> float:
     """The shortest makespan of all these plans; the best of them is verified."""
-    ports, pace = NodePorts(machine, one.ranks), np.ones(one.ranks)
+    ports, pace = node_ports(machine, one.ranks), np.ones(one.ranks)
     result = [
         (run(Costs(built, machine), ports, pace)[0].end, number, built)
         for number, built in enumerate(

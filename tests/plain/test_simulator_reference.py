@@ -18,7 +18,7 @@ from planner.workload import DTYPES, Workload
 from simulator.costs.prices import Costs
 from simulator.engines.recurrence import run
 from simulator.hardware import Hardware, hardware
-from simulator.network.ports import NodePorts
+from simulator.network.ports import node_ports
 from simulator.prediction import simulate
 from simulator.timeline import Span, spans
 from strategies import any_workloads, schedules
@@ -349,7 +349,7 @@ def close(result: object, expected: object) -> None:
 
 def compare(one: Plan, machine: Hardware, overlap: bool) -> None:
     slow = Reference(one, machine, overlap).run()
-    ports, pace = NodePorts(machine, one.ranks), np.ones(one.ranks)
+    ports, pace = node_ports(machine, one.ranks), np.ones(one.ranks)
     timeline, sums = run(Costs(one, machine), ports, pace, overlap=overlap, record=True)
     close(timeline.finish, slow.of_ranks(slow.now))
     close(timeline.end, max(slow.last, *slow.of_ranks(slow.now)))
