@@ -91,18 +91,16 @@ def show(
 
 
 def _as_csv(rows: list[dict[str, Any]]) -> str:
-    """Rows under a line of their names."""
-    lines = [{name: _cell(value) for name, value in flat(row).items()} for row in rows]
+    """Rows under a line of their names; the entries of a list stand side by side."""
+    lines = [
+        {k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in flat(row).items()}
+        for row in rows
+    ]
     file = StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(name for line in lines for name in line)))
     writer.writeheader()
     writer.writerows(lines)
     return file.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """A cell of a CSV file: the entries of a list stand side by side."""
-    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def write(path: str, text: str) -> None:

@@ -33,37 +33,32 @@ def program(choices: Choices, target: str) -> str:
 
 def buttons(choices: Callable[[], Choices], told: Callable[[str], None]) -> dict[str, Any]:
     """Returns a button per file; `told` is called with an error message, or "" for none."""
-    files: dict[str, tuple[str, str, Callable[[Choices], str]]] = {
-        "plan": ("plan", "plan.json", plan_file),
-        "trace": ("trace", "trace.json", trace_file),
-        **{t: (f"{t} program", f"{t}.py", partial(program, target=t)) for t in TARGETS},
-    }
-    return {name: _button(*file, choices, told) for name, file in files.items()}
 
-
-def _button(
-    label: str,
-    ending: str,
-    write: Callable[[Choices], str],
-    choices: Callable[[], Choices],
-    told: Callable[[str], None],
-) -> Any:
-    def content() -> io.StringIO:
+    def content(name: str) -> io.StringIO:
+        label, ending, write = files[name]
         try:
             text = write(choices())
         except ValueError as error:  # PlanError among them: a program may refuse what a plan allows
             told(f"no {label}: {error}")
             raise
         told("")
-        name = choices().schedule.replace(":", "-").replace("=", "")
-        button.filename = f"{name}-{ending}"
+        schedule = choices().schedule.replace(":", "-").replace("=", "")
+        made[name].filename = f"{schedule}-{ending}"
         return io.StringIO(text)
 
-    button = pn.widgets.FileDownload(
-        callback=content,
-        filename=ending,
-        label=f"download {label}",
-        stylesheets=[WIDGET_STYLE],
-        margin=0,
-    )
-    return button
+    files: dict[str, tuple[str, str, Callable[[Choices], str]]] = {
+        "plan": ("plan", "plan.json", plan_file),
+        "trace": ("trace", "trace.json", trace_file),
+        **{t: (f"{t} program", f"{t}.py", partial(program, target=t)) for t in TARGETS},
+    }
+    made: dict[str, Any] = {
+        name: pn.widgets.FileDownload(
+            callback=partial(content, name),
+            filename=ending,
+            label=f"download {label}",
+            stylesheets=[WIDGET_STYLE],
+            margin=0,
+        )
+        for name, (label, ending, _) in files.items()
+    }
+    return made

@@ -58,7 +58,8 @@ class Session:
         self.step.param.watch(self._stepped, "value")
         self.cut.param.watch(self._stepped, "value")
         self.leg.param.watch(self._legged, "value")
-        self.every.param.watch(self._timed, "value")
+        timed = self.view.show_times
+        self.every.param.watch(lambda event: timed(self.shown, event.new), "value")
         pn.state.onload(lambda: self.turns.begin(opening))
 
     def _begin(self) -> Stages:
@@ -157,9 +158,6 @@ class Session:
         self.step.value = min(self.step.value, max(1, facts.steps))
         self._quiet = False
         self._stepped(None)
-
-    def _timed(self, _event: Any) -> None:
-        self.view.show_times(self.shown, self.every.value)
 
     def _stepped(self, _event: Any) -> None:
         if self._quiet or not self.tiles:

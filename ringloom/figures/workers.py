@@ -3,6 +3,8 @@
 DistFlashAttn, figure 1: a ring under a causal mask beside its balanced schedule.
 """
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -33,7 +35,9 @@ def workers() -> Figure:
     panels = figure.subplots(1, len(plans), width_ratios=shares)
     for axes, plan, name in zip(panels, plans, SCHEDULES, strict=True):
         _grid(axes, plan)
-        axes.set_title(f"{name}: {plan.rounds} rounds, {_idle(plan)} cells idle")
+        load = loads(plan)
+        idle = f"{int((load == 0).sum())} of {load.size}"
+        axes.set_title(f"{name}: {plan.rounds} rounds, {idle} cells idle")
     panels[0].set_ylabel("worker")
     marks = [Rectangle((0, 0), 1, 1, facecolor=c, hatch=h, edgecolor="white") for c, h in KINDS]
     marks.append(Rectangle((0, 0), 1, 1, facecolor=WASTE, edgecolor=LINE))
@@ -43,12 +47,14 @@ def workers() -> Figure:
     return figure
 
 
+LABEL: dict[str, Any] = {
+    "ha": "center",
+    "va": "center",
+    "color": INK,
+    "fontsize": 6.5,
+    "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1.2},
+}
 KINDS = ((OWN, ""), (DIAGONAL, ""), (HELPS, "////"))
-
-
-def _idle(plan: Plan) -> str:
-    load = loads(plan)
-    return f"{int((load == 0).sum())} of {load.size}"
 
 
 def _grid(axes: Axes, plan: Plan) -> None:
@@ -60,18 +66,8 @@ def _grid(axes: Axes, plan: Plan) -> None:
         colour, hatch = KINDS[2] if not own else KINDS[0] if cell.full else KINDS[1]
         place = cell.round, cell.rank
         axes.add_patch(Rectangle(place, 1, 1, facecolor=colour, hatch=hatch, edgecolor="white"))
-        label = f"{numbers(cell.q)},{numbers(cell.kv)}"
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
-        axes.text(
-            cell.round + 0.5,
-            cell.rank + 0.5,
-            label,
-            ha="center",
-            va="center",
-            color=INK,
-            fontsize=6.5,
-            bbox=box,
-        )
+        middle, label = (cell.round + 0.5, cell.rank + 0.5), f"{numbers(cell.q)},{numbers(cell.kv)}"
+        axes.text(*middle, label, **LABEL)
     for edge in range(1, max(plan.rounds, RANKS)):
         axes.axhline(edge, color="white", lw=0.8)
         axes.axvline(edge, color="white", lw=0.8)

@@ -13,7 +13,6 @@ from markupsafe import Markup
 
 import ringloom
 from codegen.digest import digest
-from planner.ir import Plan
 from ringloom.comparison import Case, Comparison
 from ringloom.report.assets import asset
 from ringloom.report.facts.recorded import Recorded, matching
@@ -49,7 +48,9 @@ def page(
     scale = _scale(compared, run) if run else 1.0
     end = max([row.makespan_s for row in compared.rows] + ([run.makespan * scale] if run else []))
     axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")
-    passes = [each for case in cases for each in _titled(case)]
+    passes = [(case.row.schedule, plan) for case in cases for plan in case.plans]
+    if compared.pass_ == "both":
+        passes = [(f"{name} {plan.pass_}", plan) for name, plan in passes]
     facts, skipped = tables(passes)
     if facts:
         stepper = StepperPicture(compared.ranks)
@@ -63,6 +64,9 @@ def page(
     panels = [panel for group in content.values() for panel in group]
     figures |= {panel["figure"].name: panel["figure"] for panel in panels}
     memory = _memory(compared, axis, figures)
+    numbers = json.dumps({"rows": compared.as_rows()}).replace(
+        "<", "\\u003c"
+    )  # in a script element
     scripts, drawn = components(figures) if figures else ("", {})
     for panel in panels:
         panel["picture"] = Markup(drawn[panel["figure"].name])
@@ -81,7 +85,7 @@ def page(
         command=command,
         digests=[(case.row.schedule, digest(case.plans)) for case in cases],
         version=ringloom.__version__,
-        numbers=Markup(_numbers(compared)),
+        numbers=Markup(numbers),
         style=Markup(asset("style.css")),
         behaviour=Markup("".join(map(asset, ("theme.js", "bars.js", "sheets.js", "page.js")))),
         library=Markup(_library()),
@@ -95,17 +99,6 @@ def _library() -> str:
     """BokehJS itself. Not by bokeh.resources: once panel is imported, those ask a network."""
     script = (BOKEH / "server/static/js/bokeh.min.js").read_text(encoding="utf-8")
     return "<script>" + script.replace("</script", "<\\/script") + "</script>"
-
-
-def _numbers(compared: Comparison) -> str:
-    """The rows as JSON that may stand inside a script element."""
-    return json.dumps({"rows": compared.as_rows()}).replace("<", "\\u003c")
-
-
-def _titled(case: Case) -> list[tuple[str, Plan]]:
-    """Returns the plans of a case, each under its schedule's name and, of two, its pass."""
-    name, plans = case.row.schedule, list(case.plans)
-    return [(f"{name} {plan.pass_}" if len(plans) > 1 else name, plan) for plan in plans]
 
 
 def _timelines(

@@ -21,6 +21,7 @@ from simulator.confidence import RESIDUALS, ratio_interval
 APART = 1.1  # schedules whose published times differ by more must come out in their order
 FROZEN = RESIDUALS.with_name("frozen.toml")
 UNITS = {"tflops": "TF/s per rank", "per_s": "runs/s", "ratio": "times as long"}
+DIGITS = {"tflops": 0, "per_s": 1}
 Verdict = Literal["right", "wrong", "too close"]
 
 
@@ -107,14 +108,10 @@ def tables(rows: Sequence[Measured] | None = None) -> list[Table]:
     rows = published_rows() if rows is None else rows
     listed = list[Table]()
     for (source, on, quantity), own in by(rows, "source", "on", "quantity").items():
-        lines = [Line(r.name, r.value, r.ours, _digits(r), r.use) for r in own]
+        lines = [Line(r.name, r.value, r.ours, DIGITS.get(quantity, 3), r.use) for r in own]
         title = f"{source} on {on}: {UNITS.get(quantity, quantity)}"
         listed.append(Table(title, lines))
     return [*listed, *order(decisions(rows))]
-
-
-def _digits(row: Measured) -> int:
-    return 1 if row.quantity == "per_s" else 0 if row.quantity == "tflops" else 3
 
 
 def order(made: Sequence[Decision]) -> Iterator[Table]:

@@ -155,24 +155,19 @@ def _mark(good: bool) -> Text:
 
 def prediction(result: Prediction) -> Table:
     """One simulated plan in words and units."""
-    table = plain_table("", "")
-    for name, value in (
+    over = f"it does not hold for this plan: {result.bound_reason}"
+    if result.bound_ratio is not None:
+        over = f"the plan takes {times(result.bound_ratio)}"
+    lines = (
         ("time", seconds(result.makespan)),
-        ("lower bound", f"{seconds(result.bound.seconds)}; {_over(result)}"),
+        ("lower bound", f"{seconds(result.bound.seconds)}; {over}"),
         ("own limit", f"{seconds(result.own_limit)}, of this plan's own work and messages"),
         ("idle", f"{result.idle_fraction:.1%} of all ranks' time"),
         ("exposed communication", f"{seconds(result.exposed)} on the rank that waits longest"),
         ("bytes sent", f"{size(result.max_bytes_sent)} by the busiest rank"),
         ("peak memory", f"{size(result.peak_bytes)} on the worst rank"),
-    ):
-        table.add_row(name, value)
-    return table
-
-
-def _over(result: Prediction) -> str:
-    if result.bound_ratio is None:
-        return f"it does not hold for this plan: {result.bound_reason}"
-    return f"the plan takes {times(result.bound_ratio)}"
+    )
+    return plain_table("", "", rows=lines)
 
 
 def plain_table(

@@ -67,10 +67,13 @@ def measure(kind: str, quick: bool, track: Track) -> Measurement:
     bandwidth = 2 * COPIED / copied
     messages, link = _messages(on)
     others = [dtype for dtype in KINDS if dtype != on.dtype]
+    dtypes = others if on.kind == "cuda" else []
+    took = medians(on, [on.multiplying(PRODUCT[on.kind], dtype) for dtype in dtypes], 5)
+    products = zip((on.dtype, *dtypes), (multiplied, *took), strict=True)
     return Measurement(
         on,
         tuple(zip(wanted, seconds, strict=True)),
-        {on.dtype: flop(on) / multiplied} | (_products(on, others) if on.kind == "cuda" else {}),
+        {dtype: flop(on) / time for dtype, time in products},
         _speeds(on, others) if on.kind == "cpu" else {},
         bandwidth,
         merged * bandwidth / _merge_bytes(on),
@@ -137,12 +140,6 @@ def _merge_bytes(on: Bench) -> float:
     rows, heads, d = MERGED
     narrow = 2 if on.dtype == "bfloat16" else 4
     return float(rows * heads * (2 * 4 * (d + 1) + narrow * d + 4))
-
-
-def _products(on: Bench, dtypes: list[str]) -> dict[str, float]:
-    """flop/s of matrix products by dtype."""
-    seconds = medians(on, [on.multiplying(PRODUCT[on.kind], dtype) for dtype in dtypes], 5)
-    return {dtype: flop(on) / took for dtype, took in zip(dtypes, seconds, strict=True)}
 
 
 def _speeds(on: Bench, dtypes: list[str]) -> dict[str, float]:

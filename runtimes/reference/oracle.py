@@ -34,57 +34,42 @@ def execute(
     sinks: Array | None = None,
     log: list[Recorded] | None = None,
 ) -> Arrays:
-    """Runs plans: the backend `numpy`, see `runtimes.backends`; events are added to the log."""
-    log = [] if log is None else log
-    rounded, results = dtype_of(plans.workload.dtype), list[Array]()
+    """Runs plans: the backend `numpy`, see `runtimes.backends`; events are added to the log.
+
+    Sums are rounded to the workload's dtype when they are complete.
+    """
+    rounded, number = (of(plans.workload.dtype) for of in (dtype_of, wide))
+    log, results, given = [] if log is None else log, list[Array](), {"Q": (q,), "KV": (k, v)}
     if plans.forward is not None and function != "backward":
-        out, lse = forward(plans.forward, q, k, v, sinks, log)
-        results = [out.astype(rounded)]
+        ranks = _ran(plans.forward, log, given)
+        out = collect(ranks, "OUT", 0, (*q.shape[:3], v.shape[-1]))
+        lse = collect(ranks, "OUT", 1, q.shape[:3], fill=-np.inf)
+        if sinks is not None:
+            out, lse = sunk(out, lse, sinks.astype(lse.dtype))
         lse = lse[..., None]
+        results.append(out.astype(rounded))
         if function == "forward":
             return *results, lse
     if plans.backward is not None:
         assert dout is not None
         assert out is not None
         assert lse is not None
-        results += backward(plans.backward, q, k, v, dout, out, lse[..., 0], sinks, log)
+        stats = out.astype(number), lse[..., 0].astype(number)
+        ranks = _ran(plans.backward, log, given | {"DOUT": (dout,)}, *stats)
+        shares = ("DQ", 0, q), ("DKV", 0, k), ("DKV", 1, v)
+        gradients = [collect(ranks, t, n, like.shape) for t, n, like in shares]
+        if sinks is not None:
+            gradients.append(sink_gradient(dout.astype(number), *stats, sinks.astype(number)))
+        results += (x.astype(rounded) for x in gradients)
     return tuple(results)
 
 
-def forward(
-    plan: Plan, q: Array, k: Array, v: Array, sinks: Array | None, log: list[Recorded]
-) -> tuple[Array, Array]:
-    """out, and lse [batch, heads, seq], as they were accumulated, sinks included."""
+def _ran(plan: Plan, log: list[Recorded], given: dict[str, Arrays], *stats: Array) -> VirtualRanks:
+    """Returns the ranks of a plan after a run on these arrays, whose events go to the log."""
     ranks = VirtualRanks(plan)
-    shard(ranks, {"Q": (q,), "KV": (k, v)})
+    shard(ranks, given, *stats)
     log.append((plan, ranks.run()))
-    out = collect(ranks, "OUT", 0, (*q.shape[:3], v.shape[-1]))
-    lse = collect(ranks, "OUT", 1, q.shape[:3], fill=-np.inf)
-    return (out, lse) if sinks is None else sunk(out, lse, sinks.astype(lse.dtype))
-
-
-def backward(
-    plan: Plan,
-    q: Array,
-    k: Array,
-    v: Array,
-    dout: Array,
-    out: Array,
-    lse: Array,
-    sinks: Array | None,
-    log: list[Recorded],
-) -> Arrays:
-    """dq, dk, dv and dsinks in the workload's dtype, after a forward pass that gave out and lse."""
-    rounded, number = (of(plan.workload.dtype) for of in (dtype_of, wide))
-    ranks = VirtualRanks(plan)
-    given = {"Q": (q,), "KV": (k, v), "DOUT": (dout,)}
-    shard(ranks, given, out.astype(number), lse.astype(number))
-    log.append((plan, ranks.run()))
-    shares = ("DQ", 0, q), ("DKV", 0, k), ("DKV", 1, v)
-    gradients = [collect(ranks, t, n, like.shape) for t, n, like in shares]
-    if sinks is not None:
-        gradients.append(sink_gradient(*(x.astype(number) for x in (dout, out, lse, sinks))))
-    return tuple(x.astype(rounded) for x in gradients)
+    return ranks
 
 
 def shard(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:

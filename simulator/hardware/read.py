@@ -1,6 +1,5 @@
 """Hardware from files: the presets that come with ringloom, and TOML or JSON files like them."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from planner.errors import RingloomError, unknown
 from simulator.hardware.schema import Constant, Hardware
 
 PRESETS = Path(__file__).parent / "presets"
+KEYS = "value", "source", "calibrated", "range"  # of a constant
 
 
 def presets() -> tuple[str, ...]:
@@ -38,58 +38,49 @@ def load(path: Path) -> Hardware:
     what = f"hardware file {path}: cannot be read"
     content = read(path, partial(parse_table, path), what)
     try:
-        return Hardware(*_named(content, path.stem))
+        if not isinstance(content, dict):
+            raise RingloomError(f"hardware {path.stem}: sections are wanted, not {_brief(content)}")
+        name = content.pop("name", path.stem)
+        if not isinstance(name, str):
+            raise RingloomError(f"hardware {path.stem}: the name is {_brief(name)}, not a text")
+        constants = dict[str, Constant]()
+        for section, table in content.items():
+            if not isinstance(table, dict):
+                raise RingloomError(f"hardware {name}: unknown key {section} = {_brief(table)}")
+            for key, entry in table.items():
+                where = f"hardware {name}: {section}.{key}"
+                constants[f"{section}.{key}"] = _constant(where, entry)
+        return Hardware(name, constants)
     except RingloomError as error:
         raise RingloomError(f"{error}; the presets {', '.join(presets())} show the form") from None
 
 
-def _named(content: Any, stem: str) -> tuple[str, dict[str, Constant]]:
-    if not isinstance(content, dict):
-        raise RingloomError(f"hardware {stem}: sections are wanted, not {_brief(content)}")
-    name = content.get("name", stem)
-    if not isinstance(name, str):
-        raise RingloomError(f"hardware {stem}: the name is {_brief(name)}, not a text")
-    sections = {key: value for key, value in content.items() if key != "name"}
-    return name, dict(_constants(name, sections))
-
-
-def _constants(name: str, sections: dict[str, Any]) -> Iterator[tuple[str, Constant]]:
-    for section, table in sections.items():
-        if not isinstance(table, dict):
-            raise RingloomError(f"hardware {name}: unknown key {section} = {_brief(table)}")
-        for key, entry in table.items():
-            yield f"{section}.{key}", _constant(f"hardware {name}: {section}.{key}", entry)
-
-
 def _constant(where: str, entry: Any) -> Constant:
     """Read one inline table: value, source and calibrated, and range where it is given."""
-    if not isinstance(entry, dict) or entry.keys() - {"range"} != {"value", "source", "calibrated"}:
+    if not isinstance(entry, dict) or entry.keys() - {"range"} != {*KEYS[:-1]}:
         form = "{ value = ..., source = ..., calibrated = ... }"
         raise RingloomError(f"{where} must be {form}, not {_brief(entry)}")
-    value, source, calibrated = entry["value"], entry["source"], entry["calibrated"]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RingloomError(f"{where}: the value is {_brief(value)}, not a number")
-    if not isinstance(source, str) or not source.strip():
-        raise RingloomError(f"{where}: the source is {_brief(source)}, not a text")
-    if not isinstance(calibrated, bool):
-        raise RingloomError(f"{where}: calibrated is {_brief(calibrated)}, not true or false")
-    return Constant(_finite(where, value), source, calibrated, _range(where, entry.get("range")))
-
-
-def _range(where: str, ends: Any) -> tuple[float, float] | None:
-    if ends is None:
-        return None
-    plain = isinstance(ends, list) and all(type(end) in (int, float) for end in ends)
-    if not plain or len(ends) != 2:
-        raise RingloomError(f"{where}: the range is {_brief(ends)}, not [low, high]")
-    return _finite(where, ends[0]), _finite(where, ends[1])
-
-
-def _finite(where: str, value: float) -> float:
+    value, source, calibrated, ends = (entry.get(key) for key in KEYS)
+    between = ends is None or (
+        isinstance(ends, list) and len(ends) == 2 and all(map(_number, ends))
+    )
+    for name, given, fits, wanted in (
+        ("the value", value, _number(value), "a number"),
+        ("the source", source, isinstance(source, str) and bool(source.strip()), "a text"),
+        ("calibrated", calibrated, isinstance(calibrated, bool), "true or false"),
+        ("the range", ends, ends is None or between, "[low, high]"),
+    ):
+        if not fits:
+            raise RingloomError(f"{where}: {name} is {_brief(given)}, not {wanted}")
     try:
-        return float(value)
+        range_ = None if ends is None else (float(ends[0]), float(ends[1]))
+        return Constant(float(value), source, calibrated, range_)
     except OverflowError:
         raise RingloomError(f"{where}: the value is too large") from None
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _brief(value: object) -> str:

@@ -278,10 +278,12 @@ class Case:
         """True if the mutant is exact on virtual ranks: no lack, no NaN, no error."""
         try:
             with np.errstate(all="ignore"):
+                plans, (out, lse) = Plans.of(mutant), self.stats
                 if mutant.pass_ == "forward":
-                    result: tuple[Array, ...] = oracle.forward(mutant, *self.inputs[:3], None, [])
+                    out, lse = oracle.execute(plans, "forward", *self.inputs[:3])
+                    result: tuple[Array, ...] = out, lse[..., 0]
                 else:
-                    result = oracle.backward(mutant, *self.inputs, *self.stats, None, [])
+                    result = oracle.execute(plans, "backward", *self.inputs, out, lse[..., None])
         except PlanError:
             return False
         within = 1e-12 if mutant.pass_ == "forward" else 1e-11
