@@ -60,10 +60,8 @@ def _constant(where: str, entry: Any) -> Constant:
     if not isinstance(entry, dict) or entry.keys() - {"range"} != {*KEYS[:-1]}:
         form = "{ value = ..., source = ..., calibrated = ... }"
         raise RingloomError(f"{where} must be {form}, not {_brief(entry)}")
-    value, source, calibrated, ends = (entry.get(key) for key in KEYS)
-    between = ends is None or (
-        isinstance(ends, list) and len(ends) == 2 and all(map(_number, ends))
-    )
+    value, source, calibrated, ends = ({"range": None, **entry}[key] for key in KEYS)
+    between = isinstance(ends, list) and len(ends) == 2 and all(map(_number, ends))
     for name, given, fits, wanted in (
         ("the value", value, _number(value), "a number"),
         ("the source", source, isinstance(source, str) and bool(source.strip()), "a text"),

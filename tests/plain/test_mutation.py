@@ -21,6 +21,7 @@ from planner.analysis import inputs, partial_sums
 from planner.errors import PlanError
 from planner.ir import HELD, TENSORS, Attend, Held, Move, Pass, Plan, Step
 from planner.masks import Causal, Documents, Full, Global, Mask, Window
+from planner.plans import Plans
 from planner.workload import Workload
 from runtimes.arrays import Array, draw
 from runtimes.reference import dense, oracle
