@@ -198,9 +198,9 @@ def compare(
             name = one.row.schedule.removesuffix(BLOCKWISE)
             exact = check(plan(name, small, ranks, pass_=pass_, trim=one.trim)).exact
             cases[number] = replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
-    sure = tuple(with_intervals(cases, machine, what_if))
+    sure = with_intervals([against(ring, one) for one in cases], machine, what_if)
     shown = machine.name, pass_, what_if.overlap
-    return beside(ring, Comparison(work, ranks, *shown, sure, tuple(refused)))
+    return Comparison(work, ranks, *shown, tuple(sure), tuple(refused))
 
 
 def feasible(name: str, make: Callable[[str], Case], room: float) -> Case | Refusal:
@@ -228,14 +228,10 @@ def with_intervals(cases: Sequence[Case], machine: Hardware, scenario: Scenario)
         yield replace(one, row=replace(one.row, interval_s=around, ratio_interval=over))
 
 
-def beside(ring: Case, given: Comparison) -> Comparison:
-    """Cases beside the ring."""
-
-    def compared(one: Case) -> Case:
-        speedup = ratio(ring.row.makespan_s, one.row.makespan_s)
-        return replace(one, row=replace(one.row, speedup_vs_ring=speedup))
-
-    return replace(given, cases=tuple(map(compared, given.cases)))
+def against(ring: Case, one: Case) -> Case:
+    """Returns a case with its speedup over the ring."""
+    speedup = ratio(ring.row.makespan_s, one.row.makespan_s)
+    return replace(one, row=replace(one.row, speedup_vs_ring=speedup))
 
 
 def case(name: str, plans: Plans, prediction: Prediction, trim: Trim = "messages") -> Case:

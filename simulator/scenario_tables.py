@@ -58,18 +58,13 @@ def _read(name: str, value: Any) -> Any:
     if type(value) not in TYPES[name] and not (name == "buffers" and value == "plan"):
         raise TypeError
     if name == "links":
-        return {ends_of(link): factor_of(factor) for link, factor in value.items()}
+        factors = {ends_of(link): 0.0 if f == "cut" else float(f) for link, f in value.items()}
+        if min(factors.values(), default=0) < 0:
+            raise ValueError(value)
+        return factors
     if name == "speeds" and isinstance(value, dict):
         return {int(rank): float(factor) for rank, factor in value.items()}
     return tuple(map(float, value)) if name == "speeds" else value
-
-
-def factor_of(value: Any) -> float:
-    """Returns a factor on a link's bandwidth; raises ValueError for what is none."""
-    factor = 0.0 if value == "cut" else float(value)
-    if factor < 0:
-        raise ValueError(value)
-    return factor
 
 
 def value_of(name: str, text: str) -> Any:

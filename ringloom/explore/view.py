@@ -15,7 +15,7 @@ from planner.planning import plan
 from planner.plans import Plans
 from planner.schedules import comparable
 from planner.workload import Workload
-from ringloom.comparison import Case, Comparison, Passes, beside, case, feasible
+from ringloom.comparison import Case, Comparison, Passes, against, case, feasible
 from ringloom.explore.choices import Choices
 from ringloom.machine import on_machine
 from ringloom.report.facts.tiles import TileFacts, tables
@@ -28,7 +28,7 @@ from ringloom.rows import Refusal, Row, shortage
 from simulator.bars import FEW, bars_of, representatives
 from simulator.facts import by_nodes, over_average, traffic_of, usage, work_of
 from simulator.hardware import hardware
-from simulator.prediction import ratio, simulate
+from simulator.prediction import simulate
 
 MOST_LANES = 128  # ranks of a timeline
 KEPT = 64  # plans and predictions that are kept (benchmarks/bench_explore.py)
@@ -76,9 +76,9 @@ def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
 def compared(choices: Choices) -> Comparison:
     """The chosen schedule, with the ring beside it; raises PlanError as planning does."""
     ring, names = predicted(_ring(choices)), dict.fromkeys((choices.schedule, "ring"))
-    cases = tuple(predicted(replace(choices, schedule=name)) for name in names)
+    cases = (against(ring, predicted(replace(choices, schedule=name))) for name in names)
     about = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.overlap
-    return beside(ring, Comparison(*about, cases))
+    return Comparison(*about, tuple(cases))
 
 
 def finding(choices: Choices, comparison: Comparison) -> str:
@@ -108,10 +108,7 @@ def row_of(choices: Choices) -> Row | Refusal:
         return _case(choices, Plans.of(given))
 
     one = feasible(choices.schedule, made, hardware(choices.hardware)["memory.capacity"])
-    if isinstance(one, Refusal):
-        return one
-    ring = predicted(_ring(choices)).row.makespan_s
-    return replace(one.row, speedup_vs_ring=ratio(ring, one.row.makespan_s))
+    return one if isinstance(one, Refusal) else against(predicted(_ring(choices)), one).row
 
 
 class View:

@@ -7,6 +7,7 @@ times are those of the thread, which other processes hardly disturb.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module, util
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from planner.errors import RingloomError
 from planner.ir import Pass
 from runtimes.machine import memory_bytes
+from runtimes.reference.online_softmax import attend, gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +53,14 @@ class Bench:
         return self._numbers.standard_normal(shape).astype(dtype)
 
     def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
-        """Returns a function that makes such a call once."""
-        q, out = (self._random(sample.heads, sample.rows, sample.head_dim) for _ in range(2))
+        """Returns a function that makes such a call once, as the numpy backend does."""
+        q, dout = (self._random(sample.heads, sample.rows, sample.head_dim) for _ in range(2))
         k, v = (self._random(sample.heads, sample.columns, sample.head_dim) for _ in range(2))
-
-        def forward() -> object:
-            scores = q @ k.swapaxes(1, 2)
-            scores -= scores.max(axis=-1, keepdims=True)
-            np.exp(scores, out=scores)
-            return scores @ v / scores.sum(axis=-1, keepdims=True)
-
-        def backward() -> object:
-            scores = np.exp(q @ k.swapaxes(1, 2) - 8.0)
-            slope = (out @ v.swapaxes(1, 2) - 1.0) * scores
-            return scores.swapaxes(1, 2) @ out, slope @ k, slope.swapaxes(1, 2) @ q
-
-        return forward if sample.pass_ == "forward" else backward
+        sees, scale = np.ones((), np.bool_), sample.head_dim**-0.5
+        if sample.pass_ == "forward":
+            return partial(attend, q, k, v, sees, scale)
+        out, lse = attend(q, k, v, sees, scale)
+        return partial(gradients, q, k, v, dout, lse, (dout * out).sum(axis=-1), sees, scale)
 
     def merging(self, rows: int, heads: int, head_dim: int) -> Callable[[], object]:
         """Returns a function that merges a partial output into another, as programs do."""

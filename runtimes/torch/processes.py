@@ -6,6 +6,7 @@ A rank that fails or stalls ends the run: everybody is stopped, and its tracebac
 import faulthandler
 import multiprocessing
 import multiprocessing.connection
+import pickle
 import tempfile
 import time
 import traceback
@@ -44,7 +45,8 @@ def in_processes(
     with tempfile.TemporaryDirectory(prefix="ringloom-") as folder:
         Path(folder, "program.py").write_text(source, encoding="utf-8")
         for number, array in enumerate(arrays):
-            np.save(Path(folder, f"input-{number}.npy"), _plain(array))
+            plain = array.dtype.kind in "fiu"  # bfloat16 is none of numpy's own, which it can load
+            np.save(Path(folder, f"input-{number}.npy"), array if plain else array.view(np.int16))
         names = [array.dtype.name for array in arrays]
         what = folder, ranks, names, time.monotonic() + timeout, body
         workers: list[BaseProcess] = [
@@ -57,12 +59,8 @@ def in_processes(
             _wait(workers, Path(folder), timeout)
         finally:
             _stop(workers)
-        return [_results(Path(folder), rank, names[0]) for rank in range(ranks)]
-
-
-def _plain(array: Array) -> Array:
-    """Returns the array in a dtype that can be saved."""
-    return array.view(np.int16) if array.dtype == dtype_of("bfloat16") else array
+        files = [Path(folder, f"parts-{rank}.pickle") for rank in range(ranks)]
+        return [pickle.loads(file.read_bytes()) for file in files]
 
 
 def _worker(
@@ -98,8 +96,8 @@ def _live(
         for number, name in enumerate(names)
     ]
     program = load((folder / "program.py").read_text(encoding="utf-8"))
-    for number, part in enumerate(body(program, dist.group.WORLD, arrays)):
-        np.save(folder / f"part-{rank}-{number}.npy", _plain(part))
+    parts = body(program, dist.group.WORLD, arrays)
+    (folder / f"parts-{rank}.pickle").write_bytes(pickle.dumps(parts))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -146,9 +144,3 @@ def _stop(workers: list[BaseProcess]) -> None:
         worker.kill()
     for worker in started:
         worker.join()
-
-
-def _results(folder: Path, rank: int, name: str) -> Parts:
-    count = len(list(folder.glob(f"part-{rank}-*.npy")))
-    arrays = [np.load(folder / f"part-{rank}-{number}.npy") for number in range(count)]
-    return [x.view(dtype_of(name)) if x.dtype == np.int16 else x for x in arrays]
