@@ -30,14 +30,16 @@ reaches full rate (docs/predictions.md lists where).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import combinations
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from planner.ir import TENSORS, Pass, Plan
 from planner.masks import Causal
-from planner.partitions import Ranges, Side, merge
+from planner.masks.areas import sizes
+from planner.masks.regions import Ints
+from planner.partitions import Ranges, merge
 from planner.workload import Workload
 from simulator.costs.kernels import Kernels
 from simulator.hardware import Hardware
@@ -185,38 +187,29 @@ def outside(plan: Plan) -> str | None:
     if early:
         return f"copies of {', '.join(sorted(early))} are away from their owners at the start"
     sides = {"query": plan.partition.q, "key": plan.partition.kv}
+    owned = list[dict[Ranges, int]]()
     for name, side in sides.items():
-        if _several_owners(side):
+        full = side.sizes > 0
+        chunk, home, heads = side.chunk[full], side.owners[full], side.head_counts[full]
+        owner = np.zeros(len(side.chunks), np.int64)
+        owner[chunk] = home
+        if (owner[chunk] != home).any() or len({*np.bincount(chunk, heads)} - {0}) > 1:
             return f"the heads of a {name} have several owners"
-        tokens = sum(len(r) for chunk in side.chunks for r in chunk)
-        most = max(sum(map(len, owned)) for owned in _owned(side).values())
-        fair = -(-tokens // plan.ranks)
+        tokens = sizes(side.chunks)
+        most, fair = int(np.bincount(owner, tokens).max()), -(-int(tokens.sum()) // plan.ranks)
         if most > fair:
             return f"a rank owns {most} tokens of the {name} side, more than {fair}"
-    if _plain(plan.workload) and not _alike(*map(_owned, sides.values())):
-        return "the query and the key of a token have different owners"
+        owned.append(dict(zip(side.chunks, owner.tolist(), strict=True)))
+    if _plain(plan.workload) and owned[0] != owned[1]:
+        q, kv = (_by_token(side, plan.workload.seq) for side in owned)
+        if (q != kv).any():
+            return "the query and the key of a token have different owners"
     return None
 
 
-def _several_owners(side: Side) -> bool:
-    full = side.sizes > 0
-    chunk, owners = side.chunk[full], side.owners[full]
-    owner = np.zeros(len(side.chunks), np.int64)
-    owner[chunk] = owners
-    heads = np.bincount(chunk, side.head_counts[full])
-    return bool((owner[chunk] != owners).any() or len(np.unique(heads[heads > 0])) > 1)
-
-
-def _owned(side: Side) -> dict[int, Ranges]:
-    """Return the positions of the tokens that each rank owns."""
-    owned = dict[int, dict[Ranges, None]]()
-    for block in side.blocks:
-        owned.setdefault(block.home, {})[block.positions] = None
-    return {rank: tuple(chain.from_iterable(chunks)) for rank, chunks in owned.items()}
-
-
-def _alike(q: dict[int, Ranges], kv: dict[int, Ranges]) -> bool:
-    """True if each rank owns the same tokens of both sides."""
-    ranks = q.keys() | kv.keys()
-    pairs = ((q.get(rank, ()), kv.get(rank, ())) for rank in ranks)
-    return all(a == b or np.array_equal(merge(a), merge(b)) for a, b in pairs)
+def _by_token(owned: dict[Ranges, int], tokens: int) -> Ints:
+    """Return the owner of each token."""
+    owners = np.zeros(tokens, np.int64)
+    for positions, owner in owned.items():
+        owners[merge(positions)] = owner
+    return owners
