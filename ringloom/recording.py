@@ -4,7 +4,6 @@ The timeline has the form of predicted ones, so it can be drawn, counted and wri
 way, and a report lays the one over the other.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from runtimes.recording.events import Event, Kind
 from simulator.chrome_trace import save_trace, trace
 from simulator.timeline import Floats, Rows, Run, Timeline, work
 
-Places = list[tuple[int, int]]  # rank, number
 Times = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, step, number
 
 
@@ -111,35 +109,30 @@ def timeline(plan: Plan, events: Iterable[Event]) -> Timeline:
 def _rows(plan: Plan, times: Times) -> Iterator[Rows]:
     """Yields the rows of every node, in plan order."""
     for step, nodes in enumerate(plan.steps):
-        sends, receives, attends = (Counter[int]() for _ in range(3))
 
-        def look(kind: Kind, places: Places, step: int = step) -> Floats:
-            rows = [_time(plan, times, (kind, rank, step, number)) for rank, number in places]
+        def look(kind: Kind, ranks: Ints, first: int, step: int = step) -> Floats:
+            rows = [
+                _time(plan, times, (kind, rank, step, number))
+                for number, rank in enumerate(ranks.tolist(), first)
+            ]
             return np.array(rows).reshape(-1, 2)
 
+        first = 0
         for move in nodes.moves:
-            arriving = _numbered(move.dst, receives)
-            sent, came = look("send", _numbered(move.src, sends)), look("receive", arriving)
+            sent, came = look("send", move.src, first), look("receive", move.dst, first)
             # The wire is free once either end knows that all has come through.
             end = np.minimum(sent[:, 1], came[:, 1])
             start = np.minimum(np.maximum(sent[:, 0], came[:, 0]), end)
             size = message_bytes(plan, step, move)
             yield Rows("message", step, move, start, end, came[:, 1], size)
             if move.accumulates:
-                yield work("merge", step, move, *look("arrive", arriving).T)
+                yield work("merge", step, move, *look("arrive", move.dst, first).T)
+            first += len(move)
+        first = 0
         for attend in nodes.attends:
-            places = _numbered(attend.rank, attends)
-            yield work("attend", step, attend, *look("attend", places).T)
-            yield work("add", step, attend, *look("merge", places).T)
-
-
-def _numbered(ranks: Ints, counts: Counter[int]) -> Places:
-    """Numbers what each rank does, from what it has done in the step so far."""
-    places = Places()
-    for rank in ranks.tolist():
-        places.append((rank, counts[rank]))
-        counts[rank] += 1
-    return places
+            yield work("attend", step, attend, *look("attend", attend.rank, first).T)
+            yield work("add", step, attend, *look("merge", attend.rank, first).T)
+            first += len(attend)
 
 
 def _time(plan: Plan, times: Times, key: tuple[Kind, int, int, int]) -> tuple[float, float]:

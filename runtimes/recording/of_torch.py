@@ -27,7 +27,7 @@ from runtimes.torch.rank import BODIES, Body, Parts
 
 
 class Row(NamedTuple):
-    """A row of the plan: its step, its number of its kind in it, its pairs or elements."""
+    """A row of the plan: its step, its number among rows of its kind, its pairs or elements."""
 
     step: int
     number: int
@@ -101,13 +101,14 @@ def _computed(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterato
 
 def _attends(plan: Plan, rank: int) -> Iterator[Row]:
     """Yields every rectangle of a rank; its size is pairs times heads."""
-    table, counts = tiles(plan), Counter[int]()
+    table, first = tiles(plan), Counter[int]()
     for step, node in plan.attends():
-        q, kv = (blocks[node.rank == rank] for blocks in (node.q, node.kv))
+        rows = np.flatnonzero(node.rank == rank)
+        q, kv = node.q[rows], node.kv[rows]
         pairs = table.pairs(q[:, :, None], kv[:, None, :]).sum(axis=(1, 2))
-        for size in pairs.tolist():
-            yield Row(step, counts[step], size * plan.workload.batch)
-            counts[step] += 1
+        for row, size in zip(rows.tolist(), pairs.tolist(), strict=True):
+            yield Row(step, first[step] + row, size * plan.workload.batch)
+        first[step] += len(node)
 
 
 def _moved(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterator[Event]:
@@ -126,14 +127,14 @@ def _moved(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterator[E
 def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[Row]]:
     """Returns, by the rank at the other end, every message; sizes are elements."""
     wide = replace(plan, workload=replace(plan.workload, dtype="float64"))
-    rows, counts = defaultdict[int, list[Row]](list), Counter[int]()
+    rows, first = defaultdict[int, list[Row]](list), Counter[int]()
     for step, move in plan.moves():
         sizes = [np.append(wide.block_bytes(t) // 8, 0) for t in move.tensors]
-        for row in np.flatnonzero(getattr(move, own) == rank):
+        for row in np.flatnonzero(getattr(move, own) == rank).tolist():
             size = int(sum(s[move.blocks[row]].sum() for s in sizes))
-            message = Row(step, counts[step], size, move.accumulates)
+            message = Row(step, first[step] + row, size, move.accumulates)
             rows[int(getattr(move, other)[row])].append(message)
-            counts[step] += 1
+        first[step] += len(move)
     return rows
 
 

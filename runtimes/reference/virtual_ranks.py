@@ -16,7 +16,7 @@ from planner.errors import PlanError
 from planner.ir import INPUTS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints
 from runtimes.arrays import Array, wide
-from runtimes.recording.events import Event, Step
+from runtimes.recording.events import Event, Kind
 from runtimes.reference.online_softmax import attend, gradients, merge
 
 Arrays = tuple[Array, ...]  # the arrays of a tensor: KV is (k, v), OUT is (o, lse), and so on
@@ -102,17 +102,23 @@ class VirtualRanks:
 
     def advance(self, number: int) -> None:
         """One step; raises PlanError for absent data and for more copies than `buffers` allow."""
-        step, slots, note = self.plan.steps[number], self._away(), Step(self.events, number)
-        flying = [one for move in step.moves for one in self._depart(move, note)]
-        made = [one for attend in step.attends for one in self._attend(attend, note)]
-        for rank, results in made:
+        step, slots = self.plan.steps[number], self._away()
+
+        def note(kind: Kind, rank: int, row: int, start: float, end: float) -> None:
+            self.events.append(Event(kind, rank, number, row, start, end))
+
+        flying = [one for move in step.moves for one in self._depart(move, number)]
+        made = [one for attend in step.attends for one in self._attend(attend, number)]
+        for row, (rank, posted, ended, results) in enumerate(made):
+            note("attend", rank, row, posted, ended)
             began = perf_counter()
             for place, arrays in results:
                 begun = place not in self.memory[rank].sums and self._is_away(rank, place)
                 slots[rank, place[0]] += begun
                 self.memory[rank].add(place, arrays)
-            note("merge", rank, began)
-        for rank, posted, carried in flying:
+            note("merge", rank, row, began, perf_counter())
+        for row, (src, rank, posted, sent, carried) in enumerate(flying):
+            note("send", src, row, posted, sent)
             began = perf_counter()
             for place, arrays in carried:
                 memory, stored = self.memory[rank], [place]
@@ -122,35 +128,36 @@ class VirtualRanks:
                     stored = memory.keep(place, arrays)
                 # A block that is received takes a slot, even at its owner.
                 slots.update((rank, tensor) for tensor, _ in stored)
-            note("receive", rank, posted, began)
-            note("arrive", rank, began)
+            note("receive", rank, row, posted, began)
+            note("arrive", rank, row, began, perf_counter())
         self._check_buffers(number, slots)
         for rank, place in self._over[number]:
             self.memory[rank].free(place)
 
-    def _depart(self, move: Move, note: Step) -> Iterator[tuple[int, float, list[Delivery]]]:
-        """(to rank, when it was posted, what it carries) of every message."""
+    def _depart(
+        self, move: Move, step: int
+    ) -> Iterator[tuple[int, int, float, float, list[Delivery]]]:
+        """(from rank, to rank, when it was posted and sent, what it carries) of every message."""
         rows = zip(move.blocks, move.src.tolist(), move.dst.tolist(), strict=True)
         for blocks, src, dst in rows:
             began, carried, memory = perf_counter(), list[Delivery](), self.memory[src]
             places = [(tensor, block) for block in _present(blocks) for tensor in move.tensors]
             if move.accumulates:
-                carried += memory.take(places, note.step)
+                carried += memory.take(places, step)
             else:
                 for place in places:
-                    copies = tuple(a.copy() for a in memory.read(place, note.step))
+                    copies = tuple(a.copy() for a in memory.read(place, step))
                     carried.append((place, copies))
-            note("send", src, began)
-            yield dst, began, carried
+            yield src, dst, began, perf_counter(), carried
 
-    def _attend(self, attend: Attend, note: Step) -> Iterator[tuple[int, list[Delivery]]]:
-        """(rank, what it adds) of every rectangle."""
+    def _attend(
+        self, attend: Attend, step: int
+    ) -> Iterator[tuple[int, float, float, list[Delivery]]]:
+        """(rank, when it began and ended, what it adds) of every rectangle."""
         for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
             began = perf_counter()
-            rectangle = self.memory[rank], note.step, _present(q), _present(kv)
-            results = list(self._rectangle(*rectangle))
-            note("attend", rank, began)
-            yield rank, results
+            results = list(self._rectangle(self.memory[rank], step, _present(q), _present(kv)))
+            yield rank, began, perf_counter(), results
 
     def _rectangle(
         self, memory: Rank, step: int, q: list[int], kv: list[int]

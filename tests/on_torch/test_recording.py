@@ -191,7 +191,8 @@ def test_a_recording_that_lacks_something_is_refused() -> None:
     ((_, events),) = passes
     for lost in (e for e in events if e.kind != "arrive"):
         with pytest.raises(
-            RingloomError, match=rf"{lost.kind} 0 of rank \d in step \d was not recorded"
+            RingloomError,
+            match=rf"{lost.kind} {lost.number} of rank \d in step \d was not recorded",
         ):
             timeline(one, [e for e in events if e != lost])
 
