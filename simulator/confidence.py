@@ -116,18 +116,6 @@ def effects(
     return {k: math.log(time(hardware.changed({k: v})) / before) for k, v in values.items()}
 
 
-def _ends(plans: Plans, hardware: Hardware, calibrated: bool) -> dict[str, float]:
-    """Return the farther end, as a factor, of each constant's range."""
-    ends = dict[str, float]()
-    for key in constants_of(plans, hardware):
-        constant = hardware.constants[key]
-        if calibrated or not constant.calibrated:
-            low, high = hardware.range(key)
-            above = high / constant.value
-            ends[key] = high if above * low >= constant.value else low
-    return ends
-
-
 def spread(
     plans: Plans,
     hardware: Hardware,
@@ -141,7 +129,12 @@ def spread(
     Time grows at most in proportion to what a constant says that something takes. Without
     `calibrated`, only of uncalibrated constants.
     """
-    ends = _ends(plans, hardware, calibrated)
+    ends = dict[str, float]()  # the farther one, as a factor, of each constant's range
+    for key in constants_of(plans, hardware):
+        constant = hardware.constants[key]
+        if calibrated or not constant.calibrated:
+            low, high = hardware.range(key)
+            ends[key] = high if high / constant.value * low >= constant.value else low
     if ends and sum(plan.rows for plan in plans) > LARGE:
         nothing = {key: end for key, end in ends.items() if not end}
         factors = {

@@ -71,17 +71,6 @@ def grouped(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
     return decorate
 
 
-def schedules_option(default: str | None) -> Callable[[Function], Function]:
-    """Names of schedules, separated by commas; None: those that matter on the machine."""
-    usual = "  [default: the usual ones, in all variants that matter on the hardware]"
-    return click.option(
-        "--schedules",
-        type=Written("names", "ring,zigzag", _names),
-        default=default,
-        help=f"Names of schedules, separated by commas.{'' if default else usual}",
-    )
-
-
 def workload_options(
     pass_: str = "forward", dtype: str = "bfloat16"
 ) -> Callable[[Function], Function]:
@@ -165,9 +154,14 @@ scenario_options = grouped(
 
 def comparison_options(schedules: str | None) -> Callable[[Function], Function]:
     """The options of a comparison, with a command's own schedules; None: all that matter."""
-    return grouped(
-        workload_options(), hardware_option, schedules_option(schedules), scenario_options
+    usual = "  [default: the usual ones, in all variants that matter on the hardware]"
+    schedules_option = click.option(
+        "--schedules",
+        type=Written("names", "ring,zigzag", _names),
+        default=schedules,
+        help=f"Names of schedules, separated by commas.{'' if schedules else usual}",
     )
+    return grouped(workload_options(), hardware_option, schedules_option, scenario_options)
 
 
 # ---- their values

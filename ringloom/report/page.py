@@ -1,14 +1,13 @@
 """The page: facts of a comparison drawn, and put into one HTML file that needs no network."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import bokeh
 from bokeh.embed import components
 from bokeh.models import Range1d
-from bokeh.plotting import figure
 from markupsafe import Markup
 
 import ringloom
@@ -58,8 +57,8 @@ def page(
         figures |= {"tiles": stepper.tiles, "ways": stepper.ways}
     content = {
         "timelines": _timelines(compared, run, scale, axis, all_ranks),
-        "loads": _panels(cases, _loads(cases), _load_words),
-        "links": _panels(cases, _links(cases), _traffic_words),
+        "loads": _loads(cases),
+        "links": _links(cases),
     }
     panels = [panel for group in content.values() for panel in group]
     figures |= {panel["figure"].name: panel["figure"] for panel in panels}
@@ -148,26 +147,26 @@ def _run_words(compared: Comparison, run: Recorded, scale: float) -> str:
     )
 
 
-def _loads(cases: Sequence[Case]) -> list[figure]:
+def _loads(cases: Sequence[Case]) -> list[Panel]:
     """Draws bars of each schedule, all on one scale."""
     works = [work_of(case.plans) for case in cases]
-    high = max(over_average(work).max() for work in works)
-    return [LoadPicture(f"load-{n}").show(work, high) for n, work in enumerate(works)]
+    high, panels = max(over_average(work).max() for work in works), list[Panel]()
+    for number, (case, work) in enumerate(zip(cases, works, strict=True)):
+        drawn = LoadPicture(f"load-{number}").show(work, high)
+        panels.append({"title": case.row.schedule, "words": _load_words(case), "figure": drawn})
+    return panels
 
 
-def _links(cases: Sequence[Case]) -> list[figure]:
+def _links(cases: Sequence[Case]) -> list[Panel]:
     """Draws a heat map of each schedule, all on one scale."""
     links = [by_nodes(traffic_of(case.plans), case.prediction.ranks_per_node) for case in cases]
-    high = max(float(table.max()) for table, _ in links)
-    return [TrafficPicture(f"links-{n}").show(*one, high) for n, one in enumerate(links)]
-
-
-def _panels(
-    cases: Sequence[Case], figures: Sequence[figure], words: Callable[[Case], str]
-) -> list[Panel]:
-    """Puts each schedule's name and some words on it beside its figure."""
-    drawn = zip(cases, figures, strict=True)
-    return [{"title": c.row.schedule, "words": words(c), "figure": f} for c, f in drawn]
+    high, panels = max(float(table.max()) for table, _ in links), list[Panel]()
+    for number, (case, link) in enumerate(zip(cases, links, strict=True)):
+        total, busiest = case.prediction.bytes_sent.sum(), case.row.max_bytes_sent
+        words = f"{size(int(total))} in all, {size(busiest)} by the busiest sender"
+        drawn = TrafficPicture(f"links-{number}").show(*link, high)
+        panels.append({"title": case.row.schedule, "words": words, "figure": drawn})
+    return panels
 
 
 def _load_words(case: Case) -> str:
@@ -178,11 +177,6 @@ def _load_words(case: Case) -> str:
         f"rank {busiest.rank} computes {times(busiest.share)} the average work,"
         f" rank {lightest.rank} {times(lightest.share)}"
     )
-
-
-def _traffic_words(case: Case) -> str:
-    total, busiest = case.prediction.bytes_sent.sum(), case.row.max_bytes_sent
-    return f"{size(int(total))} in all, {size(busiest)} by the busiest sender"
 
 
 def _memory(compared: Comparison, axis: Range1d, figures: Panel) -> list[Panel]:

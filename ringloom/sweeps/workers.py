@@ -1,7 +1,7 @@
 """Workers: joblib's processes on this machine, or those of a Dask or Ray cluster."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ def workers(backend: str, address: str | None, jobs: int | None) -> Iterator[int
     joblib = needing("sweep", "joblib")
     with ExitStack() as stack:
         try:
-            options = CONNECT[backend](address, stack)
+            options = _connected(backend, address, stack)
         except OSError as error:
             why = " ".join(str(error).split())
             raise RingloomError(f"cannot reach {backend} at {address}: {why}") from None
@@ -34,27 +34,18 @@ def workers(backend: str, address: str | None, jobs: int | None) -> Iterator[int
         yield jobs or most
 
 
-def _loky(address: str | None, stack: ExitStack) -> dict[str, Any]:
+def _connected(backend: str, address: str | None, stack: ExitStack) -> dict[str, Any]:
+    """Returns the options of a backend for joblib; what was opened is closed with the stack."""
+    match backend:
+        case "dask":
+            distributed = needing("dask", "distributed")
+            return {"client": stack.enter_context(distributed.Client(address))}
+        case "ray":
+            ray = needing("ray", "ray")
+            needing("ray", "ray.util.joblib").register_ray()
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+            stack.callback(ray.shutdown)
+            return {}
     if address:
         raise RingloomError("loky has no address: it works on this machine")
     return {"idle_worker_timeout": LINGER}
-
-
-def _dask(address: str | None, stack: ExitStack) -> dict[str, Any]:
-    client = stack.enter_context(needing("dask", "distributed").Client(address))
-    return {"client": client}
-
-
-def _ray(address: str | None, stack: ExitStack) -> dict[str, Any]:
-    ray = needing("ray", "ray")
-    needing("ray", "ray.util.joblib").register_ray()
-    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-    stack.callback(ray.shutdown)
-    return {}
-
-
-CONNECT: dict[str, Callable[[str | None, ExitStack], dict[str, Any]]] = {
-    "loky": _loky,
-    "dask": _dask,
-    "ray": _ray,
-}

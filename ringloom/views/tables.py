@@ -43,12 +43,12 @@ def loops(text: str) -> Text:
 
 def traffic(plan: Plan) -> Table:
     """Messages and bytes per tensor, in all and of the busiest sender."""
-    drawn = plain_table("tensor", "messages", "bytes", "busiest sender", numbers=slice(1, None))
-    for tensor, count, sent in messages(plan):
-        drawn.add_row(tensor, str(count), size(int(sent.sum())), size(int(sent.max())))
-    if not drawn.row_count:
-        drawn.add_row("none", "0", "0 B", "0 B")
-    return drawn
+    lines = [
+        (tensor, str(count), size(int(sent.sum())), size(int(sent.max())))
+        for tensor, count, sent in messages(plan)
+    ] or [("none", "0", "0 B", "0 B")]
+    heads = "tensor", "messages", "bytes", "busiest sender"
+    return plain_table(*heads, rows=lines, numbers=slice(1, None))
 
 
 def messages(plan: Plan) -> list[tuple[str, int, NDArray[np.int64]]]:

@@ -61,15 +61,13 @@ def fit_kernel(
     pass_: Pass,
     tile: Tile = (1, 1),
     skips: Sequence[Tile] = SKIPS,
-    halves: Sequence[int] = HALVES,
 ) -> Kernel:
     """Fit the constants of one pass's kernels; raises RingloomError where calls are too few."""
     calls = [call for call in calls if call.pass_ == pass_]
     if len(calls) < 4 or not any(call.kind == "full" for call in calls):
         raise RingloomError(f"{len(calls)} timed calls do not tell what {pass_} kernels cost")
     seconds = np.array([call.seconds for call in calls])
-    dims = {call.head_dim for call in calls}
-    halves = halves if len(dims) > 1 else (0,)
+    halves = HALVES if len({call.head_dim for call in calls}) > 1 else (0,)
     best: tuple[float, int, Tile, Floats] | None = None
     for skip in skips:
         work = _columns(calls, tile, skip)
@@ -151,32 +149,25 @@ def measured_hardware(
     assumed.
     """
     constants = dict(others)
-    rates = others[f"peak.{dtype}"].value, others["memory.bandwidth"].value
-    for key, value in _kernel_constants(*rates, kernels, tile).items():
-        pass_: Pass = "backward" if key.startswith("attention.backward") else "forward"
-        kernel = kernels[pass_]
+    peak, bandwidth = others[f"peak.{dtype}"].value, others["memory.bandwidth"].value
+    for pass_, kernel in kernels.items():
         fitted = f"fitted to {len(kernel.errors)} calls, median error {kernel.median_error:.1%}"
-        constants[key] = Constant(value, f"{note}; {fitted}", True)
+        own = "attention." if pass_ == "forward" else f"attention.{pass_}_"
+        values = {f"attention.{pass_}": min(1.0, kernel.rate / peak), own + "launch": kernel.launch}
+        values |= {
+            own + "head_half": float(kernel.half),
+            own + "traffic": kernel.traffic * bandwidth,
+        }
+        values |= {own + "causal": kernel.causal, own + "masked": kernel.masked}
+        if kernel.skip != tile:
+            values |= {own + "skip_q": kernel.skip[0], own + "skip_kv": kernel.skip[1]}
+        source = f"{note}; {fitted}"
+        constants |= {key: Constant(value, source, True) for key, value in values.items()}
     programs = "emitted programs call kernels that know full and causal"
     constants["attention.split"] = Constant(1, programs, True)
     for side, size in zip(("q", "kv"), tile, strict=True):
         constants[f"attention.tile_{side}"] = Constant(size, "tile that the fit assumed", True)
     return Hardware(name, constants)
-
-
-def _kernel_constants(
-    peak: float, bandwidth: float, kernels: Mapping[Pass, Kernel], tile: Tile
-) -> dict[str, float]:
-    constants = dict[str, float]()
-    for name, kernel in kernels.items():
-        constants[f"attention.{name}"] = min(1.0, kernel.rate / peak)
-        own = "attention." if name == "forward" else f"attention.{name}_"
-        constants |= {own + "launch": kernel.launch, own + "head_half": float(kernel.half)}
-        constants[own + "traffic"] = kernel.traffic * bandwidth
-        constants |= {own + "causal": kernel.causal, own + "masked": kernel.masked}
-        if kernel.skip != tile:
-            constants |= {own + "skip_q": kernel.skip[0], own + "skip_kv": kernel.skip[1]}
-    return constants
 
 
 def as_toml(hardware: Hardware, head: str = "") -> str:

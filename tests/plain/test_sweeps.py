@@ -180,7 +180,6 @@ def test_a_sweep_that_dies_at_any_write_ends_with_the_same_files(
     for run_number in range(40):
         calls, jobs = 0, 1 + run_number % 2
         monkeypatch.setattr(run, "PER_WORKER", 8 // jobs + run_number)
-        monkeypatch.setattr("ringloom.sweeps.workers._loky", lambda *_: {})
         before = batches(tmp_path)
         try:
             result = rl.sweep(grid, tmp_path, jobs=1)
