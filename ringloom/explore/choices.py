@@ -114,18 +114,11 @@ class Choices:
         """The command that compares the chosen schedule with the ring."""
         words = ["ringloom", "compare", "--schedules", self.schedule]
         options = {"pass": "--pass", "stragglers": "--straggler", "slow_links": "--slow-link"}
+        flags = {"schedule": [], "overlap": ["--no-overlap"], "sinks": ["--sinks"]}
         ranks = {"ranks": str(self.ranks), "seq": self.seq}
         for name, text in (ranks | self.query()).items():
             option = options.get(name, f"--{name.replace('_', '-')}")
-            match name:
-                case "schedule":
-                    pass
-                case "overlap":
-                    words.append("--no-overlap")
-                case "sinks":
-                    words.append("--sinks")
-                case _:
-                    words += [option, text]
+            words += flags.get(name, [option, text])
         return shlex.join(words)
 
     @property
@@ -134,15 +127,12 @@ class Choices:
         names = ("heads", "kv_heads", "v_head_dim", "sinks", "mask")
         sizes = [f"{name}={getattr(self, name)!r}" for name in names]
         passes = "" if self.pass_ == "forward" else f", pass_={self.pass_!r}"
-        return "\n".join(
-            (
-                "import ringloom as rl",
-                "",
-                f"work = rl.Workload(seq={tokens(self.seq)}, {', '.join(sizes)})",
-                f"plan = rl.plan({self.schedule!r}, work, ranks={self.ranks}{passes})",
-                f"result = rl.simulate(plan, {self.hardware!r}, rl.{self.scenario.python})",
-                "print(result)",
-            )
+        return (
+            "import ringloom as rl\n\n"
+            f"work = rl.Workload(seq={tokens(self.seq)}, {', '.join(sizes)})\n"
+            f"plan = rl.plan({self.schedule!r}, work, ranks={self.ranks}{passes})\n"
+            f"result = rl.simulate(plan, {self.hardware!r}, rl.{self.scenario.python})\n"
+            "print(result)"
         )
 
 

@@ -66,10 +66,8 @@ class TileFacts:
     @property
     def fine(self) -> tuple[int, int]:
         """Pixels per piece: queries, keys."""
-        return (
-            self.shares.shape[0] // max(1, self.pairs.shape[0]),
-            self.shares.shape[1] // max(1, self.pairs.shape[1]),
-        )
+        (rows, columns), pixels = self.pairs.shape, self.shares.shape
+        return pixels[0] // max(1, rows), pixels[1] // max(1, columns)
 
     def words(self, step: int) -> str:
         """Describe a step in one line."""
