@@ -8,15 +8,18 @@ Example:
 """
 
 import gc
+import socket
 from typing import Any
 
 import click
 
+from planner.errors import RingloomError
 from ringloom.cli.options import hardware_option, ranks_option, scenario_of, scenario_options
 from ringloom.cli.output import Whole, show
 from ringloom.explore.choices import Choices, from_scenario
-from ringloom.explore.serving import HOST, free, serve
 from ringloom.optional import needing
+
+HOST = "127.0.0.1"  # the loopback address only
 
 
 @click.command()
@@ -40,3 +43,31 @@ def command(port: int, opening: bool, ranks: int | None, hardware: str, **given:
         server.io_loop.start()
     except KeyboardInterrupt:
         server.stop()
+
+
+def serve(panel: Any, session: Any, port: int) -> Any:
+    """A server that is not yet running its loop; pages of other origins cannot talk to it."""
+    return panel.serve(
+        {"/": lambda: session.Session().page()},
+        port=port,
+        address=HOST,
+        websocket_origin=[f"{HOST}:{port}", f"localhost:{port}"],
+        show=False,
+        start=False,
+        verbose=False,
+        title="ringloom explore",
+    )
+
+
+def free(port: int) -> int:
+    """The port, or any free one for 0; raises RingloomError for one that is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise RingloomError(
+                f"port {port}: {error.strerror}; --port 0 takes a free one"
+            ) from None
+        number: int = probe.getsockname()[1]
+    return number

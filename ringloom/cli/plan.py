@@ -9,15 +9,17 @@ from typing import Any
 import click
 
 from planner.analysis.balance import imbalance
+from planner.errors import PlanError
 from planner.files import save
 from planner.ir import Plan
+from planner.loops import recover
+from planner.loops import show as pseudo_code
 from ringloom.cli.options import plans_of, source_options
 from ringloom.cli.output import console, show
 from ringloom.cli.progress import working
-from ringloom.looping import looped
 from ringloom.views import tables
 from ringloom.views.grids import cells, grid, legend
-from ringloom.views.units import length
+from ringloom.views.units import SHOWN, both_ends, length
 
 GRID = 4000  # rows of a plan up to which the JSON object lists its cells
 
@@ -30,7 +32,7 @@ def command(source: str, output: str | None, **given: Any) -> None:
     if output:
         save(plans, output)
     with working("reading the loops"):
-        forms = [(p, *looped(p), tables.layout(p)) for p in plans]
+        forms = [(p, *_looped(p), tables.layout(p)) for p in plans]
     pictures = [one for p, text, _, layout in forms for one in _portrait(p, text, layout)]
     summaries = [_summary(p, layout) | loops for p, _, loops, layout in forms]
     written = [f"written to {output}"] if output else []
@@ -70,3 +72,29 @@ def _summary(plan: Plan, layout: str) -> dict[str, Any]:
         "attends_per_step": rounds,
         "grid": drawn,
     }
+
+
+def _looped(plan: Plan) -> tuple[str, dict[str, Any]]:
+    """Returns the loops of a plan, recovered and checked, as text and as plain values for JSON.
+
+    Of an irregular plan the text is the reason and its tables in words.
+    """
+    try:
+        loops = recover(plan)
+    except PlanError as error:
+        reason = str(error).removeprefix("irregular: ")
+        text = "\n".join([f"irregular: {reason}", *_tabled(plan)])
+        return text, {"loops": None, "statements": None, "irregular": reason}
+    text = pseudo_code(loops)
+    return text, {"loops": text, "statements": len(loops.statements), "irregular": None}
+
+
+def _tabled(plan: Plan) -> list[str]:
+    """Describe the tables of a plan: a line per step, of many steps the first and last ones."""
+    lines = []
+    for number, step in enumerate(plan.steps):
+        messages, attends = (sum(map(len, nodes)) for nodes in (step.moves, step.attends))
+        tensors = sorted({t for move in step.moves for t in move.tensors})
+        what = f"{messages} messages of {', '.join(tensors)}" if messages else "no message"
+        lines.append(f"    step {number}: {attends} rectangles, {what}")
+    return both_ends(lines, f"    ... {len(lines) - SHOWN} more steps ...")
