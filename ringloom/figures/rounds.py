@@ -41,7 +41,9 @@ def rounds() -> Figure:
         tiles = facts(schedule)
         for number, axes in enumerate(row):
             _panel(axes, tiles, number)
-            axes.set_title(f"round {number + 1}: {_worked(tiles, number)}")
+            now = tiles.step[0] == number
+            pairs = [int(tiles.pairs[now & (tiles.rank[0] == r)].sum()) for r in range(RANKS)]
+            axes.set_title(f"round {number + 1}: {max(pairs)} pairs")  # that is what it takes
         row[0].set_ylabel(f"{schedule}\nqueries")
         for axes in row:
             axes.set_xlabel("keys", labelpad=2)
@@ -52,13 +54,6 @@ def rounds() -> Figure:
     figure.legend(marks, names, loc="lower center", ncols=len(names), frameon=False)
     figure.subplots_adjust(bottom=0.16, hspace=0.42, wspace=0.12, top=0.95, left=0.08, right=0.99)
     return figure
-
-
-def _worked(tiles: TileFacts, number: int) -> str:
-    """The most pairs that a rank attends in the round: it is what the round takes."""
-    now = tiles.step[0] == number
-    pairs = [int(tiles.pairs[now & (tiles.rank[0] == r)].sum()) for r in range(RANKS)]
-    return f"{max(pairs)} pairs"
 
 
 def _panel(axes: Axes, tiles: TileFacts, number: int) -> None:

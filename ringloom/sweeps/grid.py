@@ -14,7 +14,7 @@ scenario.straggler = { speeds = { 3 = 0.5 } }
 
 import math
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -104,9 +104,13 @@ def grid_of(table: Mapping[str, Any]) -> Grid:
 
 
 def axis(key: str, given: Any) -> dict[Any, Any]:
-    """Returns what a value or each of a list stands for, by how rows show it."""
+    """Returns what a value, or each of a list or of named ones, stands for, by how rows show it."""
+    if isinstance(given, Mapping) != (key == "scenario"):
+        raise RingloomError(f"{key} cannot be {given!r}")
+    values = given if isinstance(given, list) else [given]
+    named = given.items() if key == "scenario" else zip(values, values, strict=True)
     pairs = dict[Any, Any]()
-    for label, value in _listed(key, given):
+    for label, value in named:
         try:
             meaning = READERS[key](value)
         except (TypeError, AttributeError):
@@ -118,14 +122,6 @@ def axis(key: str, given: Any) -> dict[Any, Any]:
     if not pairs:
         raise RingloomError(f"{key} has no value")
     return pairs
-
-
-def _listed(key: str, given: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields names and values: of a table of scenarios, or the values of a list under their own."""
-    if isinstance(given, Mapping) != (key == "scenario"):
-        raise RingloomError(f"{key} cannot be {given!r}")
-    values = given if isinstance(given, list) else [given]
-    yield from given.items() if key == "scenario" else zip(values, values, strict=True)
 
 
 def size(value: Any) -> int:

@@ -6,7 +6,6 @@ the top where the schedule cannot run everywhere. (Dolan and Moré, 2002.)
 
 from collections.abc import Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ringloom.figures.sheet import LINE
@@ -33,7 +32,9 @@ def profiles(standings: Sequence[Standing]) -> Figure:
         for number, standing in enumerate(own):
             colour = OKABE_ITO[number % len(OKABE_ITO)]
             style = STYLES[number // len(OKABE_ITO) % len(STYLES)]
-            _curve(axes, standing, colour, style)
+            ratios = sorted({1.0, *standing.ratios, WIDEST})  # a step up at each
+            shares = [standing.within(ratio) for ratio in ratios]
+            axes.step(ratios, shares, where="post", color=colour, ls=style, lw=1.2)
         axes.set_title(machine)
         axes.grid(color=LINE, lw=0.4, alpha=0.6)
         axes.set_xlabel("time / fastest")
@@ -47,10 +48,3 @@ def profiles(standings: Sequence[Standing]) -> Figure:
     figure.legend(lines, schedules, loc="outside center right", frameon=False)
     figure.set_layout_engine("constrained")
     return figure
-
-
-def _curve(axes: Axes, standing: Standing, colour: str, style: str) -> None:
-    """A step up at every ratio."""
-    ratios = sorted({1.0, *standing.ratios, WIDEST})
-    shares = [standing.within(ratio) for ratio in ratios]
-    axes.step(ratios, shares, where="post", color=colour, ls=style, lw=1.2)

@@ -82,14 +82,10 @@ def fit_kernel(
     return _kernel(calls, pass_, half, skip, columns, seconds)
 
 
-def _heads(calls: Sequence[Timed]) -> Floats:
-    return np.array([call.heads for call in calls], float)
-
-
 def _flop(calls: Sequence[Timed], pass_: Pass, half: int) -> Floats:
     """Return per call the flop of a pair of all heads, and what its scores cost, in flop."""
-    dims = [call.head_dim + half for call in calls]
-    return np.array([flop_per_pair(pass_, dim, dim) for dim in dims]) * _heads(calls)
+    dims = [(call.heads, call.head_dim + half) for call in calls]
+    return np.array([heads * flop_per_pair(pass_, dim, dim) for heads, dim in dims])
 
 
 def _traffic(call: Timed) -> float:

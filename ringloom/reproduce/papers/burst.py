@@ -84,16 +84,11 @@ def costs() -> Iterator[Line]:
     """Every cell of the cost table at 128k tokens on 32 devices (BurstAttention, table 1)."""
     cells = defaultdict[tuple[str, str], float](float)
     for record in records(DATA / "burst_costs.csv"):
-        value = float(record["coefficient"]) * _term(record["term"])
+        above, _, below = record["term"].partition("/")  # BZN2/R2G is B Z N^2 / (R^2 G)
+        value = float(record["coefficient"]) * _product(above) / _product(below)
         cells[record["system"], record["quantity"]] += value
     for (system, quantity), published in cells.items():
         yield Line(f"{system}, {quantity}", published, _modelled(system, quantity), 0)
-
-
-def _term(name: str) -> float:
-    """The value of a term of the printed table: BZN2/R2G is B Z N^2 / (R^2 G)."""
-    above, _, below = name.partition("/")
-    return _product(above) / _product(below)
 
 
 def _product(letters: str) -> float:
