@@ -32,8 +32,8 @@ from planner.plans import Plans
 from planner.version import VERSION
 from ringloom.figures import sheet
 from ringloom.sweeps.grid import read_grid
-from ringloom.sweeps.picture import profiles
 from ringloom.sweeps.points import outcome
+from ringloom.sweeps.results import profiles
 from ringloom.sweeps.standings import standings
 from simulator.bars import FEW
 

@@ -3,10 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from ringloom.explore.answers import Stages, Words
 from ringloom.explore.choices import Choices
-from ringloom.explore.turns import Stages
 from ringloom.explore.view import others, row_of
-from ringloom.explore.words import Words
 from ringloom.report.summary import summary
 from ringloom.rows import Refusal, Row
 

@@ -19,11 +19,9 @@ from ringloom.comparison import Case, Comparison, Passes, against, case, feasibl
 from ringloom.explore.choices import Choices
 from ringloom.machine import on_machine
 from ringloom.report.facts.tiles import TileFacts, tables
-from ringloom.report.pictures.load import LoadPicture
-from ringloom.report.pictures.memory import MemoryPicture
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
-from ringloom.report.pictures.traffic import TrafficPicture
+from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture
 from ringloom.rows import Refusal, Row, shortage
 from simulator.bars import FEW, bars_of, representatives
 from simulator.facts import by_nodes, over_average, traffic_of, usage, work_of

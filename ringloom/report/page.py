@@ -16,11 +16,9 @@ from ringloom.comparison import Case, Comparison
 from ringloom.report.assets import asset
 from ringloom.report.facts.recorded import Recorded, matching
 from ringloom.report.facts.tiles import tables
-from ringloom.report.pictures.load import LoadPicture
-from ringloom.report.pictures.memory import MemoryPicture, look_of
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
-from ringloom.report.pictures.traffic import TrafficPicture
+from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture, look_of
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.views.units import seconds, size, times
 from simulator.bars import FEW, Bars, bars_of, representatives

@@ -1,17 +1,27 @@
-"""Results of a sweep as files: Parquet and CSV by pyarrow, and a summary picture."""
+"""Results of a sweep as files: Parquet and CSV by pyarrow, and performance profiles.
+
+Profiles show how often each schedule is within a factor of the fastest one: a curve's height at 1
+is the share of cells in which the schedule is the fastest; it never reaches the top where the
+schedule cannot run everywhere. (Dolan and Moré, 2002.)
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from matplotlib.figure import Figure
 from pyarrow import csv, parquet
 
 from planner.disk import writing
 from ringloom.figures import sheet
-from ringloom.sweeps.picture import profiles
+from ringloom.report.pictures.palette import OKABE_ITO
 from ringloom.sweeps.points import Row
-from ringloom.sweeps.standings import standings
+from ringloom.sweeps.standings import Standing, standings
+
+ACROSS = 3  # panels
+WIDEST = 8.0  # times the fastest
+STYLES = ("-", "--", ":", "-.")
 
 
 def write(rows: Sequence[Row], keys: Sequence[str], folder: Path) -> Iterator[Path]:
@@ -28,3 +38,36 @@ def table(rows: Sequence[Row]) -> pa.Table:
     """Returns the rows as columns: keys of the grid, numbers, and the reason of those without."""
     names = dict.fromkeys(name for row in rows for name in row if name != "reason")
     return pa.table({name: [row.get(name) for row in rows] for name in (*names, "reason")})
+
+
+def profiles(standings: Sequence[Standing]) -> Figure:
+    """Draws a panel per machine with a curve per schedule."""
+    machines = list(dict.fromkeys(standing.hardware for standing in standings))
+    schedules = list(dict.fromkeys(standing.schedule for standing in standings))
+    across = min(ACROSS, len(machines))
+    down = -(-len(machines) // across)
+    figure = Figure(figsize=(2.4 * across + 1.6, 2.2 * down + 0.4))
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for axes in panels.flat[len(machines) :]:
+        axes.set_axis_off()
+    for axes, machine in zip(panels.flat, machines, strict=False):
+        own = [standing for standing in standings if standing.hardware == machine]
+        for number, standing in enumerate(own):
+            colour = OKABE_ITO[number % len(OKABE_ITO)]
+            style = STYLES[number // len(OKABE_ITO) % len(STYLES)]
+            ratios = sorted({1.0, *standing.ratios, WIDEST})  # a step up at each
+            shares = [standing.within(ratio) for ratio in ratios]
+            axes.step(ratios, shares, where="post", color=colour, ls=style, lw=1.2)
+        axes.set_title(machine)
+        axes.grid(color=sheet.LINE, lw=0.4, alpha=0.6)
+        axes.set_xlabel("time / fastest")
+    panels.flat[0].set_xscale("log", base=2)
+    panels.flat[0].set_xlim(1, WIDEST)
+    panels.flat[0].set_ylim(0, 1.02)
+    panels.flat[0].set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    for row in panels:
+        row[0].set_ylabel("share of points")
+    lines = panels.flat[0].get_lines()
+    figure.legend(lines, schedules, loc="outside center right", frameon=False)
+    figure.set_layout_engine("constrained")
+    return figure

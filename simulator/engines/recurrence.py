@@ -28,8 +28,7 @@ from planner.analysis.messages import message_bytes
 from planner.columns import index
 from planner.ir import Attend, Index, Move, Step
 from simulator.costs.prices import Costs
-from simulator.engines.accumulators import Accumulators
-from simulator.engines.copies import Origins
+from simulator.engines.holdings import Accumulators, Origins
 from simulator.engines.rounds import attend_rounds, move_rounds
 from simulator.network.ports import Ports
 from simulator.timeline import Floats, Rows, Timeline, work

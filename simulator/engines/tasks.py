@@ -14,8 +14,7 @@ from planner.analysis.messages import message_bytes
 from planner.ir import Attend, Move, Step
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
-from simulator.engines.accumulators import Accumulators
-from simulator.engines.copies import Origins
+from simulator.engines.holdings import Accumulators, Origins
 from simulator.engines.rounds import attend_rounds, move_rounds
 from simulator.timeline import Floats
 

@@ -9,9 +9,9 @@ from bokeh.models import Range1d
 from numpy.typing import NDArray
 
 from ringloom.report.assets import asset
-from ringloom.report.pictures.memory import look_of
 from ringloom.report.pictures.palette import STREAM_COLOURS, amounts, rank_colours
 from ringloom.report.pictures.timeline import HATCHES, TimelinePicture
+from ringloom.report.pictures.totals import look_of
 from simulator.bars import STREAMS, Bars
 from simulator.pictures import COMPUTE
 

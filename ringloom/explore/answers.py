@@ -1,12 +1,20 @@
-"""Answers in stages: one whenever the server has nothing else to do, until the next answer."""
+"""Answers in stages: one whenever the server has nothing else to do, until the next answer.
+
+Their texts are HTML by the id of the element that holds it.
+"""
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import panel as pn
+from bokeh.models import ColumnDataSource, CustomJS
+
+from ringloom.report.assets import asset
 
 Stages = Iterator[int]  # each stage yields the milliseconds until the next one
 PAUSE = 10  # milliseconds: of changes that follow each other faster, only the last is answered
+CODE = asset("words.js", Path(__file__).parent / "page")
 
 
 class Turns:
@@ -28,3 +36,22 @@ class Turns:
 
     def _wait(self, stages: Stages, milliseconds: int) -> None:
         pn.state.curdoc.add_timeout_callback(partial(self._go_on, stages), milliseconds)
+
+
+class Words:
+    """Texts in the page's own elements: a widget for each would lay out the whole page."""
+
+    def __init__(self, *names: str) -> None:
+        self.source = ColumnDataSource(data={name: [""] for name in names}, name="words")
+        self.source.js_on_change("patching", CustomJS(code=CODE))
+
+    def __getitem__(self, name: str) -> str:
+        """The HTML of one element."""
+        text: str = self.source.data[name][0]
+        return text
+
+    def say(self, **texts: str) -> None:
+        """Other HTML for some elements, each told by itself: messages may overtake each other."""
+        new = {name: [(0, text)] for name, text in texts.items() if text != self[name]}
+        if new:
+            self.source.patch(new)
