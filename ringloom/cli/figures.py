@@ -42,8 +42,7 @@ def command(output: str, kind: str, **given: Any) -> None:
     own_case = given["ranks"] is not None or given["seq"] is not None
     drawings: dict[str, Callable[[], Any]] = {}
     if own_case:
-        own = import_module("ringloom.figures.own")
-        drawings |= own.drawings(compared(given, variants=False))
+        drawings |= sheet.drawings(compared(given, variants=False))
     else:
         refuse_typed(given, "the papers' figures, drawn without --ranks and --seq, have their own")
         for name, (module, function) in FIGURES.items():

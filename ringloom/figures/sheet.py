@@ -1,14 +1,20 @@
-"""A sheet: how every figure looks, and how it is written so that its bytes never change."""
+"""A sheet: how every figure looks, and how it is written so that its bytes never change.
+
+Those of a comparison are its bars, and timeline, load, memory and traffic of each schedule.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from planner.disk import writing
+from ringloom.comparison import Comparison
 
 INK, LINE, WASTE = "#1b1f24", "#b8c0c8", "#e3e7eb"
 STYLE: dict[str, Any] = {
@@ -50,3 +56,24 @@ def write(
                 figure.savefig(file, format=kind, metadata=dict(NO_DATE[kind]), bbox_inches="tight")
             files.append(file)
     return files
+
+
+def drawings(compared: Comparison) -> dict[str, Callable[[], Figure]]:
+    """Returns a function per figure, by the name of its file."""
+    figures: dict[str, Callable[[], Figure]] = {
+        "comparison": partial(_alone, compared.plot, compared.title)
+    }
+    for case in compared.cases:
+        name, one = case.row.schedule, case.prediction
+        file = name.replace(":", "-").replace("=", "")
+        for what in ("timeline", "load", "memory", "traffic"):
+            plot = getattr(one, f"plot_{what}")
+            figures[f"{file}_{what}"] = partial(_alone, plot, f"{name}: {what}")
+    return figures
+
+
+def _alone(plot: Callable[[Axes], Axes], title: str) -> Figure:
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    plot(figure.subplots())
+    figure.suptitle(title, fontsize=8)
+    return figure

@@ -138,16 +138,17 @@ def as_json(rows: Sequence[Measured]) -> dict[str, Any]:
         summary["inside_interval"] = sum(row["inside"] for row in timed) / len(timed)
         summary["median_half_width"] = float(np.median([row["half_width"] for row in timed]))
     groups = {
-        name: {"/".join(key): Errors.of(r.error for r in own).as_dict() for key, own in of.items()}
-        for name in ("on", "schedule", "pass_")
-        if (of := by(plain, name))
+        word: {
+            "/".join(key): Errors.of(row.error for row in own).as_dict()
+            for key, own in by(plain, name).items()
+        }
+        for word, name in (("hardware", "on"), ("schedule", "schedule"), ("pass", "pass_"))
     }
     made = decisions(rows)
     return {
         "rows": judged,
         "summary": summary,
-        "by": {"hardware": groups.get("on"), "schedule": groups.get("schedule")}
-        | {"pass": groups.get("pass_")},
+        "by": {word: own or None for word, own in groups.items()},
         "decisions": [
             {"setting": d.setting, "first": d.first, "second": d.second, "verdict": d.verdict}
             | {"published_ratio": d.published, "predicted_ratio": d.predicted}

@@ -15,7 +15,6 @@ import numpy as np
 
 from planner.ir import ACCUMULATORS, Attend, Plan
 from planner.kernel_calls import Call
-from planner.masks.regions import Ints
 from simulator.costs.kernels import Kernels
 from simulator.costs.rectangles import Floats, Rectangles
 from simulator.costs.terms import Event, terms
@@ -45,18 +44,14 @@ class Costs:
 
     def attend(self, node: Attend) -> Floats:
         """Return the seconds of each row, launches included: float64 [rows]."""
-        seconds = self._price(self.rectangles.of(node), self.rectangles.tiles.heads(node))
-        for term in terms("attend"):
-            seconds = seconds + term(self, node)
-        return seconds
-
-    def _price(self, cuts: Floats, heads: Ints) -> Floats:
-        """Price cut rectangles, as `Rectangles` counts them, for some heads each: [rows]."""
-        counts, (rows, columns) = cuts[:4], cuts[4:]
+        heads = self.rectangles.tiles.heads(node)
+        *counts, rows, columns = self.rectangles.of(node)
         seconds: Floats = self.kernels.total(counts, heads)
         again = {"OUT": rows, "DQ": rows, "DKV": columns / self.plan.workload.group}
         for tensor in ACCUMULATORS[self.plan.pass_]:
             seconds = seconds + again[tensor] * heads * self._per_token("add", tensor)
+        for term in terms("attend"):
+            seconds = seconds + term(self, node)
         return seconds
 
     def calls(self, rank: int) -> Iterator[tuple[Call, int]]:
