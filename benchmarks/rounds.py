@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from ringloom.cli.progress import progress
+from ringloom.cli.output import progress
 
 Rival = TypeVar("Rival")
 Times = tuple[float, float]  # on the wall, of the processors

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from planner.errors import RingloomError
 from ringloom.calibrating import Calibration, calibrate
-from ringloom.cli.output import show, write
-from ringloom.cli.progress import progress
+from ringloom.cli.output import progress, show, write
 from simulator.hardware.measured import as_toml
 
 

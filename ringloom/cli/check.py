@@ -17,8 +17,7 @@ import click
 from planner.disk import read
 from planner.errors import RingloomError
 from ringloom.cli.options import TOKENS
-from ringloom.cli.output import Number, show
-from ringloom.cli.progress import working
+from ringloom.cli.output import Number, show, working
 
 LARGEST = 1 << 28  # bytes of a program, whose tables may be long
 KEPT = 4000  # characters of a program's last words that are kept

@@ -14,8 +14,7 @@ from typing import Any
 import click
 
 from ringloom.cli.options import compared, comparison_options, refuse_typed
-from ringloom.cli.output import show
-from ringloom.cli.progress import progress
+from ringloom.cli.output import progress, show
 from ringloom.optional import needing
 
 FIGURES = {  # name of the file: module and function

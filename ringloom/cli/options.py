@@ -14,8 +14,7 @@ from planner.parse import tokens
 from planner.planning import TRIMS, plan
 from planner.plans import Plans
 from planner.workload import DTYPES, Workload
-from ringloom.cli.output import TYPED, Number, Whole
-from ringloom.cli.progress import progress, working
+from ringloom.cli.output import TYPED, Number, Whole, progress, working
 from ringloom.comparison import PASSES, Comparison, compare
 from simulator.network.topology import forms as topology_forms
 from simulator.scenario import Scenario

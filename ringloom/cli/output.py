@@ -1,11 +1,15 @@
-"""Answers of commands: one JSON object for programs, pictures for people, files for both."""
+"""Answers of commands: one JSON object for programs, pictures for people, files for both.
+
+What may take seconds or more shows its progress on a terminal's stderr; elsewhere it is silent.
+"""
 
 import csv
 import json
 import math
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +17,12 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, track
 
 from planner.disk import writing
 from ringloom.rows import flat
 
+Item = TypeVar("Item")
 Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 TYPED = click.core.ParameterSource.COMMANDLINE
 
@@ -111,6 +117,23 @@ def write(path: str, text: str) -> None:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+
+def progress(items: Iterable[Item], verb: str = "planning") -> Iterable[Item]:
+    """The same items, with a bar that counts them."""
+    terminal, listed = console(stderr=True), list(items)
+    return track(listed, verb, console=terminal, transient=True, disable=not terminal.is_terminal)
+
+
+@contextmanager
+def working(verb: str) -> Iterator[None]:
+    """A bar that says that work of unknown length goes on, and for how long it has."""
+    terminal = console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    shown = Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal)
+    with shown:
+        shown.add_task(verb, total=None)
+        yield
 
 
 def typed_command() -> str:

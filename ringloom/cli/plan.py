@@ -15,8 +15,7 @@ from planner.ir import Plan
 from planner.loops import recover
 from planner.loops import show as pseudo_code
 from ringloom.cli.options import plans_of, source_options
-from ringloom.cli.output import console, show
-from ringloom.cli.progress import working
+from ringloom.cli.output import console, show, working
 from ringloom.views import tables
 from ringloom.views.grids import cells, grid, legend
 from ringloom.views.units import SHOWN, both_ends, length

@@ -12,8 +12,7 @@ from typing import Any
 import click
 
 from ringloom.cli.options import compared, comparison_options
-from ringloom.cli.output import show, typed_command, write
-from ringloom.cli.progress import working
+from ringloom.cli.output import show, typed_command, working, write
 from ringloom.optional import needing
 
 

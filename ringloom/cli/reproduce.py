@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from ringloom.cli.output import csv_option, show
-from ringloom.cli.progress import progress, working
+from ringloom.cli.output import csv_option, progress, show, working
 from ringloom.reproduce import pages, validation
 from ringloom.reproduce.measured import measured
 from ringloom.reproduce.papers import PAPERS, distflash, striped

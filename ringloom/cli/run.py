@@ -16,8 +16,7 @@ from planner.errors import RingloomError
 from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.cli.options import plans_of, source_options
-from ringloom.cli.output import Whole, show
-from ringloom.cli.progress import working
+from ringloom.cli.output import Whole, show, working
 from ringloom.recording import record
 from ringloom.views.tables import verdict
 from ringloom.views.units import seconds

@@ -17,8 +17,7 @@ from rich.table import Table
 from planner.planning import plan
 from planner.plans import Plans
 from ringloom.cli.options import Written, comparison_options, scenario_of, workload
-from ringloom.cli.output import show
-from ringloom.cli.progress import working
+from ringloom.cli.output import show, working
 from ringloom.optional import needing
 from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds

@@ -18,8 +18,7 @@ from ringloom.cli.options import (
     scenario_options,
     source_options,
 )
-from ringloom.cli.output import show
-from ringloom.cli.progress import working
+from ringloom.cli.output import show, working
 from ringloom.views.tables import plain_table, prediction
 from ringloom.views.units import SHOWN, both_ends, seconds
 from simulator.chrome_trace import save_trace, trace

@@ -13,8 +13,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from ringloom.cli.output import Whole, show
-from ringloom.cli.progress import progress
+from ringloom.cli.output import Whole, progress, show
 from ringloom.sweeps.run import Sweep, sweep
 from ringloom.sweeps.standings import CLOSE, standings
 from ringloom.sweeps.workers import BACKENDS

@@ -9,7 +9,7 @@ from rich.console import Console
 import ringloom as rl
 from planner.analysis.balance import loads
 from ringloom.cli import progress as progressing
-from ringloom.cli.progress import progress, working
+from ringloom.cli.output import progress, working
 from ringloom.comparison import compare
 from ringloom.views import tables
 from ringloom.views.grids import grid, legend
