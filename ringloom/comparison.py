@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from html import escape
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from planner.analysis.balance import imbalance
-from planner.errors import PlanError, Reasons
+from planner.errors import PlanError, Reasons, RingloomError
 from planner.ir import Pass, Plan
 from planner.masks import Full
 from planner.planning import Trim, find_schedule, plan
@@ -19,15 +21,15 @@ from planner.plans import Plans
 from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.advice import Recommendation, recommend, why
-from ringloom.frames import bars, data_frame, html
 from ringloom.machine import on_machine
-from ringloom.rows import Load, Refusal, Row, shortage
+from ringloom.rows import LABELS, Load, Refusal, Row, cells, flat, shortage
 from ringloom.views.units import length, seconds
 from runtimes.validation import check
 from simulator.confidence import interval, ratio_interval, spread
 from simulator.facts import over_average, work_of
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
+from simulator.pictures import COMPUTE, new_axes
 from simulator.prediction import Prediction, ratio, simulate
 from simulator.scenario import Scenario
 
@@ -113,19 +115,46 @@ class Comparison:
         )
 
     def _repr_html_(self) -> str:
-        return html(self.title, self.rows, self.refused, self.recommendation.reason)
+        """The table as HTML that takes its looks from the page around it."""
+        lines = ["".join(f"<th>{label}</th>" for label in ("schedule", *LABELS))]
+        for row in self.rows:
+            numbers = "".join(f"<td>{cell.text}</td>" for cell in cells(row))
+            lines.append(f"<th>{escape(row.schedule)}</th>{numbers}")
+        for one in self.refused:
+            name, wide = escape(one.schedule), f'<td colspan="{len(LABELS)}">'
+            lines.append(f"<th>{name}</th>{wide}cannot run: {escape(one.reason)}</td>")
+        caption = f"<caption>{escape(self.title)}</caption>"
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<table>{caption}{body}</table><p>{escape(self.recommendation.reason)}</p>"
 
     def to_pandas(self) -> Any:
         """Returns the rows as a pandas DataFrame; raises RingloomError without pandas."""
-        return data_frame("pandas", self.as_rows())
+        return self._frame("pandas")
 
     def to_polars(self) -> Any:
         """Returns the rows as a polars DataFrame; raises RingloomError without polars."""
-        return data_frame("polars", self.as_rows())
+        return self._frame("polars")
+
+    def _frame(self, library: str) -> Any:
+        try:
+            return import_module(library).DataFrame(list(map(flat, self.as_rows())))
+        except ModuleNotFoundError:
+            message = f"{library} is not installed: pip install {library}, or take as_rows()"
+            raise RingloomError(message) from None
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the time of each schedule in ms, busy and idle, on matplotlib axes; returns them."""
-        return bars(self.rows, axes)
+        axes, rows = new_axes(axes), self.rows
+        names, times = [row.schedule for row in rows], [1e3 * row.makespan_s for row in rows]
+        busy = [1e3 * row.makespan_s * (1 - row.idle_fraction) for row in rows]
+        axes.barh(names, times, color="#b8c0c8", label="idle (mean of all ranks)")
+        axes.barh(names, busy, color=COMPUTE, label="busy")
+        bound = 1e3 * max((row.bound_s for row in rows), default=0.0)
+        axes.axvline(bound, color=axes.xaxis.label.get_color(), lw=1.5, label="lower bound")
+        axes.invert_yaxis()  # the fastest on top
+        axes.set(xlabel="time (ms)")
+        axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+        return axes
 
     def __str__(self) -> str:
         from ringloom.views.tables import comparison_table
