@@ -12,7 +12,6 @@ from planner.errors import RingloomError
 from simulator.bars import STREAMS, bars_of, representatives
 from simulator.facts import by_nodes, over_average, plans_of, traffic_of, usage, work_of
 from simulator.prediction import Prediction
-from simulator.what_if import Sweep
 
 Axes = Any  # of matplotlib, which counts as untyped
 COMPUTE, MERGE, SEND, WAIT = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -106,19 +105,4 @@ def draw_traffic(prediction: Prediction, axes: Axes | None) -> Axes:
     )
     axes.figure.colorbar(image, ax=axes, label="sent (MiB)")
     axes.set(**dict(zip(("xlabel", "ylabel"), link_labels(cell), strict=True)))
-    return axes
-
-
-def draw_sweep(sweep: Sweep, axes: Axes | None) -> Axes:
-    """Draws milliseconds over the value; a dotted line where another schedule is the fastest."""
-    axes = new_axes(axes)
-    for name, seconds in sweep.seconds.items():
-        axes.loglog(sweep.values, 1e3 * np.array(seconds), label=name)
-    for crossing in sweep.crossings:
-        axes.axvline(crossing.value, color="0.6", linestyle=":")
-        at = crossing.value, 0.02
-        place = {"xycoords": ("data", "axes fraction"), "ha": "right", "rotation": 90}
-        axes.annotate(f"{crossing.value:.3g}", at, **place)
-    axes.set(xlabel=sweep.key, ylabel="ms")
-    axes.legend()
     return axes

@@ -17,8 +17,7 @@ from planner.workload import DTYPES, Workload
 from ringloom.cli.output import TYPED, Number, Whole, progress, working
 from ringloom.comparison import PASSES, Comparison, compare
 from simulator.network.topology import forms as topology_forms
-from simulator.scenario import Scenario
-from simulator.scenario_tables import scenario_file, value_of
+from simulator.scenario import Scenario, scenario_file, value_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -19,8 +19,7 @@ from ringloom.comparison import PASSES, Passes
 from simulator.hardware import hardware, presets
 from simulator.network.topology import KINDS
 from simulator.network.topology import forms as topology_forms
-from simulator.scenario import Scenario
-from simulator.scenario_tables import text_of, value_of
+from simulator.scenario import Scenario, text_of, value_of
 
 MOST_RANKS = 1024  # beyond these, an answer takes too long to wait for
 MOST_HEADS = 1024

@@ -34,8 +34,7 @@ from ringloom.comparison import PASSES
 from ringloom.sweeps.points import Named, Point
 from simulator.hardware import Hardware, hardware
 from simulator.network.topology import Topology
-from simulator.scenario import Scenario
-from simulator.scenario_tables import scenario_of
+from simulator.scenario import Scenario, scenario_of
 
 MOST_POINTS = 2**18
 NEEDED = ("ranks", "seq", "hardware", "schedule")

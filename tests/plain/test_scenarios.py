@@ -18,8 +18,7 @@ from planner.plans import Plans
 from planner.workload import Workload
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import simulate, timer
-from simulator.scenario import Scenario
-from simulator.scenario_tables import scenario_file
+from simulator.scenario import Scenario, scenario_file
 from simulator.what_if import Crossing, sweep
 
 ENDS = (0, 1), (1, 0)
