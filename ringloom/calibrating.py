@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from planner.ir import Pass
 from runtimes.calibration.measuring import KINDS, PASSES, Measurement, Track, about, measure
 from simulator.hardware import Constant, Hardware
-from simulator.hardware.fit import fit_link
-from simulator.hardware.measured import SKIPS, Kernel, Timed, fit_kernel, measured_hardware
+from simulator.hardware.measured import (
+    SKIPS,
+    Kernel,
+    Timed,
+    fit_kernel,
+    fit_link,
+    measured_hardware,
+)
 
 GPU_TILE = 128, 64  # queries and keys of torch's flash kernels, d 128
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from planner.errors import RingloomError
 from ringloom.cli.output import csv_option, show
 from ringloom.csv_rows import positive, records
-from simulator.hardware.fit import fit_curve, fit_link
+from simulator.hardware.measured import fit_curve, fit_link
 
 FORMS = {("bytes", "seconds"): fit_link, ("size", "tflops"): fit_curve}
 UNITS = {"alpha": "s", "bandwidth": "bytes/s", "tmax": "TF/s", "s_half": ""}

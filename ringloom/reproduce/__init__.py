@@ -1,7 +1,7 @@
 """Each paper's tables and claims beside ours, row by row, with the error of every row.
 
 papers/    a module per paper: its tables, and the times that it publishes
-models/    transformers, activations, training iterations, the papers' baselines
+models/    transformers, training iterations, the papers' baselines
 formulas/  costs of schedules in symbols, and the same counted in plans
 """
 

@@ -25,8 +25,17 @@ from runtimes.calibration.benches import Bench, Sample, bench
 from runtimes.calibration.measuring import Measurement, medians, samples
 from simulator.costs.kernels import Kernels
 from simulator.hardware import Constant, Hardware, hardware, load
-from simulator.hardware.fit import fit_curve, fit_link, positive, robust
-from simulator.hardware.measured import Kernel, Timed, as_toml, fit_kernel, measured_hardware
+from simulator.hardware.measured import (
+    Kernel,
+    Timed,
+    as_toml,
+    fit_curve,
+    fit_kernel,
+    fit_link,
+    measured_hardware,
+    positive,
+    robust,
+)
 from simulator.hardware.schema import OPTIONAL, UNITS
 from simulator.prediction import simulate
 

@@ -8,14 +8,6 @@ from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
 from ringloom.reproduce.models import baselines
-from ringloom.reproduce.models.activations import (
-    SCHEMES,
-    Cluster,
-    blocks_held,
-    layer,
-    longest_context,
-    training_need,
-)
 from ringloom.reproduce.models.baselines import Shape, checkpointed, padded, traffic
 from ringloom.reproduce.models.training import (
     Setting,
@@ -27,7 +19,15 @@ from ringloom.reproduce.models.training import (
     unbounded,
     waste,
 )
-from ringloom.reproduce.models.transformers import Model
+from ringloom.reproduce.models.transformers import (
+    SCHEMES,
+    Cluster,
+    Model,
+    blocks_held,
+    layer,
+    longest_context,
+    training_need,
+)
 from simulator.hardware import hardware
 
 LLAMA = Model("LLaMA-7B", 4096, 11008, 32, 32)

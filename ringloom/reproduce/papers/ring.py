@@ -8,14 +8,14 @@ from planner.workload import Workload
 from ringloom.csv_rows import Record, records
 from ringloom.optional import needing
 from ringloom.reproduce import DATA
-from ringloom.reproduce.models.activations import (
+from ringloom.reproduce.models.transformers import (
     Cluster,
+    Model,
     blocks_held,
     layer,
     longest_context,
     training_need,
 )
-from ringloom.reproduce.models.transformers import Model
 from ringloom.reproduce.tables import Line, Table, table
 
 MODELS = {  # LLaMA shapes
