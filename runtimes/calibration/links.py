@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from runtimes.arrays import Array
 from runtimes.errors import RankError
-from runtimes.torch.processes import in_processes
+from runtimes.torch.launch import in_processes
 from runtimes.torch.rank import Parts
 
 Rows = list[tuple[int, float]]

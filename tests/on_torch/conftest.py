@@ -9,7 +9,7 @@ PRELOADED = (
     "pytest",
     "codegen.emitting",
     "planner.planning",
-    "runtimes.torch.processes",
+    "runtimes.torch.launch",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
     "torch._dynamo",

@@ -26,7 +26,7 @@ pytest.importorskip("torch")
 
 from rank_threads import as_threads, run
 from runtimes.torch import launch
-from runtimes.torch.processes import in_processes
+from runtimes.torch.launch import in_processes
 from runtimes.torch.rank import attend
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -111,7 +111,7 @@ def test_a_rank_that_stalls_ends_the_run_in_time() -> None:
 def test_more_ranks_than_there_is_memory_for_are_refused_before_any_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runtimes.torch.processes.memory_bytes", lambda: 2.0**28)
+    monkeypatch.setattr("runtimes.torch.launch.memory_bytes", lambda: 2.0**28)
     source = emit(plan("ring", SMALL, 2), "torch")
     with pytest.raises(
         RingloomError, match=r"2 processes of torch take 0\.5 GiB, this machine has"
