@@ -31,8 +31,7 @@ from codegen.digest import digest
 from planner.plans import Plans
 from planner.version import VERSION
 from ringloom.figures import sheet
-from ringloom.sweeps.grid import read_grid
-from ringloom.sweeps.points import outcome
+from ringloom.sweeps.grid import outcome, read_grid
 from ringloom.sweeps.results import profiles
 from ringloom.sweeps.standings import standings
 from simulator.bars import FEW

@@ -8,7 +8,7 @@ import panel as pn
 from planner.schedules import SCHEDULES
 from ringloom.comparison import PASSES
 from ringloom.explore.choices import Choices
-from ringloom.report.assets import asset
+from ringloom.report import asset
 from simulator.hardware import presets
 
 WIDGET_STYLE = asset("widgets.css", Path(__file__).parent / "page")

@@ -15,13 +15,12 @@ import panel as pn
 from markupsafe import Markup
 
 from planner.errors import RingloomError
-from ringloom.explore.answers import Stages, Turns, Words
+from ringloom.explore.answers import Stages, Table, Turns, Words
 from ringloom.explore.choices import ChoiceError, Choices, from_query
 from ringloom.explore.controls import FULL, Controls
 from ringloom.explore.downloads import buttons
-from ringloom.explore.table import Table
 from ringloom.explore.view import MOST_LANES, View, compared, finding
-from ringloom.report.assets import asset
+from ringloom.report import asset
 from ringloom.report.facts.tiles import TileFacts
 from simulator.bars import FEW
 

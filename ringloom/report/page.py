@@ -13,7 +13,7 @@ from markupsafe import Markup
 import ringloom
 from codegen.digest import digest
 from ringloom.comparison import Case, Comparison
-from ringloom.report.assets import asset
+from ringloom.report import asset
 from ringloom.report.facts.recorded import Recorded, matching
 from ringloom.report.facts.tiles import tables
 from ringloom.report.pictures.stepper import StepperPicture

@@ -5,7 +5,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ringloom.report.assets import PAGE
+from ringloom.report import PAGE
 from ringloom.rows import LABELS, Refusal, Row, cells
 from ringloom.views.units import seconds
 

@@ -16,7 +16,7 @@ from pyarrow import csv, parquet
 from planner.disk import writing
 from ringloom.figures import sheet
 from ringloom.report.pictures.palette import OKABE_ITO
-from ringloom.sweeps.points import Row
+from ringloom.sweeps.grid import Row
 from ringloom.sweeps.standings import Standing, standings
 
 ACROSS = 3  # panels

@@ -12,8 +12,7 @@ from typing import Any
 from planner.errors import RingloomError
 from planner.version import VERSION
 from ringloom.optional import needing
-from ringloom.sweeps.grid import Grid, grid_of, read_grid
-from ringloom.sweeps.points import Row, outcome
+from ringloom.sweeps.grid import Grid, Row, grid_of, outcome, read_grid
 from ringloom.sweeps.store import Store, opened
 from ringloom.sweeps.workers import workers
 

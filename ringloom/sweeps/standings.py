@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringloom.sweeps.points import Row
+from ringloom.sweeps.grid import Row
 
 CLOSE = 1.1  # times the fastest
 

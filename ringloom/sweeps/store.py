@@ -17,7 +17,7 @@ from typing import BinaryIO
 from planner.disk import writing
 from planner.errors import RingloomError
 from planner.version import VERSION
-from ringloom.sweeps.points import Outcome, Row
+from ringloom.sweeps.grid import Outcome, Row
 
 NAME = "sweep.jsonl"
 

@@ -8,7 +8,7 @@ import pytest
 from bokeh.models import Range1d
 from numpy.typing import NDArray
 
-from ringloom.report.assets import asset
+from ringloom.report import asset
 from ringloom.report.pictures.palette import STREAM_COLOURS, amounts, rank_colours
 from ringloom.report.pictures.timeline import HATCHES, TimelinePicture
 from ringloom.report.pictures.totals import look_of

@@ -20,8 +20,7 @@ from planner.schedules import SCHEDULES, Schedule
 from repository import ROOT
 from ringloom.csv_rows import records
 from ringloom.sweeps import run, store
-from ringloom.sweeps.grid import grid_of, read_grid
-from ringloom.sweeps.points import Named, outcome, predict
+from ringloom.sweeps.grid import Named, grid_of, outcome, predict, read_grid
 from ringloom.sweeps.standings import standings
 from sampling import NIGHTLY
 

@@ -25,7 +25,7 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from numpy.typing import NDArray
 
-from ringloom.report.assets import asset
+from ringloom.report import asset
 from ringloom.report.facts.tiles import TileFacts
 from ringloom.report.pictures.frames import LABEL, TIP, cell_axes, cells_image, frame, padded
 from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours

@@ -8,7 +8,7 @@ from bokeh import models
 from bokeh.plotting import figure
 from numpy.typing import NDArray
 
-from ringloom.report.assets import asset
+from ringloom.report import asset
 from ringloom.report.pictures.frames import TIP, cell_axes, cells_image, frame, in_bytes, timed
 from ringloom.report.pictures.palette import DASHES, OKABE_ITO, amounts
 from ringloom.views.units import seconds, size
