@@ -21,7 +21,6 @@ from planner.plans import Plans
 from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.advice import Recommendation, recommend, why
-from ringloom.machine import on_machine
 from ringloom.rows import LABELS, Load, Refusal, Row, cells, flat, shortage
 from ringloom.views.units import length, seconds
 from runtimes.validation import check
@@ -230,6 +229,15 @@ def compare(
     sure = with_intervals([against(ring, one) for one in cases], machine, what_if)
     shown = machine.name, pass_, what_if.overlap
     return Comparison(work, ranks, *shown, tuple(sure), tuple(refused))
+
+
+def on_machine(schedule: str, ranks: int, machine: Hardware) -> str:
+    """Return a schedule, with node= where it has nodes and says none, and the machine has some."""
+    recipe, given = find_schedule(schedule)
+    node = machine.ranks_per_node
+    if "node" not in recipe.parameters or "node" in given or not 1 < node < ranks or ranks % node:
+        return schedule
+    return f"{schedule}:node={node}"
 
 
 def feasible(name: str, make: Callable[[str], Case], room: float) -> Case | Refusal:

@@ -19,7 +19,7 @@ import click
 
 from planner.errors import Reasons, RingloomError
 from planner.version import VERSION
-from runtimes.errors import RankError
+from runtimes.machine import RankError
 
 GROUPS = {
     "Explore": (

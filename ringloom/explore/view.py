@@ -15,9 +15,8 @@ from planner.planning import plan
 from planner.plans import Plans
 from planner.schedules import comparable
 from planner.workload import Workload
-from ringloom.comparison import Case, Comparison, Passes, against, case, feasible
+from ringloom.comparison import Case, Comparison, Passes, against, case, feasible, on_machine
 from ringloom.explore.choices import Choices
-from ringloom.machine import on_machine
 from ringloom.report.facts.tiles import TileFacts, tables
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture

@@ -28,8 +28,8 @@ from planner.errors import RingloomError
 from planner.planning import find_schedule, plan
 from planner.plans import Plans
 from planner.workload import Workload
+from ringloom.comparison import on_machine
 from ringloom.csv_rows import Record, chosen, maybe, records, whole
-from ringloom.machine import on_machine
 from ringloom.reproduce import DATA
 from simulator.confidence import Interval, interval, spread
 from simulator.costs.kernels import Kernels

@@ -23,6 +23,7 @@ from simulator.prediction import Prediction
 BUSY, IDLE, WAITING = "cyan", "bright_black", "red"
 BAR = 40  # characters of the longest bar
 LINE = 80  # characters of a line of pseudo-code
+RAN = {None: "-", True: "{} ok", False: "{} WRONG"}  # by whether it was exact
 NAME = 26  # characters of a schedule in a table of lines of 80
 
 
@@ -78,7 +79,7 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
             "*" if best else "~" if row.schedule in advice.close_to else "",
             in_lines(row.schedule),
             *(cell.text for cell in cells(row)),
-            *([_ran(row)] if ran else []),
+            *([RAN[row.exact].format(length(row.exact_seq or 0))] if ran else []),
         )
         table.add_row(*texts, style="bold green" if best else "")
     if refused:
@@ -97,12 +98,6 @@ def in_lines(schedule: str) -> str:
         else:
             lines[-1] += part
     return "\n".join(lines)
-
-
-def _ran(row: Row) -> str:
-    if row.exact is None:
-        return "-"
-    return f"{length(row.exact_seq or 0)} {'ok' if row.exact else 'WRONG'}"
 
 
 def bars(rows: Sequence[Row], console: Console) -> list[Table]:

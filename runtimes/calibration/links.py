@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from runtimes.arrays import Array
-from runtimes.errors import RankError
+from runtimes.machine import RankError
 from runtimes.torch.launch import in_processes
 from runtimes.torch.rank import Parts
 

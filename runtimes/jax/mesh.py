@@ -25,7 +25,7 @@ from jax.sharding import Mesh, PartitionSpec
 from planner.plans import Plans
 from runtimes.arrays import Array
 from runtimes.emitted import RESULTS, SIDES, source_of
-from runtimes.errors import RankError, ended
+from runtimes.machine import RankError, ended
 
 DEVICES = 8  # virtual devices that a process gets, at least
 CHILD = "from runtimes.jax.mesh import child; child()"

@@ -29,8 +29,7 @@ from planner.errors import RingloomError
 from planner.plans import Plans
 from runtimes.arrays import Array, dtype_of
 from runtimes.emitted import RESULTS, source_of
-from runtimes.errors import RankError, ended
-from runtimes.machine import memory_bytes
+from runtimes.machine import RankError, ended, memory_bytes
 from runtimes.torch.rank import BODIES, Body, Parts, load, to_numpy, to_torch
 
 Launch = Callable[[str, int, tuple[Array, ...], Body, float], list[Parts]]

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from runtimes.errors import RankError
+from runtimes.machine import RankError
 
 Key = tuple[tuple[int, ...], int]  # of a group: its ranks of the world, and which of theirs it is
 Finish = Callable[[list[Any]], None]

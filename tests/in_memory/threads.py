@@ -14,7 +14,7 @@ import torch
 
 from in_memory.distributed import joined
 from in_memory.network import MemoryGroup, Network
-from runtimes.errors import RankError
+from runtimes.machine import RankError
 
 T = TypeVar("T")
 

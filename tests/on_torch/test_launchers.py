@@ -20,7 +20,7 @@ from planner.plans import Plans
 from planner.workload import Workload
 from runtimes import backends
 from runtimes.arrays import Array, draw
-from runtimes.errors import RankError
+from runtimes.machine import RankError
 
 pytest.importorskip("torch")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtimes.errors import RankError
+from runtimes.machine import RankError
 
 torch = pytest.importorskip("torch")
 

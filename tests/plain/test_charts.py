@@ -16,7 +16,7 @@ from planner.errors import RingloomError
 from planner.ir import Plan
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.machine import on_machine
+from ringloom.comparison import on_machine
 from ringloom.reproduce import validation
 from ringloom.reproduce.measured import ROWS, Measured, measured, published_rows
 from ringloom.reproduce.validation import Decision, Errors

@@ -11,7 +11,7 @@ import ringloom as rl
 from command_line import CommandLine
 from repository import ROOT
 from ringloom.cli import main
-from runtimes.errors import RankError
+from runtimes.machine import RankError
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
 COMMANDS = [

@@ -9,7 +9,7 @@ from command_line import CommandLine
 from planner.schedules import comparable
 from ringloom.advice import CLOSE, recommend, why
 from ringloom.cli import main
-from ringloom.machine import on_machine
+from ringloom.comparison import on_machine
 from ringloom.views.tables import in_lines
 from simulator.hardware import hardware
 
