@@ -24,8 +24,6 @@ SHARE = Unit("share of a kernel of its own", most=1.0, zero=True)
 
 Event = Literal["attend", "add", "merge", "prologue"]
 Seconds = Callable[..., Any]
-
-
 TERMS = dict[str, tuple[Event, Seconds]]()  # the event that a term makes dearer, by its seconds
 
 

@@ -76,7 +76,7 @@ class DiscreteEvent:
             if type(want) is float:
                 self._clock.at(want, self._resume, rank)
             elif type(want) is int:
-                self._transfers.await_arrival(want, rank)
+                self._transfers.waiting[want].append(rank)
             return
         self._done[rank] = True
 
@@ -84,7 +84,10 @@ class DiscreteEvent:
         clock = self._clock
         for step in steps:
             begin = clock.now
-            self._offer(step, begin)
+            for message in step.sends:
+                self._offered[message] = begin
+            if not self._scenario.late or not step.calls:
+                self._launch(step)
             if not self._scenario.overlap:
                 yield from self._wait_for(rank, (*step.sends, *step.receives))
             taken = self._transfers.taken(step) if self._scenario.overlap else 0.0
@@ -98,13 +101,6 @@ class DiscreteEvent:
             self._finish[rank] = clock.now
             if self._keeps:
                 self._marks[rank].append((step.number, begin, first, end, clock.now))
-
-    def _offer(self, step: RankStep, begin: float) -> None:
-        """Offer what a rank sends in a step, and launch it unless the scenario does so late."""
-        for message in step.sends:
-            self._offered[message] = begin
-        if not self._scenario.late or not step.calls:
-            self._launch(step)
 
     def _launch(self, step: RankStep) -> None:
         for message in step.sends:

@@ -42,7 +42,7 @@ class Transfers:
         self._wake, self._buffers, self._share = wake, buffers, scenario.share
         count = len(messages.src)
         self.start, self.end, self.arrived = ([NEVER] * count for _ in range(3))
-        self._waiting = [list[int]() for _ in range(count)]
+        self.waiting = [list[int]() for _ in range(count)]  # ranks that are told of each arrival
         self._no_room = dict[int, list[int]]()
         self._set_links(traffic)
         self._set_order(traffic, launches=2 if scenario.late or not scenario.overlap else 1)
@@ -76,10 +76,6 @@ class Transfers:
                 self._blocked[message] += 1
             last[stream] = message
         return after
-
-    def await_arrival(self, message: int, rank: int) -> None:
-        """Tell a rank when a message has arrived."""
-        self._waiting[message].append(rank)
 
     def count_down(self, message: int) -> None:
         """Count down the things that a message waits for, and try to start it at none."""
@@ -169,5 +165,5 @@ class Transfers:
             self.room(self._messages.dst[message])
         for other in self._feeds[message]:
             self.count_down(other)
-        for rank in self._waiting[message]:
+        for rank in self.waiting[message]:
             self._wake(rank)

@@ -79,16 +79,13 @@ class Routes:
                 self.graph.remove_edge(*e)
             else:
                 self.graph.edges[e]["bandwidth"] *= factor
-        if not both and not self._behind_one_switch(*ends):
+        switched = not self.topology.relays and ends[0] != ends[1]
+        if not both and not (switched and {*ends} <= {*range(self.topology.ranks)}):
             raise RingloomError(self._unknown(ends))
         if not both:
             self._pairs.update({ends: factor, ends[::-1]: factor})
         if factor == CUT:
             self._cut += [ends, ends[::-1]]
-
-    def _behind_one_switch(self, a: Place, b: Place) -> bool:
-        ranks = range(self.topology.ranks)
-        return not self.topology.relays and a in ranks and b in ranks and a != b
 
     def _unknown(self, ends: tuple[Place, Place]) -> str:
         here = f"topology {self.topology.name} has no link {name_of(ends)}"

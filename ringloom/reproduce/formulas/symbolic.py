@@ -27,8 +27,6 @@ SYMBOLS = {
     "U": "ranks of a group (usp: P = U R)",
     "R": "groups (usp)",
 }
-
-
 NAMES = {
     "rounds": "rounds",
     "pairs": "pairs on the critical path",
