@@ -8,7 +8,7 @@ from rich.console import Console
 
 import ringloom as rl
 from planner.analysis.balance import loads
-from ringloom.cli import progress as progressing
+from ringloom.cli import output
 from ringloom.cli.output import progress, working
 from ringloom.comparison import compare
 from ringloom.views import tables
@@ -77,7 +77,7 @@ def test_cells_of_parted_heads_say_pieces_and_query_heads() -> None:
 def test_progress_is_seen_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     for seen in (True, False):
         console = Console(file=io.StringIO(), force_terminal=seen, width=80)
-        monkeypatch.setattr(progressing, "console", lambda console=console, **_: console)
+        monkeypatch.setattr(output, "console", lambda console=console, **_: console)
         assert list(progress(["a", "b"], "counting")) == ["a", "b"]
         with working("thinking"):
             pass
