@@ -1,4 +1,4 @@
-"""What ranks hold while a plan's rounds go by, for both engines: accumulators, copies of inputs.
+"""Holdings of ranks while a plan goes by, for both engines: accumulators, copies of inputs.
 
 A rank holds at most one accumulator per (tensor, block). A partial-sum transfer takes it away, an
 attend or an arrival adds to it or, where it is absent, begins it: so merging is charged exactly
