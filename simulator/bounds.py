@@ -153,9 +153,9 @@ def _divisions(routes: Routes) -> Iterator[tuple[str, set[Group]]]:
     every: dict[Place, int] = {rank: rank for rank in range(topology.ranks)}
     for name, number in [("rank", every), *topology.divisions]:
         count = max(number.values()) + 1
-        sizes, into, out = [0] * count, [0.0] * count, [0.0] * count
+        members, into, out = [0] * count, [0.0] * count, [0.0] * count
         for place, group in number.items():
-            sizes[group] += isinstance(place, int)
+            members[group] += isinstance(place, int)
         for a, b, link in routes.graph.edges(data=True):
             source, target = number.get(a), number.get(b)
             if source != target:
@@ -163,7 +163,7 @@ def _divisions(routes: Routes) -> Iterator[tuple[str, set[Group]]]:
                     out[source] += link["bandwidth"]
                 if target is not None:
                     into[target] += link["bandwidth"]
-        yield name, set(map(Group, sizes, into, out))
+        yield name, set(map(Group, members, into, out))
 
 
 def _least_alpha(routes: Routes) -> float:
