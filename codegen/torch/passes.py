@@ -90,7 +90,7 @@ class Pass(Attending, Exchanges):
             return
         results, name = self.have.cast(("OUT", OWN)), self.have.names.cells["OUT", OWN]
         if self.plan.workload.sinks:
-            results = f"[*sunk(*{results}, sinks)]"
+            yield f"    {name} = sunk(*{name}, sinks)"
         elif self.walked.complete(("OUT", OWN)) and self.lines[-1].startswith(
             f"    {name} = wait("
         ):

@@ -54,8 +54,8 @@ def backward(
 ) -> tuple[Array, ...]:
     """Gradients (dq, dk, dv) of sum(out * dout), in the shapes of q, k and v; with sinks, theirs.
 
-    Computed in float64, or, for a lower `precision`, in float32 and rounded to it at the end.
-    Raises PlanError for arrays that do not fit the workload.
+    Computed in float64, or, for a lower `precision`, in float32 and rounded to it at the end, from
+    outputs that were rounded to it. Raises PlanError for arrays that do not fit the workload.
     """
     check_arrays(work, sinks, q=q, k=k, v=v, dout=dout)
     number = wide(precision)
@@ -64,7 +64,8 @@ def backward(
     dsinks = np.zeros(work.heads, number)
     for own, shared, p, of_sink, _ in _weights(work, q, k, sinks, number):
         values, do = v[shared].astype(number), dout[own].astype(number)
-        rowsum = np.sum(do * (p @ values), axis=-1, keepdims=True)
+        out = (p @ values).astype(dtype_of(precision)).astype(number)
+        rowsum = np.sum(do * out, axis=-1, keepdims=True)
         ds = p * (do @ values.T - rowsum)
         dq[own] = ds @ k[shared].astype(number) * scale
         dk[shared] += ds.T @ q[own].astype(number) * scale

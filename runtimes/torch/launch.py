@@ -69,7 +69,7 @@ def wholes(program: ModuleType, function: str, parts: list[Parts]) -> list[Array
     results, sides = [*zip(*parts, strict=True)], RESULTS[function]
     sided = zip(results, sides, strict=False)  # without dout, out is all there is
     tokens = [to_numpy(program.unshard(map(to_torch, xs), side=side)) for xs, side in sided]
-    return [*tokens, *(sum(xs) for xs in results[len(sides) :])]
+    return [*tokens, *(sum(xs).astype(tokens[0].dtype) for xs in results[len(sides) :])]
 
 
 def in_group(

@@ -21,7 +21,7 @@ from planner.workload import Workload
 from runtimes.arrays import Array, draw, draw_sinks
 from runtimes.backends import forward
 from runtimes.reference import dense
-from runtimes.validation import backward_leaks, distance, forward_leaks
+from runtimes.validation import backward_leaks, check, distance, forward_leaks
 from sampling import square
 from strategies import CLASSIC, OTHERS, any_workloads, divided_workloads, schedules, workloads
 
@@ -267,6 +267,27 @@ def test_16_bit_errors_do_not_grow_with_the_ranks(schedule: str, dtype: str, ran
     truth = (dense.forward(work, *arrays[:3])[0], *dense.backward(work, *arrays))
     for ours, one_device, right in zip(results, own, truth, strict=True):
         assert distance(ours, right) <= 1.1 * distance(one_device, right)
+
+
+@FEW
+@given(st.data(), st.integers(1, 4), st.sampled_from(SHORT), st.integers(0, 99))
+def test_programs_are_exact_in_16_bit(
+    data: st.DataObject, ranks: int, dtype: str, seed: int
+) -> None:
+    work = replace(data.draw(any_workloads(dtype)), sinks=False)
+    assert check(both(data.draw(schedules(ranks)), work, ranks), execute, seed).exact
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [("bfloat16", 2**-8), ("float16", 2**-11)])
+def test_16_bit_results_with_sinks_are_rounded_once(dtype: str, unit: float) -> None:
+    work = Workload(40, heads=2, head_dim=2, mask=Full(), dtype=dtype, sinks=True)
+    arrays, sinks = draw(work, 0), draw_sinks(work, 0)
+    results = run(both("ring", work, 4), *arrays, sinks=sinks)
+    truth = dense.forward(work, *arrays[:3], sinks=sinks)[0]
+    np.testing.assert_allclose(results[0].astype(float), truth, rtol=unit * 1.001)
+    # Ranks' shares of the sinks' gradient are not rounded, their sum is.
+    cancelling = replace(work, kv_heads=1, mask=Window(3, 6))
+    assert check(both("zigzag:layout=even-work:grain=2", cancelling, 4), execute).exact
 
 
 @pytest.mark.parametrize("schedule", ["zigzag", "burst"])
