@@ -91,12 +91,9 @@ def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
 def _boxes(work: Workload, free: bool) -> list[str]:
     rows = boxes(work, free)
     head, said = "BOXES = (", "# i0 <= i < i1, j0 <= j < j1, low <= j - i <= high"
-    if free:
-        far = {BEYOND: "FAR", -BEYOND: "-FAR"}
-        cells = [", ".join(far.get(x, str(x)) for x in row) for row in rows]
-        start = ["FAR = 2**30  # beyond every position"]
-    else:
-        cells, start = [", ".join(map(str, row)) for row in rows], []
+    far = {BEYOND: "FAR", -BEYOND: "-FAR"}
+    cells = [", ".join(far.get(x, str(x)) for x in row) for row in rows]
+    start = ["FAR = 2**30  # beyond every position"] * free
     if not rows:
         return [*start, "BOXES: tuple[tuple[int, ...], ...] = ()  # the mask allows no pair"]
     one = f"{head}({cells[0]}),)  {said}"

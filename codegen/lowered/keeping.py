@@ -8,8 +8,7 @@ import numpy as np
 from codegen.lowered.walk import Walk
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.form import Exchange, Loops
-from planner.loops.values import held
+from planner.loops.form import HELD, Exchange, Loops
 
 
 @dataclass(frozen=True)
@@ -37,18 +36,14 @@ def kept(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
     if not tensors <= {"Q", "OUT", "KV"} or len(tensors & {"Q", "OUT"}) == 1:
         raise PlanError(f"a backward pass that holds {', '.join(sorted(tensors))}")
     made = dict[str, Exchange]()
-    tables = [Walk(*pair).tables for pair in zip(loops, plans, strict=True)]
-    for side in ("q", "kv"):
-        table = held(plans[1], side)
-        if table is None:
-            continue
-        for brought, form in zip(tables, loops, strict=True):
-            for s in (s for s in form.exchanges.values() if s.side == side):
-                alike = np.array_equal(brought[side, s.name], table)
-                if form is loops[0] and alike:
-                    made[side] = s
-                if s.tensors == ("DOUT",) and not alike:
-                    raise PlanError("gradients of other results come than a backward pass holds")
-        if side not in made:
+    brought, back = (Walk(*pair).tables for pair in zip(loops, plans, strict=True))
+    for side, table in ((side, table) for (side, name), table in back.items() if name == HELD):
+        first, last = ([s for s in x.exchanges.values() if s.side == side] for x in loops)
+        again = (s for s in last if s.tensors == ("DOUT",))
+        if not all(np.array_equal(back[side, s.name], table) for s in again):
+            raise PlanError("gradients of other results come than a backward pass holds")
+        alike = [s for s in first if np.array_equal(brought[side, s.name], table)]
+        if not alike:
             raise PlanError("a backward pass that holds what no exchange brought")
+        made[side] = alike[-1]
     return Kept(made.get("q"), made.get("kv"))
