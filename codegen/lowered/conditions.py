@@ -129,10 +129,10 @@ def bounds(
     """The conditions on a rank's coordinates; where nothing is `known` they may say anything."""
     asked = np.ones(domain.shape, bool) if known is None else np.broadcast_to(known, domain.shape)
     if guard.ranks:
-        if len(guard.ranks) > 1 or len(names.axes) > 1:
-            raise PlanError("a list of ranks per step")
-        on = domain.table(lambda _, x: np.isin(x[:, -1], guard.ranks[0])).astype(bool)
-        yield Condition(f"{names.axes[0]} in {guard.ranks[0]}", (), on)
+        if len(names.axes) > 1:
+            raise PlanError("a list of ranks on a mesh")
+        on = domain.table(lambda _, x: np.isin(x[:, -1], guard.ranks)).astype(bool)
+        yield Condition(f"{names.axes[0]} in {guard.ranks}", (), on)
     if guard.spans:
         raise PlanError("first and last steps of each rank")
     for bound in guard.bounds:

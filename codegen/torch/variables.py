@@ -8,7 +8,7 @@ from codegen.lowered.variables import Value, input_spans, named, sum_spans
 from codegen.lowered.walk import Walk
 from codegen.text import numbered
 from codegen.torch.frames import Frame
-from planner.loops.form import HELD, OWN, Exchange, Loops, Part, Return, Send, Start, parts_of
+from planner.loops.form import HELD, OWN, Exchange, Loops, Part, Return, Send, Start, inside
 
 INPUT = {"q": "queries", "kv": "kv"}
 SUMS = {"OUT": "results", "DQ": "dq", "DKV": "dkv"}
@@ -76,7 +76,7 @@ def late(loops: Loops, s: Moving) -> bool:
 
 def readers(loops: Loops, s: Send | Exchange) -> set[type]:
     """The kinds of statements that read what a message or an exchange brings."""
-    return {type(x) for x in loops.statements for p in parts_of(x) if p.value == s.name}
+    return {type(x) for x in loops.statements for p in inside(Part, x) if p.value == s.name}
 
 
 def untouched(loops: Loops, inputs: Mapping[Value, str], s: Start, first: int) -> bool:

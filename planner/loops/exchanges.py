@@ -95,14 +95,14 @@ class Exchanges(Expansion):
         """
         src, dst, blocks = messages
         to, at = np.unique(self.coordinates[dst, axis], return_index=True)
-        groups = self.values[TENSORS[tensors[0]].side].read(src[at], blocks[at])
+        groups = self.values[TENSORS[tensors[0]].side].read("send", src[at], blocks[at])
         if len(to) < self.mesh[axis] or any(len(cuts) > 1 for _, cuts in groups):
             return None
         where = np.zeros((len(to), len(self.mesh)), np.intp)
         ends, whole = np.zeros((len(to), 2), np.intp), np.zeros(len(to), np.bool_)
         where[:, axis] = to
         for rows, (cut,) in groups:
-            ends[rows], whole[rows] = cut.ends[:, 2:], cut.whole[:, 1]
+            ends[rows], whole[rows] = cut.ends[2:], cut.whole[1]
         unit = tuple(int(a == axis) for a in range(len(self.mesh)))
         low, high = (
             plane(where, 0 * to, x) or Expr(axes=unit, table=tuple(x.tolist())) for x in ends.T

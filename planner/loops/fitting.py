@@ -3,7 +3,7 @@
 Among equally long fits the simplest: the plain step before an outer loop's, no modulus before one.
 
 guards    {step: ranks}, steps in a row  -->  [first, last, guard], as few as can be, intervals
-          that move with the step; one table instead of three or more
+          that move with the step; a first and a last step per rank instead of three or more
 """
 
 from collections.abc import Iterator, Sequence
@@ -123,7 +123,7 @@ class Sets:
         """The longest fit from the i-th step on, of at most so many steps."""
         t, alike = self.first + i, self.how[i : i + most] == self.how[i]
         if self.how[i] == 2:
-            guard = Guard(ranks=(tuple(np.flatnonzero(self.on[i]).tolist()),), since=t)
+            guard = Guard(ranks=tuple(np.flatnonzero(self.on[i]).tolist()))
             return Piece(t, t, guard, [Expr(int(x[i])) for x, _ in self.numbers])
         stop = i + (len(alike) if alike.all() else int(alike.argmin()))
         axes = range(len(self.mesh)) if self.how[i] == 0 else [len(self.mesh)]
@@ -155,24 +155,13 @@ class Sets:
                     best[i] = piece.weight + weight, [piece, *rest]
         return best[0][1]
 
-    def table(self) -> Piece | None:
-        """All steps as one piece, its ranks as data; None where the numbers do not fit."""
-        fits = [line(x, n, self.first) for x, n in self.numbers]
-        if any(many < len(self.on) for many, _ in fits):
-            return None
-        last = self.first + len(self.on) - 1
-        return Piece(self.first, last, self._data(), [e for _, e in fits])
-
-    def _data(self) -> Guard:
+    def spans(self) -> Guard | None:
+        """First and last steps of each rank as data; None where a rank pauses."""
         steps = [np.flatnonzero(column) for column in self.on.T]
-        if all(len(s) == 0 or s[-1] - s[0] + 1 == len(s) for s in steps):
-            spans = [
-                (self.first + int(s[0]), self.first + int(s[-1])) if len(s) else (1, 0)
-                for s in steps
-            ]
-            return Guard(spans=tuple(spans))
-        ranks = tuple(tuple(np.flatnonzero(row).tolist()) for row in self.on)
-        return Guard(ranks=ranks, since=self.first)
+        if any(len(s) and s[-1] - s[0] + 1 > len(s) for s in steps):
+            return None
+        ends = [(int(s[0]), int(s[-1])) if len(s) else (1, 0) for s in steps]
+        return Guard(spans=tuple((self.first + a, self.first + b) for a, b in ends))
 
 
 def guards(
@@ -183,9 +172,11 @@ def guards(
     pieces = sets.simplest()
     if len(pieces) < 3 or sum(1 + 2 * p.guard.tabled for p in pieces) <= 3:
         return pieces
-    if table := sets.table():
-        return [table]
-    return pieces if len(pieces) <= MANY else None
+    fits = [line(x, n, first) for x, n in numbers]
+    if any(many < len(on) for many, _ in fits):
+        return pieces if len(pieces) <= MANY else None
+    spans = sets.spans()
+    return [Piece(first, first + len(on) - 1, spans, [e for _, e in fits])] if spans else None
 
 
 def runs(steps: Sequence[int]) -> Iterator[list[int]]:

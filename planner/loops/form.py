@@ -12,7 +12,7 @@ value     ::= "own" | "held" | a name
 hop       ::= Shift(an expression per axis) | Table(receiver of each rank, -1 for none)
             | Root(axis, root)        one coordinate to the others; sums the other way
 guard     ::= axis in lo..hi & ... [of the receiver]     cyclic where lo > hi; axis -1 is the rank
-            | FIRST[rank] <= t <= LAST[rank] | rank in RANKS[t]
+            | FIRST[rank] <= t <= LAST[rank] | rank in a list
 expr      ::= (c + b * ((t - phase) // period) + a . coordinates) mod m | TABLE[that]
 kind      ::= full | causal | strict | end | other | any
 
@@ -36,9 +36,9 @@ that holds Q and OUT from the forward pass), Q and OUT of the same blocks are he
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,8 +92,7 @@ class Guard:
 
     bounds: tuple[tuple[int, Expr | None, Expr | None], ...] = ()  # axis, lo, hi; None is open
     spans: tuple[tuple[int, int], ...] = ()  # first and last step of each rank
-    ranks: tuple[tuple[int, ...], ...] = ()  # the ranks of each step ...
-    since: int = 0  # ... from this one on
+    ranks: tuple[int, ...] = ()  # in no order
     receiver: bool = False  # said of who receives, not of who sends
 
     def at(self, t: int, coordinates: Ints) -> NDArray[np.bool_]:
@@ -109,7 +108,7 @@ class Guard:
             first, last = np.array(self.spans, np.intp)[rank].T
             on &= (first <= t) & (t <= last)
         if self.ranks:
-            on &= np.isin(rank, self.ranks[t - self.since])
+            on &= np.isin(rank, self.ranks)
         return on
 
     @property
@@ -243,6 +242,7 @@ class Attend:
 
 
 Statement = Start | Send | Exchange | Return | Attend
+Node = TypeVar("Node", Part, Expr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,32 +288,13 @@ class Loops:
         )
 
 
-def parts_of(s: Statement) -> Iterator[Part]:
-    """All parts that a statement names."""
-    match s:
-        case Start() | Exchange():
-            yield s.part
-        case Send():
-            yield from s.parts
-            if s.into:
-                yield s.into
-        case Attend():
-            yield from (*s.q, *s.kv)
-        case Return():
-            return
-
-
-def expressions(s: Statement) -> Iterator[Expr]:
-    """All expressions of a statement that are not of its guard's tables."""
-    for p in parts_of(s):
-        yield p.lag
-        for pair in (p.pieces, p.heads):
-            yield from pair or ()
-    for _, low, high in s.when.guard.bounds:
-        yield from (e for e in (low, high) if e)
-    if isinstance(s, Exchange):
-        yield from s.heads or ()
-    if isinstance(s, Return):
-        yield s.lag
-    if isinstance(s, Send) and not isinstance(s.hop, Table):
-        yield from s.hop.by if isinstance(s.hop, Shift) else (s.hop.root,)
+def inside(kind: type[Node], tree: object) -> Iterator[Node]:
+    """Yields all parts, or all expressions, of a statement, a part or a guard."""
+    if isinstance(tree, kind):
+        yield tree
+    elif isinstance(tree, tuple):
+        for item in tree:
+            yield from inside(kind, item)
+    elif is_dataclass(tree):
+        for field in fields(tree):
+            yield from inside(kind, getattr(tree, field.name))

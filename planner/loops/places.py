@@ -5,9 +5,9 @@ Recovery asks for places; expansion reads values by name.
 The places of a side are one number per rank and block, value x room + slot; -1 for "not here".
 """
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import defaultdict
 from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,9 @@ from planner.loops.values import Bools, pack, without
 from planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block
-FEW = 4  # different slices up to which rows are told apart by them
 RUNS = 6  # slices of one rectangle or message
 
-Slices = tuple[tuple[int, ...], tuple[int, ...]]  # values by number, four numbers for each
+Role = Literal["q", "kv", "send", "into"]
 
 
 class Value:
@@ -36,23 +35,20 @@ class Value:
         return 0 if self.born is None else t - self.born
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A value and the slices that rows read of it.
+class Cut(NamedTuple):
+    """What rows read of a value: `ends` are first and last piece, first and last head.
 
-    `ends` [n, 4] are first and last piece, first and last head; `whole` [n, 2] says that these are
-    all. Where all rows are alike, ends and whole have one row.
+    `whole` says of pieces and of heads that these are all. `role` is what it is read for: as q or
+    kv of a rectangle, to be sent, or as what sums are added into.
     """
 
+    role: Role
     value: Value
-    ends: Ints
-    whole: Bools
+    ends: tuple[int, ...]
+    whole: tuple[bool, ...]
 
-    def take(self, rows: Ints) -> "Cut":
-        """The same for some of the rows."""
-        if len(self.ends) == 1:
-            return self
-        return Cut(self.value, self.ends.take(rows, axis=0), self.whole.take(rows, axis=0))
+
+Read = tuple[Ints, tuple[Cut, ...]]  # rows, and what they read
 
 
 class Values:
@@ -94,8 +90,8 @@ class Values:
         counts = [(value.table >= 0).any(axis=x).sum(axis=1) for x in (2, 1)]
         value.counts = np.stack(counts, axis=1)
 
-    def read(self, rank: Ints, blocks: Ints) -> list[tuple[Ints, tuple[Cut, ...]]]:
-        """Rows (rank [n], blocks [n, w]) that read the same values, and what they read of these.
+    def read(self, role: Role, rank: Ints, blocks: Ints) -> list[Read]:
+        """Rows (rank [n], blocks [n, w]) that read the same slices of the same values, and those.
 
         Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
         """
@@ -103,45 +99,25 @@ class Values:
         code = self.code.reshape(-1).take(at[:, None] + blocks)
         if (code == -1).any():
             raise PlanError("irregular: a block is read whose way to its rank is not understood")
-        first, number = np.zeros(1, np.intp), np.zeros(len(code), np.intp)
-        if (code != code[0]).any():
-            _, first, number = np.unique(encoded(code), return_index=True, return_inverse=True)
-        slices = [self._slices(row) for row in code[first].tolist()]
-        different = Counter(values for values, _ in set(slices))
-        groups = defaultdict[Slices | tuple[int, ...], list[int]](list)
-        for k, one in enumerate(slices):
-            groups[one if different[one[0]] <= FEW else one[0]].append(k)
-        group = np.zeros(len(slices), np.intp)
-        for g, kinds in enumerate(groups.values()):
-            group[kinds] = g
-        rows = [np.flatnonzero(group[number] == g) for g in range(len(groups))]
-        made = list[tuple[Ints, tuple[Cut, ...]]]()
-        for at, kinds in zip(rows, groups.values(), strict=True):
-            ends = np.array([slices[k][1] for k in kinds], np.int32)
-            if len(kinds) > 1:
-                ends = ends[np.searchsorted(kinds, number[at])]
-            values = enumerate(slices[kinds[0]][0])
-            cuts = [self._cut(self.values[v], ends[:, 4 * i :][:, :4], rank[at]) for i, v in values]
-            made.append((at, tuple(cuts)))
-        return made
+        alike = defaultdict[tuple[Cut, ...], list[Ints]](list)
+        for rows in equal(code):
+            slices = self._slices(code[rows[0]].tolist())
+            counts = np.hstack([value.counts[rank[rows]] for value, _ in slices])
+            spans = [ends[i + 1] - ends[i] + 1 for _, ends in slices for i in (0, 2)]
+            whole = counts == spans
+            for part in equal(whole):
+                flags = whole[part[0]].reshape(-1, 2).tolist()
+                cuts = zip(slices, map(tuple, flags), strict=True)
+                alike[tuple(Cut(role, *one, all_) for one, all_ in cuts)].append(rows[part])
+        return [(np.sort(np.concatenate(rows)), cuts) for cuts, rows in alike.items()]
 
-    def _cut(self, value: Value, ends: Ints, rank: Ints) -> Cut:
-        """The slices of a value that some ranks read, said once where they are alike."""
-        whole = ends[:, 1::2] - ends[:, ::2] + 1 == value.counts[rank]
-        if (ends == ends[0]).all() and (whole == whole[0]).all():
-            return Cut(value, ends[:1].copy(), whole[:1].copy())
-        return Cut(value, np.broadcast_to(ends, (len(rank), 4)), whole)
-
-    def _slices(self, row: list[int]) -> Slices:
-        """The values that one row reads, one for each run of pieces, and of each four numbers.
-
-        First and last piece, first and last head.
-        """
+    def _slices(self, row: list[int]) -> list[tuple[Value, tuple[int, ...]]]:
+        """The values that one row reads, one for each run of pieces, and its ends there."""
         slots = defaultdict[int, list[int]](list)
         for code in row:
             if code != ABSENT:
                 slots[code >> self.bits].append(code & (self.room - 1))
-        values, said = list[int](), list[int]()
+        slices = list[tuple[Value, tuple[int, ...]]]()
         for v, places in sorted(slots.items()):
             value, heads = self.values[v], self.values[v].table.shape[2]
             low, high = min(p % heads for p in places), max(p % heads for p in places)
@@ -150,21 +126,20 @@ class Values:
                 raise PlanError(f"irregular: blocks of {value.name} are read that are no slice")
             cuts = [i for i in range(1, len(pieces)) if pieces[i] != pieces[i - 1] + 1]
             for a, b in pairwise((0, *cuts, len(pieces))):
-                values.append(v)
-                said += [pieces[a], pieces[b - 1], low, high]
-        if len(values) > RUNS:
+                slices.append((value, (pieces[a], pieces[b - 1], low, high)))
+        if len(slices) > RUNS:
             raise PlanError("irregular: a row reads blocks of too many different values")
-        return tuple(values), tuple(said)
+        return slices
 
 
-def encoded(labels: Ints) -> Ints:
-    """One number for each different row of [n, w]; rows are equal where their numbers are."""
+def equal(labels: Ints | Bools) -> list[Ints]:
+    """The rows of [n, w] that are equal, ascending, for each different one."""
     code = np.zeros(len(labels), np.int64)
     for column in labels.T:
-        if (column == column[0]).all():
-            continue
-        column = column.astype(np.int64) - column.min()
-        if code.max(initial=0) > 1 << 30:
-            code = np.unique(code, return_inverse=True)[1].astype(np.int64)
-        code = code * (int(column.max()) + 1) + column
-    return code
+        if (column != column[0]).any():
+            column = column.astype(np.int64) - int(column.min())
+            if code.max(initial=0) > 1 << 30:
+                code = np.unique(code, return_inverse=True)[1].astype(np.int64)
+            code = code * (int(column.max()) + 1) + column
+    order = np.argsort(code, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)

@@ -11,14 +11,15 @@ from planner.loops.check import check
 from planner.loops.form import (
     Attend,
     Exchange,
+    Expr,
     Loops,
+    Part,
     Return,
     Send,
     Start,
     Statement,
     When,
-    expressions,
-    parts_of,
+    inside,
 )
 from planner.loops.naming import Naming
 from planner.loops.statements import Clusters, cost
@@ -34,19 +35,18 @@ def recover(plan: Plan) -> Loops:
     Raises PlanError with the reason if the plan is irregular: its rows are not understood, or
     need more than 40 statements, or a list of ranks per step.
     """
-    reading, reason = Reading(plan), PlanError("irregular: no reading of the plan is its rows")
+    reading = Reading(plan)
     strict, loose = (Naming(reading, loose) for loose in (False, True))
     namings = [strict, loose] if loose.starts != strict.starts else [strict]
+    reasons = list[PlanError]()
     for loops in sorted((_loops(plan, reading, names) for names in namings), key=_cost):
-        if why := _irregular(loops):
-            raise PlanError(f"irregular: {why}")
         try:
+            _refuse_irregular(loops)
             check(loops, plan)
-        except PlanError as error:
-            reason = error
-        else:
             return loops
-    raise reason
+        except PlanError as error:
+            reasons.append(error)
+    raise reasons[0]
 
 
 def _cost(loops: Loops) -> float:
@@ -54,29 +54,26 @@ def _cost(loops: Loops) -> float:
     return cost(loops.statements) + 0.5 * len(loops.sections())
 
 
-def _irregular(loops: Loops) -> str:
-    """Say why loops are not regular; "" if they are."""
-    if len(loops.statements) > MOST:
-        return f"its loops need {len(loops.statements)} statements; at most {MOST} are regular"
-    if any(len(s.when.guard.ranks) > 1 for s in loops.statements):
-        return "its loops need a list of ranks per step"
-    return ""
+def _refuse_irregular(loops: Loops) -> None:
+    """Raises PlanError with the reason where loops are not regular."""
+    if (many := len(loops.statements)) > MOST:
+        raise PlanError(f"irregular: its loops need {many} statements; at most {MOST} are regular")
 
 
 def _loops(plan: Plan, reading: Reading, naming: Naming) -> Loops:
     statements: list[Statement] = [*naming.starts, *reading.exchanges]
     mesh, where = reading.mesh, reading.coordinates
-    for group, items in naming.groups().items():
+    for group, items in naming.groups():
         said = Clusters(group, items, mesh, where).best()
         if said is None:
-            raise PlanError(f"irregular: no guards for {' '.join(group[0][2]) or 'attends'}")
+            raise PlanError("irregular: its loops need a list of ranks per step")
         statements += said
     return Loops(mesh, len(plan.steps), tuple(sorted(folded(statements), key=_order)))
 
 
 def _order(s: Statement) -> tuple[int, int, str, tuple[bool, ...]]:
     """By what it does, when it begins, its name; whole values before slices of them."""
-    sliced = tuple(p.pieces is not None for p in parts_of(s))
+    sliced = tuple(p.pieces is not None for p in inside(Part, s))
     return ORDER.index(type(s)), s.when.first, getattr(s, "name", ""), sliced
 
 
@@ -84,7 +81,7 @@ def folded(statements: Iterable[Statement]) -> Iterator[Statement]:
     """The same statement again and again, at equal distances  -->  one with gaps."""
     alike = defaultdict[Statement, list[Statement]](list)
     for s in statements:
-        moves = any(e.step for e in expressions(s)) or s.when.guard.tabled
+        moves = any(e.step for e in inside(Expr, s)) or s.when.guard.tabled
         when = s.when if moves else replace(s.when, first=s.when.last - s.when.first, last=0)
         alike[replace(s, when=when)].append(s)
     for group in alike.values():

@@ -161,7 +161,5 @@ def _guard(g: Guard, mesh: tuple[int, ...]) -> Iterator[str]:
     who = "to_r" if g.receiver else "r"
     if g.spans:
         yield f"FIRST[{who}] <= t <= LAST[{who}]"
-    if len(g.ranks) == 1:
-        yield f"{who} in {list(g.ranks[0])}"
-    elif g.ranks:
-        yield f"{who} in RANKS[t]"
+    if g.ranks:
+        yield f"{who} in {list(g.ranks)}"

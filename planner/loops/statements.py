@@ -27,11 +27,11 @@ from planner.loops.form import (
     Statement,
     Table,
     When,
-    parts_of,
+    inside,
 )
 from planner.loops.kinds import ANY, END, KINDS, OTHER
 from planner.loops.naming import Group, constant
-from planner.loops.places import Cut, encoded
+from planner.loops.places import Role
 from planner.loops.walk import Record
 
 Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
@@ -46,7 +46,7 @@ def cost(statements: Iterable[Statement]) -> float:
 def _cost(s: Statement) -> float:
     guard = s.when.guard
     total = 0.5 if isinstance(s, Start) else 1.0
-    ends = [e for p in parts_of(s) for pair in (p.pieces, p.heads) for e in pair or ()]
+    ends = [e for p in inside(Part, s) for pair in (p.pieces, p.heads) for e in pair or ()]
     total += sum(0.7 if e.table else 0.3 for e in ends if e.step or any(e.axes))
     total += 2 * guard.tabled + 0.1 * len(guard.bounds)
     total += 0.05 * sum(e is not None for b in guard.bounds for e in b[1:])
@@ -82,15 +82,14 @@ class Clusters:
     def __init__(
         self, group: Group, items: list[Record], mesh: tuple[int, ...], where: Ints
     ) -> None:
-        self.key, self.queries, self.names, self.lags = group
-        self.items, self.mesh, self.where = items, mesh, where
-        self.sends = self.key[0] != "attend"
+        self.group, self.items, self.mesh, self.where = group, items, mesh, where
+        self.name, self.tensors = group.key
         self.ranks = len(where)
 
     def best(self) -> list[Statement] | None:
         """The cheapest list of statements."""
         best: list[Statement] | None = None
-        for receiver in (False, True)[: 1 + self.sends]:
+        for receiver in (False, True)[: 1 + bool(self.tensors)]:
             for clusters in self.ways():
                 if clusters is None or (best and cost(best) <= 1):
                     continue
@@ -101,15 +100,14 @@ class Clusters:
 
     def ways(self) -> Iterator[list[Cluster] | None]:
         """Clusters by slices, or of any; with kinds told apart, or not."""
-        split = _split(self.items)
         for apart in (True, False)[: len({i.kind for i in self.items})]:
-            yield self.clusters(split, True, apart)
-            yield self.clusters(self.items, False, apart)
+            yield self.clusters(True, apart)
+            yield self.clusters(False, apart)
 
-    def clusters(self, items: list[Record], alike: bool, apart: bool) -> list[Cluster] | None:
+    def clusters(self, alike: bool, apart: bool) -> list[Cluster] | None:
         """A cluster per run of steps, of slices that are `alike`, of kinds that are told apart."""
         groups = defaultdict[tuple[Slices, int], list[Record]](list)
-        for item in items:
+        for item in self.items:
             slices = tuple(constant(cut) for cut in item.cuts) if alike else ()
             groups[slices, item.kind if apart else ANY].append(item)
         made = list[Cluster]()
@@ -127,12 +125,14 @@ class Clusters:
         for k in range(len(items[0].cuts)):
             both = list[Ends | None]()
             for j in (0, 1):
-                if all(i.cuts[k].whole[:, j].all() for i in items):
+                if all(i.cuts[k].whole[j] for i in items):
                     both.append(None)
                     continue
-                t = np.repeat([i.t for i in items], [len(i.rank) for i in items])
-                seen = self.where[np.concatenate([_seen(i, k) for i in items])]
-                ends = (np.concatenate([_column(i, k, 2 * j + e) for i in items]) for e in (0, 1))
+                rows = [len(i.rank) for i in items]
+                t = np.repeat([i.t for i in items], rows)
+                who = (i.dst if i.cuts[k].role == "into" else i.rank for i in items)
+                seen = self.where[np.concatenate([*who])]
+                ends = np.repeat([i.cuts[k].ends[2 * j :][:2] for i in items], rows, axis=0).T
                 low, high = (plane(seen[:, :-1], t, x) or self._table(seen[:, -1], x) for x in ends)
                 if low is None or high is None:
                     return None
@@ -174,7 +174,7 @@ class Clusters:
             table = np.array([w.by for t in run if (w := ways[t])])
             numbers = [(table[:, a], n) for a, n in enumerate(way.sizes(self.mesh))]
         if way and way.kind == "root":
-            sums = TENSORS[self.key[2][0]].accumulates
+            sums = TENSORS[self.tensors[0]].accumulates
             for item in items:  # the root takes part, without a message
                 root = item.dst if sums else item.rank
                 on[item.t - run[0], root] = True
@@ -183,26 +183,23 @@ class Clusters:
     def _statement(self, cluster: Cluster, piece: Piece, receiver: bool) -> Statement | None:
         guard = piece.guard if piece.guard == Guard() else replace(piece.guard, receiver=receiver)
         when = When(piece.first, piece.last, guard=guard)
-        parts = tuple(
-            Part(name, lag, *slices)
-            for name, lag, slices in zip(self.names, self.lags, cluster.slices, strict=True)
-        )
-        if not self.sends:
-            q, kv = parts[: self.queries], parts[self.queries :]
-            return Attend(when, q, kv, KINDS[cluster.kind])
-        into = None
-        if cluster.items[0].into:
-            *rest, into = parts
-            parts = tuple(rest)
+        parts = defaultdict[Role, tuple[Part, ...]](tuple)
+        said = zip(self.group.names, self.group.lags, cluster.slices, strict=True)
+        for (role, name), lag, slices in said:
+            parts[role] += (Part(name, lag, *slices),)
+        if not self.tensors:
+            return Attend(when, parts["q"], parts["kv"], KINDS[cluster.kind])
         hop = self._hop(cluster.items, piece)
-        return Send(when, *self.key[1:], parts, hop, into) if hop else None
+        if hop is None:
+            return None
+        return Send(when, self.name, self.tensors, parts["send"], hop, *parts["into"])
 
     def _hop(self, items: list[Record], piece: Piece) -> Hop | None:
         way = items[0].way
         assert way is not None
         if way.kind == "table":
-            inside = [i for i in items if piece.first <= i.t <= piece.last]
-            ends = ([getattr(i, end) for i in inside] for end in ("rank", "dst"))
+            its = [i for i in items if piece.first <= i.t <= piece.last]
+            ends = ([getattr(i, end) for i in its] for end in ("rank", "dst"))
             to = _of_ranks(np.full(self.ranks, -1), *map(np.concatenate, ends))
             return Table(to) if to else None
         if way.kind == "root":
@@ -220,42 +217,3 @@ def _of_ranks(table: Ints, rank: Ints, values: Ints) -> tuple[int, ...]:
     """A table with the number of each rank; nothing if a rank has several."""
     table[rank] = values
     return tuple(table.tolist()) if (table[rank] == values).all() else ()
-
-
-def _seen(item: Record, k: int) -> Ints:
-    """The ranks whose coordinates the k-th cut's slices are said in: `into` at the receivers."""
-    if item.into and k == len(item.cuts) - 1 and item.dst is not None:
-        return item.dst
-    return item.rank
-
-
-def _column(item: Record, k: int, e: int) -> Ints:
-    return np.broadcast_to(item.cuts[k].ends[:, e], len(item.rank))
-
-
-def _split(items: list[Record]) -> list[Record]:
-    """Records whose slices are alike on all their ranks; nothing for too many."""
-    made = list[Record]()
-    for item in items:
-        if all(len(cut.ends) == 1 for cut in item.cuts):
-            made.append(item)
-            continue
-        n = len(item.rank)
-        columns = [np.broadcast_to(_flagged(cut), (n, 4)) for cut in item.cuts]
-        code = encoded(np.hstack(columns))
-        numbers = np.unique(code)
-        if len(numbers) > MOST:
-            return []
-        for number in numbers:
-            on = np.flatnonzero(code == number)
-            cuts = (cut.take(on) for cut in item.cuts)
-            one = tuple(Cut(c.value, c.ends[:1], c.whole[:1]) for c in cuts)
-            made.append(replace(item.take(on), cuts=one))
-    return made
-
-
-def _flagged(cut: Cut) -> Ints:
-    """Ends with -1 for the last of whole slices: whole is whole, however many there are."""
-    ends = cut.ends.copy()
-    ends[:, 1::2][cut.whole] = -1
-    return ends

@@ -1,10 +1,10 @@
 """One walk over the rows of a plan: where each copy came from, and what each row does with it.
 
-Records are rows of one step that are alike but for the rank, and perhaps their slices.
+Records are rows of one step that are alike but for the rank.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,38 +12,28 @@ from planner.ir import TENSORS, Plan
 from planner.loops.exchanges import Exchanges
 from planner.loops.form import Ints
 from planner.loops.kinds import Kinds
-from planner.loops.places import Cut
+from planner.loops.places import Cut, Read, Role
 from planner.loops.transfers import Transfers, Way, find_mesh
 from planner.loops.values import Messages, Rectangles, Rows
 
-Key = tuple[str, str, tuple[str, ...]]  # what it does, the name it makes, tensors
+Asked = tuple[Role, str, Ints, Ints]  # side, rank [n], blocks [n, w]
+Key = tuple[str, tuple[str, ...]]  # of a send the name that it makes, and tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The blocks that `rank` [n] reads or sends in step t, as slices of values.
+    """The slices `cuts` of values that each `rank` [n] reads in step t, to attend or to send.
 
-    `way` leads to the receivers `dst`; with `into` the last cut is what they add sums to.
+    Of an attend `kind` is the mask's; of a send `way` leads to the receivers `dst`.
     """
 
     t: int
     key: Key
     rank: Ints
     cuts: tuple[Cut, ...]
-    queries: int = 0  # how many of the cuts an attend has for queries
     kind: int = 0
     way: Way | None = None
     dst: Ints | None = None
-    into: bool = False
-
-    def take(self, rows: Ints) -> "Record":
-        """The same for some of the rows."""
-        return replace(
-            self,
-            rank=self.rank[rows],
-            cuts=tuple(cut.take(rows) for cut in self.cuts),
-            dst=None if self.dst is None else self.dst[rows],
-        )
 
 
 class Reading(Exchanges):
@@ -113,15 +103,15 @@ class Reading(Exchanges):
         Of sums with what they are added into, unless that has no one name.
         """
         (src, dst, blocks), of = part, TENSORS[tensors[0]]
-        ends = (src, dst)[: 1 + of.accumulates]
-        groups = self._read(*((of.side, rank, blocks) for rank in ends))
+        reads: list[Asked] = [("send", of.side, src, blocks), ("into", of.side, dst, blocks)]
+        groups = self._read(*reads[: 1 + of.accumulates])
         groups.sort(key=lambda group: -len(group[0]))
-        names = {cut.value.name for _, (cuts, *_) in groups for cut in cuts}
+        names = {cut.value.name for _, cuts in groups for cut in cuts if cut.role == "send"}
         name = self.transfers.name(t, tensors, way, names, used)
-        for at, (cuts, *into) in groups:
-            one = tuple(cut for cuts in into for cut in cuts if len(cuts) == 1)
-            key = "send", name, tensors
-            record = Record(t, key, src[at], (*cuts, *one), 0, 0, way, dst[at], bool(one))
+        for at, cuts in groups:
+            if sum(cut.role == "into" for cut in cuts) > 1:
+                cuts = tuple(cut for cut in cuts if cut.role == "send")
+            record = Record(t, (name, tensors), src[at], cuts, way=way, dst=dst[at])
             self.records.append(record)
         return name
 
@@ -129,19 +119,18 @@ class Reading(Exchanges):
         rank, q, kv = rectangles
         self.added += [("q", rank, q), ("kv", rank, kv)]
         kinds = self.kinds.of(q, kv)
-        for at, (queries, keys) in self._read(("q", rank, q), ("kv", rank, kv)):
-            every = Record(t, ("attend", "", ()), rank[at], (*queries, *keys), len(queries))
-            of = kinds[at]
-            for kind in np.unique(of).tolist():
-                self.records.append(replace(every.take(np.flatnonzero(of == kind)), kind=kind))
+        for at, cuts in self._read(("q", "q", rank, q), ("kv", "kv", rank, kv)):
+            for kind in np.unique(kinds[at]).tolist():
+                rows = at[kinds[at] == kind]
+                self.records.append(Record(t, ("", ()), rank[rows], cuts, kind))
 
-    def _read(self, *reads: tuple[str, Ints, Ints]) -> list[tuple[Ints, list[tuple[Cut, ...]]]]:
-        """Rows that read the same values in each of some ways, side, rank and blocks, and what."""
-        made = [(np.arange(len(reads[0][1])), list[tuple[Cut, ...]]())]
-        for side, rank, blocks in reads:
+    def _read(self, *asked: Asked) -> list[Read]:
+        """Rows that read the same in each of some ways: role, side, rank and blocks."""
+        made: list[Read] = [(np.arange(len(asked[0][2])), ())]
+        for role, side, rank, blocks in asked:
             made = [
-                (rows[at], [*(tuple(c.take(at) for c in cuts) for cuts in before), cuts])
+                (rows[at], (*before, *cuts))
                 for rows, before in made
-                for at, cuts in self.values[side].read(rank[rows], blocks[rows])
+                for at, cuts in self.values[side].read(role, rank[rows], blocks[rows])
             ]
         return made

@@ -114,7 +114,7 @@ def test_a_condition_that_holds_anyway_is_not_asked() -> None:
 
 def test_what_arrays_cannot_ask_is_refused() -> None:
     domain, names = Domain(Loops((8,), 8, ()), (0,)), Names(("rank",))
-    said = [*bounds(Guard(ranks=((1, 5),)), domain, names)]
+    said = [*bounds(Guard(ranks=(1, 5)), domain, names)]
     assert both(said) == "rank in (1, 5)"
     with pytest.raises(PlanError, match="list of ranks"):
         on_arrays(said)
