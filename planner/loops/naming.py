@@ -54,12 +54,11 @@ class Naming:
             if self.loose or any(_name(r.cuts[0], r.t) == (name, 0) for r in records):
                 for record in records:
                     if (name, record.t) not in born:
+                        born.add((name, record.t))
                         self._start(name, record)
 
     def _start(self, name: str, record: Record) -> None:
         (cut,), t = record.cuts, record.t
-        if name in [chain for chain, _ in self.started[cut.value, t]]:
-            return
         self.started[cut.value, t].append((name, cut))
         value, lag = _name(cut, t)
         part = Part(value, Expr(lag), *constant(cut))

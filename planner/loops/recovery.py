@@ -35,18 +35,21 @@ def recover(plan: Plan) -> Loops:
     Raises PlanError with the reason if the plan is irregular: its rows are not understood, or
     need more than 40 statements, or a list of ranks per step.
     """
-    reading = Reading(plan)
+    reading, reasons = Reading(plan), list[PlanError]()
     strict, loose = (Naming(reading, loose) for loose in (False, True))
     namings = [strict, loose] if loose.starts != strict.starts else [strict]
-    reasons = list[PlanError]()
-    for loops in sorted((_loops(plan, reading, names) for names in namings), key=_cost):
+    made = (_loops(plan, reading, naming) for naming in namings)
+    for loops in sorted(filter(None, made), key=_cost):
         try:
-            _refuse_irregular(loops)
+            if (many := len(loops.statements)) > MOST:
+                raise PlanError(
+                    f"irregular: its loops need {many} statements; at most {MOST} are regular"
+                )
             check(loops, plan)
             return loops
         except PlanError as error:
             reasons.append(error)
-    raise reasons[0]
+    raise next(iter(reasons), PlanError("irregular: its loops need a list of ranks per step"))
 
 
 def _cost(loops: Loops) -> float:
@@ -54,21 +57,15 @@ def _cost(loops: Loops) -> float:
     return cost(loops.statements) + 0.5 * len(loops.sections())
 
 
-def _refuse_irregular(loops: Loops) -> None:
-    """Raises PlanError with the reason where loops are not regular."""
-    if (many := len(loops.statements)) > MOST:
-        raise PlanError(f"irregular: its loops need {many} statements; at most {MOST} are regular")
-
-
-def _loops(plan: Plan, reading: Reading, naming: Naming) -> Loops:
+def _loops(plan: Plan, reading: Reading, naming: Naming) -> Loops | None:
+    """Returns the fewest statements under these names, None where they need lists of ranks."""
     statements: list[Statement] = [*naming.starts, *reading.exchanges]
-    mesh, where = reading.mesh, reading.coordinates
     for group, items in naming.groups():
-        said = Clusters(group, items, mesh, where).best()
+        said = Clusters(group, items, reading.mesh, reading.coordinates).best()
         if said is None:
-            raise PlanError("irregular: its loops need a list of ranks per step")
+            return None
         statements += said
-    return Loops(mesh, len(plan.steps), tuple(sorted(folded(statements), key=_order)))
+    return Loops(reading.mesh, len(plan.steps), tuple(sorted(folded(statements), key=_order)))
 
 
 def _order(s: Statement) -> tuple[int, int, str, tuple[bool, ...]]:
