@@ -209,11 +209,6 @@ class Attend(Node):
     def __init__(self, rank: ArrayLike, q: ArrayLike, kv: ArrayLike) -> None:
         self._put({"rank": rank}, {"q": q, "kv": kv})
 
-    def flat(self, side: SideName) -> tuple[Index, Index]:
-        """(block, rank), one entry per block of that side in a rectangle."""
-        rank, block = flat(self.rank, self.q if side == "q" else self.kv)
-        return block, rank
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Move(Carrying):
@@ -298,7 +293,8 @@ class Plan:
     """The attends and moves of one pass of one workload, step by step.
 
     `buffers` bounds, per tensor, the blocks of other owners that a rank may hold at once (incoming
-    ones count). Raises PlanError where names, ranks and block numbers do not fit.
+    ones count). Empty steps are dropped. Raises PlanError where names, ranks and block numbers do
+    not fit.
     """
 
     name: str
@@ -311,6 +307,7 @@ class Plan:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(filter(None, self.steps)))
         if self.pass_ not in INPUTS:
             raise PlanError(f"a pass is forward or backward, not {self.pass_!r}")
         if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:

@@ -160,10 +160,6 @@ class Side:
         here = dict.fromkeys(b.positions for b in self.blocks if b.home == rank)
         return np.concatenate([merge(p) for p in here] or [np.zeros(0, np.int64)])
 
-    def order(self, ranks: int) -> NDArray[np.int64]:
-        """Positions in layout order, rank after rank: a permutation for every layout by tokens."""
-        return np.concatenate([self.positions(rank) for rank in range(ranks)])
-
     def check_tiling(self, tokens: int, heads: int, name: str) -> None:
         """Raise PlanError unless the blocks cover `tokens` x `heads` exactly once."""
         cuts = sorted({0, heads} | {e for s in self.slices for e in (s.start, s.stop)})

@@ -22,6 +22,7 @@ from runtimes import backends
 from runtimes.arrays import Array, draw
 from runtimes.torch import launch, rank
 from runtimes.torch.rank import Body, Parts
+from shards import in_order
 
 
 def load(source: str) -> ModuleType:
@@ -61,7 +62,7 @@ def results(
     shards = in_threads(plans.ranks, body)
     wholes = []
     for parts, side in zip(zip(*shards, strict=True), ("q", "q", "kv", "kv"), strict=True):
-        order = sides.side(side).order(plans.ranks)
+        order = in_order(sides.side(side), plans.ranks)
         wholes.append(np.concatenate([x.numpy() for x in parts], 2)[:, :, np.argsort(order)])
     return wholes
 

@@ -48,10 +48,8 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
                 moves.append(move)
         steps.append(Step(step.attends, (*moves, *returns.get(number, ()))))
     buffers = tuple((t, n) for t, n in plan.buffers if t == "KV" and t not in keep)
-    backward = replace(
-        plan, pass_="backward", start=(*held, *left), buffers=buffers, steps=tuple(steps)
-    )
-    return replace(backward, steps=tuple(filter(None, steps))) if keep else backward
+    start = (*held, *left)
+    return replace(plan, pass_="backward", start=start, buffers=buffers, steps=tuple(steps))
 
 
 def _finished_away(plan: Plan) -> tuple[list[Held], Table]:

@@ -150,7 +150,7 @@ def _rerouted(plan: Plan, moves: Moves, source: Index, target: Index) -> Plan:
             yield move if same else Move(tensors, move.blocks, src, dst)
 
     steps = [Step(s.attends, tuple(rewrite(s))) for s in plan.steps]
-    return replace(plan, steps=tuple(filter(None, steps)))
+    return replace(plan, steps=tuple(steps))
 
 
 def _fit_buffers(plan: Plan) -> Plan:

@@ -29,7 +29,7 @@ def drop_dead(plan: Plan) -> Plan:
     """Attend(q, kv)  -->  the same without blocks that have no live tile in it."""
     table = tiles(plan)
     steps = (Step(tuple(_live_part(table, a) for a in s.attends), s.moves) for s in plan.steps)
-    return replace(plan, steps=tuple(filter(None, steps)))
+    return replace(plan, steps=tuple(steps))
 
 
 def _live_part(table: Tiles, attend: Attend) -> Attend:
@@ -67,7 +67,7 @@ def drop_unused(plan: Plan, regular: bool = True) -> Plan:
                 table[attend.rank, attended_blocks(attend, tensor)] = True
         steps.append(Step(step.attends, moves))
     start = (_still_held(held, needed, regular) for held in plan.start)
-    kept = tuple(filter(None, reversed(steps)))
+    kept = tuple(reversed(steps))
     return replace(plan, start=tuple(filter(len, start)), steps=kept)
 
 
@@ -128,4 +128,4 @@ def filled(plan: Plan) -> tuple[Plan, bool]:
         Step(step.attends, tuple(kept.get((number, id(m)), m) for m in step.moves))
         for number, step in enumerate(plan.steps)
     )
-    return replace(plan, steps=tuple(filter(None, steps))), owned
+    return replace(plan, steps=tuple(steps)), owned

@@ -47,4 +47,4 @@ def tour(
         if sums and t:
             moves.append(Move(sums, together[t - 1], rank, hops[t - 1]))
         steps.append(Step(tuple(attends), tuple(moves)))
-    return list(filter(None, steps))
+    return steps

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from planner.layouts import by_tokens
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.workload import Workload
+from shards import in_order
 
 torch = pytest.importorskip("torch")
 balancers = pytest.importorskip(
@@ -25,7 +26,7 @@ FEW = settings(max_examples=max(10, settings.default.max_examples // 2))
 
 def order(work: Workload, count: int, layout: str, grain: int = 0) -> list[int]:
     """Positions in the order of the ranks' shards."""
-    return by_tokens(work, count, layout, grain).q.order(count).tolist()
+    return in_order(by_tokens(work, count, layout, grain).q, count).tolist()
 
 
 @FEW

@@ -16,6 +16,7 @@ from planner.layouts import by_tokens
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes.arrays import draw
+from shards import in_order
 
 torch = pytest.importorskip("torch")
 ring = pytest.importorskip(
@@ -38,7 +39,7 @@ def workload(case: str) -> Workload:
 
 def order(case: str) -> Any:
     layout = "striped" if case.startswith("striped") else "contiguous"
-    return by_tokens(workload(case), RANKS, layout).q.order(RANKS)
+    return in_order(by_tokens(workload(case), RANKS, layout).q, RANKS)
 
 
 def peer_rank(rank: int) -> dict[str, list[Any]]:

@@ -125,16 +125,17 @@ def test_a_ring_needs_two_slots_and_its_travelling_sums_three(P: int) -> None:
 def test_a_copy_lives_from_its_arrival_to_its_last_use() -> None:
     work = replace(WORK, seq=6, kv_seq=6)
     send, onward = Move(("KV",), [[0]], [0], [1]), Move(("KV",), [[0]], [1], [2])
+    idle = Step((Attend([0], [[0]], [[0]]),), ())  # nothing travels in it
     plan = hand_made(
         work,
         3,
         "forward",
         Step((), (send,)),
-        Step(),
+        idle,
         Step((Attend([1], [[1]], [[0]]),), ()),
         Step((), (onward,)),
         Step((Attend([2], [[2]], [[0]]),), ()),
-        Step(),
+        idle,
     )
     held = slots(plan, "KV")
     assert held[:, 0].tolist() == [0] * 6

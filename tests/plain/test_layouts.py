@@ -12,6 +12,7 @@ from planner.layouts import BY_MASK, balance, by_tokens, parts
 from planner.layouts.by_work import divided, pairs
 from planner.layouts.dispatch import Loads, balanced, in_turn, summed, to_least_loaded
 from runtimes.validation import check
+from shards import in_order
 from strategies import masks
 
 layouts, ranks = st.sampled_from(sorted(BY_MASK)), st.integers(1, 7)
@@ -37,7 +38,8 @@ def test_each_token_has_one_owner_on_both_sides(
     partition = by_tokens(work, count, layout)
     partition.check(work, count)
     if seq == kv_seq and layout not in ("per-document", "whole-document"):
-        assert partition.q.order(count).tolist() == partition.kv.order(count).tolist()
+        q, kv = (in_order(side, count) for side in (partition.q, partition.kv))
+        assert q.tolist() == kv.tolist()
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), ranks)
@@ -89,7 +91,7 @@ def test_shards_of_even_work_are_consecutive_and_off_by_one_grain(
 ) -> None:
     work = rl.Workload(60, heads=1, mask=data.draw(masks(60, 60)))
     partition = by_tokens(work, count, "even-work", 1)
-    assert partition.q.order(count).tolist() == list(range(60))
+    assert in_order(partition.q, count).tolist() == list(range(60))
     each = pairs(work, "q", divided(work, "q", 0, 1))[:, 0]
     each = each if each.any() else np.ones(60)  # nothing to do is shared by tokens
     done, ends = np.cumsum([0, *each]), np.cumsum(sizes(partition, count))

@@ -22,6 +22,7 @@ from planner.loops import recover
 from planner.loops.recovery import MOST
 from planner.schedules import SCHEDULES
 from planner.schedules.rings.multi import disjoint_rings
+from shards import in_order
 from strategies import OTHERS, masks
 
 NAMES = sorted(SCHEDULES)
@@ -155,7 +156,7 @@ def test_ulysses_pads_no_heads(heads: int, kv_heads: int, P: int, slices: list[i
 
 def test_ulysses_keeps_the_sequence_in_order() -> None:
     plan = rl.plan("ulysses", rl.Workload(seq=12, heads=4, head_dim=8), 4)
-    assert plan.partition.q.order(4).tolist() == list(range(12))
+    assert in_order(plan.partition.q, 4).tolist() == list(range(12))
 
 
 @pytest.mark.parametrize(

@@ -47,4 +47,4 @@ def allgather(
     passed = tuple(move for blocks in came for move in grid.gather(1, ("KV",), blocks))
     attend = Attend(rank, partition.q.owned(ranks), everything)
     steps = Step((), own), Step((), passed), Step((attend,), ())
-    return Plan("allgather", work, ranks, partition, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("allgather", work, ranks, partition, pass_, (), (), tuple(steps))

@@ -43,4 +43,4 @@ def broadcast(
         if t > 1 and sums:
             moves.append(Move(sums, own[np.full(ranks, t - 2)], rank, np.full(ranks, t - 2)))
         steps.append(Step(tuple(attends), tuple(moves)))
-    return Plan("broadcast", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("broadcast", work, ranks, part, pass_, (), (), tuple(steps))

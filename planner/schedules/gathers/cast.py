@@ -46,4 +46,4 @@ def group_cast(
         attends = (Attend(rank, q, np.hstack(arrived)),) if arrived else ()
         steps.append(Step(attends, tuple(moves)))
         arrived = [np.roll(blocks, hop, axis=0) for hop, blocks in sent.items()]
-    return Plan("group-cast", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("group-cast", work, ranks, part, pass_, (), (), tuple(steps))

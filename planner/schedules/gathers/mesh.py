@@ -32,4 +32,4 @@ def mesh2d(
         *tour("kv", grid.joined(0, q), visits, hops, pass_),
         Step((), grid.scatter(0, (result(pass_),), q)),
     ]
-    return Plan("mesh2d", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("mesh2d", work, ranks, part, pass_, (), (), tuple(steps))

@@ -45,4 +45,4 @@ def ulysses_stages(
         moves[pace * stage + 2] += q.all_to_all(("OUT",), back=True)
     steps = (Step(tuple(a), tuple(m)) for a, m in zip(attends, moves, strict=True))
     part = Partition(queries.side, keys.side)
-    return Plan("ulysses-stages", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("ulysses-stages", work, ranks, part, pass_, (), (), tuple(steps))

@@ -39,4 +39,4 @@ def llama3(
         attends = (Attend(grid.rank, q.owned(ranks)[:, i - 1 :: many], every),) if i else ()
         moves = grid.gather(0, ("KV",), kv.owned(ranks)[:, i::many]) if i < many else ()
         steps.append(Step(attends, moves))
-    return Plan("llama3", work, ranks, Partition(q, kv), pass_, (), (), tuple(filter(None, steps)))
+    return Plan("llama3", work, ranks, Partition(q, kv), pass_, (), (), tuple(steps))

@@ -69,7 +69,7 @@ def usp(
     before, after = (Step((), sent), Step((), gathered)), (Step((), shares), Step((), back))
     visits, hops = [kv.attended(gather, t) for t in range(ring)], [grid.near(0, 1)] * ring
     around = tour("kv", q.attended()[:, 0], visits, hops, pass_)
-    steps = tuple(filter(None, (*before, *around, *after)))
+    steps = (*before, *around, *after)
     name, partition = "ulysses" if groups == 1 else "usp", Partition(queries.side, keys.side)
     plan = Plan(name, work, ranks, partition, pass_, start, (), steps)
     return plan if order == "heads" else relabelled(plan, grid.rank.reshape(ulysses, -1).T)

@@ -50,4 +50,4 @@ def balanced(work: Workload, ranks: int, pass_: Pass) -> Plan:
     results = [(Move(("OUT",), q[o], w, o),) for w, o, _ in rounds]  # and back a step later
     stages = zip([*fetched, (), ()], [(), *attends, ()], [(), (), *results], strict=True)
     steps = (Step(here, inputs + sums) for inputs, here, sums in stages)
-    return Plan("balanced", work, ranks, partition, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("balanced", work, ranks, partition, pass_, (), (), tuple(steps))

@@ -36,4 +36,4 @@ def bidirectional(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "
             if pass_ == "backward" and t > late + 1:
                 moves.append(Move(("DKV",), kv[before], rank, onward if t <= most else before))
         steps.append(Step(tuple(attends), tuple(moves)))
-    return Plan("bidirectional", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("bidirectional", work, ranks, part, pass_, (), (), tuple(steps))

@@ -45,4 +45,4 @@ def double_ring(
             onward = beside if t % inner else beyond[beside]
             moves.append(Move(("DKV",), visitor(t - 1), grid.rank, onward))
         steps.append(Step(tuple(attends), tuple(moves)))
-    return Plan("double-ring", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("double-ring", work, ranks, part, pass_, (), (), tuple(steps))

@@ -47,4 +47,4 @@ def groups(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag"
             moves.append(Move(("DKV",), visitors(t - 1, size), rank, onward))
         attend = Attend(rank[on], part.q.owned(ranks)[on], visitors(t, size)[on])
         steps.append(Step((attend,), tuple(moves)))
-    return Plan("groups", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("groups", work, ranks, part, pass_, (), (), tuple(steps))

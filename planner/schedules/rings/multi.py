@@ -45,7 +45,7 @@ def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zig
             moves.append(Move(("DKV",), np.concatenate(visitors(t - 1)), src, dst))
         steps.append(Step(attends, tuple(moves)))
     part = Partition(q, kv)
-    return Plan("multi-ring", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("multi-ring", work, ranks, part, pass_, (), (), tuple(steps))
 
 
 def disjoint_rings(ranks: int) -> list[Ints]:

@@ -45,4 +45,4 @@ def startrail(
         *tour("kv", grid.joined(2, q), visits, hops, pass_),
         Step((), back),
     ]
-    return Plan("startrail", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("startrail", work, ranks, part, pass_, (), (), tuple(steps))

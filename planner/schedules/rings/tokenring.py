@@ -36,4 +36,4 @@ def tokenring(
         moves += [back[t - 1]] if t and not late else []
         steps.append(Step((Attend(rank, q[here], kv),), tuple(moves)))
     steps.append(Step((), tuple(back if late else back[-1:])))
-    return Plan("tokenring", work, ranks, part, pass_, (), (), tuple(filter(None, steps)))
+    return Plan("tokenring", work, ranks, part, pass_, (), (), tuple(steps))
