@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Literal, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 from planner.errors import PlanError, unknown
 from planner.ir import Pass, Plan
@@ -36,29 +36,23 @@ TRIMS: dict[str, tuple[Rewrite, ...]] = {"messages": PASSES, "blocks": BLOCKWISE
 Trim = Literal["messages", "blocks"]
 
 
+class How(TypedDict, total=False):
+    """What both kinds of `plan` take."""
+
+    passes: Sequence[Rewrite] | None
+    trim: Trim
+    layout: Layout | None
+
+
 @overload
 def plan(
-    schedule: str,
-    work: Workload,
-    ranks: int,
-    *,
-    pass_: Pass = "forward",
-    passes: Sequence[Rewrite] | None = None,
-    trim: Trim = "messages",
-    layout: Layout | None = None,
+    schedule: str, work: Workload, ranks: int, *, pass_: Pass = "forward", **how: Unpack[How]
 ) -> Plan: ...
 
 
 @overload
 def plan(
-    schedule: str,
-    work: Workload,
-    ranks: int,
-    *,
-    pass_: Literal["both"],
-    passes: Sequence[Rewrite] | None = None,
-    trim: Trim = "messages",
-    layout: Layout | None = None,
+    schedule: str, work: Workload, ranks: int, *, pass_: Literal["both"], **how: Unpack[How]
 ) -> Plans: ...
 
 
