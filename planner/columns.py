@@ -1,5 +1,6 @@
 """Columns of numbers and bits: laid flat, searched for equal keys."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,22 @@ def by_group(group: NDArray[np.integer], count: int) -> NDArray[np.int32]:
     table = np.full((int(counts.max(initial=0)), count), -1, np.int32).T
     table[ragged(counts)] = order
     return table
+
+
+def stacked(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Columns [n], or tables [n, w] of any widths filled with -1, one below the other."""
+    if len(tables) == 1:
+        return tables[0]
+    if tables[0].ndim == 2:
+        width = max(table.shape[1] for table in tables)
+        tables = [widened(table, width) for table in tables]
+    return np.concatenate(tables)
+
+
+def widened(table: NDArray[Any], width: int) -> NDArray[Any]:
+    """A table [n, w] with columns of -1 up to a width."""
+    more = width - table.shape[1]
+    return np.pad(table, ((0, 0), (0, more)), constant_values=-1) if more else table
 
 
 def again(keys: NDArray[np.intp]) -> NDArray[np.bool_]:

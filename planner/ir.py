@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.columns import chosen, flat
+from planner.columns import chosen, flat, stacked
 from planner.errors import PlanError
 from planner.masks.mask import SideName
 from planner.partitions import SMALL, Ints, Partition, Side, check_places, printed
@@ -154,6 +154,14 @@ class Node:
         """Returns some of the rows."""
         return type(self)(*(f[rows] if isinstance(f, np.ndarray) else f for f in self._fields()))
 
+    @classmethod
+    def joined(cls, nodes: Sequence[Self]) -> Self:
+        """Returns the rows of several nodes, of the same tensors, as one."""
+        if len(nodes) == 1:
+            return nodes[0]
+        columns = zip(*(node._fields() for node in nodes), strict=True)
+        return cls(*(stacked(c) if isinstance(c[0], np.ndarray) else c[0] for c in columns))
+
     def __len__(self) -> int:
         return len(getattr(self, self.__slots__[-1]))
 
@@ -282,6 +290,12 @@ class Step:
 
     def __bool__(self) -> bool:
         return bool(self.attends or self.moves)
+
+    def joined(self) -> "Step":
+        """Returns the step with one attend, and one move of the same tensors."""
+        kinds = dict.fromkeys(move.tensors for move in self.moves)
+        moves = (Move.joined([m for m in self.moves if m.tensors == kind]) for kind in kinds)
+        return Step((Attend.joined(self.attends),) if self.attends else (), tuple(moves))
 
     def __repr__(self) -> str:
         attends, messages = (sum(map(len, nodes)) for nodes in (self.attends, self.moves))

@@ -56,17 +56,19 @@ class Machine:
         )
         return arrays
 
-    def run(self, step: Expanded) -> None:
+    def run(self, expanded: Expanded) -> None:
+        step, kinds = expanded.step, iter(expanded.kinds)
         copies, sent = [], []
-        for tensors, (src, dst, blocks) in step.moves.items():
-            for s, d, row in zip(src, dst, blocks, strict=True):
-                for key in [(t, b) for t in tensors for b in row[row >= 0].tolist()]:
+        for move in step.moves:
+            for s, d, row in zip(move.src, move.dst, move.blocks, strict=True):
+                for key in [(t, b) for t in move.tensors for b in row[row >= 0].tolist()]:
                     if not TENSORS[key[0]].accumulates:
                         copies.append((d, key, self.inputs[s][key]))
                     elif key in self.sums[s]:
                         sent.append((d, key, self.sums[s].pop(key)))
-        for rank, q, kv, kind in zip(*step.attends, step.kinds, strict=True):
-            self.attend(int(rank), q[q >= 0].tolist(), kv[kv >= 0].tolist(), KINDS[kind])
+        for attend in step.attends:
+            for rank, q, kv, kind in zip(attend.rank, attend.q, attend.kv, kinds, strict=True):
+                self.attend(rank, q[q >= 0].tolist(), kv[kv >= 0].tolist(), KINDS[kind])
         for rank, key, value in sent:
             self.add(rank, key, value)
         for rank, key, value in copies:

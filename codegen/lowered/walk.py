@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from codegen.lowered.sums import Cell, Rectangles, plain
 from planner.columns import flat, twice
 from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, TENSORS, Plan
+from planner.ir import ACCUMULATORS, TENSORS, Move, Plan
 from planner.loops.expand import SIDES, Expansion
 from planner.loops.form import (
     HELD,
@@ -31,11 +31,11 @@ from planner.loops.form import (
     Send,
     Statement,
 )
-from planner.loops.values import Copies, Messages, same
+from planner.loops.values import Copies, same
 
 Handing = Send | Return  # statements that may move sums
 Places = tuple[Ints, Ints]  # ranks [n] and blocks [n]
-Moment = tuple[dict[Handing, Messages], list[tuple[Attend, list[str | None]]]]
+Moment = tuple[dict[Handing, Move], list[tuple[Attend, list[str | None]]]]
 
 
 def walk(plan: Plan, loops: Loops, at_owner: bool = False) -> tuple[Loops, "Walk"]:
@@ -135,12 +135,12 @@ class Walk(Expansion):
         moved = {s: self.moved(s, t) for s in active if not isinstance(s, Attend)}
         sums = {s: moved[s][0] for s in self.source if s in moved}
         sent = defaultdict[Cell, list[Copies]](list)
-        for s, (src, dst, blocks) in sums.items():
+        for s, move in sums.items():
             if isinstance(s, Send):
-                if not self._into_whole(s, t, src, dst):
+                if not self._into_whole(s, t, move.src, move.dst):
                     tensor = s.tensors[0]
                     raise PlanError(f"step {t}: {tensor} arrives for other values than it is of")
-                sent[self.source[s]].append((src, blocks))
+                sent[self.source[s]].append((move.src, move.blocks))
             elif (exchange := self.loops.exchanges.get(s.name)) and exchange.again:
                 table = self.value(Part(s.name, s.lag), s.side, t).table
                 sent[self.source[s]].append((self.everyone, table.reshape(len(table), -1)))
@@ -167,8 +167,9 @@ class Walk(Expansion):
         if any(len({(p.value, p.lag) for p in parts}) > 1 for parts in (s.q, s.kv)):
             raise PlanError(f"step {t}: a rectangle of several values")
         tables = self.value(s.q[0], "q", t).table, self.value(s.kv[0], "kv", t).table
-        rank, q, kv = self.attend(s, t)
-        self.attended[s][t] = Rectangles(rank, q, kv, tables)
+        node = self.attend(s, t)
+        rank = node.rank
+        self.attended[s][t] = Rectangles(rank, node.q, node.kv, tables)
         staying = list[str | None]()
         for side, table in zip(SIDES, tables, strict=True):
             row, named = table.reshape(len(table), -1)[rank], self.values[side].named.items()
@@ -187,8 +188,8 @@ class Walk(Expansion):
             self._take(s, t)
         for attend, staying in attends:
             self._attend(attend, t, staying)
-        for s, (_, dst, blocks) in sums.items():
-            self._bring(s, t, dst, blocks)
+        for s, move in sums.items():
+            self._bring(s, t, move.dst, move.blocks)
 
     def _leaves(self, cell: Cell, t: int, rank: Ints, block: Ints) -> bool:
         """True if messages take all of these sums in a step, but for those of who owns them."""

@@ -1,13 +1,16 @@
 """check(loops, plan)   a loop form expands to exactly the rows of its plan, or PlanError."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from planner.columns import widened
 from planner.errors import PlanError
-from planner.ir import Plan
-from planner.loops.expand import Expanded, expand
+from planner.ir import Attend, Plan, Step
+from planner.loops.expand import expand
 from planner.loops.form import Ints, Loops
 from planner.loops.kinds import ANY, END, KINDS, OTHER, Codes, Kinds
-from planner.loops.values import Bools, Rectangles, Rows, codes, rows_of, widened
+from planner.loops.values import Bools, codes
 
 
 def check(loops: Loops, plan: Plan) -> None:
@@ -20,11 +23,12 @@ def check(loops: Loops, plan: Plan) -> None:
         raise PlanError(f"the loops have {loops.steps} steps, the plan has {len(plan.steps)}")
     kinds, blocks = Kinds(plan), max(len(plan.partition.q), len(plan.partition.kv))
     for t, (made, step) in enumerate(zip(expand(loops, plan), plan.steps, strict=True)):
-        real = rows_of(step)
-        _check_messages(t, made, real, plan.ranks, blocks)
-        if not _alike(made.attends, real.attends):
+        said, real = made.step, step.joined()
+        _check_messages(t, said, real, plan.ranks, blocks)
+        if not _alike(said.attends, real.attends):
             raise PlanError(f"step {t}: rectangles are not the plan's")
-        _check_kinds(t, made, kinds)
+        for attend in said.attends:
+            _check_kinds(t, attend, made.kinds, kinds.of(attend.q, attend.kv))
 
 
 def claimed(said: Ints, true: Codes) -> Bools:
@@ -32,36 +36,34 @@ def claimed(said: Ints, true: Codes) -> Bools:
     return np.asarray((said == true) | (said == ANY) | ((said == OTHER) & (true == END)))
 
 
-def _check_kinds(t: int, made: Expanded, kinds: Kinds) -> None:
-    rank, q, kv = made.attends
-    true = kinds.of(q, kv)
-    wrong = np.flatnonzero(~claimed(made.kinds, true))
+def _check_kinds(t: int, attend: Attend, said: Ints, true: Codes) -> None:
+    wrong = np.flatnonzero(~claimed(said, true))
     if len(wrong):
-        i = wrong[0]
-        said, is_ = KINDS[made.kinds[i]], KINDS[true[i]]
-        raise PlanError(f"step {t}, rank {rank[i]}: a rectangle is {is_}, not {said}")
+        rank, kinds = attend.rank[wrong[0]], (KINDS[x[wrong[0]]] for x in (true, said))
+        raise PlanError("step {}, rank {}: a rectangle is {}, not {}".format(t, rank, *kinds))
 
 
-def _check_messages(t: int, made: Rows, real: Rows, ranks: int, blocks: int) -> None:
-    moves = {k: v for k, v in made.moves.items() if len(v[0])}
-    if moves.keys() != real.moves.keys():
-        raise PlanError(f"step {t}: the loops move {sorted(moves)}, the plan {sorted(real.moves)}")
+def _check_messages(t: int, made: Step, real: Step, ranks: int, blocks: int) -> None:
+    moves, planned = ({move.tensors: move for move in step.moves} for step in (made, real))
+    if moves.keys() != planned.keys():
+        raise PlanError(f"step {t}: the loops move {sorted(moves)}, the plan {sorted(planned)}")
     for tensors in moves:
-        made_codes, real_codes = (codes(x[tensors], ranks, blocks) for x in (moves, real.moves))
-        if not np.array_equal(made_codes, real_codes):
+        said, true = (codes(x[tensors], ranks, blocks) for x in (moves, planned))
+        if not np.array_equal(said, true):
             raise PlanError(f"step {t}: messages of {' '.join(tensors)} are not the plan's")
 
 
-def _alike(made: Rectangles, real: Rectangles) -> bool:
+def _alike(made: Sequence[Attend], real: Sequence[Attend]) -> bool:
     """True for the same rectangles, in whatever order they and their blocks stand."""
-    widths = [max(x.shape[1], y.shape[1]) for x, y in zip(made[1:], real[1:], strict=True)]
-    left, right = (_lines(x, widths) for x in (made, real))
-    return np.array_equal(left, right)
+    if not (made and real):
+        return not (made or real)
+    (one,), (other,) = made, real
+    widths = [max(x.shape[1], y.shape[1]) for x, y in ((one.q, other.q), (one.kv, other.kv))]
+    return np.array_equal(_lines(one, widths), _lines(other, widths))
 
 
-def _lines(rows: Rectangles, widths: list[int]) -> Ints:
+def _lines(rows: Attend, widths: list[int]) -> Ints:
     """Rectangles as lines of numbers, each side ascending, and then the lines."""
-    rank, *sides = rows
-    sides = [np.sort(widened(x, w), axis=1) for x, w in zip(sides, widths, strict=True)]
-    lines = np.hstack([rank[:, None], *sides])
+    sides = zip((rows.q, rows.kv), widths, strict=True)
+    lines = np.hstack([rows.rank[:, None], *(np.sort(widened(x, w), axis=1) for x, w in sides)])
     return lines[np.lexsort(lines.T[::-1])]

@@ -15,12 +15,12 @@ from itertools import pairwise
 import numpy as np
 
 from planner.columns import flat
-from planner.ir import TENSORS, Plan
+from planner.ir import Move, Plan
 from planner.loops.expand import Expansion
 from planner.loops.fitting import line, plane
 from planner.loops.form import HELD, Exchange, Expr, Loops, Part, Return, When
 from planner.loops.places import Value
-from planner.loops.values import Bools, Messages, codes, joined, rows_of
+from planner.loops.values import Bools, codes
 
 
 class Exchanges(Expansion):
@@ -29,73 +29,60 @@ class Exchanges(Expansion):
     def __init__(self, mesh: tuple[int, ...], plan: Plan) -> None:
         super().__init__(Loops(mesh, len(plan.steps), ()), plan, placed=True)
         self.mesh, self.ranks = mesh, plan.ranks
-        self.rows = [rows_of(step) for step in plan.steps]
+        self.steps = [step.joined() for step in plan.steps]
         self.exchanges = list[Exchange | Return]()
 
-    def apart(self, t: int, tensors: tuple[str, ...], messages: Messages) -> Messages:
+    def apart(self, t: int, move: Move) -> Move:
         """The messages of a step that belong to no exchange; the exchanges are noted."""
-        find = self._return if TENSORS[tensors[0]].accumulates else self._exchange
-        while len(messages[0]) and (hit := find(t, tensors, messages)):
+        find = self._return if move.accumulates else self._exchange
+        while len(move) and (hit := find(t, move)):
             exchange, its = hit
             self.exchanges.append(exchange)
             self.moved(exchange, t)
-            src, dst, blocks = (x[~its] for x in messages)
-            messages = src, dst, blocks
-        return messages
+            move = move.only(~its)
+        return move
 
-    def _exchange(
-        self, t: int, tensors: tuple[str, ...], messages: Messages
-    ) -> tuple[Exchange, Bools] | None:
+    def _exchange(self, t: int, move: Move) -> tuple[Exchange, Bools] | None:
         """An exchange along an axis with as many messages as it has, and its rows."""
-        src, dst, blocks = messages
-        if len(src) < self.ranks * (min(self.mesh) - 1):
+        if len(move) < self.ranks * (min(self.mesh) - 1):
             return None
-        delta = (self.coordinates[dst] - self.coordinates[src])[:, :-1] % self.mesh
+        delta = (self.coordinates[move.dst] - self.coordinates[move.src])[:, :-1] % self.mesh
         along = np.count_nonzero(delta, axis=1) == 1
         for axis, n in enumerate(self.mesh):
             on = along & (delta[:, axis] > 0)
-            if n > 1 and on.sum() == self.ranks * (n - 1):
-                one = src[on], dst[on], blocks[on]
-                if exchange := self._along(t, tensors, one, axis):
-                    return exchange, on
+            complete = n > 1 and on.sum() == self.ranks * (n - 1)
+            if complete and (exchange := self._along(t, move.only(on), axis)):
+                return exchange, on
         return None
 
-    def _return(
-        self, t: int, tensors: tuple[str, ...], messages: Messages
-    ) -> tuple[Return, Bools] | None:
+    def _return(self, t: int, move: Move) -> tuple[Return, Bools] | None:
         """Sums that go back over an exchange, or from what ranks hold to the owners."""
-        side = TENSORS[tensors[0]].side
         before = [s for s in self.exchanges if isinstance(s, Exchange) and s.when.first < t]
-        ways = [(s.name, s.axis) for s in reversed(before) if s.side == side]
-        if (HELD, None) in self.values[side].named:
+        ways = [(s.name, s.axis) for s in reversed(before) if s.side == move.side]
+        if (HELD, None) in self.values[move.side].named:
             ways += [(HELD, axis) for axis in range(len(self.mesh))]
         for name, axis in ways:
-            exchange = Return(When(t, t), name, tensors, axis)
-            rows = self._among(messages, *self.returned(exchange, t))
+            exchange = Return(When(t, t), name, move.tensors, axis)
+            rows = self._among(move, self.returned(exchange, t))
             if rows is not None:
                 return exchange, rows
         return None
 
-    def _among(self, messages: Messages, made: Messages) -> Bools | None:
-        """The rows of messages that are those made; None if they are not all there."""
-        src, dst, blocks = messages
-        pairs = src.astype(np.intp) * self.ranks + dst
-        rows = np.isin(pairs, made[0].astype(np.intp) * self.ranks + made[1])
-        width = 1 + max(int(x.max(initial=0)) for x in (blocks, made[2]))
-        picked = src[rows], dst[rows], blocks[rows]
-        picked_codes, made_codes = (codes(x, self.ranks, width) for x in (picked, made))
-        return rows if len(made[0]) and np.array_equal(picked_codes, made_codes) else None
+    def _among(self, move: Move, made: Move) -> Bools | None:
+        """The rows of a move that are those made; None if they are not all there."""
+        pairs, wanted = (x.src.astype(np.intp) * self.ranks + x.dst for x in (move, made))
+        rows = np.isin(pairs, wanted)
+        width = 1 + max(int(x.blocks.max(initial=0)) for x in (move, made))
+        found, sought = (codes(x, self.ranks, width) for x in (move.only(rows), made))
+        return rows if len(made) and np.array_equal(found, sought) else None
 
-    def _along(
-        self, t: int, tensors: tuple[str, ...], messages: Messages, axis: int
-    ) -> Exchange | None:
+    def _along(self, t: int, move: Move, axis: int) -> Exchange | None:
         """The exchange that as many messages along an axis are as it has.
 
         A message to each coordinate tells which heads go there.
         """
-        src, dst, blocks = messages
-        to, at = np.unique(self.coordinates[dst, axis], return_index=True)
-        groups = self.values[TENSORS[tensors[0]].side].read("send", src[at], blocks[at])
+        to, at = np.unique(self.coordinates[move.dst, axis], return_index=True)
+        groups = self.values[move.side].read("send", move.src[at], move.blocks[at])
         if len(to) < self.mesh[axis] or any(len(cuts) > 1 for _, cuts in groups):
             return None
         where = np.zeros((len(to), len(self.mesh)), np.intp)
@@ -110,22 +97,20 @@ class Exchanges(Expansion):
         value, heads = groups[0][1][0].value, None if whole.all() else (low, high)
         name = f"G{sum(isinstance(s, Exchange) for s in self.exchanges)}"
         part = Part(value.name, Expr(value.age(t)))
-        exchange = Exchange(When(t, t), name, tensors, part, axis, heads)
-        _, *made = self.exchanged(exchange, t)
-        all_there = self._among(messages, joined(made)) is not None
-        return exchange if all_there and self._read_as_one(exchange, t, value, messages) else None
+        exchange = Exchange(When(t, t), name, move.tensors, part, axis, heads)
+        all_there = self._among(move, self.exchanged(exchange, t)[0]) is not None
+        return exchange if all_there and self._read_as_one(exchange, t, value, move) else None
 
-    def _read_as_one(self, s: Exchange, t: int, value: Value, messages: Messages) -> bool:
+    def _read_as_one(self, s: Exchange, t: int, value: Value, move: Move) -> bool:
         """True if a later attend reads as one what came from several ranks."""
-        src, dst, blocks = messages
-        hops = (self.coordinates[dst] - self.coordinates[src])[:, s.axis] % self.mesh[s.axis]
+        hops = (self.coordinates[move.dst] - self.coordinates[move.src])[:, s.axis]
         origin = np.full(self.values[s.side].code.shape, -1, np.int16)
         origin[flat(self.everyone, value.table.reshape(self.ranks, -1))] = 0
-        present = blocks >= 0
-        origin[flat(dst, blocks)] = np.repeat(hops, present.sum(axis=1))
-        for rows in self.rows[t + 1 :]:
-            read = rows.attends[1 if s.side == "q" else 2]
-            seen = origin[rows.attends[0][:, None], read]  # -1 for the block -1
+        many = (move.blocks >= 0).sum(axis=1)
+        origin[flat(move.dst, move.blocks)] = np.repeat(hops % self.mesh[s.axis], many)
+        for attend in (attend for step in self.steps[t + 1 :] for attend in step.attends):
+            read = attend.q if s.side == "q" else attend.kv
+            seen = origin[attend.rank[:, None], read]  # -1 for the block -1
             if ((seen >= 0) & (seen < seen.max(axis=1, keepdims=True))).any():
                 return True
         return False

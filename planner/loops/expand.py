@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.columns import flat
+from planner import ir
+from planner.columns import by_group, flat, stacked
 from planner.errors import PlanError
-from planner.ir import Plan
 from planner.loops.form import (
     HELD,
     OWN,
@@ -26,17 +26,7 @@ from planner.loops.form import (
 )
 from planner.loops.kinds import KINDS
 from planner.loops.places import Value, Values
-from planner.loops.values import (
-    NOTHING,
-    Copies,
-    Messages,
-    Rectangles,
-    Rows,
-    held,
-    joined,
-    same,
-    sliced,
-)
+from planner.loops.values import Copies, held, same, sliced
 from planner.partitions import Side
 
 SIDES = ("q", "kv")
@@ -44,31 +34,28 @@ Moving = Start | Send | Exchange | Return
 
 
 @dataclass(frozen=True, slots=True)
-class Expanded(Rows):
-    """One step, and the kind (of KINDS) said of each of its rectangles."""
+class Expanded:
+    """One step, and the kind (of KINDS) that is said of each of its rectangles."""
 
+    step: ir.Step
     kinds: Ints
 
 
-def scattered(table: Ints, side: Side, where: Ints, axis: int) -> Messages:
-    """The messages of blocks of a table that others along an axis own to these."""
-    ranks = np.arange(len(table))
-    rank, block = flat(ranks, table.reshape(len(table), -1))
+def scattered(table: Ints, side: Side, where: Ints, axis: int) -> tuple[Ints, Ints, Ints]:
+    """The blocks of a table that others along an axis own: blocks [n, w], their rank, the owner."""
+    ranks = len(table)
+    rank, block = flat(np.arange(ranks), table.reshape(ranks, -1))
     owner = side.owners[block].astype(np.intp)
     apart = where[rank, :-1] != where[owner, :-1]
     on = apart[:, axis] & (apart.sum(axis=1) == 1)
-    pair, block = rank[on] * len(table) + owner[on], block[on]
-    order = np.argsort(pair, kind="stable")
-    pairs, first, number = np.unique(pair[order], return_index=True, return_inverse=True)
-    blocks = np.full((len(pairs), int(np.bincount(number).max(initial=0))), -1)
-    blocks[number, np.arange(len(pair)) - first[number]] = block[order]
-    return pairs // len(table), pairs % len(table), blocks
+    pairs, number = np.unique(rank[on] * ranks + owner[on], return_inverse=True)
+    return np.append(block[on], -1)[by_group(number, len(pairs))], *np.divmod(pairs, ranks)
 
 
 class Expansion:
     """The values of all names as the steps go by, and the way back over exchanges (`brought`)."""
 
-    def __init__(self, loops: Loops, plan: Plan, placed: bool = False) -> None:
+    def __init__(self, loops: Loops, plan: ir.Plan, placed: bool = False) -> None:
         self.loops, self.plan = loops, plan  # which gives blocks, and copies held from the start
         self.coordinates = loops.coordinates()
         self.everyone = np.arange(len(self.coordinates))
@@ -77,7 +64,7 @@ class Expansion:
         self.filled = {  # where there are sums, and a column for block -1
             s: np.zeros((plan.ranks, len(blocks) + 1), np.bool_) for s, blocks in sides.items()
         }
-        self.brought: dict[tuple[str, int | None], Messages] = {}
+        self.brought: dict[tuple[str, int | None], ir.Move] = {}
         self.coming = defaultdict[tuple[str, str, int | None], list[Copies]](list)
         self.added = list[tuple[str, Ints, Ints]]()
         for side, values in self.values.items():
@@ -98,27 +85,27 @@ class Expansion:
                 return value
         raise PlanError(f"step {t}: {part.value} is read, but there is none of that age")
 
-    def moved(self, s: Moving, t: int) -> list[Messages]:
+    def moved(self, s: Moving, t: int) -> list[ir.Move]:
         """The messages of a statement; what they bring is there from the next step on."""
         match s:
             case Start():
                 self.start(s, t)
                 return []
             case Send():
-                return self.send(s, t)
+                return [self.send(s, t)]
             case Return():
-                messages = self.returned(s, t)
-                self.added += [(s.side, *message[1:]) for message in messages]
-                return messages
+                move = self.returned(s, t)
+                self.added.append((s.side, move.dst, move.blocks))
+                return [move]
             case Exchange():
-                return self.exchange(s, t)
+                return [self.exchange(s, t)]
 
     def start(self, s: Start, t: int) -> None:
         """A value gets another name."""
         blocks = self.blocks(s.part, s.side, t, self.everyone)
         self.values[s.side].add(s.name, t, self.everyone, blocks)
 
-    def send(self, s: Send, t: int) -> list[Messages]:
+    def send(self, s: Send, t: int) -> ir.Move:
         """The messages of a send; what they bring has its name from the next step on."""
         src, dst = pairs(self.loops, s, t)
         sent = np.hstack([self.blocks(p, s.side, t, src) for p in s.parts])
@@ -130,49 +117,50 @@ class Expansion:
             )
         else:
             self.added.append((s.side, dst, sent))
-        return [(src, dst, sent)]
+        return ir.Move(s.tensors, sent, src, dst)
 
-    def exchanged(self, s: Exchange, t: int) -> list[Messages]:
-        """The messages of an exchange, first those of ranks to themselves."""
-        table, made = self.value(s.part, s.side, t).table, list[Messages]()
-        mesh, where, share = self.loops.mesh, self.coordinates, Part("to", heads=s.heads)
+    def exchanged(self, s: Exchange, t: int) -> tuple[ir.Move, Ints]:
+        """The messages of an exchange, and the blocks that each rank has of its own part."""
+        table, share = self.value(s.part, s.side, t).table, Part("to", heads=s.heads)
+        mesh, where, parts = self.loops.mesh, self.coordinates, list[Copies]()
         for hop in range(mesh[s.axis]):
             to = where[:, :-1].copy()
             to[:, s.axis] = (to[:, s.axis] + hop) % mesh[s.axis]
             dst = np.ravel_multi_index(tuple(to.T), mesh)
-            made.append((self.everyone, dst, sliced(table, share, t, where[dst])))
-        return made
+            parts.append((dst, sliced(table, share, t, where[dst])))
+        dst, blocks = (stacked(column) for column in zip(*parts[1:], strict=True))
+        return ir.Move(s.tensors, blocks, np.tile(self.everyone, len(parts) - 1), dst), parts[0][1]
 
-    def exchange(self, s: Exchange, t: int) -> list[Messages]:
+    def exchange(self, s: Exchange, t: int) -> ir.Move:
         """The messages of an exchange; what they bring is there beside what each rank keeps."""
-        made, born = self.exchanged(s, t), t + 1 if s.again else None
-        self.coming[s.name, s.side, born].extend((dst, sent) for _, dst, sent in made)
-        src, dst, blocks = joined(made[1:])
-        self.brought[s.name, born] = dst, src, blocks
-        return made[1:]
+        (move, kept), born = self.exchanged(s, t), t + 1 if s.again else None
+        self.coming[s.name, s.side, born] += [(self.everyone, kept), (move.dst, move.blocks)]
+        self.brought[s.name, born] = move
+        return move
 
-    def returned(self, s: Return, t: int) -> list[Messages]:
+    def returned(self, s: Return, t: int) -> ir.Move:
         """The messages of sums that go back along an axis, but for those with no sums in them."""
         value, side = self.value(Part(s.name, s.lag), s.side, t), self.plan.partition.side(s.side)
-        sent = self.brought.get((s.name, value.born))
         if s.name == HELD:
-            sent = scattered(value.table, side, self.coordinates, s.axis)
-        if sent is None:
+            move = ir.Move(s.tensors, *scattered(value.table, side, self.coordinates, s.axis))
+        elif brought := self.brought.get((s.name, value.born)):
+            move = ir.Move(s.tensors, brought.blocks, brought.dst, brought.src)
+        else:
             raise PlanError(f"{s.name} is returned, but is what no exchange brought")
-        src, dst, blocks = sent
-        on = (self.filled[s.side][src[:, None], blocks] & (blocks >= 0)).any(axis=1)
-        return [(src[on], dst[on], blocks[on])]
+        sums = self.filled[s.side][move.src[:, None], move.blocks] & (move.blocks >= 0)
+        return move.only(np.flatnonzero(sums.any(axis=1)))
 
     def arrive(self) -> None:
         """Makes readable what was under way."""
         for (name, side, born), parts in self.coming.items():
-            self.values[side].add(name, born, *joined(parts))
+            rank, blocks = (stacked(column) for column in zip(*parts, strict=True))
+            self.values[side].add(name, born, rank, blocks)
         for side, rank, blocks in self.added:
             self.filled[side][rank[:, None], blocks] = True
         self.coming.clear()
         self.added.clear()
 
-    def attend(self, s: Attend, t: int) -> Rectangles:
+    def attend(self, s: Attend, t: int) -> ir.Attend:
         """The rectangles of an attend."""
         who = np.flatnonzero(s.when.guard.at(t, self.coordinates)).astype(np.int32)
         q, kv = (
@@ -180,7 +168,10 @@ class Expansion:
             for side, parts in (("q", s.q), ("kv", s.kv))
         )
         self.added += [("q", who, q), ("kv", who, kv)]
-        return who, q, kv
+        attend = ir.Attend(who, q, kv)
+        if len(attend) < len(who):
+            raise PlanError(f"step {t}: a rank attends to nothing")
+        return attend
 
 
 def pairs(loops: Loops, s: Send, t: int) -> tuple[Ints, Ints]:
@@ -207,7 +198,7 @@ def ends(loops: Loops, s: Send, t: int) -> Ints:
     return np.ravel_multi_index(tuple(to), loops.mesh, mode="wrap")
 
 
-def expand(loops: Loops, plan: Plan) -> Iterator[Expanded]:
+def expand(loops: Loops, plan: ir.Plan) -> Iterator[Expanded]:
     """The rows of each step."""
     state = Expansion(loops, plan)
     for t in range(loops.steps):
@@ -215,19 +206,14 @@ def expand(loops: Loops, plan: Plan) -> Iterator[Expanded]:
 
 
 def _step(state: Expansion, t: int) -> Expanded:
-    moves = dict[tuple[str, ...], list[Messages]]()
-    rectangles, kinds = list[Rectangles](), list[Ints]()
+    attends, moves, kinds = list[ir.Attend](), list[ir.Move](), list[int]()
     for s in state.loops.statements:
         if not s.when.on(t):
             continue
         if isinstance(s, Attend):
-            rectangles.append(state.attend(s, t))
-            kinds.append(np.full(len(rectangles[-1][0]), KINDS.index(s.kind)))
-        elif messages := state.moved(s, t):
-            moves.setdefault(s.tensors, []).extend(messages)
+            attends.append(state.attend(s, t))
+            kinds += [KINDS.index(s.kind)] * len(attends[-1])
+        else:
+            moves += state.moved(s, t)
     state.arrive()
-    return Expanded(
-        {k: joined(v) for k, v in moves.items()},
-        joined(rectangles or [NOTHING]),
-        np.concatenate([np.zeros(0, np.intp), *kinds]),
-    )
+    return Expanded(ir.Step(tuple(attends), tuple(moves)).joined(), np.array(kinds, np.intp))

@@ -141,5 +141,7 @@ def equal(labels: Ints | Bools) -> list[Ints]:
             if code.max(initial=0) > 1 << 30:
                 code = np.unique(code, return_inverse=True)[1].astype(np.int64)
             code = code * (int(column.max()) + 1) + column
+    if not code.any():
+        return [np.arange(len(code))]
     order = np.argsort(code, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)

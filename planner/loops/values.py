@@ -1,30 +1,20 @@
 """Values: the blocks that a name stands for on each rank, by piece and head: [ranks, p, h].
 
 Pieces are the distinct sets of positions that a rank has, in block order; heads the slices of
-them, counted from the lowest that it has. -1 stands for nothing. Rows of a step are columns:
-messages by tensors, and rectangles.
+them, counted from the lowest that it has. -1 stands for nothing.
 """
-
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import flat
-from planner.ir import Plan, Step
+from planner.columns import flat, widened
+from planner.ir import Move, Plan
 from planner.loops.form import Ints, Part
 from planner.partitions import Side
 
 FAR = 1 << 30
 Bools = NDArray[np.bool_]
 Copies = tuple[Ints, Ints]  # rank [n], blocks [n, w]
-Messages = tuple[Ints, Ints, Ints]  # src [n], dst [n], blocks [n, w]
-Rectangles = tuple[Ints, Ints, Ints]  # rank [n], q [n, a], kv [n, b]
-Columns = TypeVar("Columns", Copies, Messages)
-NOTHING: Rectangles = np.zeros(0, np.int32), *np.zeros((2, 0, 1), np.int32)
 
 
 def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
@@ -94,50 +84,10 @@ def sliced(table: Ints, part: Part, t: int, where: Ints) -> Ints:
     return table.reshape(len(table), table.shape[1] * table.shape[2])
 
 
-def codes(messages: Messages, ranks: int, blocks: int) -> Ints:
+def codes(move: Move, ranks: int, blocks: int) -> Ints:
     """One number for each (src, dst, block) that moves, ascending."""
-    src, dst, table = messages
-    pair, block = flat(src.astype(np.int64) * ranks + dst, table)
+    pair, block = flat(move.src.astype(np.int64) * ranks + move.dst, move.blocks)
     return np.sort(pair * blocks + block)
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The messages and rectangles of one step."""
-
-    moves: dict[tuple[str, ...], Messages]
-    attends: Rectangles
-
-
-def rows_of(step: Step) -> Rows:
-    """A step's nodes joined; int32 as they stand in the plan."""
-    moves = defaultdict[tuple[str, ...], list[Messages]](list)
-    for m in step.moves:
-        moves[m.tensors].append((m.src, m.dst, m.blocks))
-    attends = [(a.rank, a.q, a.kv) for a in step.attends]
-    return Rows({k: joined(v) for k, v in moves.items()}, joined(attends or [NOTHING]))
-
-
-def joined(parts: Sequence[Columns]) -> Columns:
-    """Columns of several nodes as one."""
-    columns: Columns = parts[0]
-    if len(parts) > 1:
-        columns = cast(Columns, tuple(map(stack, zip(*parts, strict=True))))
-    return columns
-
-
-def stack(tables: Sequence[Ints]) -> Ints:
-    """Columns [n], or tables [n, w] of any widths filled with -1, one below the other."""
-    if tables[0].ndim == 2:
-        width = max(t.shape[1] for t in tables)
-        tables = [widened(t, width) for t in tables]
-    return np.concatenate(tables)
-
-
-def widened(table: Ints, width: int) -> Ints:
-    """A table [n, w] with columns of -1 up to a width."""
-    more = width - table.shape[1]
-    return np.pad(table, ((0, 0), (0, more)), constant_values=-1) if more else table
 
 
 def same(a: Ints, b: Ints) -> bool:

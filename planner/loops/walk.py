@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.ir import TENSORS, Plan
+from planner.ir import Attend, Move, Plan, Step
 from planner.loops.exchanges import Exchanges
 from planner.loops.form import Ints
 from planner.loops.kinds import Kinds
 from planner.loops.places import Cut, Read, Role
 from planner.loops.transfers import Transfers, Way, find_mesh
-from planner.loops.values import Messages, Rectangles, Rows
 
 Asked = tuple[Role, str, Ints, Ints]  # side, rank [n], blocks [n, w]
 Key = tuple[str, tuple[str, ...]]  # of a send the name that it makes, and tensors
@@ -43,80 +42,70 @@ class Reading(Exchanges):
         super().__init__(find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks), plan)
         self.records = list[Record]()
         self.kinds, self.transfers = Kinds(plan), Transfers(self.mesh)
-        for t, row in enumerate(self.rows):
-            self._step(t, row)
+        for t, step in enumerate(self.steps):
+            self._step(t, step)
         self.repeated()
 
-    def _step(self, t: int, rows: Rows) -> None:
-        for tensors, messages in rows.moves.items():
-            side, sums = TENSORS[tensors[0]].side, TENSORS[tensors[0]].accumulates
+    def _step(self, t: int, step: Step) -> None:
+        for move in step.moves:
             used = set[str]()
-            for way, part in self._ways(t, tensors, self.apart(t, tensors, messages)):
-                name = self._sent(t, tensors, way, part, used)
-                if sums:
-                    self.added.append((side, *part[1:]))
+            for way, part in self._ways(t, self.apart(t, move)):
+                name = self._sent(t, way, part, used)
+                if move.accumulates:
+                    self.added.append((move.side, part.dst, part.blocks))
                 else:
-                    self.coming[name, side, t + 1].append(part[1:])
-        if len(rows.attends[0]):
-            self._attends(t, rows.attends)
+                    self.coming[name, move.side, t + 1].append((part.dst, part.blocks))
+        for attend in step.attends:
+            self._attends(t, attend)
         self.arrive()
 
-    def _ways(
-        self, t: int, tensors: tuple[str, ...], messages: Messages
-    ) -> Iterator[tuple[Way, Messages]]:
+    def _ways(self, t: int, move: Move) -> Iterator[tuple[Way, Move]]:
         """Messages by their shift; those of more than two shifts from, to a root or by a table."""
-        src, dst, blocks = messages
-        if not len(src):
+        if not len(move):
             return
         mesh, where = self.mesh, self.coordinates
-        code: Ints = (dst - src) % mesh[0]
-        if len(mesh) > 1:
-            delta = (where[dst] - where[src])[:, :-1] % mesh
-            code = np.ravel_multi_index(tuple(delta.T), mesh)
+        delta = (where[move.dst] - where[move.src])[:, :-1] % mesh
+        code: Ints = np.ravel_multi_index(tuple(delta.T), mesh)
         shifts = np.unique(code) if (code != code[0]).any() else code[:1]
-        many = len(shifts) > 2 or self.transfers.rooted(t, tensors)
-        if many and (way := self._rooted(src, dst, TENSORS[tensors[0]].accumulates)):
-            yield way, messages
-            return
-        if len(shifts) > 2 and len(np.unique(src)) == len(np.unique(dst)) == len(src):
-            yield Way("table"), messages
-            return
-        for shift in shifts:
-            on = code == shift
-            way = Way("shift", tuple(int(x) for x in np.unravel_index(shift, mesh)))
-            yield way, (messages if len(shifts) == 1 else (src[on], dst[on], blocks[on]))
+        many = len(shifts) > 2 or self.transfers.rooted(t, move.tensors)
+        if many and (way := self._rooted(move)):
+            yield way, move
+        elif len(shifts) > 2 and len(np.unique(move.src)) == len(np.unique(move.dst)) == len(move):
+            yield Way("table"), move
+        else:
+            for shift in shifts:
+                by = tuple(int(x) for x in np.unravel_index(shift, mesh))
+                yield Way("shift", by), move if len(shifts) == 1 else move.only(code == shift)
 
-    def _rooted(self, src: Ints, dst: Ints, sums: bool) -> Way | None:
+    def _rooted(self, move: Move) -> Way | None:
         """All messages along one axis, from one coordinate of it, or for sums to one."""
         where = self.coordinates[:, :-1]
-        axes = np.flatnonzero((where[src] != where[dst]).any(axis=0))
-        roots = where[dst if sums else src, axes[0]]
+        axes = np.flatnonzero((where[move.src] != where[move.dst]).any(axis=0))
+        roots = where[move.dst if move.accumulates else move.src, axes[0]]
         if len(axes) > 1 or (roots != roots[0]).any():
             return None
         return Way("root", (int(roots[0]),), int(axes[0]))
 
-    def _sent(
-        self, t: int, tensors: tuple[str, ...], way: Way, part: Messages, used: set[str]
-    ) -> str:
+    def _sent(self, t: int, way: Way, move: Move, used: set[str]) -> str:
         """Note the records of these messages, and return their name.
 
         Of sums with what they are added into, unless that has no one name.
         """
-        (src, dst, blocks), of = part, TENSORS[tensors[0]]
-        reads: list[Asked] = [("send", of.side, src, blocks), ("into", of.side, dst, blocks)]
-        groups = self._read(*reads[: 1 + of.accumulates])
+        rank, blocks, side = move.src, move.blocks, move.side
+        reads: list[Asked] = [("send", side, rank, blocks), ("into", side, move.dst, blocks)]
+        groups = self._read(*reads[: 1 + move.accumulates])
         groups.sort(key=lambda group: -len(group[0]))
         names = {cut.value.name for _, cuts in groups for cut in cuts if cut.role == "send"}
-        name = self.transfers.name(t, tensors, way, names, used)
+        name = self.transfers.name(t, move.tensors, way, names, used)
         for at, cuts in groups:
             if sum(cut.role == "into" for cut in cuts) > 1:
                 cuts = tuple(cut for cut in cuts if cut.role == "send")
-            record = Record(t, (name, tensors), src[at], cuts, way=way, dst=dst[at])
-            self.records.append(record)
+            key, dst = (name, move.tensors), move.dst[at]
+            self.records.append(Record(t, key, rank[at], cuts, way=way, dst=dst))
         return name
 
-    def _attends(self, t: int, rectangles: Rectangles) -> None:
-        rank, q, kv = rectangles
+    def _attends(self, t: int, attend: Attend) -> None:
+        rank, q, kv = attend.rank, attend.q, attend.kv
         self.added += [("q", rank, q), ("kv", rank, kv)]
         kinds = self.kinds.of(q, kv)
         for at, cuts in self._read(("q", "q", rank, q), ("kv", "kv", rank, kv)):

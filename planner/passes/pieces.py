@@ -2,7 +2,7 @@
 per_block(plan)    one message per block;  joined(plan)   messages between two ranks are one again
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -128,22 +128,19 @@ def per_block(plan: Plan) -> Plan:
 
 def joined(plan: Plan) -> Plan:
     """Move([a], r, s), Move([b], r, s)  -->  Move([a, b], r, s)"""
-    steps = []
-    for step in plan.steps:
-        kinds = dict.fromkeys(move.tensors for move in step.moves)
-        moves = (_join([m for m in step.moves if m.tensors == kind]) for kind in kinds)
-        steps.append(Step(step.attends, tuple(moves)))
-    held = [brought(plan, one) for one in plan.start]
-    kinds = dict.fromkeys(move.tensors for move in held)
-    start = (_left(_join([m for m in held if m.tensors == kind])) for kind in kinds)
-    return replace(plan, start=tuple(start), steps=tuple(steps))
+    steps = (Step(step.attends, _join(step.moves)) for step in plan.steps)
+    held = _join(tuple(brought(plan, one) for one in plan.start))
+    return replace(plan, start=tuple(map(_left, held)), steps=tuple(steps))
 
 
-def _join(moves: Sequence[Move]) -> Move:
-    """One message for each pair of ranks, its blocks in the order of the nodes."""
-    flat = [move.flat() for move in moves]
-    block, src, dst = (np.concatenate(column) for column in zip(*flat, strict=True))
+def _join(moves: tuple[Move, ...]) -> tuple[Move, ...]:
+    """One message for each pair of ranks and tensors, its blocks in the order of the nodes."""
+    return tuple(map(_by_pair, Step((), moves).joined().moves))
+
+
+def _by_pair(move: Move) -> Move:
+    block, src, dst = move.flat()
     ranks = int(max(src.max(), dst.max())) + 1
     pair, row = np.unique(src * ranks + dst, return_inverse=True)
     blocks = np.append(block, -1)[by_group(row, len(pair))]
-    return Move(moves[0].tensors, blocks, *np.divmod(pair, ranks))
+    return Move(move.tensors, blocks, *np.divmod(pair, ranks))

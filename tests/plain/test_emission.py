@@ -127,9 +127,9 @@ def test_a_digest_tells_plans_apart_and_not_their_names(tmp_path: Path) -> None:
     rl.save(plan, tmp_path / "plan.json")
     same = [plan, replace(plan, name="other"), rl.load(tmp_path / "plan.json")]
     assert len({digest((p,)) for p in same if isinstance(p, Plan)}) == 1
-    last = plan.steps[-1]
+    first = plan.steps[0]
     others = [
-        replace(plan, steps=(*plan.steps[:-1], replace(last, attends=()))),
+        replace(plan, steps=(replace(first, moves=()), *plan.steps[1:])),
         replace(plan, steps=plan.steps[:-1]),
         rl.plan("zigzag", replace(WORK, seq=128, kv_seq=128), 4),
         rl.plan("ring", WORK, 4),

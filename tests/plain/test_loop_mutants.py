@@ -135,13 +135,13 @@ def meaning(loops: Loops, made: Plan) -> object:
     rows = []
     try:
         for t, step in enumerate(expand(loops, made)):
-            for tensors, (src, dst, blocks) in step.moves.items():
-                for s, d, row in zip(src, dst, blocks, strict=True):
-                    rows += [(t, tensors, int(s), int(d), int(b)) for b in row if b >= 0]
-            if step.attends:
+            for move in step.step.moves:
+                for s, d, row in zip(move.src, move.dst, move.blocks, strict=True):
+                    rows += [(t, move.tensors, int(s), int(d), int(b)) for b in row if b >= 0]
+            for attend in step.step.attends:
                 rows += [
                     (t, "attend", int(r), tuple(sorted(q[q >= 0])), tuple(sorted(k[k >= 0])))
-                    for r, q, k in zip(*step.attends, strict=True)
+                    for r, q, k in zip(attend.rank, attend.q, attend.kv, strict=True)
                 ]
     except PlanError:
         return None

@@ -155,7 +155,8 @@ class Counted:
         self.keep(left, t)
         for s in active:
             if isinstance(s, Attend):
-                who, q, kv = self.state.attend(s, t)
+                attend = self.state.attend(s, t)
+                who, q, kv = attend.rank, attend.q, attend.kv
                 for tensor in self.added:
                     own, others = (q, kv) if TENSORS[tensor].side == "q" else (kv, q)
                     rank, block = flat(who, own)
@@ -171,9 +172,9 @@ class Counted:
         cell = self.cell(self.walked.source[s])
         going = np.ones(self.plan.ranks, bool)
         if isinstance(s, Send):
-            ((src, dst, _),) = self.state.send(s, t)
+            move = self.state.send(s, t)
             going[:], to = False, np.full(self.plan.ranks, -1)
-            going[src], to[src] = True, dst
+            going[move.src], to[move.src] = True, move.dst
         rank, block = np.nonzero(cell * going[:, None])
         pairs = cell[rank, block]
         cell[going] = 0
