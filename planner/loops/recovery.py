@@ -62,7 +62,7 @@ def _loops(plan: Plan, reading: Reading, naming: Naming) -> Loops | None:
     statements: list[Statement] = [*naming.starts, *reading.exchanges]
     for group, items in naming.groups():
         said = Clusters(group, items, reading.mesh, reading.coordinates).best()
-        if said is None:
+        if not said:
             return None
         statements += said
     return Loops(reading.mesh, len(plan.steps), tuple(sorted(folded(statements), key=_order)))

@@ -5,8 +5,9 @@ then each cluster's ranks are fitted as guards. The cheapest way to say it wins.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -86,23 +87,18 @@ class Clusters:
         self.name, self.tensors = group.key
         self.ranks = len(where)
 
-    def best(self) -> list[Statement] | None:
-        """The cheapest list of statements."""
-        best: list[Statement] | None = None
-        for receiver in (False, True)[: 1 + bool(self.tensors)]:
-            for clusters in self.ways():
-                if clusters is None or (best and cost(best) <= 1):
-                    continue
-                said = self.say(clusters, receiver)
-                if said and (best is None or cost(said) < cost(best)):
-                    best = said
+    def best(self) -> list[Statement]:
+        """The cheapest list of statements, none where none says it."""
+        ends = (False, True)[: 1 + bool(self.tensors)]  # whose ranks are told, a receiver's?
+        kinds = (True, False)[: len({i.kind for i in self.items})]
+        best = list[Statement]()
+        for apart, alike in product(kinds, (True, False)):
+            if best and cost(best) <= 1:
+                break
+            clusters = self.clusters(alike, apart) or []
+            said = (self.say(clusters, receiver) for receiver in ends)
+            best = min(filter(None, (best, *said)), key=cost, default=best)
         return best
-
-    def ways(self) -> Iterator[list[Cluster] | None]:
-        """Clusters by slices, or of any; with kinds told apart, or not."""
-        for apart in (True, False)[: len({i.kind for i in self.items})]:
-            yield self.clusters(True, apart)
-            yield self.clusters(False, apart)
 
     def clusters(self, alike: bool, apart: bool) -> list[Cluster] | None:
         """A cluster per run of steps, of slices that are `alike`, of kinds that are told apart."""

@@ -42,10 +42,6 @@ class Chunks(Chunked):
     forms = ("chunks:8192",)
     definition = "i // {size} == j // {size}"
 
-    def region(self) -> Region:
-        begins, ends = self.bounds()
-        return Region.boxes(begins, ends, begins, ends)
-
     def packed(self) -> Packed:
         bounds = np.append(self.bounds()[0], [self.tokens])
         return Packed((bounds, bounds))

@@ -8,7 +8,7 @@ import numpy as np
 from planner.errors import PlanError
 from planner.masks.areas import LIMIT
 from planner.masks.mask import Mask, Names, Packed, whole
-from planner.masks.regions import FAR, Ints, Region
+from planner.masks.regions import Ints
 from planner.masks.window import Window
 from planner.parse import tokens
 
@@ -52,10 +52,6 @@ class Documents(Mask):
         keys = np.cumsum([0, *self.lengths], dtype=np.int64)
         queries = np.cumsum([0, *(self.q_lengths or self.lengths)], dtype=np.int64)
         return queries + keys[-1] - queries[-1], keys
-
-    def region(self) -> Region:
-        q, kv = self.bounds()
-        return Region.boxes(q[:-1], q[1:], kv[:-1], kv[1:])
 
     def packed(self) -> Packed:
         return Packed(self.bounds())
@@ -125,12 +121,6 @@ class Varlen(Mask):
             most = np.pad(self.ahead() + self.right, 1)
             return {"near": self.documents, "BOUNDS": self.bounds(), "MOST": most}
         return {"near": self.documents}
-
-    def region(self) -> Region:
-        (q, kv), ahead = self.documents.bounds(), self.ahead()
-        low = -FAR if self.left is None else ahead - self.left
-        high = FAR if self.right is None else ahead + self.right
-        return Region.boxes(q[:-1], q[1:], kv[:-1], kv[1:], low, high)
 
     def packed(self) -> Packed:
         left, right = Window(self.left, self.right).reach

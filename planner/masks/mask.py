@@ -12,7 +12,6 @@ Query positions are aligned, i + kv_seq - seq, so the last query meets the last 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from operator import index
@@ -56,9 +55,19 @@ class Packed(NamedTuple):
         q, k = self.sides
         return (q[:-1], q[1:] - np.diff(k)) if side == "q" else (k[:-1], k[:-1])
 
+    def region(self) -> Region:
+        """Returns the same pairs as boxes cut by bands."""
+        if self.sides is None:
+            return Region.of([(*ALL, *ALL, -self.left, self.right)])
+        q, k = self.sides
+        ahead = k[1:] - q[1:] if self.from_ends else 0
+        low = -FAR if self.left == FAR else ahead - self.left
+        high = FAR if self.right == FAR else ahead + self.right
+        return Region.boxes(q[:-1], q[1:], k[:-1], k[1:], low, high)
+
 
 @dataclass(frozen=True, repr=False)
-class Mask(OneLine, ABC):
+class Mask(OneLine):
     """A rule which pairs of query and key positions are allowed.
 
     A subclass is a frozen dataclass of whole numbers, if it does not check its fields itself; its
@@ -109,9 +118,9 @@ class Mask(OneLine, ABC):
         """Arrays and masks that the expression names: bounds, what it indexes, other masks."""
         return {}
 
-    @abstractmethod
     def region(self) -> Region:
-        """Returns the same pairs as a disjoint union of boxes cut by bands."""
+        """Returns the same pairs as a disjoint union of boxes cut by bands: here as packed."""
+        return self.packed().region()
 
     def check(self, seq: int, kv_seq: int) -> None:
         """Raises PlanError when the mask does not fit `seq` queries and `kv_seq` keys."""

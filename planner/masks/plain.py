@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from planner.masks.mask import ALL, Mask, Packed
-from planner.masks.regions import FAR, Region
+from planner.masks.mask import Mask, Packed
 
 
 @dataclass(frozen=True, repr=False)
@@ -13,9 +12,6 @@ class Full(Mask):
     forms = ("full",)
     fixed_length = False
     definition = "i * 0 == j * 0"
-
-    def region(self) -> Region:
-        return Region.of([(*ALL, *ALL, *ALL)])
 
     def packed(self) -> Packed:
         return Packed()
@@ -28,9 +24,6 @@ class Causal(Mask):
     forms = ("causal",)
     fixed_length = False
     definition = "j <= i"
-
-    def region(self) -> Region:
-        return Region.of([(*ALL, *ALL, -FAR, 0)])
 
     def packed(self) -> Packed:
         return Packed(right=0)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from planner.masks.areas import LIMIT
-from planner.masks.mask import ALL, Mask, Packed, whole
+from planner.masks.mask import Mask, Packed, whole
 from planner.masks.plain import Full
-from planner.masks.regions import FAR, Region
+from planner.masks.regions import FAR
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,10 +36,6 @@ class Window(Mask):
         if len(sides) == 2:
             return f"({sides[0]}) & ({sides[1]})"
         return sides[0] if sides else Full.definition
-
-    def region(self) -> Region:
-        left, right = self.reach
-        return Region.of([(*ALL, *ALL, -left, right)])
 
     @property
     def reach(self) -> tuple[int, int]:
