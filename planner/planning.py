@@ -37,7 +37,7 @@ Trim = Literal["messages", "blocks"]
 
 
 class How(TypedDict, total=False):
-    """What both kinds of `plan` take."""
+    """The options of `plan` that do not change its type."""
 
     passes: Sequence[Rewrite] | None
     trim: Trim

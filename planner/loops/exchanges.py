@@ -70,11 +70,11 @@ class Exchanges(Expansion):
 
     def _among(self, move: Move, made: Move) -> Bools | None:
         """The rows of a move that are those made; None if they are not all there."""
-        pairs, wanted = (x.src.astype(np.intp) * self.ranks + x.dst for x in (move, made))
-        rows = np.isin(pairs, wanted)
+        pairs, made_pairs = (x.src.astype(np.intp) * self.ranks + x.dst for x in (move, made))
+        rows = np.isin(pairs, made_pairs)
         width = 1 + max(int(x.blocks.max(initial=0)) for x in (move, made))
-        found, sought = (codes(x, self.ranks, width) for x in (move.only(rows), made))
-        return rows if len(made) and np.array_equal(found, sought) else None
+        picked, made_codes = (codes(x, self.ranks, width) for x in (move.only(rows), made))
+        return rows if len(made) and np.array_equal(picked, made_codes) else None
 
     def _along(self, t: int, move: Move, axis: int) -> Exchange | None:
         """The exchange that as many messages along an axis are as it has.

@@ -21,7 +21,7 @@ OfLags = dict[tuple[int, ...], list[Record]]
 
 
 class Group(NamedTuple):
-    """What records that may become one statement have in common: what they do, of which values."""
+    """Records that may become one statement: they do the same with values of the same names."""
 
     key: Key
     names: tuple[tuple[Role, str], ...]
@@ -97,7 +97,7 @@ def _name(cut: Cut, t: int) -> tuple[str, int]:
 
 
 def _use(record: Record, cut: Cut) -> tuple[str, ...]:
-    """What a cut is for: ages are told apart by that."""
+    """Returns what a cut is for: ages are told apart by that."""
     return cut.role, *record.key[1]
 
 

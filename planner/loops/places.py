@@ -36,7 +36,7 @@ class Value:
 
 
 class Cut(NamedTuple):
-    """What rows read of a value: `ends` are first and last piece, first and last head.
+    """The slice of a value that rows read: `ends` are first and last piece, first and last head.
 
     `whole` says of pieces and of heads that these are all. `role` is what it is read for: as q or
     kv of a rectangle, to be sent, or as what sums are added into.
