@@ -63,6 +63,20 @@ def test_nodes_compare_by_value_and_cannot_be_changed() -> None:
         one.blocks[0, 0] = 5
 
 
+def test_steps_in_which_nothing_happens_fall_away() -> None:
+    plan = rl.plan("ring", rl.Workload(seq=8, heads=1), 4)
+    first, *others = plan.steps
+    assert replace(plan, steps=(Step(), first, Step(), *others, Step())) == plan
+
+
+def test_rows_of_nodes_are_joined() -> None:
+    narrow, wide = Attend([0], [0], [2]), Attend([1, 2], [[1, 3], [2, -1]], [0, 1])
+    assert Attend.joined([narrow, wide]) == Attend([0, 1, 2], [[0, -1], [1, 3], [2, -1]], [2, 0, 1])
+    copies, more = Move("KV", [[0, 1]], [0], [1]), Move("KV", [2], [2], [0])
+    step = Step((wide,), (copies, Move("Q", [1], [1], [0]), more)).joined()
+    assert step.moves == (Move("KV", [[0, 1], [2, -1]], [0, 2], [1, 0]), Move("Q", [1], [1], [0]))
+
+
 def test_rows_that_go_nowhere_or_carry_nothing_fall_away() -> None:
     move = Move(("KV",), [[3, -1], [4, -1], [-1, -1]], [0, 1, 2], [0, 2, 1])
     assert move == Move(("KV",), [[4]], [1], [2])

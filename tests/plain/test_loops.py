@@ -12,7 +12,7 @@ from loop_schedules import FOREIGN, foreign
 from planner.errors import PlanError
 from planner.ir import Pass, Plan, Step
 from planner.loops import check, recover, show
-from planner.loops.form import HELD, OWN, Part, Return, Send
+from planner.loops.form import HELD, OWN, Part, Return, Send, Start
 from planner.loops.kinds import KINDS, Kinds
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
@@ -102,6 +102,17 @@ def test_schedules_that_nobody_wrote_this_for_have_loops(
                 recover(made)
         else:
             check(recover(made), made)
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_a_name_begins_once_in_a_step(mask: str) -> None:
+    """Members of startrail's teams send on what they gathered, or what came to them first."""
+    made = plan("startrail", work(12, masks(12)[mask]), 12)
+    loops = recover(made)
+    starts = [s for s in loops.statements if isinstance(s, Start)]
+    begun = [(s.name, t) for s in starts for t in s.when.steps]
+    assert begun
+    assert len({*begun}) == len(begun)
 
 
 # ---- what loops compute
