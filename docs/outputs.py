@@ -33,7 +33,7 @@ from planner.version import VERSION
 from ringloom.figures import sheet
 from ringloom.sweeps.grid import outcome, read_grid
 from ringloom.sweeps.results import profiles
-from ringloom.sweeps.standings import standings
+from ringloom.sweeps.run import standings
 from simulator.bars import FEW
 
 PICTURES = Path(__file__).parent / "generated/pictures"

@@ -14,8 +14,7 @@ import click
 from rich.table import Table
 
 from ringloom.cli.output import Whole, progress, show
-from ringloom.sweeps.run import Sweep, sweep
-from ringloom.sweeps.standings import CLOSE, standings
+from ringloom.sweeps.run import CLOSE, Sweep, standings, sweep
 from ringloom.sweeps.workers import BACKENDS
 from ringloom.views.tables import plain_table
 

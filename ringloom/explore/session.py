@@ -17,8 +17,7 @@ from markupsafe import Markup
 from planner.errors import RingloomError
 from ringloom.explore.answers import Stages, Table, Turns, Words
 from ringloom.explore.choices import ChoiceError, Choices, from_query
-from ringloom.explore.controls import FULL, Controls
-from ringloom.explore.downloads import buttons
+from ringloom.explore.controls import FULL, Controls, buttons
 from ringloom.explore.view import MOST_LANES, View, compared, finding
 from ringloom.report import asset
 from ringloom.report.facts.tiles import TileFacts

@@ -17,7 +17,7 @@ from planner.disk import writing
 from ringloom.figures import sheet
 from ringloom.report.pictures.palette import OKABE_ITO
 from ringloom.sweeps.grid import Row
-from ringloom.sweeps.standings import Standing, standings
+from ringloom.sweeps.run import Standing, standings
 
 ACROSS = 3  # panels
 WIDEST = 8.0  # times the fastest

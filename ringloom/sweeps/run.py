@@ -3,7 +3,8 @@
 The workers compute batch after batch; this process stores each, so they need no common file system.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ringloom.sweeps.workers import workers
 Batch = list[int]
 Track = Callable[[list[Batch]], Iterable[Batch]]
 PER_WORKER = 4  # points of a batch per worker
+CLOSE = 1.1  # times the fastest
 
 
 @dataclass(frozen=True)
@@ -95,3 +97,50 @@ def compute(grid: Grid, store: Store, todo: list[Batch], track: Track) -> None:
                     f"a worker died on one of the points {batch[0]} to {batch[-1]}, perhaps for"
                     f" lack of memory (fewer --jobs need less); the others are kept: {error}"
                 ) from None
+
+
+# ---- standings: how near each schedule comes to the fastest one of the same grid cell
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One schedule on one machine: its time over the fastest one's, in the cells where it runs.
+
+    A cell is all points that differ in nothing but the schedule; `cells` counts those in which any
+    schedule can run.
+    """
+
+    hardware: str
+    schedule: str
+    ratios: tuple[float, ...]  # ascending
+    cells: int
+    refused: int  # points that cannot run
+
+    def within(self, ratio: float) -> float:
+        """Returns the share of cells where the schedule takes at most `ratio` times the fastest."""
+        return sum(r <= ratio for r in self.ratios) / self.cells if self.cells else 0.0
+
+
+def standings(rows: Sequence[Row], keys: Sequence[str]) -> list[Standing]:
+    """Returns a standing per machine and schedule, in the order of the grid of these keys."""
+    others = [key for key in keys if key != "schedule"]
+    times = dict[tuple[object, ...], dict[str, float]]()
+    names, refused = dict[tuple[str, str], list[float]](), Counter[tuple[str, str]]()
+    for row in rows:
+        name = row["hardware"], row["schedule"]
+        names.setdefault(name, [])
+        if row.get("reason"):
+            refused[name] += 1
+        else:
+            cell = times.setdefault(tuple(row[key] for key in others), {})
+            cell[row["schedule"]] = row["makespan_s"]
+    cells = dict.fromkeys((hardware for hardware, _ in names), 0)
+    for place, cell in times.items():
+        hardware, fastest = str(place[others.index("hardware")]), min(cell.values())
+        cells[hardware] += 1
+        for schedule, seconds in cell.items():
+            names[hardware, schedule].append(seconds / fastest)
+    return [
+        Standing(*name, tuple(sorted(ratios)), cells[name[0]], refused[name])
+        for name, ratios in names.items()
+    ]

@@ -22,7 +22,7 @@ from ringloom.cli.explore import free, serve
 from ringloom.comparison import compare
 from ringloom.explore import session as sessions
 from ringloom.explore.choices import Choices
-from ringloom.explore.downloads import plan_file, program, trace_file
+from ringloom.explore.controls import plan_file, program, trace_file
 from ringloom.explore.view import View, compared, finding, others, predicted
 from simulator.bars import bars_of
 from simulator.facts import traffic_of, usage, work_of

@@ -21,7 +21,7 @@ from repository import ROOT
 from ringloom.csv_rows import records
 from ringloom.sweeps import run, store
 from ringloom.sweeps.grid import Named, grid_of, outcome, predict, read_grid
-from ringloom.sweeps.standings import standings
+from ringloom.sweeps.run import standings
 from sampling import NIGHTLY
 
 FILES = ("results.csv", "results.parquet", "summary.svg")
