@@ -14,7 +14,7 @@ from rich.console import Console
 
 from planner.analysis.balance import imbalance
 from planner.errors import PlanError, Reasons, RingloomError
-from planner.ir import Pass, Plan
+from planner.ir import Pass
 from planner.masks import Full
 from planner.planning import Trim, find_schedule, plan
 from planner.plans import Plans
@@ -54,11 +54,6 @@ class Case:
 
     def __repr__(self) -> str:
         return f"<Case {self.row.schedule}: {self.prediction!r}>"
-
-    @property
-    def passes(self) -> tuple[tuple[Plan, Prediction], ...]:
-        """Each pass with its own prediction, in the order in which they run."""
-        return tuple(zip(self.plans, self.prediction.passes or (self.prediction,), strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -116,7 +116,7 @@ def test_cells_and_arrows_say_their_numbers(
     reader: Readers, report: str, compared: Comparison
 ) -> None:
     page = reader().open(report)
-    plan = compared.cases[4].passes[0][0]
+    plan = compared.cases[4].plans.first
     links = traffic_of([plan])
     asked = [[int(links[y, x]), {"x": int(x), "y": int(y)}] for y, x in np.argwhere(links)]
     told = [f"rank {v['y']} to {v['x']}: {size(n)} ({n:,} bytes)" for n, v in asked]

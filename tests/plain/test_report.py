@@ -169,7 +169,7 @@ def test_large_tables_are_summed_over_nodes_unless_few_are_left(ranks: int, node
 
 def test_loads_links_and_memory_add_up_to_what_was_predicted(four: Comparison) -> None:
     for case in four.cases:
-        plans = [plan for plan, _ in case.passes]
+        plans = [*case.plans]
         assert work_of(plans).sum() == sum(tiles(plan).total_pairs() for plan in plans)
         out = traffic_of(plans).sum(axis=1)
         assert out.tolist() == case.prediction.bytes_sent.tolist()
@@ -179,7 +179,7 @@ def test_loads_links_and_memory_add_up_to_what_was_predicted(four: Comparison) -
 
 
 def test_the_words_of_a_step_count_what_happens_in_it(four: Comparison) -> None:
-    plan = four.cases[0].passes[0][0]
+    plan = four.cases[0].plans.first
     facts = tile_facts("ring", plan)
     assert facts.words(0) == "step 1 of 4: 4 of 4 ranks attend 4 tiles; KV: 3 transfers, 96 KiB"
     assert facts.words(3) == "step 4 of 4: 1 of 4 ranks attend 1 tile; no transfers"
@@ -236,14 +236,15 @@ def rewritten(
     comparison: Comparison, folder: Path, change: Callable[[dict[str, Any]], Any]
 ) -> Path:
     """The trace of the ring's forward pass, changed."""
-    document = trace(comparison.cases[0].passes[0][1])
+    (first, _), *_ = comparison.cases[0].prediction.in_turn()
+    document = trace(first)
     change(document)
     return save_trace(document, folder / "run.json.gz")
 
 
 def test_a_recorded_run_reads_back_as_what_was_written(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
-    (plan, prediction), *_ = four.cases[0].passes
+    plan, prediction = four.cases[0].plans.first, four.cases[0].prediction.passes[0]
     assert (run.plan, run.ranks) == (plan.name, 4)
     assert run.makespan == pytest.approx(prediction.makespan, abs=2e-9)
     slow = [s for s in spans(prediction.timeline) if s.stream != "receive"]

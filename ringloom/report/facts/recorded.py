@@ -142,7 +142,7 @@ def matching(compared: Comparison, run: Recorded) -> Case:
 
 
 def _same_attends(case: Case, run: Recorded) -> None:
-    asked = Counter(done for plan, _ in case.passes for done in _attends(plan))
+    asked = Counter(done for plan in case.plans for done in _attends(plan))
     if run.attends == asked:
         return
     recorded, wanted = run.attends.total(), asked.total()
@@ -154,7 +154,7 @@ def _same_attends(case: Case, run: Recorded) -> None:
 
 def _same_messages(case: Case, run: Recorded) -> None:
     """No message beyond those of the plan: one that took no time has no bar."""
-    asked = Counter(done for plan, _ in case.passes for done in _messages(plan))
+    asked = Counter(done for plan in case.plans for done in _messages(plan))
     if not (other := run.messages - asked):
         return
     done = next(iter(other))
