@@ -211,11 +211,12 @@ class Attends:
                 return f"attend_masked{way}", [q, kv, *places, "allowed"]
             return f"meet_masked{way}", [*bases, q, kv, *places]
         rows, cols, causal = self.slices.of(case)
+        how = ["causal=True"] * causal
         if first and rows is None and (cols is None or self.forward):
             keys = kv if cols is None else f"[x[:, :, {cols}] for x in {kv}]"
-            return f"attend{way}", [q, keys, f"causal={causal}"]
+            return f"attend{way}", [q, keys, *how]
         cut = [f"{name}={x}" for name, x in (("rows", rows), ("cols", cols)) if x]
-        return f"{self.meet}{way}", [*bases, q, kv, *cut, *["causal=True"] * causal]
+        return f"{self.meet}{way}", [*bases, q, kv, *cut, *how]
 
     def check_whole(self, case: Case, steps: Steps) -> None:
         """Raise PlanError if queries and keys see each other outside of the rectangle."""

@@ -22,14 +22,14 @@ HEAD_DIM = V_HEAD_DIM = 1
 # ---- Kernels
 
 
-def attend(q, kv, causal):
+def attend(q, kv, causal=False):
     """Output and log-sum-exp, wide, of queries over keys; causal: query n sees keys 0..n."""
     out, lse = on_platform(0, causal, *of_one_width(q, *kv))  # unequal
     return out[..., :V_HEAD_DIM], lse  # unequal
     return on_platform(0, causal, q, *kv)  # equal
 
 
-def attend_backward(queries, kv, causal):
+def attend_backward(queries, kv, causal=False):
     """The share of these pairs in dq and dkv, given out and lse over all keys of the queries."""
     dq, *dkv = on_platform(1, causal, *with_output(queries), *kv)  # stats equal
     dq, *dkv = on_platform(1, causal, *queries, *kv)  # statless equal

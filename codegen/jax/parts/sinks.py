@@ -8,6 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from codegen.jax.parts.masked import merge
 from codegen.jax.parts.stubs import backward, forward, share_of
 
 # ---- The function to call
@@ -19,10 +20,11 @@ def local_attention(q, k, v, sinks, axis):
 
 
 def forward_with_sinks(q, k, v, sinks, axis):
-    """Output, and what the backward pass needs, with the sinks in both."""
+    """Output, and what the backward pass needs; a sink is one more key, whose value is 0."""
     _, (q, k, v, out, lse, *kept) = forward(q, k, v, axis)
-    kept[1:3] = sunk(kept[1], kept[2], share_of(sinks, axis))  # held
-    out, lse = sunk(out, lse, sinks)
+    ours = share_of(sinks, axis)[:, None, None].astype(lse.dtype)  # held
+    kept[1:3] = merge(kept[1], kept[2], 0, ours)  # held
+    out, lse = merge(out, lse, 0, sinks[:, None, None].astype(lse.dtype))
     return out.astype(q.dtype), (q, k, v, out, lse, *kept, sinks)
 
 
@@ -37,9 +39,3 @@ def backward_with_sinks(axis, saved, dout):
 
 
 local_attention.defvjp(forward_with_sinks, backward_with_sinks)
-
-
-def sunk(out, lse, sinks):
-    """Results as if each head had seen one key more, with its sink's logit and no value."""
-    total = jnp.logaddexp(lse, sinks[:, None, None].astype(lse.dtype))
-    return out * jnp.exp(lse - jnp.maximum(total, jnp.finfo(lse.dtype).min)), total
