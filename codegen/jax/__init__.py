@@ -41,7 +41,9 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     layout = layout_text(program.layout, "jax", program.free)
     keys = "def kv_positions" in layout
     around = parts_of("jax", *["sinks"] * program.work.sinks, "function")
-    of_mask = dynamic.function(program) if program.dynamic else [mask_function(program.work, "jax")]
+    of_mask: list[str | Part] = [mask_function(program.work, "jax")]
+    if program.dynamic:  # in place of the function to call that other programs have
+        of_mask = [Part("jax/parts/tables/dynamic", ("backward",) * (not program.backward))]
     texts = [
         constants(program) + checked(program),
         layout,

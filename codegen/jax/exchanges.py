@@ -12,7 +12,6 @@ from codegen.programs import Program
 from codegen.text import Names, entered, expression, numbered
 from planner.errors import PlanError
 from planner.loops.form import OWN, Exchange, Ints, Loops, Part, Return
-from planner.partitions import Side
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Exchanges:
         `alone`: outputs without their log-sum-exp.
         """
         home, shares = partial(self.home, exchange, loops), self.shares(exchange, loops)
-        whole, copies = not shares.gathered and shares.copies == 1, shares.copies
+        copies, whole = shares.copies, not shares.gathered and shares.copies == 1
         if s.tensors == ("OUT",):
             out, lse = source.split(", ")
             if not whole:
@@ -120,9 +119,6 @@ class Exchanges:
         self.constants[name] = groups
         return f", {name}"
 
-    def _side(self, s: Exchange) -> Side:
-        return self.program.forward.partition.side(s.side)
-
     def swapped(self, x: str, s: Exchange, loops: Loops, back: bool = False) -> str:
         """Tokens of a group in the order of the sequence, or back in that of the shards."""
         order = self.order(s, loops)
@@ -135,7 +131,7 @@ class Exchanges:
 
         "" where shards do as they are.
         """
-        side = self._side(s)
+        side = self.program.forward.partition.side(s.side)
         pieces = pieces_of(side, loops, s.part.value)
         orders = np.argsort(along(pieces, loops.mesh, s.axis), axis=1)
         if (orders != orders[0]).any():

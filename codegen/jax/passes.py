@@ -52,12 +52,8 @@ class Pass(Attends):
 
     def only_exchanged(self, side: str) -> bool:
         """True if exchanges alone read what a device owns of a side."""
-        read = [
-            s
-            for s in self.loops.statements
-            for x, p in inputs_read(s)
-            if (x, p.value) == (side, OWN)
-        ]
+        statements = self.loops.statements
+        read = (s for s in statements for x, p in inputs_read(s) if (x, p.value) == (side, OWN))
         return all(isinstance(s, Exchange) for s in read)
 
     @property
@@ -66,17 +62,10 @@ class Pass(Attends):
         if not self.forward:
             held = ["held_q", "held_out", "held_lse"] * bool(self.kept.q)
             return [*held, *["held_kv"] * bool(self.kept.kv)]
-        names = list[str]()
+        names = [self.made.inputs[s.name, s.side] for s in (self.kept.q, self.kept.kv) if s]
         if self.kept.q:
-            names.append(self.made.inputs[self.kept.q.name, "q"])
-            (back,) = (
-                self.made.sums[self.made.taken[s]]
-                for s in self.loops.statements
-                if isinstance(s, Return) and s.name == self.kept.q.name
-            )
-            names += back.split(", ")
-        if self.kept.kv:
-            names.append(self.made.inputs[self.kept.kv.name, "kv"])
+            (cell,) = self.made.back([self.kept.q.name])
+            names[1:1] = self.made.sums[cell].split(", ")
         return names
 
     @property

@@ -46,6 +46,10 @@ class Values:
     sent: set[Key] = field(default_factory=set)  # sums that a send takes
     returned: set[Key] = field(default_factory=set)  # sums that a return takes
 
+    def back(self, names: Collection[str]) -> list[Key]:
+        """The sums that go back over exchanges of these names."""
+        return [key for s, key in self.taken.items() if isinstance(s, Return) and s.name in names]
+
 
 def values(loops: Loops, pass_: Pass, walked: Walk, kept: Collection[str] = ()) -> Values:
     """Name everything; `kept`: values of exchanges that are needed at the end, and their sums.
@@ -59,18 +63,11 @@ def values(loops: Loops, pass_: Pass, walked: Walk, kept: Collection[str] = ()) 
     early = not any(s.again for s in loops.exchanges.values())  # else all begin before a loop
     if pass_ == "forward" and (OWN, "q") in inputs:
         inputs[OWN, "q"] = inputs[OWN, "q"][0], end
-    for spans, last in ((inputs, {*kept}), (lives, {OWN, *_returned(made, loops, kept)})):
+    for spans, last in ((inputs, {*kept}), (lives, {OWN, *dict(made.back(kept))})):
         spans |= {key: (first * early, end) for key, (first, _) in spans.items() if key[0] in last}
     made.inputs = named(inputs, partial(_candidates, made, loops, False))
     made.sums = named(lives, partial(_candidates, made, loops, True))
     return made
-
-
-def _returned(made: Values, loops: Loops, kept: Collection[str]) -> Iterator[str]:
-    """The sums that go back over exchanges whose values are kept."""
-    for s in loops.statements:
-        if isinstance(s, Return) and s.name in kept:
-            yield made.taken[s][0]
 
 
 def _mark(key: Key, sums: bool, made: Values, loops: Loops) -> str:

@@ -47,11 +47,6 @@ def schedule(program: Program) -> list[str | Part]:
     return [*table.schedule(program, *more), *parts_of("jax", "tables/dynamic_calls")]
 
 
-def function(program: Program) -> list[Part]:
-    """Returns the parts in place of the function to call that other programs have."""
-    return [Part("jax/parts/tables/dynamic", () if program.backward else ("backward",))]
-
-
 def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:
     """The tables of a mask, by default of the plan's own, for a program of these plans.
 
